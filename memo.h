@@ -1123,6 +1123,13 @@ MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_sc
  * GPT layer of 16 b s h elements, of which alpha splits 14, this is (18 + 14 alpha) b s h; the
  * paper's buffers take 32 b s h.
  *
+ * Kinds.  Layers may differ: local and global attention, dense layers before experts.  layer_kinds
+ * gives each layer a kind, tensor_kinds tells which kinds have a tensor.  The tensors that only some
+ * kinds have share one area instead of a region each: those of an even layer lie at its
+ * bottom, swapped rows first, those of an odd layer at its top, swapped rows last.  With B the bytes
+ * of a layer's tensors there, and R those above (below) its last swapped row, the area has the
+ * largest B + B' - min(R, R') of two layers, one even and one odd, that follow each other there.
+ *
  * The engine makes four waits per layer.  "Layer i-2" is the latest layer before i that swaps rows
  * in the same part.  The last layer in each part is not moved.
  *
@@ -1149,7 +1156,8 @@ MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_sc
  * kernel may work on two layers: the next layer may begin before this one ends (in the backward:
  * layer i-1 before layer i ends).  At most two layers are open, and they end in the order in which
  * they began.  Recomputed rows of all layers share bytes, so writing a tensor of the next layer
- * overwrites the recomputed rows of the same tensor in this layer.
+ * overwrites the recomputed rows of the same tensor in this layer, and those of all tensors that
+ * only some kinds have.
  *
  * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
  * places in turn: number k of them uses place k mod h.  The last h stay there; the others spill to
@@ -1204,12 +1212,16 @@ typedef struct memo_swap_desc {
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
     int32_t n_layers;
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers. */
+    const uint32_t* tensor_kinds;
     int64_t n_rows;    /* most tokens of a micro-batch */
     int64_t tile_rows; /* the last tile may be short; 0: 1 */
     double alpha;      /* in [0, 1]; rounded to tiles */
     /* (n_layers, n_tensors), copied: how many rows are swapped, the first ones in even layers, the
      * last ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: neither.  The border
-     * between swapped and recomputed rows must be a multiple of tile_rows.  NULL: use alpha. */
+     * between swapped and recomputed rows must be a multiple of tile_rows.  Cells of tensors that
+     * a layer lacks have no meaning.  NULL: use alpha. */
     const int64_t* rows;
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
@@ -1226,7 +1238,7 @@ typedef struct memo_swap_sizes {
     int64_t device_bytes;
     int64_t host_bytes;          /* pinned */
     int64_t layer_swapped_bytes; /* moved each way by the layer that moves most */
-    int64_t layer_bytes;         /* skeletal bytes of one layer */
+    int64_t layer_bytes;         /* skeletal bytes of the largest layer */
     int32_t n_swapped_layers;    /* layers whose rows are moved */
     int64_t swapped_bytes;       /* moved each way by all layers of a micro-batch */
     int32_t n_spilled_layers;    /* the first of the swapped layers spill to the file */
@@ -1279,7 +1291,7 @@ MEMO_API memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo
 MEMO_API memo_status memo_swap_abandon(memo_swap* swap, memo_error* error);
 
 /* Address of the tensor's row 0 in this layer; rows are contiguous.  It never changes.  NULL: the
- * tensor is absent.  layer and tensor are asserted. */
+ * layer lacks the tensor.  layer and tensor are asserted. */
 MEMO_API void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor);
 /* Rows [begin, end) of tensor that the trainer must recompute before the backward of layer; both
  * are the micro-batch's number of rows if there are none.  Rows that no later layer overwrites are
@@ -1291,11 +1303,25 @@ MEMO_API void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes)
 MEMO_API memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats,
                                          memo_error* error);
 
-/* Durations of a step's operations, for memo_swap_generate.  Arrays may be NULL: all 0. */
+/* Copies of the trainer's own, on the link that the engine uses, while a layer computes. */
+typedef struct memo_traffic {
+    int64_t to_host_bytes, to_device_bytes;
+} memo_traffic;
+
+/* What a layer of a kind takes. */
+typedef struct memo_kind_times {
+    double forward_s, backward_s; /* backward without recomputation */
+    /* (n_tensors), for ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in the
+     * table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
+     * operations, or the product that makes its input.  A tensor that is recomputed with another
+     * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
+    const double* recompute_s_per_row;
+    memo_traffic forward_traffic, backward_traffic; /* begin with the layer */
+} memo_kind_times;
+
+/* Durations of a step's operations, for memo_swap_generate. */
 typedef struct memo_swap_times {
-    const double* forward_s;           /* of each layer */
-    const double* backward_s;          /* of each layer, without recomputation */
-    const double* recompute_s_per_row; /* of each tensor */
+    const memo_kind_times* kinds; /* of each kind that desc->layer_kinds names; NULL: all 0 */
     double between_s; /* between the last forward and the first backward: the classifier */
     /* A copy takes copy_s plus its bytes at these rates; rate 0: no time for bytes. */
     double copy_s;
@@ -2464,6 +2490,12 @@ MEMOI memo_op_desc memob_row_op(const char* name, const memob_row_touched* touch
 
 /* --- >>swap rows, >>swap places --- */
 
+#define MEMOB_KINDS_MAX 32
+/* 0 without layer_kinds; without tensor_kinds. */
+MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer);
+MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t);
+/* 1: the layer has bytes of tensor t. */
+MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t);
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor);
 /* The rule of tensor t, or of the tensor whose recomputation produces it. */
 MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
@@ -2487,7 +2519,8 @@ typedef struct memob_swap_place {
 
 /* One layer in its rounding buffer. */
 typedef struct memob_swap_turn {
-    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1 */
+    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has pack_bytes */
+    int64_t pack_bytes;  /* of its tensors in the area of those that only some kinds have */
     int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
                             returns the buffer in the backward; -1: none */
     int64_t moved_bytes; /* 0: not moved */
@@ -10595,6 +10628,19 @@ MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) 
     return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
 }
 
+MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
+    return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
+}
+
+MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
+}
+
+MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    uint32_t kinds = memob_tensor_kinds(desc, t);
+    return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
+}
+
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
     return tensor->name ? tensor->name : "unnamed";
 }
@@ -10622,8 +10668,10 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
     return n_swapped >= (double)n_tiles ? n_tiles : (int64_t)n_swapped;
 }
 
-/* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT. */
+/* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT, as if a
+ * tensor that it lacks were kept with 0 bytes. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
+    if (!memob_layer_has(desc, layer, t)) return MEMO_ROWS_KEPT;
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
     switch (memob_tensor_rule(desc->tensors, t)) {
     case MEMO_TENSOR_ROWS:
@@ -10674,7 +10722,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
     if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
 
-    if (!why || desc->tensors[t].row_bytes == 0) return MEMO_STATUS_OK;
+    if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(
         error,
         "memo_swap_desc.rows: layer %d, tensor %d (%s) %s (%lld of %lld rows, tile_rows %lld)",
@@ -10700,10 +10748,12 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
         with = tensor->with;
         if (with == 0) continue;
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
-            (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0))
+            (desc->tensors[with - 1].row_bytes == 0 && tensor->row_bytes > 0) ||
+            memob_tensor_kinds(desc, with - 1) != memob_tensor_kinds(desc, t))
             return MEMOB_INVALID(error,
                                  "memo_swap_desc.tensors[%d].with: invalid (%d); 0, or 1 + the "
-                                 "index of another tensor that has bytes and with 0, is valid",
+                                 "index of another tensor that has bytes, with 0 and the same "
+                                 "kinds, is valid",
                                  (int)t, (int)with);
     }
     return MEMO_STATUS_OK;
@@ -10712,12 +10762,19 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     static const char name[] = "memo_swap_desc";
     memo_status status;
+    int32_t layer;
     if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
         (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
         (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1, INT32_MAX, error)))
         return status;
     if (!desc->tensors)
         return MEMOB_INVALID(error, "memo_swap_desc.tensors: NULL; pass n_tensors tensors");
+    for (layer = 0; layer < desc->n_layers && desc->layer_kinds; layer++)
+        if (desc->layer_kinds[layer] < 0 || desc->layer_kinds[layer] >= MEMOB_KINDS_MAX)
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.layer_kinds[%d]: out of range (%d); 0 to %d are "
+                                 "valid",
+                                 (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
 
     /* What is moved, and where to. */
     if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
@@ -10821,7 +10878,7 @@ MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer,
     int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
     int32_t later;
     *begin = *end = n;
-    if (swapped == MEMO_ROWS_KEPT || swapped == n || desc->tensors[t].row_bytes == 0) return;
+    if (swapped == MEMO_ROWS_KEPT || swapped == n) return;
     for (later = layer + 1; later < desc->n_layers; later++) {
         int64_t theirs = memoi_swap_cell(desc, later, t);
         if (theirs == MEMO_ROWS_KEPT) continue;
@@ -10845,13 +10902,122 @@ MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error*
                          (long long)desc->n_rows);
 }
 
+/* The tensors of a layer that only some kinds have, one after the other. */
+typedef struct memoi_swap_pack {
+    int64_t n_bytes;
+    int64_t free_bytes; /* of them on the far side of all swapped rows: even layers high, odd low */
+} memoi_swap_pack;
+
+/* Part of a pack: tensors swapped whole, cut in two, recomputed whole; MEMOI_SWAP_PARTS: neither. */
+#define MEMOI_SWAP_PARTS 4
+MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
+    int64_t swapped = memoi_swap_cell(desc, layer, t);
+    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT) return MEMOI_SWAP_PARTS;
+    return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
+}
+
+/* Sets offsets from the low end of the pack.  0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_pack_layer(const memo_swap_desc* desc, int32_t layer, memob_swap_place* places,
+                                memoi_swap_pack* pack) {
+    int64_t n = desc->n_rows, most = -1;
+    int32_t t, last = -1;
+    int is_odd = layer & 1, k, has_swapped = 0;
+    memset(pack, 0, sizeof *pack);
+
+    /* The tensor that recomputes most lies last of those cut in two, so that its rows are free. */
+    for (t = 0; t < desc->n_tensors; t++) {
+        int64_t others = (n - memoi_swap_cell(desc, layer, t)) * desc->tensors[t].row_bytes;
+        if (memoi_swap_part_of(desc, layer, t, -1) != 1 || others <= most) continue;
+        most = others;
+        last = t;
+    }
+
+    /* Even layers: swapped rows first.  Odd layers: the mirror image. */
+    for (k = 0; k < MEMOI_SWAP_PARTS; k++) {
+        int part = is_odd ? MEMOI_SWAP_PARTS - 1 - k : k;
+        for (t = 0; t < desc->n_tensors; t++) {
+            int64_t swapped = memoi_swap_cell(desc, layer, t), row_bytes;
+            if (memoi_swap_part_of(desc, layer, t, last) != part) continue;
+            row_bytes = desc->tensors[t].row_bytes;
+            if (!memoi_swap_append(&pack->n_bytes, &places[t].offset, n, row_bytes)) return 0;
+            if (swapped && !is_odd)
+                pack->free_bytes =
+                    places[t].offset + memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+            if (swapped && is_odd && !has_swapped) {
+                int64_t recomputed_bytes = (n - swapped) * row_bytes;
+                pack->free_bytes =
+                    places[t].offset + recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT;
+            }
+            has_swapped |= swapped > 0;
+        }
+    }
+    if (!is_odd)
+        pack->free_bytes = pack->n_bytes - pack->free_bytes;
+    else if (!has_swapped)
+        pack->free_bytes = pack->n_bytes;
+    return 1;
+}
+
+/* Appends the area of the tensors that only some kinds have, and sets their offsets in every layer
+ * that does not keep them.  0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    const int64_t area_begin = placement->sizes.device_bytes;
+    int64_t area_bytes = 0, later_bytes[2] = {0, 0};
+    memoi_swap_pack pack, last[2];
+    int32_t layer, t;
+    memset(last, 0, sizeof last);
+
+    /* Two layers, one even and one odd, of which one follows the other in this area. */
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        const memoi_swap_pack* other = &last[!(layer & 1)];
+        memob_swap_turn* turn = &placement->turns[layer];
+        int64_t pair_bytes;
+        if (!memoi_swap_pack_layer(desc, layer,
+                                   &placement->places[(int64_t)layer * desc->n_tensors], &pack))
+            return 0;
+        turn->pack_bytes = pack.n_bytes;
+        if (!pack.n_bytes) continue;
+        turn->uses_buffer = 1;
+        last[layer & 1] = pack;
+        pair_bytes = pack.n_bytes;
+        if (!memoi_swap_add_product(&pair_bytes, 1,
+                                    other->n_bytes - memob_min(pack.free_bytes, other->free_bytes)))
+            return 0;
+        area_bytes = memob_max(area_bytes, memob_max(pair_bytes, other->n_bytes));
+        area_bytes = memob_max(area_bytes, pack.n_bytes);
+    }
+    if (!memoi_swap_add_product(&placement->sizes.device_bytes, 1, area_bytes)) return 0;
+
+    /* Rows that were not swapped are recomputed if any later layer overwrites bytes of this one. */
+    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+        const int64_t n_bytes = placement->turns[layer].pack_bytes;
+        int is_odd = layer & 1;
+        int is_overwritten = later_bytes[is_odd] > 0 || n_bytes + later_bytes[!is_odd] > area_bytes;
+        if (!n_bytes) continue;
+        for (t = 0; t < desc->n_tensors; t++) {
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
+            int64_t swapped = memoi_swap_cell(desc, layer, t);
+            if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT) continue;
+            place->offset += area_begin + (is_odd ? area_bytes - n_bytes : 0);
+            if (!is_overwritten || swapped == desc->n_rows) continue;
+            place->recompute_begin = memoi_swap_border_of(layer, desc->n_rows, swapped).other_begin;
+            place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
+        }
+        later_bytes[is_odd] = memob_max(later_bytes[is_odd], n_bytes);
+    }
+    return 1;
+}
+
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     int64_t* total = &placement->sizes.device_bytes;
     int64_t n = desc->n_rows;
     int32_t layer, t, n_tensors = desc->n_tensors;
     for (t = 0; t < n_tensors; t++) {
-        memoi_swap_region region = memoi_swap_region_of(desc, t);
+        int is_common = !memob_tensor_kinds(desc, t);
+        memoi_swap_region region;
+        memset(&region, 0, sizeof region);
+        if (is_common) region = memoi_swap_region_of(desc, t);
         region.begin = *total;
         if (!memoi_swap_add_product(total, 1, region.even_bytes) ||
             !memoi_swap_add_product(total, 1, region.scratch_bytes) ||
@@ -10861,20 +11027,23 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
         for (layer = 0; layer < desc->n_layers; layer++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
+            place->recompute_begin = place->recompute_end = n;
+            if (!memob_layer_has(desc, layer, t)) continue;
             place->row_bytes = desc->tensors[t].row_bytes;
-            memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
-                                       &place->recompute_end);
             if (swapped == MEMO_ROWS_KEPT) {
                 if (!memoi_swap_append(total, &place->offset, n, place->row_bytes)) return 0;
                 continue;
             }
-            place->offset = memoi_swap_offset(desc, &region, layer, t);
             place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
             place->moved_end = place->moved_begin + swapped;
-            if (swapped && place->row_bytes) placement->turns[layer].uses_buffer = 1;
+            if (swapped) placement->turns[layer].uses_buffer = 1;
+            if (!is_common) continue;
+            place->offset = memoi_swap_offset(desc, &region, layer, t);
+            memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
+                                       &place->recompute_end);
         }
     }
-    return 1;
+    return memoi_swap_place_packs(desc, placement);
 }
 
 /* Sets the order of layers in the rounding buffers.  The last layer of each buffer is not moved. */
@@ -10904,6 +11073,8 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
                 return 0;
         }
         if (turn->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
+        if (turn->previous >= 0 && !placement->turns[turn->previous].moved_bytes)
+            turn->previous = -1; /* it only recomputes */
         if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
         sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, turn->moved_bytes);
     }
@@ -10993,8 +11164,13 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
         return memob_no_memory(error, "the table of skeletal tensors");
     }
 
-    for (t = 0; t < desc->n_tensors; t++)
-        placement->sizes.layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        int64_t layer_bytes = 0;
+        for (t = 0; t < desc->n_tensors; t++)
+            if (memob_layer_has(desc, layer, t))
+                layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
+        placement->sizes.layer_bytes = memob_max(placement->sizes.layer_bytes, layer_bytes);
+    }
     if (!desc->rows)
         placement->sizes.alpha =
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
@@ -11710,6 +11886,7 @@ typedef struct memoi_swap_generator {
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
     int32_t computed[2], stored[2], loaded[2], mark;
+    int32_t traffic[2];   /* streams to host, to device */
     int32_t first_passed; /* of as many events as there are places in host memory */
     memo_range* ranges;   /* n_tensors */
     int64_t n_ranges;
@@ -11768,12 +11945,37 @@ MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name
 
 /* The forward or backward of a layer, on all its bytes. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, const char* name, int32_t layer,
-                                     const double* duration_s, int reads) {
+                                     double duration_s, int reads) {
     int32_t t;
     g->n_ranges = 0;
     for (t = 0; t < g->desc->n_tensors; t++)
         memoi_swap_generate_range(g, memoi_swap_generate_place(g, layer, t), 0, g->desc->n_rows);
-    memoi_swap_generate_compute(g, name, duration_s ? duration_s[layer] : 0, reads);
+    memoi_swap_generate_compute(g, name, duration_s, reads);
+}
+
+/* What a layer takes; all 0 without times. */
+MEMOI memo_kind_times memoi_swap_generate_times(const memoi_swap_generator* g, int32_t layer) {
+    memo_kind_times none;
+    memset(&none, 0, sizeof none);
+    return g->times->kinds ? g->times->kinds[memob_layer_kind(g->desc, layer)] : none;
+}
+
+/* The trainer's own copies, on streams of their own, from the moment that the layer begins. */
+MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, const memo_traffic* traffic) {
+    const int64_t n_bytes[2] = {traffic->to_host_bytes, traffic->to_device_bytes};
+    int i;
+    for (i = 0; i < 2; i++) {
+        memo_op_desc op = memo_op_desc_default();
+        if (n_bytes[i] <= 0) continue;
+        op.name = "traffic";
+        op.stream = g->traffic[i];
+        op.duration_s = g->times->copy_s;
+        op.link = i ? g->link_to_device : g->link_to_host;
+        op.link_bytes = n_bytes[i];
+        memoi_swap_generate_record(g, g->mark, g->compute);
+        memoi_swap_generate_wait(g, g->mark, g->traffic[i]);
+        memoi_swap_generate_op(g, &op);
+    }
 }
 
 /* Compute waits, with marks around it if the engine measures. */
@@ -11850,16 +12052,20 @@ MEMOI void memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int 
 
 MEMOI void memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
+    memo_kind_times times = memoi_swap_generate_times(g, layer);
     if (turn->previous >= 0) memoi_swap_generate_stall(g, g->stored[layer & 1]);
-    memoi_swap_generate_layer(g, "forward", layer, g->times->forward_s, 0);
+    memoi_swap_generate_traffic(g, &times.forward_traffic);
+    memoi_swap_generate_layer(g, "forward", layer, times.forward_s, 0);
     if (turn->moved_bytes) memoi_swap_generate_move(g, layer, 1);
 }
 
 MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
-    const double* per_row = g->times->recompute_s_per_row;
+    memo_kind_times times = memoi_swap_generate_times(g, layer);
+    const double* per_row = times.recompute_s_per_row;
     int32_t t;
     if (turn->moved_bytes) memoi_swap_generate_stall(g, g->loaded[layer & 1]);
+    memoi_swap_generate_traffic(g, &times.backward_traffic);
     for (t = 0; t < g->desc->n_tensors; t++) {
         const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
         int64_t n = place->recompute_end - place->recompute_begin;
@@ -11868,13 +12074,14 @@ MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) 
         if (g->n_ranges)
             memoi_swap_generate_compute(g, "recompute", per_row ? (double)n * per_row[t] : 0, 0);
     }
-    memoi_swap_generate_layer(g, "backward", layer, g->times->backward_s, 1);
+    memoi_swap_generate_layer(g, "backward", layer, times.backward_s, 1);
     if (turn->previous >= 0) memoi_swap_generate_move(g, turn->previous, 0);
 }
 
 /* Streams, events and links. */
 MEMOI void memoi_swap_generate_begin(memoi_swap_generator* g) {
     const memo_swap_times* times = g->times;
+    int64_t n_bytes[2] = {0, 0};
     int32_t passed, i;
     memoi_swap_generate_stream(g, "compute", &g->compute);
     memoi_swap_generate_stream(g, "to host", &g->to_host);
@@ -11894,6 +12101,15 @@ MEMOI void memoi_swap_generate_begin(memoi_swap_generator* g) {
         memoi_swap_generate_stream(g, "file", &g->file);
         for (i = 0; i < g->placement.n_host_layers; i++) memoi_swap_generate_event(g, &passed);
     }
+
+    /* Streams of the trainer's own copies, if there are any. */
+    for (i = 0; i < g->desc->n_layers; i++) {
+        memo_kind_times kind = memoi_swap_generate_times(g, i);
+        n_bytes[0] |= kind.forward_traffic.to_host_bytes | kind.backward_traffic.to_host_bytes;
+        n_bytes[1] |= kind.forward_traffic.to_device_bytes | kind.backward_traffic.to_device_bytes;
+    }
+    if (n_bytes[0]) memoi_swap_generate_stream(g, "traffic to host", &g->traffic[0]);
+    if (n_bytes[1]) memoi_swap_generate_stream(g, "traffic to device", &g->traffic[1]);
 
     memoi_swap_generate_link(g, "to file", times->to_file_bytes_per_s, &g->link_to_file);
     memoi_swap_generate_link(g, "from file", times->from_file_bytes_per_s, &g->link_from_file);

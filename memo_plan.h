@@ -187,13 +187,10 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
 
 typedef struct memo_swap_plan_desc {
-    const memo_swap_desc* swap; /* tensors, n_layers, n_rows and tile_rows count */
-    /* (n_tensors), of ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in the
-     * table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
-     * operations, or the product that makes its input.  A tensor that is recomputed with another
-     * costs nothing.  Negative: cannot be recomputed.  Times may be in any unit, if all are. */
-    const double* recompute_s_per_row;
-    double forward_s, backward_s; /* of a layer */
+    const memo_swap_desc* swap; /* tensors, layers, kinds, n_rows and tile_rows count */
+    /* Of each kind that swap->layer_kinds names; one without it.  Times may be in any unit, if all
+     * are. */
+    const memo_kind_times* kinds;
     double between_s;             /* after the last forward */
     double copy_s;                /* of each copy, in addition to its bytes */
     double to_host_bytes_per_s;   /* 0: copies take no time; also the next */
@@ -237,10 +234,11 @@ typedef struct memo_swap_plan {
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, if it was measured.
- * recompute_s_per_row (n_tensors of desc->swap, may be NULL) is filled by the names of the tensors.
+ * largest copy of the profile.  The file: its rates beside copies, if it was measured.  Layers: the
+ * caller's times, for which recompute_s_per_row has room for n_tensors of desc->swap, filled by
+ * their names; desc->kinds becomes times.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor the profile does not have). */
-MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc,
+MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
 /* Errors: INVALID_ARGUMENT (naming the field); INFEASIBLE (naming the memory and the bytes that the
@@ -6673,8 +6671,9 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
     memo_text_put(text, "\n");
 }
 
-memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recompute_s_per_row,
-                                       const memo_profile* profile, memo_error* error) {
+memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
+                                       double* recompute_s_per_row, const memo_profile* profile,
+                                       memo_error* error) {
     int32_t t, k;
     if (profile->n_rows != desc->swap->n_rows)
         return MEMOB_INVALID(
@@ -6683,7 +6682,7 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
             (long long)profile->n_rows, (long long)desc->swap->n_rows);
 
     /* Match tensors by name, because a profile may have others or another order. */
-    for (t = 0; recompute_s_per_row && t < desc->swap->n_tensors; t++) {
+    for (t = 0; t < desc->swap->n_tensors; t++) {
         const char* name = desc->swap->tensors[t].name;
         for (k = 0; k < profile->n_tensors; k++)
             if (name && strcmp(profile->tensors[k].name, name) == 0) break;
@@ -6694,8 +6693,11 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
     }
 
     /* The layer times are used as they are. */
-    desc->forward_s = profile->forward_s;
-    desc->backward_s = profile->backward_s;
+    memset(times, 0, sizeof *times);
+    times->forward_s = profile->forward_s;
+    times->backward_s = profile->backward_s;
+    times->recompute_s_per_row = recompute_s_per_row;
+    desc->kinds = times;
     desc->between_s = profile->between_s;
 
     /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
@@ -6733,82 +6735,172 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, double* recomp
 /* --- >>row times ---
  * Knows: durations of a step's operations, and its waits.  Knows nothing of memory. */
 
-/* A moment, and the longest path to it: its fixed part, and how often it passes what shares change.
- * n_last: the recomputation of the last layer but one. */
-typedef struct memoi_rows_path {
-    double time_s, fixed_s;
-    int32_t n_stores, n_loads, n_writes, n_reads, n_recomputes, n_last;
-} memoi_rows_path;
+/* What a step consists of. */
+typedef enum memoi_rows_work {
+    MEMOI_ROWS_FORWARD = 0,
+    MEMOI_ROWS_BETWEEN,
+    MEMOI_ROWS_BACKWARD, /* with recomputation */
+    MEMOI_ROWS_STORE,
+    MEMOI_ROWS_LOAD,
+    MEMOI_ROWS_WRITE,
+    MEMOI_ROWS_READ
+} memoi_rows_work;
 
-MEMOI memoi_rows_path memoi_rows_later(memoi_rows_path a, memoi_rows_path b) {
+typedef struct memoi_rows_op {
+    memoi_rows_work work;
+    int32_t layer;
+    int32_t before; /* on the longest path to its end; -1: none */
+} memoi_rows_op;
+
+#define MEMOI_ROWS_OPS_PER_LAYER 6
+
+/* When a stream is free, and the operation at the end of the longest path to that moment. */
+typedef struct memoi_rows_moment {
+    double time_s;
+    int32_t op;
+} memoi_rows_moment;
+
+MEMOI memoi_rows_moment memoi_rows_later(memoi_rows_moment a, memoi_rows_moment b) {
     return b.time_s > a.time_s ? b : a;
+}
+
+/* One direction of the link.  The trainer's copies follow each other; while they and the engine's
+ * copies are active, each gets half of the link. */
+typedef struct memoi_rows_link {
+    double time_s;    /* up to which it is known */
+    double traffic_s; /* of the trainer's copies, left then */
+} memoi_rows_link;
+
+MEMOI void memoi_rows_link_advance(memoi_rows_link* link, double time_s) {
+    if (time_s <= link->time_s) return;
+    link->traffic_s -= time_s - link->time_s;
+    if (link->traffic_s < 0) link->traffic_s = 0;
+    link->time_s = time_s;
+}
+
+/* Returns when a copy of the engine ends that takes copy_s alone. */
+MEMOI double memoi_rows_link_copy(memoi_rows_link* link, double begin_s, double copy_s) {
+    double shared_s;
+    memoi_rows_link_advance(link, begin_s);
+    shared_s = copy_s < link->traffic_s ? copy_s : link->traffic_s;
+    link->traffic_s -= shared_s;
+    link->time_s += copy_s + shared_s;
+    return link->time_s;
 }
 
 /* Of one layer. */
 typedef struct memoi_rows_layer {
-    double store_s, load_s, write_s, read_s, recompute_s;
+    double forward_s, backward_s, store_s, load_s, write_s, read_s, recompute_s;
+    double traffic_s[2][2]; /* forward, backward; to host, to device */
     int32_t previous, is_moved, is_spilled;
     int32_t before; /* the layer that uses its place in host memory before it; -1: none */
-    memoi_rows_path stored, loaded; /* when its rows have left, are back */
-    memoi_rows_path passed;         /* when the file has its rows, then when it gave them back */
+    memoi_rows_moment stored, loaded; /* when its rows have left, are back */
+    memoi_rows_moment passed;         /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
 
+/* A step while its times are found. */
+typedef struct memoi_rows_clock {
+    memoi_rows_layer* layers;
+    memoi_rows_op* ops; /* MEMOI_ROWS_OPS_PER_LAYER a layer, and one */
+    int32_t n_ops;
+    memoi_rows_moment compute, store, load, file;
+    memoi_rows_link links[2];
+} memoi_rows_clock;
+
+/* The operation ends at end_s, on the longest path to moment. */
+MEMOI void memoi_rows_end(memoi_rows_clock* c, memoi_rows_moment* moment, double end_s,
+                          memoi_rows_work work, int32_t layer) {
+    memoi_rows_op* op = &c->ops[c->n_ops];
+    op->work = work;
+    op->layer = layer;
+    op->before = moment->op;
+    moment->op = c->n_ops++;
+    moment->time_s = end_s;
+}
+
+/* The trainer's copies begin with a layer. */
+MEMOI void memoi_rows_begin_traffic(memoi_rows_clock* c, const double* traffic_s) {
+    int way;
+    for (way = 0; way < 2; way++) {
+        memoi_rows_link_advance(&c->links[way], c->compute.time_s);
+        c->links[way].traffic_s += traffic_s[way];
+    }
+}
+
+/* Rows of layer i leave after its forward, which ended at ready. */
+MEMOI void memoi_rows_store(memoi_rows_clock* c, int32_t i, memoi_rows_moment ready) {
+    memoi_rows_layer* layer = &c->layers[i];
+    c->store = memoi_rows_later(ready, c->store);
+    if (layer->before >= 0) c->store = memoi_rows_later(c->store, c->layers[layer->before].passed);
+    memoi_rows_end(c, &c->store,
+                   memoi_rows_link_copy(&c->links[0], c->store.time_s, layer->store_s),
+                   MEMOI_ROWS_STORE, i);
+    layer->stored = c->store;
+    if (!layer->is_spilled) return;
+    c->file = memoi_rows_later(c->store, c->file);
+    memoi_rows_end(c, &c->file, c->file.time_s + layer->write_s, MEMOI_ROWS_WRITE, i);
+    layer->passed = c->file;
+}
+
+/* Rows of layer i come back into the buffer that was free at ready. */
+MEMOI void memoi_rows_load(memoi_rows_clock* c, int32_t i, memoi_rows_moment ready) {
+    memoi_rows_layer* layer = &c->layers[i];
+    c->load = memoi_rows_later(ready, c->load);
+    if (layer->is_spilled) c->load = memoi_rows_later(c->load, layer->passed);
+    memoi_rows_end(c, &c->load, memoi_rows_link_copy(&c->links[1], c->load.time_s, layer->load_s),
+                   MEMOI_ROWS_LOAD, i);
+    layer->loaded = c->load;
+    if (layer->before < 0) return;
+    c->file = memoi_rows_later(c->load, c->file);
+    memoi_rows_end(c, &c->file, c->file.time_s + c->layers[layer->before].read_s, MEMOI_ROWS_READ,
+                   layer->before);
+    c->layers[layer->before].passed = c->file;
+}
+
 /* The makespan of memo_swap_generate's schedule, with its waits and one operation at a time on each
- * stream.  The two directions never copy at once.  The last two forwards wait for all stores, and
- * no load begins before the backward of the last layer. */
-MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_rows_layer* layers) {
-    int32_t n = desc->swap->n_layers, i;
-    memoi_rows_path compute, store, load, file;
-    memset(&compute, 0, sizeof compute);
-    store = load = file = compute;
+ * stream.  The last two forwards wait for all stores, and no load begins before the backward of the
+ * last layer.  The trainer's copies of a layer share the link with the rows that leave or come back
+ * meanwhile; so a copy is followed only once the next layer has begun. */
+MEMOI memoi_rows_moment memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
+    int32_t i, pending = -1; /* a layer whose copy is not yet followed, and since when */
+    memoi_rows_moment since;
+    memoi_rows_layer* layers = c->layers;
+    c->n_ops = 0;
+    c->compute.time_s = 0;
+    c->compute.op = -1;
+    c->store = c->load = c->file = since = c->compute;
+    memset(c->links, 0, sizeof c->links);
 
     /* Forward: a layer waits until the rows that it overwrites have left.  Its own rows leave
      * afterwards. */
     for (i = 0; i < n; i++) {
-        memoi_rows_layer* layer = &layers[i];
-        if (layer->previous >= 0)
-            compute = memoi_rows_later(compute, layers[layer->previous].stored);
-        compute.time_s += desc->forward_s;
-        compute.fixed_s += desc->forward_s;
-        if (!layer->is_moved) continue;
-        store = memoi_rows_later(compute, store);
-        if (layer->before >= 0) store = memoi_rows_later(store, layers[layer->before].passed);
-        store.time_s += layer->store_s;
-        store.n_stores++;
-        layer->stored = store;
-        if (!layer->is_spilled) continue;
-        file = memoi_rows_later(store, file);
-        file.time_s += layer->write_s;
-        file.n_writes++;
-        layer->passed = file;
+        if (layers[i].previous >= 0)
+            c->compute = memoi_rows_later(c->compute, layers[layers[i].previous].stored);
+        memoi_rows_begin_traffic(c, layers[i].traffic_s[0]);
+        if (pending >= 0) memoi_rows_store(c, pending, since);
+        memoi_rows_end(c, &c->compute, c->compute.time_s + layers[i].forward_s, MEMOI_ROWS_FORWARD,
+                       i);
+        since = c->compute;
+        pending = layers[i].is_moved ? i : -1;
     }
-    compute.time_s += desc->between_s;
-    compute.fixed_s += desc->between_s;
+    memoi_rows_end(c, &c->compute, c->compute.time_s + between_s, MEMOI_ROWS_BETWEEN, 0);
+    if (pending >= 0) memoi_rows_store(c, pending, since);
+    pending = -1;
 
     /* Backward: a layer waits for its rows.  Afterwards earlier rows come back into the buffer that
      * it frees. */
     for (i = n - 1; i >= 0; i--) {
-        memoi_rows_layer* layer = &layers[i];
-        if (layer->is_moved) compute = memoi_rows_later(compute, layer->loaded);
-        compute.time_s += layer->recompute_s + desc->backward_s;
-        compute.n_recomputes += i < n - 2; /* also if that takes no time for these shares */
-        compute.n_last += i == n - 2;
-        compute.fixed_s += desc->backward_s;
-        if (layer->previous < 0) continue;
-        layer = &layers[layer->previous];
-        load = memoi_rows_later(compute, load);
-        if (layer->is_spilled) load = memoi_rows_later(load, layer->passed);
-        load.time_s += layer->load_s;
-        load.n_loads++;
-        layer->loaded = load;
-        if (layer->before < 0) continue;
-        layer = &layers[layer->before];
-        file = memoi_rows_later(load, file);
-        file.time_s += layer->read_s;
-        file.n_reads++;
-        layer->passed = file;
+        if (layers[i].is_moved) c->compute = memoi_rows_later(c->compute, layers[i].loaded);
+        memoi_rows_begin_traffic(c, layers[i].traffic_s[1]);
+        if (pending >= 0) memoi_rows_load(c, pending, since);
+        memoi_rows_end(c, &c->compute,
+                       c->compute.time_s + layers[i].recompute_s + layers[i].backward_s,
+                       MEMOI_ROWS_BACKWARD, i);
+        since = c->compute;
+        pending = layers[i].previous;
     }
-    return compute;
+    if (pending >= 0) memoi_rows_load(c, pending, since);
+    return c->compute;
 }
 
 /* --- >>row planner ---
@@ -6818,11 +6910,16 @@ MEMOI memoi_rows_path memoi_rows_step(const memo_swap_plan_desc* desc, memoi_row
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {
     int64_t row_bytes;
-    double layer_bytes;    /* of all rows */
-    double recompute_s;    /* of all rows of a layer */
-    int32_t leader;        /* the tensor whose time counts */
-    memo_tensor_rule rule; /* SWAPPED also if it cannot be recomputed for another reason */
+    double layer_bytes; /* of all rows */
+    int32_t leader;     /* the tensor whose time counts */
 } memoi_rows_bundle;
+
+/* A bundle in the layers of a kind. */
+typedef struct memoi_rows_use {
+    int32_t n_layers, n_moved; /* that have it; of them before the last two.  0: absent */
+    double recompute_s;        /* of all rows of a layer */
+    memo_tensor_rule rule;     /* SWAPPED also if it cannot be recomputed for another reason */
+} memoi_rows_use;
 
 typedef struct memoi_rows_score {
     memo_swap_sizes sizes;
@@ -6850,9 +6947,11 @@ typedef struct memoi_rows_planner {
     int32_t n_moved;                  /* layers before the last two, which never move */
     int64_t n_tiles, n_cells;
     memoi_rows_bundle* bundles; /* those with bytes */
-    int32_t n_bundles;
-    int32_t* bundle_of; /* each tensor's; -1: no bytes */
-    memoi_rows_layer* layers;
+    int32_t n_bundles, n_kinds;
+    memoi_rows_use* uses; /* (n_kinds, n_bundles) */
+    double layers_s;      /* forwards and backwards of all layers */
+    int32_t* bundle_of;   /* each tensor's; -1: no bytes */
+    memoi_rows_clock clock;
     int32_t* moved; /* the layers that are moved, in order */
     int64_t* rows;  /* of the table being scored */
     memoi_rows_table trial, here, best;
@@ -6863,81 +6962,128 @@ typedef struct memoi_rows_planner {
 /* Far below what sums of times over 2^31 layers could overflow. */
 #define MEMOI_ROWS_TIME_MAX 1e250
 
+MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32_t layer) {
+    return &p->desc->kinds[memob_layer_kind(p->desc->swap, layer)];
+}
+
+MEMOI const memoi_rows_use* memoi_rows_use_of(const memoi_rows_planner* p, int32_t layer,
+                                              int32_t b) {
+    return &p->uses[(int64_t)memob_layer_kind(p->desc->swap, layer) * p->n_bundles + b];
+}
+
 MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
+    static const char name[] = "memo_swap_plan_desc";
     const struct {
         const char* name;
         double value;
-    } fields[] = {{"forward_s", desc->forward_s},
-                  {"backward_s", desc->backward_s},
-                  {"between_s", desc->between_s},
+    } fields[] = {{"between_s", desc->between_s},
                   {"copy_s", desc->copy_s},
                   {"to_host_bytes_per_s", desc->to_host_bytes_per_s},
                   {"to_device_bytes_per_s", desc->to_device_bytes_per_s},
                   {"file_s", desc->file_s},
                   {"to_file_bytes_per_s", desc->to_file_bytes_per_s},
                   {"from_file_bytes_per_s", desc->from_file_bytes_per_s}};
+    memo_status status;
     size_t i;
 
     /* Required pointers first: the other checks read them. */
-    if (!desc->swap || !desc->recompute_s_per_row)
+    if (!desc->swap || !desc->kinds)
         return MEMOB_INVALID(error, "memo_swap_plan_desc.%s: NULL; set it",
-                             desc->swap ? "recompute_s_per_row" : "swap");
+                             desc->swap ? "kinds" : "swap");
 
     /* The limit keeps sums over all layers finite. */
     for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (memob_check_real("memo_swap_plan_desc", fields[i].name, fields[i].value, 0,
-                             MEMOI_ROWS_TIME_MAX, error))
+        if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* 0 is no limit, so only negative budgets are invalid. */
-    if (memob_check_integer("memo_swap_plan_desc", "device_bytes", desc->device_bytes, 0, INT64_MAX,
-                            error) ||
-        memob_check_integer("memo_swap_plan_desc", "host_bytes", desc->host_bytes, 0, INT64_MAX,
-                            error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    return memob_check_integer("memo_swap_plan_desc", "spill_bytes", desc->spill_bytes, 0,
-                               INT64_MAX, error);
+    status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, INT64_MAX, error);
+    if (!status)
+        status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, INT64_MAX, error);
+    if (!status)
+        status = memob_check_integer(name, "spill_bytes", desc->spill_bytes, 0, INT64_MAX, error);
+    return status;
 }
 
-MEMOI memo_status memoi_rows_find_bundles(memoi_rows_planner* p, memo_error* error) {
+/* The times of a kind that some layer has. */
+MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t kind,
+                                        memo_error* error) {
+    const memo_kind_times* times = &desc->kinds[kind];
+    const struct {
+        const char* name;
+        double value;
+    } fields[] = {
+        {"forward_s", times->forward_s},
+        {"backward_s", times->backward_s},
+        {"forward_traffic.to_host_bytes", (double)times->forward_traffic.to_host_bytes},
+        {"forward_traffic.to_device_bytes", (double)times->forward_traffic.to_device_bytes},
+        {"backward_traffic.to_host_bytes", (double)times->backward_traffic.to_host_bytes},
+        {"backward_traffic.to_device_bytes", (double)times->backward_traffic.to_device_bytes}};
+    char name[64];
+    size_t i;
+    int32_t t;
+    snprintf(name, sizeof name, "memo_swap_plan_desc.kinds[%d]", (int)kind);
+    for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (memob_check_real(name, fields[i].name, fields[i].value, 0, MEMOI_ROWS_TIME_MAX, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* No sum of times over the layers may overflow. */
+    for (t = 0; t < desc->swap->n_tensors && times->recompute_s_per_row; t++)
+        if (!memob_is_in(times->recompute_s_per_row[t] * (double)desc->swap->n_rows,
+                         -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX))
+            return MEMOB_INVALID(error,
+                                 "%s.recompute_s_per_row[%d] (%s): not finite (%g); set a time, or "
+                                 "a negative number if it cannot be recomputed",
+                                 name, (int)t, memob_tensor_name(&desc->swap->tensors[t]),
+                                 times->recompute_s_per_row[t]);
+    return MEMO_STATUS_OK;
+}
+
+/* A tensor recomputed with another must have the same rows, so both are one bundle. */
+MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     int32_t t, pass;
     for (pass = 0; pass < 2; pass++) { /* leaders, then those that follow them */
         for (t = 0; t < swap->n_tensors; t++) {
             const memo_tensor* tensor = &swap->tensors[t];
-            double per_row_s = p->desc->recompute_s_per_row[t];
             memoi_rows_bundle* bundle;
-
-            /* No sum of times over the layers may overflow. */
-            if (!memob_is_in(per_row_s * (double)swap->n_rows, -MEMOI_ROWS_TIME_MAX,
-                             MEMOI_ROWS_TIME_MAX))
-                return MEMOB_INVALID(
-                    error,
-                    "memo_swap_plan_desc.recompute_s_per_row[%d] (%s): not finite (%g); set a "
-                    "time, or a negative number if it cannot be recomputed",
-                    (int)t, memob_tensor_name(tensor), per_row_s);
-
-            /* A tensor recomputed with another must have the same rows, so both are one bundle. */
             if (pass != (tensor->with != 0)) continue;
             p->bundle_of[t] = tensor->with ? p->bundle_of[tensor->with - 1] : -1;
             if (tensor->row_bytes == 0) continue;
             if (!tensor->with) {
                 p->bundle_of[t] = p->n_bundles;
-                bundle = &p->bundles[p->n_bundles++];
-                bundle->leader = t;
-                bundle->rule = tensor->rule;
-                if (per_row_s < 0 && tensor->rule != MEMO_TENSOR_KEPT)
-                    bundle->rule = MEMO_TENSOR_SWAPPED;
-                bundle->recompute_s =
-                    bundle->rule == MEMO_TENSOR_ROWS || bundle->rule == MEMO_TENSOR_WHOLE
-                        ? per_row_s * (double)swap->n_rows
-                        : 0;
+                p->bundles[p->n_bundles++].leader = t;
             }
 
             /* Every tensor adds its bytes; the leader alone has the time. */
             bundle = &p->bundles[p->bundle_of[t]];
             bundle->row_bytes += tensor->row_bytes;
             bundle->layer_bytes = (double)bundle->row_bytes * (double)swap->n_rows;
+        }
+    }
+}
+
+/* What each kind does with each bundle. */
+MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error) {
+    const memo_swap_desc* swap = p->desc->swap;
+    int32_t layer, b;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        int32_t kind = memob_layer_kind(swap, layer);
+        const memo_kind_times* times = memoi_rows_times(p, layer);
+        memo_status status = memoi_rows_check_kind(p->desc, kind, error);
+        if (status) return status;
+        p->layers_s += times->forward_s + times->backward_s;
+        for (b = 0; b < p->n_bundles; b++) {
+            memoi_rows_use* use = &p->uses[(int64_t)kind * p->n_bundles + b];
+            int32_t t = p->bundles[b].leader;
+            double per_row_s = times->recompute_s_per_row ? times->recompute_s_per_row[t] : 0;
+            use->rule = swap->tensors[t].rule;
+            if (!memob_layer_has(swap, layer, t)) continue;
+            use->n_layers++;
+            use->n_moved += layer < p->n_moved;
+            if (per_row_s < 0 && use->rule != MEMO_TENSOR_KEPT) use->rule = MEMO_TENSOR_SWAPPED;
+            if (use->rule == MEMO_TENSOR_ROWS || use->rule == MEMO_TENSOR_WHOLE)
+                use->recompute_s = per_row_s * (double)swap->n_rows;
         }
     }
     return MEMO_STATUS_OK;
@@ -6949,6 +7095,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memo_swap_sizes sizes;
     memob_arrays* a;
     int64_t n_tensors;
+    int32_t layer;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -6967,19 +7114,28 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_moved = swap->n_layers - p->n_buffers;
     p->n_tiles = memob_swap_n_tiles(swap);
     n_tensors = swap->n_tensors;
+    for (layer = 0; layer < p->n_layers; layer++)
+        if (memob_layer_kind(swap, layer) >= p->n_kinds)
+            p->n_kinds = memob_layer_kind(swap, layer) + 1;
 
     /* Three tables of cells: the trial, the accepted one, and the best. */
     a = &p->arrays;
     p->bundles = (memoi_rows_bundle*)memob_arrays_add(a, n_tensors, sizeof(memoi_rows_bundle));
+    p->uses = (memoi_rows_use*)memob_arrays_add(a, p->n_kinds * n_tensors, sizeof(memoi_rows_use));
     p->bundle_of = (int32_t*)memob_arrays_add(a, n_tensors, sizeof(int32_t));
-    p->layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
+    p->clock.layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
+    p->clock.ops = (memoi_rows_op*)memob_arrays_add(
+        a, (int64_t)p->n_layers * MEMOI_ROWS_OPS_PER_LAYER + 1, sizeof(memoi_rows_op));
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->rows = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
     p->here.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
     p->best.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
     if (a->failed) status = memob_no_memory(error, "the planning of rows");
-    if (!status) status = memoi_rows_find_bundles(p, error);
+    if (!status) {
+        memoi_rows_find_bundles(p);
+        status = memoi_rows_find_uses(p, error);
+    }
     if (status) memob_arrays_free(&p->arrays);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
     return status;
@@ -6990,7 +7146,7 @@ MEMOI void memoi_rows_time_file(memoi_rows_planner* p, const memob_swap_placemen
                                 int32_t i) {
     const memo_swap_plan_desc* desc = p->desc;
     const memob_swap_turn* turn = &placement->turns[i];
-    memoi_rows_layer* layer = &p->layers[i];
+    memoi_rows_layer* layer = &p->clock.layers[i];
     layer->before = -1;
     if (!layer->is_moved || !placement->sizes.n_spilled_layers) return;
     p->moved[turn->ordinal] = i;
@@ -7006,16 +7162,38 @@ MEMOI void memoi_rows_time_file(memoi_rows_planner* p, const memob_swap_placemen
     layer->read_s *= p->disk_factor;
 }
 
+/* What does not depend on the rows: computation, and the trainer's own copies. */
+MEMOI void memoi_rows_time_kind(memoi_rows_planner* p, int32_t i) {
+    const memo_swap_plan_desc* desc = p->desc;
+    const memo_kind_times* times = memoi_rows_times(p, i);
+    const memo_traffic traffic[2] = {times->forward_traffic, times->backward_traffic};
+    memoi_rows_layer* layer = &p->clock.layers[i];
+    int pass;
+    layer->forward_s = times->forward_s;
+    layer->backward_s = times->backward_s;
+    for (pass = 0; pass < 2; pass++) {
+        if (traffic[pass].to_host_bytes && desc->to_host_bytes_per_s > 0)
+            layer->traffic_s[pass][0] =
+                p->link_factor *
+                (desc->copy_s + (double)traffic[pass].to_host_bytes / desc->to_host_bytes_per_s);
+        if (traffic[pass].to_device_bytes && desc->to_device_bytes_per_s > 0)
+            layer->traffic_s[pass][1] =
+                p->link_factor * (desc->copy_s + (double)traffic[pass].to_device_bytes /
+                                                     desc->to_device_bytes_per_s);
+    }
+}
+
 /* Times of one layer; 0 if it recomputes a tensor that cannot be recomputed. */
 MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placement* placement,
                                 int32_t i) {
     const memo_swap_plan_desc* desc = p->desc;
     const memo_swap_desc* swap = desc->swap;
     const memob_swap_place* places = &placement->places[(int64_t)i * swap->n_tensors];
-    memoi_rows_layer* layer = &p->layers[i];
+    memoi_rows_layer* layer = &p->clock.layers[i];
     double bytes = (double)placement->turns[i].moved_bytes, copies_s = 0;
     int32_t t, b;
     memset(layer, 0, sizeof *layer);
+    memoi_rows_time_kind(p, i);
     layer->previous = placement->turns[i].previous;
     layer->is_moved = bytes > 0;
 
@@ -7026,8 +7204,9 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
     for (b = 0; b < p->n_bundles; b++) {
         const memob_swap_place* place = &places[p->bundles[b].leader];
         double n = (double)(place->recompute_end - place->recompute_begin);
-        if (n > 0 && p->bundles[b].rule == MEMO_TENSOR_SWAPPED) return 0;
-        layer->recompute_s += p->bundles[b].recompute_s * (n / (double)swap->n_rows);
+        const memoi_rows_use* use = memoi_rows_use_of(p, i, b);
+        if (n > 0 && use->rule == MEMO_TENSOR_SWAPPED) return 0;
+        layer->recompute_s += use->recompute_s * (n / (double)swap->n_rows);
     }
 
     /* The factors are 1, except while a faster link or disk is tried out. */
@@ -7071,12 +7250,11 @@ MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* s
     /* The makespan, and the stall: the part in which nothing is computed. */
     for (i = 0; i < p->n_layers; i++) {
         if (!memoi_rows_time_layer(p, &placement, i)) score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        score->recompute_s += p->layers[i].recompute_s;
+        score->recompute_s += p->clock.layers[i].recompute_s;
     }
     memob_swap_placement_free(&placement);
-    score->step_s = memoi_rows_step(desc, p->layers).time_s;
-    busy_s =
-        p->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s + score->recompute_s;
+    score->step_s = memoi_rows_step(&p->clock, p->n_layers, desc->between_s).time_s;
+    busy_s = p->layers_s + desc->between_s + score->recompute_s;
     score->stall_s = score->step_s > busy_s ? score->step_s - busy_s : 0;
     return MEMO_STATUS_OK;
 }
@@ -7126,10 +7304,12 @@ MEMOI memo_status memoi_rows_try(memoi_rows_planner* p, memo_error* error) {
     return status;
 }
 
-/* 1 if a bundle may have this cell. */
-MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t b, int64_t cell) {
+/* 1 if a bundle may have this cell in a layer. */
+MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
+    const memoi_rows_use* use = memoi_rows_use_of(p, layer, b);
     if (cell == MEMOI_ROWS_KEPT) return 1;
-    switch (p->bundles[b].rule) {
+    if (!use->n_layers) return 0; /* as if it were kept */
+    switch (use->rule) {
     case MEMO_TENSOR_KEPT: return 0;
     case MEMO_TENSOR_SWAPPED: return cell == p->n_tiles;
     case MEMO_TENSOR_WHOLE: return cell == 0 || cell == p->n_tiles;
@@ -7140,9 +7320,11 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t b, int64_t ce
 /* Sets bundle b of layers [begin, end) of the trial to a cell, or the nearest that it may have. */
 MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32_t end,
                           int64_t cell) {
-    if (!memoi_rows_is_valid(p, b, cell)) cell = p->n_tiles;
-    if (!memoi_rows_is_valid(p, b, cell)) cell = MEMOI_ROWS_KEPT;
-    for (; begin < end; begin++) p->trial.cells[(int64_t)begin * p->n_bundles + b] = cell;
+    for (; begin < end; begin++)
+        p->trial.cells[(int64_t)begin * p->n_bundles + b] =
+            memoi_rows_is_valid(p, begin, b, cell)         ? cell
+            : memoi_rows_is_valid(p, begin, b, p->n_tiles) ? p->n_tiles
+                                                           : MEMOI_ROWS_KEPT;
 }
 
 /* --- >>row alpha ---
@@ -7186,39 +7368,46 @@ MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score*
 /* The trial becomes the table of an alpha; keeps: what cannot be recomputed is kept. */
 MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) {
     int64_t tiles = (int64_t)(alpha * (double)p->n_tiles + 0.5);
-    int32_t b;
-    for (b = 0; b < p->n_bundles; b++) {
-        memo_tensor_rule rule = p->bundles[b].rule;
-        memoi_rows_set(p, b, 0, p->n_layers,
-                       rule == MEMO_TENSOR_ROWS             ? tiles
-                       : keeps && rule != MEMO_TENSOR_WHOLE ? MEMOI_ROWS_KEPT
-                                                            : p->n_tiles);
-    }
+    int32_t layer, b;
+    for (layer = 0; layer < p->n_layers; layer++)
+        for (b = 0; b < p->n_bundles; b++) {
+            memo_tensor_rule rule = memoi_rows_use_of(p, layer, b)->rule;
+            memoi_rows_set(p, b, layer, layer + 1,
+                           rule == MEMO_TENSOR_ROWS             ? tiles
+                           : keeps && rule != MEMO_TENSOR_WHOLE ? MEMOI_ROWS_KEPT
+                                                                : p->n_tiles);
+        }
 }
 
 /* --- >>row program ---
- * Knows: bundles and capacities, as shares.  Knows nothing of tiles, except when it rounds.
+ * Knows: bundles in kinds of layers, and capacities, as shares.  Knows nothing of tiles, except when
+ * it rounds.
  *
- * Over shares instead of tiles.  Of the layers before the last two, a bundle is kept in k; the
- * others swap a share a of its rows and recompute the rest.  The last two layers never move: their
- * rows lie in the rounding buffers and in the scratch of the others.  In bytes of one layer:
+ * Over shares instead of tiles.  A *use* is a bundle in the layers of one kind.  Of its layers
+ * before the last two of all, it is kept in k; the others swap a share a of its rows and recompute
+ * the rest.  The last two layers never move: their rows lie in the rounding buffers and in the
+ * scratch of the others.  In bytes of one layer:
  *
- *     on the device   k + 2 a + (1 - a)      (the region: even | recomputed | odd)
+ *     on the device   k + 2 A + M            (the region: even | recomputed | odd), where A >= a and
+ *                                            M >= 1 - a for every use of the bundle
  *     moved           (1 - k / n) a          of each of these n layers, on average
  *     a place         a                      in host memory, if layers share places
  *     recomputed      (1 - k / n) (1 - a)    likewise; 1 - a in the last layer but one
  *
- * A bundle that is swapped or recomputed whole may also be *mixed*, some layers this, others that:
- * then the device holds k + 3, and any shares are possible.
+ * A use that is swapped or recomputed whole may also be *mixed*, some layers this, others that: then
+ * A and M are at least 1, and any shares are possible.  Bundles that only some kinds have share one
+ * area: for two kinds that follow each other, it has at least the swapped bytes of one and all bytes
+ * of the other.
  *
  * Start times are eliminated: for given shares the step takes as long as the longest path through
  * its graph, which is linear in the shares.  So there is a row for a path, added when it is the
- * longest for the current shares (Benders' decomposition).
+ * longest for the current shares (Benders' decomposition).  What the trainer's own copies add to a
+ * path is left out, so the bound holds with them too.
  *
- * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a bundle may
- * do within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
- * branch and bound splits boxes.  With a file there is a program for each number of places for
- * layers in host memory; those with the least bounds are solved. */
+ * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a use may do
+ * within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So branch
+ * and bound splits boxes.  With a file there is a program for each number of places for layers in
+ * host memory; those with the least bounds are solved. */
 
 #define MEMOI_ROWS_CUTS_MAX   48
 #define MEMOI_ROWS_NODES_MAX  200
@@ -7237,16 +7426,18 @@ typedef struct memoi_rows_box {
     memoi_rows_mode mode;
 } memoi_rows_box;
 
-/* A corner of a bundle's box, in each layer. */
+/* A corner of a use's box, in each layer. */
 typedef struct memoi_rows_column {
-    int32_t b;
+    int32_t use, kind, b;
     double kept, swapped; /* k and a */
-    double device_bytes, moved_bytes, place_bytes, recompute_s, last_s, weight;
+    double part[2];       /* what A and M must be at least */
+    double kept_bytes, moved_bytes, place_bytes, recompute_s, last_s, weight;
 } memoi_rows_column;
 
-/* step >= the path's fixed part + its transfers and recomputations. */
+/* step >= fixed_s + what the path takes of each kind's bytes and recomputation, and of the last. */
 typedef struct memoi_rows_cut {
-    double fixed_s, per_byte_s, n_recomputes, n_last;
+    double fixed_s, n_last;
+    double per_byte_s[MEMOB_KINDS_MAX], n_recomputes[MEMOB_KINDS_MAX];
 } memoi_rows_cut;
 
 /* Which of equal steps is looked for: with least work, rounded to a table, or with least memory. */
@@ -7256,37 +7447,68 @@ typedef enum memoi_rows_aim {
     MEMOI_ROWS_AIM_HOST
 } memoi_rows_aim;
 
+/* Of the current solution, each layer of a kind. */
+typedef struct memoi_rows_sums {
+    double moved_bytes, place_bytes, recompute_s, last_s;
+} memoi_rows_sums;
+
 typedef struct memoi_rows_program {
     memoi_rows_planner* p;
     memob_arrays arrays;
     memoi_rows_aim aim;
-    memoi_rows_box* boxes;
-    int32_t places; /* for layers in host memory */
+    int32_t n_uses;
+    memoi_rows_box* boxes; /* (n_uses), as p->uses */
+    int32_t places;        /* for layers in host memory */
     memoi_rows_column* columns;
-    int32_t n_columns, n_rows;
+    /* Columns of the tableau: weights, A and M of each bundle, the area, the step. */
+    int32_t n_weights, n_columns, n_rows;
+    uint32_t follows[MEMOB_KINDS_MAX]; /* bit k: kind k precedes or follows this one in the area */
     memoi_rows_cut cuts[MEMOI_ROWS_CUTS_MAX];
     int32_t n_cuts;
     double time_unit_s, bytes_unit; /* all are divided by: seconds and bytes differ by too much */
     double* cells;                  /* (n_rows + 1, n_columns + 2): the last is the basic value */
     int32_t *basic, *free;          /* the variable of each row, column; slacks behind columns */
-    double step_s, moved_bytes, recompute_s, last_s, device_bytes; /* of the solution */
+    double step_s, device_bytes, host_bytes; /* of the solution */
+    memoi_rows_sums sums[MEMOB_KINDS_MAX];
     int32_t n_nodes;
     double leaf_s, bound_s;        /* the best integer solution, negative: none; a lower bound */
     double leaf_host, leaf_device; /* its bytes */
 } memoi_rows_program;
 
+/* Only some kinds have the bundle. */
+MEMOI int memoi_rows_is_packed(const memoi_rows_planner* p, int32_t b) {
+    return memob_tensor_kinds(p->desc->swap, p->bundles[b].leader) != 0;
+}
+
+/* Which kinds meet in the area: those of an even and an odd layer that follow each other there. */
+MEMOI void memoi_rows_find_neighbors(memoi_rows_program* g) {
+    const memoi_rows_planner* p = g->p;
+    int32_t last[2] = {-1, -1}, layer, b;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        int32_t kind = memob_layer_kind(p->desc->swap, layer), other = last[!(layer & 1)];
+        for (b = 0; b < p->n_bundles; b++)
+            if (memoi_rows_is_packed(p, b) && memoi_rows_use_of(p, layer, b)->n_layers) break;
+        if (b == p->n_bundles) continue;
+        last[layer & 1] = kind;
+        if (other < 0) continue;
+        g->follows[kind] |= 1u << other;
+        g->follows[other] |= 1u << kind;
+    }
+}
+
 MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_aim aim,
                                             memoi_rows_program* g, memo_error* error) {
-    const memo_swap_plan_desc* desc = p->desc;
-    int64_t n_columns = 4 * (int64_t)p->n_bundles + 1;
-    int64_t n_rows = p->n_bundles + 3 + MEMOI_ROWS_CUTS_MAX;
+    const int32_t n_uses = p->n_kinds * p->n_bundles;
+    int64_t n_columns = 4 * (int64_t)n_uses + 2 * p->n_bundles + 2;
+    int64_t n_rows = 3 * (int64_t)n_uses + p->n_kinds * (p->n_kinds + 2) + 2 + MEMOI_ROWS_CUTS_MAX;
     memob_arrays* a = &g->arrays;
-    int32_t b;
+    int32_t u;
     memset(g, 0, sizeof *g);
     g->p = p;
     g->aim = aim;
+    g->n_uses = n_uses;
     g->leaf_s = g->bound_s = -1;
-    g->boxes = (memoi_rows_box*)memob_arrays_add(a, p->n_bundles + 1, sizeof(memoi_rows_box));
+    g->boxes = (memoi_rows_box*)memob_arrays_add(a, n_uses + 1, sizeof(memoi_rows_box));
     g->columns = (memoi_rows_column*)memob_arrays_add(a, n_columns, sizeof(memoi_rows_column));
     g->cells = (double*)memob_arrays_add(a, (n_rows + 1) * (n_columns + 1), sizeof(double));
     g->basic = (int32_t*)memob_arrays_add(a, n_rows, sizeof(int32_t));
@@ -7295,18 +7517,19 @@ MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_ai
         memob_arrays_free(a);
         return memob_no_memory(error, "the program of rows");
     }
+    memoi_rows_find_neighbors(g);
 
     /* Rules limit the boxes.  The units scale all numbers near 1, which the simplex tolerances
      * assume. */
-    g->time_unit_s = p->n_layers * (desc->forward_s + desc->backward_s) + desc->between_s;
-    for (b = 0; b < p->n_bundles; b++) {
-        memo_tensor_rule rule = p->bundles[b].rule;
-        g->boxes[b].most_kept = p->n_moved;
-        if (rule == MEMO_TENSOR_KEPT) g->boxes[b].least_kept = p->n_moved;
-        if (rule == MEMO_TENSOR_KEPT || rule == MEMO_TENSOR_SWAPPED)
-            g->boxes[b].mode = MEMOI_ROWS_SWAPPED;
-        g->time_unit_s += p->n_layers * p->bundles[b].recompute_s;
-        g->bytes_unit += p->n_layers * p->bundles[b].layer_bytes;
+    g->time_unit_s = p->layers_s + p->desc->between_s;
+    for (u = 0; u < n_uses; u++) {
+        const memoi_rows_use* use = &p->uses[u];
+        g->boxes[u].most_kept = use->n_moved;
+        if (use->rule == MEMO_TENSOR_KEPT) g->boxes[u].least_kept = use->n_moved;
+        if (use->rule == MEMO_TENSOR_KEPT || use->rule == MEMO_TENSOR_SWAPPED)
+            g->boxes[u].mode = MEMOI_ROWS_SWAPPED;
+        g->time_unit_s += use->n_layers * use->recompute_s;
+        g->bytes_unit += use->n_layers * p->bundles[u % p->n_bundles].layer_bytes;
     }
     if (!(g->time_unit_s > 0)) g->time_unit_s = 1;
     if (!(g->bytes_unit > 0)) g->bytes_unit = 1;
@@ -7316,70 +7539,112 @@ MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_ai
 /* The corners of all boxes. */
 MEMOI void memoi_rows_find_columns(memoi_rows_program* g) {
     const memoi_rows_planner* p = g->p;
-    int32_t b, k;
-    g->n_columns = 0;
-    for (b = 0; b < p->n_bundles; b++) {
-        const memoi_rows_bundle* bundle = &p->bundles[b];
-        const memoi_rows_box* box = &g->boxes[b];
+    int32_t last_kind = p->n_layers > 1 ? memob_layer_kind(p->desc->swap, p->n_layers - 2) : -1;
+    int32_t u, k;
+    g->n_weights = 0;
+    for (u = 0; u < g->n_uses; u++) {
+        const memoi_rows_use* use = &p->uses[u];
+        const memoi_rows_box* box = &g->boxes[u];
+        double bytes = p->bundles[u % p->n_bundles].layer_bytes;
         int is_mixed = box->mode == MEMOI_ROWS_MIXED;
+        if (!use->n_layers) continue;
 
         /* A corner keeps the least or the most layers, and swaps or recomputes the rest. */
         for (k = 0; k < 4; k++) {
-            memoi_rows_column* c = &g->columns[g->n_columns];
+            memoi_rows_column* c = &g->columns[g->n_weights];
             double share;
             if ((k & 1) && box->least_kept == box->most_kept) continue;
             if (box->mode == ((k & 2) ? MEMOI_ROWS_RECOMPUTED : MEMOI_ROWS_SWAPPED)) continue;
 
             /* What a corner costs if its weight is 1. */
-            c->b = b;
+            c->use = u;
+            c->kind = u / p->n_bundles;
+            c->b = u % p->n_bundles;
             c->kept = (k & 1) ? box->most_kept : box->least_kept;
             c->swapped = (k & 2) ? 1 : 0;
-            share = p->n_moved > 0 ? 1 - c->kept / p->n_moved : 0;
-            c->device_bytes =
-                bundle->layer_bytes *
-                (c->kept + 1 + (is_mixed ? p->n_buffers : c->swapped * (p->n_buffers - 1)));
-            c->moved_bytes = bundle->layer_bytes * share * c->swapped;
-            c->place_bytes = bundle->layer_bytes * (is_mixed ? 1 : c->swapped) * (share > 0);
-            if (g->places == p->n_moved) c->place_bytes = c->moved_bytes;
-            c->recompute_s = bundle->recompute_s * share * (1 - c->swapped);
-            c->last_s = p->n_layers > 1 && !is_mixed ? bundle->recompute_s * (1 - c->swapped) : 0;
-            g->n_columns++;
+            share = use->n_moved > 0 ? 1 - c->kept / use->n_moved : 0;
+            c->part[0] = c->part[1] = 0;
+            if (c->kept < use->n_layers) {
+                c->part[0] = is_mixed ? 1 : c->swapped;
+                c->part[1] = is_mixed ? 1 : 1 - c->swapped;
+            }
+            c->kept_bytes = bytes * c->kept;
+            c->moved_bytes = bytes * share * c->swapped;
+            c->place_bytes = bytes * (is_mixed ? 1 : c->swapped) * (share > 0);
+            c->recompute_s = use->recompute_s * share * (1 - c->swapped);
+            c->last_s = c->kind == last_kind && !is_mixed ? use->recompute_s * (1 - c->swapped) : 0;
+            g->n_weights++;
         }
     }
+    g->n_columns = g->n_weights + 2 * p->n_bundles + 1;
 }
 
-/* What shares cost a path per byte that each layer moves. */
-MEMOI double memoi_rows_copy_s(const memoi_rows_planner* p, double n_stores, double n_loads,
-                               double n_writes, double n_reads) {
+/* Columns of the tableau behind the weights. */
+MEMOI int32_t memoi_rows_part_column(const memoi_rows_program* g, int32_t b, int part) {
+    return g->n_weights + 2 * b + part;
+}
+MEMOI int32_t memoi_rows_area_column(const memoi_rows_program* g) { return g->n_columns - 1; }
+
+/* What a path pays per byte that a layer moves, for one work. */
+MEMOI double memoi_rows_byte_s(const memoi_rows_planner* p, memoi_rows_work work) {
     const memo_swap_plan_desc* desc = p->desc;
-    double s = 0;
-    if (desc->to_host_bytes_per_s > 0) s += p->link_factor * n_stores / desc->to_host_bytes_per_s;
-    if (desc->to_device_bytes_per_s > 0)
-        s += p->link_factor * n_loads / desc->to_device_bytes_per_s;
-    if (desc->to_file_bytes_per_s > 0) s += p->disk_factor * n_writes / desc->to_file_bytes_per_s;
-    if (desc->from_file_bytes_per_s > 0)
-        s += p->disk_factor * n_reads / desc->from_file_bytes_per_s;
-    return s;
+    double rate = work == MEMOI_ROWS_STORE   ? desc->to_host_bytes_per_s
+                  : work == MEMOI_ROWS_LOAD  ? desc->to_device_bytes_per_s
+                  : work == MEMOI_ROWS_WRITE ? desc->to_file_bytes_per_s
+                                             : desc->from_file_bytes_per_s;
+    if (!(rate > 0)) return 0;
+    return (work >= MEMOI_ROWS_WRITE ? p->disk_factor : p->link_factor) / rate;
 }
 
-/* The longest path for the current solution. */
-MEMOI memoi_rows_path memoi_rows_path_of(memoi_rows_program* g) {
+/* The longest path for the current solution, as a cut. */
+MEMOI void memoi_rows_find_cut(memoi_rows_program* g, memoi_rows_cut* cut) {
     memoi_rows_planner* p = g->p;
+    const memo_swap_desc* swap = p->desc->swap;
     int32_t n = p->n_layers, i;
     for (i = 0; i < n; i++) {
-        memoi_rows_layer* layer = &p->layers[i];
+        memoi_rows_layer* layer = &p->clock.layers[i];
+        const memoi_rows_sums* sums = &g->sums[memob_layer_kind(swap, i)];
         memset(layer, 0, sizeof *layer);
+        memoi_rows_time_kind(p, i);
         layer->is_moved = i < p->n_moved;
         layer->previous = i >= 2 ? i - 2 : -1;
         layer->is_spilled = i < p->n_moved - g->places;
         layer->before = layer->is_moved && i >= g->places ? i - g->places : -1;
-        layer->store_s = g->moved_bytes * memoi_rows_copy_s(p, 1, 0, 0, 0);
-        layer->load_s = g->moved_bytes * memoi_rows_copy_s(p, 0, 1, 0, 0);
-        layer->write_s = g->moved_bytes * memoi_rows_copy_s(p, 0, 0, 1, 0);
-        layer->read_s = g->moved_bytes * memoi_rows_copy_s(p, 0, 0, 0, 1);
-        layer->recompute_s = i < n - 2 ? g->recompute_s : i == n - 2 ? g->last_s : 0;
+        layer->store_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_STORE);
+        layer->load_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_LOAD);
+        layer->write_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_WRITE);
+        layer->read_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_READ);
+        layer->recompute_s = i < n - 2 ? sums->recompute_s : i == n - 2 ? sums->last_s : 0;
     }
-    return memoi_rows_step(p->desc, p->layers);
+
+    /* Back from the end. */
+    memset(cut, 0, sizeof *cut);
+    i = memoi_rows_step(&p->clock, n, p->desc->between_s).op;
+    for (; i >= 0; i = p->clock.ops[i].before) {
+        const memoi_rows_op* op = &p->clock.ops[i];
+        const memoi_rows_layer* layer = &p->clock.layers[op->layer];
+        int32_t kind = memob_layer_kind(swap, op->layer);
+        switch (op->work) {
+        case MEMOI_ROWS_FORWARD: cut->fixed_s += layer->forward_s; break;
+        case MEMOI_ROWS_BETWEEN: cut->fixed_s += p->desc->between_s; break;
+        case MEMOI_ROWS_BACKWARD:
+            cut->fixed_s += layer->backward_s;
+            cut->n_recomputes[kind] += op->layer < n - 2;
+            cut->n_last += op->layer == n - 2;
+            break;
+        default: cut->per_byte_s[kind] += memoi_rows_byte_s(p, op->work);
+        }
+    }
+}
+
+/* What the path of a cut takes for the current solution. */
+MEMOI double memoi_rows_cut_s(const memoi_rows_program* g, const memoi_rows_cut* cut) {
+    double path_s = cut->fixed_s;
+    int32_t k;
+    for (k = 0; k < g->p->n_kinds; k++)
+        path_s += cut->per_byte_s[k] * g->sums[k].moved_bytes +
+                  cut->n_recomputes[k] * g->sums[k].recompute_s + cut->n_last * g->sums[k].last_s;
+    return path_s;
 }
 
 /* Row r of the tableau: slack = bound - the sum of coefficients times columns. */
@@ -7392,53 +7657,121 @@ MEMOI double* memoi_rows_put_row(memoi_rows_program* g, double bound) {
     return row;
 }
 
-/* Puts a row for a capacity, divided by the most bytes of a bundle. */
-MEMOI void memoi_rows_put_capacity(memoi_rows_program* g, double bytes, int memory) {
-    double* row = memoi_rows_put_row(g, 0);
+/* Divides row by its largest coefficient. */
+MEMOI void memoi_rows_scale(const memoi_rows_program* g, double* row) {
     double most = 0;
     int32_t c;
-    for (c = 0; c < g->n_columns; c++) {
-        row[c] = memory == 0   ? g->columns[c].device_bytes
-                 : memory == 1 ? g->columns[c].place_bytes
-                               : g->columns[c].moved_bytes;
-        if (row[c] > most) most = row[c];
+    for (c = 0; c < g->n_columns; c++)
+        if (fabs(row[c]) > most) most = fabs(row[c]);
+    for (c = 0; c < g->n_columns + 2 && most > 0; c++) row[c] /= most;
+}
+
+/* A and M of every bundle are as large as each use needs. */
+MEMOI void memoi_rows_put_regions(memoi_rows_program* g) {
+    const memoi_rows_planner* p = g->p;
+    int32_t first, c, part;
+    for (first = 0; first < g->n_weights; first = c) {
+        for (part = 0; part < 2; part++) {
+            double* row = memoi_rows_put_row(g, 0);
+            for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++)
+                row[c] = g->columns[c].part[part];
+            row[memoi_rows_part_column(g, g->columns[first].b, part)] = -1;
+        }
+        if (memoi_rows_is_packed(p, g->columns[first].b)) g->n_rows -= 2;
     }
-    if (!(most > 0)) most = 1;
-    for (c = 0; c < g->n_columns; c++) row[c] /= most;
-    row[g->n_columns + 1] = bytes / most;
+}
+
+/* The area of bundles that only some kinds have: of kinds that follow each other, what one swaps
+ * and all of the other. */
+MEMOI void memoi_rows_put_area(memoi_rows_program* g) {
+    const memoi_rows_planner* p = g->p;
+    int32_t kind, other, c;
+    if (!p->desc->swap->tensor_kinds) return;
+    for (kind = 0; kind < p->n_kinds; kind++)
+        for (other = -1; other < p->n_kinds; other++) {
+            double* row;
+            if (other >= 0 && !(g->follows[kind] >> other & 1)) continue;
+            row = memoi_rows_put_row(g, 0);
+            for (c = 0; c < g->n_weights; c++) {
+                const memoi_rows_column* column = &g->columns[c];
+                double bytes = p->bundles[column->b].layer_bytes / g->bytes_unit;
+                double needs = column->part[0] > 0 || column->part[1] > 0;
+                if (!memoi_rows_is_packed(p, column->b)) continue;
+                if (column->kind == kind) row[c] += bytes * needs;
+                if (column->kind == other) row[c] += bytes * column->part[0];
+            }
+            row[memoi_rows_area_column(g)] = -1;
+        }
+}
+
+/* Budgets; a budget of 0 is no limit. */
+MEMOI void memoi_rows_put_budgets(memoi_rows_program* g) {
+    const memoi_rows_planner* p = g->p;
+    int32_t n_file = p->n_moved - g->places, n_kinds = 0, c, b, kind, i;
+    int32_t n_in_file[MEMOB_KINDS_MAX] = {0};
+    double* row;
+    if (p->device_bytes) {
+        row = memoi_rows_put_row(g, (double)p->device_bytes);
+        for (c = 0; c < g->n_weights; c++) row[c] = g->columns[c].kept_bytes;
+        for (b = 0; b < p->n_bundles; b++) {
+            row[memoi_rows_part_column(g, b, 0)] = p->bundles[b].layer_bytes * p->n_buffers;
+            row[memoi_rows_part_column(g, b, 1)] = p->bundles[b].layer_bytes;
+        }
+        row[memoi_rows_area_column(g)] = g->bytes_unit;
+        memoi_rows_scale(g, row);
+    }
+
+    /* With a place for each layer, all that is moved; else each kind fits into a place. */
+    n_kinds = n_file > 0 ? p->n_kinds : 1;
+    for (kind = 0; kind < n_kinds && p->host_bytes && g->places > 0; kind++) {
+        row = memoi_rows_put_row(g, (double)p->host_bytes);
+        for (c = 0; c < g->n_weights; c++) {
+            const memoi_rows_column* column = &g->columns[c];
+            if (n_file > 0)
+                row[c] = column->kind == kind ? g->places * column->place_bytes : 0;
+            else
+                row[c] = p->uses[column->use].n_moved * column->moved_bytes;
+        }
+        memoi_rows_scale(g, row);
+    }
+    if (n_file <= 0) return;
+    for (i = 0; i < n_file; i++) n_in_file[memob_layer_kind(p->desc->swap, i)]++;
+    row = memoi_rows_put_row(g, (double)p->desc->spill_bytes);
+    for (c = 0; c < g->n_weights; c++)
+        row[c] = n_in_file[g->columns[c].kind] * g->columns[c].moved_bytes;
+    memoi_rows_scale(g, row);
 }
 
 /* All slacks are basic.  No cost is negative, so that the dual simplex method may begin here. */
 MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
     const memoi_rows_planner* p = g->p;
-    int32_t n = g->n_columns, c, b, i;
-    int32_t n_file = p->n_moved - g->places;
+    int32_t n = g->n_columns, first, c, b, i;
     double* row;
     g->n_rows = 0;
     for (c = 0; c <= n; c++) g->free[c] = c;
 
-    /* A bundle's weights sum to 1 or more.  An inequality is enough, because more weight only costs
+    /* A use's weights sum to 1 or more.  An inequality is enough, because more weight only costs
      * more. */
-    for (b = 0, c = 0; b < p->n_bundles; b++) {
+    for (first = 0; first < g->n_weights; first = c) {
         row = memoi_rows_put_row(g, -1);
-        for (; c < n && g->columns[c].b == b; c++) row[c] = -1;
+        for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++)
+            row[c] = -1;
     }
-
-    /* Budgets; a budget of 0 is no limit. */
-    if (p->device_bytes) memoi_rows_put_capacity(g, (double)p->device_bytes, 0);
-    if (p->host_bytes && g->places > 0)
-        memoi_rows_put_capacity(g, (double)p->host_bytes / g->places, 1);
-    if (n_file > 0) memoi_rows_put_capacity(g, (double)p->desc->spill_bytes / n_file, 2);
+    memoi_rows_put_regions(g);
+    memoi_rows_put_area(g);
+    memoi_rows_put_budgets(g);
 
     /* The step takes at least as long as each path found so far. */
     for (i = 0; i < g->n_cuts; i++) {
         const memoi_rows_cut* cut = &g->cuts[i];
         row = memoi_rows_put_row(g, -cut->fixed_s / g->time_unit_s);
-        for (c = 0; c < n; c++)
-            row[c] = (cut->per_byte_s * g->columns[c].moved_bytes +
-                      cut->n_recomputes * g->columns[c].recompute_s +
-                      cut->n_last * g->columns[c].last_s) /
+        for (c = 0; c < g->n_weights; c++) {
+            const memoi_rows_column* column = &g->columns[c];
+            row[c] = (cut->per_byte_s[column->kind] * column->moved_bytes +
+                      cut->n_recomputes[column->kind] * column->recompute_s +
+                      cut->n_last * column->last_s) /
                      g->time_unit_s;
+        }
         row[n] = -1;
     }
 
@@ -7446,15 +7779,21 @@ MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
      * memory. */
     row = memoi_rows_put_row(g, 0);
     g->n_rows--;
-    for (c = 0; c < n; c++) {
+    for (c = 0; c < g->n_weights; c++) {
         const memoi_rows_column* column = &g->columns[c];
-        double work = (p->n_layers * column->recompute_s + column->last_s) / g->time_unit_s;
-        double moved = p->n_layers * column->moved_bytes / g->bytes_unit;
-        double device = column->device_bytes / g->bytes_unit;
-        row[c] = 1e-7 * work + 1e-8 * moved + 1e-9 * device;
+        double n_layers = p->uses[column->use].n_layers;
+        double work = (n_layers * column->recompute_s + column->last_s) / g->time_unit_s;
+        double moved = n_layers * column->moved_bytes / g->bytes_unit;
+        double kept = column->kept_bytes / g->bytes_unit;
+        row[c] = 1e-7 * work + 1e-8 * moved + 1e-9 * kept;
         if (g->aim == MEMOI_ROWS_AIM_HOST) row[c] += 1e-6 * moved;
-        if (g->aim == MEMOI_ROWS_AIM_DEVICE) row[c] += 1e-6 * device;
+        if (g->aim == MEMOI_ROWS_AIM_DEVICE) row[c] += 1e-6 * kept;
     }
+    for (; c < n; c++) row[c] = g->aim == MEMOI_ROWS_AIM_DEVICE ? 1e-6 : 1e-9;
+    for (b = 0; b < p->n_bundles; b++)
+        for (i = 0; i < 2; i++)
+            row[memoi_rows_part_column(g, b, i)] *=
+                (i ? 1 : p->n_buffers) * p->bundles[b].layer_bytes / g->bytes_unit;
     row[n] = 1;
 }
 
@@ -7514,143 +7853,167 @@ MEMOI int memoi_rows_simplex(memoi_rows_program* g) {
     return 0;
 }
 
+/* Reads weights and sums from the tableau.  Each use's weights are scaled to a sum of 1. */
+MEMOI void memoi_rows_read_solution(memoi_rows_program* g) {
+    const memoi_rows_planner* p = g->p;
+    int32_t width = g->n_columns + 2, first, c, i, k;
+    double step = 0;
+    for (c = 0; c < g->n_weights; c++) g->columns[c].weight = 0;
+    g->device_bytes = g->host_bytes = 0;
+    for (i = 0; i < g->n_rows; i++) {
+        double value = g->cells[(int64_t)i * width + g->n_columns + 1];
+        c = g->basic[i];
+        if (value < 0) value = 0;
+        if (c == g->n_columns) step = value;
+        if (c < g->n_weights)
+            g->columns[c].weight = value;
+        else if (c == memoi_rows_area_column(g))
+            g->device_bytes += value * g->bytes_unit;
+        else if (c < g->n_columns)
+            g->device_bytes += value * p->bundles[(c - g->n_weights) / 2].layer_bytes *
+                               ((c - g->n_weights) % 2 ? 1 : p->n_buffers);
+    }
+    g->step_s = step * g->time_unit_s;
+
+    memset(g->sums, 0, sizeof g->sums);
+    for (first = 0; first < g->n_weights; first = c) {
+        double sum = 0;
+        for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++)
+            sum += g->columns[c].weight;
+        for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++) {
+            memoi_rows_column* column = &g->columns[c];
+            memoi_rows_sums* sums = &g->sums[column->kind];
+            column->weight = sum > 0 ? column->weight / sum : 0;
+            sums->moved_bytes += column->weight * column->moved_bytes;
+            sums->place_bytes += column->weight * column->place_bytes;
+            sums->recompute_s += column->weight * column->recompute_s;
+            sums->last_s += column->weight * column->last_s;
+            g->device_bytes += column->weight * column->kept_bytes;
+            if (g->places == p->n_moved)
+                g->host_bytes +=
+                    p->uses[column->use].n_moved * column->weight * column->moved_bytes;
+        }
+    }
+    for (k = 0; k < p->n_kinds && g->places < p->n_moved; k++)
+        if (g->places * g->sums[k].place_bytes > g->host_bytes)
+            g->host_bytes = g->places * g->sums[k].place_bytes;
+}
+
 /* Solves the program of the boxes.  1: solved, into weights and g's sums; 0: infeasible. */
 MEMOI int memoi_rows_solve(memoi_rows_program* g) {
     memoi_rows_find_columns(g);
     for (;;) {
-        double sum = 0, step = 0;
-        int32_t width = g->n_columns + 2, c, first, i;
-        memoi_rows_path path;
-        memoi_rows_cut* cut;
+        memoi_rows_cut cut;
 
         /* Paths are too many to list, so solve with the cuts found so far. */
         memoi_rows_put_all(g);
         if (!memoi_rows_simplex(g)) return 0;
-
-        /* Read the weights, and scale each bundle's weights to a sum of 1. */
-        for (c = 0; c < g->n_columns; c++) g->columns[c].weight = 0;
-        for (i = 0; i < g->n_rows; i++) {
-            double value = g->cells[(int64_t)i * width + g->n_columns + 1];
-            if (g->basic[i] == g->n_columns) step = value;
-            if (g->basic[i] < g->n_columns) g->columns[g->basic[i]].weight = value > 0 ? value : 0;
-        }
-        g->step_s = step * g->time_unit_s;
-        g->moved_bytes = g->recompute_s = g->last_s = g->device_bytes = 0;
-        for (c = first = 0; c < g->n_columns; c++) {
-            sum = c == first ? 0 : sum;
-            sum += g->columns[c].weight;
-            if (c + 1 < g->n_columns && g->columns[c + 1].b == g->columns[c].b) continue;
-            for (; first <= c; first++) {
-                memoi_rows_column* column = &g->columns[first];
-                column->weight = sum > 0 ? column->weight / sum : 0;
-                g->moved_bytes += column->weight * column->moved_bytes;
-                g->recompute_s += column->weight * column->recompute_s;
-                g->last_s += column->weight * column->last_s;
-                g->device_bytes += column->weight * column->device_bytes;
-            }
-        }
+        memoi_rows_read_solution(g);
 
         /* Add the longest path as a cut.  If it is no longer than the step, the solution is
          * exact. */
-        path = memoi_rows_path_of(g);
-        if (path.time_s <= g->step_s + 1e-9 * g->time_unit_s || g->n_cuts == MEMOI_ROWS_CUTS_MAX)
+        memoi_rows_find_cut(g, &cut);
+        if (memoi_rows_cut_s(g, &cut) <= g->step_s + 1e-9 * g->time_unit_s ||
+            g->n_cuts == MEMOI_ROWS_CUTS_MAX)
             return 1;
-        cut = &g->cuts[g->n_cuts++];
-        cut->fixed_s = path.fixed_s;
-        cut->per_byte_s =
-            memoi_rows_copy_s(g->p, path.n_stores, path.n_loads, path.n_writes, path.n_reads);
-        cut->n_recomputes = path.n_recomputes;
-        cut->n_last = path.n_last;
+        g->cuts[g->n_cuts++] = cut;
     }
 }
 
-/* What the weights of a bundle mean. */
+/* What the weights of a use mean. */
 typedef struct memoi_rows_shares {
     double kept, swapped; /* k and a */
     double lacking_bytes; /* on the device, beyond what the weights take */
 } memoi_rows_shares;
 
-MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_t b) {
+MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_t u) {
     const memoi_rows_planner* p = g->p;
+    const memoi_rows_use* use = &p->uses[u];
     memoi_rows_shares shares;
-    double device_bytes = 0, share = 0, corner = 0;
+    double share = 0, corner = 0;
     int32_t c;
     memset(&shares, 0, sizeof shares);
-    for (c = 0; c < g->n_columns; c++) {
+    for (c = 0; c < g->n_weights; c++) {
         const memoi_rows_column* column = &g->columns[c];
-        if (column->b != b) continue;
+        if (column->use != u) continue;
         shares.kept += column->weight * column->kept;
         corner += column->weight * column->swapped;
-        if (p->n_moved) share += column->weight * column->swapped * (1 - column->kept / p->n_moved);
-        device_bytes += column->weight * column->device_bytes;
+        if (use->n_moved)
+            share += column->weight * column->swapped * (1 - column->kept / use->n_moved);
     }
     shares.swapped =
-        shares.kept < p->n_moved - 1e-9 ? share / (1 - shares.kept / p->n_moved) : corner;
+        shares.kept < use->n_moved - 1e-9 ? share / (1 - shares.kept / use->n_moved) : corner;
     if (shares.swapped > 1) shares.swapped = 1;
-    shares.lacking_bytes =
-        p->bundles[b].layer_bytes * (shares.kept + 1 + shares.swapped * (p->n_buffers - 1)) -
-        device_bytes;
-    if (g->boxes[b].mode == MEMOI_ROWS_MIXED) shares.lacking_bytes = 0;
+    if (g->boxes[u].mode != MEMOI_ROWS_MIXED)
+        shares.lacking_bytes = p->bundles[u % p->n_bundles].layer_bytes *
+                               (shares.swapped - corner) * (p->n_buffers - 1);
     return shares;
 }
 
-/* Tries tables near the shares of a leaf: kept layers are spread out, first, or last.  The number
- * of tiles is rounded down. */
-MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
+/* Which of the layers of a use, in order, are kept, or swapped: count of n, spread out, first or
+ * last. */
+MEMOI int memoi_rows_picks(int way, int64_t i, int64_t count, int64_t n) {
+    return way == 0   ? (i + 1) * count / n > i * count / n /* evenly */
+           : way == 1 ? i < count
+                      : i >= n - count;
+}
+
+/* Sets a use's layers in the trial to its shares.  The number of tiles is rounded down. */
+MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u, int way) {
     memoi_rows_planner* p = g->p;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t n = p->n_moved, b, i;
-    int way;
-
-    /* Three ways, because the place of kept layers changes the stall, which the program does not
-     * show. */
-    for (way = 0; way < 3 && !status; way++) {
-        for (b = 0; b < p->n_bundles; b++) {
-            memoi_rows_shares shares = memoi_rows_shares_of(g, b);
-            int is_mixed = g->boxes[b].mode == MEMOI_ROWS_MIXED;
-            int64_t kept = (int64_t)(shares.kept + 0.5), others = n - kept, k, n_kept = 0;
-            int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6);
-            int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6);
-            memoi_rows_set(p, b, 0, p->n_layers,
-                           is_mixed                           ? p->n_tiles
-                           : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT
-                                                              : tiles);
-
-            /* (i + 1) * kept / n spreads the kept layers evenly. */
-            for (i = 0; i < n; i++) {
-                int is_kept = way == 0   ? (i + 1) * kept / n > i * kept / n
-                              : way == 1 ? i < kept
-                                         : i >= n - kept;
-                if (is_kept) memoi_rows_set(p, b, i, i + 1, MEMOI_ROWS_KEPT);
-                n_kept += is_kept;
-                if (is_kept || !is_mixed) continue;
-                k = i - n_kept; /* of the others */
-                if (way == 0   ? (k + 1) * n_swapped / others == k * n_swapped / others
-                    : way == 1 ? k >= n_swapped
-                               : k < others - n_swapped)
-                    memoi_rows_set(p, b, i, i + 1, 0);
-            }
+    memoi_rows_shares shares = memoi_rows_shares_of(g, u);
+    int is_mixed = g->boxes[u].mode == MEMOI_ROWS_MIXED;
+    int32_t b = u % p->n_bundles, kind = u / p->n_bundles, layer, at = 0;
+    int64_t n = p->uses[u].n_moved, kept = (int64_t)(shares.kept + 0.5), others = n - kept;
+    int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6), n_kept = 0;
+    int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6), cell;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        if (memob_layer_kind(p->desc->swap, layer) != kind) continue;
+        cell = is_mixed ? p->n_tiles : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT : tiles;
+        if (layer < p->n_moved) {
+            int is_kept = memoi_rows_picks(way, at, kept, n);
+            n_kept += is_kept;
+            if (is_kept)
+                cell = MEMOI_ROWS_KEPT;
+            else if (is_mixed && !memoi_rows_picks(way, at - n_kept, n_swapped, others))
+                cell = 0;
+            at++;
         }
-        status = memoi_rows_try(p, error);
+        memoi_rows_set(p, b, layer, layer + 1, cell);
+    }
+}
+
+/* Tries tables near the shares of a leaf.  Three ways, because the place of kept layers changes the
+ * stall, which the program does not show. */
+MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t u;
+    int way;
+    for (way = 0; way < 3 && !status; way++) {
+        for (u = 0; u < g->n_uses; u++) memoi_rows_round_use(g, u, way);
+        status = memoi_rows_try(g->p, error);
     }
     return status;
 }
 
-/* The bundle whose box to split: whose weights hide most bytes, or whose k is no integer. */
-MEMOI int32_t memoi_rows_bundle_to_split(const memoi_rows_program* g, memoi_rows_shares* shares) {
+/* The use whose box to split: whose weights hide most bytes, or whose k is no integer. */
+MEMOI int32_t memoi_rows_use_to_split(const memoi_rows_program* g, memoi_rows_shares* shares) {
     const memoi_rows_planner* p = g->p;
     double most = 1e-7;
-    int32_t best = -1, b;
-    for (b = 0; b < p->n_bundles; b++) {
-        memoi_rows_shares own = memoi_rows_shares_of(g, b);
-        double fraction = fabs(own.kept - floor(own.kept + 0.5));
-        double worth = own.lacking_bytes / p->bundles[b].layer_bytes + fraction;
-        if (p->bundles[b].rule == MEMO_TENSOR_WHOLE && g->boxes[b].mode == MEMOI_ROWS_ANY &&
+    int32_t best = -1, u;
+    for (u = 0; u < g->n_uses; u++) {
+        memoi_rows_shares own;
+        double worth;
+        if (!p->uses[u].n_layers) continue;
+        own = memoi_rows_shares_of(g, u);
+        worth = own.lacking_bytes / p->bundles[u % p->n_bundles].layer_bytes +
+                fabs(own.kept - floor(own.kept + 0.5));
+        if (p->uses[u].rule == MEMO_TENSOR_WHOLE && g->boxes[u].mode == MEMOI_ROWS_ANY &&
             own.swapped > 1e-7 && own.swapped < 1 - 1e-7)
             worth += 2;
         if (worth <= most) continue;
         most = worth;
-        best = b;
+        best = u;
         *shares = own;
     }
     return best;
@@ -7658,16 +8021,16 @@ MEMOI int32_t memoi_rows_bundle_to_split(const memoi_rows_program* g, memoi_rows
 
 MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error);
 
-/* The same with one bundle's box replaced. */
-MEMOI memo_status memoi_rows_branch_box(memoi_rows_program* g, int32_t b, int32_t least,
+/* The same with one use's box replaced. */
+MEMOI memo_status memoi_rows_branch_box(memoi_rows_program* g, int32_t u, int32_t least,
                                         int32_t most, memoi_rows_mode mode, memo_error* error) {
-    memoi_rows_box saved = g->boxes[b];
+    memoi_rows_box saved = g->boxes[u];
     memo_status status;
-    g->boxes[b].least_kept = least;
-    g->boxes[b].most_kept = most;
-    g->boxes[b].mode = mode;
+    g->boxes[u].least_kept = least;
+    g->boxes[u].most_kept = most;
+    g->boxes[u].mode = mode;
     status = memoi_rows_branch(g, error);
-    g->boxes[b] = saved;
+    g->boxes[u] = saved;
     return status;
 }
 
@@ -7678,7 +8041,7 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     memoi_rows_shares shares = {0, 0, 0};
     memoi_rows_box box;
     double best_s = g->leaf_s, here_s;
-    int32_t b, down;
+    int32_t u, down;
     int is_hopeless;
     if (!memoi_rows_solve(g)) return MEMO_STATUS_OK;
 
@@ -7689,15 +8052,15 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
         best_s = p->best.score.step_s;
     is_hopeless = (best_s >= 0 && here_s >= best_s * (1 - MEMOI_ROWS_GAP)) ||
                   ++g->n_nodes > MEMOI_ROWS_NODES_MAX;
-    b = is_hopeless ? -1 : memoi_rows_bundle_to_split(g, &shares);
-    if (b < 0 && (g->bound_s < 0 || here_s < g->bound_s)) g->bound_s = here_s;
+    u = is_hopeless ? -1 : memoi_rows_use_to_split(g, &shares);
+    if (u < 0 && (g->bound_s < 0 || here_s < g->bound_s)) g->bound_s = here_s;
     if (is_hopeless) return MEMO_STATUS_OK;
 
     /* A leaf: nothing is left to split, so round its shares to a table. */
-    if (b < 0) {
+    if (u < 0) {
         if (g->leaf_s < 0 || here_s < g->leaf_s) {
             g->leaf_s = here_s;
-            g->leaf_host = g->moved_bytes * g->places;
+            g->leaf_host = g->host_bytes;
             g->leaf_device = g->device_bytes;
         }
         return g->aim == MEMOI_ROWS_AIM_TABLE ? memoi_rows_round(g, error) : MEMO_STATUS_OK;
@@ -7705,12 +8068,12 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
 
     /* Split whole tensors by their mode first, the likelier mode first: a good solution early
      * prunes more. */
-    box = g->boxes[b];
-    if (p->bundles[b].rule == MEMO_TENSOR_WHOLE && box.mode == MEMOI_ROWS_ANY &&
+    box = g->boxes[u];
+    if (p->uses[u].rule == MEMO_TENSOR_WHOLE && box.mode == MEMOI_ROWS_ANY &&
         shares.swapped > 1e-7 && shares.swapped < 1 - 1e-7) {
         int k, near_swapped = shares.swapped > 0.5;
         for (k = 0; k < 3 && !status; k++)
-            status = memoi_rows_branch_box(g, b, box.least_kept, box.most_kept,
+            status = memoi_rows_branch_box(g, u, box.least_kept, box.most_kept,
                                            k == 2                     ? MEMOI_ROWS_MIXED
                                            : (k == 0) != near_swapped ? MEMOI_ROWS_RECOMPUTED
                                                                       : MEMOI_ROWS_SWAPPED,
@@ -7722,8 +8085,8 @@ MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
     down = (int32_t)floor(shares.kept + 1e-9);
     if (down >= box.most_kept) down = box.most_kept - 1;
     if (down < box.least_kept) down = box.least_kept;
-    status = memoi_rows_branch_box(g, b, box.least_kept, down, box.mode, error);
-    if (!status) status = memoi_rows_branch_box(g, b, down + 1, box.most_kept, box.mode, error);
+    status = memoi_rows_branch_box(g, u, box.least_kept, down, box.mode, error);
+    if (!status) status = memoi_rows_branch_box(g, u, down + 1, box.most_kept, box.mode, error);
     return status;
 }
 
@@ -7841,7 +8204,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         if (delta && *cell == MEMOI_ROWS_KEPT) continue;
         if (delta && next < 0) next = 0;
         if (next > p->n_tiles) next = p->n_tiles;
-        if (next == *cell || !memoi_rows_is_valid(p, b, next)) continue;
+        if (next == *cell || !memoi_rows_is_valid(p, i, b, next)) continue;
         *cell = next;
         is_changed = 1;
     }
@@ -10962,6 +11325,7 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profile, int* fits,
                                      memo_error* error) {
     double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
+    memo_kind_times times;
     memo_swap_plan_desc desc = memo_swap_plan_desc_default();
     int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     memo_swap_desc swap = s->swap_desc;
@@ -10972,8 +11336,7 @@ MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profil
     *fits = 0;
     swap.rows = NULL;
     desc.swap = &swap;
-    desc.recompute_s_per_row = recompute_s_per_row;
-    status = memo_swap_plan_use_profile(&desc, recompute_s_per_row, profile, error);
+    status = memo_swap_plan_use_profile(&desc, &times, recompute_s_per_row, profile, error);
     desc.is_alpha_only = s->desc.is_alpha_only;
     desc.host_bytes = s->host_bytes;
     if (s->desc.spill_directory && s->host_bytes)

@@ -206,6 +206,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     static fixed_plan plans[N_PLANS_MAX];
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
+    memo_kind_times times;
     double recompute_s_per_row[N_TENSORS];
     memo_swap_plan* plan;
     double chosen_s, best_s = 0, off;
@@ -224,11 +225,10 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
 
     /* The plan from the profile. */
     plan_desc.swap = &desc;
-    plan_desc.recompute_s_per_row = recompute_s_per_row;
     plan_desc.device_bytes = device_bytes;
     plan_desc.host_bytes = host_bytes;
     plan_desc.spill_bytes = disk_bytes_per_s > 0 ? (int64_t)1 << 30 : 0;
-    check(memo_swap_plan_use_profile(&plan_desc, recompute_s_per_row, profile, &error));
+    check(memo_swap_plan_use_profile(&plan_desc, &times, recompute_s_per_row, profile, &error));
     check(memo_plan_swap(&plan_desc, &plan, &error));
 
     /* The plan is measured last among the fixed plans, and in turn with them. */
@@ -247,8 +247,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
 
     printf("%5lld %5.2f %-14s %4.0f %5.0f %5.0f | %9.1f %9.1f %8.3f | %9.1f %9.3f  %-26s %s\n",
            (long long)t->n_rows,
-           (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s /
-               plan_desc.forward_s,
+           (double)t->n_rows * LAYER_ROW_BYTES / plan_desc.to_host_bytes_per_s / times.forward_s,
            what, (double)device_bytes / 1024, (double)host_bytes / 1024,
            (double)plan->spill_bytes / 1024, plan->step_s * 1e3, chosen_s * 1e3,
            chosen_s / plan->step_s, n ? best_s * 1e3 : 0, n ? chosen_s / best_s : 0,
@@ -326,11 +325,12 @@ static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
     const double devices[] = {1.25, 1.6, 2.1, n_layers < 8 ? 1.8 : 0.3 * n_layers}; /* in layers */
     memo_tensor gpt[GPT_TENSORS];
     double per_row[GPT_TENSORS], layer_bytes = 0, most = 0, sum = 0, begin_s, slowest_s = 0;
+    memo_kind_times times;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
     int i, k, t, n = 0, n_below = 0;
 
-    gpt_layers(gpt, per_row, &swap, &desc, n_layers, n_rows);
+    gpt_layers(gpt, per_row, &times, &swap, &desc, n_layers, n_rows);
     desc.to_file_bytes_per_s = 6e9;
     desc.from_file_bytes_per_s = 10e9;
     for (t = 0; t < GPT_TENSORS; t++) layer_bytes += (double)(gpt[t].row_bytes * n_rows);

@@ -9,8 +9,8 @@ enum { GPT_TENSORS = 13 };
 
 /* Fills all arrays and descs but the capacities and the rates of a file. */
 static MEMO_UNUSED void gpt_layers(memo_tensor* gpt, double* recompute_s_per_row,
-                                   memo_swap_desc* swap, memo_swap_plan_desc* desc,
-                                   int32_t n_layers, int64_t n_rows) {
+                                   memo_kind_times* times, memo_swap_desc* swap,
+                                   memo_swap_plan_desc* desc, int32_t n_layers, int64_t n_rows) {
     static const memo_tensor table[GPT_TENSORS] = {
         {"input", 8192, MEMO_TENSOR_SWAPPED, 0},   {"rstd1", 4, MEMO_TENSOR_ROWS, 3},
         {"norm1", 8192, MEMO_TENSOR_ROWS, 0},      {"q", 8192, MEMO_TENSOR_ROWS, 0},
@@ -35,9 +35,11 @@ static MEMO_UNUSED void gpt_layers(memo_tensor* gpt, double* recompute_s_per_row
     swap->n_rows = n_rows;
     swap->tile_rows = 1024;
     desc->swap = swap;
-    desc->recompute_s_per_row = recompute_s_per_row;
-    desc->forward_s = 1e-6 * (0.57 + attention_us) * (double)n_rows;
-    desc->backward_s = 1e-6 * (2 * 0.57 + 2.5 * attention_us) * (double)n_rows;
+    memset(times, 0, sizeof *times);
+    times->recompute_s_per_row = recompute_s_per_row;
+    desc->kinds = times;
+    times->forward_s = 1e-6 * (0.57 + attention_us) * (double)n_rows;
+    times->backward_s = 1e-6 * (2 * 0.57 + 2.5 * attention_us) * (double)n_rows;
     desc->between_s = 0.05;
     desc->copy_s = 5e-6;
     desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 55e9;

@@ -21,6 +21,7 @@ static memo_error error;
 typedef struct problem {
     memo_tensor tensors[TENSORS_MAX];
     double recompute_s_per_row[TENSORS_MAX];
+    memo_kind_times times;
     memo_swap_desc swap;
     memo_swap_plan_desc desc;
 } problem;
@@ -28,7 +29,8 @@ typedef struct problem {
 static void connect(problem* p) {
     p->swap.tensors = p->tensors;
     p->desc.swap = &p->swap;
-    p->desc.recompute_s_per_row = p->recompute_s_per_row;
+    p->times.recompute_s_per_row = p->recompute_s_per_row;
+    p->desc.kinds = &p->times;
 }
 
 /* Rows are 512 bytes or a few times that, so that alignment takes no bytes. */
@@ -56,8 +58,8 @@ static void random_problem(problem* p, int n_tensors_max, int n_choices_max) {
         if (memo_test_int(0, 20) == 0) p->recompute_s_per_row[t] = -1;
         if (t > 0 && memo_test_int(0, 6) == 0 && !p->tensors[t - 1].with) p->tensors[t].with = t;
     }
-    p->desc.forward_s = memo_test_real();
-    p->desc.backward_s = 2 * memo_test_real();
+    p->times.forward_s = memo_test_real();
+    p->times.backward_s = 2 * memo_test_real();
     p->desc.between_s = (memo_test_int(0, 1) ? memo_test_real() : 0);
     if (memo_test_int(0, 5))
         p->desc.to_host_bytes_per_s =
@@ -87,8 +89,8 @@ static const char* describe(const problem* p) {
              "backward %g",
              (int)p->swap.n_layers, (int)p->swap.n_tensors, (long long)p->swap.n_rows,
              (long long)p->swap.tile_rows, (long long)p->desc.device_bytes,
-             (long long)p->desc.host_bytes, (long long)p->desc.spill_bytes, p->desc.forward_s,
-             p->desc.backward_s);
+             (long long)p->desc.host_bytes, (long long)p->desc.spill_bytes, p->times.forward_s,
+             p->times.backward_s);
     return text;
 }
 
@@ -150,7 +152,7 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
     if (n_spilled > 0 && n_spilled * layer_bytes > p->desc.spill_bytes) return -1;
     for (i = 0; i < n; i++) {
         if (i >= 2) compute = larger(compute, stored[i - 2]);
-        compute += p->desc.forward_s;
+        compute += p->times.forward_s;
         if (i >= n - 2) continue;
         if (i >= places && n_spilled > 0) store = larger(store, passed[i - places]);
         stored[i] = store = larger(compute, store) + store_s;
@@ -160,7 +162,7 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
     for (i = n - 1; i >= 0; i--) {
         if (i < n - 2) compute = larger(compute, loaded[i]);
         if (i < n - 1) compute += recompute_s;
-        compute += p->desc.backward_s;
+        compute += p->times.backward_s;
         if (i < 2) continue;
         if (i - 2 < n_spilled) load = larger(load, passed[i - 2]);
         loaded[i - 2] = load = larger(compute, load) + load_s;
@@ -237,14 +239,14 @@ static void row(full_program* f, int relation, double bound) {
     f->n = 0;
 }
 
-/* Columns: the weights of g's corners; the starts of n forwards, n backwards, n stores, n loads, n
+/* Columns: the weights of g's corners, what A and M are; the starts of n forwards, n backwards, n stores, n loads, n
  * writes and n reads; the step. */
 static double start_times(const memoi_rows_program* g) {
     const memoi_rows_planner* p = g->p;
     const memo_swap_plan_desc* d = p->desc;
     int n = p->n_layers, b, c, i, k, result;
     int forward = g->n_columns + 1, backward = forward + n, store = backward + n, load = store + n;
-    int write = load + n, read = write + n, step = read + n;
+    int write = load + n, read = write + n, step = read + n, part;
     int places = g->places, n_spilled = p->n_moved - places;
     double value = -1;
     full_program f;
@@ -253,23 +255,39 @@ static double start_times(const memoi_rows_program* g) {
     set_verbose(f.lp, 0);
     set_minim(f.lp);
     for (b = 0; b < p->n_bundles; b++) {
-        for (c = 0; c < g->n_columns; c++)
+        for (c = 0; c < g->n_weights; c++)
             if (g->columns[c].b == b) term(&f, 1, c + 1);
         row(&f, EQ, 1);
+        for (part = 0; part < 2; part++) { /* A is a, M is 1 - a, or both are 1 */
+            for (c = 0; c < g->n_weights; c++)
+                if (g->columns[c].b == b)
+                    term(&f,
+                         g->boxes[b].mode == MEMOI_ROWS_MIXED ? 1
+                         : part                               ? 1 - g->columns[c].swapped
+                                                              : g->columns[c].swapped,
+                         c + 1);
+            term(&f, -1, g->n_weights + 2 * b + part + 1);
+            row(&f, EQ, 0);
+        }
     }
     for (k = 0; k < 3; k++) {
         int64_t capacity = k == 0 ? p->device_bytes : k == 1 ? p->host_bytes : d->spill_bytes;
         double scale = (double)(capacity ? capacity : 1);
         if (!capacity || (k == 1 && places < 1) || (k == 2 && n_spilled < 1)) continue;
-        for (c = 0; c < g->n_columns; c++) {
+        for (c = 0; c < g->n_weights; c++) {
             const memoi_rows_column* column = &g->columns[c];
+            double host_bytes = places < p->n_moved ? column->place_bytes : column->moved_bytes;
             term(&f,
-                 (k == 0   ? column->device_bytes
-                  : k == 1 ? places * column->place_bytes
+                 (k == 0   ? column->kept_bytes
+                  : k == 1 ? places * host_bytes
                            : n_spilled * column->moved_bytes) /
                      scale,
                  c + 1);
         }
+        for (b = 0; b < p->n_bundles && k == 0; b++)
+            for (part = 0; part < 2; part++)
+                term(&f, p->bundles[b].layer_bytes * (part ? 1 : p->n_buffers) / scale,
+                     g->n_weights + 2 * b + part + 1);
         row(&f, LE, 1);
     }
 /* later >= earlier + duration: fixed, bytes at `rate` bytes/s, recomputation (1), the last (2) */
@@ -277,7 +295,7 @@ static double start_times(const memoi_rows_program* g) {
     do {                                                                                           \
         term(&f, 1, later);                                                                        \
         term(&f, -1, earlier);                                                                     \
-        for (c = 0; c < g->n_columns; c++) {                                                       \
+        for (c = 0; c < g->n_weights; c++) {                                                       \
             const memoi_rows_column* column = &g->columns[c];                                      \
             double s = (recomputes) == 1   ? column->recompute_s                                   \
                        : (recomputes) == 2 ? column->last_s                                        \
@@ -291,13 +309,14 @@ static double start_times(const memoi_rows_program* g) {
 #define RECOMPUTES(i) ((i) < n - 2 ? 1 : (i) == n - 2 ? 2 : 0)
     for (i = 0; i < n; i++) {
         int moved = i < n - 2;
-        if (i > 0) AFTER(forward + i, forward + i - 1, d->forward_s, 0, 0);
+        if (i > 0) AFTER(forward + i, forward + i - 1, d->kinds->forward_s, 0, 0);
         if (i >= 2) AFTER(forward + i, store + i - 2, 0, d->to_host_bytes_per_s, 0);
-        if (moved) AFTER(store + i, forward + i, d->forward_s, 0, 0);
+        if (moved) AFTER(store + i, forward + i, d->kinds->forward_s, 0, 0);
         if (moved && i > 0) AFTER(store + i, store + i - 1, 0, d->to_host_bytes_per_s, 0);
-        if (i < n - 1) AFTER(backward + i, backward + i + 1, d->backward_s, 0, RECOMPUTES(i + 1));
+        if (i < n - 1)
+            AFTER(backward + i, backward + i + 1, d->kinds->backward_s, 0, RECOMPUTES(i + 1));
         if (moved) AFTER(backward + i, load + i, 0, d->to_device_bytes_per_s, 0);
-        if (moved) AFTER(load + i, backward + i + 2, d->backward_s, 0, RECOMPUTES(i + 2));
+        if (moved) AFTER(load + i, backward + i + 2, d->kinds->backward_s, 0, RECOMPUTES(i + 2));
         if (moved && i < n - 3) AFTER(load + i, load + i + 1, 0, d->to_device_bytes_per_s, 0);
         if (i >= n_spilled) continue;
         AFTER(write + i, store + i, 0, d->to_host_bytes_per_s, 0);
@@ -307,8 +326,8 @@ static double start_times(const memoi_rows_program* g) {
         if (i < n_spilled - 1) AFTER(read + i, read + i + 1, 0, d->from_file_bytes_per_s, 0);
         AFTER(load + i, read + i, 0, d->from_file_bytes_per_s, 0);
     }
-    AFTER(backward + n - 1, forward + n - 1, d->forward_s + d->between_s, 0, 0);
-    AFTER(step, backward, d->backward_s, 0, RECOMPUTES(0));
+    AFTER(backward + n - 1, forward + n - 1, d->kinds->forward_s + d->between_s, 0, 0);
+    AFTER(step, backward, d->kinds->backward_s, 0, RECOMPUTES(0));
 #undef RECOMPUTES
 #undef AFTER
     term(&f, 1, step);
@@ -344,7 +363,7 @@ static void paths_give_the_value_of_start_times(void) {
                 box->least_kept = (int32_t)memo_test_int(box->least_kept, box->most_kept);
             if (memo_test_int(0, 1))
                 box->most_kept = (int32_t)memo_test_int(box->least_kept, box->most_kept);
-            if (planner.bundles[b].rule == MEMO_TENSOR_WHOLE)
+            if (planner.uses[b].rule == MEMO_TENSOR_WHOLE)
                 box->mode = (memoi_rows_mode)memo_test_int(0, MEMOI_ROWS_MIXED);
         }
         result = memoi_rows_solve(&g);
@@ -394,17 +413,13 @@ static double simulate(const problem* p, const memo_swap_desc* swap, int32_t n_m
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;
-    double forward_s[64], backward_s[64], per_row[TENSORS_MAX], makespan_s;
+    memo_kind_times kind = p->times;
+    double per_row[TENSORS_MAX], makespan_s;
     int i;
-    for (i = 0; i < swap->n_layers; i++) {
-        forward_s[i] = p->desc.forward_s;
-        backward_s[i] = p->desc.backward_s;
-    }
     for (i = 0; i < swap->n_tensors; i++) /* one operation gives both */
         per_row[i] = p->tensors[i].with ? 0 : larger(p->recompute_s_per_row[i], 0);
-    times.forward_s = forward_s;
-    times.backward_s = backward_s;
-    times.recompute_s_per_row = per_row;
+    kind.recompute_s_per_row = per_row;
+    times.kinds = &kind;
     times.between_s = p->desc.between_s;
     times.copy_s = p->desc.copy_s;
     times.to_host_bytes_per_s = p->desc.to_host_bytes_per_s;
@@ -675,11 +690,12 @@ static void large_stacks_are_planned_quickly(void) {
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_tensor tensors[GPT_TENSORS];
         double per_row[GPT_TENSORS];
+        memo_kind_times times;
         memo_swap_desc swap;
         memo_swap_plan_desc desc;
         memo_swap_plan* plan = NULL;
         double begin_s = seconds(), took_s;
-        gpt_layers(tensors, per_row, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
+        gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, cases[i].n_rows);
         desc.device_bytes = cases[i].device_gib << 30;
         desc.host_bytes = cases[i].host_gib << 30;
         desc.spill_bytes = cases[i].spill_gib << 30;
@@ -719,13 +735,14 @@ static void any_unit_and_many_layers_are_planned(void) {
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_tensor tensors[GPT_TENSORS];
         double per_row[GPT_TENSORS], unit = cases[i].unit, begin_s = seconds(), took_s;
+        memo_kind_times times;
         memo_swap_desc swap;
         memo_swap_plan_desc desc;
         memo_swap_plan* plan = NULL;
-        gpt_layers(tensors, per_row, &swap, &desc, cases[i].n_layers, (int64_t)16 << 20);
+        gpt_layers(tensors, per_row, &times, &swap, &desc, cases[i].n_layers, (int64_t)16 << 20);
         for (t = 0; t < GPT_TENSORS; t++) per_row[t] *= unit;
-        desc.forward_s *= unit;
-        desc.backward_s *= unit;
+        times.forward_s *= unit;
+        times.backward_s *= unit;
         desc.between_s *= unit;
         desc.copy_s *= unit;
         desc.to_host_bytes_per_s /= unit;
@@ -760,11 +777,12 @@ static void little_memory_is_used_well(void) {
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memo_tensor tensors[GPT_TENSORS];
         double per_row[GPT_TENSORS];
+        memo_kind_times times;
         memo_swap_desc swap;
         memo_swap_plan_desc desc;
         memo_swap_sizes sizes;
         memo_swap_plan* plan = NULL;
-        gpt_layers(tensors, per_row, &swap, &desc, 32, 262144);
+        gpt_layers(tensors, per_row, &times, &swap, &desc, 32, 262144);
         desc.device_bytes = (int64_t)(cases[i].device_gib * (1 << 30));
         desc.host_bytes = (int64_t)(cases[i].host_gib * (1 << 30));
         CHECK_OK(memo_plan_swap(&desc, &plan, &error));
@@ -797,8 +815,8 @@ static void what_fits_only_in_parts_is_found(void) {
     p.recompute_s_per_row[1] = 0.05;
     p.tensors[2].row_bytes = 1024;
     p.recompute_s_per_row[2] = 0.08;
-    p.desc.forward_s = 0.05;
-    p.desc.backward_s = 1.7;
+    p.times.forward_s = 0.05;
+    p.times.backward_s = 1.7;
     p.desc.to_host_bytes_per_s = 41386;
     p.desc.to_device_bytes_per_s = 29090;
     p.desc.device_bytes = 110675;
@@ -822,8 +840,8 @@ static void simple_problem(problem* p) {
     p->tensors[0].name = "x";
     p->tensors[0].row_bytes = 1024;
     p->recompute_s_per_row[0] = 0.5 / 64;
-    p->desc.forward_s = 1;
-    p->desc.backward_s = 2;
+    p->times.forward_s = 1;
+    p->times.backward_s = 2;
     p->desc.to_host_bytes_per_s = p->desc.to_device_bytes_per_s = 131072;
 }
 
@@ -1021,7 +1039,7 @@ static void bad_descs_are_refused(void) {
     problem p;
     memo_swap_plan* plan = NULL;
     double* const times[] = {
-        &p.desc.forward_s,        &p.desc.backward_s,          &p.desc.between_s,
+        &p.times.forward_s,       &p.times.backward_s,         &p.desc.between_s,
         &p.desc.copy_s,           &p.desc.to_host_bytes_per_s, &p.desc.to_device_bytes_per_s,
         &p.desc.file_s,           &p.desc.to_file_bytes_per_s, &p.desc.from_file_bytes_per_s,
         &p.recompute_s_per_row[0]};
@@ -1141,6 +1159,7 @@ static void a_device_is_measured(void) {
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
     memo_swap_desc swap = memo_swap_desc_default();
     double per_row[2];
+    memo_kind_times times;
     memo_tensor tensors[3];
     memo_profile profile;
     const memo_profile_copy* last;
@@ -1191,18 +1210,18 @@ static void a_device_is_measured(void) {
     swap.n_tensors = 2;
     swap.n_rows = 100;
     plan_desc.swap = &swap;
-    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error));
+    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error));
     CHECK_CASE(fabs(plan_desc.to_host_bytes_per_s / 100e6 - 1) < 0.5, "%g",
                plan_desc.to_host_bytes_per_s);
     CHECK(plan_desc.to_device_bytes_per_s > 0 && plan_desc.copy_s >= 0);
-    CHECK(plan_desc.forward_s == profile.forward_s && per_row[0] < 0 &&
+    CHECK(times.forward_s == profile.forward_s && per_row[0] < 0 &&
           per_row[1] == profile.tensors[1].recompute_s_per_row);
     swap.n_rows = 99;
-    CHECK_IS(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error), ==,
+    CHECK_IS(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     swap.n_rows = 100;
     tensors[1].name = "other";
-    CHECK_IS(memo_swap_plan_use_profile(&plan_desc, per_row, &profile, &error), ==,
+    CHECK_IS(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "`other`") != NULL);
     /* A device without room for two copies. */
@@ -1236,6 +1255,7 @@ static void a_disk_is_measured(void) {
     memo_profile_desc desc = memo_profile_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
     memo_swap_desc swap = memo_swap_desc_default();
+    memo_kind_times times;
     memo_profile profile;
     memo_device* host = NULL;
     memo_device table;
@@ -1257,7 +1277,7 @@ static void a_disk_is_measured(void) {
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     swap.n_rows = 100;
     plan_desc.swap = &swap;
-    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, NULL, &profile, &error));
+    CHECK_OK(memo_swap_plan_use_profile(&plan_desc, &times, NULL, &profile, &error));
     CHECK_IS(fabs(plan_desc.to_file_bytes_per_s * profile.file.write_with_copies_s -
                   (double)profile.file.size_bytes),
              <, 1);

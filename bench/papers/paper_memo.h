@@ -425,6 +425,7 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
                                               MEMO_TENSOR_ROWS};
     memo_tensor tensors[3];
     double recompute_s_per_row[3];
+    memo_kind_times times;
     memo_swap_desc swap = memo_swap_desc_default();
     memo_swap_plan_desc desc = memo_swap_plan_desc_default();
     memo_swap_plan* plan;
@@ -450,9 +451,11 @@ static inline double swap_planned_s(const swap_hardware* hw, const swap_model* m
     recompute_s_per_row[1] = (layer.attention_forward + layer.ring_forward) / (double)swap.n_rows;
     recompute_s_per_row[2] = swap_layer_recompute(&layer) / (double)swap.n_rows;
     desc.swap = &swap;
-    desc.recompute_s_per_row = recompute_s_per_row;
-    desc.forward_s = swap_layer_forward(&layer);
-    desc.backward_s = swap_layer_backward(&layer);
+    memset(&times, 0, sizeof times);
+    times.recompute_s_per_row = recompute_s_per_row;
+    times.forward_s = swap_layer_forward(&layer);
+    times.backward_s = swap_layer_backward(&layer);
+    desc.kinds = &times;
     desc.between_s = layer.head;
     desc.to_host_bytes_per_s = desc.to_device_bytes_per_s = hw->pcie_bytes_per_s;
 
