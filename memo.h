@@ -1694,8 +1694,11 @@ MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
  *
  * out and lse cover some keys, part_out and part_lse cover others.  Afterwards out and lse cover
  * all:
- *   w = 1 / (1 + exp(a - b)),  O += w (O_b - O),  LSE = max(a, b) + log1p(exp(-|a - b|)).
- * LSE -inf means that no key was seen; O is then ignored. */
+ *   e = exp(-|a - b|),  weights 1 / (1 + e) of the part with the larger LSE and e / (1 + e) of the
+ *   other,  O = w_a O_a + w_b O_b,  LSE = max(a, b) + log1p(e).
+ * LSE -inf means that no key was seen; O is then ignored.  The error of an output element is at
+ * most (8 + |a - b|) 2^-24 (w_a |O_a| + w_b |O_b|), so a part keeps its precision beside another
+ * that takes nearly all.  An LSE of fp32 is itself rounded, by |LSE| 2^-24 of its weight. */
 typedef struct memo_merge_desc {
     float* out;           /* (n_batches, n_rows, n_columns); a row is a token and head */
     float* lse;           /* (n_batches, n_rows) */
@@ -1707,10 +1710,22 @@ typedef struct memo_merge_desc {
     int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
 } memo_merge_desc;
 
-MEMO_INLINE float memo_merge_weight(float a, float b) {
-    if (b == -INFINITY) return 0;
-    if (a == -INFINITY) return 1;
-    return 1.0f / (1.0f + expf(a - b));
+/* The shares of two parts in the whole; they add up to 1.  Neither is computed as 1 minus the other,
+ * so that the smaller one keeps its precision if the other rounds to 1.  (0, 0) is (1, 0). */
+typedef struct memo_merge_weights {
+    float out, part;
+} memo_merge_weights;
+
+MEMO_INLINE memo_merge_weights memo_merge_weights_of(float lse, float part_lse) {
+    memo_merge_weights weights = {1, 0};
+    float ratio, larger, smaller;
+    if (part_lse == -INFINITY) return weights;
+    ratio = lse == -INFINITY ? 0.0f : expf(-fabsf(lse - part_lse));
+    larger = 1.0f / (1.0f + ratio);
+    smaller = ratio * larger;
+    weights.out = lse >= part_lse ? larger : smaller;
+    weights.part = lse >= part_lse ? smaller : larger;
+    return weights;
 }
 MEMO_INLINE float memo_merge_lse(float a, float b) {
     if (b == -INFINITY) return a;
@@ -1726,26 +1741,27 @@ MEMO_INLINE int64_t memob_merge_place(const memo_merge_desc* merge, int64_t row)
 }
 
 MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
-                                   float weight, const memoi_row_group* part_group,
+                                   memo_merge_weights weights, const memoi_row_group* part_group,
                                    const memoi_row_group* out_group, int32_t n) {
     float out[MEMOI_ROW_GROUP], other[MEMOI_ROW_GROUP];
     int k;
     memoi_group_widen(other, part_group, merge->part_type);
     memoi_group_widen(out, out_group, MEMO_TYPE_F32);
-    if (weight != 1) {
+    if (weights.out != 0) { /* otherwise out may be anything */
         MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++) other[k] = fmaf(weight, other[k] - out[k], out[k]);
+        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+            other[k] = fmaf(weights.part, other[k], weights.out * out[k]);
     }
     memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
 }
 
-/* The work of one lane on a row; weight belongs to the row. */
+/* The work of one lane on a row; weights belong to the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
-                                 float weight) {
+                                 memo_merge_weights weights) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
     const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
     int64_t place, column;
-    if (weight == 0) return;
+    if (weights.part == 0) return;
     place = memob_merge_place(merge, row);
     /* Two groups at a time: all four loads are on their way before the first is used. */
     for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
@@ -1756,14 +1772,14 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
         memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, place,
                             column, n);
         memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
-                            weight != 1 ? n : 0);
+                            weights.out != 0 ? n : 0);
         memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
                             place, second, n_second);
         memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
-                            weight != 1 ? n_second : 0);
-        memoi_merge_group(merge, place, column, weight, &part, &out, n);
+                            weights.out != 0 ? n_second : 0);
+        memoi_merge_group(merge, place, column, weights, &part, &out, n);
         if (n_second > 0)
-            memoi_merge_group(merge, place, second, weight, &second_part, &second_out, n_second);
+            memoi_merge_group(merge, place, second, weights, &second_part, &second_out, n_second);
     }
 }
 
@@ -2081,7 +2097,7 @@ MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_
  *
  * A sink is a logit of a head that takes part in the softmax of every row and has no value.
  *
- *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= 1 - w,
+ *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= w_a,
  *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink
  *               as LSE
  *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
@@ -2105,11 +2121,12 @@ typedef struct memo_sinks_desc {
 /* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
  * the keys. */
 MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
-    float weight = memo_merge_weight(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+    memo_merge_weights weights =
+        memo_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
     float* out = sinks->out + place * sinks->n_columns;
     int64_t column;
     for (column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
-        out[column] = fmaf(-weight, out[column], out[column]);
+        out[column] *= weights.out;
 }
 /* The row's LSE, when every lane is done. */
 MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
@@ -12370,13 +12387,14 @@ MEMOI_ROW_LOOP(cast, memo_cast_desc, memo_cast_items, memo_cast_item)
 MEMOI void memoi_row_loop_merge(const memo_merge_desc* merge) {
     int64_t row, n = merge->n_batches * merge->n_rows, place;
     for (row = 0; row < n; row++) {
-        float weight, a, b;
+        memo_merge_weights weights;
+        float a, b;
         int32_t lane;
         place = memob_merge_place(merge, row);
         a = merge->lse[place];
         b = merge->part_lse[place];
-        weight = memo_merge_weight(a, b);
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weight);
+        weights = memo_merge_weights_of(a, b);
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weights);
         merge->lse[place] = memo_merge_lse(a, b);
     }
 }

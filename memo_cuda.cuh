@@ -1839,7 +1839,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
             place = memob_merge_place(&merge, row);
             a = merge.lse[place];
             b = merge.part_lse[place];
-            memo_merge_lane(&merge, row, lane, memo_merge_weight(a, b));
+            memo_merge_lane(&merge, row, lane, memo_merge_weights_of(a, b));
         }
         __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
         if (row < n_rows && lane == 0) merge.lse[place] = memo_merge_lse(a, b);

@@ -5997,11 +5997,10 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
     if ((status = memob_check_integer(name, "n_batch", desc->n_batch, 0, INT32_MAX, error)) ||
         (status = memob_check_integer(name, "ulysses_groups", desc->ulysses_groups, 0, INT32_MAX,
                                       error)) ||
-        (status = memob_check_integer(name, "head_size", desc->head_size, 1, INT32_MAX, error)) ||
-        (status =
-             memob_check_integer(name, "v_head_size", desc->v_head_size, 0, INT32_MAX, error)) ||
-        (status =
-             memob_check_integer(name, "first_q_head", desc->first_q_head, 0, INT32_MAX, error)) ||
+        (status = memob_check_integer(name, "head_size", desc->head_size, 1, 1 << 24, error)) ||
+        (status = memob_check_integer(name, "v_head_size", desc->v_head_size, 0, 1 << 24, error)) ||
+        (status = memob_check_integer(name, "first_q_head", desc->first_q_head, 0,
+                                      INT32_MAX - desc->n_q_heads, error)) ||
         (status = memob_check_real(name, "softcap", (double)desc->softcap, 0, 3e38, error)) ||
         (status = memob_check_real(name, "scale", (double)desc->scale, -3e38, 3e38, error)))
         return status;
@@ -6573,6 +6572,7 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
 /* mask is complete: memoi_shape_mask made it. */
 MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key_sharding,
                                               memo_error* error) {
+    int64_t i;
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return MEMOB_INVALID(error,
                              "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
@@ -6581,6 +6581,9 @@ MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key
                             error) ||
         memob_check_integer("memo_mask", "window_after", mask->window_after, 0, INT64_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if ((mask->document_begins || mask->key_begins) && mask->n_documents > MEMOI_DOCUMENTS_MAX)
+        return MEMOB_INVALID(error, "memo_mask.n_documents: too many (%lld); %d are the limit",
+                             (long long)mask->n_documents, MEMOI_DOCUMENTS_MAX);
     if (mask->document_begins &&
         !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
         return MEMOB_INVALID(error,
@@ -6604,6 +6607,11 @@ MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key
                              "memo_mask.key_begins: invalid (%lld documents); they must ascend "
                              "from 0 to the key_sharding's n_tokens (%lld)",
                              (long long)mask->n_documents, (long long)mask->n_keys);
+    for (i = 0; mask->prefixes && i < (mask->document_begins ? mask->n_documents : 1); i++)
+        if (mask->prefixes[i] < 0)
+            return MEMOB_INVALID(error,
+                                 "memo_mask.prefixes[%lld]: negative (%lld); 0 and more are valid",
+                                 (long long)i, (long long)mask->prefixes[i]);
     return MEMO_STATUS_OK;
 }
 

@@ -50,6 +50,9 @@ typedef struct attention_case {
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
     /* Not 0: the first element of q is huge, that of k 0, or at many positions -huge: a score of -inf. */
     double huge;
+    double
+        attracts; /* not 0: about the score of the first key of every document, whose value is 0 */
+    double sink;  /* not 0: the sink of every head */
 } attention_case;
 
 static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, int32_t n_q_heads,
@@ -78,14 +81,14 @@ static const char* case_text(const attention_case* c) {
     snprintf(text, sizeof text,
              "ring %d ulysses %d%s %s %s window %d,%d%s documents %d%s%s, batch %d tokens %d keys "
              "%d heads "
-             "%d/%d of %d/%d in %d groups, %s%s%s%s%s%s",
+             "%d/%d of %d/%d in %d groups, attracts %g, %s%s%s%s%s%s",
              c->ring, c->ulysses, c->ring_is_inner ? " (ring inside)" : "",
              memo_sharding_name(c->sharding), c->mask == MEMO_MASK_CAUSAL ? "causal" : "full",
              (int)c->window, (int)c->window_after, c->has_prefixes ? ", prefixes," : "",
              (int)c->n_documents, c->softcap > 0 ? " (softcap)" : "",
              c->others ? " (a mask for each)" : "", c->n_batch, (int)c->n_tokens, (int)c->n_keys,
              c->n_q_heads, c->n_kv_heads, c->head_size, c->v_head_size, c->ulysses_groups,
-             memo_type_name(c->type), c->sends_again ? ", sends again" : "",
+             c->attracts, memo_type_name(c->type), c->sends_again ? ", sends again" : "",
              c->rounds_gradients ? ", rounds gradients" : "",
              c->gathers_keys ? ", gathers keys" : "", c->overwrites ? ", overwrites keys" : "",
              c->has_sinks    ? c->has_slopes ? ", sinks, biases" : ", sinks"
@@ -156,12 +159,27 @@ static double test_normal(void) { /* nearly */
     return sum;
 }
 
+/* The first element of q is 1, that of k is large at the first key of each document and else 0. */
+static double attracting(const attention_case* c, int64_t b, int t, int64_t i, int64_t position,
+                         double x) {
+    const attention_case* row = case_of_row(c, b);
+    const int64_t* begins = c->n_keys ? row->key_begins : row->document_begins;
+    int is_first = position == 0, k;
+    for (k = 0; k < row->n_documents; k++) is_first |= position == begins[k];
+    if (t == V) return is_first ? 0 : x;
+    if (t == D_OUT || i % c->head_size) return x;
+    return t == Q ? 1 : is_first ? c->attracts * sqrt((double)c->head_size) : 0;
+}
+
 static void whole_create(whole* w, const attention_case* c) {
     int t;
     int64_t i;
     for (i = 0; i < MAX_HEADS;
          i++) /* one that outweighs most keys; one that is none; ordinary ones */
-        w->sinks[i] = i % 5 == 1 ? 6 : i % 5 == 3 ? -(float)HUGE_VAL : (float)(i % 7) - 3;
+        w->sinks[i] = c->sink > 0  ? (float)c->sink
+                      : i % 5 == 1 ? 12
+                      : i % 5 == 3 ? -(float)HUGE_VAL
+                                   : (float)(i % 7) - 3;
     memset(w->d_sinks, 0, sizeof w->d_sinks);
     w->d_sinks_norm = 0;
     for (t = 0; t < N_TENSORS; t++) {
@@ -180,6 +198,7 @@ static void whole_create(whole* w, const attention_case* c) {
             int64_t position = i / (w->n_heads[t] * w->head_size[t]) % w->n_tokens[t];
             if (c->step > 0 && i % c->head_size == 0 && t != V && t != D_OUT)
                 x = t == Q ? 1 : c->step * (double)(position / 24);
+            if (c->attracts > 0) x = attracting(c, i / (w->n[t] / c->n_batch), t, i, position, x);
             if (c->huge > 0 && i % c->head_size == 0 && (t == Q || t == K))
                 x = t == Q ? c->huge : position < 20 || position % 7 == 3 ? -c->huge : 0;
             typed_set(w->typed[t], i, c->type, x);

@@ -388,22 +388,45 @@ static void sinks_count_once(void) {
     }
 }
 
+/* 2^-24 of 8 + |a - b|, as the header promises, also of a weight that is beside one near 1. */
+static void merge_weights_are_exact(void) {
+    int i;
+    for (i = 0; i < 100000; i++) {
+        float a = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
+        float b = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
+        memo_merge_weights w = memo_merge_weights_of(a, b);
+        double exact = 1 / (1 + exp((double)b - (double)a));
+        double part = 1 / (1 + exp((double)a - (double)b));
+        double bound = 6e-8 * (6 + fabs((double)a - (double)b));
+        CHECK_CASE(fabs((double)w.out - exact) <= bound * exact + 1e-45 &&
+                       fabs((double)w.part - part) <= bound * part + 1e-45,
+                   "weights of %g and %g: %g and %g", a, b, (double)w.out, (double)w.part);
+    }
+}
+
 static void merge_survives_extremes(void) {
     static const float lses[] = {-INFINITY, -1e30f, -200, -1, 0, 1, 88, 200, 1e30f};
+    memo_merge_weights w;
     size_t i, k;
     for (i = 0; i < sizeof lses / sizeof lses[0]; i++) {
         for (k = 0; k < sizeof lses / sizeof lses[0]; k++) {
-            float a = lses[i], b = lses[k], weight = memo_merge_weight(a, b);
-            float lse = memo_merge_lse(a, b);
-            CHECK_CASE(weight >= 0 && weight <= 1, "weight of %g and %g: %g", a, b, weight);
+            float a = lses[i], b = lses[k], lse = memo_merge_lse(a, b);
+            w = memo_merge_weights_of(a, b);
+            CHECK_CASE(w.out >= 0 && w.part >= 0 && fabsf(w.out + w.part - 1) <= 1.2e-7f,
+                       "weights of %g and %g: %g and %g", a, b, w.out, w.part);
             CHECK_CASE(lse >= (a > b ? a : b) && lse <= (a > b ? a : b) + 0.6932f,
                        "lse of %g and %g", a, b);
             CHECK(same_bits(lse, memo_merge_lse(b, a)));
         }
     }
-    CHECK_IS(memo_merge_weight(-INFINITY, -INFINITY), ==, 0);
-    CHECK(memo_merge_weight(0, 0) == 0.5f && memo_merge_lse(0, 0) == log1pf(1));
-    CHECK_IS(memo_merge_weight(NAN, 0), !=, memo_merge_weight(NAN, 0)); /* a NaN is not hidden */
+    w = memo_merge_weights_of(-INFINITY, -INFINITY);
+    CHECK(w.out == 1 && w.part == 0);
+    w = memo_merge_weights_of(0, 0);
+    CHECK(w.out == 0.5f && w.part == 0.5f && memo_merge_lse(0, 0) == log1pf(1));
+    w = memo_merge_weights_of(NAN, 0); /* a NaN is not hidden */
+    CHECK(w.out != w.out && w.part != w.part);
+    w = memo_merge_weights_of(0, NAN);
+    CHECK(w.out != w.out && w.part != w.part);
 }
 
 static void merge_leaves_other_batches_alone(void) {
@@ -435,12 +458,12 @@ static void merge_leaves_other_batches_alone(void) {
         for (b = 0; b < BATCHES; b++) {
             for (row = 0; row < STRIDE; row++) {
                 int64_t at = b * STRIDE + row;
-                float weight = row < ROWS ? memo_merge_weight(lse_before[at], part_lse[at]) : 0;
+                memo_merge_weights w = memo_merge_weights_of(lse_before[at], part_lse[at]);
                 for (column = 0; column < COLUMNS; column++) {
                     float old = before[at * COLUMNS + column], expected = old;
                     if (row < ROWS) {
                         float other = memo_f32_from_bf16(part[at * COLUMNS + column]);
-                        expected = fmaf(weight, other - old, old);
+                        expected = fmaf(w.part, other, w.out * old);
                     }
                     CHECK(same_bits(out[at * COLUMNS + column], expected));
                 }
@@ -530,7 +553,7 @@ static void indices_pass_32_bits(void) {
         merge.n_batches = 1;
         merge.n_rows = n_rows;
         merge.n_columns = n_columns;
-        memo_merge_lane(&merge, n_rows - 1, 0, 1);
+        memo_merge_lane(&merge, n_rows - 1, 0, memo_merge_weights_of(-INFINITY, 0));
         CHECK_IS(merge.out[n_rows * n_columns - 128], ==, 7.0f);
     }
     if (a) munmap(a, (size_t)(4 * HUGE_ELEMENTS));
@@ -678,6 +701,7 @@ int main(int argc, char** argv) {
     TEST(sums_products_of_rows);
     TEST(merges_parts_of_attention);
     TEST(sinks_count_once);
+    TEST(merge_weights_are_exact);
     TEST(merge_survives_extremes);
     TEST(merge_leaves_other_batches_alone);
     TEST(indices_pass_32_bits);

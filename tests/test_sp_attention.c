@@ -265,6 +265,9 @@ static void biases_by_head_are_exact(void) {
     report_worst();
 }
 
+/* The bound of fp32: 2^-24 of an LSE of this size, and of a few operations. */
+static double dominated(double lse) { return 6e-8 * (8 + 2 * lse); }
+
 /* A sink counts once, whatever the number of steps; its gradient comes from the ranks that have its head. */
 static void sinks_are_exact(void) {
     static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {1, 4}, {3, 2}, {2, 3}};
@@ -293,6 +296,59 @@ static void sinks_are_exact(void) {
                     expect_exact(&c);
             }
     report_worst();
+}
+
+/* One token: all that is left of its value beside a sink that takes nearly everything. */
+static void a_sink_that_dominates_leaves_the_rest(void) {
+    static const double sinks[] = {4, 8, 12, 20, 80};
+    int i, type;
+    for (type = 0; type < 2; type++)
+        for (i = 0; i < 5; i++) {
+            attention_case c = case_of(1, 1, 1, 2, 1, 8);
+            c.spread = 1e-3; /* scores near 0 */
+            c.has_sinks = 1;
+            c.sink = sinks[i];
+            c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+            expect_right(&c, type ? 4e-3 : dominated(sinks[i]), type ? 1e-2 : dominated(sinks[i]),
+                         NULL);
+        }
+    report_worst();
+}
+
+/* A first token without value attracts nearly all attention, as in trained models: a ring leaves of the others what one
+ * rank leaves. */
+static void a_token_that_dominates_leaves_the_rest(void) {
+    static const double scores[] = {12, 16, 20};
+    int i, type, r, t;
+    for (type = 0; type < 2; type++)
+        for (i = 0; i < 3; i++) {
+            static const int rings[] = {1, 4, 8, 16};
+            double errors[4][N_TENSORS];
+            attention_case c = case_of(1, 1, IS_SLOW ? 128 : 512, 1, 1, 64);
+            whole w;
+            world all;
+            c.attracts = scores[i];
+            c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+            whole_create(&w, &c);
+            reference_run(&c, &w);
+            for (r = 0; r < 4; r++) {
+                c.ring = rings[r];
+                world_init(&all, &c, &w);
+                CHECK(world_run(&all));
+                for (t = OUT; t < N_TENSORS; t++) errors[r][t] = error_of(&c, &w, t);
+                printf("# %s, score %g, ring %2d: out %.4g, d_q %.4g, d_k %.4g, d_v %.4g\n",
+                       memo_type_name(c.type), scores[i], rings[r], errors[r][OUT], errors[r][D_Q],
+                       errors[r][D_K], errors[r][D_V]);
+            }
+            for (r = 0; r < 4; r++)
+                for (t = OUT; t < N_TENSORS; t++)
+                    if (t != D_OUT)
+                        CHECK_CASE(errors[r][t] <=
+                                       (type ? 1.02 * errors[0][t] : 1.5 * errors[0][t] + 1e-6),
+                                   "%s, score %g: %s at ring %d", memo_type_name(c.type), scores[i],
+                                   tensor_names[t], rings[r]);
+            whole_destroy(&w);
+        }
 }
 
 /* Rows that see no key: output 0, and the gradient of a sink comes from the others. */
@@ -406,9 +462,15 @@ static void random_cases_are_exact(void) {
         set_random_mask(&c);
         /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
         c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
+        /* Dominating parts: a first token without value; scores of -inf.  fp32 knows a score of 20 to 1e-6. */
+        if (memo_test_int(0, 2) == 0) c.attracts = (double)memo_test_int(8, 20);
+        if (!c.attracts && c.softcap == 0 && !c.has_slopes && memo_test_int(0, 3) == 0)
+            c.huge = 1e25;
         /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
         if (c.type)
             expect_right(&c, 4e-3, 3e-2, NULL);
+        else if (c.attracts > 0)
+            expect_right(&c, 1e-5, 2e-5, NULL);
         else
             expect_exact(&c);
     }
@@ -2308,7 +2370,8 @@ static void invalid_arguments_are_refused(void) {
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
     memo_sharding rows[3];
     memo_host_device_desc device_desc = memo_host_device_desc_default();
-    static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8};
+    static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8},
+                         negative[] = {1, -1};
     memo_sp_attention_tensors tensors;
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
@@ -2340,6 +2403,15 @@ static void invalid_arguments_are_refused(void) {
         CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
                  MEMO_STATUS_INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, "scale") != NULL, "%s", error.message);
+    }
+    for (k = 0; k < 3; k++) { /* sums of two that pass 2^31 */
+        desc = good;
+        *(k ? k > 1 ? &desc.first_q_head : &desc.v_head_size : &desc.head_size) = INT32_MAX - 1;
+        desc.sharding.local_tokens = desc.sharding.ring_tokens = 1;
+        CHECK_IS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_CASE(strstr(error.message, k ? k > 1 ? "first_q_head" : "v_head_size" : "head_size"),
+                   "%s", error.message);
     }
     desc = good;
     desc.type = MEMO_TYPE_I32;
@@ -2429,6 +2501,16 @@ static void invalid_arguments_are_refused(void) {
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "key_begins") != NULL, "%s", error.message);
     mask.key_begins = NULL;
+    mask.n_documents = 1000000000000000000;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "n_documents") != NULL, "%s", error.message);
+    mask.n_documents = 2;
+    mask.prefixes = negative;
+    CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "prefixes[1]") != NULL, "%s", error.message);
+    mask.prefixes = NULL;
     mask.window_before = -1;
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -2489,6 +2571,8 @@ int main(int argc, char** argv) {
     TEST(sinks_are_exact);
     TEST(cross_attention_is_exact);
     TEST(sinks_of_rows_without_keys_are_exact);
+    TEST(a_sink_that_dominates_leaves_the_rest);
+    TEST(a_token_that_dominates_leaves_the_rest);
     TEST(every_number_of_heads_is_exact);
     TEST(every_head_size_is_exact);
     TEST(random_cases_are_exact);
