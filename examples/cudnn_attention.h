@@ -66,12 +66,15 @@ struct attention_call {
     attention_shape shape; /* of one call */
     const attention_plan* plan;
     int64_t n_calls;
+    mutable int64_t n_checked; /* calls whose results were compared with exact rows */
 };
 
 struct attention_plans {
     cudnnHandle_t handle = nullptr;
     std::map<attention_shape, attention_plan> built;
     std::map<attention_shape, attention_call> prepared; /* by the shape of all heads */
+    float* off =
+        nullptr; /* (ATTENTION_SAMPLES), pinned: of the comparison; NULL: nothing is compared */
 };
 
 static inline memo_status attention_failed(memo_error* error, const char* what,
@@ -236,7 +239,7 @@ static inline memo_status attention_prepare(attention_plans* c, const attention_
     memo_status status = MEMO_STATUS_OK;
     if (c->prepared.count(s)) return MEMO_STATUS_OK;
     for (int64_t n_calls = 1; n_calls <= s.h_k; n_calls++) {
-        attention_call call = {attention_divide(s, n_calls), nullptr, n_calls};
+        attention_call call = {attention_divide(s, n_calls), nullptr, n_calls, 0};
         if (s.h_k % n_calls) continue;
         status = attention_find(c, call.shape, &call.plan, error);
         if (status) continue; /* fewer heads may work */
@@ -366,6 +369,216 @@ static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, fl
                             is_to_rows);
 }
 
+/* ---- rows computed again ----------------------------------------------------------------------------------------
+ *
+ * A library whose indices overflow writes wrong numbers, and the loss of a first step does not show them.  The first
+ * time that a call runs, rows of its results are computed again from the same operands, exactly and slowly, and
+ * compared.  Rounding explains a distance of 2^-9 of a row, and 2^-9 of the length that a sum's terms have if their
+ * directions are random; several times as much is an error. */
+
+#ifndef ATTENTION_SAMPLES
+#define ATTENTION_SAMPLES 256 /* rows of each result */
+#endif
+
+/* The operands of a call. */
+struct attention_operands {
+    const uint16_t *q, *k, *v, *out, *d_out;
+    const float* stats;
+    placed_rows at_q, at_k, at_d_out, at_out, at_d_k; /* at_out: d_q, too */
+    int64_t group, ahead;                             /* query i sees keys up to i + ahead */
+    float scale;
+};
+enum { ATTENTION_LANE_MAX = 8 }; /* elements of a head that a lane has */
+struct attention_lanes {
+    float v[ATTENTION_LANE_MAX];
+};
+
+__device__ static inline float attention_sum(float value) {
+    for (int apart = 16; apart; apart /= 2) value += __shfl_xor_sync(0xffffffffu, value, apart, 32);
+    return value;
+}
+__device__ static inline attention_lanes attention_row(const uint16_t* x, const placed_rows& r,
+                                                       int64_t b, int64_t n, int64_t h) {
+    attention_lanes row;
+    for (int i = 0; i < ATTENTION_LANE_MAX; i++) {
+        const int64_t e = threadIdx.x % 32 + 32 * i;
+        row.v[i] = e < r.d ? memo_f32_from_bf16(x[b * r.batch + n * r.row + h * r.d + e]) : 0.0f;
+    }
+    return row;
+}
+__device__ static inline float attention_dot(const attention_lanes& x, const attention_lanes& y) {
+    float sum = 0;
+    for (int i = 0; i < ATTENTION_LANE_MAX; i++) sum += x.v[i] * y.v[i];
+    return attention_sum(sum);
+}
+__device__ static inline void attention_add(attention_lanes* to, float factor,
+                                            const attention_lanes& x) {
+    for (int i = 0; i < ATTENTION_LANE_MAX; i++) to->v[i] += factor * x.v[i];
+}
+/* How far a row of the library is from `exact`, in units of what is allowed.  squares: of the terms of its sum. */
+__device__ static inline float attention_off(const attention_lanes& exact, float squares,
+                                             const attention_lanes& row) {
+    attention_lanes difference = exact;
+    const float size = attention_dot(exact, exact);
+    attention_add(&difference, -1, row);
+    if (!(size < INFINITY)) return 0; /* the operands are not finite: the loss will say so */
+    return sqrtf(attention_dot(difference, difference)) /
+           (sqrtf(squares) / 32 + sqrtf(size) / 64 + 1e-20f);
+}
+
+/* The item of sample s: spread over all, and not always of the same head. */
+__device__ static inline int64_t attention_sample(int64_t s, int64_t n_samples, int64_t total) {
+    const int64_t begin = total / n_samples * s,
+                  n = s + 1 < n_samples ? total / n_samples : total - begin;
+    return begin + (s + 1 < n_samples ? s * 7919 % n : n - 1);
+}
+
+/* A warp a query and its head: out, or with d_out, d_q. */
+__global__ static void attention_check_queries_kernel(attention_operands o, const uint16_t* result,
+                                                      float* off, int64_t n_samples,
+                                                      int64_t total) {
+    ATTENTION_EACH(thread, n_samples * 32) {
+        const int64_t x = attention_sample(thread / 32, n_samples, total), h = x % o.at_q.h;
+        const int64_t i = x / o.at_q.h % o.at_q.n, b = x / o.at_q.h / o.at_q.n;
+        const int64_t n_keys = i + o.ahead + 1 < o.at_k.n ? i + o.ahead + 1 : o.at_k.n;
+        const attention_lanes q = attention_row(o.q, o.at_q, b, i, h);
+        attention_lanes d_out = {}, sum = {};
+        float max = -INFINITY, weight = 0, squares = 0, delta = 0;
+        if (o.d_out) {
+            d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
+            delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
+            max = o.stats[(b * o.at_q.h + h) * o.at_q.n + i];
+        }
+        for (int64_t j = 0; j < n_keys; j++) {
+            const attention_lanes k = attention_row(o.k, o.at_k, b, j, h / o.group);
+            const attention_lanes v = attention_row(o.v, o.at_k, b, j, h / o.group);
+            const float score = o.scale * attention_dot(q, k);
+            if (o.d_out) {
+                const float p = o.scale * expf(score - max), dp = attention_dot(d_out, v);
+                const float size = p * (fabsf(dp) + fabsf(delta));
+                attention_add(&sum, p * (dp - delta), k);
+                squares += size * size * attention_dot(k, k);
+            } else {
+                const float larger = fmaxf(max, score), shrink = expf(max - larger);
+                const float p = expf(score - larger);
+                for (int e = 0; e < ATTENTION_LANE_MAX; e++) sum.v[e] *= shrink;
+                attention_add(&sum, p, v);
+                weight = weight * shrink + p;
+                squares = squares * shrink * shrink + p * p * attention_dot(v, v);
+                max = larger;
+            }
+        }
+        if (!o.d_out) {
+            for (int e = 0; e < ATTENTION_LANE_MAX; e++) sum.v[e] /= weight;
+            squares /= weight * weight;
+        }
+        off[thread / 32] = attention_off(sum, squares, attention_row(result, o.at_out, b, i, h));
+    }
+}
+
+/* A warp a key and its head: d_k and d_v. */
+__global__ static void attention_check_keys_kernel(attention_operands o, const uint16_t* d_k,
+                                                   const uint16_t* d_v, float* off,
+                                                   int64_t n_samples, int64_t total) {
+    ATTENTION_EACH(thread, n_samples * 32) {
+        const int64_t x = attention_sample(thread / 32, n_samples, total), g = x % o.at_k.h;
+        const int64_t j = x / o.at_k.h % o.at_k.n, b = x / o.at_k.h / o.at_k.n;
+        const attention_lanes k = attention_row(o.k, o.at_k, b, j, g);
+        const attention_lanes v = attention_row(o.v, o.at_k, b, j, g);
+        attention_lanes sum_k = {}, sum_v = {};
+        float squares_k = 0, squares_v = 0, of_k, of_v;
+        for (int64_t h = g * o.group; h < (g + 1) * o.group; h++)
+            for (int64_t i = j > o.ahead ? j - o.ahead : 0; i < o.at_q.n; i++) {
+                const attention_lanes q = attention_row(o.q, o.at_q, b, i, h);
+                const attention_lanes d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
+                const float delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
+                const float p = expf(o.scale * attention_dot(q, k) -
+                                     o.stats[(b * o.at_q.h + h) * o.at_q.n + i]);
+                const float dp = attention_dot(d_out, v);
+                const float size = o.scale * p * (fabsf(dp) + fabsf(delta));
+                attention_add(&sum_k, o.scale * p * (dp - delta), q);
+                attention_add(&sum_v, p, d_out);
+                squares_k += size * size * attention_dot(q, q);
+                squares_v += p * p * attention_dot(d_out, d_out);
+            }
+        of_k = attention_off(sum_k, squares_k, attention_row(d_k, o.at_d_k, b, j, g));
+        of_v = attention_off(sum_v, squares_v, attention_row(d_v, o.at_d_k, b, j, g));
+        off[thread / 32] = of_k <= of_v ? of_v : of_k;
+    }
+}
+
+static inline placed_rows attention_placed(const attention_shape& s, bool is_k,
+                                           const attention_rows& rows) {
+    const int64_t h = is_k ? s.h_k : s.h_q, n = is_k ? s.n_k : s.n_q, row = h * s.d;
+    return {n, h, s.d, rows.row ? rows.row : row, rows.row ? rows.batch : n * row};
+}
+
+/* Waits, and fails if a sampled row is off. */
+static inline memo_status attention_read_off(const attention_plans* c, const attention_shape& s,
+                                             const char* what, int64_t n_samples,
+                                             cudaStream_t stream, memo_error* error) {
+    float worst = 0;
+    if (memo_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error))
+        return error->status;
+    for (int64_t i = 0; i < n_samples; i++)
+        if (!(c->off[i] <= worst)) worst = c->off[i];
+    if (worst <= 1) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "cuDNN's attention: %s of %lld queries, %lld keys and %lld heads is %.3g "
+                          "times as far from exact rows as rounding explains; fewer tokens a rank, "
+                          "another cuDNN, or a program built without CUDNN=, would work",
+                          what, (long long)s.n_q, (long long)s.n_k, (long long)s.h_q,
+                          (double)worst);
+}
+
+/* Runs call number i of a shape, and compares its rows the first time. */
+static inline memo_status attention_run_call(const attention_plans* c, const attention_call* call,
+                                             int64_t i,
+                                             std::unordered_map<int64_t, void*>& addresses,
+                                             void* workspace, cudaStream_t stream,
+                                             memo_error* error) {
+    const attention_shape& s = call->shape;
+    const int64_t n_queries = s.b * s.n_q * s.h_q, n_keys = s.b * s.n_k * s.h_k;
+    const int64_t n_q = n_queries < ATTENTION_SAMPLES ? n_queries : ATTENTION_SAMPLES;
+    const int64_t n_k = n_keys < ATTENTION_SAMPLES ? n_keys : ATTENTION_SAMPLES;
+    auto at = [&](int64_t uid) { return (uint16_t*)addresses[uid]; };
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    attention_operands o;
+    if (attention_run(c, call->plan, addresses, workspace, stream, error)) return error->status;
+    if (!c->off || i != call->n_checked || s.d > 32 * ATTENTION_LANE_MAX) return MEMO_STATUS_OK;
+    if (memo_cuda_check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing", error))
+        return error->status;
+    if (capture != cudaStreamCaptureStatusNone) return MEMO_STATUS_OK; /* nothing runs now */
+
+    o = {at(ATTENTION_Q),
+         at(ATTENTION_K),
+         at(ATTENTION_V),
+         at(ATTENTION_OUT),
+         s.is_backward ? at(ATTENTION_D_OUT) : nullptr,
+         (const float*)addresses[ATTENTION_STATS],
+         attention_placed(s, false, s.q),
+         attention_placed(s, true, s.k),
+         attention_placed(s, false, s.d_out),
+         attention_placed(s, false, s.q_result),
+         attention_placed(s, true, s.k_result),
+         s.h_q / s.h_k,
+         s.is_causal ? s.n_k - s.n_q : s.n_k,
+         s.scale};
+    if (attention_launch(stream, n_q * 32, error, attention_check_queries_kernel, o,
+                         (const uint16_t*)at(s.is_backward ? ATTENTION_D_Q : ATTENTION_OUT), c->off,
+                         n_q, n_queries) ||
+        attention_read_off(c, s, s.is_backward ? "d_q" : "the output", n_q, stream, error))
+        return error->status;
+    if (s.is_backward &&
+        (attention_launch(stream, n_k * 32, error, attention_check_keys_kernel, o,
+                          (const uint16_t*)at(ATTENTION_D_K), (const uint16_t*)at(ATTENTION_D_V),
+                          c->off, n_k, n_keys) ||
+         attention_read_off(c, s, "d_k or d_v", n_k, stream, error)))
+        return error->status;
+    call->n_checked++;
+    return MEMO_STATUS_OK;
+}
+
 /* ---- the local attention of memo_sp.h --------------------------------------------------------------------------
  *
  * A zigzag without padding, window, prefix or documents has two kinds of blocks: the rank's own keys, causal by rows,
@@ -466,7 +679,7 @@ static inline memo_status attention_block_forward(void* user, memo_stream memo,
             {ATTENTION_V, (uint16_t*)(uintptr_t)b->v + k_at},
             {ATTENTION_OUT, m.out},
             {ATTENTION_STATS, m.stats}};
-        if (attention_run(c->plans, call->plan, addresses, m.workspace, stream, error) ||
+        if (attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_put(stream, b->out + q_at, MEMO_TYPE_F32, m.out, s, false,
                           {b->out_row_stride, b->out_batch_stride}, false, error) ||
             attention_turn_lse(stream, b->lse + i * s.h_q, m.stats, s,
@@ -511,7 +724,7 @@ static inline memo_status attention_block_backward(void* user, memo_stream memo,
         if (attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
             attention_launch(stream, n_lse * 32, error, attention_out_kernel, m.out, d_out,
                              b->row_dots + i * s.h_q, of_d_out, of_lse, n_lse) ||
-            attention_run(c->plans, call->plan, addresses, m.workspace, stream, error) ||
+            attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_put(stream, b->d_q + q_at, MEMO_TYPE_F32, m.d_q, s, false, q_rows, true,
                           error) ||
             attention_put(stream, b->d_k + k_at, MEMO_TYPE_F32, m.d_k, s, true, k_rows, true,

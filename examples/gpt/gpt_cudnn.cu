@@ -201,6 +201,11 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
         if (code != CUDNN_STATUS_SUCCESS)
             return attention_failed(error, "cudnnCreate", cudnnGetErrorString(code));
     }
+    if (!c->plans.off &&
+        memo_cuda_check(cudaHostAlloc((void**)&c->plans.off, ATTENTION_SAMPLES * sizeof(float),
+                                      cudaHostAllocMapped),
+                        "cudaHostAlloc", error))
+        return error->status;
     if (gpt_cudnn_shapes(c, of, &shapes, error)) return error->status;
     c->plans.prepared.clear(); /* another model may have set aside less */
     c->blocks.scratch = (char*)scratch;
@@ -234,7 +239,7 @@ static memo_status gpt_cudnn_forward(gpt_cudnn* c, cudaStream_t stream, const gp
             {ATTENTION_V, (uint16_t*)(uintptr_t)a->v + k_at},
             {ATTENTION_OUT, (uint16_t*)a->out + q_at},
             {ATTENTION_STATS, m.stats}};
-        if (attention_run(&c->plans, call->plan, addresses, m.workspace, stream, error) ||
+        if (attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
                                {n_heads, s.n_q * n_heads}, true, error))
             return error->status;
@@ -267,7 +272,7 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
 
         if (attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
                                {n_heads, s.n_q * n_heads}, false, error) ||
-            attention_run(&c->plans, call->plan, addresses, m.workspace, stream, error) ||
+            attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_put(stream, d_k, MEMO_TYPE_BF16, m.d_k, s, true, k_rows, adds, error) ||
             attention_put(stream, d_v, MEMO_TYPE_BF16, m.d_v, s, true, k_rows, adds, error))
             return error->status;
@@ -300,6 +305,7 @@ memo_status gpt_cudnn_create(const gpt_cudnn_desc* desc, gpt_cudnn** cudnn, memo
 void gpt_cudnn_destroy(gpt_cudnn* cudnn) {
     if (!cudnn) return;
     if (cudnn->plans.handle) cudnnDestroy(cudnn->plans.handle);
+    if (cudnn->plans.off) cudaFreeHost(cudnn->plans.off);
     delete cudnn;
 }
 

@@ -32,6 +32,9 @@ static int64_t fake_cudnn_head_bytes; /* more workspace for each key head, so th
 static int
     fake_cudnn_looks_at_queries; /* 1: the order of a row's sums depends on the number of queries */
 
+static int64_t
+    fake_cudnn_wraps; /* the index at which the library's overflows, of any tensor; 0: never */
+
 /* ---- cudnn.h ---- */
 
 typedef struct fake_cudnn_handle {
@@ -73,7 +76,8 @@ struct fake_cudnn_view {
     }
     float* stat(int64_t b, int64_t h, int64_t n) const { return (float*)address + at(b, h, n, 0); }
     int64_t at(int64_t b, int64_t h, int64_t n, int64_t e) const {
-        return b * stride[0] + h * stride[1] + n * stride[2] + e * stride[3];
+        const int64_t i = b * stride[0] + h * stride[1] + n * stride[2] + e * stride[3];
+        return fake_cudnn_wraps ? i % fake_cudnn_wraps : i;
     }
 };
 

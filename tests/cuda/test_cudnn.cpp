@@ -9,6 +9,7 @@
 #include "memo_sp.h"
 
 #include "fake_cublaslt.h"
+#define ATTENTION_SAMPLES 9
 #include "gpt/gpt_kernels_cuda.cu"
 #include "gpt/gpt_cudnn.cu"
 
@@ -173,6 +174,27 @@ static void rows_of_a_part_are_compared(void) {
     fake_cudnn_looks_at_queries = 0;
 }
 
+/* Indices that overflow are found in each result the first time that a shape runs, by head and by tensor. */
+static void wrong_rows_are_found(void) {
+    const gpt_attention_shape s = {0, 40, 4, 2, 8, 0};
+    one_call x;
+    one_call_make(&x, s, 1);
+    for (gpt_kind kind : {GPT_KIND_ATTENTION, GPT_KIND_ATTENTION_BACKWARD}) {
+        hook cudnn(shapes_of(s, 1), 0);
+        const int64_t n_elements = s.sequence * s.n_heads * s.head_size;
+        for (int64_t wraps : {n_elements * 7 / 8 / 8 * 8, n_elements / 4, (int64_t)0}) {
+            fake_cudnn_wraps = wraps;
+            const memo_status status = cudnn.run(kind, args_of(&x, s, 1));
+            CHECK_IS(status, ==, wraps ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_OK);
+            if (wraps) CHECK(strstr(error.message, "times as far from exact rows") != NULL);
+        }
+        fake_cudnn_wraps = n_elements / 4; /* it has been compared */
+        if (kind == GPT_KIND_ATTENTION_BACKWARD) CHECK_OK(cudnn.run(kind, args_of(&x, s, 1)));
+        fake_cudnn_wraps = 0;
+        CHECK_OK(cudnn.run(GPT_KIND_ATTENTION, args_of(&x, s, 1))); /* for the backward */
+    }
+}
+
 static void unprepared_shapes_are_refused(void) {
     gpt_attention_shape s = {0, 12, 2, 2, 8, 0};
     one_call x;
@@ -296,6 +318,8 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     for (const attention_shape& s : shapes)
         n_bytes = std::max(n_bytes, attention_scratch_bytes(s, 1));
     if (ranks_scratch.size() < (size_t)n_bytes + 512) ranks_scratch.resize((size_t)n_bytes + 512);
+    static float off[ATTENTION_SAMPLES];
+    ranks_plans.off = off;
     ranks_blocks.plans = &ranks_plans;
     ranks_blocks.is_deterministic = true;
     ranks_blocks.scratch = (char*)(((uintptr_t)ranks_scratch.data() + 511) / 512 * 512);
@@ -398,6 +422,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(it_is_the_trainer_s_own_but_for_rounding);
     TEST(rows_of_a_part_are_compared);
+    TEST(wrong_rows_are_found);
     TEST(unprepared_shapes_are_refused);
     TEST(what_cudnn_lacks_is_refused);
     TEST(scratch_memory_can_be_set);
