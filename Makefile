@@ -27,7 +27,7 @@ VARIANT :=
 BUILD   := build$(if $(VARIANT),/$(VARIANT))
 
 HEADERS  := memo.h memo_plan.h memo_cuda.cuh memo_sp.h
-EXTRAS   := $(notdir $(wildcard extras/*.h))
+EXTRAS   := $(wildcard extras/*.h)
 EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c examples/tools/*.c))) \
 	build/examples/train_gpt build/examples/tmp_plan
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
@@ -306,7 +306,7 @@ coverage: ## line coverage of the headers by the tests (gcc and gcov)
 	@$(call need,gcov,gcc)
 	@rm -rf build/coverage
 	@$(MAKE) --no-print-directory VARIANT=coverage CC=gcc test
-	@sh scripts/coverage.sh build/coverage/tests memo.h memo_plan.h memo_sp.h
+	@sh scripts/coverage.sh build/coverage/tests memo.h memo_plan.h memo_sp.h $(EXTRAS)
 
 format: ## format all C sources with clang-format
 	@$(call need,clang-format,clang-format)
@@ -323,15 +323,19 @@ release: ## write VERSION=1.2.3 into all headers
 	@echo "$(VERSION)" | grep -Eqx '([0-9]+\.){2}[0-9]+' || { echo 'make $@: VERSION: not three numbers ($(VERSION)); 1.2.3 would work' >&2; exit 2; }
 	$(Q)set -- $(subst ., ,$(VERSION)); sed -i -e "s/^\(#define MEMO_VERSION_MAJOR\) .*/\1 $$1/" \
 		-e "s/^\(#define MEMO_VERSION_MINOR\) .*/\1 $$2/" -e "s/^\(#define MEMO_VERSION_PATCH\) .*/\1 $$3/" \
-		-e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $$1 || MEMO_VERSION_MINOR != $$2/" $(HEADERS) $(EXTRAS:%=extras/%)
+		-e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $$1 || MEMO_VERSION_MINOR != $$2/" $(HEADERS) $(EXTRAS)
+
+# memo.pc names both folders of headers.
+INSTALLED = $(HEADERS:%=include/%) $(EXTRAS:%=include/memo/%) share/pkgconfig/memo.pc
 
 install: ## install headers and memo.pc under PREFIX (/usr/local), below DESTDIR
-	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
-	cp $(HEADERS) $(EXTRAS:%=extras/%) "$(DESTDIR)$(PREFIX)/include/"
+	mkdir -p "$(DESTDIR)$(PREFIX)/include/memo/extras" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
+	cp $(HEADERS) "$(DESTDIR)$(PREFIX)/include/"
+	cp $(EXTRAS) "$(DESTDIR)$(PREFIX)/include/memo/extras/"
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' memo.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/memo.pc"
-	cd "$(DESTDIR)$(PREFIX)" && chmod 644 $(HEADERS:%=include/%) $(EXTRAS:%=include/%) share/pkgconfig/memo.pc
+	cd "$(DESTDIR)$(PREFIX)" && chmod 644 $(INSTALLED)
 uninstall: ## remove the installed files
-	cd "$(DESTDIR)$(PREFIX)" && rm -f $(HEADERS:%=include/%) $(EXTRAS:%=include/%) share/pkgconfig/memo.pc
+	cd "$(DESTDIR)$(PREFIX)" && rm -f $(INSTALLED) && { rmdir include/memo/extras include/memo 2>/dev/null || true; }
 
 # ---- the rest ----
 

@@ -699,7 +699,7 @@ typedef struct memo_ulysses_heads {
  *                           synchronized stream has passed every exchange
  *
  * With gathers_keys nothing goes round: k and v of all ranks are gathered, then d_k and d_v
- * scattered, on the compute stream.  memo_parallel_predict (memo_plan.h) compares both.
+ * scattered, on the compute stream.  memo_parallel_predict (extras/memo_layout.h) compares both.
  *
  * There is one exception: on a rank whose last steps see nothing, after others that did, the wait
  * at the end of forward is redundant.  memo_schedule_check lists it, and no other. */

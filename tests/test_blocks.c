@@ -1,7 +1,6 @@
 /* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split model, order and
  * errors.  Losses and gradients match the default order bitwise, and the unsplit model up to rounding. */
-#include "memo_plan.h"
-#include "memo_sp.h"
+#include "memo_layout.h"
 #include "memo_test.h"
 #include "stats.h"
 #include "thread_ranks.h"

@@ -60,14 +60,19 @@ standards() { # COMPILER LANGUAGE STANDARD...
 # The example in the head of a header compiles unchanged.
 head_example() { # COMPILER HEADER
     {
-        [ "$2" = memo.h ] || echo "#define MEMO_IMPLEMENTATION"
-        [ "$2" != memo_plan.h ] || echo "#define MEMO_PLAN_IMPLEMENTATION"
-        [ "$2" != memo_sp.h ] || echo "#define MEMO_SP_IMPLEMENTATION"
-        [ "$2" = memo.h ] || echo "#include \"$2\""
+        case $2 in
+        memo.h) ;;
+        memo_plan.h) echo "#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION" ;;
+        memo_sp.h) echo "#define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION" ;;
+        *) for macro in $implementations; do echo "#define ${macro#-D}"; done ;;
+        esac
+        [ "$2" = memo.h ] || echo "#include \"${2#extras/}\""
         awk '/^ \* EXAMPLE/ { inside = 1 } /^ \* (RULES|CHAPTERS)/ { exit } inside && sub(/^ \*     /, "")' "$2"
     } >"$folder/head.c"
     grep -q memo_status "$folder/head.c" || { echo "there is no example"; return 1; }
-    run $1 -std=c99 -Wall -Wextra -Werror -I. -c "$folder/head.c" -o "$folder/head.o"
+    run $1 -std=c99 -Wall -Wextra -Werror -I. -Iextras -c "$folder/head.c" -o "$folder/head.o"
 }
 
 # With the implementation and without, in each standard; memo_plan.h also with lp_solve if it is installed.
@@ -191,6 +196,14 @@ base() {
     return 0
 }
 
+# What a trainer links does not need what people run beside it.
+runtime_alone() {
+    for header in $extras; do
+        grep -n "# *include.*$header" memo.h memo_plan.h memo_sp.h memo_cuda.cuh && return 1
+    done
+    return 0
+}
+
 # The table of rooms names each room, in order, and none else.
 rooms_and_parts() { # HEADER
     sed -n '/^\/\* ROOMS/,/\*\//s/^ \* *\(>>[a-z -]*[a-z]\)  .*/\1/p' "$1" >"$folder/table"
@@ -239,7 +252,7 @@ with_nvcc() { # HEADER ARCHITECTURES
         generate="$generate -gencode arch=compute_$architecture,code=sm_$architecture"
     done
     for macros in "" "$implementations -DMEMO_CUDA_IMPLEMENTATION"; do
-        run nvcc -x cu $generate -std=c++17 -I. $macros "-DHEADER=\"$1\"" -Werror all-warnings \
+        run nvcc -x cu $generate -std=c++17 -I. -Iextras $macros "-DHEADER=\"$1\"" -Werror all-warnings \
             -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -c $sources/alone.c -o "$folder/nvcc.o" || return 1
     done
 }
@@ -291,14 +304,17 @@ test_is "what headers share is in the room >>base" base
 for header in memo.h memo_sp.h memo_cuda.cuh; do
     test_is "the table of rooms of $header" rooms $header
 done
-test_is "each word in the table of rooms of memo_plan.h has its room" rooms_and_parts memo_plan.h
+for header in memo_plan.h $(grep -l "^/\* ROOMS" extras/*.h); do
+    test_is "each word in the table of rooms of $header has its room" rooms_and_parts $header
+done
+test_is "no header of the runtime includes an extra" runtime_alone
 test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
 if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
     test_is "a 32-bit target is refused" narrow_target $first_c
 else
     skip "a 32-bit target is refused" "$first_c has no 32-bit target"
 fi
-for header in memo.h memo_plan.h memo_sp.h; do
+for header in memo.h memo_plan.h memo_sp.h $(grep -l "^/\* ROOMS" extras/*.h); do
     test_is "the example in the head of $header" head_example $first_c $header
 done
 if echo '#include <stdio.h>
@@ -318,7 +334,7 @@ elif has nvcc; then
         nvcc --list-gpu-code 2>/dev/null | grep -qx "sm_$architecture" && architectures="$architectures $architecture"
     done
     test_is "memo_cuda.cuh alone, nvcc:$architectures" with_nvcc memo_cuda.cuh "$architectures"
-    for header in memo.h memo_plan.h memo_sp.h; do
+    for header in memo.h memo_plan.h memo_sp.h $extras; do
         # Host code: one architecture shows as much as three.
         test_is "$header alone, nvcc" with_nvcc $header "${architectures##* }"
     done

@@ -14,7 +14,8 @@ mkdir -p "$folder/empty" || exit 1
 
 installs() {
     $make install PREFIX="$folder/prefix" DESTDIR= || return 1
-    for file in include/memo.h include/memo_plan.h include/memo_cuda.cuh include/memo_sp.h include/memo_faults.h share/pkgconfig/memo.pc; do
+    for file in include/memo.h include/memo_plan.h include/memo_cuda.cuh include/memo_sp.h \
+        include/memo/extras/memo_faults.h include/memo/extras/memo_layout.h share/pkgconfig/memo.pc; do
         [ -f "$folder/prefix/$file" ] || { echo "missing: $file"; return 1; }
     done
     ! grep -n '@' "$folder/prefix/share/pkgconfig/memo.pc"
@@ -26,7 +27,7 @@ builds() { # FLAGS...
         (cd "$folder/empty" && $cc -std=c99 implementation.c user.c -o user "$@" && ./user)
 }
 
-with_include_path() { builds "-I$folder/prefix/include" -lpthread -lm; }
+with_include_path() { builds "-I$folder/prefix/include" "-I$folder/prefix/include/memo/extras" -lpthread -lm; }
 
 with_pkg_config() {
     PKG_CONFIG_PATH=$folder/prefix/share/pkgconfig
@@ -62,10 +63,12 @@ releases() {
     mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras "$folder/next/" || return 1
     (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.14.15) || return 1
     grep -qx '#define MEMO_VERSION_PATCH 15' "$folder/next/memo.h" || return 1
-    for header in memo_plan.h memo_sp.h; do
-        echo "#include \"$header\"" >"$folder/next/user.c"
-        $cc -fsyntax-only "$folder/next/user.c" || return 1
-        cp "$header" "$folder/next/" && $cc -fsyntax-only "$folder/next/user.c" && return 1
+    for header in memo_plan.h memo_sp.h extras/memo_layout.h; do
+        echo "#include \"${header#extras/}\"" >"$folder/next/user.c"
+        $cc -fsyntax-only -I"$folder/next" -I"$folder/next/extras" "$folder/next/user.c" || return 1
+        mv "$folder/next/$header" "$folder/next/kept" && cp "$header" "$folder/next/$header" || return 1
+        $cc -fsyntax-only -I"$folder/next" -I"$folder/next/extras" "$folder/next/user.c" && return 1
+        mv "$folder/next/kept" "$folder/next/$header"
     done
     ! (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.1)
 }

@@ -2,8 +2,6 @@
  * tips; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
-#define MEMO_SP_IMPLEMENTATION
-#include "memo_sp.h"
 #undef main
 
 #include "memo_test.h"

@@ -17,6 +17,10 @@
 #define MEMO_SP_IMPLEMENTATION
 #endif
 #include "memo_sp.h"
+#ifndef MEMO_LAYOUT_IMPLEMENTATION
+#define MEMO_LAYOUT_IMPLEMENTATION
+#endif
+#include "memo_layout.h"
 
 #include <math.h>
 #include <stdarg.h>

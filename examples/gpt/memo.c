@@ -6,3 +6,5 @@
 #include "memo_plan.h"
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#define MEMO_LAYOUT_IMPLEMENTATION
+#include "memo_layout.h"

@@ -3,7 +3,9 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_FAULTS_IMPLEMENTATION
+#define MEMO_LAYOUT_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_faults.h"
+#include "memo_layout.h"

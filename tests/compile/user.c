@@ -2,6 +2,7 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "memo_layout.h"
 
 int main(void) {
     memo_error error;

@@ -1,0 +1,1985 @@
+/* memo_layout.h - which parallel layout of a model on which cluster; costs of its blocks.
+ *
+ * The planners of memo_plan.h decide how one rank runs its step.  This header stands beside a
+ * trainer: it predicts memory and time of every layout of a model on a cluster, and computes the
+ * costs from which memo_degrees_solve plans a tensor-parallel degree for every block.  It is a
+ * workshop header: no other header of memo includes it, and a trainer need not link it.
+ *
+ * In exactly one translation unit, the one that contains memo.h's implementation:
+ *
+ *     #define MEMO_IMPLEMENTATION
+ *     #define MEMO_PLAN_IMPLEMENTATION
+ *     #define MEMO_SP_IMPLEMENTATION
+ *     #define MEMO_LAYOUT_IMPLEMENTATION
+ *     #include "memo_layout.h"            // cc -std=c99 -I. -Iextras ... -lpthread -lm
+ *
+ * EXAMPLE: the fastest layout of a model on two nodes of eight GPUs.
+ *
+ *     int main(void) {
+ *         memo_parallel_desc desc = memo_parallel_desc_default();
+ *         memo_parallel_list* list;
+ *         memo_error error;
+ *         memo_status status;
+ *         desc.model.n_layers = 32;                        // Llama 3 8B
+ *         desc.model.hidden = 4096;
+ *         desc.model.ffn = 14336;
+ *         desc.model.n_q_heads = 32;
+ *         desc.model.n_kv_heads = 8;
+ *         desc.model.vocabulary = 128256;
+ *         desc.sequence = 65536;
+ *         desc.cluster.n_gpus = 16;
+ *         desc.cluster.gpus_per_node = 8;
+ *         desc.cluster.device_bytes = (int64_t)80 << 30;
+ *         desc.cluster.peak_flops_per_s = 989e12;
+ *         desc.cluster.link_bytes_per_s = 337e9;
+ *         desc.cluster.nic_bytes_per_s = 40e9;
+ *         status = memo_plan_layouts(&desc, &list, &error);
+ *         if (status) fprintf(stderr, "%s\n", error.message);
+ *         if (!status && list->n_fitting > 0) {
+ *             const memo_parallel_entry* best = &list->entries[0];
+ *             const memo_parallel_layout* l = &best->layout;
+ *             printf("data %d, pipeline %d, tensor %d, ring %d, ulysses %d: %.3f s\n", l->data,
+ *                    l->pipeline, l->tensor, l->ring, l->ulysses, best->prediction.time.step_s);
+ *         }
+ *         memo_parallel_list_destroy(list);
+ *         return status != MEMO_STATUS_OK;
+ *     }
+ *
+ * The tools examples/tools/layout_plan.c and degrees_plan.c print both.
+ *
+ * CHAPTERS
+ *   1 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
+ *   2 degrees  memo_degrees_model  costs of a GPT's blocks; costs and degrees as text
+ * The implementation begins with a table of its rooms and the words to search for.
+ *
+ * License: MIT.  Language: C99 that is also C++11. */
+#ifndef MEMO_LAYOUT_H
+#define MEMO_LAYOUT_H
+
+#include "memo_plan.h"
+#include "memo_sp.h"
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 2
+#error "memo_layout.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
+ *
+ * Predicts memory, sent bytes and step time of every parallel layout of a model on a cluster.  A
+ * layout that is not legal is listed with the reason:
+ *
+ *     memo_parallel_desc desc = memo_parallel_desc_default();
+ *     memo_parallel_list* list;
+ *     desc.model.n_layers = 32;  ...  desc.cluster.n_gpus = 16;  ...  desc.sequence = 65536;
+ *     memo_plan_layouts(&desc, &list, &error);
+ *     if (list->n_fitting > 0) use(&list->entries[0]);       // the fastest that fits
+ *     memo_parallel_list_destroy(list);
+ *
+ * This is a cost model, not a measurement: products and attention run at a stated rate, collectives
+ * at a stated bandwidth.  S: tokens of a sequence.  h: hidden size.  G: query heads of a key/value
+ * head.  P: parameters without the embedding (P_local: all of a rank).  T, U, R: tensor, ulysses
+ * and ring degrees.  "bytes" are those that a rank sends in one collective or hop, without its
+ * start.
+ *
+ *   term             time                                                   counted per
+ *   products         6 P S flops / (peak * gemm_efficiency)                 sequence
+ *   attention        2 S^2 h flops / (peak * its efficiency), half of the   layer, forward
+ *                    scores because the mask is causal; 5 S^2 h             layer, backward
+ *   ring             max(block, hop), block_s and one merge                 ring step
+ *                    one hop that returns dK and dV                         layer, backward
+ *   gathered keys    instead of hops: bytes / bandwidth, not hidden;        layer and pass
+ *                    two copies that order the keys
+ *   ulysses, tensor  4 (bytes / bandwidth + collective_s); with groups of   layer and pass
+ *                    heads, what the attention of other groups does not
+ *                    hide
+ *   ZeRO             bytes / bandwidth; a group with only some GPUs of a    memo_parallel_kind
+ *                    node has one NIC
+ *   bubble           (pipeline - 1) * all the above except ZeRO             micro-batch, per step
+ *
+ * Work is divided by the number of ranks that share it.  If values have a head size of their own,
+ * it applies to one of the two forward products of attention and two of the five backward ones.
+ *
+ * Sources: "A Unified Sequence Parallelism Approach for Long Context Generative AI" (section 4,
+ * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
+ * A rank sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads
+ * and the sequence divide.  Swapping follows the MEMO paper's alpha.  Not
+ * counted: padding of lengths that do not divide, and a layer's transients. */
+
+/* A decoder of identical layers: attention, MLP. */
+typedef struct memo_parallel_model {
+    int32_t n_layers, hidden;
+    int32_t ffn; /* columns of the MLP; 0: no MLP */
+    int32_t n_q_heads, n_kv_heads;
+    int32_t head_size;      /* of queries and keys; 0: hidden / n_q_heads */
+    int32_t v_head_size;    /* of values and output; 0: head_size */
+    int32_t n_ffn_matrices; /* 3: gate, up, down (also 0); 2: up, down */
+    int32_t is_tied;        /* embedding and classifier share one matrix */
+    int64_t vocabulary;     /* 0: no embedding and no classifier */
+} memo_parallel_model;
+
+typedef struct memo_parallel_cluster {
+    int32_t n_gpus, gpus_per_node;
+    int32_t is_shared_bus; /* PCIe: the n - 1 flows of an all-to-all share one link */
+    int64_t device_bytes;  /* of a GPU, available to the step */
+    double peak_flops_per_s;
+    /* Fractions of the peak that matrix products and attention reach; 0: 0.75, 0.6, 0.55 */
+    double gemm_efficiency, attention_forward_efficiency, attention_backward_efficiency;
+    double link_bytes_per_s;          /* of one GPU inside a node, each way */
+    double nic_bytes_per_s;           /* of one GPU between nodes, each way */
+    double device_memory_bytes_per_s; /* 0: merges of ring blocks cost no time */
+    double collective_s;              /* start of a collective or hop */
+    double block_s;                   /* start of a block of ring attention */
+    double merge_bytes;               /* moved for each element by a block's merge; 0: 30 */
+    int64_t host_bytes;               /* pinned, of a node; 0: no swapping */
+    double host_bytes_per_s;          /* of one GPU, each way; 0: no swapping */
+} memo_parallel_cluster;
+
+typedef enum memo_parallel_activations {
+    MEMO_PARALLEL_KEEP = 0,  /* all activations stay on the device */
+    MEMO_PARALLEL_RECOMPUTE, /* only layer inputs stay; each layer's forward runs again */
+    /* MEMO: alpha of the rows go to the host; the others are recomputed, except for attention. */
+    MEMO_PARALLEL_SWAP,
+    MEMO_PARALLEL_N_ACTIVATIONS
+} memo_parallel_activations;
+
+typedef struct memo_parallel_layout {
+    int32_t data, pipeline, tensor, ring, ulysses; /* their product is the number of GPUs */
+    int32_t zero_stage; /* 0; 1 shards the optimizer, 2 gradients too, 3 parameters too */
+    memo_parallel_activations activations;
+} memo_parallel_layout;
+
+typedef struct memo_parallel_desc {
+    memo_parallel_model model;
+    memo_parallel_cluster cluster;
+    int64_t sequence;       /* tokens of a sequence, S */
+    int64_t global_batch;   /* sequences of a step; 0: 1 */
+    int64_t micro_batch;    /* sequences at a time on each replica; 0: 1 */
+    double element_bytes;   /* of activations and working parameters; 0: 2, bf16 */
+    double gradient_bytes;  /* of a parameter's gradient; 0: 4 */
+    double optimizer_bytes; /* of a parameter; 0: 12, fp32 parameters and two moments */
+    double logit_bytes;     /* of a logit with its gradient; 0: 6 */
+    /* Bytes of the logits of a tile of rows, if the loss is computed in tiles, as memo_loss in
+     * memo_sp.h does; at least one row's are counted.  0: logits of all rows exist at once. */
+    double loss_tile_bytes;
+    /* Of an element of the key and value gradients that ring attention sends; 0: 4 */
+    double kv_gradient_bytes;
+    /* 1: tensor x ulysses must divide the key/value heads, as in the paper.  memo_sp.h needs no
+     * such rule. */
+    int32_t kv_heads_must_divide;
+    /* 1: the ring's pieces are contiguous, not zigzag; its last rank then has full blocks only. */
+    int32_t is_contiguous;
+    /* The most groups of heads, so that the all-to-all of one overlaps the attention of another
+     * (memo_sp_attention_desc.ulysses_groups); 0: as many as help.  The prediction takes the
+     * fastest number that fits and divides the key heads of a rank or, without a ring, the query
+     * heads.  Each group counts as an equal part of all bytes. */
+    int32_t max_ulysses_groups;
+    /* 0: keys and values are gathered instead of going round
+     * (memo_sp_attention_desc.gathers_keys) if that is faster and fits. */
+    int32_t never_gathers_keys;
+    /* 1: memory.attention_bytes is not counted, as in the papers. */
+    int32_t excludes_attention_memory;
+    /* Filters for memo_plan_layouts; 0: all. */
+    uint32_t zero_stages; /* bit z: stage z */
+    uint32_t activations; /* bit a: memo_parallel_activations a */
+    int32_t max_pipeline;
+} memo_parallel_desc;
+
+MEMO_API memo_parallel_desc memo_parallel_desc_default(void);
+
+/* Elements of one layer's matrices, and of the model: q, k, v, output and MLP; embedding,
+ * classifier. */
+MEMO_API double memo_parallel_layer_parameters(const memo_parallel_model* model);
+MEMO_API double memo_parallel_parameters(const memo_parallel_model* model);
+
+/* Rank of a GPU by its place in each group, the innermost first (tip 7):
+ * t + T (u + U (r + R (d + D p))). */
+MEMO_API int64_t memo_parallel_rank(const memo_parallel_layout* layout, int32_t t, int32_t u,
+                                    int32_t r, int32_t d, int32_t p);
+
+/* ZeRO shards over the ulysses x ring x data ranks that hold the same parameters. */
+MEMO_API int64_t memo_parallel_zero_group(const memo_parallel_layout* layout);
+/* 1 if sequence parallelism makes replicas, otherwise 0 (tip 3). */
+MEMO_API int32_t memo_parallel_zero_default(const memo_parallel_layout* layout);
+
+/* Is this layout valid?  It is if
+ *   the degrees multiply to the number of GPUs;
+ *   tensor divides the key/value heads and the MLP's columns;
+ *   every rank has a query head and two pieces of the sequence;
+ *   data and micro-batch divide the batch, and pipeline divides the layers;
+ *   the ZeRO stage has something to shard;
+ *   swapping has host memory, and layers before the last two.
+ * Whether it fits in memory is not checked.  Errors: INFEASIBLE with the reason in words;
+ * INVALID_ARGUMENT naming the field of desc. */
+MEMO_API memo_status memo_parallel_check(const memo_parallel_desc* desc,
+                                         const memo_parallel_layout* layout, memo_error* error);
+
+/* What a rank sends.  Collectives count (n - 1) / n of what they move. */
+typedef enum memo_parallel_kind {
+    /* All-gathers and reduce-scatters, 4 each way: 8 S h a layer, whatever G (tip 4). */
+    MEMO_PARALLEL_TENSOR = 0,
+    /* All-to-alls of q, k, v, the output and their gradients: (4 + 4 / G) S h a layer (tip 4), and
+     * for the backward one fp32 number a row and query head (row dots).  Heads that several ranks
+     * read are sent to each, and their gradients travel in fp32. */
+    MEMO_PARALLEL_ULYSSES,
+    /* Keys and values, R - 1 hops each way, and their gradients, R hops. */
+    MEMO_PARALLEL_RING,
+    /* Reduce-scatter once a step, from stage 2 on for each micro-batch; stage 0 all-reduce. */
+    MEMO_PARALLEL_GRADIENTS,
+    /* All-gather once a step; stage 3 for each micro-batch, forward and backward; stage 0 none. */
+    MEMO_PARALLEL_PARAMETERS,
+    /* Activations between stages and their gradients, of a stage in the middle. */
+    MEMO_PARALLEL_PIPELINE,
+    /* Swapped rows, one way. */
+    MEMO_PARALLEL_HOST,
+    MEMO_PARALLEL_N_KINDS
+} memo_parallel_kind;
+MEMO_API const char* memo_parallel_kind_name(memo_parallel_kind kind); /* "ulysses"; never NULL */
+/* "keep"; never NULL */
+MEMO_API const char* memo_parallel_activations_name(memo_parallel_activations activations);
+
+/* Bytes of the GPU that holds most.  With a pipeline, each stage has 1 / pipeline of the layers and
+ * of the vocabulary, and as many micro-batches as the first stage. */
+typedef struct memo_parallel_memory {
+    double parameters_bytes;  /* 2 P_local, over the group at stage 3 */
+    double gathered_bytes;    /* stage 3: the layer in use and the next */
+    double gradients_bytes;   /* 4 P_local, over the group from stage 2 on */
+    double optimizer_bytes;   /* 12 P_local, over the group from stage 1 on */
+    double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
+    double logits_bytes;
+    /* Buffers of attention over ulysses x ring ranks, shared by all layers: device_bytes of
+     * memo_sp_attention_sizes for the prediction's groups and gathered keys.  0 for one rank. */
+    double attention_bytes;
+    double device_bytes; /* their sum */
+    double host_bytes;   /* of this GPU's rows */
+} memo_parallel_memory;
+
+/* Seconds of a step.  Communication that computation hides is not counted.  ZeRO's collectives are
+ * never hidden. */
+typedef struct memo_parallel_time {
+    double gemm_s, attention_s;
+    double recompute_s;                 /* computed again, with its collectives */
+    double tensor_s, ulysses_s, ring_s; /* ring: exposed hops, starts and merges of blocks */
+    double pipeline_s, host_s, zero_s;  /* host: stalls of swapping */
+    double bubble_s;                    /* (pipeline - 1) micro-batches */
+    double step_s;                      /* their sum */
+} memo_parallel_time;
+
+typedef struct memo_parallel_prediction {
+    memo_parallel_memory memory;
+    memo_parallel_time time;
+    double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
+    int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
+    double alpha;           /* of the rows that are swapped; 0 without swapping */
+    int32_t ulysses_groups; /* 1: the all-to-all is not hidden */
+    int32_t gathers_keys;   /* instead of a ring */
+    double flops; /* of the model in a step: 6 P S, and 6 S^2 h a layer, as the MEMO paper counts */
+    double mfu;   /* flops / (n_gpus * peak * step_s) */
+    int32_t fits; /* on the device and on the host */
+} memo_parallel_prediction;
+
+/* Errors: as memo_parallel_check.  A layout that does not fit is not an error. */
+MEMO_API memo_status memo_parallel_predict(const memo_parallel_desc* desc,
+                                           const memo_parallel_layout* layout,
+                                           memo_parallel_prediction* prediction, memo_error* error);
+
+/* Attention of one layer and micro-batch, on the rank that is busiest. */
+typedef struct memo_parallel_attention {
+    double compute_s, all_to_all_s;
+    double hops_s;   /* of the ring, exposed */
+    double blocks_s; /* starts and merges */
+} memo_parallel_attention;
+/* Errors: as memo_parallel_check. */
+MEMO_API memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
+                                                     const memo_parallel_layout* layout,
+                                                     int32_t is_backward,
+                                                     memo_parallel_attention* attention,
+                                                     memo_error* error);
+
+/* Finds the longest sequence that fits, a multiple of step_tokens; 0 if none fits.  desc->sequence
+ * is ignored.  Errors: as memo_parallel_check; INVALID_ARGUMENT for step_tokens. */
+MEMO_API memo_status memo_parallel_longest(const memo_parallel_desc* desc,
+                                           const memo_parallel_layout* layout, int64_t step_tokens,
+                                           int64_t* sequence, memo_error* error);
+
+typedef struct memo_parallel_entry {
+    memo_parallel_layout layout;
+    memo_parallel_prediction prediction; /* zero if the layout is not legal */
+    char reason[240];                    /* why it is not legal; "" if it is */
+} memo_parallel_entry;
+
+/* First the n_fitting layouts that fit, then the legal ones that do not, both by step time and then
+ * by memory.  Those that are not legal come last. */
+typedef struct memo_parallel_list {
+    int64_t n_fitting, n_legal, n_entries;
+    memo_parallel_entry* entries;
+} memo_parallel_list;
+
+/* Lists every layout whose degrees multiply to n_gpus.  The list may have none that fits.
+ * Errors: INVALID_ARGUMENT naming the field; OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
+                                       memo_error* error);
+MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
+
+/* ---- 2 degrees: costs of a GPT's blocks ---------------------------------------------------------
+ *
+ * memo_degrees_solve (memo_plan.h) plans degrees from a memo_degrees_problem.  Fill one from a
+ * model, from a file or with measured costs. */
+
+/* A GPT of identical layers from constants, bf16; blocks 0, 2, ... are attention.  With t_d = batch
+ * * d * sequence / (2 n_gpus) tokens of a sub-batch in a group of d:
+ *   F            attention 8 t h^2 + 2 t s h, MLP 16 t h^2 floating-point operations,
+ *                / (d * flops_per_s); half the pairs of a causal mask
+ *   R, B         F without its last product (attention 2 t h^2, MLP 8 t h^2), 2 F
+ *   C = CB       2 (d - 1) / d * 2 t h / bandwidth[d] + 2 (d - 1) * latency
+ *   AllGather    (1 - p / q) * 2 t_q h / bandwidth[q] + (q / p - 1) * latency
+ *   gradients    2 (D - 1) / D * 2 P / d / data_bandwidth, D = n_gpus / d, P = 4 h^2 and 8 h^2
+ *   state        16 P / d          saved  2 * 2 t h
+ *   runtime      attention 2 t (4 h + 4 * 3 h / d), MLP 2 t (4 h + 4 * 4 h / d) */
+typedef struct memo_degrees_model {
+    int32_t n_layers, hidden;
+    int64_t sequence, batch; /* tokens of a sequence, sequences of the global batch */
+    int32_t n_gpus;
+    int32_t n_degrees;
+    int32_t degrees[MEMO_DEGREES_MAX];
+    double bandwidth_bytes_per_s[MEMO_DEGREES_MAX]; /* of a collective over degrees[k] ranks */
+    double data_bandwidth_bytes_per_s;              /* of the gradients; 0: they do not count */
+    double latency_s;                               /* of one step of a collective */
+    double flops_per_s;                             /* reached by a block */
+    int64_t memory_bytes;
+    int32_t boundary_degree;
+} memo_degrees_model;
+MEMO_API memo_degrees_model memo_degrees_model_default(void);
+/* Errors: INVALID_ARGUMENT naming the field, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
+                                                     memo_degrees_problem** problem,
+                                                     memo_error* error);
+
+/* A profile as text, measured or not; whole nanoseconds and bytes:
+ *
+ *   memo degrees-profile 1
+ *   blocks N                            the first and last line are optional, as for traces
+ *   degrees 2 4 8
+ *   memory BYTES                        these three lines are optional
+ *   boundary DEGREE
+ *   gradients 1
+ *   gather FROM TO NS                   each pair, FROM < TO
+ *   block I DEGREE F C X CB GRADIENTS STATE SAVED RUNTIME     each block from 0, each degree
+ *   end LINES CHECKSUM
+ *
+ * Errors: IO; FORMAT, VERSION with error->line. */
+MEMO_API memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
+                                               memo_error* error);
+MEMO_API memo_status memo_degrees_problem_write(const memo_degrees_problem* problem,
+                                                const char* path, memo_error* error);
+
+/* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with
+ * a checksum; the first and last line are optional.  Free *block_degrees with memo_degrees_free.
+ * Errors: as memo_degrees_problem_read. */
+MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks,
+                                        const char* path, memo_error* error);
+MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
+                                       memo_error* error);
+MEMO_API void memo_degrees_free(int32_t* block_degrees);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_LAYOUT_H */
+
+/* ==== implementation ======================================================================== */
+
+/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
+ * rooms above it.
+ *
+ *     >>layout rules           which layouts are legal, or why not
+ *     >>layout costs           bytes and seconds of one layout
+ *     >>layout links           NVLink or NIC for a group of ranks
+ *     >>layout attention       time of attention over ring and Ulysses ranks
+ *     >>layout attention memory  buffers of attention over ranks
+ *     >>layout memory          parameters, gradients, optimizer, logits
+ *     >>layout swapping        the alpha that fits
+ *     >>layout step            memory, time and sent bytes of a step
+ *     >>layout list            all layouts in order
+ *     >>degree costs           one cost of a problem
+ *     >>degree model           costs of a GPT from constants
+ *     >>degree text            files of costs and of degrees */
+#if defined(MEMO_LAYOUT_IMPLEMENTATION) && !defined(MEMO_LAYOUT_IMPLEMENTATION_DONE)
+#define MEMO_LAYOUT_IMPLEMENTATION_DONE
+
+#if !defined(MEMO_PLAN_IMPLEMENTATION_DONE) || !defined(MEMO_SP_IMPLEMENTATION_DONE)
+#error "memo_layout.h: define MEMO_, MEMO_PLAN_ and MEMO_SP_IMPLEMENTATION too"
+#endif
+
+/* ---- >>layout rules -----------------------------------------------------------------------------
+ * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
+
+/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
+MEMOI void memoi_parallel_number_name(char* buffer, double value) {
+    char* exponent;
+    snprintf(buffer, 32, "%.15g", value);
+    exponent = strchr(buffer, 'e');
+    if (!exponent) return;
+    exponent++;
+    if (*exponent == '-') exponent++;
+    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
+}
+
+MEMOB_ZERO_DEFAULT(memo_parallel_desc)
+
+const char* memo_parallel_kind_name(memo_parallel_kind kind) {
+    switch (kind) {
+    case MEMO_PARALLEL_TENSOR: return "tensor";
+    case MEMO_PARALLEL_ULYSSES: return "ulysses";
+    case MEMO_PARALLEL_RING: return "ring";
+    case MEMO_PARALLEL_GRADIENTS: return "gradients";
+    case MEMO_PARALLEL_PARAMETERS: return "parameters";
+    case MEMO_PARALLEL_PIPELINE: return "pipeline";
+    case MEMO_PARALLEL_HOST: return "host";
+    case MEMO_PARALLEL_N_KINDS: break;
+    }
+    return "unknown";
+}
+
+const char* memo_parallel_activations_name(memo_parallel_activations activations) {
+    switch (activations) {
+    case MEMO_PARALLEL_KEEP: return "keep";
+    case MEMO_PARALLEL_RECOMPUTE: return "recompute";
+    case MEMO_PARALLEL_SWAP: return "swap";
+    case MEMO_PARALLEL_N_ACTIVATIONS: break;
+    }
+    return "unknown";
+}
+
+MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
+    return model->head_size > 0 ? model->head_size : (double)model->hidden / model->n_q_heads;
+}
+
+MEMOI double memoi_parallel_v_head_size(const memo_parallel_model* model) {
+    return model->v_head_size > 0 ? model->v_head_size : memoi_parallel_head_size(model);
+}
+
+/* Columns of the MLP's matrices. */
+MEMOI double memoi_parallel_ffn_columns(const memo_parallel_model* model) {
+    return (model->n_ffn_matrices == 2 ? 2.0 : 3.0) * model->ffn;
+}
+
+double memo_parallel_layer_parameters(const memo_parallel_model* model) {
+    double both = memoi_parallel_head_size(model) + memoi_parallel_v_head_size(model);
+    return model->hidden * both * model->n_q_heads + model->hidden * both * model->n_kv_heads +
+           model->hidden * memoi_parallel_ffn_columns(model);
+}
+
+double memo_parallel_parameters(const memo_parallel_model* model) {
+    double vocabulary = (double)model->vocabulary * model->hidden;
+    return model->n_layers * memo_parallel_layer_parameters(model) +
+           (model->is_tied ? vocabulary : 2 * vocabulary);
+}
+
+int64_t memo_parallel_rank(const memo_parallel_layout* l, int32_t t, int32_t u, int32_t r,
+                           int32_t d, int32_t p) {
+    int64_t outer = r + l->ring * (d + (int64_t)l->data * p);
+    return t + l->tensor * (u + l->ulysses * outer);
+}
+
+int64_t memo_parallel_zero_group(const memo_parallel_layout* l) {
+    return (int64_t)l->ulysses * l->ring * l->data;
+}
+
+int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
+    return (int64_t)l->ulysses * l->ring > 1;
+}
+
+#define MEMOI_PARALLEL_GPUS     (1 << 20)
+#define MEMOI_PARALLEL_SEQUENCE ((int64_t)1 << 40)
+
+typedef struct memoi_parallel_field {
+    const char* name;
+    double value, low, high;
+} memoi_parallel_field;
+
+MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo_error* error) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memoi_parallel_field fields[] = {
+        {"model.n_layers", (double)m->n_layers, 1, 1e6},
+        {"model.hidden", (double)m->hidden, 1, 1e8},
+        {"model.ffn", (double)m->ffn, 0, 1e9},
+        {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
+        {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
+        {"model.head_size", (double)m->head_size, 0, 1e6},
+        {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
+        {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
+        {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
+        {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
+        {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
+        {"cluster.peak_flops_per_s", c->peak_flops_per_s, 1, 1e24},
+        {"cluster.gemm_efficiency", c->gemm_efficiency, 0, 1},
+        {"cluster.attention_forward_efficiency", c->attention_forward_efficiency, 0, 1},
+        {"cluster.attention_backward_efficiency", c->attention_backward_efficiency, 0, 1},
+        {"cluster.link_bytes_per_s", c->link_bytes_per_s, 1, 1e18},
+        {"cluster.nic_bytes_per_s", c->nic_bytes_per_s, c->n_gpus > c->gpus_per_node ? 1.0 : 0.0,
+         1e18},
+        {"cluster.device_memory_bytes_per_s", c->device_memory_bytes_per_s, 0, 1e18},
+        {"cluster.collective_s", c->collective_s, 0, 1e6},
+        {"cluster.block_s", c->block_s, 0, 1e6},
+        {"cluster.merge_bytes", c->merge_bytes, 0, 1e6},
+        {"cluster.host_bytes", (double)c->host_bytes, 0, 1e18},
+        {"cluster.host_bytes_per_s", c->host_bytes_per_s, 0, 1e18},
+        {"sequence", (double)desc->sequence, 1, (double)MEMOI_PARALLEL_SEQUENCE},
+        {"global_batch", (double)desc->global_batch, 0, 1e12},
+        {"micro_batch", (double)desc->micro_batch, 0, 1e12},
+        {"element_bytes", desc->element_bytes, 0, 1e3},
+        {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
+        {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
+        {"logit_bytes", desc->logit_bytes, 0, 1e3},
+        {"loss_tile_bytes", desc->loss_tile_bytes, 0, 1e18},
+        {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+        {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
+        {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
+    size_t i;
+
+    /* Each field has a least and a largest value, so that no product or quotient overflows. */
+    for (i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const memoi_parallel_field* f = &fields[i];
+        char value[32], low[32], high[32];
+        if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
+            continue;
+        memoi_parallel_number_name(value, f->value);
+        memoi_parallel_number_name(low,
+                                   f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
+        memoi_parallel_number_name(high, f->high);
+        return MEMOB_INVALID(error, "%s: out of range (%s); %s to %s%s are valid", f->name, value,
+                             low, high, f->low > 0 ? "" : " or 0");
+    }
+
+    /* The cost formulas assume whole groups of query heads and whole head sizes. */
+    if (m->n_q_heads % m->n_kv_heads)
+        return MEMOB_INVALID(
+            error, "model.n_kv_heads: %d does not divide the %d query heads; use a divisor",
+            (int)m->n_kv_heads, (int)m->n_q_heads);
+    if (!m->head_size && m->hidden % m->n_q_heads)
+        return MEMOB_INVALID(
+            error,
+            "model.head_size: not set, and %d query heads do not divide hidden %d; set head_size",
+            (int)m->n_q_heads, (int)m->hidden);
+    if (m->n_ffn_matrices != 0 && m->n_ffn_matrices != 2 && m->n_ffn_matrices != 3)
+        return MEMOB_INVALID(error,
+                             "model.n_ffn_matrices: invalid (%d); 2, 3 and 0 (default 3) are valid",
+                             (int)m->n_ffn_matrices);
+    return MEMO_STATUS_OK;
+}
+
+/* The desc with its defaults filled in. */
+MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) {
+    memo_parallel_desc desc = *given;
+    memo_parallel_cluster* c = &desc.cluster;
+    if (desc.model.head_size == 0)
+        desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
+    if (desc.model.v_head_size == 0) desc.model.v_head_size = desc.model.head_size;
+    if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
+    if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
+    if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
+    if (!(c->merge_bytes > 0)) c->merge_bytes = 30;
+    if (desc.global_batch == 0) desc.global_batch = 1;
+    if (desc.micro_batch == 0) desc.micro_batch = 1;
+    if (!(desc.element_bytes > 0)) desc.element_bytes = 2;
+    if (!(desc.gradient_bytes > 0)) desc.gradient_bytes = 4;
+    if (!(desc.optimizer_bytes > 0)) desc.optimizer_bytes = 12;
+    if (!(desc.logit_bytes > 0)) desc.logit_bytes = 6;
+    if (!(desc.kv_gradient_bytes > 0)) desc.kv_gradient_bytes = 4;
+    return desc;
+}
+
+/* Returns the first reason why the layout is illegal.  desc is checked and settled. */
+MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l, memo_error* error) {
+    static const char* const names[] = {"data", "pipeline", "tensor", "ulysses", "ring"};
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memo_status no = MEMO_STATUS_INFEASIBLE;
+    double product = 1, pieces;
+    int32_t degrees[5];
+    int i;
+
+    /* The degrees must use every GPU once.  The product is a double because five degrees of 32 bits
+     * overflow an integer. */
+    degrees[0] = l->data;
+    degrees[1] = l->pipeline;
+    degrees[2] = l->tensor;
+    degrees[3] = l->ulysses;
+    degrees[4] = l->ring;
+    for (i = 0; i < 5; i++) {
+        if (degrees[i] < 1)
+            return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
+                                  (int)degrees[i]);
+        product *= degrees[i];
+    }
+    if (product < c->n_gpus || product > c->n_gpus)
+        return memo_error_set(error, no,
+                              "data %d x pipeline %d x tensor %d x ulysses %d x ring %d is %.0f; "
+                              "the product must be the number of GPUs, %d",
+                              (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses,
+                              (int)l->ring, product, (int)c->n_gpus);
+
+    /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
+    if (l->tensor > m->n_kv_heads)
+        return memo_error_set(error, no,
+                              "tensor: %d is above the %d key/value heads, which it splits; use "
+                              "ulysses and ring for the rest",
+                              (int)l->tensor, (int)m->n_kv_heads);
+    if (m->n_kv_heads % l->tensor)
+        return memo_error_set(error, no,
+                              "tensor: %d does not divide the %d key/value heads; use a divisor",
+                              (int)l->tensor, (int)m->n_kv_heads);
+    if (m->ffn % l->tensor)
+        return memo_error_set(error, no,
+                              "tensor: %d does not divide the %d columns of the MLP; use a divisor",
+                              (int)l->tensor, (int)m->ffn);
+
+    /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
+     * key/value head unless the desc forbids it. */
+    if (l->ulysses > m->n_q_heads / l->tensor)
+        return memo_error_set(error, no,
+                              "ulysses: %d is above the %d query heads of a tensor rank, so %d "
+                              "ranks have none; use ring for the rest",
+                              (int)l->ulysses, (int)(m->n_q_heads / l->tensor),
+                              (int)(l->ulysses - m->n_q_heads / l->tensor));
+    if (desc->kv_heads_must_divide && (m->n_kv_heads / l->tensor) % l->ulysses)
+        return memo_error_set(error, no,
+                              "tensor x ulysses: %d does not divide the %d key/value heads, and "
+                              "kv_heads_must_divide forbids %s; use a divisor",
+                              (int)(l->tensor * l->ulysses), (int)m->n_kv_heads,
+                              l->ulysses > m->n_kv_heads / l->tensor ? "heads on several ranks"
+                                                                     : "uneven heads");
+
+    /* Zigzag gives every rank two pieces of the sequence.  A shorter sequence would leave ranks
+     * without tokens. */
+    pieces = 2.0 * l->tensor * l->ulysses * l->ring;
+    if ((double)desc->sequence < pieces)
+        return memo_error_set(error, no,
+                              "sequence: too short (%lld tokens) for 2 x tensor x ulysses x ring = "
+                              "%.0f pieces; use smaller degrees or as many tokens",
+                              (long long)desc->sequence, pieces);
+
+    /* The prediction times one replica, one micro-batch and one stage, so all of them must be
+     * equal. */
+    if (desc->global_batch % l->data)
+        return memo_error_set(error, no,
+                              "data: %d does not divide the batch of %lld; use a divisor",
+                              (int)l->data, (long long)desc->global_batch);
+    if (desc->global_batch / l->data % desc->micro_batch)
+        return memo_error_set(
+            error, no,
+            "micro_batch: %lld does not divide the %lld sequences of a replica; use a divisor",
+            (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
+    if (m->n_layers % l->pipeline)
+        return memo_error_set(error, no,
+                              "pipeline: %d does not divide the %d layers; use a divisor",
+                              (int)l->pipeline, (int)m->n_layers);
+
+    /* A ZeRO stage above 0 needs several ranks to shard over. */
+    if (l->zero_stage < 0 || l->zero_stage > 3)
+        return memo_error_set(error, no, "zero_stage: out of range (%d); 0 to 3 are valid",
+                              (int)l->zero_stage);
+    if (l->zero_stage > 0 && memo_parallel_zero_group(l) == 1)
+        return memo_error_set(
+            error, no,
+            "zero_stage: %d has nothing to shard, because data x ulysses x ring is 1; use 0",
+            (int)l->zero_stage);
+
+    /* Swapping needs a layer besides the last two, which stay on the device. */
+    if (l->activations == MEMO_PARALLEL_SWAP) {
+        if (!(c->host_bytes > 0) || !(c->host_bytes_per_s > 0))
+            return memo_error_set(
+                error, no,
+                "activations: swap needs host memory; set cluster.host_bytes and host_bytes_per_s");
+        if (m->n_layers / l->pipeline <= 2)
+            return memo_error_set(error, no,
+                                  "activations: swap needs 3 layers a pipeline stage (%d), because "
+                                  "the last two stay; use a smaller pipeline",
+                                  (int)(m->n_layers / l->pipeline));
+    } else if (l->activations != MEMO_PARALLEL_KEEP && l->activations != MEMO_PARALLEL_RECOMPUTE) {
+        return memo_error_set(
+            error, no,
+            "activations: not a memo_parallel_activations (%d); keep, recompute and swap are valid",
+            (int)l->activations);
+    }
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_parallel_layout* layout,
+                                memo_error* error) {
+    memo_status status = memoi_parallel_check_desc(desc, error);
+    memo_parallel_desc settled;
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    return memoi_parallel_refuse(&settled, layout, error);
+}
+
+/* ---- >>layout costs -----------------------------------------------------------------------------
+ * Knows: one legal layout.  Knows nothing of the others. */
+
+/* One rank's share; bytes of one layer and micro-batch. */
+typedef struct memoi_parallel_share {
+    double rows;           /* tokens of a micro-batch over tensor x ulysses x ring */
+    double attention_rows; /* over the ring: those whose attention a rank computes, for its heads */
+    double n_layers;       /* of a stage */
+    double n_micro, n_held; /* micro-batches of a step; of them in a stage at once */
+    double group;           /* ZeRO's */
+    double parameters;      /* P_local */
+    int32_t n_q, n_kv;      /* heads of the ulysses rank that has most */
+    double tensor_bytes;    /* sent for one all-gather or reduce-scatter */
+    double to_heads_bytes, forward_bytes, backward_bytes; /* sent by ulysses; to_heads: q, k, v */
+    double d_out_bytes;                                   /* of backward, before attention */
+    double kv_bytes, d_kv_bytes;                          /* a hop of the ring */
+    /* Saved, of a row of `rows`.  attention: the output of attention. */
+    double input_elements, attention_elements, layer_elements;
+} memoi_parallel_share;
+
+/* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
+MEMOI void memoi_parallel_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses, int32_t u,
+                                int32_t* n_q, int32_t* n_kv) {
+    int32_t group = n_q_heads / n_kv_heads;
+    int32_t begin = (int32_t)((int64_t)u * n_q_heads / ulysses);
+    int32_t end = (int32_t)(((int64_t)u + 1) * n_q_heads / ulysses);
+    *n_q = end - begin;
+    *n_kv = (end - 1) / group - begin / group + 1;
+}
+
+MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memoi_parallel_share* share) {
+    int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
+    int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
+    /* A head of the rows that this rank has before the all-to-all, of q or k, and of v or out. */
+    double row_bytes = desc->element_bytes * share->attention_rows / l->ulysses;
+    double head_bytes = row_bytes * desc->model.head_size;
+    double v_bytes = row_bytes * desc->model.v_head_size;
+    double d_out_bytes = v_bytes + 4 * share->attention_rows / l->ulysses; /* with a row dot */
+    double n_kv_all = 0, d_kv_scale = 1;
+    int32_t u, n_q, n_kv;
+
+    /* Uneven heads: the rank with most heads sets memory and compute time. */
+    for (u = 0; u < l->ulysses; u++) {
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        n_kv_all += n_kv;
+        if (n_q > share->n_q) share->n_q = n_q;
+        if (n_kv > share->n_kv) share->n_kv = n_kv;
+    }
+
+    /* Several ranks add their gradients of a shared key/value head, so these travel in fp32. */
+    if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
+
+    /* The rank that sends most sets the time of an all-to-all. */
+    for (u = 0; u < l->ulysses; u++) {
+        double to_heads, others, own; /* heads that others need, and own heads of their rows */
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        others = n_q_heads - n_q;
+        own = (double)n_q * (l->ulysses - 1);
+        share->backward_bytes =
+            fmax(share->backward_bytes,
+                 d_out_bytes * others + head_bytes * own +
+                     (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
+        to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
+        share->forward_bytes = fmax(share->forward_bytes, to_heads + v_bytes * own);
+        share->to_heads_bytes = fmax(share->to_heads_bytes, to_heads);
+        share->d_out_bytes = fmax(share->d_out_bytes, d_out_bytes * others);
+    }
+}
+
+MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* desc,
+                                                   const memo_parallel_layout* l) {
+    const memo_parallel_model* m = &desc->model;
+    double tokens = (double)desc->sequence * (double)desc->micro_batch;
+    double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
+    memoi_parallel_share share;
+    memset(&share, 0, sizeof share);
+
+    /* The rank's part of the tokens, layers, micro-batches and parameters. */
+    share.rows = tokens / (l->tensor * sequence_degree);
+    share.attention_rows = tokens / l->ring;
+    share.n_layers = (double)m->n_layers / l->pipeline;
+    share.n_micro = (double)(desc->global_batch / (l->data * desc->micro_batch));
+    share.n_held = share.n_micro < l->pipeline ? share.n_micro : l->pipeline;
+    share.group = (double)memo_parallel_zero_group(l);
+    share.parameters = memo_parallel_parameters(m) / ((double)l->tensor * l->pipeline);
+
+    /* Bytes sent by tensor parallelism, Ulysses and the ring. */
+    share.tensor_bytes =
+        desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
+    memoi_parallel_share_ulysses(desc, l, &share);
+    share.kv_bytes = desc->element_bytes * share.attention_rows * share.n_kv * both;
+    share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
+
+    /* Saved elements of a row.  Input, two norms and residual have 4 * hidden.  Query and attention
+     * output, key and value depend on the rank's heads.  The MLP has 3 * ffn with a gate, otherwise
+     * 2 * ffn. */
+    share.input_elements = m->hidden;
+    share.attention_elements = (double)m->v_head_size * share.n_q * l->ulysses * l->tensor;
+    share.layer_elements = 4.0 * m->hidden + both * share.n_q * l->ulysses * l->tensor +
+                           both * share.n_kv * l->ulysses * l->tensor +
+                           memoi_parallel_ffn_columns(m);
+    return share;
+}
+
+/* --- >>layout links ---
+ * Knows: which link a group of ranks uses.  Knows nothing of what is sent. */
+
+/* Groups are blocks of `extent` ranks in the order of memo_parallel_rank. */
+MEMOI int memoi_parallel_leaves(const memo_parallel_cluster* c, double extent) {
+    int32_t here = (int32_t)fmax(1, extent);
+    return c->n_gpus > c->gpus_per_node && (here > c->gpus_per_node || c->gpus_per_node % here);
+}
+
+MEMOI double memoi_parallel_link(const memo_parallel_cluster* c, double extent) {
+    return memoi_parallel_leaves(c, extent) ? c->nic_bytes_per_s : c->link_bytes_per_s;
+}
+
+/* A collective over a group with members `stride` ranks apart.  If the group has all GPUs of a
+ * node, each uses its own NIC; otherwise the group uses one NIC (fitted to the paper's Table 6). */
+MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n, double stride) {
+    if (!memoi_parallel_leaves(c, n * stride)) return c->link_bytes_per_s;
+    if (stride > 1) return c->nic_bytes_per_s;
+    return c->link_bytes_per_s < c->gpus_per_node * c->nic_bytes_per_s
+               ? c->link_bytes_per_s
+               : c->gpus_per_node * c->nic_bytes_per_s;
+}
+
+/* --- >>layout attention ---
+ * Knows: one layer's attention over ring and Ulysses ranks.  Knows nothing of memory. */
+
+/* The time that exchanges take beside the attention of n groups.  While group g is computed, group
+ * g + 1 arrives and group g - 1 leaves, on one stream that takes turns. */
+MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double compute_s,
+                                    double leave_s) {
+    double arrived_s = arrive_s, exchange_s = arrive_s, computed_s = 0;
+    int32_t g;
+    for (g = 0; g < n_groups; g++) {
+        computed_s = fmax(computed_s, arrived_s) + compute_s;
+        if (g + 1 < n_groups) arrived_s = exchange_s = exchange_s + arrive_s;
+        exchange_s = fmax(exchange_s, computed_s) + leave_s;
+    }
+    return exchange_s - n_groups * compute_s;
+}
+
+/* How attention is computed over the ranks. */
+typedef struct memoi_parallel_way {
+    int32_t n_groups, gathers_keys;
+} memoi_parallel_way;
+
+MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
+                                                    const memo_parallel_layout* l,
+                                                    const memoi_parallel_share* share,
+                                                    memoi_parallel_way way, int is_backward) {
+    const int32_t n_groups = way.n_groups;
+    const memo_parallel_cluster* c = &desc->cluster;
+    double head = desc->model.head_size, v_head = desc->model.v_head_size;
+    double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
+                                                      : c->attention_forward_efficiency);
+    /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
+    double n_q = (double)share->n_q / n_groups;
+    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
+                  share->attention_rows * n_q / flops / l->ring;
+    double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
+    double hop_bytes = share->kv_bytes + (is_backward ? share->d_kv_bytes : 0);
+    double hop = hop_bytes / n_groups / link + c->collective_s;
+    memo_parallel_attention a;
+    memset(&a, 0, sizeof a);
+
+    /* A balanced step and each rank's own step cost half a block of scores.  With contiguous pieces
+     * the last rank computes whole blocks after its own.  The next K and V travel meanwhile. */
+    a.compute_s = step;
+    if (l->ring > 1) {
+        double later = desc->is_contiguous ? 2 * step : step;
+        double elements = share->attention_rows * n_q * v_head;
+        double moved = l->ring * c->merge_bytes * elements;
+        a.compute_s += (l->ring - 1) * later;
+        if (way.gathers_keys) {
+            /* K and V, and dK and dV, of all ranks.  Each is copied once: read and written. */
+            a.hops_s = (l->ring - 1) * hop_bytes / n_groups / link +
+                       (is_backward ? 4 : 2) * c->collective_s;
+            moved = 2 * l->ring * hop_bytes / n_groups;
+        } else {
+            a.hops_s = fmax(0, hop - step) + (l->ring - 2) * fmax(0, hop - later);
+
+            /* dK and dV need one more hop, back to their owner. */
+            if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
+            a.blocks_s = l->ring * c->block_s;
+        }
+        if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
+    }
+
+    /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
+    if (l->ulysses > 1) {
+        double all_bytes = is_backward ? share->backward_bytes : share->forward_bytes;
+        double first_bytes = is_backward ? share->d_out_bytes : share->to_heads_bytes;
+        int n_first = is_backward ? 1 : 3;
+        if (n_groups > 1 && (l->ring == 1 || way.gathers_keys))
+            a.blocks_s += c->block_s; /* a start for each group */
+        link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
+        if (c->is_shared_bus) link /= l->ulysses - 1;
+        a.all_to_all_s = memoi_parallel_exposed(
+            n_groups, first_bytes / n_groups / link + n_first * c->collective_s,
+            a.compute_s + a.hops_s + a.blocks_s,
+            (all_bytes - first_bytes) / n_groups / link + (4 - n_first) * c->collective_s);
+    }
+    a.compute_s *= n_groups;
+    a.hops_s *= n_groups;
+    a.blocks_s *= n_groups;
+    return a;
+}
+
+/* --- >>layout attention memory --- */
+
+/* Heads of group g of ulysses rank u, as memo_sp.h cuts: whole key heads; without a ring, and with
+ * more groups than key heads, a share of a key head's query heads. */
+MEMOI void memoi_parallel_group_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
+                                      int32_t u, memoi_parallel_way way, int32_t g, int has_ring,
+                                      int32_t* n_q, int32_t* n_kv) {
+    const int32_t ratio = n_q_heads / n_kv_heads, n = way.n_groups;
+    const int32_t first_q = (int32_t)((int64_t)u * n_q_heads / ulysses), first_kv = first_q / ratio;
+    int32_t all_q, all_kv, begin, end, q_begin, q_end, first, n_sharing;
+    int is_shared;
+    memoi_parallel_heads(n_q_heads, n_kv_heads, ulysses, u, &all_q, &all_kv);
+    is_shared = !has_ring && n > all_kv;
+    begin = (int32_t)((int64_t)g * all_kv / n);
+    end = is_shared ? begin + 1 : (int32_t)(((int64_t)g + 1) * all_kv / n);
+    q_begin = begin ? (first_kv + begin) * ratio : first_q;
+    q_end = end < all_kv ? (first_kv + end) * ratio : first_q + all_q;
+    *n_kv = end - begin;
+    *n_q = *n_kv ? q_end - q_begin : 0;
+    if (!is_shared) return;
+
+    /* The groups [first, first + n_sharing) have this key head. */
+    first = (int32_t)(((int64_t)begin * n + all_kv - 1) / all_kv);
+    n_sharing = (int32_t)(((int64_t)end * n + all_kv - 1) / all_kv) - first;
+    begin = (int32_t)(((int64_t)(g - first) * *n_q + n_sharing - 1) / n_sharing);
+    end = (int32_t)(((int64_t)(g - first + 1) * *n_q + n_sharing - 1) / n_sharing);
+    *n_q = end - begin;
+    if (!*n_q) *n_kv = 0;
+}
+
+/* Heads of the largest group: of a rank; of all ranks, which read some key heads several times. */
+typedef struct memoi_parallel_cut {
+    double n_q, n_kv, q_needed, kv_needed;
+    int is_replicated;
+} memoi_parallel_cut;
+
+/* Buffers of one pass, as memo_sp.h lays them out without sends_again, but for alignment. */
+MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
+                                         const memo_parallel_layout* l, memoi_parallel_way way,
+                                         const memoi_parallel_cut* cut, int is_backward) {
+    const int has_ulysses = l->ulysses > 1, is_grouped = way.n_groups > 1;
+    const int has_ring = l->ring > 1 && !way.gathers_keys;
+    const double d = desc->model.head_size, v_d = desc->model.v_head_size;
+    const double size = fmax(d, v_d), e = desc->element_bytes;
+    const int is_direct = !has_ulysses && e >= 4; /* computed in the trainer's tensors */
+    const double carried = l->ring > 1 ? desc->kv_gradient_bytes : 4;
+    const double n = (double)desc->sequence * (double)desc->micro_batch / l->ring; /* by heads */
+    const double n_local = n / l->ulysses;
+    const double q = n * cut->n_q, k = n * cut->n_kv * d, v = n * cut->n_kv * v_d;
+    const double sent = is_backward && cut->is_replicated ? 4 : e; /* of a key head's element */
+    double bytes = 0;
+
+    /* Keys and values of other ring ranks. */
+    if (has_ring) bytes += 2 * (k + v) * e;
+    if (way.gathers_keys)
+        bytes += l->ring * ((k + v) * (is_backward ? e + 4 : e) +
+                            fmax(k, v) * (is_backward ? fmax(e, carried) : e));
+
+    /* What Ulysses packs, and results as they are sent. */
+    if (has_ulysses) {
+        bytes += n_local * fmax(cut->kv_needed * size * sent, cut->q_needed * fmax(size * e, 4));
+        if (is_backward || e < 4 || is_grouped)
+            bytes += (is_grouped ? q * size : fmax(q * size, fmax(k, v))) * e;
+        if (is_backward && is_grouped) bytes += 2 * q * size * e + (k + v) * sent;
+    }
+
+    /* Output or dQ in fp32; results of a step; dK and dV, of which replicas are summed. */
+    if (!is_direct) bytes += q * (is_backward ? d : v_d) * 4;
+    if (!is_backward) return bytes + (has_ring ? q * (v_d + 1) * 4 : 0);
+    bytes += (is_grouped ? 2 : 1) * q * 4; /* row dots */
+    bytes += (has_ring ? 2 : is_direct ? 0 : 1) * (k + v) * carried + (has_ring ? (k + v) * 4 : 0);
+    if (has_ulysses) {
+        bytes += n_local * (desc->model.n_q_heads / l->tensor) * 4;
+        if (cut->is_replicated)
+            bytes +=
+                (is_grouped ? 2 : 1) * n_local * (desc->model.n_kv_heads / l->tensor) * size * 4;
+    }
+    return bytes;
+}
+
+/* Of the rank that needs most. */
+MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                    memoi_parallel_way way) {
+    const int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
+    const int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
+    double most = 0, q_sum, kv_sum;
+    memoi_parallel_cut cut;
+    int32_t u, g, n_q, n_kv, is_backward;
+    memset(&cut, 0, sizeof cut);
+    if (desc->excludes_attention_memory || (l->ulysses == 1 && l->ring == 1)) return 0;
+
+    /* The same on all ranks. */
+    for (g = 0; g < way.n_groups; g++) {
+        for (u = 0, q_sum = kv_sum = 0; u < l->ulysses; u++) {
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
+                                       &n_q, &n_kv);
+            q_sum += n_q;
+            kv_sum += n_kv;
+        }
+        cut.q_needed = fmax(cut.q_needed, q_sum);
+        cut.kv_needed = fmax(cut.kv_needed, kv_sum);
+    }
+    for (u = 0, kv_sum = 0; u < l->ulysses; u++) {
+        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
+        kv_sum += n_kv;
+    }
+    cut.is_replicated = kv_sum > n_kv_heads;
+
+    /* Of each rank. */
+    for (u = 0; u < l->ulysses; u++) {
+        cut.n_q = cut.n_kv = 0;
+        for (g = 0; g < way.n_groups; g++) {
+            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
+                                       &n_q, &n_kv);
+            cut.n_q = fmax(cut.n_q, n_q);
+            cut.n_kv = fmax(cut.n_kv, n_kv);
+        }
+        for (is_backward = 0; is_backward < 2; is_backward++)
+            most = fmax(most, memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
+    }
+    return most;
+}
+
+/* --- >>layout memory ---
+ * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
+
+MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
+                                                 const memo_parallel_layout* l,
+                                                 const memoi_parallel_share* share) {
+    memo_parallel_memory memory;
+    memset(&memory, 0, sizeof memory);
+
+    /* ZeRO stages 1, 2 and 3 shard the optimizer, then the gradients, then the parameters. */
+    memory.parameters_bytes =
+        desc->element_bytes * share->parameters / (l->zero_stage >= 3 ? share->group : 1);
+    memory.gradients_bytes =
+        desc->gradient_bytes * share->parameters / (l->zero_stage >= 2 ? share->group : 1);
+    memory.optimizer_bytes =
+        desc->optimizer_bytes * share->parameters / (l->zero_stage >= 1 ? share->group : 1);
+
+    /* Sharded parameters need two gathered layers: the current one and the next. */
+    if (l->zero_stage >= 3)
+        memory.gathered_bytes =
+            2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
+    memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
+    if (desc->loss_tile_bytes > 0) {
+        double row_bytes = desc->element_bytes * (double)desc->model.vocabulary / l->tensor;
+        double tile_bytes = fmax(row_bytes, desc->loss_tile_bytes);
+        if (tile_bytes < memory.logits_bytes) memory.logits_bytes = tile_bytes;
+    }
+    memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
+                          memory.optimizer_bytes + memory.logits_bytes;
+    return memory;
+}
+
+/* --- >>layout swapping ---
+ * Knows: bytes and bandwidth of swapped rows.  Knows nothing of other layers' work. */
+
+/* More than the bytes by at most one, so that rounding never exceeds a budget. */
+MEMOI double memoi_parallel_above(double bytes) { return floor(bytes) + 1; }
+
+/* The largest alpha in [0, 1] with whole + alpha * others <= bound; 0 if there is none. */
+MEMOI double memoi_parallel_alpha_within(double whole, double others, double bound) {
+    double room = bound - whole;
+    return room < 0 ? 0 : others <= room ? 1 : room / others;
+}
+
+/* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's
+ * memory: the largest alpha whose copies hide behind a layer's forward and fit both memories. */
+MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
+                                  double device_base, double whole, double others,
+                                  double host_bytes, double layer_forward_s) {
+    const double link = desc->cluster.host_bytes_per_s;
+
+    /* A stage holds several micro-batches, and each keeps its last two layers. */
+    const double n_swapped = (double)share->n_held * (double)(share->n_layers - 2);
+    const double n_rows = ceil(share->rows < 1e15 ? share->rows : 1e15);
+    double alpha, by_memory, rows;
+    whole = memoi_parallel_above(whole);
+    others = memoi_parallel_above(others);
+    by_memory = memoi_parallel_alpha_within(memoi_parallel_above(device_base), others,
+                                            (double)desc->cluster.device_bytes);
+    if (n_swapped > 0 && host_bytes > 0)
+        by_memory = fmin(by_memory, memoi_parallel_alpha_within(
+                                        n_swapped * whole, n_swapped * others, floor(host_bytes)));
+    alpha = by_memory;
+    if (link > 0)
+        alpha = fmin(alpha, memoi_parallel_alpha_within(whole, others, link * layer_forward_s));
+
+    /* Whole rows.  The 1e-6 corrects rounding: 2 rows may come out as 1.999. */
+    rows = floor(alpha * n_rows + 1e-6);
+    if (rows > by_memory * n_rows) rows -= 1;
+    return rows > 0 ? rows / n_rows : 0;
+}
+
+/* --- >>layout step ---
+ * Knows: all of the above, for a whole step.  Knows nothing of other layouts. */
+
+/* What the backward of a micro-batch recomputes. */
+typedef struct memoi_parallel_again {
+    double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
+    double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
+} memoi_parallel_again;
+
+MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                      memoi_parallel_way way,
+                                      memo_parallel_prediction* prediction) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
+    const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
+    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, way, 0);
+    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, way, 1);
+    const double layer_weights = memo_parallel_layer_parameters(m);
+    const double vocabulary = (double)m->vocabulary * m->hidden;
+    const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
+    const double layer_gemm_s = 2 * layer_weights * share.rows / gemm_flops; /* forward */
+    const double forward_attention_s = forward.compute_s + forward.hops_s + forward.blocks_s;
+    const double host_share =
+        (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
+    const double row_bytes = desc->element_bytes * share.rows;
+    double collective_s = 0, stay_bytes, n_passes, pass_bytes, forward_s, backward_s, scale, tokens;
+    memo_parallel_memory* memory = &prediction->memory;
+    memo_parallel_time* time = &prediction->time;
+    double* sent = prediction->sent_bytes;
+    memoi_parallel_again again;
+    memset(prediction, 0, sizeof *prediction);
+    memset(&again, 0, sizeof again);
+    prediction->ulysses_groups = way.n_groups;
+    prediction->gathers_keys = way.gathers_keys;
+
+    /* Which groups cross nodes: these use a NIC, which is the slower link. */
+    prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
+        l->tensor > 1 && memoi_parallel_leaves(c, l->tensor);
+    prediction->leaves_node[MEMO_PARALLEL_ULYSSES] =
+        l->ulysses > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses);
+    prediction->leaves_node[MEMO_PARALLEL_RING] =
+        l->ring > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses * l->ring);
+    prediction->leaves_node[MEMO_PARALLEL_GRADIENTS] =
+        share.group > 1 && memoi_parallel_leaves(c, l->tensor * share.group);
+    prediction->leaves_node[MEMO_PARALLEL_PARAMETERS] =
+        l->zero_stage > 0 && prediction->leaves_node[MEMO_PARALLEL_GRADIENTS];
+    prediction->leaves_node[MEMO_PARALLEL_PIPELINE] =
+        l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
+
+    /* Times of one micro-batch of a stage. */
+    time->gemm_s =
+        3 * share.n_layers * layer_gemm_s + 6 * vocabulary / l->pipeline * share.rows / gemm_flops;
+    time->attention_s = share.n_layers * (forward.compute_s + backward.compute_s);
+    time->ring_s =
+        share.n_layers * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s);
+    time->ulysses_s = share.n_layers * (forward.all_to_all_s + backward.all_to_all_s);
+    if (l->tensor > 1)
+        collective_s = share.tensor_bytes / memoi_parallel_link(c, l->tensor) + c->collective_s;
+    time->tensor_s = share.n_layers * 8 * collective_s;
+    if (l->pipeline > 1) {
+        sent[MEMO_PARALLEL_PIPELINE] = 2 * row_bytes * m->hidden;
+        time->pipeline_s =
+            sent[MEMO_PARALLEL_PIPELINE] / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
+    }
+    forward_s = layer_gemm_s + forward_attention_s + forward.all_to_all_s + 4 * collective_s;
+    backward_s = 2 * layer_gemm_s + backward.compute_s + backward.hops_s + backward.blocks_s +
+                 backward.all_to_all_s + 4 * collective_s;
+
+    /* Memory, and what the backward recomputes for the chosen activations. */
+    *memory = memoi_parallel_states(desc, l, &share);
+    memory->attention_bytes = memoi_parallel_buffers(desc, l, way);
+    memory->device_bytes += memory->attention_bytes;
+    if (l->activations == MEMO_PARALLEL_KEEP) {
+        memory->activations_bytes =
+            row_bytes * share.layer_elements * share.n_layers * share.n_held;
+    } else if (l->activations == MEMO_PARALLEL_RECOMPUTE) {
+        memory->activations_bytes =
+            row_bytes *
+            (share.input_elements * share.n_layers * share.n_held + share.layer_elements);
+        again.n_layers = share.n_layers;
+        again.gemm_share = again.attention = 1;
+        again.n_collectives = 4;
+        again.ulysses_bytes = share.forward_bytes;
+        again.ulysses_s = forward.all_to_all_s;
+    } else {
+        double whole = row_bytes * (share.input_elements + share.attention_elements);
+        double others = row_bytes * share.layer_elements - whole, swapped, stall_s;
+        double n_swapped = share.n_layers - 2;
+        prediction->alpha =
+            memoi_parallel_alpha(desc, &share, memory->device_bytes + 2 * whole + others, whole,
+                                 others, host_share, forward_s);
+
+        /* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
+        memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
+        swapped = whole + prediction->alpha * others;
+        memory->host_bytes = share.n_held * n_swapped * swapped;
+
+        /* Recomputed: everything except attention and the MLP's last matrix, with three of the four
+         * collectives.  The last layer's rows are still on the device. */
+        again.n_layers = (1 - prediction->alpha) * (share.n_layers - 1);
+        again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
+        again.n_collectives = 3;
+        again.ulysses_bytes = share.to_heads_bytes;
+        if (share.forward_bytes > 0) /* attention does not hide it: it is not computed again */
+            again.ulysses_s = memoi_parallel_attend(desc, l, &share, alone, 0).all_to_all_s *
+                              share.to_heads_bytes / share.forward_bytes;
+        sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
+        stall_s = swapped / c->host_bytes_per_s;
+        time->host_s = n_swapped * (fmax(0, stall_s - forward_s) + fmax(0, stall_s - backward_s));
+    }
+    memory->device_bytes += memory->activations_bytes;
+
+    /* Recomputation sends again what its part of the forward sent. */
+    time->recompute_s =
+        again.n_layers * (again.gemm_share * layer_gemm_s + again.attention * forward_attention_s +
+                          again.ulysses_s + again.n_collectives * collective_s);
+    sent[MEMO_PARALLEL_TENSOR] =
+        share.tensor_bytes * (8 * share.n_layers + again.n_collectives * again.n_layers);
+    sent[MEMO_PARALLEL_ULYSSES] = share.n_layers * (share.forward_bytes + share.backward_bytes) +
+                                  again.n_layers * again.ulysses_bytes;
+    sent[MEMO_PARALLEL_RING] =
+        (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
+    if (l->ring > 1)
+        sent[MEMO_PARALLEL_RING] +=
+            (l->ring - way.gathers_keys) * share.d_kv_bytes * share.n_layers;
+
+    /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
+    scale = share.n_micro;
+    time->bubble_s =
+        (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                             time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s);
+    time->gemm_s *= scale;
+    time->attention_s *= scale;
+    time->recompute_s *= scale;
+    time->tensor_s *= scale;
+    time->ulysses_s *= scale;
+    time->ring_s *= scale;
+    time->pipeline_s *= scale;
+    time->host_s *= scale;
+    sent[MEMO_PARALLEL_TENSOR] *= scale;
+    sent[MEMO_PARALLEL_ULYSSES] *= scale;
+    sent[MEMO_PARALLEL_RING] *= scale;
+    sent[MEMO_PARALLEL_PIPELINE] *= scale;
+    sent[MEMO_PARALLEL_HOST] *= scale;
+
+    /* ZeRO: a stage above 1 reduces gradients once per micro-batch, because it keeps no whole
+     * copy. */
+    stay_bytes = share.parameters * (share.group - 1) / share.group;
+    n_passes = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share.n_micro;
+    pass_bytes = desc->gradient_bytes * stay_bytes;
+    sent[MEMO_PARALLEL_GRADIENTS] = n_passes * pass_bytes;
+    n_passes = l->zero_stage == 0 ? 0 : l->zero_stage == 3 ? 2 * share.n_micro : 1;
+    pass_bytes = desc->element_bytes * stay_bytes;
+    sent[MEMO_PARALLEL_PARAMETERS] = n_passes * pass_bytes;
+    time->zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
+                   memoi_parallel_group_link(c, share.group, l->tensor);
+
+    /* MFU counts the model's flops only: recomputation is no useful work. */
+    time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                   time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
+                   time->bubble_s;
+    tokens = (double)desc->sequence * (double)desc->global_batch;
+    prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
+                                  3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                      (m->head_size + m->v_head_size));
+    prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
+    prediction->fits =
+        memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
+}
+
+/* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits.  The fastest
+ * if none fits. */
+MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l,
+                                        memo_parallel_prediction* prediction) {
+    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
+    const int32_t n_most = l->ring > 1 ? share.n_kv : share.n_q; /* of memo_sp.h */
+    const int32_t limit = desc->max_ulysses_groups ? desc->max_ulysses_groups : n_most;
+    const int32_t most_groups = l->ulysses == 1 ? 1 : limit < n_most ? limit : n_most;
+    memo_parallel_prediction trial;
+    memoi_parallel_way way;
+    for (way.gathers_keys = 0; way.gathers_keys <= (l->ring > 1 && !desc->never_gathers_keys);
+         way.gathers_keys++)
+        for (way.n_groups = 1; way.n_groups == 1 || way.n_groups <= most_groups; way.n_groups++) {
+            /* Equal groups: of key heads, or of the query heads of one. */
+            if (share.n_kv % way.n_groups &&
+                (way.n_groups % share.n_kv || share.n_q % way.n_groups))
+                continue;
+            memoi_parallel_predict_way(desc, l, way, &trial);
+            if ((way.gathers_keys || way.n_groups > 1) &&
+                (trial.fits < prediction->fits ||
+                 (trial.fits == prediction->fits &&
+                  trial.time.step_s >= prediction->time.step_s * (1 - 1e-9))))
+                continue;
+            *prediction = trial;
+        }
+}
+
+memo_status memo_parallel_predict(const memo_parallel_desc* desc,
+                                  const memo_parallel_layout* layout,
+                                  memo_parallel_prediction* prediction, memo_error* error) {
+    memo_status status = memo_parallel_check(desc, layout, error);
+    memo_parallel_desc settled;
+    memset(prediction, 0, sizeof *prediction);
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    memoi_parallel_predict_legal(&settled, layout, prediction);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
+                                            const memo_parallel_layout* layout, int32_t is_backward,
+                                            memo_parallel_attention* attention, memo_error* error) {
+    memo_status status = memo_parallel_check(desc, layout, error);
+    memo_parallel_desc settled;
+    memoi_parallel_share share;
+    memo_parallel_prediction prediction;
+    memoi_parallel_way way;
+    memset(attention, 0, sizeof *attention);
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    share = memoi_parallel_share_of(&settled, layout);
+    memoi_parallel_predict_legal(&settled, layout, &prediction);
+    way.n_groups = prediction.ulysses_groups;
+    way.gathers_keys = prediction.gathers_keys;
+    *attention = memoi_parallel_attend(&settled, layout, &share, way, is_backward);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_parallel_longest(const memo_parallel_desc* desc,
+                                  const memo_parallel_layout* layout, int64_t step_tokens,
+                                  int64_t* sequence, memo_error* error) {
+    memo_parallel_desc trial = *desc;
+    memo_parallel_prediction prediction;
+    int64_t low = 0, high; /* low steps fit, high do not */
+    memo_status status;
+    *sequence = 0;
+    status = memob_check_integer("memo_parallel_longest", "step_tokens", step_tokens, 1,
+                                 MEMOI_PARALLEL_SEQUENCE, error);
+    if (status) return status;
+
+    /* The longest length decides whether the layout is legal; it has enough pieces. */
+    high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
+    trial.sequence = (high - 1) * step_tokens;
+    status = memo_parallel_check(&trial, layout, error);
+    if (status) return status;
+    trial = memoi_parallel_settle(&trial);
+
+    /* Bisection is valid because memory grows with the length.  Lengths with too few pieces are
+     * skipped below, so predict them as well. */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        trial.sequence = middle * step_tokens;
+        memoi_parallel_predict_legal(&trial, layout, &prediction);
+        if (prediction.fits)
+            low = middle;
+        else
+            high = middle;
+    }
+
+    /* The length found may be too short for its pieces; then no length works. */
+    trial.sequence = low * step_tokens;
+    if (low > 0 && !memoi_parallel_refuse(&trial, layout, NULL)) *sequence = trial.sequence;
+    return MEMO_STATUS_OK;
+}
+
+/* ---- >>layout list ------------------------------------------------------------------------------
+ * Knows: the list and its order.  Knows nothing of what a layout costs. */
+
+#define MEMOI_PARALLEL_ENTRIES 1000000
+
+MEMOI int memoi_parallel_class(const memo_parallel_entry* entry) {
+    return entry->reason[0] ? 2 : !entry->prediction.fits;
+}
+
+/* Fitting layouts first, then legal ones, then illegal ones. */
+MEMOI int memoi_parallel_compare(const void* left, const void* right) {
+    const memo_parallel_entry* a = (const memo_parallel_entry*)left;
+    const memo_parallel_entry* b = (const memo_parallel_entry*)right;
+    const memo_parallel_layout *x = &a->layout, *y = &b->layout;
+    int32_t degrees[7][2];
+    int i;
+
+    /* Within a class the fastest layout comes first, then the smallest. */
+    if (memoi_parallel_class(a) != memoi_parallel_class(b))
+        return memoi_parallel_class(a) - memoi_parallel_class(b);
+    if (a->prediction.time.step_s < b->prediction.time.step_s) return -1;
+    if (a->prediction.time.step_s > b->prediction.time.step_s) return 1;
+    if (a->prediction.memory.device_bytes < b->prediction.memory.device_bytes) return -1;
+    if (a->prediction.memory.device_bytes > b->prediction.memory.device_bytes) return 1;
+
+    /* The degrees break ties, so that the order never depends on qsort. */
+    degrees[0][0] = x->pipeline, degrees[0][1] = y->pipeline;
+    degrees[1][0] = x->tensor, degrees[1][1] = y->tensor;
+    degrees[2][0] = x->ring, degrees[2][1] = y->ring;
+    degrees[3][0] = x->ulysses, degrees[3][1] = y->ulysses;
+    degrees[4][0] = x->data, degrees[4][1] = y->data;
+    degrees[5][0] = x->zero_stage, degrees[5][1] = y->zero_stage;
+    degrees[6][0] = (int32_t)x->activations, degrees[6][1] = (int32_t)y->activations;
+    for (i = 0; i < 7; i++)
+        if (degrees[i][0] != degrees[i][1]) return degrees[i][0] < degrees[i][1] ? -1 : 1;
+    return 0;
+}
+
+/* Lists every layout that the desc allows; entries NULL: only counts. */
+MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
+                                       memo_parallel_entry* entries) {
+    int32_t n = desc->cluster.n_gpus, zero, activations;
+    int64_t count = 0;
+    memo_parallel_layout l;
+
+    /* Only divisors of the GPUs that are left; ring takes the remainder, so it needs no loop. */
+    for (l.pipeline = 1; l.pipeline <= n; l.pipeline++) {
+        int32_t data = n / l.pipeline;
+        if (n % l.pipeline || (desc->max_pipeline && l.pipeline > desc->max_pipeline)) continue;
+        for (l.data = 1; l.data <= data; l.data++) {
+            int32_t tensor = data / l.data;
+            if (data % l.data) continue;
+            for (l.tensor = 1; l.tensor <= tensor; l.tensor++) {
+                int32_t ulysses = tensor / l.tensor;
+                if (tensor % l.tensor) continue;
+                for (l.ulysses = 1; l.ulysses <= ulysses; l.ulysses++) {
+                    if (ulysses % l.ulysses) continue;
+                    l.ring = ulysses / l.ulysses;
+
+                    /* A mask of 0 allows every ZeRO stage and every kind of activations. */
+                    for (zero = 0; zero < 4; zero++)
+                        for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
+                             activations++) {
+                            if (desc->zero_stages && !(desc->zero_stages >> zero & 1)) continue;
+                            if (desc->activations && !(desc->activations >> activations & 1))
+                                continue;
+                            l.zero_stage = zero;
+                            l.activations = (memo_parallel_activations)activations;
+                            if (entries) entries[count].layout = l;
+                            count++;
+                        }
+                }
+            }
+        }
+    }
+    return count;
+}
+
+memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list** list,
+                              memo_error* error) {
+    memo_status status = memoi_parallel_check_desc(desc, error);
+    memo_parallel_desc settled;
+    memo_parallel_list* made;
+    int64_t n, i;
+    *list = NULL;
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+
+    /* Count first: a large cluster could exhaust host memory. */
+    n = memoi_parallel_enumerate(&settled, NULL);
+    if (n > MEMOI_PARALLEL_ENTRIES)
+        return MEMOB_INVALID(error,
+                             "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
+                             "fewer ZeRO stages, activations or pipeline degrees",
+                             (int)desc->cluster.n_gpus, (long long)n, MEMOI_PARALLEL_ENTRIES);
+
+    /* Room for every layout, legal or not. */
+    made = (memo_parallel_list*)memob_calloc(1, sizeof *made);
+    if (made)
+        made->entries = (memo_parallel_entry*)memob_calloc(n > 0 ? n : 1, sizeof *made->entries);
+    if (!made || !made->entries) {
+        MEMO_FREE(made);
+        return memob_no_memory(error, "the list of layouts");
+    }
+
+    /* Illegal layouts stay in the list with their reason, so that users see why they are
+     * missing. */
+    made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
+    for (i = 0; i < n; i++) {
+        memo_parallel_entry* entry = &made->entries[i];
+        memo_error why;
+        if (memoi_parallel_refuse(&settled, &entry->layout, &why)) {
+            (void)snprintf(entry->reason, sizeof entry->reason, "%.*s",
+                           (int)sizeof entry->reason - 1, why.message);
+            continue;
+        }
+        memoi_parallel_predict_legal(&settled, &entry->layout, &entry->prediction);
+        made->n_legal++;
+        made->n_fitting += entry->prediction.fits;
+    }
+
+    /* The user reads the best layouts first. */
+    qsort(made->entries, (size_t)n, sizeof *made->entries, memoi_parallel_compare);
+    *list = made;
+    return MEMO_STATUS_OK;
+}
+
+void memo_parallel_list_destroy(memo_parallel_list* list) {
+    if (!list) return;
+    MEMO_FREE(list->entries);
+    MEMO_FREE(list);
+}
+
+/* ---- >>degree costs -----------------------------------------------------------------------------
+ * Knows: where a problem of degrees keeps a cost.  Knows nothing of where costs come from. */
+
+MEMOI memo_degree_cost* memoi_costs_at(const memo_degrees_problem* problem, int64_t block,
+                                       int32_t degree) {
+    return &problem->costs[block * problem->n_degrees + degree];
+}
+
+/* Index of a degree, or -1. */
+MEMOI int32_t memoi_costs_index(const memo_degrees_problem* problem, int64_t degree) {
+    int32_t k;
+    for (k = 0; k < problem->n_degrees; k++)
+        if (problem->degrees[k] == degree) return k;
+    return -1;
+}
+
+MEMOI int memoi_costs_is_degree(int64_t degree) {
+    return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
+}
+
+/* --- >>degree model ---
+ * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
+
+MEMOB_ZERO_DEFAULT(memo_degrees_model)
+
+MEMOI memo_status memoi_degree_model_check(const memo_degrees_model* model, memo_error* error) {
+    int32_t k;
+    const char* wrong = model->n_layers < 1 || model->n_layers > MEMO_DEGREES_BLOCKS_MAX / 2
+                            ? "n_layers"
+                        : model->hidden < 1                                           ? "hidden"
+                        : model->sequence < 1 || model->sequence > 1LL << 40          ? "sequence"
+                        : model->batch < 1 || model->batch > 1LL << 40                ? "batch"
+                        : model->n_gpus < 1                                           ? "n_gpus"
+                        : model->n_degrees < 1 || model->n_degrees > MEMO_DEGREES_MAX ? "n_degrees"
+                        : !(model->data_bandwidth_bytes_per_s >= 0) ? "data_bandwidth_bytes_per_s"
+                        : !(model->latency_s >= 0)                  ? "latency_s"
+                        : !(model->flops_per_s > 0)                 ? "flops_per_s"
+                                                                    : NULL;
+    if (wrong) return MEMOB_INVALID(error, "memo_degrees_model.%s: out of range", wrong);
+    for (k = 0; k < model->n_degrees; k++)
+        if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
+            model->n_gpus % model->degrees[k])
+            return MEMOB_INVALID(error,
+                                 "memo_degrees_model.degrees: %d does not divide the %d GPUs, or "
+                                 "its bandwidth is not above 0",
+                                 (int)model->degrees[k], (int)model->n_gpus);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
+                                            memo_degrees_problem** problem, memo_error* error) {
+    double h = model->hidden, s = (double)model->sequence;
+    int32_t i, p, q;
+    memo_status status = memoi_degree_model_check(model, error);
+    *problem = NULL;
+    if (!status)
+        status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
+                                             problem, error);
+    if (status) return status;
+
+    /* Two blocks per layer, attention and MLP.  The time of a ring all-reduce or gather is latency
+     * plus bytes by bandwidth. */
+    for (p = 0; p < model->n_degrees; p++) {
+        double d = model->degrees[p], replicas = model->n_gpus / d;
+        double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
+        double message_bytes = tokens * h * 2;
+        double reduce_s = 2 * (d - 1) / d * message_bytes / model->bandwidth_bytes_per_s[p] +
+                          2 * (d - 1) * model->latency_s;
+        for (q = 0; q < p; q++) {
+            double ratio = d / model->degrees[q];
+            (*problem)->gather_s[q][p] =
+                (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
+                (ratio - 1) * model->latency_s;
+        }
+
+        /* The backward costs twice the forward plus a recomputation, which omits the last
+         * product. */
+        for (i = 0; i < 2 * model->n_layers; i++) {
+            int is_mlp = i % 2;
+            double parameters = (is_mlp ? 8 : 4) * h * h;
+            double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
+            double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
+            memo_degree_cost* c = memoi_costs_at(*problem, i, p);
+            c->forward_s = flops / d / model->flops_per_s;
+            c->forward_collective_s = c->backward_collective_s = reduce_s;
+            c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
+            if (model->data_bandwidth_bytes_per_s > 0)
+                c->gradient_s = 2 * (replicas - 1) / replicas * parameters / d * 2 /
+                                model->data_bandwidth_bytes_per_s;
+            c->state_bytes = (int64_t)(16 * parameters / d);
+            c->saved_bytes = (int64_t)(2 * message_bytes);
+            c->runtime_bytes = (int64_t)(2 * tokens * (4 * h + 4 * (is_mlp ? 4 : 3) * h / d));
+        }
+    }
+
+    /* Extreme constants can pass the limits of a problem, so check the result. */
+    (*problem)->memory_bytes = model->memory_bytes;
+    (*problem)->boundary_degree = model->boundary_degree;
+    (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
+    status = memo_degrees_problem_check(*problem, error);
+    if (status) {
+        memo_degrees_problem_destroy(*problem);
+        *problem = NULL;
+    }
+    return status;
+}
+
+/* --- >>degree text ---
+ * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
+
+/* A number in [least, most]. */
+MEMOI memo_status memoi_costs_number(memob_reader* reader, const char* what, int64_t least,
+                                     int64_t most, int64_t* value, memo_error* error) {
+    memo_status status = memob_expect_number(reader, what, value, error);
+    if (!status && (*value < least || *value > most))
+        status = MEMOB_BAD_LINE(reader, error, "%s: out of range (%lld); %lld to %lld are valid",
+                                what, (long long)*value, (long long)least, (long long)most);
+    return status;
+}
+
+/* A profile being read. */
+typedef struct memoi_costs_profile {
+    int64_t n_blocks, memory_bytes, boundary, has_gradients;
+    int32_t degrees[MEMO_DEGREES_MAX];
+    int32_t n_degrees;
+    int32_t has_memory, has_boundary, has_gradients_line;
+    memo_degrees_problem* problem; /* from the first line on that needs it */
+    int32_t* has_block;            /* (n_blocks, n_degrees) */
+    int32_t has_gather[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
+} memoi_costs_profile;
+
+#define MEMOI_COSTS_NS 1000000000000000000 /* 1e9 s */
+
+MEMOI memo_status memoi_costs_twice(const memob_reader* reader, const char* what,
+                                    memo_error* error) {
+    return MEMOB_BAD_LINE(reader, error, "%s occurs twice; write it once", what);
+}
+
+MEMOI memo_status memoi_costs_begin(memoi_costs_profile* profile, const memob_reader* reader,
+                                    memo_error* error) {
+    memo_error reason;
+    memo_status status;
+    if (profile->problem) return MEMO_STATUS_OK;
+    if (!profile->n_blocks || !profile->n_degrees)
+        return MEMOB_BAD_LINE(reader, error, "`blocks` and `degrees` must come first");
+    status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
+                                         profile->n_degrees, &profile->problem, &reason);
+    if (!status) {
+        profile->has_block =
+            (int32_t*)memob_calloc(profile->n_blocks * profile->n_degrees, sizeof(int32_t));
+        if (!profile->has_block) return memob_no_memory(error, "a profile");
+    }
+    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memob_no_memory(error, "a profile")
+           : status ? MEMOB_BAD_LINE(reader, error, "%s", reason.message)
+                    : MEMO_STATUS_OK;
+}
+
+/* A degree of the profile, as an index. */
+MEMOI memo_status memoi_costs_expect(const memoi_costs_profile* profile, memob_reader* reader,
+                                     int32_t* index, memo_error* error) {
+    int64_t degree = 0;
+    memo_status status = memob_expect_number(reader, "degree", &degree, error);
+    if (status) return status;
+    *index = memoi_costs_index(profile->problem, degree);
+    if (*index >= 0) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(reader, error, "%lld is not one of the degrees", (long long)degree);
+}
+
+MEMOI memo_status memoi_costs_parse_degrees(memoi_costs_profile* profile, memob_reader* reader,
+                                            memo_error* error) {
+    memob_reader ahead = *reader;
+    const char* word;
+    int64_t length, degree = 0;
+    while (memob_next_word(&ahead, &word, &length)) {
+        memo_status status = memob_expect_number(reader, "degree", &degree, error);
+        if (status) return status;
+        if (profile->n_degrees == MEMO_DEGREES_MAX)
+            return MEMOB_BAD_LINE(reader, error, "too many degrees; at most %d are valid",
+                                  MEMO_DEGREES_MAX);
+        if (!memoi_costs_is_degree(degree) ||
+            (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
+            return MEMOB_BAD_LINE(
+                reader, error, "degree %lld: not a power of two, or not above the previous degree",
+                (long long)degree);
+        profile->degrees[profile->n_degrees++] = (int32_t)degree;
+    }
+    if (profile->n_degrees) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(reader, error, "the degrees are missing");
+}
+
+MEMOI memo_status memoi_costs_parse_gather(memoi_costs_profile* profile, memob_reader* reader,
+                                           memo_error* error) {
+    int32_t p = 0, q = 0;
+    int64_t ns = 0;
+    memo_status status = memoi_costs_begin(profile, reader, error);
+    if (!status) status = memoi_costs_expect(profile, reader, &p, error);
+    if (!status) status = memoi_costs_expect(profile, reader, &q, error);
+    if (!status) status = memoi_costs_number(reader, "time", 0, MEMOI_COSTS_NS, &ns, error);
+    if (status) return status;
+    if (p >= q)
+        return MEMOB_BAD_LINE(
+            reader, error,
+            "wrong order of degrees; a gather goes from a smaller degree to a larger one");
+    if (profile->has_gather[p][q]) return memoi_costs_twice(reader, "this gather", error);
+    profile->has_gather[p][q] = 1;
+    profile->problem->gather_s[p][q] = 1e-9 * (double)ns;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_costs_parse_block(memoi_costs_profile* profile, memob_reader* reader,
+                                          memo_error* error) {
+    static const char* const names[] = {"F",         "C",     "X",     "CB",
+                                        "GRADIENTS", "STATE", "SAVED", "RUNTIME"};
+    int64_t block = 0, n[8];
+    int32_t p = 0, k;
+    memo_degree_cost* cost;
+    memo_status status = memoi_costs_begin(profile, reader, error);
+    memset(n, 0, sizeof n);
+
+    /* Limits as in memo_degrees_problem_check, so that a bad number is reported with its line. */
+    if (!status)
+        status = memoi_costs_number(reader, "block", 0, profile->n_blocks - 1, &block, error);
+    if (!status) status = memoi_costs_expect(profile, reader, &p, error);
+    for (k = 0; k < 8 && !status; k++)
+        status = memoi_costs_number(reader, names[k], 0,
+                                    k < 5 ? MEMOI_COSTS_NS / 5
+                                          : MEMOB_BYTES_MAX / (2 * profile->n_blocks + 1),
+                                    &n[k], error);
+    if (status) return status;
+
+    /* A second line for the same cost would silently replace the first. */
+    if (profile->has_block[block * profile->n_degrees + p]++)
+        return memoi_costs_twice(reader, "this pair of block and degree", error);
+
+    /* The file has whole nanoseconds. */
+    cost = memoi_costs_at(profile->problem, block, p);
+    cost->forward_s = 1e-9 * (double)n[0];
+    cost->forward_collective_s = 1e-9 * (double)n[1];
+    cost->backward_s = 1e-9 * (double)n[2];
+    cost->backward_collective_s = 1e-9 * (double)n[3];
+    cost->gradient_s = 1e-9 * (double)n[4];
+    cost->state_bytes = n[5];
+    cost->saved_bytes = n[6];
+    cost->runtime_bytes = n[7];
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_costs_parse_line(memoi_costs_profile* profile, memob_reader* reader,
+                                         const char* word, int64_t length, memo_error* error) {
+    memo_status status;
+    char shown[40];
+
+    /* Each setting may occur once; otherwise the later line would silently win. */
+    if (memob_word_is(word, length, "blocks")) {
+        if (profile->n_blocks) return memoi_costs_twice(reader, "`blocks`", error);
+        status = memoi_costs_number(reader, "number of blocks", 1, MEMO_DEGREES_BLOCKS_MAX,
+                                    &profile->n_blocks, error);
+    } else if (memob_word_is(word, length, "degrees")) {
+        if (profile->n_degrees) return memoi_costs_twice(reader, "`degrees`", error);
+        status = memoi_costs_parse_degrees(profile, reader, error);
+    } else if (memob_word_is(word, length, "memory")) {
+        if (profile->has_memory++) return memoi_costs_twice(reader, "`memory`", error);
+        status =
+            memoi_costs_number(reader, "memory", 0, MEMOB_BYTES_MAX, &profile->memory_bytes, error);
+    } else if (memob_word_is(word, length, "boundary")) {
+        if (profile->has_boundary++) return memoi_costs_twice(reader, "`boundary`", error);
+        status = memoi_costs_number(reader, "boundary", 0, 1 << 20, &profile->boundary, error);
+    } else if (memob_word_is(word, length, "gradients")) {
+        if (profile->has_gradients_line++) return memoi_costs_twice(reader, "`gradients`", error);
+        status = memoi_costs_number(reader, "gradients", 0, 1, &profile->has_gradients, error);
+    } else if (memob_word_is(word, length, "gather")) {
+        status = memoi_costs_parse_gather(profile, reader, error);
+    } else if (memob_word_is(word, length, "block")) {
+        status = memoi_costs_parse_block(profile, reader, error);
+    } else {
+        return MEMOB_BAD_LINE(reader, error,
+                              "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
+                              "gather and block are valid",
+                              memob_word_text(shown, word, length));
+    }
+    return status ? status : memob_expect_line_end(reader, error);
+}
+
+/* Checks that every value without a default was given. */
+MEMOI memo_status memoi_costs_complete(memoi_costs_profile* profile, const memob_reader* reader,
+                                       memo_error* error) {
+    int64_t i;
+    int32_t p, q;
+    memo_error reason;
+    memo_status status = memoi_costs_begin(profile, reader, error);
+    if (status) return status;
+    for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
+        if (!profile->has_block[i])
+            return MEMOB_BAD_LINE(reader, error, "block %lld at degree %d is missing",
+                                  (long long)(i / profile->n_degrees),
+                                  (int)profile->degrees[i % profile->n_degrees]);
+    for (p = 0; p < profile->n_degrees; p++)
+        for (q = p + 1; q < profile->n_degrees; q++)
+            if (!profile->has_gather[p][q])
+                return MEMOB_BAD_LINE(reader, error, "the gather from degree %d to %d is missing",
+                                      (int)profile->degrees[p], (int)profile->degrees[q]);
+    profile->problem->memory_bytes = profile->memory_bytes;
+    profile->problem->boundary_degree = (int32_t)profile->boundary;
+    profile->problem->has_gradients = (int32_t)profile->has_gradients;
+    if (memo_degrees_problem_check(profile->problem, &reason))
+        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_costs_parse_problem(memob_reader* reader, memo_degrees_problem** problem,
+                                            memo_error* error) {
+    memoi_costs_profile profile;
+    memob_reader last_line;
+    const char* word;
+    int64_t length, count, n_lines = 0;
+    memo_status status = memob_read_frame(reader, "degrees-profile", 1, &count, &last_line, error);
+    *problem = NULL;
+    memset(&profile, 0, sizeof profile);
+    for (; !status && memob_next_entry(reader, &word, &length); n_lines++)
+        status = memoi_costs_parse_line(&profile, reader, word, length, error);
+
+    /* A truncated file has fewer lines than stated, or lacks a block. */
+    if (!status) status = memob_check_count(&last_line, count, n_lines, error);
+    if (!status) status = memoi_costs_complete(&profile, reader, error);
+    MEMO_FREE(profile.has_block);
+    if (status)
+        memo_degrees_problem_destroy(profile.problem);
+    else
+        *problem = profile.problem;
+    return status;
+}
+
+memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
+                                      memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *problem = NULL;
+    if (!status) status = memoi_costs_parse_problem(&reader, problem, error);
+    memob_reader_close(&reader);
+    return status;
+}
+
+MEMOI long long memoi_costs_ns(double time_s) { return (long long)floor(time_s * 1e9 + 0.5); }
+
+memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
+                                       memo_error* error) {
+    memo_text text;
+    int32_t i, p, q;
+    int64_t n_lines = 5;
+    memo_status status = memo_degrees_problem_check(problem, error);
+    if (status) return status;
+
+    /* n_lines counts the 5 lines without a loop, then the gathers and blocks, for the last line. */
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
+    for (p = 0; p < problem->n_degrees; p++) memo_text_put(&text, " %d", (int)problem->degrees[p]);
+    memo_text_put(&text, "\nmemory %lld\nboundary %d\ngradients %d\n",
+                  (long long)problem->memory_bytes, (int)problem->boundary_degree,
+                  problem->has_gradients != 0);
+    for (p = 0; p < problem->n_degrees; p++)
+        for (q = p + 1; q < problem->n_degrees; q++, n_lines++)
+            memo_text_put(&text, "gather %d %d %lld\n", (int)problem->degrees[p],
+                          (int)problem->degrees[q], memoi_costs_ns(problem->gather_s[p][q]));
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++, n_lines++) {
+            const memo_degree_cost* c = memoi_costs_at(problem, i, p);
+            memo_text_put(&text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
+                          (int)problem->degrees[p], memoi_costs_ns(c->forward_s),
+                          memoi_costs_ns(c->forward_collective_s), memoi_costs_ns(c->backward_s),
+                          memoi_costs_ns(c->backward_collective_s), memoi_costs_ns(c->gradient_s),
+                          (long long)c->state_bytes, (long long)c->saved_bytes,
+                          (long long)c->runtime_bytes);
+        }
+    memob_put_last_line(&text, n_lines);
+    return memo_text_write(&text, path, error);
+}
+
+memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
+                               memo_error* error) {
+    memo_text text;
+    int32_t i;
+    for (i = 0; i < n_blocks; i++)
+        if (!memoi_costs_is_degree(block_degrees[i]))
+            return MEMOB_INVALID(error, "block %d: degree %d is not a power of two", (int)i,
+                                 (int)block_degrees[i]);
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo degrees 1\n");
+    for (i = 0; i < n_blocks; i++)
+        memo_text_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
+    memob_put_last_line(&text, n_blocks);
+    return memo_text_write(&text, path, error);
+}
+
+MEMOI memo_status memoi_costs_parse(memob_reader* reader, int32_t** block_degrees,
+                                    int32_t* n_blocks, memo_error* error) {
+    memob_reader last_line;
+    const char* word;
+    int32_t* degrees = NULL;
+    int64_t length, count, n = 0, capacity = 0, block = 0, degree = 0;
+    memo_status status = memob_read_frame(reader, "degrees", 1, &count, &last_line, error);
+    *block_degrees = NULL;
+    *n_blocks = 0;
+
+    /* One line for each block. */
+    while (!status && memob_next_entry(reader, &word, &length)) {
+        char shown[40];
+        if (!memob_word_is(word, length, "block"))
+            status = MEMOB_BAD_LINE(reader, error, "unknown line `%s`; block is valid",
+                                    memob_word_text(shown, word, length));
+
+        /* Blocks must ascend by 1, so that none can be missing. */
+        if (!status && n == MEMO_DEGREES_BLOCKS_MAX)
+            status = MEMOB_BAD_LINE(reader, error, "too many blocks; at most %d are valid",
+                                    MEMO_DEGREES_BLOCKS_MAX);
+        if (!status) status = memoi_costs_number(reader, "block", n, n, &block, error);
+        if (!status) status = memoi_costs_number(reader, "degree", 1, 1 << 20, &degree, error);
+        if (!status && !memoi_costs_is_degree(degree))
+            status = MEMOB_BAD_LINE(reader, error, "degree %lld is not a power of two",
+                                    (long long)degree);
+
+        /* The number of blocks is unknown before the end, so the list grows. */
+        if (!status) status = memob_expect_line_end(reader, error);
+        if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
+            status = memob_no_memory(error, "degrees");
+        if (status) break;
+        degrees[n++] = (int32_t)degree;
+    }
+
+    /* A truncated file has fewer lines than its last line states. */
+    if (!status) status = memob_check_count(&last_line, count, n, error);
+    if (!status && n == 0) status = MEMOB_BAD_LINE(reader, error, "there is no block");
+    if (status) {
+        MEMO_FREE(degrees);
+        return status;
+    }
+    *block_degrees = degrees;
+    *n_blocks = (int32_t)n;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
+                              memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *block_degrees = NULL;
+    *n_blocks = 0;
+    if (!status) status = memoi_costs_parse(&reader, block_degrees, n_blocks, error);
+    memob_reader_close(&reader);
+    return status;
+}
+
+void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }
+
+#endif /* MEMO_LAYOUT_IMPLEMENTATION */
