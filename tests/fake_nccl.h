@@ -542,6 +542,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
     void* memory;
     if (file < 0 || n > FAKE_RANKS || config->blocking || !config->splitShare)
         return ncclInvalidArgument;
+#ifdef FAKE_CUDA_H
+    if (!fake_load("NCCL")) return ncclUnhandledCudaError;
+#endif
     memory = mmap(NULL, sizeof(fake_world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) return ncclSystemError;
     fake.world = (fake_world*)memory;
@@ -585,6 +588,9 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
         fake_endless.is_on = 0;
         return ncclInProgress;
     }
+#ifdef FAKE_CUDA_H
+    if (!fake_load("NCCL's channels")) return ncclUnhandledCudaError;
+#endif
     FAKE_LOCK();
     mine[0] = color;
     mine[1] = key;

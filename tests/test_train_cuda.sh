@@ -118,6 +118,21 @@ budgets_are_capacities() {
         capacities '47185920 0' --device-memory 45MiB --policy recompute
 }
 
+# Kernels, cuBLASLt, cuDNN, NCCL and its channels each take 20 MiB of a GPU with 256 MiB when they are first used.  What
+# they leave holds 100 MiB of scratch memory beside the model.  150 MiB are refused: an arena planned before would not have
+# left them room in the middle of the run.
+libraries_come_first() (
+    budget=
+    FAKE_CUDA_DEVICE_MIB=256 FAKE_CUDA_LIBRARY_MIB=20
+    export FAKE_CUDA_DEVICE_MIB FAKE_CUDA_LIBRARY_MIB
+    over_nccl 2 first --data 2 --batch 2 --reserve 1MiB --attention-memory 100MiB || return 1
+    cat "$folder/first.out"
+    room=$(sed -n 's/^budget .*device \([0-9.]*\) MiB,.*/\1/p' "$folder/first.out")
+    awk "BEGIN { exit !($room > 140 && $room < 156) }" || return 1
+    over_nccl 2 second --data 2 --batch 2 --reserve 1MiB --attention-memory 150MiB && return 1
+    grep -q 'device memory cannot hold this run' "$folder/second.out"
+)
+
 # graph_trains RANKS ARGUMENT...: a CUDA graph gives the losses of calls, and parameters that generate the same bytes.
 graph_trains() {
     graph_ranks=$1
@@ -216,7 +231,7 @@ mistakes_are_refused() {
         refused '--graph, --ranks 2: NCCL 2.27 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
             MASTER_ADDR=a -- --data 2 --graph &&
         refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
-        refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; --device-memory [0-9]*MiB, or none, would' -- \
+        refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; no --device-memory would take what libraries leave' -- \
             --device-memory 9GiB &&
         refused '--deterministic: an option of cuDNN.s attention; make CUDNN=' -- --deterministic 0 &&
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
@@ -290,6 +305,7 @@ test_is "the trainer builds on stand-ins" builds
 test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
 test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_gpu --sub-batches 2 --batch 1
 test_is "budgets are capacities" budgets_are_capacities
+test_is "libraries take their device memory before the plan" with_cudnn libraries_come_first
 test_is "steps by a CUDA graph" graphs_train
 test_is "steps by a CUDA graph, streams as late as possible" late_streams \
     graph_trains 1 --policy swap --layers 6 --host-memory 16KiB --spill "$folder"

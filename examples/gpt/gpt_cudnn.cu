@@ -144,24 +144,42 @@ static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape sh
     return memo_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error);
 }
 
-/* Refuses a part whose rows differ from the same rows of the whole sequence. */
-static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape& of,
-                                        cudaStream_t stream, memo_error* error) {
-    attention_shape shapes[2];
-    const attention_plan* plans[2];
+/* The whole sequence and its last queries, of one key head. */
+static void gpt_cudnn_part_shapes(const gpt_cudnn* c, const gpt_attention_shape& of,
+                                  attention_shape shapes[2]) {
     gpt_attention_shape one = of;
-    int64_t n_bytes;
-    char* memory = nullptr;
-    void* pinned = nullptr;
-    bool is_same = false;
-    memo_status status;
     one.n_heads /= one.n_kv_heads;
     one.n_kv_heads = 1;
     for (int i = 0; i < 2; i++) {
         one.first = i * of.first;
         shapes[i] = gpt_cudnn_shape(c, one, 1, false);
-        if (attention_find(&c->plans, shapes[i], &plans[i], error)) return error->status;
     }
+}
+static int64_t gpt_cudnn_check_bytes(void* context, const gpt_shapes* of) {
+    int64_t most = 0, n_bytes;
+    attention_shape shapes[2];
+    for (int32_t i = 0; i < of->n_attention; i++) {
+        if (!of->attention[i].shape.first) continue;
+        gpt_cudnn_part_shapes((const gpt_cudnn*)context, of->attention[i].shape, shapes);
+        gpt_cudnn_rows_carve(shapes, nullptr, &n_bytes);
+        most = std::max(most, n_bytes + attention_workspace_bytes(shapes[0]));
+    }
+    return most;
+}
+
+/* Refuses a part whose rows differ from the same rows of the whole sequence. */
+static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape& of,
+                                        cudaStream_t stream, memo_error* error) {
+    attention_shape shapes[2];
+    const attention_plan* plans[2];
+    int64_t n_bytes;
+    char* memory = nullptr;
+    void* pinned = nullptr;
+    bool is_same = false;
+    memo_status status;
+    gpt_cudnn_part_shapes(c, of, shapes);
+    for (int i = 0; i < 2; i++)
+        if (attention_find(&c->plans, shapes[i], &plans[i], error)) return error->status;
 
     gpt_cudnn_rows_carve(shapes, nullptr, &n_bytes);
     n_bytes += std::max(plans[0]->workspace_bytes, plans[1]->workspace_bytes);
@@ -314,6 +332,7 @@ gpt_cuda_attention gpt_cudnn_attention(gpt_cudnn* cudnn) {
     attention.context = cudnn;
     attention.scratch_bytes = gpt_cudnn_scratch_bytes;
     attention.prepare = gpt_cudnn_prepare;
+    attention.check_bytes = gpt_cudnn_check_bytes;
     attention.enqueue = gpt_cudnn_enqueue;
     attention.over_ranks = attention_over_ranks(&cudnn->blocks);
     return attention;

@@ -874,17 +874,23 @@ static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
     return gpt_gemm_run_rows(c, &g, &of, check->stream, error);
 }
 
-static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shapes,
-                                    memo_stream stream, memo_error* error) {
+/* Elements of the largest check. */
+static int64_t gpt_gemm_check_elements(const gpt_shapes* shapes) {
     int64_t most = 0;
-    gpt_gemm_check check;
-    memo_status status = MEMO_STATUS_OK;
     for (int i = 0; i < shapes->n_weights; i++) {
         const int64_t* weight = shapes->weights[i];
         const int64_t n =
             weight[0] * weight[1] + gpt_checked_rows(shapes, weight) * (weight[1] + 2 * weight[0]);
         if (n > most) most = n;
     }
+    return most;
+}
+
+static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shapes,
+                                    memo_stream stream, memo_error* error) {
+    const int64_t most = gpt_gemm_check_elements(shapes);
+    gpt_gemm_check check;
+    memo_status status = MEMO_STATUS_OK;
 
     /* Memory for the time of the check. */
     memset(&check, 0, sizeof check);
@@ -1153,6 +1159,15 @@ void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels) {
     if (!kernels) return;
     if (kernels->lt) cublasLtDestroy(kernels->lt);
     free(kernels);
+}
+
+int64_t gpt_cuda_kernels_check_bytes(const gpt_cuda_kernels* kernels, const gpt_shapes* shapes) {
+    const gpt_cuda_attention* attention = &kernels->attention;
+    const int64_t products = gpt_gemm_check_elements(shapes) * gpt_type_bytes(shapes->type);
+    const int64_t other =
+        attention->check_bytes ? attention->check_bytes(attention->context, shapes) : 0;
+    return (products > other ? products : other) +
+           ((int64_t)2 << 20); /* and the digests' granule */
 }
 
 void gpt_cuda_kernels_put_products(const gpt_cuda_kernels* kernels, FILE* file) {

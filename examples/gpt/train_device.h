@@ -184,12 +184,8 @@ static memo_status train_device_check_graph(const train_options* o, memo_error* 
     return MEMO_STATUS_OK;
 }
 
-/* Refuses what the GPU cannot do.  The budget is at most the GPU's free memory, less what libraries
- * and the check of products take beside the arena: a weight of at most 8 hidden x hidden, and rows.
- * The libraries load each kernel at its first use. */
+/* Refuses what the GPU cannot do. */
 static memo_status train_device_check(train_options* o, memo_error* error) {
-    const int64_t widest = o->vocabulary > 8 * o->hidden ? o->vocabulary : 8 * o->hidden;
-    const int64_t beside = ((int64_t)3 << 29) + 2 * (2 - o->is_bf16) * o->hidden * widest;
     int64_t free_bytes = 0, total_bytes;
     train_device d;
     memo_status status = train_device_check_graph(o, error);
@@ -221,13 +217,25 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     if (o->device_memory > total_bytes)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--device-memory %s: the GPU has %s, of which %s are free; --device-memory "
-            "%s, or none, would work",
+            "--device-memory %s: the GPU has %s, of which %s are free; no --device-memory would "
+            "take what libraries leave",
             bytes_name((double)o->device_memory), bytes_name((double)total_bytes),
-            bytes_name((double)free_bytes),
-            bytes_option(free_bytes - beside > 0 ? free_bytes - beside : 1));
-    if (!o->device_memory) o->device_memory = free_bytes - beside > 0 ? free_bytes - beside : 1;
+            bytes_name((double)free_bytes));
     return status;
+}
+
+/* What an arena could have beside everything that the process holds now: free memory, and that of the device. */
+static memo_status train_device_room(const train_device* d, int64_t* room, memo_error* error) {
+    memo_cuda_device_stats stats;
+    int64_t total_bytes;
+    memo_cuda_device_get_stats(d->device, &stats);
+    if (memo_memory_info(d->device, room, &total_bytes, error)) return error->status;
+    *room += stats.device_bytes;
+    return MEMO_STATUS_OK;
+}
+/* Of the model's kernels, for the time of their preparation. */
+static int64_t train_device_check_bytes(const train_device* d, const gpt_shapes* shapes) {
+    return gpt_cuda_kernels_check_bytes(d->cuda, shapes);
 }
 
 /* Scratch memory of kernels belongs to a plan for this kind of device only. */

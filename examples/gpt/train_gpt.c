@@ -323,6 +323,66 @@ static void print_profile(const memo_profile* profile) {
     printf("\n");
 }
 
+/* ---- rehearsal: what libraries take beside an arena --------------------------------------------- */
+
+#ifdef TRAIN_CUDA
+/* A step, and then the least room of all GPUs.  The rank's communicators still exist. */
+static memo_status rehearse_on_rank(run* r, const job* j, void* result, memo_error* error) {
+    int64_t room = 0;
+    double loss;
+    memo_status status = run_step(r, j, 0, &loss, error);
+    if (!status) status = train_device_room(&r->device, &room, error);
+    room = -room;
+    if (!status)
+        status =
+            train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &room, 1, MEMO_TYPE_I64, error);
+    *(int64_t*)result = -room;
+    return status;
+}
+
+/* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which would be after the
+ * arena has all of it.  A step of one layer and few tokens uses them before the plan is made.  The plan gets what is
+ * left then, less what preparing the kernels takes for a while, and the reserve. */
+static memo_status rehearse(job* j, memo_error* error) {
+    const int64_t unit = 2 * j->options.ring * j->options.ulysses;
+    const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
+    const gpt_config config = train_config(&j->options);
+    const gpt_shapes shapes = gpt_shapes_make(&config);
+    const gpt_share share = gpt_share_make(&config, NULL);
+    const gpt_shapes all = gpt_shapes_of_attention(shapes, &config, &share);
+    int64_t room = 0, beside;
+    job small = *j;
+    train_device device;
+    candidate c;
+    memo_status status;
+    if (j->options.device_memory) return MEMO_STATUS_OK;
+    small.options.sequence = gpt_min(j->options.sequence, least);
+    if (!j->options.block_degrees) small.options.layers = 1;
+    small.options.accumulate = 1;
+    small.options.is_graph = 0;
+    small.options.attention_memory = 0;
+    if ((status = candidate_create(&small.options, GPT_POLICY_KEEP, 0, &c, error))) return status;
+    status = run_on_ranks(&small, &c, RUN_LIFTED, rehearse_on_rank, &room, error);
+    candidate_destroy(&c);
+    if (!status) status = train_device_plan(&device, &j->options, error);
+    if (status) return status;
+    beside = train_device_check_bytes(&device, &all) + j->options.reserve;
+    train_device_close(&device);
+    j->options.device_memory = room > beside ? room - beside : 1;
+    printf(
+        "room      %s of the GPU beside libraries; %s of it for checks before the first step and "
+        "--reserve\n",
+        bytes_name((double)room), bytes_name((double)beside));
+    return MEMO_STATUS_OK;
+}
+#else
+static memo_status rehearse(job* j, memo_error* error) {
+    (void)j;
+    (void)error;
+    return MEMO_STATUS_OK;
+}
+#endif
+
 /* ---- setting up ----------------------------------------------------------------------------- */
 
 static memo_status bad_directory(const char* path, const char* fault, memo_error* error) {
@@ -542,6 +602,7 @@ static memo_status prepare(job* j, memo_error* error) {
         status = read_profile(o, &j->profile, error);
         j->has_profile = !status;
     }
+    if (!status) status = rehearse(j, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
         status = refuse(o, &j->plan, error);
@@ -1182,7 +1243,6 @@ int main(int argc, char** argv) {
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
     if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
     if (!status && !j.options.is_help) status = train_check_effects(&j.options, &error);
-    if (!status && !j.options.is_help) status = train_agree_budget(&j.options, &error);
 
     /* Help, a plan, or a run. */
     if (!status && j.options.is_help) {

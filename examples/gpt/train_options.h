@@ -20,6 +20,7 @@ typedef struct train_options {
     int64_t policy;                     /* gpt_policy */
     double alpha;                       /* below 0: planned */
     int64_t device_memory, host_memory; /* bytes; 0: no limit */
+    int64_t reserve;                    /* of a GPU without device_memory */
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     double flops;    /* in a dry run: peak of a device, TFLOP/s; 0: the default */
     int64_t cluster; /* in a dry run: 1 + index in clusters; 0: none */
@@ -84,7 +85,13 @@ static const option option_table[] = {
      "fraction of the rows that policies alpha and memo swap, 0 to 1, rounded to tiles (default: "
      "planned)"},
     {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, "SIZE",
-     "capacity of a rank's device for parameters, optimizer and activations (default: no limit)"},
+     "capacity of a rank's device for parameters, optimizer and activations (default: no limit; "
+     "on a GPU what is left beside libraries and --reserve)"},
+#ifdef TRAIN_CUDA
+    {"--reserve", OPTION_SIZE, OPTION_FIELD(reserve), 0, 1e18, "SIZE",
+     "device memory to leave free beside what libraries hold, without --device-memory (default "
+     "512MiB)"},
+#endif
     {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, "SIZE",
      "capacity for swapped rows (default: no limit)"},
     {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
@@ -219,6 +226,7 @@ static train_options train_options_default(void) {
     options.learning_rate = 0.003;
     options.vocabulary = 256;
     options.is_deterministic = 1;
+    options.reserve = (int64_t)512 << 20;
 #ifdef TRAIN_CUDA
     options.is_bf16 = 1;
 #endif

@@ -521,29 +521,6 @@ static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, m
     return train_collective(rank, MEMO_COLLECTIVE_BROADCAST, data, n_bytes, MEMO_TYPE_U8, error);
 }
 
-#ifdef TRAIN_NCCL
-static memo_status train_least_memory(thread_rank* rank, memo_error* error) {
-    int64_t* device_memory = (int64_t*)rank->user;
-    int64_t most = -*device_memory;
-    memo_status status =
-        train_collective(rank, MEMO_COLLECTIVE_ALL_REDUCE, &most, 1, MEMO_TYPE_I64, error);
-    if (!status) *device_memory = -most;
-    return status;
-}
-#endif
-
-/* GPUs may have different free memory: the least one is the budget of all ranks. */
-static memo_status train_agree_budget(train_options* o, memo_error* error) {
-#ifdef TRAIN_NCCL
-    if (o->ranks > 1 && !o->is_dry_run)
-        return train_ranks_run(NULL, (int32_t)o->ranks, train_least_memory, &o->device_memory,
-                               error);
-#endif
-    (void)o;
-    (void)error;
-    return MEMO_STATUS_OK;
-}
-
 /* ---- output --------------------------------------------------------------------------------- */
 
 /* Prints "degrees   blocks 0-3: 2, 4-7: 4". */

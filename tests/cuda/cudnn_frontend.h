@@ -344,6 +344,7 @@ class Graph {
             return {fault};
         }
         if (!limit.empty()) return {limit};
+        if (!fake_load("cuDNN")) return {"no device memory for the kernel"};
 
         const int64_t n_q = (q[2] + 63) / 64 * 64, n_k = (k[2] + 63) / 64 * 64;
         workspace_bytes = is_backward ? q[0] * q[1] * q[2] * (4 * q[3] + 8) : 16;

@@ -246,6 +246,7 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
         fake_set_last_error(cudaErrorLaunchOutOfResources);
         return CUBLAS_STATUS_EXECUTION_FAILED;
     }
+    if (!fake_load("cuBLASLt")) return CUBLAS_STATUS_ALLOC_FAILED;
     fake_lt_n_products++;
     fake_enqueue(stream,
                  [=] { fake_lt_product(operations, la, x, lb, y, ld, result, f, g, algorithm); });

@@ -9,6 +9,7 @@
  *              other or larger than their pages; access to unmapped memory; unmapping or freeing in other pieces, in
  *              the wrong order, or twice
  *   pinning    registered twice, unregistered after munmap; destroyed handles; calls from a host function
+ * Modules of kernels and libraries take device memory when they are first used.
  * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two devices.  Calls of
  * several threads take turns. */
 #include "fake_cuda.h"
@@ -26,11 +27,18 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 enum { MOST = 4096, N_DEVICES = 2 };
-static const size_t DEVICE_BYTES = (size_t)8 << 30, GRANULE = (size_t)2 << 20;
+static size_t mebibytes_of(const char* variable, size_t otherwise) {
+    const char* value = getenv(variable);
+    return (value ? (size_t)atoll(value) : otherwise) << 20;
+}
+static const size_t DEVICE_BYTES = mebibytes_of("FAKE_CUDA_DEVICE_MIB", 8 << 10),
+                    LIBRARY_BYTES = mebibytes_of("FAKE_CUDA_LIBRARY_MIB", 0),
+                    GRANULE = (size_t)2 << 20;
 
 /* A thread's context: none, the primary one of a device, or one that a caller made by the driver.  The runtime makes
  * and takes the primary one of device 0 if a thread has none; the driver does not. */
@@ -143,6 +151,14 @@ static ranges device_memory, host_memory, registered, reserved, mapped;
 static size_t device_bytes;
 static bool has_wait_value = true;
 void fake_set_wait_value(int has) { has_wait_value = has; }
+bool fake_load(const char* library) {
+    static std::set<std::string> loaded;
+    TAKE_TURNS();
+    if (!loaded.insert(library).second) return true;
+    if (LIBRARY_BYTES > DEVICE_BYTES - device_bytes) return false;
+    device_bytes += LIBRARY_BYTES;
+    return true;
+}
 static CUmemAllocationProp latest_pages;
 int fake_are_pages_exportable(void) {
     return latest_pages.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
@@ -1084,6 +1100,7 @@ static cudaError_t launch(dim3 blocks, dim3 threads, cudaStream_t stream) {
     return enqueue(stream, [] {});
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+    if (!fake_load("kernels")) return refuse(cudaErrorMemoryAllocation);
     return launch(config->gridDim, config->blockDim, config->stream);
 }
 

@@ -25,6 +25,8 @@ void fake_set_n_processors(int n);     /* 132 until then */
 void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */
 int fake_are_pages_exportable(void);   /* the latest: as file descriptors and to other hardware */
 int fake_device_of(cudaStream_t stream);
+/* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false: there is not as much. */
+bool fake_load(const char* library);
 int fake_is_on_device(const void* address, size_t n_bytes);
 /* Contexts: whether a device's primary one was made; the calling thread's. */
 int fake_has_context(int device);
