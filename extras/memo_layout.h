@@ -107,7 +107,8 @@ extern "C" {
  * Table 2; "tip" below is one of its seven), fitted to its Tables 3 to 6 by bench/paper_tables.
  * A rank sends the same bytes as in memo_sp.h with saved q, k and v (sends_again 0), if the heads
  * and the sequence divide.  Swapping follows the MEMO paper's alpha.  Not
- * counted: padding of lengths that do not divide, and a layer's transients. */
+ * counted: padding of lengths that do not divide, except in the buffers of attention, and a layer's
+ * transients. */
 
 /* A decoder of identical layers: attention, MLP. */
 typedef struct memo_parallel_model {
@@ -251,7 +252,8 @@ typedef struct memo_parallel_memory {
     double activations_bytes; /* of all layers; swap: two rounding buffers and a scratch */
     double logits_bytes;
     /* Buffers of attention over ulysses x ring ranks, shared by all layers: device_bytes of
-     * memo_sp_attention_sizes for the prediction's groups and gathered keys.  0 for one rank. */
+     * memo_sp_attention_sizes for the prediction's groups and gathered keys, in fp32 if
+     * element_bytes is 4 or more, otherwise in bf16.  0 for one rank. */
     double attention_bytes;
     double device_bytes; /* their sum */
     double host_bytes;   /* of this GPU's rows */
@@ -400,7 +402,6 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     >>layout costs           bytes and seconds of one layout
  *     >>layout links           NVLink or NIC for a group of ranks
  *     >>layout attention       time of attention over ring and Ulysses ranks
- *     >>layout attention memory  buffers of attention over ranks
  *     >>layout memory          parameters, gradients, optimizer, logits
  *     >>layout swapping        the alpha that fits
  *     >>layout step            memory, time and sent bytes of a step
@@ -741,14 +742,55 @@ typedef struct memoi_parallel_share {
     double input_elements, attention_elements, layer_elements;
 } memoi_parallel_share;
 
-/* Query heads of ulysses rank u, and the key heads that these read, as memo_sp.h deals them. */
-MEMOI void memoi_parallel_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses, int32_t u,
-                                int32_t* n_q, int32_t* n_kv) {
-    int32_t group = n_q_heads / n_kv_heads;
-    int32_t begin = (int32_t)((int64_t)u * n_q_heads / ulysses);
-    int32_t end = (int32_t)(((int64_t)u + 1) * n_q_heads / ulysses);
-    *n_q = end - begin;
-    *n_kv = (end - 1) / group - begin / group + 1;
+/* How attention is computed over the ranks. */
+typedef struct memoi_parallel_way {
+    int32_t n_groups, gathers_keys;
+} memoi_parallel_way;
+
+/* What memo_sp.h states of the attention of a tensor rank's heads on ulysses rank u, without
+ * sends_again.  It counts bytes with 63 bits, so a larger case is `scale` times the one of fewer
+ * tokens.  0: no number of tokens is small enough. */
+MEMOI int memoi_parallel_sp_sizes(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                  memoi_parallel_way way, int32_t u, memo_sp_attention_sizes* sizes,
+                                  double* scale) {
+    const memo_parallel_model* m = &desc->model;
+    const double size = fmax(m->head_size, m->v_head_size);
+    const double tokens = (double)desc->sequence * (double)desc->micro_batch;
+    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sp_attention_desc attention = memo_sp_attention_desc_default();
+    sharding.kind = desc->is_contiguous ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
+    sharding.ring = l->ring;
+    sharding.ulysses = l->ulysses;
+    sharding.n_tokens = desc->sequence;
+    attention.n_batch = (int32_t)desc->micro_batch;
+    *scale = tokens * size * m->n_q_heads / l->tensor * l->ulysses / (double)((int64_t)1 << 50);
+    if (*scale > 1) {
+        sharding.n_tokens = (int64_t)ceil(tokens / *scale);
+        attention.n_batch = 1;
+    }
+    *scale = fmax(1, *scale);
+    attention.ulysses_rank = u;
+    attention.n_q_heads = m->n_q_heads / l->tensor;
+    attention.n_kv_heads = m->n_kv_heads / l->tensor;
+    attention.head_size = m->head_size;
+    attention.v_head_size = m->v_head_size;
+    attention.type = desc->element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+    attention.rounds_gradients = desc->kv_gradient_bytes < 4;
+    attention.ulysses_groups = way.n_groups;
+    attention.gathers_keys = way.gathers_keys;
+    return !memo_sharding_make(&sharding, &attention.sharding, NULL) &&
+           !memo_sp_attention_desc_get_sizes(&attention, sizes, NULL);
+}
+
+/* Ranks that are so far apart have as many heads. */
+MEMOI int32_t memoi_parallel_period(const memo_parallel_desc* desc, const memo_parallel_layout* l) {
+    int32_t a = l->ulysses, b = desc->model.n_kv_heads / l->tensor;
+    while (b) {
+        const int32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return l->ulysses / a;
 }
 
 MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
@@ -761,31 +803,34 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
     double head_bytes = row_bytes * desc->model.head_size;
     double v_bytes = row_bytes * desc->model.v_head_size;
     double d_out_bytes = v_bytes + 4 * share->attention_rows / l->ulysses; /* with a row dot */
-    double n_kv_all = 0, d_kv_scale = 1;
-    int32_t u, n_q, n_kv;
+    const int32_t period = memoi_parallel_period(desc, l);
+    const memoi_parallel_way alone = {1, 0};
+    double n_kv_all = 0, d_kv_scale = 1, scale;
+    memo_sp_attention_sizes sizes;
+    int32_t u;
 
     /* Uneven heads: the rank with most heads sets memory and compute time. */
-    for (u = 0; u < l->ulysses; u++) {
-        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        n_kv_all += n_kv;
-        if (n_q > share->n_q) share->n_q = n_q;
-        if (n_kv > share->n_kv) share->n_kv = n_kv;
+    for (u = 0; u < period; u++) {
+        (void)memoi_parallel_sp_sizes(desc, l, alone, u, &sizes, &scale);
+        n_kv_all += (double)sizes.heads.n_kv * (l->ulysses / period);
+        if (sizes.heads.n_q > share->n_q) share->n_q = sizes.heads.n_q;
+        if (sizes.heads.n_kv > share->n_kv) share->n_kv = sizes.heads.n_kv;
     }
 
     /* Several ranks add their gradients of a shared key/value head, so these travel in fp32. */
     if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
 
     /* The rank that sends most sets the time of an all-to-all. */
-    for (u = 0; u < l->ulysses; u++) {
+    for (u = 0; u < period; u++) {
         double to_heads, others, own; /* heads that others need, and own heads of their rows */
-        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        others = n_q_heads - n_q;
-        own = (double)n_q * (l->ulysses - 1);
+        (void)memoi_parallel_sp_sizes(desc, l, alone, u, &sizes, &scale);
+        others = n_q_heads - sizes.heads.n_q;
+        own = (double)sizes.heads.n_q * (l->ulysses - 1);
         share->backward_bytes =
             fmax(share->backward_bytes,
                  d_out_bytes * others + head_bytes * own +
-                     (head_bytes + v_bytes) * d_kv_scale * n_kv * (l->ulysses - 1));
-        to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - n_kv);
+                     (head_bytes + v_bytes) * d_kv_scale * sizes.heads.n_kv * (l->ulysses - 1));
+        to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - sizes.heads.n_kv);
         share->forward_bytes = fmax(share->forward_bytes, to_heads + v_bytes * own);
         share->to_heads_bytes = fmax(share->to_heads_bytes, to_heads);
         share->d_out_bytes = fmax(share->d_out_bytes, d_out_bytes * others);
@@ -867,11 +912,6 @@ MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double co
     return exchange_s - n_groups * compute_s;
 }
 
-/* How attention is computed over the ranks. */
-typedef struct memoi_parallel_way {
-    int32_t n_groups, gathers_keys;
-} memoi_parallel_way;
-
 MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
                                                     const memo_parallel_layout* l,
                                                     const memoi_parallel_share* share,
@@ -934,125 +974,17 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     return a;
 }
 
-/* --- >>layout attention memory --- */
-
-/* Heads of group g of ulysses rank u, as memo_sp.h cuts: whole key heads; without a ring, and with
- * more groups than key heads, a share of a key head's query heads. */
-MEMOI void memoi_parallel_group_heads(int32_t n_q_heads, int32_t n_kv_heads, int32_t ulysses,
-                                      int32_t u, memoi_parallel_way way, int32_t g, int has_ring,
-                                      int32_t* n_q, int32_t* n_kv) {
-    const int32_t ratio = n_q_heads / n_kv_heads, n = way.n_groups;
-    const int32_t first_q = (int32_t)((int64_t)u * n_q_heads / ulysses), first_kv = first_q / ratio;
-    int32_t all_q, all_kv, begin, end, q_begin, q_end, first, n_sharing;
-    int is_shared;
-    memoi_parallel_heads(n_q_heads, n_kv_heads, ulysses, u, &all_q, &all_kv);
-    is_shared = !has_ring && n > all_kv;
-    begin = (int32_t)((int64_t)g * all_kv / n);
-    end = is_shared ? begin + 1 : (int32_t)(((int64_t)g + 1) * all_kv / n);
-    q_begin = begin ? (first_kv + begin) * ratio : first_q;
-    q_end = end < all_kv ? (first_kv + end) * ratio : first_q + all_q;
-    *n_kv = end - begin;
-    *n_q = *n_kv ? q_end - q_begin : 0;
-    if (!is_shared) return;
-
-    /* The groups [first, first + n_sharing) have this key head. */
-    first = (int32_t)(((int64_t)begin * n + all_kv - 1) / all_kv);
-    n_sharing = (int32_t)(((int64_t)end * n + all_kv - 1) / all_kv) - first;
-    begin = (int32_t)(((int64_t)(g - first) * *n_q + n_sharing - 1) / n_sharing);
-    end = (int32_t)(((int64_t)(g - first + 1) * *n_q + n_sharing - 1) / n_sharing);
-    *n_q = end - begin;
-    if (!*n_q) *n_kv = 0;
-}
-
-/* Heads of the largest group: of a rank; of all ranks, which read some key heads several times. */
-typedef struct memoi_parallel_cut {
-    double n_q, n_kv, q_needed, kv_needed;
-    int is_replicated;
-} memoi_parallel_cut;
-
-/* Buffers of one pass, as memo_sp.h lays them out without sends_again, but for alignment. */
-MEMOI double memoi_parallel_pass_buffers(const memo_parallel_desc* desc,
-                                         const memo_parallel_layout* l, memoi_parallel_way way,
-                                         const memoi_parallel_cut* cut, int is_backward) {
-    const int has_ulysses = l->ulysses > 1, is_grouped = way.n_groups > 1;
-    const int has_ring = l->ring > 1 && !way.gathers_keys;
-    const double d = desc->model.head_size, v_d = desc->model.v_head_size;
-    const double size = fmax(d, v_d), e = desc->element_bytes;
-    const int is_direct = !has_ulysses && e >= 4; /* computed in the trainer's tensors */
-    const double carried = l->ring > 1 ? desc->kv_gradient_bytes : 4;
-    const double n = (double)desc->sequence * (double)desc->micro_batch / l->ring; /* by heads */
-    const double n_local = n / l->ulysses;
-    const double q = n * cut->n_q, k = n * cut->n_kv * d, v = n * cut->n_kv * v_d;
-    const double sent = is_backward && cut->is_replicated ? 4 : e; /* of a key head's element */
-    double bytes = 0;
-
-    /* Keys and values of other ring ranks. */
-    if (has_ring) bytes += 2 * (k + v) * e;
-    if (way.gathers_keys)
-        bytes += l->ring * ((k + v) * (is_backward ? e + 4 : e) +
-                            fmax(k, v) * (is_backward ? fmax(e, carried) : e));
-
-    /* What Ulysses packs, and results as they are sent. */
-    if (has_ulysses) {
-        bytes += n_local * fmax(cut->kv_needed * size * sent, cut->q_needed * fmax(size * e, 4));
-        if (is_backward || e < 4 || is_grouped)
-            bytes += (is_grouped ? q * size : fmax(q * size, fmax(k, v))) * e;
-        if (is_backward && is_grouped) bytes += 2 * q * size * e + (k + v) * sent;
-    }
-
-    /* Output or dQ in fp32; results of a step; dK and dV, of which replicas are summed. */
-    if (!is_direct) bytes += q * (is_backward ? d : v_d) * 4;
-    if (!is_backward) return bytes + (has_ring ? q * (v_d + 1) * 4 : 0);
-    bytes += (is_grouped ? 2 : 1) * q * 4; /* row dots */
-    bytes += (has_ring ? 2 : is_direct ? 0 : 1) * (k + v) * carried + (has_ring ? (k + v) * 4 : 0);
-    if (has_ulysses) {
-        bytes += n_local * (desc->model.n_q_heads / l->tensor) * 4;
-        if (cut->is_replicated)
-            bytes +=
-                (is_grouped ? 2 : 1) * n_local * (desc->model.n_kv_heads / l->tensor) * size * 4;
-    }
-    return bytes;
-}
-
-/* Of the rank that needs most. */
+/* Buffers of attention, of the rank that needs most. */
 MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_parallel_layout* l,
                                     memoi_parallel_way way) {
-    const int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
-    const int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
-    double most = 0, q_sum, kv_sum;
-    memoi_parallel_cut cut;
-    int32_t u, g, n_q, n_kv, is_backward;
-    memset(&cut, 0, sizeof cut);
+    const int32_t period = memoi_parallel_period(desc, l);
+    memo_sp_attention_sizes sizes;
+    double most = 0, scale;
+    int32_t u;
     if (desc->excludes_attention_memory || (l->ulysses == 1 && l->ring == 1)) return 0;
-
-    /* The same on all ranks. */
-    for (g = 0; g < way.n_groups; g++) {
-        for (u = 0, q_sum = kv_sum = 0; u < l->ulysses; u++) {
-            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
-                                       &n_q, &n_kv);
-            q_sum += n_q;
-            kv_sum += n_kv;
-        }
-        cut.q_needed = fmax(cut.q_needed, q_sum);
-        cut.kv_needed = fmax(cut.kv_needed, kv_sum);
-    }
-    for (u = 0, kv_sum = 0; u < l->ulysses; u++) {
-        memoi_parallel_heads(n_q_heads, n_kv_heads, l->ulysses, u, &n_q, &n_kv);
-        kv_sum += n_kv;
-    }
-    cut.is_replicated = kv_sum > n_kv_heads;
-
-    /* Of each rank. */
-    for (u = 0; u < l->ulysses; u++) {
-        cut.n_q = cut.n_kv = 0;
-        for (g = 0; g < way.n_groups; g++) {
-            memoi_parallel_group_heads(n_q_heads, n_kv_heads, l->ulysses, u, way, g, l->ring > 1,
-                                       &n_q, &n_kv);
-            cut.n_q = fmax(cut.n_q, n_q);
-            cut.n_kv = fmax(cut.n_kv, n_kv);
-        }
-        for (is_backward = 0; is_backward < 2; is_backward++)
-            most = fmax(most, memoi_parallel_pass_buffers(desc, l, way, &cut, is_backward));
+    for (u = 0; u < period; u++) {
+        if (!memoi_parallel_sp_sizes(desc, l, way, u, &sizes, &scale)) return INFINITY;
+        most = fmax(most, scale * (double)sizes.device_bytes);
     }
     return most;
 }
@@ -1132,71 +1064,216 @@ MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_pa
 /* --- >>layout step ---
  * Knows: all of the above, for a whole step.  Knows nothing of other layouts. */
 
+/* Of one layer and micro-batch. */
+typedef struct memoi_parallel_layer {
+    memo_parallel_attention forward, backward;
+    double weights;      /* elements */
+    double gemm_s;       /* of the forward */
+    double attention_s;  /* of the forward, without its all-to-all */
+    double collective_s; /* one of tensor parallelism's 4 a pass */
+    double forward_s, backward_s;
+} memoi_parallel_layer;
+
+MEMOI double memoi_parallel_gemm_flops(const memo_parallel_cluster* c) {
+    return c->peak_flops_per_s * c->gemm_efficiency;
+}
+
+MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memo_parallel_desc* desc,
+                                                   const memo_parallel_layout* l,
+                                                   const memoi_parallel_share* share,
+                                                   memoi_parallel_way way) {
+    const memo_parallel_cluster* c = &desc->cluster;
+    memoi_parallel_layer layer;
+    memset(&layer, 0, sizeof layer);
+    layer.forward = memoi_parallel_attend(desc, l, share, way, 0);
+    layer.backward = memoi_parallel_attend(desc, l, share, way, 1);
+    layer.weights = memo_parallel_layer_parameters(&desc->model);
+    layer.gemm_s = 2 * layer.weights * share->rows / memoi_parallel_gemm_flops(c);
+    layer.attention_s = layer.forward.compute_s + layer.forward.hops_s + layer.forward.blocks_s;
+    if (l->tensor > 1)
+        layer.collective_s =
+            share->tensor_bytes / memoi_parallel_link(c, l->tensor) + c->collective_s;
+    layer.forward_s =
+        layer.gemm_s + layer.attention_s + layer.forward.all_to_all_s + 4 * layer.collective_s;
+    layer.backward_s = 2 * layer.gemm_s + layer.backward.compute_s + layer.backward.hops_s +
+                       layer.backward.blocks_s + layer.backward.all_to_all_s +
+                       4 * layer.collective_s;
+    return layer;
+}
+
+/* Groups that cross nodes use a NIC, which is the slower link. */
+MEMOI void memoi_parallel_leave(const memo_parallel_cluster* c, const memo_parallel_layout* l,
+                                const memoi_parallel_share* share, int32_t* leaves) {
+    const double tensor = l->tensor, ulysses = tensor * l->ulysses, ring = ulysses * l->ring;
+    leaves[MEMO_PARALLEL_TENSOR] = l->tensor > 1 && memoi_parallel_leaves(c, tensor);
+    leaves[MEMO_PARALLEL_ULYSSES] = l->ulysses > 1 && memoi_parallel_leaves(c, ulysses);
+    leaves[MEMO_PARALLEL_RING] = l->ring > 1 && memoi_parallel_leaves(c, ring);
+    leaves[MEMO_PARALLEL_GRADIENTS] =
+        share->group > 1 && memoi_parallel_leaves(c, tensor * share->group);
+    leaves[MEMO_PARALLEL_PARAMETERS] = l->zero_stage > 0 && leaves[MEMO_PARALLEL_GRADIENTS];
+    leaves[MEMO_PARALLEL_PIPELINE] = l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
+}
+
+/* Times of one micro-batch of a stage, without recomputation. */
+MEMOI void memoi_parallel_micro_batch(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                                      const memoi_parallel_share* share,
+                                      const memoi_parallel_layer* layer,
+                                      memo_parallel_prediction* prediction) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const memo_parallel_attention *forward = &layer->forward, *backward = &layer->backward;
+    memo_parallel_time* time = &prediction->time;
+    double* sent_bytes = &prediction->sent_bytes[MEMO_PARALLEL_PIPELINE];
+    time->gemm_s = 3 * share->n_layers * layer->gemm_s + 6 * ((double)m->vocabulary * m->hidden) /
+                                                             l->pipeline * share->rows /
+                                                             memoi_parallel_gemm_flops(c);
+    time->attention_s = share->n_layers * (forward->compute_s + backward->compute_s);
+    time->ring_s = share->n_layers *
+                   (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
+    time->ulysses_s = share->n_layers * (forward->all_to_all_s + backward->all_to_all_s);
+    time->tensor_s = share->n_layers * 8 * layer->collective_s;
+    if (l->pipeline == 1) return;
+    *sent_bytes = 2 * (desc->element_bytes * share->rows) * m->hidden;
+    time->pipeline_s = *sent_bytes / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
+}
+
 /* What the backward of a micro-batch recomputes. */
 typedef struct memoi_parallel_again {
     double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
     double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
 } memoi_parallel_again;
 
+/* Everything except attention and the MLP's last matrix, with three of the four collectives.  The
+ * last layer's rows are still on the device. */
+MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memo_parallel_desc* desc,
+                                                         const memo_parallel_layout* l,
+                                                         const memoi_parallel_share* share,
+                                                         const memoi_parallel_layer* layer,
+                                                         memoi_parallel_way way, double alpha) {
+    const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
+    memoi_parallel_again again;
+    memset(&again, 0, sizeof again);
+    again.n_layers = (1 - alpha) * (share->n_layers - 1);
+    again.gemm_share = 1 - (double)desc->model.hidden * desc->model.ffn / layer->weights;
+    again.n_collectives = 3;
+    again.ulysses_bytes = share->to_heads_bytes;
+    if (share->forward_bytes > 0) /* attention does not hide it: it is not computed again */
+        again.ulysses_s = memoi_parallel_attend(desc, l, share, alone, 0).all_to_all_s *
+                          share->to_heads_bytes / share->forward_bytes;
+    return again;
+}
+
+/* Pinned memory of a GPU. */
+MEMOI double memoi_parallel_host_share(const memo_parallel_cluster* c) {
+    return (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
+}
+
+/* Chooses alpha.  Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
+MEMOI void memoi_parallel_swap(const memo_parallel_desc* desc, const memoi_parallel_share* share,
+                               const memoi_parallel_layer* layer,
+                               memo_parallel_prediction* prediction) {
+    const double row_bytes = desc->element_bytes * share->rows, n_swapped = share->n_layers - 2;
+    const double whole = row_bytes * (share->input_elements + share->attention_elements);
+    const double others = row_bytes * share->layer_elements - whole;
+    memo_parallel_memory* memory = &prediction->memory;
+    double swapped, copy_s;
+    prediction->alpha =
+        memoi_parallel_alpha(desc, share, memory->device_bytes + 2 * whole + others, whole, others,
+                             memoi_parallel_host_share(&desc->cluster), layer->forward_s);
+    memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
+    swapped = whole + prediction->alpha * others;
+    memory->host_bytes = share->n_held * n_swapped * swapped;
+    prediction->sent_bytes[MEMO_PARALLEL_HOST] = n_swapped * swapped;
+
+    /* A copy stalls the step as far as a layer does not hide it. */
+    copy_s = swapped / desc->cluster.host_bytes_per_s;
+    prediction->time.host_s =
+        n_swapped * (fmax(0, copy_s - layer->forward_s) + fmax(0, copy_s - layer->backward_s));
+}
+
+/* Recomputation sends again what its part of the forward sent. */
+MEMOI void memoi_parallel_send(const memo_parallel_layout* l, const memoi_parallel_share* share,
+                               memoi_parallel_way way, const memoi_parallel_again* again,
+                               double* sent) {
+    sent[MEMO_PARALLEL_TENSOR] =
+        share->tensor_bytes * (8 * share->n_layers + again->n_collectives * again->n_layers);
+    sent[MEMO_PARALLEL_ULYSSES] = share->n_layers * (share->forward_bytes + share->backward_bytes) +
+                                  again->n_layers * again->ulysses_bytes;
+    sent[MEMO_PARALLEL_RING] = (l->ring - 1) * share->kv_bytes *
+                               (2 * share->n_layers + again->attention * again->n_layers);
+    if (l->ring > 1)
+        sent[MEMO_PARALLEL_RING] +=
+            (l->ring - way.gathers_keys) * share->d_kv_bytes * share->n_layers;
+}
+
+/* From a micro-batch to all of a step.  The bubble has the time of one. */
+MEMOI void memoi_parallel_all_micro_batches(const memo_parallel_layout* l, double n,
+                                            memo_parallel_prediction* prediction) {
+    memo_parallel_time* time = &prediction->time;
+    int kind;
+    time->bubble_s =
+        (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                             time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s);
+    time->gemm_s *= n;
+    time->attention_s *= n;
+    time->recompute_s *= n;
+    time->tensor_s *= n;
+    time->ulysses_s *= n;
+    time->ring_s *= n;
+    time->pipeline_s *= n;
+    time->host_s *= n;
+    for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++) prediction->sent_bytes[kind] *= n;
+}
+
+/* A stage above 1 reduces gradients once per micro-batch, because it keeps no whole copy. */
+MEMOI void memoi_parallel_zero(const memo_parallel_desc* desc, const memo_parallel_layout* l,
+                               const memoi_parallel_share* share,
+                               memo_parallel_prediction* prediction) {
+    const double stay_bytes = share->parameters * (share->group - 1) / share->group;
+    const double n_gradients = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share->n_micro;
+    const double n_parameters = l->zero_stage == 0   ? 0
+                                : l->zero_stage == 3 ? 2 * share->n_micro
+                                                     : 1;
+    double* sent = prediction->sent_bytes;
+    sent[MEMO_PARALLEL_GRADIENTS] = n_gradients * (desc->gradient_bytes * stay_bytes);
+    sent[MEMO_PARALLEL_PARAMETERS] = n_parameters * (desc->element_bytes * stay_bytes);
+    prediction->time.zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
+                              memoi_parallel_group_link(&desc->cluster, share->group, l->tensor);
+}
+
+/* MFU counts the model's flops only: recomputation is no useful work. */
+MEMOI void memoi_parallel_sum(const memo_parallel_desc* desc, double layer_weights,
+                              memo_parallel_prediction* prediction) {
+    const memo_parallel_model* m = &desc->model;
+    const memo_parallel_cluster* c = &desc->cluster;
+    const double tokens = (double)desc->sequence * (double)desc->global_batch;
+    const double vocabulary = (double)m->vocabulary * m->hidden;
+    memo_parallel_time* time = &prediction->time;
+    time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                   time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
+                   time->bubble_s;
+    prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
+                                  3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                      (m->head_size + m->v_head_size));
+    prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
+    prediction->fits = prediction->memory.device_bytes <= (double)c->device_bytes &&
+                       prediction->memory.host_bytes <= memoi_parallel_host_share(c);
+}
+
 MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
                                       memoi_parallel_way way,
                                       memo_parallel_prediction* prediction) {
-    const memo_parallel_model* m = &desc->model;
-    const memo_parallel_cluster* c = &desc->cluster;
     const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
-    const memo_parallel_attention forward = memoi_parallel_attend(desc, l, &share, way, 0);
-    const memo_parallel_attention backward = memoi_parallel_attend(desc, l, &share, way, 1);
-    const double layer_weights = memo_parallel_layer_parameters(m);
-    const double vocabulary = (double)m->vocabulary * m->hidden;
-    const double gemm_flops = c->peak_flops_per_s * c->gemm_efficiency;
-    const double layer_gemm_s = 2 * layer_weights * share.rows / gemm_flops; /* forward */
-    const double forward_attention_s = forward.compute_s + forward.hops_s + forward.blocks_s;
-    const double host_share =
-        (double)c->host_bytes / (c->n_gpus < c->gpus_per_node ? c->n_gpus : c->gpus_per_node);
+    const memoi_parallel_layer layer = memoi_parallel_layer_of(desc, l, &share, way);
     const double row_bytes = desc->element_bytes * share.rows;
-    double collective_s = 0, stay_bytes, n_passes, pass_bytes, forward_s, backward_s, scale, tokens;
     memo_parallel_memory* memory = &prediction->memory;
-    memo_parallel_time* time = &prediction->time;
-    double* sent = prediction->sent_bytes;
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
     prediction->ulysses_groups = way.n_groups;
     prediction->gathers_keys = way.gathers_keys;
-
-    /* Which groups cross nodes: these use a NIC, which is the slower link. */
-    prediction->leaves_node[MEMO_PARALLEL_TENSOR] =
-        l->tensor > 1 && memoi_parallel_leaves(c, l->tensor);
-    prediction->leaves_node[MEMO_PARALLEL_ULYSSES] =
-        l->ulysses > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses);
-    prediction->leaves_node[MEMO_PARALLEL_RING] =
-        l->ring > 1 && memoi_parallel_leaves(c, (double)l->tensor * l->ulysses * l->ring);
-    prediction->leaves_node[MEMO_PARALLEL_GRADIENTS] =
-        share.group > 1 && memoi_parallel_leaves(c, l->tensor * share.group);
-    prediction->leaves_node[MEMO_PARALLEL_PARAMETERS] =
-        l->zero_stage > 0 && prediction->leaves_node[MEMO_PARALLEL_GRADIENTS];
-    prediction->leaves_node[MEMO_PARALLEL_PIPELINE] =
-        l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
-
-    /* Times of one micro-batch of a stage. */
-    time->gemm_s =
-        3 * share.n_layers * layer_gemm_s + 6 * vocabulary / l->pipeline * share.rows / gemm_flops;
-    time->attention_s = share.n_layers * (forward.compute_s + backward.compute_s);
-    time->ring_s =
-        share.n_layers * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s);
-    time->ulysses_s = share.n_layers * (forward.all_to_all_s + backward.all_to_all_s);
-    if (l->tensor > 1)
-        collective_s = share.tensor_bytes / memoi_parallel_link(c, l->tensor) + c->collective_s;
-    time->tensor_s = share.n_layers * 8 * collective_s;
-    if (l->pipeline > 1) {
-        sent[MEMO_PARALLEL_PIPELINE] = 2 * row_bytes * m->hidden;
-        time->pipeline_s =
-            sent[MEMO_PARALLEL_PIPELINE] / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
-    }
-    forward_s = layer_gemm_s + forward_attention_s + forward.all_to_all_s + 4 * collective_s;
-    backward_s = 2 * layer_gemm_s + backward.compute_s + backward.hops_s + backward.blocks_s +
-                 backward.all_to_all_s + 4 * collective_s;
+    memoi_parallel_leave(&desc->cluster, l, &share, prediction->leaves_node);
+    memoi_parallel_micro_batch(desc, l, &share, &layer, prediction);
 
     /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(desc, l, &share);
@@ -1213,91 +1290,20 @@ MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo
         again.gemm_share = again.attention = 1;
         again.n_collectives = 4;
         again.ulysses_bytes = share.forward_bytes;
-        again.ulysses_s = forward.all_to_all_s;
+        again.ulysses_s = layer.forward.all_to_all_s;
     } else {
-        double whole = row_bytes * (share.input_elements + share.attention_elements);
-        double others = row_bytes * share.layer_elements - whole, swapped, stall_s;
-        double n_swapped = share.n_layers - 2;
-        prediction->alpha =
-            memoi_parallel_alpha(desc, &share, memory->device_bytes + 2 * whole + others, whole,
-                                 others, host_share, forward_s);
-
-        /* Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
-        memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
-        swapped = whole + prediction->alpha * others;
-        memory->host_bytes = share.n_held * n_swapped * swapped;
-
-        /* Recomputed: everything except attention and the MLP's last matrix, with three of the four
-         * collectives.  The last layer's rows are still on the device. */
-        again.n_layers = (1 - prediction->alpha) * (share.n_layers - 1);
-        again.gemm_share = 1 - (double)m->hidden * m->ffn / layer_weights;
-        again.n_collectives = 3;
-        again.ulysses_bytes = share.to_heads_bytes;
-        if (share.forward_bytes > 0) /* attention does not hide it: it is not computed again */
-            again.ulysses_s = memoi_parallel_attend(desc, l, &share, alone, 0).all_to_all_s *
-                              share.to_heads_bytes / share.forward_bytes;
-        sent[MEMO_PARALLEL_HOST] = n_swapped * swapped;
-        stall_s = swapped / c->host_bytes_per_s;
-        time->host_s = n_swapped * (fmax(0, stall_s - forward_s) + fmax(0, stall_s - backward_s));
+        memoi_parallel_swap(desc, &share, &layer, prediction);
+        again = memoi_parallel_recompute_rows(desc, l, &share, &layer, way, prediction->alpha);
     }
     memory->device_bytes += memory->activations_bytes;
+    prediction->time.recompute_s =
+        again.n_layers * (again.gemm_share * layer.gemm_s + again.attention * layer.attention_s +
+                          again.ulysses_s + again.n_collectives * layer.collective_s);
 
-    /* Recomputation sends again what its part of the forward sent. */
-    time->recompute_s =
-        again.n_layers * (again.gemm_share * layer_gemm_s + again.attention * forward_attention_s +
-                          again.ulysses_s + again.n_collectives * collective_s);
-    sent[MEMO_PARALLEL_TENSOR] =
-        share.tensor_bytes * (8 * share.n_layers + again.n_collectives * again.n_layers);
-    sent[MEMO_PARALLEL_ULYSSES] = share.n_layers * (share.forward_bytes + share.backward_bytes) +
-                                  again.n_layers * again.ulysses_bytes;
-    sent[MEMO_PARALLEL_RING] =
-        (l->ring - 1) * share.kv_bytes * (2 * share.n_layers + again.attention * again.n_layers);
-    if (l->ring > 1)
-        sent[MEMO_PARALLEL_RING] +=
-            (l->ring - way.gathers_keys) * share.d_kv_bytes * share.n_layers;
-
-    /* All micro-batches of a step.  The bubble is computed first because it has the time of one. */
-    scale = share.n_micro;
-    time->bubble_s =
-        (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
-                             time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s);
-    time->gemm_s *= scale;
-    time->attention_s *= scale;
-    time->recompute_s *= scale;
-    time->tensor_s *= scale;
-    time->ulysses_s *= scale;
-    time->ring_s *= scale;
-    time->pipeline_s *= scale;
-    time->host_s *= scale;
-    sent[MEMO_PARALLEL_TENSOR] *= scale;
-    sent[MEMO_PARALLEL_ULYSSES] *= scale;
-    sent[MEMO_PARALLEL_RING] *= scale;
-    sent[MEMO_PARALLEL_PIPELINE] *= scale;
-    sent[MEMO_PARALLEL_HOST] *= scale;
-
-    /* ZeRO: a stage above 1 reduces gradients once per micro-batch, because it keeps no whole
-     * copy. */
-    stay_bytes = share.parameters * (share.group - 1) / share.group;
-    n_passes = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share.n_micro;
-    pass_bytes = desc->gradient_bytes * stay_bytes;
-    sent[MEMO_PARALLEL_GRADIENTS] = n_passes * pass_bytes;
-    n_passes = l->zero_stage == 0 ? 0 : l->zero_stage == 3 ? 2 * share.n_micro : 1;
-    pass_bytes = desc->element_bytes * stay_bytes;
-    sent[MEMO_PARALLEL_PARAMETERS] = n_passes * pass_bytes;
-    time->zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
-                   memoi_parallel_group_link(c, share.group, l->tensor);
-
-    /* MFU counts the model's flops only: recomputation is no useful work. */
-    time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
-                   time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
-                   time->bubble_s;
-    tokens = (double)desc->sequence * (double)desc->global_batch;
-    prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
-                                  3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
-                                      (m->head_size + m->v_head_size));
-    prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
-    prediction->fits =
-        memory->device_bytes <= (double)c->device_bytes && memory->host_bytes <= host_share;
+    memoi_parallel_send(l, &share, way, &again, prediction->sent_bytes);
+    memoi_parallel_all_micro_batches(l, share.n_micro, prediction);
+    memoi_parallel_zero(desc, l, &share, prediction);
+    memoi_parallel_sum(desc, layer.weights, prediction);
 }
 
 /* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits.  The fastest
