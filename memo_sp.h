@@ -942,37 +942,16 @@ MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_des
 MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
                                                    memo_schedule* schedule, memo_error* error);
 
-/* The cost of splitting, from a profile. */
-typedef struct memo_blocks_overhead {
-    double operation_s;  /* of each computation, for any size: launch, idle tail */
-    double collective_s; /* of each collective: see memo_blocks_latency */
-} memo_blocks_overhead;
-
 /* Measures an all-reduce, all-gather or reduce-scatter alone on stream.  measured_s[k] is its time
  * for counts[k] elements (of a share, for a gather or scatter): the median of 5 runs after one
  * warm-up, on the slowest rank.  So all ranks get the same numbers and decide alike.  All ranks
  * must call it with equal arguments; it waits on the host, and allocates and frees buffers.  The
- * results serve memo_blocks_latency, memo_block_times, and the degrees-profile of memo_plan.h.
+ * results serve memo_block_times and the degrees-profile of memo_plan.h.
  * Errors: INVALID_ARGUMENT (n, counts, another collective), and errors of device and comm. */
 MEMO_API memo_status memo_comm_measure(memo_comm* comm, const memo_device* device,
                                        memo_stream stream, memo_collective kind, memo_type type,
                                        const int64_t* counts, int32_t n, double* measured_s,
                                        memo_error* error);
-
-/* The time of a collective of no bytes, from n measured ones: where the least-squares line meets 0
- * bytes, but at least 0.  Fewer than two sizes: 0. */
-MEMO_API double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s,
-                                    int32_t n);
-
-/* Finds the number of parts, of 1, 2, 4, ... up to max_parts, with the least time of forward and
- * backward together.  It is 1 if messages are too small to gain.  Ties go to fewer parts.
- * desc->times (n_blocks) describe the whole batch; a part takes the overhead and its share of
- * the rest.  desc->n_parts is ignored.  makespan_s is optional.  Errors: INVALID_ARGUMENT,
- * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
-                                            const memo_blocks_overhead* overhead, int32_t max_parts,
-                                            int32_t* n_parts, double* makespan_s,
-                                            memo_error* error);
 
 /* --- running the blocks ---
  *
@@ -1284,7 +1263,7 @@ MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* ten
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
  *     >>block schedules     the orders of overlapped blocks, as schedules
- *     >>block costs         measured collectives; the best number of parts
+ *     >>collective times    measured collectives
  *     >>block runs          a schedule of blocks, enqueued
  *     >>degrees             groups of two degrees
  *     >>linear layers       shares and products of a split layer
@@ -4100,8 +4079,7 @@ MEMOI memo_status memoi_target_schedule_stream(memo_schedule* schedule, const ch
 
 /* Functions are launched on the device itself, not on a recorder around it. */
 MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
-    while (MEMO_DEVICE_HAS(device, annotate) && device->annotate == memob_recorder_annotate)
-        device = &((const memo_recorder*)device->context)->inner;
+    while (MEMO_DEVICE_HAS(device, inner)) device = device->inner;
     return (memo_device*)(uintptr_t)device;
 }
 
@@ -7731,9 +7709,8 @@ memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
     return memoi_blocks_build(desc, 1, schedule, NULL, NULL, error);
 }
 
-/* ---- >>block costs ------------------------------------------------------------------------------
- * Knows: schedules of blocks; a communicator and a device, to measure collectives.  Knows nothing
- * of how blocks run. */
+/* ---- >>collective times -------------------------------------------------------------------------
+ * Knows: a communicator and a device, to measure collectives.  Knows nothing of blocks. */
 
 #define MEMOI_MEASURE_RUNS 5
 
@@ -7858,106 +7835,6 @@ memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_s
     if (!status) memcpy(measured_s, m.host, (size_t)n * sizeof(double));
     if (status) (void)memo_stream_synchronize(device, stream, NULL);
     memoi_blocks_measure_close(&m);
-    return status;
-}
-
-/* --- how many parts --- */
-
-double memo_blocks_latency(const int64_t* message_bytes, const double* measured_s, int32_t n) {
-    double mean_bytes = 0, mean_s = 0, products = 0, squares = 0, latency_s;
-    int32_t i;
-    for (i = 0; i < n; i++) {
-        mean_bytes += (double)message_bytes[i] / n;
-        mean_s += measured_s[i] / n;
-    }
-    for (i = 0; i < n; i++) {
-        double bytes = (double)message_bytes[i] - mean_bytes;
-        products += bytes * (measured_s[i] - mean_s);
-        squares += bytes * bytes;
-    }
-    if (!(squares > 0)) return 0;
-    latency_s = mean_s - products / squares * mean_bytes;
-    return latency_s > 0 ? latency_s : 0;
-}
-
-MEMOI memo_status memoi_blocks_makespan(const memo_blocks_schedule_desc* desc, double* makespan_s,
-                                        memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int is_backward;
-    *makespan_s = 0;
-    for (is_backward = 0; !status && is_backward < 2; is_backward++) {
-        memo_schedule* schedule;
-        memo_simulation* simulation = NULL;
-        status = memo_schedule_create(&schedule, error);
-        if (status) return status;
-        status = memoi_blocks_build(desc, is_backward, schedule, NULL, NULL, error);
-        if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
-        if (!status) *makespan_s += simulation->makespan_s;
-        memo_simulation_destroy(simulation);
-        memo_schedule_destroy(schedule);
-    }
-    return status;
-}
-
-MEMOI double memoi_blocks_share(double whole_s, double overhead_s, int32_t n_parts) {
-    return whole_s <= overhead_s ? whole_s : overhead_s + (whole_s - overhead_s) / n_parts;
-}
-
-/* The times of one of n parts. */
-MEMOI memo_block_times memoi_blocks_part_times(const memo_block_times* whole,
-                                               const memo_blocks_overhead* overhead, int32_t n) {
-    memo_block_times part;
-    part.forward_s = memoi_blocks_share(whole->forward_s, overhead->operation_s, n);
-    part.recompute_s = memoi_blocks_share(whole->recompute_s, overhead->operation_s, n);
-    part.backward_s = memoi_blocks_share(whole->backward_s, overhead->operation_s, n);
-    part.weights_s = memoi_blocks_share(whole->weights_s, overhead->operation_s, n);
-    part.reduce_s = memoi_blocks_share(whole->reduce_s, overhead->collective_s, n);
-    part.gather_s = memoi_blocks_share(whole->gather_s, overhead->collective_s, n);
-    return part;
-}
-
-memo_status memo_blocks_best_parts(const memo_blocks_schedule_desc* desc,
-                                   const memo_blocks_overhead* overhead, int32_t max_parts,
-                                   int32_t* n_parts, double* makespan_s, memo_error* error) {
-    memo_blocks_schedule_desc tried = *desc;
-    memo_block_times* times;
-    int32_t n, i, s;
-    double best_s = 0;
-    memo_status status;
-    tried.n_parts = 1;
-    status = memoi_blocks_check(&tried, error);
-    if (status) return status;
-    if (!desc->times)
-        return MEMOB_INVALID(
-            error, "memo_blocks_schedule_desc.times: NULL; the best number of parts needs times");
-    if (memob_check_integer("memo_blocks_best_parts", "max_parts", max_parts, 1, MEMOI_BLOCKS_PARTS,
-                            error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!(overhead->operation_s >= 0) || !(overhead->collective_s >= 0))
-        return MEMOB_INVALID(
-            error,
-            "memo_blocks_overhead: negative or not a number (%g, %g); use times of at least 0",
-            overhead->operation_s, overhead->collective_s);
-    times = (memo_block_times*)memob_calloc((int64_t)desc->n_blocks * max_parts,
-                                            sizeof(memo_block_times));
-    if (!times) return memob_no_memory(error, "times");
-
-    /* The tolerance lets fewer parts win a tie in spite of rounding. */
-    tried.times = times;
-    for (n = 1; !status && n <= max_parts; n *= 2) {
-        double total_s;
-        tried.n_parts = n;
-        for (i = 0; i < desc->n_blocks; i++)
-            for (s = 0; s < n; s++)
-                times[(int64_t)i * n + s] = memoi_blocks_part_times(&desc->times[i], overhead, n);
-        status = memoi_blocks_makespan(&tried, &total_s, error);
-        if (!status && (n == 1 || total_s < best_s * (1 - 1e-12))) {
-            best_s = total_s;
-            *n_parts = n;
-        }
-    }
-    MEMO_FREE(times);
-    if (!status && makespan_s) *makespan_s = best_s;
     return status;
 }
 
@@ -8255,7 +8132,7 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
     const memo_op* op = &schedule->ops[index];
     memo_op_desc announced = memo_op_desc_default();
     if (!MEMO_DEVICE_HAS(d, annotate)) return MEMO_STATUS_OK;
-    announced.name = memo_schedule_op_name(schedule, index);
+    announced.name = schedule->text + schedule->ops[index].name;
     announced.duration_s = op->duration_s;
     announced.reads = schedule->ranges + op->first_range;
     announced.n_reads = op->n_reads;

@@ -18,8 +18,11 @@
  *
  * The last table is only simulated: one sequence, split in two, against two sequences. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include "extras/memo_look.h"
+#include "block_parts.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -266,12 +269,12 @@ static memo_status simulate(const bench* b, double* makespan_s, double* busy, me
 static void report_parts(const bench* b, const double* collective_s) {
     static const int32_t shown[] = {N_SIZES - 1, 0};
     int64_t bytes[N_SIZES];
-    memo_blocks_overhead overhead = {0, 0};
+    block_overhead overhead = {0, 0};
     int k, i;
 
     /* A line through the measured times gives the overhead of a collective. */
     for (k = 0; k < N_SIZES; k++) bytes[k] = sizes[k] * (int64_t)sizeof(float);
-    overhead.collective_s = memo_blocks_latency(bytes, collective_s, N_SIZES);
+    overhead.collective_s = block_latency(bytes, collective_s, N_SIZES);
     overhead.operation_s = overhead.collective_s;
 
     /* The largest message and the smallest one; computation shrinks with the message. */
@@ -294,7 +297,7 @@ static void report_parts(const bench* b, const double* collective_s) {
 
         desc.times = times;
         desc.weights_apart = b->has_weights;
-        if (memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error)) {
+        if (block_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error)) {
             fprintf(stderr, "blocks: %s\n", error.message);
             exit(1);
         }

@@ -38,8 +38,10 @@
  * 600 TFLOP/s and 55 GB/s the copies are hidden from about 100000 tokens on (50000 if not causal).  The program prints
  * the measured times of both. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
+#include "extras/memo_look.h"
 
 #include "cuda_gemm.h"
 #ifdef CHAIN_CUDNN

@@ -14,8 +14,10 @@
  *
  * Exit status 1 if a table finds no data. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 #include "tools/caching_model.h"
 
 static double now_s(void) { return memob_now_s(); }

@@ -16,8 +16,10 @@
  *
  * Exit status: 1 if a measured time differs from the simulated one by more than 10 %. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include "extras/memo_look.h"
 
 #include <stdio.h>
 #include <stdlib.h>

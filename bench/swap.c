@@ -7,7 +7,8 @@
  * everything is kept and if rows are swapped (medians of alternating steps), and their ratio.  It also
  * prints the stall of the compute stream, measured by events and simulated from the recorded schedule. */
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
+#define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_look.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,9 +13,11 @@
  *     layer.plan, layer.svg written
  */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 
 #include <stdio.h>
 

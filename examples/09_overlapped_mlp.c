@@ -14,8 +14,10 @@
  *     output 5.0, gradients: input 5.0, weights 8.0 and 16.0
  */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include "extras/memo_look.h"
 
 #include <stdio.h>
 #include "thread_ranks.h"

@@ -17,8 +17,10 @@
  *     token 130 is row 45 of rank 2, number 33 of its document, its output 113.5; all are right
  */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include "extras/memo_look.h"
 #include <stdio.h>
 #include "thread_ranks.h"
 

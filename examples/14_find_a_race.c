@@ -2,7 +2,7 @@
  *
  * Stream `compute` fills a buffer and stream `copy` copies it to the host, twice.  A wait is missing:
  * `compute` fills the buffer again while `copy` may still read it.  memo checks the order, not the result,
- * so it finds the race even in a run with right results.  The lines are the same on a GPU (memo.h, chapter 8).
+ * so it finds the race even in a run with right results.  The lines are the same on a GPU (memo_look.h, chapter 6).
  *
  * With an argument the first schedule is written to that file, for build/examples/check_schedule.
  *
@@ -13,7 +13,8 @@
  *     with the wait, 0 races
  */
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
+#define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_look.h"
 #include <stdio.h>
 
 enum { N = 1024, BYTES = N * sizeof(float) };

@@ -11,8 +11,10 @@
  *     4 layers: 13.0 ms predicted, the copies hidden; the engine does what was predicted
  */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 #include <stdio.h>
 
 enum { MIB = 1 << 20, N_LAYERS = 4, N_ROWS = 1024, ROW_BYTES = 1024 };

@@ -233,6 +233,7 @@ void memo_faults_init(memo_faults* faults, const memo_device* inner) {
     f->device.struct_bytes = (int64_t)sizeof f->device;
     f->device.name = f->inner.name;
     f->device.context = f;
+    f->device.inner = &f->inner;
 #define MEMOI_FAULTS_SET(function)                                                                 \
     if (f->inner.function) f->device.function = memoi_faults_##function;
 #define MEMOI_FAULTS_SET_3(function, parameters, arguments)             MEMOI_FAULTS_SET(function)

@@ -34,14 +34,14 @@ if has clang; then
     # It does not follow variadic functions, and assumes that a failed call may return OK.  In copies of the headers, a
     # macro therefore replaces the two variadic functions that return a status.
     copies=build/analyze
-    mkdir -p "$copies" && cp "$source" "$copies/" || exit 1
-    for header in memo.h memo_plan.h memo_sp.h; do
+    mkdir -p "$copies/extras" && cp "$source" "$copies/" || exit 1
+    for header in memo.h memo_plan.h memo_sp.h extras/*.h; do
         sed -E 's/\bmemo_status (memo_error_set|memob_line_error)\((memo_error\*|const memob_reader)/memo_status (\1)(\2/' \
             $header >"$copies/$header" || exit 1
     done
     # Its findings do not fail the run, because it does not know what a caller has checked.
     analyzer "clang --analyze" clang --analyze -Xclang -analyzer-opt-analyze-headers -Xclang -analyzer-output=text \
-        -std=c99 -I"$copies" $lp_cflags -include stdio.h -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE \
+        -std=c99 -I"$copies" -I"$copies/extras" $lp_cflags -include stdio.h -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE \
         '-Dmemo_error_set(error,status,...)=((void)(error),printf(__VA_ARGS__),(memo_status)(status))' \
         '-Dmemob_line_error(reader,error,status,...)=((void)(reader),(void)(error),printf(__VA_ARGS__),(memo_status)(status))' \
         -o /dev/null "$copies/${source##*/}"
@@ -53,11 +53,12 @@ if has cppcheck; then
         --enable=warning,performance,portability --suppress=missingIncludeSystem \
         --suppress=uninitvar --suppress=legacyUninitvar --suppress=nullPointerRedundantCheck \
         --suppress=invalidPointerCast -DUINTPTR_MAX=0xffffffffffffffffu \
-        -DMEMO_IMPLEMENTATION -DMEMO_PLAN_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION -D__GNUC__=12 \
-        -I. $source
+        -DMEMO_IMPLEMENTATION -DMEMO_PLAN_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION -DMEMO_LOOK_IMPLEMENTATION \
+        -DMEMO_FAULTS_IMPLEMENTATION -D__GNUC__=12 \
+        -I. -Iextras $source
 fi
 if has gcc && echo 'int main(void) { return 0; }' | gcc -fanalyzer -x c -fsyntax-only - 2>/dev/null; then
-    analyzer "gcc -fanalyzer" gcc -fanalyzer -Werror -O1 -std=c99 -I. $lp_cflags -c $source -o /dev/null
+    analyzer "gcc -fanalyzer" gcc -fanalyzer -Werror -O1 -std=c99 -I. -Iextras $lp_cflags -c $source -o /dev/null
 fi
 if [ $ran -eq 0 ]; then
     echo "make analyze: needs clang, cppcheck or gcc 10 (apt-get install clang cppcheck)" >&2

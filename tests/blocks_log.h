@@ -11,6 +11,8 @@
 #ifndef BLOCKS_LOG_H
 #define BLOCKS_LOG_H
 
+#include "extras/memo_look.h"
+
 enum { LOG_PARTS = 8, LOG_NAME = 24 };
 
 typedef struct log_entry {

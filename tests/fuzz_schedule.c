@@ -4,8 +4,9 @@
  * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
 #ifndef FUZZ_REPLAY
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #endif
-#include "memo.h"
+#include "extras/memo_look.h"
 #include "fuzz.h"
 
 static void same_schedule(const memo_schedule* a, const memo_schedule* b) {

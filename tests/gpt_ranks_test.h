@@ -3,6 +3,7 @@
 #ifndef GPT_RANKS_TEST_H
 #define GPT_RANKS_TEST_H
 
+#include "extras/memo_look.h"
 #include "gpt_test.h"
 #include "thread_ranks.h"
 

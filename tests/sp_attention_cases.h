@@ -5,6 +5,8 @@
 #ifndef SP_ATTENTION_CASES_H
 #define SP_ATTENTION_CASES_H
 
+#include "extras/memo_look.h"
+
 /* Memory that the host and the device can use. */
 #ifndef CASE_CALLOC
 #define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)

@@ -1,6 +1,8 @@
 /* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split model, order and
  * errors.  Losses and gradients match the default order bitwise, and the unsplit model up to rounding. */
 #include "memo_layout.h"
+#include "extras/memo_look.h"
+#include "bench/block_parts.h"
 #include "memo_test.h"
 #include "stats.h"
 #include "thread_ranks.h"
@@ -632,10 +634,10 @@ static void measured_collectives(void) {
     for (k = 0; k < MEASURED; k++) bytes[k] = measured_counts[k] * (int64_t)sizeof(float);
     for (k = 0; k < MEASURED; k += MEASURED - 1) { /* the shortest message, the longest */
         memo_blocks_schedule_desc schedule = memo_blocks_schedule_desc_default();
-        memo_blocks_overhead overhead = {1e-3, 0};
+        block_overhead overhead = {1e-3, 0};
         memo_block_times times[2];
         int32_t n_parts = 0, i;
-        overhead.collective_s = memo_blocks_latency(bytes, got.measured_s[0][0], MEASURED);
+        overhead.collective_s = block_latency(bytes, got.measured_s[0][0], MEASURED);
         memset(times, 0, sizeof times);
         for (i = 0; i < 2; i++) {
             times[i].forward_s = times[i].recompute_s = times[i].backward_s =
@@ -646,7 +648,7 @@ static void measured_collectives(void) {
         schedule.order = MEMO_BLOCKS_FINE;
         schedule.n_blocks = 2;
         schedule.times = times;
-        CHECK_OK(memo_blocks_best_parts(&schedule, &overhead, 4, &n_parts, NULL, &error));
+        CHECK_OK(block_best_parts(&schedule, &overhead, 4, &n_parts, NULL, &error));
         printf("# all-reduce of %d bytes: %.3f ms, latency %.3f ms: %d parts\n", (int)bytes[k],
                1e3 * got.measured_s[0][0][k], 1e3 * overhead.collective_s, (int)n_parts);
         CHECK(k ? n_parts > 1 : n_parts == 1);

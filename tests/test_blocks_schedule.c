@@ -2,6 +2,8 @@
  * recurrences against the simulation of random cases; the order of the schedules; races. */
 #include "scarce.h"
 #include "memo_sp.h"
+#include "extras/memo_look.h"
+#include "bench/block_parts.h"
 #include "memo_test.h"
 
 static memo_error error;
@@ -456,7 +458,7 @@ static void each_wait_counts(void) {
 static void best_parts(void) {
     problem p;
     memo_blocks_schedule_desc desc;
-    memo_blocks_overhead overhead = {0, 0};
+    block_overhead overhead = {0, 0};
     memo_block_times times[4];
     int32_t n_parts = 0;
     double makespan_s = 0, split_s;
@@ -468,30 +470,30 @@ static void best_parts(void) {
     desc.order = MEMO_BLOCKS_FINE;
     desc.times = times;
     /* Without overhead most parts are best; with overhead fewer; if latency dominates, one. */
-    CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &split_s, &error));
+    CHECK_OK(block_best_parts(&desc, &overhead, 8, &n_parts, &split_s, &error));
     CHECK_IS(n_parts, ==, 8);
     overhead.collective_s = 0.2;
     overhead.operation_s = 0.2;
-    CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, &makespan_s, &error));
+    CHECK_OK(block_best_parts(&desc, &overhead, 8, &n_parts, &makespan_s, &error));
     CHECK_CASE(n_parts > 1 && n_parts < 8, "%d", (int)n_parts);
     CHECK_IS(makespan_s, >, split_s);
     overhead.collective_s = 2;
     overhead.operation_s = 1;
-    CHECK_OK(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error));
+    CHECK_OK(block_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error));
     CHECK_IS(n_parts, ==, 1);
     overhead.collective_s = -1;
-    CHECK_IS(memo_blocks_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error), ==,
+    CHECK_IS(block_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void latency(void) {
     static const int64_t bytes[] = {0, 1000, 2000, 4000}, same[] = {1000, 1000};
     static const double measured[] = {1e-3, 2e-3, 3e-3, 5e-3}, steep[] = {0, 1, 4, 16};
-    CHECK(is_close(memo_blocks_latency(bytes, measured, 4), 1e-3));
-    CHECK(is_close(memo_blocks_latency(bytes + 1, measured + 1, 2), 1e-3));
-    CHECK_IS(memo_blocks_latency(bytes, steep, 4), ==, 0);
-    CHECK_IS(memo_blocks_latency(same, measured, 2), ==, 0);
-    CHECK_IS(memo_blocks_latency(bytes, measured, 1), ==, 0);
+    CHECK(is_close(block_latency(bytes, measured, 4), 1e-3));
+    CHECK(is_close(block_latency(bytes + 1, measured + 1, 2), 1e-3));
+    CHECK_IS(block_latency(bytes, steep, 4), ==, 0);
+    CHECK_IS(block_latency(same, measured, 2), ==, 0);
+    CHECK_IS(block_latency(bytes, measured, 1), ==, 0);
 }
 
 static void refusals(void) {
@@ -538,7 +540,7 @@ static void refusals(void) {
 }
 
 static void without_memory(void) {
-    memo_blocks_overhead overhead = {0.1, 0.1};
+    block_overhead overhead = {0.1, 0.1};
     problem p;
     int k, done;
     set_problem(&p, 4, 2);
@@ -549,7 +551,7 @@ static void without_memory(void) {
         memo_blocks_schedule_desc desc = p.desc;
         desc.order = (memo_blocks_order)(k % 4);
         mallocs_left = k;
-        status = memo_blocks_best_parts(&desc, &overhead, 4, &n_parts, NULL, &error);
+        status = block_best_parts(&desc, &overhead, 4, &n_parts, NULL, &error);
         done = mallocs_left >= 0;
         mallocs_left = -1;
         CHECK_IS(status, ==, (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));

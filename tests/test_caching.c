@@ -18,7 +18,7 @@ static memo_trace* traced(const char* body) {
     for (p = body; *p; p++) n_lines += *p == '\n';
     n = snprintf(text, sizeof text, "memo trace 1\n%s", body);
     snprintf(text + n, sizeof text - (size_t)n, "end %d %016llx\n", n_lines,
-             (unsigned long long)memoi_hash_fnv1a(text, n));
+             (unsigned long long)memob_hash(text, n));
     CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "case", &trace, &error));
     return trace;
 }

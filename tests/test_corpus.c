@@ -5,8 +5,9 @@
  * altered.  It must be refused with a message or be usable.  Run from the project's root. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define FUZZ_REPLAY
-#include "memo.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "fuzz_trace.c"
 #include "fuzz_plan.c"

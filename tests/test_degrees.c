@@ -2,6 +2,7 @@
  * against the simulated schedule; files. */
 #include "scarce.h"
 #include "memo_layout.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include <time.h>
 

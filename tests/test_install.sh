@@ -63,7 +63,7 @@ releases() {
     mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras "$folder/next/" || return 1
     (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.14.15) || return 1
     grep -qx '#define MEMO_VERSION_PATCH 15' "$folder/next/memo.h" || return 1
-    for header in memo_plan.h memo_sp.h extras/memo_layout.h; do
+    for header in memo_plan.h memo_sp.h extras/memo_layout.h extras/memo_look.h; do
         echo "#include \"${header#extras/}\"" >"$folder/next/user.c"
         $cc -fsyntax-only -I"$folder/next" -I"$folder/next/extras" "$folder/next/user.c" || return 1
         mv "$folder/next/$header" "$folder/next/kept" && cp "$header" "$folder/next/$header" || return 1

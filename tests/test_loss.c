@@ -1,5 +1,6 @@
 /* test_loss.c - the cross-entropy kernels and the loss in tiles, against a dense reference in double. */
 #include "memo_sp.h"
+#include "extras/memo_look.h"
 
 #include "memo_test.h"
 #include "thread_ranks.h"

@@ -3,7 +3,8 @@
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
+#define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include <time.h>
 
@@ -250,7 +251,7 @@ static void another_stream_keeps_a_buffer(void) {
                                 "malloc 2 8\nwait 5 0\nmalloc 3 8\n";
     char text[256];
     snprintf(text, sizeof text, "%send 7 %016llx\n", lines,
-             (unsigned long long)memoi_hash_fnv1a(lines, (int64_t)strlen(lines)));
+             (unsigned long long)memob_hash(lines, (int64_t)strlen(lines)));
     trace = parsed(text);
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK(plan->buffers[0].end == 1 && plan->n_holds == 1); /* against the malloc of 2, at time 2 */
@@ -560,7 +561,7 @@ static void refuses(const char* lines, int64_t count, int64_t line, const char* 
     memo_plan* plan = (memo_plan*)&plan;
     int length = snprintf(text, sizeof text, "memo plan 1\n%s", lines);
     snprintf(text + length, sizeof text - (size_t)length, "end %lld %016llx\n", (long long)count,
-             (unsigned long long)memoi_hash_fnv1a(text, length));
+             (unsigned long long)memob_hash(text, length));
     CHECK_CASE(parse(text, (int64_t)strlen(text), &plan) == MEMO_STATUS_FORMAT && !plan, "%s",
                reason);
     CHECK_CASE(strstr(error.message, reason), "%s: \"%s\"", reason, error.message);
@@ -682,7 +683,7 @@ static void damage_with_a_right_checksum_is_no_crash(void) {
         for (k = (int)memo_test_int(1, 3); k > 0; k--)
             copy[memo_test_int(12, n - 1)] = " \n-0123456789abufxgap"[memo_test_int(0, 19)];
         snprintf(copy + n, 80, "end %d %016llx\n", 10 + 8 + (int)memo_test_int(0, 8),
-                 (unsigned long long)memoi_hash_fnv1a(copy, n));
+                 (unsigned long long)memob_hash(copy, n));
         if (parse(copy, (int64_t)strlen(copy), &again) == MEMO_STATUS_OK) {
             if (again->proof != MEMO_PROOF_NONE) CHECK(slow_is_valid(again));
             memo_plan_destroy(again);

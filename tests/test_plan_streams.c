@@ -2,8 +2,10 @@
  * memo_plan_from_trace derives. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 
 static memo_error error;

@@ -1,7 +1,7 @@
 /* test_races.c - schedules as text, and explanations of their races: bugs that other projects shipped (tests/races, each
  * faulty and fixed), and random schedules whose races disappear if the explanation is followed.  Run from the project's
  * root. */
-#include "memo.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 
 #include <dirent.h>

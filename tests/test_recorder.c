@@ -1,7 +1,7 @@
-/* test_recorder.c - chapter 8 of memo.h: a recorder around a fake device with a known clock, and around the host
+/* test_recorder.c - chapter 6 of memo_look.h: a recorder around a fake device with a known clock, and around the host
  * device. */
 #include "scarce.h"
-#include "memo.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 
 static memo_error error;

@@ -2,7 +2,8 @@
  */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
+#define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_look.h"
 
 #include "memo_test.h"
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
-/* test_schedule.c - chapter 7 of memo.h: building, checking against brute force, simulating against a slow reference,
- * timelines. */
+/* test_schedule.c - chapter 7 of memo.h and memo_look.h: building, checking against brute force, simulating against a
+ * slow reference, timelines. */
 #include "scarce.h"
-#include "memo.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 
 static memo_error error;
@@ -81,9 +81,6 @@ static void builder_refuses_and_leaves_no_trace(void) {
     REFUSED(desc.link = 1);
     REFUSED(desc.link = -1);
     REFUSED(desc.link_bytes = -1);
-    REFUSED(desc.alloc_bytes = -1);
-    REFUSED(desc.free_bytes = -1);
-    REFUSED(desc.alloc_bytes = INT64_MAX);
     REFUSED((desc.reads = &backwards, desc.n_reads = 1));
     REFUSED((desc.writes = &backwards, desc.n_writes = 1));
     REFUSED(desc.n_reads = -1);
@@ -227,8 +224,6 @@ static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes,
             desc.duration_s = (double)memo_test_int(0, 5);
             desc.link = (int32_t)memo_test_int(0, n_links);
             desc.link_bytes = memo_test_int(0, 8);
-            desc.alloc_bytes = memo_test_int(0, 10);
-            desc.free_bytes = memo_test_int(0, 10);
             CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
         } else if (kind <= 6) {
             CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
@@ -451,7 +446,7 @@ static void simulation_agrees_with_slow_one(void) {
             random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), 10, round % 4);
         double start[SMALL], end[SMALL], makespan = 0;
         memo_simulation* simulation;
-        int64_t i, k, peak = 0;
+        int64_t i;
         int32_t s;
         slow_simulate(schedule, start, end);
         CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
@@ -477,16 +472,6 @@ static void simulation_agrees_with_slow_one(void) {
             CHECK_IS(fabs(simulation->busy_s[s] - busy), <, 1e-9);
             CHECK_IS(fabs(simulation->stall_s[s] - (first < 0 ? 0 : last - first - busy)), <, 1e-9);
         }
-        for (i = 0; i < schedule->n_ops; i++) { /* memory right after each alloc */
-            int64_t sum = 0;
-            double at = simulation->start_s[i];
-            for (k = 0; k < schedule->n_ops; k++) {
-                if (simulation->start_s[k] <= at) sum += schedule->ops[k].alloc_bytes;
-                if (simulation->end_s[k] <= at) sum -= schedule->ops[k].free_bytes;
-            }
-            if (sum > peak) peak = sum;
-        }
-        CHECK_IS(simulation->peak_bytes, ==, peak);
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
@@ -909,7 +894,7 @@ static memo_status everything(const char* file) {
     desc.writes = &range;
     desc.n_writes = 1;
     desc.link = 1;
-    desc.link_bytes = desc.alloc_bytes = 5;
+    desc.link_bytes = 5;
     desc.more_streams = &more;
     if (!status) status = memo_schedule_add_op(schedule, &desc, &error);
     desc.n_more_streams = 1;

@@ -4,8 +4,10 @@
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"
 

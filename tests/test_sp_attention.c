@@ -31,8 +31,10 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #define MEMO_FREE(address)   free(address)
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "sp_attention_cases.h"
 #include "thread_ranks.h"

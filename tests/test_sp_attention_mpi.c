@@ -6,6 +6,7 @@
  *
  * Every rank runs every test, with the same inputs; rank 0 prints.  Compiled without MPI it skips. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"

@@ -2,7 +2,8 @@
  * disk is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
+#define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"

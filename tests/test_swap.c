@@ -3,8 +3,10 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_FAULTS_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
 #include "memo_faults.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
@@ -448,7 +450,7 @@ static int touches_swapped(const chain* c, int32_t layer, int32_t before) {
     return 0;
 }
 
-/* Waits of a micro-batch that a table of rows makes redundant: see memo.h, chapter 9. */
+/* Waits of a micro-batch that a table of rows makes redundant: see memo.h, chapter 8. */
 static int64_t redundant_waits(const chain* c) {
     int64_t n = 0;
     int32_t i, k, before;

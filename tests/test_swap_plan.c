@@ -4,9 +4,11 @@
 
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 #include "gpt_layers.h"
 #include "memo_test.h"
 #include "stats.h"

@@ -16,7 +16,7 @@ static char* framed(const char* lines, int64_t count) {
     char* text = (char*)malloc(n);
     int length = snprintf(text, n, "memo trace 1\n%s", lines);
     snprintf(text + length, n - (size_t)length, "end %lld %016llx\n", (long long)count,
-             (unsigned long long)memoi_hash_fnv1a(text, length));
+             (unsigned long long)memob_hash(text, length));
     return text;
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_tsan.sh - ordering under ThreadSanitizer: no report with all waits, and a report if any wait is dropped.
-# Every wait of the engine is necessary (memo.h, chapter 9), so each must be reported.
+# Every wait of the engine is necessary (memo.h, chapter 8), so each must be reported.
 set -u
 dir=build/tests/tsan
 mkdir -p "$dir"

@@ -9,6 +9,9 @@
 #ifndef MEMO_IMPLEMENTATION
 #define MEMO_IMPLEMENTATION
 #endif
+#ifndef MEMO_LOOK_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
+#endif
 #ifndef MEMO_PLAN_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #endif
@@ -21,6 +24,7 @@
 #define MEMO_LAYOUT_IMPLEMENTATION
 #endif
 #include "memo_layout.h"
+#include "extras/memo_look.h"
 
 #include <math.h>
 #include <stdarg.h>

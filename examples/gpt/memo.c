@@ -8,3 +8,5 @@
 #include "memo_sp.h"
 #define MEMO_LAYOUT_IMPLEMENTATION
 #include "memo_layout.h"
+#define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_look.h"

@@ -22,6 +22,7 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "extras/memo_look.h"
 
 #include <signal.h>
 #include <sys/stat.h>

@@ -2,13 +2,14 @@
  *
  *   check_schedule FILE [options]; check_schedule --help lists them
  *
- * FILE is a schedule as memo.h (chapter 7) describes it: written by hand, by memo_schedule_write from a
+ * FILE is a schedule as memo_look.h (chapter 5) describes it: written by hand, by memo_schedule_write from a
  * recorded program, or by any other program; "-" is standard input.
  *
  * Build:   cc -std=c99 -O2 -I. examples/tools/check_schedule.c -o check_schedule -lpthread -lm
  * Try:     build/examples/check_schedule tests/races/torchtune-1867.faulty.schedule --svg race.svg */
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
+#define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_look.h"
 #include "tool_files.h"
 
 typedef struct options {
@@ -23,7 +24,8 @@ static void print_help(void) {
     puts(
         "usage: check_schedule FILE [options]\n"
         "\n"
-        "FILE is a schedule of operations on streams (memo.h, chapter 7); - is standard input.\n"
+        "FILE is a schedule of operations on streams (memo_look.h, chapter 5); - is standard "
+        "input.\n"
         "Prints each race with its diagnosis, and each wait that is redundant or has no record.\n"
         "\n"
         "  --svg OUT     draws the simulated timeline, with the operations in a race marked\n"

@@ -29,10 +29,12 @@
  *
  * Build:  cc -std=c99 -O2 -I. -Iextras examples/tools/degrees_plan.c -o degrees_plan -lpthread -lm */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
 #include "memo_layout.h"
+#include "extras/memo_look.h"
 
 #include "clusters.h"
 #include "tool_files.h"

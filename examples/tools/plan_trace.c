@@ -9,8 +9,10 @@
  *          (add -DMEMO_LP_SOLVE -llpsolve55 for --engine mip)
  * Try:     build/examples/plan_trace examples/layer.trace --svg plan.svg --compare-caching */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 #include "caching_model.h"
 #include "tool_files.h"
 

@@ -3,6 +3,7 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_layout.h"
+#include "memo_look.h"
 
 int main(void) {
     memo_error error;

@@ -7,6 +7,7 @@
 #define NCCL_TEST_H
 
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 

@@ -6,10 +6,12 @@
  *   nvcc ... -Xlinker --wrap=cudaMalloc,--wrap=cudaFree,... tests/cuda/test_step.cu
  * With -DFAKE_CUDA and fake_cuda.cpp all of it runs without a GPU. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 
 #include "cuda_test.h"
 #include "../stats.h"

@@ -5,8 +5,10 @@
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_FAULTS_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "memo_faults.h"
 #include "memo_layout.h"
+#include "extras/memo_look.h"

@@ -1,0 +1,3890 @@
+/* memo_look.h - look at what runs on streams: check it for races, simulate it, record it, draw it.
+ *
+ * What people run beside a trainer.  It uses the public functions of memo.h; no header that a
+ * trainer needs includes it.
+ *
+ * EXAMPLE.  A program of your own, checked from a file (build/examples/check_schedule does more).
+ *
+ *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
+ *     #define MEMO_LOOK_IMPLEMENTATION        // in the same one
+ *     #include "extras/memo_look.h"           // includes memo.h; link with -lpthread -lm
+ *
+ *     int main(void) {
+ *         memo_schedule* schedule = NULL;
+ *         memo_check* check = NULL;
+ *         memo_simulation* simulation = NULL;
+ *         memo_error error;
+ *         char why[512];
+ *         int64_t i;
+ *         memo_status status = memo_schedule_read("step.schedule", &schedule, &error);
+ *         if (!status) status = memo_schedule_check(schedule, &check, &error);
+ *         for (i = 0; !status && i < check->n_races; i++)
+ *             printf("%s\n", memo_race_explain(schedule, &check->races[i], why, sizeof why));
+ *         if (!status) status = memo_schedule_simulate(schedule, &simulation, &error);
+ *         if (!status) printf("makespan %.3f ms\n", simulation->makespan_s * 1e3);
+ *         if (!status)
+ *             status = memo_schedule_write_svg(schedule, simulation, "a step", "step.svg", &error);
+ *         if (status) fprintf(stderr, "%s\n", error.message);
+ *         memo_simulation_destroy(simulation);
+ *         memo_check_destroy(check);
+ *         memo_schedule_destroy(schedule);
+ *         return status != MEMO_STATUS_OK;
+ *     }
+ *
+ * CHAPTERS
+ *   1 names                      operations and bytes in words
+ *   2 check                      races and redundant waits; a plan against its streams
+ *   3 simulation and comparison  makespan and stalls; promised and recorded
+ *   4 pictures                   a timeline, a plan
+ *   5 files of schedules
+ *   6 recorder                   a device that records what it passes on
+ *   7 swap engine                its step as a schedule
+ * The implementation begins with a table of its rooms and the words to search for.
+ *
+ * License: MIT.  Language: C99 that is also C++11. */
+#ifndef MEMO_LOOK_H
+#define MEMO_LOOK_H
+
+#include "memo.h"
+
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 2
+#error "memo_look.h: memo.h is of another release; use the memo.h of the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1 names: operations and bytes in words -------------------------------------------------- */
+
+/* The name of an op: the operation's, or "record", "wait" or "sync"; never NULL. */
+MEMO_API const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op);
+
+/* Rename an operation (RUN), and name bytes, so that messages show the name instead of addresses.
+ * Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
+                                           memo_error* error);
+MEMO_API memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes,
+                                              const char* name, memo_error* error);
+/* Writes an op in words, truncated to n_bytes, and returns buffer: `"gemm" (operation 7, on
+ * compute)`, `wait for event 3 (operation 8, on compute)`. */
+MEMO_API const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
+                                            size_t n_bytes);
+
+/* ---- 2 check: races and redundant waits ------------------------------------------------------ */
+
+/* The check proves order without running.  One operation happens before another if a path of stream
+ * order and events leads from it to the other.  Two operations that touch the same byte are a race
+ * if at least one of them writes and no path connects them. */
+typedef struct memo_race {
+    int64_t first, second; /* indices of ops, first enqueued first */
+    memo_range range;      /* bytes they share */
+} memo_race;
+
+typedef struct memo_check {
+    /* For each operation, only the latest conflicting operation per stream is listed; earlier ones
+     * follow transitively.  Ordered by second, then first. */
+    memo_race* races;
+    int64_t n_races;
+    /* Ops of kind WAIT; each can be removed alone without adding a race. */
+    int64_t* redundant_waits;
+    int64_t n_redundant_waits;
+    int64_t* unrecorded_waits; /* WAIT and SYNC ops for an event that was not recorded before */
+    int64_t n_unrecorded_waits;
+    int64_t n_waits;
+    int64_t n_conflicts; /* pairs compared: (an operation, the latest one of another stream) */
+} memo_check;
+
+/* Creates *check, which memo_check_destroy frees.  Returns OK even if there are races: read
+ * n_races.  Errors: OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
+                                         memo_error* error);
+MEMO_API void memo_check_destroy(memo_check* check);
+/* Writes a race in words and returns buffer: both operations, the bytes, why no path connects them,
+ * and the missing wait.  Truncated to n_bytes; 512 are enough for usual names. */
+MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race,
+                                       char* buffer, size_t n_bytes);
+
+/* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
+ * one comes before all work on the other, by the order of each stream and the waits between
+ * streams.  Lifetimes are ignored, and a gap counts as occupied.  The proof is reachability, buffer
+ * by buffer, and uses nothing that memo_plan_from_trace computed.  Time: at most requests *
+ * buffers; much less if streams wait for each other.  Errors: INVALID_ARGUMENT (the two buffers and
+ * the stream without a wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
+                                     memo_error* error);
+
+/* ---- 3 simulation and comparison ------------------------------------------------------------- */
+
+typedef struct memo_simulation {
+    /* Of each op.  A WAIT starts when its stream reaches it and ends when the stream continues.  A
+     * SYNC likewise for the host. */
+    double* start_s;
+    double* end_s;
+    double makespan_s;
+    double* busy_s;  /* of each stream: time inside operations */
+    double* stall_s; /* of each stream */
+} memo_simulation;
+
+/* start(op) is the latest of: the end of the previous op on each of its streams, the records it
+ * waits for, host synchronization.  Links are shared as in memo_link.  Enqueueing takes no time.
+ * Time: O((ops + dependencies) log streams), times the number of links that are used.
+ * Errors: INVALID_ARGUMENT (times overflow a double), OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_simulate(const memo_schedule* schedule,
+                                            memo_simulation** simulation, memo_error* error);
+/* The same figures from measured times; the first start is 0.  Errors: INVALID_STATE (nothing was
+ * measured), OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_measured(const memo_schedule* schedule,
+                                            memo_simulation** simulation, memo_error* error);
+MEMO_API void memo_simulation_destroy(memo_simulation* simulation);
+
+/* Do two schedules match in kinds, names, names of streams and sizes of ranges, and does each wait
+ * see the same record?  Numbers of events may differ.
+ * Errors: INVALID_ARGUMENT naming the first op that differs, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_compare(const memo_schedule* promised,
+                                           const memo_schedule* recorded, memo_error* error);
+
+/* ---- 4 pictures ------------------------------------------------------------------------------ */
+
+/* Draw a timeline, one row per stream, from a simulation or measurement: in Chrome trace format
+ * (open it in chrome://tracing or Perfetto), or as SVG with the busy share of the makespan.
+ * Errors: IO, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_schedule_write_chrome(const memo_schedule* schedule,
+                                                const memo_simulation* times, const char* path,
+                                                memo_error* error);
+MEMO_API memo_status memo_schedule_write_svg(const memo_schedule* schedule,
+                                             const memo_simulation* times, const char* title,
+                                             const char* path, memo_error* error);
+
+/* Draws address over time as SVG: one rectangle per buffer, colored by class, with hover text; peak
+ * and lower bound as lines.  trace may be NULL; if it has marks, phases are named.  Errors: IO,
+ * OUT_OF_HOST_MEMORY, INVALID_STATE (no offsets). */
+MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace,
+                                         const char* title, const char* path, memo_error* error);
+
+/* ---- 5 files of schedules -------------------------------------------------------------------- */
+
+/* Files.  Text, in the order of enqueueing:
+ *
+ *   memo schedule 1 [OPERATIONS]      with their number, a truncated file is refused
+ *   # comment
+ *   stream NAME
+ *   buffer NAME BYTES                 placed after all buffers above, from 0
+ *   buffer NAME RANGE                 another name for these bytes
+ *   run NAME STREAM... [reads RANGE...] [writes RANGE...] [takes NANOSECONDS]
+ *   record EVENT STREAM
+ *   wait EVENT STREAM
+ *   sync STREAM                       the host waits for all of the stream
+ *   sync event EVENT                  the host waits for the latest record of the event
+ *
+ * RANGE is A..B (bytes [A, B), decimal or 0x and hexadecimal), the NAME of a buffer, or NAME+A..B
+ * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash.
+ * A quoted name is never a keyword or number.  Declare streams and buffers before their use; a
+ * buffer may be declared again.  memo_schedule_write writes names, order, ranges and durations;
+ * bytes on a link become time; nothing else is written.  If streams have the same name, the later
+ * ones get their number appended.  Paths and errors: as for traces. */
+MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
+                                        memo_error* error);
+MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
+                                         memo_error* error);
+
+/* ---- 6 recorder: what was really enqueued -------------------------------------------------------
+ *
+ * A device that passes every call on to another device and records it in a schedule.  It sees the
+ * bytes of copies; announce your own launches with device->annotate.  Recording may allocate; on
+ * failure the call that was passed on returns OUT_OF_HOST_MEMORY.
+ *
+ *   copy, copy_rows, fill     RUN named "to host", "to device", "on device" or "fill"; link_bytes
+ *                             is its size, link is 0; one range per row, or one if rows touch
+ *   annotate                  RUN with name, duration, ranges and sizes of the desc; it ends at the
+ *                             next call for the stream, synchronization or query
+ *   launch_host               passed on; announce it yourself
+ *   event_record, event_wait  RECORD, WAIT
+ *   synchronize               SYNC; also an event_query that finds a recorded event done
+ *
+ * A stream that was not created through the recorder is called "stream K" until it is named.
+ *
+ * Streams and events of your own can be recorded too: on CUDA a memo_stream is a cudaStream_t and a
+ * memo_event is a cudaEvent_t.  Call the recorder's device instead of CUDA for copies, records and
+ * waits, and announce each launch with one line:
+ *
+ *   memo_event_wait(device, (memo_event)loaded, (memo_stream)s, &error);
+ *   MEMO_ANNOTATE(device, (memo_stream)s, "relu", &error, memo_reads(x, n), memo_writes(y, n));
+ *   relu<<<blocks, threads, 0, s>>>(y, x);
+ *
+ * Check the schedule in the program, or write it to a file for build/examples/check_schedule. */
+
+/* Bytes that a launch reads, or bytes that it writes and may read. */
+typedef struct memo_access {
+    memo_range bytes;
+    int32_t is_written;
+} memo_access;
+static inline memo_access memoi_access_of(const void* address, int64_t size_bytes,
+                                          int32_t is_written) {
+    memo_access access;
+    access.bytes.begin = (uint64_t)(uintptr_t)address;
+    access.bytes.end = access.bytes.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
+    access.is_written = is_written;
+    return access;
+}
+static inline memo_access memo_reads(const void* address, int64_t size_bytes) {
+    return memoi_access_of(address, size_bytes, 0);
+}
+static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
+    return memoi_access_of(address, size_bytes, 1);
+}
+
+/* memo_annotate of an operation with 1 to 16 accesses; returns a memo_status. */
+#define MEMO_ANNOTATE(device, stream, name, error, ...)                                            \
+    memo_annotate_accesses(                                                                        \
+        device, stream, name, error,                                                               \
+        MEMOI_COUNT_OF(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),     \
+        __VA_ARGS__)
+#define MEMOI_COUNT_OF(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
+/* Called by the macro; n_accesses values of type memo_access follow. */
+MEMO_API memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream,
+                                            const char* name, memo_error* error, int n_accesses,
+                                            ...);
+
+typedef struct memo_recorder memo_recorder;
+
+typedef struct memo_recorder_desc {
+    const memo_device* device; /* borrowed until destroy */
+    /* 1: measure start_s and end_s of operations and waits with events, and set duration_s if it is
+     * 0, so that the schedule can be simulated. */
+    int32_t is_timed;
+} memo_recorder_desc;
+
+MEMO_API memo_recorder_desc memo_recorder_desc_default(void);
+MEMO_API memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
+                                          memo_error* error);
+MEMO_API void memo_recorder_destroy(memo_recorder* recorder);
+/* The device that records.  Use it instead of desc->device, until destroy. */
+MEMO_API memo_device* memo_recorder_get_device(memo_recorder* recorder);
+MEMO_API memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream,
+                                               const char* name, memo_error* error);
+/* Pause and resume recording, to record only the steps of interest.  Synchronize all streams before
+ * both.  Calls in between are not recorded, and resume adds a SYNC of every stream.
+ * memo_recorder_get_schedule returns errors of both. */
+MEMO_API void memo_recorder_pause(memo_recorder* recorder);
+MEMO_API void memo_recorder_resume(memo_recorder* recorder);
+/* Reads measured times.  The recorder owns the schedule.  Synchronize all streams first.
+ * Errors: the device's, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                                memo_error* error);
+
+/* ---- 7 swap engine as a schedule ------------------------------------------------------------- */
+
+/* Durations of a step's operations, for memo_swap_generate. */
+typedef struct memo_swap_times {
+    const memo_kind_times* kinds; /* of each kind that desc->layer_kinds names; NULL: all 0 */
+    double between_s; /* between the last forward and the first backward: the classifier */
+    /* A copy takes copy_s plus its bytes at these rates; rate 0: no time for bytes. */
+    double copy_s;
+    double to_host_bytes_per_s, to_device_bytes_per_s;
+    int32_t n_micro_batches; /* 0: 1 */
+    /* The same for reads and writes of the file. */
+    double file_s;
+    double to_file_bytes_per_s, from_file_bytes_per_s;
+} memo_swap_times;
+MEMO_API memo_swap_times memo_swap_times_default(void);
+
+/* Predicts all that the engine enqueues for desc, as a schedule on the streams "compute", "to
+ * host", "to device" and, if layers spill, "file".  It has the engine's copies, reads and writes
+ * ("to file", "from file"), events and waits; and the trainer's operations of each layer:
+ * "forward", "recompute" for each tensor with rows to recompute, "backward"; and "between" if
+ * between_s is above 0.  Bytes are numbered: device memory from 512, host memory from 2^62, the
+ * file from 2^63.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
+                                        memo_schedule** schedule, memo_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMO_LOOK_H */
+
+/* ==== implementation ======================================================================== */
+
+/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
+ * rooms above it.
+ *
+ *     >>names                names of operations, streams, events and bytes
+ *     >>schedule order       what each operation comes directly after
+ *     >>schedule check       races and redundant waits
+ *     >>race explanation     a race in words
+ *     >>plan check           a plan against the streams of its trace
+ *     >>simulation           start and end of each operation
+ *     >>schedule comparison  promised and recorded
+ *     >>svg pieces           rectangles, lines and text of pictures
+ *     >>timeline             Chrome trace and SVG
+ *     >>plan picture         address over time
+ *     >>schedule file        its text
+ *     >>recorder             a device that records what it passes on
+ *     >>swap schedule        a step of the swap engine as a schedule */
+#if defined(MEMO_LOOK_IMPLEMENTATION) && !defined(MEMO_LOOK_IMPLEMENTATION_DONE)
+#define MEMO_LOOK_IMPLEMENTATION_DONE
+
+#ifndef MEMO_IMPLEMENTATION_DONE
+#error "memo_look.h: define MEMO_IMPLEMENTATION in the same translation unit, before its include"
+#endif
+
+/* ---- >>names ------------------------------------------------------------------------------------
+ * Knows: operations, streams, events and bytes in words.  Knows nothing of their order. */
+
+const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op) {
+    switch (schedule->ops[op].kind) {
+    case MEMO_OP_RUN: return schedule->text + schedule->ops[op].name;
+    case MEMO_OP_RECORD: return "record";
+    case MEMO_OP_WAIT: return "wait";
+    case MEMO_OP_SYNC: return "sync";
+    }
+    return "";
+}
+
+memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
+                                  memo_error* error) {
+    int64_t text;
+    if (!name || op < 0 || op >= schedule->n_ops || schedule->ops[op].kind != MEMO_OP_RUN)
+        return MEMOB_INVALID(error, "op %lld: out of range, or its name is NULL", (long long)op);
+    text = memob_schedule_add_text(schedule, name);
+    if (text < 0) return memob_no_memory(error, "a name");
+    schedule->ops[op].name = text;
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_schedule_name_bytes(memo_schedule* schedule, memo_range bytes, const char* name,
+                                     memo_error* error) {
+    memo_named_bytes added;
+    if (!name) return MEMOB_INVALID(error, "bytes: the name is NULL; pass a name");
+    if (bytes.begin > bytes.end)
+        return MEMOB_INVALID(error, "%s: its bytes end before they begin", name);
+    added.bytes = bytes;
+    if (!memob_grow(&schedule->named, schedule->n_named, 1, sizeof added) ||
+        (added.name = memob_schedule_add_text(schedule, name)) < 0)
+        return memob_no_memory(error, "a name");
+    schedule->named[schedule->n_named++] = added;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI const char* memoi_schedule_stream_name(const memo_schedule* schedule, int32_t stream) {
+    return schedule->text + schedule->streams[stream];
+}
+
+/* Its name, or its number in a buffer of 16 bytes. */
+MEMOI const char* memoi_schedule_event_name(const memo_schedule* schedule, int32_t event,
+                                            char* number) {
+    snprintf(number, 16, "%d", (int)event);
+    return schedule->events[event] ? schedule->text + schedule->events[event] : number;
+}
+
+/* In quotes if it has blanks or could be mistaken for something else. */
+MEMOI void memoi_schedule_put_quoted(memo_text* text, const char* name, int is_quoted) {
+    memo_text_put(text, is_quoted || strchr(name, ' ') || !*name ? "\"%s\"" : "%s", name);
+}
+
+MEMOI void memoi_schedule_put_stream(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memoi_schedule_put_quoted(text, memoi_schedule_stream_name(schedule, schedule->ops[op].stream),
+                              0);
+}
+
+MEMOI void memoi_schedule_put_event(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    char number[16];
+    memo_text_put(text, "event ");
+    memoi_schedule_put_quoted(
+        text, memoi_schedule_event_name(schedule, schedule->ops[op].event, number), 0);
+}
+
+/* " (operation 7, on compute)" */
+MEMOI void memoi_schedule_put_place(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memo_text_put(text, " (operation %lld", (long long)op);
+    if (schedule->ops[op].stream >= 0) {
+        memo_text_put(text, ", on ");
+        memoi_schedule_put_stream(text, schedule, op);
+    }
+    memo_text_put(text, ")");
+}
+
+MEMOI void memoi_schedule_put_op(memo_text* text, const memo_schedule* schedule, int64_t op) {
+    memoi_schedule_put_quoted(text, memo_schedule_op_name(schedule, op),
+                              schedule->ops[op].kind == MEMO_OP_RUN);
+    if (schedule->ops[op].event >= 0) {
+        memo_text_put(text, schedule->ops[op].kind == MEMO_OP_RECORD ? " of " : " for ");
+        memoi_schedule_put_event(text, schedule, op);
+    }
+    memoi_schedule_put_place(text, schedule, op);
+}
+
+/* Moves text into a buffer, cut to its size, and returns the buffer. */
+MEMOI const char* memoi_schedule_take_text(memo_text* text, char* buffer, size_t n_bytes) {
+    snprintf(buffer, n_bytes, "%s", text->data ? text->data : "");
+    memo_text_free(text);
+    return buffer;
+}
+
+const char* memo_schedule_describe(const memo_schedule* schedule, int64_t op, char* buffer,
+                                   size_t n_bytes) {
+    memo_text text;
+    memset(&text, 0, sizeof text);
+    memoi_schedule_put_op(&text, schedule, op);
+    return memoi_schedule_take_text(&text, buffer, n_bytes);
+}
+
+/* The k-th stream that op occupies: 0 is op->stream, n_more_streams the last. */
+MEMOI int32_t memoi_schedule_op_stream(const memo_schedule* schedule, const memo_op* op,
+                                       int64_t k) {
+    return k == 0 ? op->stream : schedule->more_streams[op->first_more_stream + k - 1];
+}
+
+/* ---- >>schedule order ---------------------------------------------------------------------------
+ * Knows: which operation comes directly after which.  Knows nothing of bytes. */
+
+/* Reasons that every op can have; more streams follow. */
+enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
+
+typedef struct memoi_graph {
+    /* 3 per op, indices of ops, -1: none: the previous op of its stream (SYNC of a stream: its last
+     * op), the previous SYNC, the record that it waits for. */
+    int64_t* after;
+    int64_t* more;       /* the op before it on each of its more_streams, numbered as these are */
+    memob_arrays arrays; /* both, and what was used to fill them */
+} memoi_graph;
+
+MEMOI int64_t memoi_graph_n_after(const memo_op* op) {
+    return MEMOI_AFTER_MORE + op->n_more_streams;
+}
+
+MEMOI int64_t memoi_graph_after(const memoi_graph* graph, const memo_op* op, int64_t i,
+                                int64_t reason) {
+    return reason < MEMOI_AFTER_MORE
+               ? graph->after[3 * i + reason]
+               : graph->more[op->first_more_stream + reason - MEMOI_AFTER_MORE];
+}
+
+/* Free its arrays; after a failure there are none. */
+MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
+                                    memo_error* error) {
+    int64_t n_more = schedule->n_more_streams, i, k, sync = -1;
+    memob_arrays* arrays = &graph->arrays;
+    int64_t *last, *recorded;
+    memset(graph, 0, sizeof *graph);
+    last = (int64_t*)memob_arrays_add(arrays, schedule->n_streams, sizeof(int64_t));
+    recorded = (int64_t*)memob_arrays_add(arrays, schedule->n_events, sizeof(int64_t));
+    graph->after = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, 3 * sizeof(int64_t));
+    graph->more = (int64_t*)memob_arrays_add(arrays, n_more, sizeof(int64_t));
+    if (arrays->failed) {
+        memob_arrays_free(arrays);
+        return memob_no_memory(error, "the order of a schedule");
+    }
+
+    for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
+    for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
+
+    /* In the order of enqueueing, keeping the last op of each stream and the last record of each
+     * event. */
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t* after = graph->after + 3 * i;
+        int waits = op->event >= 0 && op->kind != MEMO_OP_RECORD;
+        after[MEMOI_AFTER_STREAM] = op->stream >= 0 ? last[op->stream] : -1;
+        after[MEMOI_AFTER_HOST] = sync;
+        after[MEMOI_AFTER_RECORD] = waits ? recorded[op->event] : -1;
+        if (op->kind == MEMO_OP_SYNC) {
+            sync = i;
+            continue;
+        }
+        for (k = 0; k <= op->n_more_streams; k++) {
+            int32_t stream = memoi_schedule_op_stream(schedule, op, k);
+            if (k > 0) graph->more[op->first_more_stream + k - 1] = last[stream];
+            last[stream] = i;
+        }
+        if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* ---- >>schedule check ---------------------------------------------------------------------------
+ * Knows: ranges of bytes, and reachability.  Knows nothing of time.
+ *
+ * Vector clocks.  clock[b][s] is the latest op on stream s that happens before op b or is b, -1:
+ * none.  The ops of a stream run in the order of enqueueing, so a happens before b if and only if
+ * clock[b][stream of a] >= a.
+ *
+ * Races.  For each op b and each stream s that is not its own, only the latest op a of s before b
+ * that conflicts with b is examined: an earlier one on s happens before a, so it cannot race unless
+ * a does.
+ *
+ * Redundant waits.  needed[b][s] is the latest op of s that conflicts with b and happens before b.
+ * Without a wait clocks can only fall.  The wait is necessary if and only if some clock[b][s] falls
+ * below needed[b][s]: then that conflict is not ordered.  Other conflicts of b on s are with
+ * earlier ops than needed[b][s], so they need no more. */
+
+/* A cell is the bytes between two neighboring ends of ranges. */
+typedef struct memoi_cells {
+    int64_t begin, end;
+} memoi_cells;
+
+/* Which op touched a cell last: a segment tree with its root at 1 and its leaves from n_leaves on.
+ * Ops come in rising order, so the last is the largest.  The last one in a range either covers the
+ * range's first cell, and is found in covers above that cell, or begins in the range, and is found
+ * in begins. */
+typedef struct memoi_touched {
+    int64_t* covers; /* of a node: index + 1 of the last op with a range that covers it; 0: none */
+    int64_t* begins; /* of a node: index + 1 of the last op with a range that begins in it */
+    int64_t n_leaves;
+} memoi_touched;
+
+MEMOI void memoi_checker_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op) {
+    int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) tree->covers[left++] = op + 1;
+        if (right & 1) tree->covers[--right] = op + 1;
+    }
+    for (node = cells->begin + tree->n_leaves; node; node /= 2) tree->begins[node] = op + 1;
+}
+
+/* The last op in cells, or latest if that is later. */
+MEMOI int64_t memoi_checker_last_touch(const memoi_touched* tree, const memoi_cells* cells,
+                                       int64_t latest) {
+    int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
+    int64_t last = latest + 1;
+    if (!tree->begins[1]) return latest;
+    for (; left < right; left /= 2, right /= 2) {
+        if (left & 1) last = memob_max(last, tree->begins[left++]);
+        if (right & 1) last = memob_max(last, tree->begins[--right]);
+    }
+    for (node = cells->begin + tree->n_leaves; node; node /= 2)
+        last = memob_max(last, tree->covers[node]);
+    return last - 1;
+}
+
+typedef struct memoi_checker {
+    const memo_schedule* schedule;
+    memo_check* check;
+    int64_t races_capacity;
+    memoi_graph graph;
+    int64_t n_streams;
+    int64_t* clock;    /* n_ops rows of n_streams */
+    int64_t* needed;   /* the same */
+    int64_t* lower;    /* the same clocks without one wait; valid if lowered is that wait + 1 */
+    int64_t* lowered;  /* an op */
+    int64_t* last_use; /* of each op: the last op that comes directly after it */
+    uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
+    int64_t n_ends;
+    /* Of each op, from its first_range on: the cells that it touches, and of these the cells that
+     * it writes; sorted and disjoint. */
+    memoi_cells *touched, *written;
+    int64_t *n_touched, *n_written; /* an op */
+    memoi_touched touches, writes;  /* of the ops of one stream */
+    memob_arrays arrays;            /* all of these */
+} memoi_checker;
+
+MEMOI int memoi_checker_compare_u64(const void* a, const void* b) {
+    uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
+    return (x > y) - (x < y);
+}
+
+MEMOI int memoi_checker_compare_races(const void* a, const void* b) {
+    const memo_race *x = (const memo_race*)a, *y = (const memo_race*)b;
+    return x->second != y->second ? memob_compare(x->second, y->second)
+                                  : memob_compare(x->first, y->first);
+}
+
+MEMOI int64_t* memoi_checker_row(const memoi_checker* c, int64_t op, int64_t without) {
+    return (c->lowered[op] == without + 1 ? c->lower : c->clock) + op * c->n_streams;
+}
+
+/* The clock of op i from those before it, without the wait `without` (-1: none). */
+MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t without, int64_t* row) {
+    const memo_op* op = &c->schedule->ops[i];
+    int64_t s, k;
+    for (s = 0; s < c->n_streams; s++) row[s] = -1;
+    for (k = 0; k < memoi_graph_n_after(op); k++) {
+        int64_t before = memoi_graph_after(&c->graph, op, i, k);
+        const int64_t* other;
+        if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
+        other = memoi_checker_row(c, before, without);
+        for (s = 0; s < c->n_streams; s++) row[s] = memob_max(row[s], other[s]);
+    }
+    if (op->kind == MEMO_OP_SYNC) return; /* belongs to the host, not to a stream */
+    for (k = 0; k <= op->n_more_streams; k++) row[memoi_schedule_op_stream(c->schedule, op, k)] = i;
+}
+
+/* The first cells that two lists share; 0: none. */
+MEMOI int memoi_checker_meet(const memoi_cells* a, int64_t n_a, const memoi_cells* b, int64_t n_b,
+                             memoi_cells* shared) {
+    while (n_a && n_b) {
+        shared->begin = memob_max(a->begin, b->begin);
+        shared->end = memob_min(a->end, b->end);
+        if (shared->begin < shared->end) return 1;
+        if (a->end < b->end) {
+            a++;
+            n_a--;
+        } else {
+            b++;
+            n_b--;
+        }
+    }
+    return 0;
+}
+
+/* The first bytes that ops a and b share, one of them writing; 0: none. */
+MEMOI int memoi_checker_conflict(const memoi_checker* c, int64_t a, int64_t b, memo_range* shared) {
+    int64_t at_a = c->schedule->ops[a].first_range, at_b = c->schedule->ops[b].first_range;
+    memoi_cells cells, other;
+    int found = memoi_checker_meet(c->written + at_a, c->n_written[a], c->touched + at_b,
+                                   c->n_touched[b], &cells);
+    if (memoi_checker_meet(c->touched + at_a, c->n_touched[a], c->written + at_b, c->n_written[b],
+                           &other) &&
+        (!found || other.begin < cells.begin)) {
+        cells = other;
+        found = 1;
+    }
+    if (!found) return 0;
+    shared->begin = c->ends[cells.begin];
+    shared->end = c->ends[cells.end];
+    return 1;
+}
+
+/* The cell that begins at an end of a range. */
+MEMOI int64_t memoi_checker_cell(const memoi_checker* c, uint64_t end) {
+    int64_t low = 0, high = c->n_ends - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (c->ends[middle] < end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+MEMOI int memoi_checker_compare_cells(const void* a, const void* b) {
+    return memob_compare(((const memoi_cells*)a)->begin, ((const memoi_cells*)b)->begin);
+}
+
+/* The cells of ranges, sorted and merged; returns the length of the list. */
+MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range* ranges,
+                                       int64_t n_ranges, memoi_cells* list) {
+    int64_t i, n = 0, n_merged = 0;
+    for (i = 0; i < n_ranges; i++) {
+        if (ranges[i].begin == ranges[i].end) continue;
+        list[n].begin = memoi_checker_cell(c, ranges[i].begin);
+        list[n++].end = memoi_checker_cell(c, ranges[i].end);
+    }
+    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memoi_checker_compare_cells);
+    for (i = 0; i < n; i++) {
+        if (!n_merged || list[i].begin > list[n_merged - 1].end)
+            list[n_merged++] = list[i];
+        else
+            list[n_merged - 1].end = memob_max(list[n_merged - 1].end, list[i].end);
+    }
+    return n_merged;
+}
+
+/* Op b (not on stream) against the ops of stream before it, which the trees hold. */
+MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
+    const memo_schedule* schedule = c->schedule;
+    const memo_op* op = &schedule->ops[b];
+    int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i;
+    memo_range shared;
+
+    /* The latest op of the stream that conflicts: reads against writes, writes against all. */
+    for (i = 0; i < c->n_touched[b]; i++)
+        latest = memoi_checker_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
+    for (i = 0; i < c->n_written[b]; i++)
+        latest = memoi_checker_last_touch(&c->touches, &c->written[op->first_range + i], latest);
+    if (latest < 0) return 1;
+    c->check->n_conflicts++;
+
+    /* Not ordered before b: a race.  Then look for the latest conflict that is ordered, which the
+     * redundant waits must keep. */
+    if (latest > ordered) {
+        memo_race* race;
+        if (!memob_reserve(&c->check->races, &c->races_capacity, c->check->n_races + 1,
+                           sizeof(memo_race)))
+            return 0;
+        race = &c->check->races[c->check->n_races++];
+        race->first = latest;
+        race->second = b;
+        memoi_checker_conflict(c, latest, b, &race->range);
+        for (latest = ordered; latest >= 0; latest--) {
+            const memo_op* a = &schedule->ops[latest];
+            if (a->kind == MEMO_OP_RUN && a->stream == stream &&
+                memoi_checker_conflict(c, latest, b, &shared))
+                break;
+        }
+    }
+    c->needed[b * c->n_streams + stream] = latest;
+    return 1;
+}
+
+/* Fills races and needed. */
+MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
+    const memo_schedule* schedule = c->schedule;
+    int64_t stream, i, k;
+    size_t tree_bytes = (size_t)(2 * c->writes.n_leaves) * sizeof(int64_t);
+    for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
+
+    /* One stream at a time: the trees hold its last touches only, so they stay small. */
+    for (stream = 0; stream < c->n_streams; stream++) {
+        memset(c->touches.covers, 0, tree_bytes);
+        memset(c->touches.begins, 0, tree_bytes);
+        memset(c->writes.covers, 0, tree_bytes);
+        memset(c->writes.begins, 0, tree_bytes);
+        for (i = 0; i < schedule->n_ops; i++) {
+            const memo_op* op = &schedule->ops[i];
+            int is_own = 0;
+            if (op->kind != MEMO_OP_RUN) continue;
+            for (k = 0; k <= op->n_more_streams; k++)
+                is_own |= memoi_schedule_op_stream(schedule, op, k) == stream;
+            if (!is_own && !memoi_checker_check_op(c, i, stream)) return 0;
+            /* An op of several streams counts for its first. */
+            if (op->stream != stream) continue;
+            for (k = 0; k < c->n_touched[i]; k++)
+                memoi_checker_touch(&c->touches, &c->touched[op->first_range + k], i);
+            for (k = 0; k < c->n_written[i]; k++)
+                memoi_checker_touch(&c->writes, &c->written[op->first_range + k], i);
+        }
+    }
+
+    if (c->check->n_races)
+        qsort(c->check->races, (size_t)c->check->n_races, sizeof(memo_race),
+              memoi_checker_compare_races);
+    return 1;
+}
+
+/* Does every ordered conflict stay ordered without this wait?  Only ops whose clocks fall are
+ * visited. */
+MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
+    const memo_schedule* schedule = c->schedule;
+    int64_t reach = wait, i, k, s;
+    for (i = wait; i <= reach; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t *row = c->lower + i * c->n_streams, *needed = c->needed + i * c->n_streams;
+        int is_touched = i == wait;
+        for (k = 0; k < memoi_graph_n_after(op) && !is_touched; k++) {
+            int64_t before = memoi_graph_after(&c->graph, op, i, k);
+            is_touched = before >= 0 && c->lowered[before] == wait + 1;
+        }
+        if (!is_touched) continue;
+        memoi_checker_clock(c, i, wait, row);
+        if (!memcmp(row, c->clock + i * c->n_streams, (size_t)c->n_streams * sizeof(int64_t)))
+            continue;
+        for (s = 0; s < c->n_streams; s++)
+            if (row[s] < needed[s]) return 0;
+        c->lowered[i] = wait + 1;
+        reach = memob_max(reach, c->last_use[i]);
+    }
+    return 1;
+}
+
+/* Arrays, the cells of each op, and empty trees. */
+MEMOI int memoi_checker_prepare(memoi_checker* c) {
+    const memo_schedule* schedule = c->schedule;
+    memob_arrays* arrays = &c->arrays;
+    int64_t n_ranges = schedule->n_ranges, n_leaves = 1, i;
+    if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
+    c->clock = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->needed = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lower = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
+    c->touched = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
+    c->written = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
+    c->n_touched = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->n_written = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    c->check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    c->check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
+    if (arrays->failed || !c->check->redundant_waits || !c->check->unrecorded_waits) return 0;
+
+    /* All ends, each once; between neighbors lie the cells. */
+    for (i = 0; i < n_ranges; i++) {
+        c->ends[2 * i] = schedule->ranges[i].begin;
+        c->ends[2 * i + 1] = schedule->ranges[i].end;
+    }
+    qsort(c->ends, (size_t)(2 * n_ranges), sizeof(uint64_t), memoi_checker_compare_u64);
+    for (i = 0; i < 2 * n_ranges; i++)
+        if (!i || c->ends[i] != c->ends[i - 1]) c->ends[c->n_ends++] = c->ends[i];
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        const memo_range* ranges = schedule->ranges + op->first_range;
+        c->n_touched[i] = memoi_checker_list_cells(c, ranges, op->n_reads + op->n_writes,
+                                                   c->touched + op->first_range);
+        c->n_written[i] = memoi_checker_list_cells(c, ranges + op->n_reads, op->n_writes,
+                                                   c->written + op->first_range);
+    }
+
+    while (n_leaves < c->n_ends) n_leaves *= 2;
+    c->touches.n_leaves = c->writes.n_leaves = n_leaves;
+    c->touches.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->touches.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->writes.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    c->writes.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
+    return !arrays->failed;
+}
+
+MEMOI int memoi_checker_run(memoi_checker* c) {
+    const memo_schedule* schedule = c->schedule;
+    memo_check* check = c->check;
+    int64_t i, k;
+    if (!memoi_checker_prepare(c)) return 0;
+
+    /* Order, then conflicts. */
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&c->graph, op, i, k);
+            if (before >= 0) c->last_use[before] = i;
+        }
+    }
+    if (!memoi_checker_check_conflicts(c)) return 0;
+
+    /* Waits: for nothing, or without need. */
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
+            c->graph.after[3 * i + MEMOI_AFTER_RECORD] < 0)
+            check->unrecorded_waits[check->n_unrecorded_waits++] = i;
+        if (op->kind != MEMO_OP_WAIT) continue;
+        check->n_waits++;
+        if (memoi_checker_wait_is_redundant(c, i))
+            check->redundant_waits[check->n_redundant_waits++] = i;
+    }
+    return 1;
+}
+
+memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
+                                memo_error* error) {
+    memoi_checker c;
+    memo_status status;
+    int is_done;
+    *check = NULL;
+    memset(&c, 0, sizeof c);
+    c.schedule = schedule;
+    c.n_streams = schedule->n_streams;
+
+    /* Run the check; it can fail only for lack of memory. */
+    status = memoi_graph_build(schedule, &c.graph, error);
+    if (status) return status;
+    c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
+    is_done = c.check && memoi_checker_run(&c);
+
+    /* Free all but the result. */
+    memob_arrays_free(&c.graph.arrays);
+    memob_arrays_free(&c.arrays);
+    if (!is_done) {
+        memo_check_destroy(c.check);
+        return memob_no_memory(error, "the check of a schedule");
+    }
+    *check = c.check;
+    return MEMO_STATUS_OK;
+}
+
+void memo_check_destroy(memo_check* check) {
+    if (!check) return;
+    MEMO_FREE(check->races);
+    MEMO_FREE(check->redundant_waits);
+    MEMO_FREE(check->unrecorded_waits);
+    MEMO_FREE(check);
+}
+
+/* ---- >>race explanation -------------------------------------------------------------------------
+ * Knows: a race, and the wait that would prevent it.  Knows nothing of how races are found. */
+
+MEMOI int memoi_race_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
+    int64_t k;
+    for (k = 0; k <= schedule->ops[op].n_more_streams; k++)
+        if (memoi_schedule_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
+    return 0;
+}
+
+/* The last record of event before op i; -1: none. */
+MEMOI int64_t memoi_race_record_before(const memo_schedule* schedule, int32_t event, int64_t i) {
+    for (i--; i >= 0; i--)
+        if (schedule->ops[i].kind == MEMO_OP_RECORD && schedule->ops[i].event == event) break;
+    return i;
+}
+
+/* The last wait for event (-1: any) before op, on its streams; -1: none. */
+MEMOI int64_t memoi_race_wait_before(const memo_schedule* schedule, int32_t event, int64_t op) {
+    int64_t i;
+    for (i = op - 1; i >= 0; i--)
+        if (schedule->ops[i].kind == MEMO_OP_WAIT &&
+            (event < 0 || schedule->ops[i].event == event) &&
+            memoi_race_is_on(schedule, op, schedule->ops[i].stream))
+            break;
+    return i;
+}
+
+/* A record after the first operation that would order the race if the stream of the second waited
+ * for it; -1: none.  Any would do.  If that stream waits for its event elsewhere (*wait), this is
+ * probably the intended one. */
+MEMOI int64_t memoi_race_missed_record(const memo_schedule* schedule, const memo_race* race,
+                                       int64_t* wait) {
+    int64_t i, record = -1;
+    int n_candidates = 64; /* each looks through all waits */
+    *wait = -1;
+    for (i = race->first + 1; i < race->second && n_candidates && *wait < 0; i++) {
+        if (schedule->ops[i].kind != MEMO_OP_RECORD ||
+            !memoi_race_is_on(schedule, race->first, schedule->ops[i].stream))
+            continue;
+        *wait = memoi_race_wait_before(schedule, schedule->ops[i].event, race->second);
+        if (record < 0 || *wait >= 0) record = i;
+        n_candidates--;
+    }
+    return record;
+}
+
+MEMOI int memoi_race_op_writes(const memo_schedule* schedule, int64_t op, memo_range bytes) {
+    const memo_range* written = schedule->ranges + schedule->ops[op].first_range;
+    int64_t k;
+    written += schedule->ops[op].n_reads;
+    for (k = 0; k < schedule->ops[op].n_writes; k++)
+        if (written[k].begin < bytes.end && bytes.begin < written[k].end) return 1;
+    return 0;
+}
+
+/* "bytes 0..512 of act", of the smallest named bytes around them; else addresses. */
+MEMOI void memoi_race_put_bytes(memo_text* text, const memo_schedule* schedule, memo_range bytes) {
+    const memo_named_bytes* around = NULL;
+    int64_t i;
+    for (i = 0; i < schedule->n_named; i++) {
+        const memo_range* b = &schedule->named[i].bytes;
+        if (b->begin <= bytes.begin && b->end >= bytes.end &&
+            (!around || b->end - b->begin < around->bytes.end - around->bytes.begin))
+            around = &schedule->named[i];
+    }
+    memo_text_put(text, around ? "bytes %llu..%llu" : "bytes 0x%llx..0x%llx",
+                  (unsigned long long)(bytes.begin - (around ? around->bytes.begin : 0)),
+                  (unsigned long long)(bytes.end - (around ? around->bytes.begin : 0)));
+    if (!around) return;
+    memo_text_put(text, " of ");
+    memoi_schedule_put_quoted(text, schedule->text + around->name, 0);
+}
+
+/* "its second record (operation 7, on d2h)" */
+MEMOI void memoi_race_put_record(memo_text* text, const memo_schedule* schedule, int64_t record) {
+    static const char* const ordinals[] = {"first", "second", "third", "fourth", "fifth"};
+    int64_t i = record, number = 1;
+    while ((i = memoi_race_record_before(schedule, schedule->ops[record].event, i)) >= 0) number++;
+    if (number <= 5)
+        memo_text_put(text, "its %s record", ordinals[number - 1]);
+    else
+        memo_text_put(text, "its record number %lld", (long long)number);
+    memoi_schedule_put_place(text, schedule, record);
+}
+
+/* Why the second operation does not come after the first, and what the wait that fixes it waits
+ * for. */
+MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
+                                 const memo_race* race) {
+    int64_t wait, record = memoi_race_missed_record(schedule, race, &wait), last, seen, until;
+    int is_replaced = wait > record;
+    if (record < 0) {
+        memo_text_put(text, "no event is recorded on ");
+        memoi_schedule_put_stream(text, schedule, race->first);
+        memo_text_put(text, " between the two");
+    } else {
+        memoi_schedule_put_stream(text, schedule, race->second);
+        memo_text_put(text, is_replaced ? " waits for " : " never waits for ");
+        memoi_schedule_put_event(text, schedule, record);
+        memo_text_put(text, is_replaced ? " too late, after " : " after ");
+        if (is_replaced) {
+            memoi_race_put_record(
+                text, schedule,
+                memoi_race_record_before(schedule, schedule->ops[record].event, wait));
+            memo_text_put(text, " has replaced ");
+        }
+        memoi_race_put_record(text, schedule, record);
+    }
+
+    /* The existing wait shows which wait was assumed to suffice. */
+    last = memoi_race_wait_before(schedule, -1, race->second);
+    if (last >= 0 && last != wait) {
+        seen = memoi_race_record_before(schedule, schedule->ops[last].event, last);
+        memo_text_put(text, "; the last wait of ");
+        memoi_schedule_put_stream(text, schedule, last);
+        memo_text_put(text, " is for ");
+        memoi_schedule_put_event(text, schedule, last);
+        memo_text_put(text, seen < 0 ? ", never recorded before" : ", recorded");
+        if (seen >= 0 && seen < race->first &&
+            memoi_race_is_on(schedule, race->first, schedule->ops[seen].stream))
+            memo_text_put(text, " too early");
+        if (seen >= 0) memoi_schedule_put_place(text, schedule, seen);
+    }
+
+    /* The next record of the event would replace the one to wait for. */
+    memo_text_put(text, "; fix: ");
+    until = race->second;
+    if (record < 0) {
+        memo_text_put(text, "record an event after operation %lld and ", (long long)race->first);
+        record = race->first;
+    } else {
+        for (until = record + 1; until < race->second; until++)
+            if (schedule->ops[until].kind == MEMO_OP_RECORD &&
+                schedule->ops[until].event == schedule->ops[record].event)
+                break;
+    }
+    memo_text_put(text, "let ");
+    memoi_schedule_put_stream(text, schedule, race->second);
+    memo_text_put(text, " wait for it between operations %lld and %lld", (long long)record,
+                  (long long)until);
+}
+
+const char* memo_race_explain(const memo_schedule* schedule, const memo_race* race, char* buffer,
+                              size_t n_bytes) {
+    memo_text text;
+    memset(&text, 0, sizeof text);
+    memoi_schedule_put_op(&text, schedule, race->second);
+    memo_text_put(&text, memoi_race_op_writes(schedule, race->second, race->range) ? " writes "
+                                                                                   : " reads ");
+    memoi_race_put_bytes(&text, schedule, race->range);
+    memo_text_put(&text, " that ");
+    memoi_schedule_put_op(&text, schedule, race->first);
+    memo_text_put(&text,
+                  memoi_race_op_writes(schedule, race->first, race->range) ? " writes" : " reads");
+    memo_text_put(&text, "; no path: ");
+    memoi_race_put_reason(&text, schedule, race);
+    return memoi_schedule_take_text(&text, buffer, n_bytes);
+}
+
+/* ---- >>plan check -------------------------------------------------------------------------------
+ * Knows: offsets, and the order of requests on streams.  Knows nothing of lifetimes and holds, or
+ * of anything else that memo_plan_from_trace has computed.
+ *
+ * A flood starts where a stream enqueues its last work on a buffer.  It covers all requests that
+ * come later: the rest of that stream, and each stream from its wait for a covered record. */
+
+typedef struct memoi_flood {
+    const memo_trace* trace;
+    int64_t n_buffers, n_streams;
+    int64_t body;                /* the mark that begins the body; -1: there is none */
+    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, numbered from 0 */
+    int32_t* stream;             /* of each request; 0 if it has none */
+    int64_t* record;             /* of each request that is a wait: the record it waits for */
+    int64_t* last_use;  /* of each request that is a malloc: the latest use or the free; or -1 */
+    int64_t* previous;  /* of each such use or free: the one before it, or -1 */
+    uint64_t* early;    /* of each malloc: streams that may use it without waiting for its own */
+    int64_t* malloc_of; /* of each buffer of the plan */
+    int64_t* cover;     /* (buffers, streams) */
+    memob_keyed* places;
+    memob_arrays arrays; /* all of these */
+} memoi_flood;
+
+/* reach[s]: the request from which on stream s comes after request `from` of stream u; INT64_MAX:
+ * never before `until`. */
+MEMOI void memoi_flood_from(const memoi_flood* flood, int64_t u, int64_t from, int64_t until,
+                            int64_t* reach) {
+    int64_t i, n_reached = 1;
+    for (i = 0; i < flood->n_streams; i++) reach[i] = INT64_MAX;
+    reach[u] = from;
+    for (i = from + 1; i < until && n_reached < flood->n_streams; i++) {
+        int32_t s = flood->stream[i];
+        int64_t record = flood->record[i];
+        if (record < from || reach[s] < i || reach[flood->stream[record]] > record) continue;
+        reach[s] = i;
+        n_reached++;
+    }
+}
+
+/* Numbers the streams; links waits to records, and uses and frees to mallocs. */
+MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
+    const memo_trace* trace = flood->trace;
+    memob_map events;
+    int32_t number[MEMOB_STREAMS];
+    int64_t i;
+    memset(&events, 0, sizeof events);
+    for (i = 0; i < MEMOB_STREAMS; i++) number[i] = -1;
+
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        int64_t origin = memob_request_origin(trace, i);
+        int32_t stream =
+            request->kind == MEMO_REQUEST_FREE ? trace->requests[origin].stream : request->stream;
+        flood->record[i] = flood->last_use[i] = flood->previous[i] = -1;
+        if (request->kind == MEMO_REQUEST_MARK) continue;
+        if (number[stream] < 0) {
+            flood->name[flood->n_streams] = stream;
+            number[stream] = (int32_t)flood->n_streams++;
+        }
+        flood->stream[i] = number[stream];
+
+        /* The latest record of an event serves its waits. */
+        if (request->kind == MEMO_REQUEST_RECORD && !memob_map_put(&events, request->id, i)) {
+            memob_map_free(&events);
+            return memob_no_memory(error, "checking a plan");
+        }
+        if (request->kind == MEMO_REQUEST_WAIT)
+            flood->record[i] = memob_map_get(&events, request->id);
+
+        /* Uses and the free of a buffer form a list, latest first. */
+        if (request->kind != MEMO_REQUEST_USE && request->kind != MEMO_REQUEST_FREE) continue;
+        flood->previous[i] = flood->last_use[origin];
+        flood->last_use[origin] = i;
+    }
+    memob_map_free(&events);
+    return MEMO_STATUS_OK;
+}
+
+/* Sets early: the streams that use a buffer without having waited for its malloc. */
+MEMOI void memoi_flood_early(memoi_flood* flood) {
+    int64_t i, use, reach[MEMOB_STREAMS];
+    for (i = 0; i < flood->trace->n_requests; i++) {
+        int is_foreign = 0;
+        if (flood->trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
+        for (use = flood->last_use[i]; use >= 0; use = flood->previous[use])
+            is_foreign |= flood->stream[use] != flood->stream[i];
+        if (!is_foreign) continue;
+        memoi_flood_from(flood, flood->stream[i], i, flood->last_use[i], reach);
+        for (use = flood->last_use[i]; use >= 0; use = flood->previous[use])
+            if (reach[flood->stream[use]] > use)
+                flood->early[i] |= (uint64_t)1 << flood->stream[use];
+    }
+}
+
+/* Finds the malloc of each buffer of the plan, which is ordered by begin. */
+MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, memo_error* error) {
+    const memo_trace* trace = flood->trace;
+    int64_t i, k, n = 0, time = 0;
+    if (plan->n_buffers != trace->n_buffers)
+        return MEMOB_INVALID(
+            error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
+            (long long)plan->n_buffers, (long long)trace->n_buffers);
+
+    /* The order that memo_plan_from_trace gives its buffers. */
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_MALLOC) {
+            int is_lifted = request->memory_class == MEMO_CLASS_PERSISTENT && i > flood->body;
+            flood->malloc_of[n] = i;
+            flood->places[n].key = is_lifted ? 0 : time;
+            flood->places[n].index = i;
+            n++;
+        }
+        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
+    }
+    qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Position by position, plan and trace must agree. */
+    for (k = 0; k < n; k++) {
+        const memo_buffer* buffer = &plan->buffers[k];
+        const memo_request* request = &trace->requests[flood->places[k].index];
+        if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
+            return MEMOB_INVALID(error,
+                                 "plan.buffers[%lld]: id %lld of %lld bytes does not match the "
+                                 "trace's id %lld of %lld bytes; plan this trace",
+                                 (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
+                                 (long long)request->id, (long long)request->size_bytes);
+        flood->malloc_of[k] = flood->places[k].index;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* cover[k][s]: the request from which on stream s comes after all uses of buffer k. */
+MEMOI void memoi_flood_cover(memoi_flood* flood) {
+    int64_t k, s, use, reach[MEMOB_STREAMS], n = flood->n_streams;
+    for (k = 0; k < flood->n_buffers; k++) {
+        int64_t last = flood->last_use[flood->malloc_of[k]];
+        const memo_request* request = &flood->trace->requests[flood->malloc_of[k]];
+        uint64_t seen = 0;
+        if (last < 0 || flood->trace->requests[last].kind != MEMO_REQUEST_FREE ||
+            request->memory_class == MEMO_CLASS_PERSISTENT) {
+            for (s = 0; s < n; s++) flood->cover[k * n + s] = INT64_MAX;
+            continue;
+        }
+        for (use = last; use >= 0; use = flood->previous[use]) {
+            if (seen >> flood->stream[use] & 1) continue;
+            seen |= (uint64_t)1 << flood->stream[use];
+            memoi_flood_from(flood, flood->stream[use], use, flood->trace->n_requests, reach);
+            for (s = 0; s < n; s++)
+                flood->cover[k * n + s] = memob_max(flood->cover[k * n + s], reach[s]);
+        }
+    }
+}
+
+/* A stream that may use the later of two buffers before all uses of the earlier; -1: none. */
+MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64_t later) {
+    int64_t at = flood->malloc_of[later], own = flood->stream[at], s;
+    /* A persistent buffer exists in every micro-batch, not only after its request in the first. */
+    if (flood->trace->requests[at].memory_class == MEMO_CLASS_PERSISTENT &&
+        flood->malloc_of[earlier] > flood->body)
+        return own;
+    for (s = 0; s < flood->n_streams; s++)
+        if ((s == own || flood->early[at] >> s & 1) &&
+            flood->cover[earlier * flood->n_streams + s] > at)
+            return s;
+    return -1;
+}
+
+/* Checks all pairs that share bytes: sorted by offset, each with those that begin below its end. */
+MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, memo_error* error) {
+    int64_t i, j, n = 0, k;
+    for (k = 0; k < plan->n_buffers; k++) {
+        if (plan->buffers[k].size_bytes == 0) continue;
+        flood->places[n].key = plan->buffers[k].offset_bytes;
+        flood->places[n++].index = k;
+    }
+    qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* A pair that shares bytes must not clash on any stream. */
+    for (i = 0; i < n; i++) {
+        int64_t a = flood->places[i].index;
+        int64_t bytes = memob_buffer_bytes(plan, a);
+        for (j = i + 1; j < n && flood->places[j].key - flood->places[i].key < bytes; j++) {
+            int64_t b = flood->places[j].index, first = a, second = b, s;
+            if (flood->malloc_of[b] < flood->malloc_of[a]) {
+                first = b;
+                second = a;
+            }
+            s = memoi_flood_clash(flood, first, second);
+            if (s < 0) continue;
+            return MEMOB_INVALID(
+                error,
+                "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
+                "second before all uses of the first are done",
+                (long long)first, (long long)plan->buffers[first].id, (long long)second,
+                (long long)plan->buffers[second].id, (int)flood->name[s]);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Computes everything that the pairs need.  Free its arrays also after a failure. */
+MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
+                                     const memo_trace* trace, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memob_arrays* arrays = &flood->arrays;
+    int64_t i, n = trace->n_requests;
+    memset(flood, 0, sizeof *flood);
+    flood->trace = trace;
+    flood->n_buffers = trace->n_buffers;
+    flood->body = -1;
+
+    /* The body begins at its first mark. */
+    for (i = 0; i < n && flood->body < 0; i++) {
+        memo_mark mark = memob_request_mark(trace, i);
+        if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
+    }
+
+    flood->stream = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    flood->record = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->last_use = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->previous = (int64_t*)memob_arrays_add(arrays, n, 8);
+    flood->early = (uint64_t*)memob_arrays_add(arrays, n, 8);
+    flood->malloc_of = (int64_t*)memob_arrays_add(arrays, flood->n_buffers, 8);
+    flood->places = (memob_keyed*)memob_arrays_add(arrays, flood->n_buffers, sizeof(memob_keyed));
+    if (arrays->failed) return memob_no_memory(error, "checking a plan");
+
+    /* Each step needs the one before it. */
+    status = memoi_flood_link(flood, error);
+    if (status) return status;
+    flood->cover = (int64_t*)memob_arrays_add(arrays, flood->n_buffers * flood->n_streams, 8);
+    if (!flood->cover) return memob_no_memory(error, "checking a plan");
+    status = memoi_flood_match(flood, plan, error);
+    if (status) return status;
+    memoi_flood_early(flood);
+    memoi_flood_cover(flood);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo_error* error) {
+    memoi_flood flood;
+    memo_status status = memoi_flood_create(&flood, plan, trace, error);
+    if (!status) status = memoi_flood_pairs(&flood, plan, error);
+    memob_arrays_free(&flood.arrays);
+    return status;
+}
+
+/* ---- >>simulation -------------------------------------------------------------------------------
+ * Knows: durations, links, order.  Knows nothing of bytes. */
+
+typedef struct memoi_moment {
+    double time;
+    int64_t op;
+} memoi_moment;
+
+MEMOI int memoi_simulation_is_earlier(const memoi_moment* a, const memoi_moment* b) {
+    return a->time < b->time || (a->time == b->time && a->op < b->op);
+}
+
+/* Binary heap, the earliest first.  An op runs on a stream, so there is room for n_streams. */
+typedef struct memoi_heap {
+    memoi_moment* moments;
+    int64_t n;
+} memoi_heap;
+
+MEMOI void memoi_simulation_heap_push(memoi_heap* heap, double time, int64_t op) {
+    int64_t at = heap->n++;
+    memoi_moment moment;
+    moment.time = time;
+    moment.op = op;
+    for (; at > 0 && memoi_simulation_is_earlier(&moment, &heap->moments[(at - 1) / 2]);
+         at = (at - 1) / 2)
+        heap->moments[at] = heap->moments[(at - 1) / 2];
+    heap->moments[at] = moment;
+}
+
+MEMOI int64_t memoi_simulation_heap_pop(memoi_heap* heap) {
+    int64_t op = heap->moments[0].op, at = 0, child;
+    memoi_moment moment = heap->moments[--heap->n];
+    while ((child = 2 * at + 1) < heap->n) {
+        if (child + 1 < heap->n &&
+            memoi_simulation_is_earlier(&heap->moments[child + 1], &heap->moments[child]))
+            child++;
+        if (!memoi_simulation_is_earlier(&heap->moments[child], &moment)) break;
+        heap->moments[at] = heap->moments[child];
+        at = child;
+    }
+    heap->moments[at] = moment;
+    return op;
+}
+
+/* A link in use.  All transfers on it have the same rate, so one number gives the progress of each:
+ * the bytes that an op active from the start would have sent.  An op ends when this number reaches
+ * its mark. */
+typedef struct memoi_flow {
+    memoi_heap active; /* time: the mark in bytes */
+    double sent_bytes; /* at time since_s */
+    double since_s;
+} memoi_flow;
+
+typedef struct memoi_simulator {
+    const memo_schedule* schedule;
+    memo_simulation* simulation;
+    memoi_graph graph;
+    double now;
+    int64_t* n_missing;  /* an op: ops that must end before it starts, edges counted */
+    int64_t* first_next; /* of an op: start of its followers in next */
+    int64_t* next;
+    int64_t* ready; /* queue of ops; each enters once */
+    int64_t ready_begin, ready_end;
+    memoi_heap running; /* ops that take duration_s, until when */
+    memoi_flow* flows;
+    memoi_moment* moments; /* of all heaps */
+    memob_arrays arrays;   /* all of these */
+} memoi_simulator;
+
+MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
+                                          memo_error* error) {
+    memo_simulation* simulation = (memo_simulation*)memob_calloc(1, sizeof(memo_simulation));
+    *result = simulation;
+    if (!simulation) return memob_no_memory(error, "a simulation");
+    simulation->start_s = (double*)memob_calloc(schedule->n_ops, sizeof(double));
+    simulation->end_s = (double*)memob_calloc(schedule->n_ops, sizeof(double));
+    simulation->busy_s = (double*)memob_calloc(schedule->n_streams, sizeof(double));
+    simulation->stall_s = (double*)memob_calloc(schedule->n_streams, sizeof(double));
+    if (simulation->start_s && simulation->end_s && simulation->busy_s && simulation->stall_s)
+        return MEMO_STATUS_OK;
+    memo_simulation_destroy(simulation);
+    *result = NULL;
+    return memob_no_memory(error, "a simulation");
+}
+
+void memo_simulation_destroy(memo_simulation* simulation) {
+    if (!simulation) return;
+    MEMO_FREE(simulation->start_s);
+    MEMO_FREE(simulation->end_s);
+    MEMO_FREE(simulation->busy_s);
+    MEMO_FREE(simulation->stall_s);
+    MEMO_FREE(simulation);
+}
+
+/* The figures that follow from start_s and end_s. */
+MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation,
+                                       memo_error* error) {
+    memob_arrays arrays = {NULL, 0};
+    double* first = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
+    double* last = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
+    int64_t i, k;
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return memob_no_memory(error, "the figures of a simulation");
+    }
+
+    /* Makespan, and busy time of each stream. */
+    for (i = 0; i < schedule->n_streams; i++) first[i] = -1;
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        double start = simulation->start_s[i], end = simulation->end_s[i];
+        if (end > simulation->makespan_s) simulation->makespan_s = end;
+        if (op->kind != MEMO_OP_RUN) continue;
+        for (k = 0; k <= op->n_more_streams; k++) {
+            int32_t stream = memoi_schedule_op_stream(schedule, op, k);
+            if (first[stream] < 0) first[stream] = start;
+            last[stream] = end;
+            simulation->busy_s[stream] += end - start;
+        }
+    }
+
+    /* A stall is idle time between the first start and the last end. */
+    for (i = 0; i < schedule->n_streams; i++) {
+        double stall = last[i] - first[i] - simulation->busy_s[i];
+        simulation->stall_s[i] = first[i] >= 0 && stall > 0 ? stall : 0;
+    }
+    memob_arrays_free(&arrays);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
+    int64_t k;
+    s->simulation->end_s[i] = s->now;
+    for (k = s->first_next[i]; k < s->first_next[i + 1]; k++)
+        if (--s->n_missing[s->next[k]] == 0) s->ready[s->ready_end++] = s->next[k];
+}
+
+/* Bytes a second of each op that is active on link; there is one. */
+MEMOI double memoi_simulation_flow_rate(const memoi_simulator* s, int64_t link) {
+    return s->schedule->links[link].bytes_per_s / (double)s->flows[link].active.n;
+}
+
+/* Before the number of active ops changes. */
+MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
+    memoi_flow* flow = &s->flows[link];
+    if (flow->active.n && s->now > flow->since_s)
+        flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_flow_rate(s, link);
+    flow->since_s = s->now;
+}
+
+/* duration_s has passed: the bytes, if any, go next. */
+MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
+    const memo_op* op = &s->schedule->ops[i];
+    memoi_flow* flow;
+    if (!op->link || !op->link_bytes) {
+        memoi_simulation_end_op(s, i);
+        return;
+    }
+    flow = &s->flows[op->link - 1];
+    memoi_simulation_flow_update(s, op->link - 1);
+    if (!flow->active.n) flow->sent_bytes = 0;
+    memoi_simulation_heap_push(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
+}
+
+MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
+    const memo_op* op = &s->schedule->ops[i];
+    double reached = 0;
+    int64_t k;
+    if (op->kind == MEMO_OP_RUN) {
+        s->simulation->start_s[i] = s->now;
+        if (op->duration_s > 0)
+            memoi_simulation_heap_push(&s->running, s->now + op->duration_s, i);
+        else
+            memoi_simulation_send_op(s, i);
+        return;
+    }
+    for (k = 0; k < MEMOI_AFTER_RECORD; k++) {
+        int64_t before = s->graph.after[3 * i + k];
+        if (op->kind == MEMO_OP_SYNC && k == MEMOI_AFTER_STREAM) continue; /* the host reaches it */
+        if (before >= 0 && s->simulation->end_s[before] > reached)
+            reached = s->simulation->end_s[before];
+    }
+    s->simulation->start_s[i] = reached;
+    memoi_simulation_end_op(s, i);
+}
+
+MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
+    const memo_schedule* schedule = s->schedule;
+    int64_t i, k, n_edges = 0;
+    int64_t n_moments = ((int64_t)schedule->n_links + 1) * schedule->n_streams;
+    memob_arrays* arrays = &s->arrays;
+    s->n_missing = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    s->first_next = (int64_t*)memob_arrays_add(arrays, schedule->n_ops + 2, sizeof(int64_t));
+    s->ready = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    s->flows = (memoi_flow*)memob_arrays_add(arrays, schedule->n_links, sizeof(memoi_flow));
+    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_moments, sizeof(memoi_moment));
+    if (arrays->failed) return 0;
+    s->running.moments = s->moments;
+    for (i = 0; i < schedule->n_links; i++)
+        s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
+
+    /* Count what each op waits for, and how many wait for each op. */
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&s->graph, op, i, k);
+            if (before < 0) continue;
+            s->n_missing[i]++;
+            s->first_next[before + 2]++;
+            n_edges++;
+        }
+    }
+
+    /* Turn the counts into lists of followers. */
+    s->next = (int64_t*)memob_arrays_add(arrays, n_edges, sizeof(int64_t));
+    if (!s->next) return 0;
+    for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&s->graph, op, i, k);
+            if (before >= 0) s->next[s->first_next[before + 1]++] = i;
+        }
+        if (!s->n_missing[i]) s->ready[s->ready_end++] = i;
+    }
+    return 1;
+}
+
+MEMOI void memoi_simulator_run(memoi_simulator* s) {
+    int64_t i, n_links = s->schedule->n_links;
+    for (;;) {
+        int64_t link = -1; /* whose event is next; -1: the end of a duration */
+        double time = 0;
+
+        /* Starting an op takes no simulated time, so start all that can. */
+        while (s->ready_begin < s->ready_end)
+            memoi_simulation_start_op(s, s->ready[s->ready_begin++]);
+
+        /* The next event: the end of a duration, or of a transfer on a link. */
+        if (s->running.n) time = s->running.moments[0].time;
+        for (i = 0; i < n_links; i++) {
+            memoi_flow* flow = &s->flows[i];
+            double left, done;
+            if (!flow->active.n) continue;
+            left = flow->active.moments[0].time - flow->sent_bytes;
+            done = flow->since_s + (left > 0 ? left / memoi_simulation_flow_rate(s, i) : 0);
+            if ((!s->running.n && link < 0) || done < time) {
+                time = done;
+                link = i;
+            }
+        }
+
+        /* Advance to it.  Time never goes back, whatever rounding does. */
+        if (link < 0 && !s->running.n) return;
+        if (time > s->now) s->now = time;
+        if (link < 0) {
+            memoi_simulation_send_op(s, memoi_simulation_heap_pop(&s->running));
+        } else {
+            memoi_flow* flow = &s->flows[link];
+            memoi_simulation_flow_update(s, link);
+            flow->sent_bytes = flow->active.moments[0].time;
+            while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
+                memoi_simulation_end_op(s, memoi_simulation_heap_pop(&flow->active));
+        }
+    }
+}
+
+memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulation** simulation,
+                                   memo_error* error) {
+    memoi_simulator s;
+    memo_status status;
+    int64_t i;
+    *simulation = NULL;
+    memset(&s, 0, sizeof s);
+    s.schedule = schedule;
+
+    /* The caller may have changed the public fields. */
+    for (i = 0; i < schedule->n_ops; i++)
+        if (!memob_is_in(schedule->ops[i].duration_s, 0, MEMOB_DOUBLE_MAX))
+            return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
+                                 (long long)i, memo_schedule_op_name(schedule, i));
+
+    status = memoi_graph_build(schedule, &s.graph, error);
+    if (status) return status;
+    status = memoi_simulation_create(schedule, &s.simulation, error);
+    if (!status && !memoi_simulator_prepare(&s)) status = memob_no_memory(error, "a simulation");
+    if (!status) {
+        memoi_simulator_run(&s);
+        status = memoi_simulation_sum(schedule, s.simulation, error);
+    }
+    if (!status && !memob_is_in(s.simulation->makespan_s, 0, MEMOB_DOUBLE_MAX))
+        status = MEMOB_INVALID(error, "duration_s: their sum overflows a double");
+
+    memob_arrays_free(&s.graph.arrays);
+    memob_arrays_free(&s.arrays);
+    if (status)
+        memo_simulation_destroy(s.simulation);
+    else
+        *simulation = s.simulation;
+    return status;
+}
+
+MEMOI int memoi_simulation_is_measured(const memo_op* op) {
+    return op->start_s != 0 || op->end_s != 0;
+}
+
+memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulation** simulation,
+                                   memo_error* error) {
+    memo_simulation* result = NULL;
+    memoi_graph graph;
+    memo_status status;
+    double first = 0;
+    int64_t i, k, n_measured = 0;
+    *simulation = NULL;
+
+    /* Times are counted from the first start. */
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (!memoi_simulation_is_measured(op)) continue;
+        if (!n_measured++ || op->start_s < first) first = op->start_s;
+    }
+    if (!n_measured)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "schedule: it has no measured times; set "
+                              "memo_recorder_desc.is_timed, and use memo_recorder_get_schedule");
+
+    status = memoi_graph_build(schedule, &graph, error);
+    if (status) return status;
+    status = memoi_simulation_create(schedule, &result, error);
+    for (i = 0; !status && i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        if (memoi_simulation_is_measured(op)) {
+            result->start_s[i] = op->start_s - first;
+            result->end_s[i] = op->end_s - first;
+            continue;
+        }
+
+        /* Records and syncs take no time: they pass when their predecessors have ended. */
+        for (k = 0; k < memoi_graph_n_after(op); k++) {
+            int64_t before = memoi_graph_after(&graph, op, i, k);
+            int holds =
+                k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
+            double end = before >= 0 ? result->end_s[before] : 0;
+            if (end > result->end_s[i]) result->end_s[i] = end;
+            if (end > result->start_s[i] && !holds) result->start_s[i] = end;
+        }
+    }
+
+    memob_arrays_free(&graph.arrays);
+    if (!status) status = memoi_simulation_sum(schedule, result, error);
+    if (status)
+        memo_simulation_destroy(result);
+    else
+        *simulation = result;
+    return status;
+}
+
+/* ---- >>schedule comparison ----------------------------------------------------------------------
+ * Knows: two schedules.  Knows nothing of their times. */
+
+/* How op i of two schedules differs, in a few words; NULL: it does not. */
+MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
+                                                 const memo_schedule* b, const memoi_graph* graph_b,
+                                                 int64_t i) {
+    const memo_op *x = &a->ops[i], *y = &b->ops[i];
+    int64_t k;
+    if (x->kind != y->kind) return "kind";
+    if (strcmp(memo_schedule_op_name(a, i), memo_schedule_op_name(b, i))) return "name";
+    if ((x->stream < 0) != (y->stream < 0)) return "kind of sync";
+    if (x->n_more_streams != y->n_more_streams) return "number of streams";
+    for (k = 0; x->stream >= 0 && k <= x->n_more_streams; k++)
+        if (strcmp(memoi_schedule_stream_name(a, memoi_schedule_op_stream(a, x, k)),
+                   memoi_schedule_stream_name(b, memoi_schedule_op_stream(b, y, k))))
+            return "stream";
+    if (graph_a->after[3 * i + MEMOI_AFTER_RECORD] != graph_b->after[3 * i + MEMOI_AFTER_RECORD])
+        return "record waited for";
+    if (x->n_reads != y->n_reads || x->n_writes != y->n_writes) return "number of ranges";
+    for (k = 0; k < x->n_reads + x->n_writes; k++) {
+        const memo_range* r = &a->ranges[x->first_range + k];
+        const memo_range* q = &b->ranges[y->first_range + k];
+        if (r->end - r->begin != q->end - q->begin) return "size of a range";
+    }
+    return NULL;
+}
+
+/* "wait on compute" for messages, into a buffer that it returns. */
+MEMOI const char* memoi_comparison_op_phrase(const memo_schedule* schedule, int64_t i, char* buffer,
+                                             size_t n_bytes) {
+    int32_t stream = schedule->ops[i].stream;
+    snprintf(buffer, n_bytes, "%.60s%s%.60s", memo_schedule_op_name(schedule, i),
+             stream < 0 ? " with an event" : " on ",
+             stream < 0 ? "" : memoi_schedule_stream_name(schedule, stream));
+    return buffer;
+}
+
+memo_status memo_schedule_compare(const memo_schedule* promised, const memo_schedule* recorded,
+                                  memo_error* error) {
+    memoi_graph graph_p, graph_r;
+    memo_status status;
+    char name_p[160], name_r[160];
+    int64_t i, n = memob_min(promised->n_ops, recorded->n_ops);
+    status = memoi_graph_build(promised, &graph_p, error);
+    if (status) return status;
+    status = memoi_graph_build(recorded, &graph_r, error);
+    if (status) {
+        memob_arrays_free(&graph_p.arrays);
+        return status;
+    }
+
+    /* The first op that differs explains more than the number of ops. */
+    for (i = 0; i < n && !status; i++) {
+        const char* what =
+            memoi_comparison_op_difference(promised, &graph_p, recorded, &graph_r, i);
+        if (what)
+            status = MEMOB_INVALID(error, "op %lld differs in its %s: promised %s, recorded %s",
+                                   (long long)i, what,
+                                   memoi_comparison_op_phrase(promised, i, name_p, sizeof name_p),
+                                   memoi_comparison_op_phrase(recorded, i, name_r, sizeof name_r));
+    }
+    if (!status && promised->n_ops != recorded->n_ops)
+        status = MEMOB_INVALID(
+            error, "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
+            (long long)n,
+            memoi_comparison_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p,
+                                       sizeof name_p),
+            promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
+            (long long)recorded->n_ops);
+
+    memob_arrays_free(&graph_p.arrays);
+    memob_arrays_free(&graph_r.arrays);
+    return status;
+}
+
+/* ---- >>svg pieces -------------------------------------------------------------------------------
+ * Knows: attributes, rectangles, lines and text of SVG.  Knows nothing of what is drawn.
+ * Attributes begin with a blank, or are empty. */
+
+/* A number with a decimal point, in every locale. */
+MEMOI void memoi_text_put_number(memo_text* text, double value, int decimals) {
+    char digits[352];
+    char* p;
+    snprintf(digits, sizeof digits, "%.*f", decimals,
+             memob_is_in(value, -MEMOB_DOUBLE_MAX, MEMOB_DOUBLE_MAX) ? value : 0);
+    for (p = digits; *p; p++)
+        if (*p == ',') *p = '.';
+    memo_text_put(text, "%s", digits);
+}
+
+/* ` name="value"` */
+MEMOI void memoi_svg_put_attribute(memo_text* text, const char* name, double value) {
+    memo_text_put(text, " %s=\"", name);
+    memoi_text_put_number(text, value, 2);
+    memo_text_put(text, "\"");
+}
+
+/* Without its closing "/>", so that a title can follow. */
+MEMOI void memoi_svg_put_rect(memo_text* text, const char* attributes, double x, double y,
+                              double width, double height) {
+    memo_text_put(text, "<rect%s", attributes);
+    memoi_svg_put_attribute(text, "x", x);
+    memoi_svg_put_attribute(text, "y", y);
+    memoi_svg_put_attribute(text, "width", width);
+    memoi_svg_put_attribute(text, "height", height);
+}
+
+MEMOI void memoi_svg_put_line(memo_text* text, const char* attributes, double x1, double y1,
+                              double x2, double y2) {
+    memo_text_put(text, "<line%s", attributes);
+    memoi_svg_put_attribute(text, "x1", x1);
+    memoi_svg_put_attribute(text, "y1", y1);
+    memoi_svg_put_attribute(text, "x2", x2);
+    memoi_svg_put_attribute(text, "y2", y2);
+    memo_text_put(text, "/>\n");
+}
+
+/* Opens a text element; the caller writes the text and closes it. */
+MEMOI void memoi_svg_put_text_at(memo_text* text, const char* attributes, double x, double y) {
+    memo_text_put(text, "<text%s", attributes);
+    memoi_svg_put_attribute(text, "x", x);
+    memoi_svg_put_attribute(text, "y", y);
+    memo_text_put(text, ">");
+}
+
+/* A text element with this string. */
+MEMOI void memoi_svg_put_label(memo_text* text, const char* attributes, double x, double y,
+                               const char* label) {
+    memoi_svg_put_text_at(text, attributes, x, y);
+    memo_text_put_xml(text, label);
+    memo_text_put(text, "</text>\n");
+}
+
+/* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
+MEMOI double memoi_svg_nice_step(double range, double n) {
+    double step = pow(10.0, floor(log10(range / n)));
+    if (step * n * 5 < range) return step * 10;
+    if (step * n * 2 < range) return step * 5;
+    return step * n < range ? step * 2 : step;
+}
+
+/* Estimated width of text in Helvetica and similar fonts, a little too wide.  Continuation bytes of
+ * UTF-8 have no width. */
+MEMOI double memoi_svg_text_width(const char* s, int64_t n_bytes, double font_size) {
+    double width = 0;
+    int64_t i;
+    for (i = 0; i < n_bytes; i++) {
+        if (((unsigned char)s[i] & 0xc0) == 0x80) continue;
+        width += strchr(" .,:;'|!()fijlrtI", s[i]) ? 0.36 : s[i] >= 'A' && s[i] <= 'Z' ? 0.72 : 0.6;
+    }
+    return width * font_size;
+}
+
+/* ---- >>timeline ---------------------------------------------------------------------------------
+ * Knows: a schedule with times, as Chrome trace or SVG.  Knows nothing of where the times come
+ * from. */
+
+/* Ops that have a place of their own in a timeline: what runs, and waits that hold their stream. */
+MEMOI int memoi_timeline_is_drawn(const memo_schedule* schedule, const memo_simulation* times,
+                                  int64_t i) {
+    memo_op_kind kind = schedule->ops[i].kind;
+    return kind == MEMO_OP_RUN || (kind == MEMO_OP_WAIT && times->end_s[i] > times->start_s[i]);
+}
+
+memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo_simulation* times,
+                                       const char* path, memo_error* error) {
+    memo_text text;
+    int64_t i, k;
+
+    /* A named row per stream, in the order of the streams. */
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    memo_text_put(&text, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,"
+                         "\"args\":{\"name\":\"streams\"}}");
+    for (i = 0; i < schedule->n_streams; i++) {
+        memo_text_put(&text,
+                      ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                      "\"args\":{\"name\":\"",
+                      (int)i);
+        memo_text_put_json(&text, memoi_schedule_stream_name(schedule, (int32_t)i));
+        memo_text_put(&text,
+                      "\"}},\n{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":%d,"
+                      "\"args\":{\"sort_index\":%d}}",
+                      (int)i, (int)i);
+    }
+
+    /* A bar per operation and stream; a wait is a bar too. */
+    for (i = 0; i < schedule->n_ops; i++) {
+        const memo_op* op = &schedule->ops[i];
+        int64_t read_bytes = 0, written_bytes = 0;
+        if (!memoi_timeline_is_drawn(schedule, times, i)) continue;
+        for (k = 0; k < op->n_reads + op->n_writes; k++) {
+            const memo_range* range = &schedule->ranges[op->first_range + k];
+            *(k < op->n_reads ? &read_bytes : &written_bytes) +=
+                (int64_t)(range->end - range->begin);
+        }
+        for (k = 0; k <= op->n_more_streams; k++) {
+            memo_text_put(&text, ",\n{\"name\":\"");
+            memo_text_put_json(&text, memo_schedule_op_name(schedule, i));
+            memo_text_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
+                          op->kind == MEMO_OP_RUN ? "run" : "wait",
+                          (int)memoi_schedule_op_stream(schedule, op, k));
+            memoi_text_put_number(&text, times->start_s[i] * 1e6, 3);
+            memo_text_put(&text, ",\"dur\":");
+            memoi_text_put_number(&text, (times->end_s[i] - times->start_s[i]) * 1e6, 3);
+            memo_text_put(&text,
+                          ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
+                          "\"written_bytes\":%lld}}",
+                          (long long)i, (long long)op->link_bytes, (long long)read_bytes,
+                          (long long)written_bytes);
+        }
+    }
+
+    memo_text_put(&text, "\n]}\n");
+    return memo_text_write(&text, path, error);
+}
+
+/* Length in bytes of the part that names of one kind share: all before a number, a bracket or a
+ * colon.  "forward 3: up" and "forward: loss" are "forward", "B4a" is "B". */
+MEMOI int64_t memoi_timeline_family(const char* name) {
+    int64_t n = 0;
+    while (name[n] && !(name[n] >= '0' && name[n] <= '9') && name[n] != '(' && name[n] != ':') n++;
+    while (n && (name[n - 1] == ' ' || name[n - 1] == '_' || name[n - 1] == '-')) n--;
+    return n ? n : (int64_t)strlen(name);
+}
+
+typedef struct memoi_family_color {
+    const char* name;
+    int64_t length;
+    uint32_t color;
+    int rank; /* among the free colors; -1: a family with a color of its own */
+} memoi_family_color;
+
+#define MEMOI_FAMILIES_MAX 24
+#define MEMOI_FREE_COLORS  10
+
+typedef struct memoi_legend {
+    memoi_family_color families[MEMOI_FAMILIES_MAX];
+    int n;
+} memoi_legend;
+
+/* Finds or adds the family of a name.  Usual names have a fixed color; others start from a hash, so
+ * that their color rarely changes between pictures. */
+MEMOI const memoi_family_color* memoi_timeline_legend_find(memoi_legend* legend, const char* name) {
+    static const struct {
+        const char* name;
+        uint32_t color;
+    } usual[] = {{"forward", 0x4c78a8}, {"F", 0x4c78a8},         {"backward", 0xd1605e},
+                 {"B", 0xd1605e},       {"recompute", 0xf0a04b}, {"R", 0xf0a04b},
+                 {"to host", 0x59a14f}, {"to device", 0x3a9a9b}, {"on device", 0x8f6fae},
+                 {"fill", 0xa6a6a6},    {"run", 0x7f8c99}};
+    static const uint32_t colors[MEMOI_FREE_COLORS] = {0xb279a2, 0x9c755f, 0x6b6ecf, 0x8ca252,
+                                                       0xbd9e39, 0xad494a, 0x5b8db8, 0xd6a5c9,
+                                                       0x7b4173, 0x8dd3c7};
+    int64_t length = memoi_timeline_family(name);
+    memoi_family_color* family;
+    int i, is_taken = 1;
+
+    /* A family that has a color already. */
+    for (i = 0; i < legend->n; i++)
+        if (legend->families[i].length == length &&
+            memcmp(legend->families[i].name, name, (size_t)length) == 0)
+            return &legend->families[i];
+    if (legend->n == MEMOI_FAMILIES_MAX) return &legend->families[MEMOI_FAMILIES_MAX - 1];
+
+    /* Usual names have the same color in every picture. */
+    family = &legend->families[legend->n];
+    family->name = name;
+    family->length = length;
+    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]); i++) {
+        if (!memob_word_is(name, length, usual[i].name)) continue;
+        family->color = usual[i].color;
+        family->rank = -1;
+        legend->n++;
+        return family;
+    }
+
+    /* Other names get a color by their hash, or the next free one, so that pictures resemble each
+     * other. */
+    family->rank = (int)(memob_hash(name, length) % MEMOI_FREE_COLORS);
+    while (is_taken && legend->n < MEMOI_FREE_COLORS) {
+        is_taken = 0;
+        for (i = 0; i < legend->n; i++) is_taken |= legend->families[i].rank == family->rank;
+        if (is_taken) family->rank = (family->rank + 1) % MEMOI_FREE_COLORS;
+    }
+    family->color = colors[family->rank];
+    legend->n++;
+    return family;
+}
+
+/* Attributes of a name in a bar: black or white, whichever reads better on color. */
+MEMOI const char* memoi_timeline_ink(uint32_t color) {
+    uint32_t luminance =
+        299 * (color >> 16) + 587 * ((color >> 8) & 255) + 114 * (color & 255); /* of 255000 */
+    return luminance > 150000 ? " class=\"n\" fill=\"#1c1c1c\"" : " class=\"n\" fill=\"#fff\"";
+}
+
+/* The unit in which a time is readable: *per_s of it are a second. */
+MEMOI const char* memoi_timeline_unit(double time_s, double* per_s) {
+    *per_s = time_s >= 1 ? 1 : time_s >= 1e-3 ? 1e3 : 1e6;
+    return time_s >= 1 ? "s" : time_s >= 1e-3 ? "ms" : "\xc2\xb5s";
+}
+
+/* "12.3 ms": three digits. */
+MEMOI void memoi_timeline_put_time(memo_text* text, double time_s) {
+    double per_s, value;
+    const char* unit = memoi_timeline_unit(time_s, &per_s);
+    value = time_s * per_s;
+    memoi_text_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
+    memo_text_put(text, " %s", unit);
+}
+
+MEMOI void memoi_timeline_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
+    char letter[2] = {0, 0};
+    for (; n_bytes; n_bytes--, s++) {
+        letter[0] = *s;
+        memo_text_put_xml(text, letter);
+    }
+}
+
+/* Positions in the picture, in pixels. */
+typedef struct memoi_timeline {
+    const memo_schedule* schedule;
+    const memo_simulation* times;
+    memo_text text;
+    memoi_legend legend;
+    double left, right; /* of time 0 and of the last end */
+    double top, bottom; /* of the rows */
+    double scale;       /* pixels a second */
+} memoi_timeline;
+
+#define MEMOI_PICTURE_WIDTH 1200
+#define MEMOI_ROW_HEIGHT    36
+#define MEMOI_BAR_HEIGHT    26
+
+/* The name if it fits, else the number at its end ("forward 12": "12"), else nothing. */
+MEMOI void memoi_timeline_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
+                                        double width, uint32_t color) {
+    const char* last = strrchr(name, ' ');
+    if (memoi_svg_text_width(name, (int64_t)strlen(name), 11) + 6 > width)
+        name = last && last[1] >= '0' && last[1] <= '9' ? last + 1 : "";
+    if (!*name || memoi_svg_text_width(name, (int64_t)strlen(name), 11) + 4 > width) return;
+    memoi_svg_put_text_at(&t->text, memoi_timeline_ink(color), x + width / 2,
+                          y + MEMOI_BAR_HEIGHT / 2.0 + 4);
+    memo_text_put_xml(&t->text, name);
+    memo_text_put(&t->text, "</text>");
+}
+
+MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
+    const memo_op* op = &t->schedule->ops[i];
+    const char* name = memo_schedule_op_name(t->schedule, i);
+    double start = t->times->start_s[i], duration = t->times->end_s[i] - start;
+    double x = t->left + start * t->scale, width = duration * t->scale;
+    int is_wait = op->kind == MEMO_OP_WAIT;
+    uint32_t color = is_wait ? 0xdadada : memoi_timeline_legend_find(&t->legend, name)->color;
+    char fill[24], bytes[32];
+    int64_t k;
+
+    snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)color);
+    for (k = 0; k <= op->n_more_streams; k++) {
+        int32_t stream = memoi_schedule_op_stream(t->schedule, op, k);
+        double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
+        if (is_wait) /* a thin line: the stream waits */
+            memoi_svg_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
+        else /* a gap between neighbors, if there is room */
+            memoi_svg_put_rect(&t->text, fill, x, y,
+                               width > 3     ? width - 0.6
+                               : width > 0.6 ? width
+                                             : 0.6,
+                               MEMOI_BAR_HEIGHT);
+
+        /* Hover text, then the name if it fits. */
+        memo_text_put(&t->text, "%s><title>", !is_wait && width > 8 ? " rx=\"2\"" : "");
+        memo_text_put_xml(&t->text, name);
+        memo_text_put(&t->text, "\nstart ");
+        memoi_timeline_put_time(&t->text, start);
+        memo_text_put(&t->text, "\nduration ");
+        memoi_timeline_put_time(&t->text, duration);
+        if (op->link_bytes)
+            memo_text_put(&t->text, "\n%s", memob_bytes_text(bytes, (double)op->link_bytes));
+        memo_text_put(&t->text, "</title></rect>");
+        if (!is_wait) memoi_timeline_draw_bar_name(t, name, x, y, width, color);
+        memo_text_put(&t->text, "\n");
+    }
+}
+
+/* Rows of alternating shade, names at the left, shares at the right. */
+MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
+    const memo_schedule* schedule = t->schedule;
+    int32_t i;
+    for (i = 0; i < schedule->n_streams; i++) {
+        const char* name = memoi_schedule_stream_name(schedule, i);
+        double y = t->top + MEMOI_ROW_HEIGHT * i, middle = y + MEMOI_ROW_HEIGHT / 2.0 + 4;
+        double makespan = t->times->makespan_s;
+        double share = makespan > 0 ? t->times->busy_s[i] / makespan * 100 : 0;
+        int64_t n = (int64_t)strlen(name);
+        int is_cut = memoi_svg_text_width(name, n, 12) > t->left - 36;
+        while (n && memoi_svg_text_width(name, n, 12) + (is_cut ? 12 : 0) > t->left - 36) n--;
+        while (n && ((unsigned char)name[n] & 0xc0) == 0x80) n--; /* not inside a letter */
+        memoi_svg_put_rect(&t->text, i % 2 ? " fill=\"#fff\"" : " fill=\"#f6f7f9\"", 0, y,
+                           MEMOI_PICTURE_WIDTH, MEMOI_ROW_HEIGHT);
+        memo_text_put(&t->text, "/>\n");
+        memoi_svg_put_text_at(&t->text, "", 16, middle);
+        memoi_timeline_put_xml_part(&t->text, name, n);
+        memo_text_put(&t->text, "%s</text>\n", is_cut ? "\xe2\x80\xa6" : "");
+        memoi_svg_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle);
+        memoi_text_put_number(&t->text, share, share < 99.95 && share > 0 ? 1 : 0);
+        memo_text_put(&t->text, " %%</text>\n");
+    }
+}
+
+/* Lines at round times, at most a dozen. */
+MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
+    double makespan = t->times->makespan_s, factor, step, time;
+    const char* unit = memoi_timeline_unit(makespan, &factor);
+    int decimals, i;
+    if (!(makespan > 0)) return;
+    step = memoi_svg_nice_step(makespan * factor, 10);
+    decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
+    for (i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
+        double x = t->left + time / factor * t->scale;
+        memoi_svg_put_line(&t->text, " stroke=\"#d9dce1\"", x, t->top, x, t->bottom + 4);
+        memoi_svg_put_text_at(&t->text, " class=\"m\"", x, t->bottom + 18);
+        memoi_text_put_number(&t->text, time, i ? decimals : 0);
+        if (i == 0) memo_text_put(&t->text, " %s", unit);
+        memo_text_put(&t->text, "</text>\n");
+    }
+}
+
+MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
+    double x = t->left;
+    int i;
+    for (i = 0; i < t->legend.n; i++) {
+        const memoi_family_color* family = &t->legend.families[i];
+        double width = 18 + memoi_svg_text_width(family->name, family->length, 12) + 16;
+        char fill[24];
+        if (x + width > MEMOI_PICTURE_WIDTH - 16) return;
+        snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)family->color);
+        memoi_svg_put_rect(&t->text, fill, x, y - 10, 12, 12);
+        memo_text_put(&t->text, " rx=\"2\"/>");
+        memoi_svg_put_text_at(&t->text, "", x + 18, y);
+        memoi_timeline_put_xml_part(&t->text, family->name, family->length);
+        memo_text_put(&t->text, "</text>\n");
+        x += width;
+    }
+}
+
+memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_simulation* times,
+                                    const char* title, const char* path, memo_error* error) {
+    memoi_timeline* t = (memoi_timeline*)memob_calloc(1, sizeof(memoi_timeline));
+    memo_status status;
+    int64_t i;
+    if (!t) return memob_no_memory(error, "a timeline");
+
+    /* The left margin fits the longest name of a stream. */
+    t->schedule = schedule;
+    t->times = times;
+    t->left = 100;
+    for (i = 0; i < schedule->n_streams; i++) {
+        const char* name = memoi_schedule_stream_name(schedule, (int32_t)i);
+        double width = memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 40;
+        if (width > t->left) t->left = width < 240 ? width : 240;
+    }
+    t->right = MEMOI_PICTURE_WIDTH - 84;
+    t->top = 72;
+    t->bottom = t->top + MEMOI_ROW_HEIGHT * schedule->n_streams;
+    t->scale = times->makespan_s > 0 ? (t->right - t->left) / times->makespan_s : 0;
+
+    /* Head: title and figures. */
+    memo_text_put(
+        &t->text,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 "
+        "%d %.0f\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" "
+        "fill=\"#333\">\n<style>.n{font-size:11px;text-anchor:middle;pointer-events:none}"
+        ".m{text-anchor:middle;fill:#666}.r{text-anchor:end}.h{font-size:16px;"
+        "font-weight:bold;fill:#111}.s{fill:#666}</style>\n",
+        MEMOI_PICTURE_WIDTH, t->bottom + 60, MEMOI_PICTURE_WIDTH, t->bottom + 60);
+    memoi_svg_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
+    memo_text_put(&t->text, "/>\n");
+    memoi_svg_put_label(&t->text, " class=\"h\"", 16, 28, title ? title : "Timeline");
+    memoi_svg_put_text_at(&t->text, " class=\"s\"", 16, 48);
+    memo_text_put(&t->text, "makespan ");
+    memoi_timeline_put_time(&t->text, times->makespan_s);
+    memo_text_put(&t->text, "</text>\n");
+    memoi_svg_put_label(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8, "busy");
+
+    /* Bars come after rows and axis, which they cover. */
+    memoi_timeline_draw_rows(t);
+    memoi_timeline_draw_axis(t);
+    for (i = 0; i < schedule->n_ops; i++)
+        if (memoi_timeline_is_drawn(schedule, times, i)) memoi_timeline_draw_op(t, i);
+    memoi_timeline_draw_legend(t, t->bottom + 44);
+    memo_text_put(&t->text, "</svg>\n");
+
+    status = memo_text_write(&t->text, path, error);
+    MEMO_FREE(t);
+    return status;
+}
+
+/* ---- >>plan picture -----------------------------------------------------------------------------
+ * Knows: a plan as rectangles, phases from marks.  Knows nothing of how the offsets were found. */
+
+typedef struct memoi_picture {
+    memo_text text;
+    double left, right, top, bottom; /* of the plot, in pixels */
+    double n_times, n_bytes;         /* that it spans */
+} memoi_picture;
+
+MEMOI double memoi_picture_x(const memoi_picture* picture, double time) {
+    return picture->left + (picture->right - picture->left) * time / picture->n_times;
+}
+MEMOI double memoi_picture_y(const memoi_picture* picture, double bytes) {
+    return picture->bottom - (picture->bottom - picture->top) * bytes / picture->n_bytes;
+}
+
+MEMOI void memoi_picture_axes(memoi_picture* picture) {
+    static const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    memo_text* text = &picture->text;
+    double unit = 1, step, value;
+    int n_unit = 0;
+    while (picture->n_bytes >= 2 * unit * 1024 && n_unit < 5) {
+        unit *= 1024;
+        n_unit++;
+    }
+
+    /* Grid lines at round addresses in this unit. */
+    step = memoi_svg_nice_step(picture->n_bytes / unit, 8);
+    for (value = 0; value * unit <= picture->n_bytes; value += step) {
+        double y = memoi_picture_y(picture, value * unit);
+        memoi_svg_put_line(text, " class=\"grid\"", picture->left, y, picture->right, y);
+        memoi_svg_put_text_at(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8,
+                              y + 4);
+        memoi_text_put_number(text, value, step < 1 ? 1 : 0);
+        memo_text_put(text, "</text>\n");
+    }
+
+    /* Ticks at whole times. */
+    step = memoi_svg_nice_step(picture->n_times, 10);
+    if (step < 1) step = 1;
+    for (value = 0; value <= picture->n_times; value += step) {
+        double x = memoi_picture_x(picture, value);
+        memoi_svg_put_line(text, " class=\"axis\"", x, picture->bottom, x, picture->bottom + 5);
+        memoi_svg_put_text_at(text, " class=\"tick\" text-anchor=\"middle\"", x,
+                              picture->bottom + 19);
+        memoi_text_put_number(text, value, 0);
+        memo_text_put(text, "</text>\n");
+    }
+
+    /* Names of both axes. */
+    memoi_svg_put_label(text, " class=\"name\" text-anchor=\"middle\"",
+                        (picture->left + picture->right) / 2, picture->bottom + 42,
+                        "time (mallocs and frees)");
+    memo_text_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
+    memoi_text_put_number(text, (picture->top + picture->bottom) / 2, 1);
+    memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
+}
+
+/* Draws a piece of a buffer.  Of pieces too narrow to distinguish, only the first is drawn. */
+MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
+                               const memob_piece* piece, memob_map* drawn) {
+    const memo_buffer* buffer = &plan->buffers[piece->buffer];
+    double x = memoi_picture_x(picture, (double)piece->begin);
+    double width = memoi_picture_x(picture, (double)piece->end) - x;
+    double y = memoi_picture_y(picture, (double)buffer->offset_bytes +
+                                            (double)memob_buffer_bytes(plan, piece->buffer));
+    double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
+    char bytes[32];
+
+    /* Invisible pieces would only make the file large. */
+    if (height < 0.2) return;
+    if (width < 0.2) {
+        int64_t place =
+            ((int64_t)(x * 4) * 10000 + (int64_t)(y * 2)) * 10000 + (int64_t)(height * 2);
+        if (memob_map_get(drawn, place) >= 0) return;
+        memob_map_put(drawn, place, 1); /* if this fails, a piece is drawn twice */
+        width = 0.2;
+    }
+
+    memoi_svg_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
+                       height);
+    memo_text_put(
+        &picture->text,
+        "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
+        "%d%s</title></rect>\n",
+        (long long)buffer->id, memob_bytes_text(bytes, (double)buffer->size_bytes),
+        (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
+        (long long)buffer->offset_bytes, memob_class_name(buffer->memory_class),
+        (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
+}
+
+static const char* const memoi_class_colors[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
+
+MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
+                                       memo_error* error) {
+    memob_piece* pieces =
+        (memob_piece*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memob_piece));
+    memob_map drawn;
+    int64_t n, i;
+    int c;
+    if (!pieces) return memob_no_memory(error, "a picture");
+    memset(&drawn, 0, sizeof drawn);
+    n = memob_plan_pieces(plan, pieces);
+    for (c = 0; c < 3; c++) {
+        memo_text_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colors[c]);
+        for (i = 0; i < n; i++)
+            if ((int)plan->buffers[pieces[i].buffer].memory_class == c)
+                memoi_picture_piece(picture, plan, &pieces[i], &drawn);
+        memo_text_put(&picture->text, "</g>\n");
+    }
+    memob_map_free(&drawn);
+    MEMO_FREE(pieces);
+    return MEMO_STATUS_OK;
+}
+
+/* A band above the plot, with its label if it is label_width pixels wide; a thin band without a
+ * label. */
+MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double begin, double end,
+                              double y, double label_width, const char* label, const char* hover) {
+    double x = memoi_picture_x(picture, begin), width = memoi_picture_x(picture, end) - x;
+    char fill[32];
+    if (width < 0.2) return;
+    snprintf(fill, sizeof fill, " fill=\"%.16s\"", color);
+    memoi_svg_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
+    memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
+    if (width < label_width || !label[0]) return;
+    memoi_svg_put_label(&picture->text, " class=\"band\"", x + width / 2, y + 11.5, label);
+}
+
+static const char* const memoi_phase_colors[][2] = {
+    {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
+
+/* One band per layer in this phase. */
+MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace, memo_phase phase,
+                                double y) {
+    double time = 0, begin = -1, label_width = 3;
+    int64_t i, last = 1;
+    /* All layers get a label, or none: the longest must fit. */
+    for (i = 0; i < trace->n_requests; i++)
+        last = memob_max(last, memob_request_mark(trace, i).layer);
+    for (; last > 0; last /= 10) label_width += 6.4;
+    for (i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
+        memo_request_kind kind = trace->requests[i].kind;
+        memo_mark mark = memob_request_mark(trace, i);
+        char label[24], hover[64];
+        time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+        if (mark.layer < 0 || mark.phase != phase) continue;
+        if (mark.is_end && begin >= 0) {
+            snprintf(label, sizeof label, "%lld", (long long)mark.layer);
+            snprintf(hover, sizeof hover, "layer %s %s", label, memob_phase_name(phase));
+            memoi_picture_band(picture, memoi_phase_colors[phase][mark.layer % 2], begin, time, y,
+                               label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
+        }
+        begin = mark.is_end ? -1 : time;
+    }
+}
+
+/* One band per run of layers of the same pass, and lines through the plot at its ends. */
+MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, double y) {
+    double time = 0, begin = -1, run_begin = 0, run_end = 0;
+    int64_t i;
+    int run = 0; /* its phase; 0: none yet */
+
+    /* One more round than requests, to close the last run. */
+    for (i = 0; i <= trace->n_requests && time <= picture->n_times; i++) {
+        int at_end = i == trace->n_requests, phase;
+        memo_mark mark;
+        if (!at_end) {
+            memo_request_kind kind = trace->requests[i].kind;
+            time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+            mark = memob_request_mark(trace, i);
+            if (mark.layer < 0 || mark.phase == MEMO_PHASE_RECOMPUTE) continue;
+        } else {
+            mark = memo_mark_parse(NULL);
+        }
+
+        /* Another pass closes the open run. */
+        phase = (int)mark.phase;
+        if (run && phase != run) {
+            double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
+            memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
+                               memob_phase_name((memo_phase)run),
+                               memob_phase_name((memo_phase)run));
+            memoi_svg_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
+                               picture->bottom);
+            memoi_svg_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
+                               picture->bottom);
+            run = 0;
+        }
+
+        /* A layer that ends extends its run. */
+        if (mark.is_end && begin >= 0) {
+            if (!run) run_begin = begin;
+            run = phase;
+            run_end = time;
+        }
+        begin = mark.is_end ? -1 : time;
+    }
+}
+
+/* Two rows of bands above the plot: the phases, and below them the layers. */
+MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace) {
+    static const memo_phase phases[] = {MEMO_PHASE_FORWARD, MEMO_PHASE_BACKWARD,
+                                        MEMO_PHASE_RECOMPUTE}; /* the last lies over the others */
+    static const char* const rows[] = {"phase", "layer"};
+    double y = picture->top - 38;
+    int i;
+    memoi_picture_runs(picture, trace, y);
+    for (i = 0; i < 3; i++) memoi_picture_layers(picture, trace, phases[i], y + 17);
+    for (i = 0; i < 2; i++) {
+        memoi_svg_put_label(&picture->text, " class=\"tick\" text-anchor=\"end\"",
+                            picture->left - 8, y + 12 + 17 * i, rows[i]);
+    }
+}
+
+MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const char* color,
+                               const char* dash, int64_t bytes, double label_y) {
+    char attributes[96], size[32];
+    double y = memoi_picture_y(picture, (double)bytes);
+    snprintf(attributes, sizeof attributes, " stroke=\"%.16s\" stroke-width=\"1.4\"%.40s", color,
+             dash);
+    memoi_svg_put_line(&picture->text, attributes, picture->left, y, picture->right + 6, y);
+    snprintf(attributes, sizeof attributes, " class=\"level\" fill=\"%.16s\"", color);
+    memoi_svg_put_label(&picture->text, attributes, picture->right + 11, label_y + 4, what);
+    memoi_svg_put_label(&picture->text, attributes, picture->right + 11, label_y + 19,
+                        memob_bytes_text(size, (double)bytes));
+}
+
+/* Names of buffers: a mark without phase directly before a malloc, written if it fits. */
+MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
+                               const memo_trace* trace) {
+    const char* name = NULL;
+    int64_t i, b = 0, time = 0;
+    for (i = 0; i < trace->n_requests; i++) {
+        const memo_request* request = &trace->requests[i];
+        if (request->kind == MEMO_REQUEST_MARK) {
+            name = trace->text + request->id;
+            if (memo_mark_parse(name).phase != MEMO_PHASE_NONE) name = NULL;
+            continue;
+        }
+
+        /* Buffers are in the order of mallocs, so one pass finds each. */
+        while (b < plan->n_buffers && plan->buffers[b].begin < time) b++;
+        if (name && request->kind == MEMO_REQUEST_MALLOC && b < plan->n_buffers &&
+            plan->buffers[b].id == request->id) {
+            const memo_buffer* buffer = &plan->buffers[b];
+            double left = memoi_picture_x(picture, (double)buffer->begin);
+            double right = memoi_picture_x(picture, (double)buffer->end);
+            double low = memoi_picture_y(picture, (double)buffer->offset_bytes);
+            double high = memoi_picture_y(picture, (double)buffer->offset_bytes +
+                                                       (double)memob_buffer_bytes(plan, b));
+            if (low - high > 14 &&
+                right - left > memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 8) {
+                memoi_svg_put_label(&picture->text, " class=\"inside\"", (left + right) / 2,
+                                    (low + high) / 2 + 4, name);
+            }
+        }
+
+        name = NULL;
+        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
+    }
+}
+
+/* Peak and lower bound as lines; their labels do not overlap. */
+MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
+    double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
+    double bound_y = memoi_picture_y(picture, (double)plan->lower_bound_bytes);
+    if (plan->peak_bytes == plan->lower_bound_bytes) {
+        memoi_picture_level(picture, "peak = lower bound", "#b3261e", "", plan->peak_bytes, peak_y);
+        return;
+    }
+    memoi_picture_level(picture, "peak", "#b3261e", "", plan->peak_bytes, peak_y);
+    memoi_picture_level(picture, "lower bound", "#17693f", " stroke-dasharray=\"6 4\"",
+                        plan->lower_bound_bytes, bound_y < peak_y + 36 ? peak_y + 36 : bound_y);
+}
+
+MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, const char* title) {
+    memo_text* text = &picture->text;
+    char peak[32], bound[32], engine[16];
+    double gap = plan->lower_bound_bytes
+                     ? 100.0 * (double)(plan->peak_bytes - plan->lower_bound_bytes) /
+                           (double)plan->lower_bound_bytes
+                     : 0;
+    double x = 1084;
+    int i;
+    memo_text_put(
+        text, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1200\" height=\"700\" viewBox=\"0 "
+              "0 1200 700\" font-family=\"Helvetica, Arial, sans-serif\">\n"
+              "<style>.b{stroke:#fff;stroke-width:.5}.grid{stroke:#e3e6ea}.axis{stroke:#555}"
+              ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
+              ".tick{font-size:12px;fill:#555}.name{font-size:13px;fill:#333}"
+              ".band{font-size:11px;fill:#222;text-anchor:middle}.level{font-size:12px}"
+              ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}</style>\n"
+              "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
+              "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
+
+    /* Title and figures. */
+    memo_text_put_xml(text, title ? title : "memory plan");
+    memo_text_put(text,
+                  "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
+                  "bound %s, gap ",
+                  (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
+                  memob_bytes_text(bound, (double)plan->lower_bound_bytes));
+    memoi_text_put_number(text, gap, 2);
+    memo_text_put(text, "%% (%s, ", memob_proof_name(plan->proof));
+    memo_text_put_xml(text, memob_engine_name(plan, engine));
+    memo_text_put(text, ")</text>\n");
+
+    /* Legend of the classes that occur, from right to left. */
+    for (i = 2; i >= 0; i--) {
+        char fill[32];
+        int64_t b = 0;
+        while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
+        if (b == plan->n_buffers) continue;
+        snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
+        memoi_svg_put_rect(text, fill, x, 23, 13, 13);
+        memo_text_put(text, "/>");
+        memoi_svg_put_label(text, " class=\"name\"", x + 18, 34, memob_class_name((memo_class)i));
+        x -= 100;
+    }
+}
+
+memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, const char* title,
+                                const char* path, memo_error* error) {
+    memoi_picture picture;
+    memo_status status;
+    int has_phases = 0;
+    int64_t i;
+    if (plan->proof == MEMO_PROOF_NONE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "plan: it has no offsets to draw; call memo_plan_solve first");
+
+    /* Bands of phases need room above the plot. */
+    for (i = 0; trace && i < trace->n_requests && !has_phases; i++)
+        has_phases = memob_request_mark(trace, i).layer >= 0;
+    memset(&picture, 0, sizeof picture);
+    picture.left = 96;
+    picture.right = 1060;
+    picture.top = has_phases ? 112 : 78;
+    picture.bottom = 640;
+    picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
+    picture.n_bytes = 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes);
+    if (picture.n_bytes < 8) picture.n_bytes = 8;
+
+    /* Later elements cover earlier ones: names and axes come after the pieces. */
+    memoi_picture_head(&picture, plan, title);
+    memoi_picture_axes(&picture);
+    status = memoi_picture_pieces(&picture, plan, error);
+    if (status) {
+        memo_text_free(&picture.text);
+        return status;
+    }
+    if (trace) memoi_picture_names(&picture, plan, trace);
+    if (has_phases) memoi_picture_phases(&picture, trace);
+    memoi_svg_put_line(&picture.text, " class=\"axis\"", picture.left, picture.top, picture.left,
+                       picture.bottom);
+    memoi_svg_put_line(&picture.text, " class=\"axis\"", picture.left, picture.bottom,
+                       picture.right, picture.bottom);
+    memoi_picture_levels(&picture, plan);
+    memo_text_put(&picture.text, "</svg>\n");
+    return memo_text_write(&picture.text, path, error);
+}
+
+/* ---- >>schedule file ----------------------------------------------------------------------------
+ * Knows: the text of a schedule.  Knows nothing of its meaning. */
+
+enum { MEMOI_NAME_STREAM, MEMOI_NAME_EVENT, MEMOI_NAME_BUFFER, MEMOI_NAME_KINDS };
+
+/* An array that grows. */
+typedef struct memoi_list {
+    void* data;
+    int64_t n, capacity;
+} memoi_list;
+
+typedef struct memoi_schedule_reader {
+    memob_reader reader;
+    memo_schedule* schedule;
+    memo_error* error;
+    memob_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
+    uint64_t next_byte; /* after all buffers */
+    /* Of the line: words without quotes, each ended by a zero; what a run lists. */
+    memoi_list text, streams, reads, writes;
+    char* word; /* the current one; NULL at the end of the line */
+    char* rest; /* what follows the current one's quotes; NULL: it has none */
+} memoi_schedule_reader;
+
+/* A fault of the current word. */
+MEMOI memo_status memoi_schedule_bad_word(const memoi_schedule_reader* r, const char* fault) {
+    if (!r->word) return MEMOB_BAD_LINE(&r->reader, r->error, "the line is too short: %s", fault);
+    return MEMOB_BAD_LINE(&r->reader, r->error, "`%.60s`: %s", r->word, fault);
+}
+
+MEMOI const char* memoi_schedule_name_at(const memo_schedule* schedule, int64_t kind,
+                                         int64_t number) {
+    return schedule->text + (kind == MEMOI_NAME_STREAM  ? schedule->streams[number]
+                             : kind == MEMOI_NAME_EVENT ? schedule->events[number]
+                                                        : schedule->named[number].name);
+}
+
+/* The number of the current word, or -1.  *key: its place, or the place to insert it. */
+MEMOI int64_t memoi_schedule_find_name(const memoi_schedule_reader* r, int64_t kind, int64_t* key) {
+    uint64_t hash = memob_hash(r->word, (int64_t)strlen(r->word));
+    int64_t value;
+    do {
+        *key = (int64_t)hash++;
+        value = memob_map_get(&r->names, *key);
+    } while (
+        value >= 0 &&
+        (value % MEMOI_NAME_KINDS != kind ||
+         strcmp(memoi_schedule_name_at(r->schedule, kind, value / MEMOI_NAME_KINDS), r->word)));
+    return value < 0 ? -1 : value / MEMOI_NAME_KINDS;
+}
+
+MEMOI memo_status memoi_schedule_put_number_of(memoi_schedule_reader* r, int64_t kind, int64_t key,
+                                               int64_t number) {
+    return memob_map_put(&r->names, key, number * MEMOI_NAME_KINDS + kind)
+               ? MEMO_STATUS_OK
+               : memob_no_memory(r->error, "a name");
+}
+
+/* Moves to the next word of the line. */
+MEMOI memo_status memoi_schedule_next_token(memoi_schedule_reader* r) {
+    const char *p = r->reader.word, *stop = r->reader.stop;
+    char* to = (char*)r->text.data + r->text.n; /* room was made for the line */
+    int is_open;
+    while (p < stop && (*p == ' ' || *p == '\t')) p++;
+    r->word = p < stop ? to : NULL;
+    r->rest = NULL;
+    is_open = p < stop && *p == '"';
+    for (p += is_open; p < stop && (is_open || (*p != ' ' && *p != '\t')); p++) {
+        if (is_open && *p == '"') {
+            is_open = 0;
+            *to++ = 0;
+            r->rest = to;
+            continue;
+        }
+        if (is_open && *p == '\\' && p + 1 < stop) p++;
+        *to++ = *p == '\t' ? ' ' : *p;
+    }
+    *to++ = 0;
+    r->text.n = to - (char*)r->text.data;
+    r->reader.word = p;
+    return is_open ? memoi_schedule_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
+}
+
+/* Moves to the next word, which must be there and whole. */
+MEMOI memo_status memoi_schedule_expect_token(memoi_schedule_reader* r, const char* what) {
+    memo_status status = memoi_schedule_next_token(r);
+    if (!status && (!r->word || (r->rest && *r->rest))) status = memoi_schedule_bad_word(r, what);
+    return status;
+}
+
+MEMOI int memoi_schedule_is_keyword(const memoi_schedule_reader* r, const char* keyword) {
+    return !r->rest && !strcmp(r->word, keyword);
+}
+
+/* The current word names a stream. */
+MEMOI memo_status memoi_schedule_token_stream(const memoi_schedule_reader* r, int32_t* stream) {
+    int64_t key;
+    *stream = (int32_t)memoi_schedule_find_name(r, MEMOI_NAME_STREAM, &key);
+    return *stream < 0 ? memoi_schedule_bad_word(r, "no such stream is declared above")
+                       : MEMO_STATUS_OK;
+}
+
+/* An event exists from its first use on. */
+MEMOI memo_status memoi_schedule_expect_event(memoi_schedule_reader* r, int32_t* event) {
+    int64_t key, name;
+    memo_status status = memoi_schedule_expect_token(r, "an event is expected");
+    if (status) return status;
+    *event = (int32_t)memoi_schedule_find_name(r, MEMOI_NAME_EVENT, &key);
+    if (*event >= 0) return MEMO_STATUS_OK;
+    status = memo_schedule_add_event(r->schedule, event, r->error);
+    if (status) return status;
+    name = memob_schedule_add_text(r->schedule, r->word);
+    if (name < 0) return memob_no_memory(r->error, "a name");
+    r->schedule->events[*event] = name;
+    return memoi_schedule_put_number_of(r, MEMOI_NAME_EVENT, key, *event);
+}
+
+/* Decimal, or 0x and hexadecimal. */
+MEMOI int memoi_schedule_word_address(const char* word, int64_t length, uint64_t* value) {
+    int is_hexadecimal = length > 2 && word[0] == '0' && word[1] == 'x';
+    uint64_t base = is_hexadecimal ? 16 : 10;
+    int64_t i;
+    *value = 0;
+    for (i = is_hexadecimal ? 2 : 0; i < length; i++) {
+        static const char digits[] = "00112233445566778899aAbBcCdDeEfF";
+        const char* digit = (const char*)memchr(digits, word[i], sizeof digits - 1);
+        uint64_t next = digit ? (uint64_t)(digit - digits) / 2 : 16;
+        if (next >= base || *value > (UINT64_MAX - next) / base) return 0;
+        *value = *value * base + next;
+    }
+    return length > 0;
+}
+
+/* The current word is A..B, NAME or NAME+A..B. */
+MEMOI memo_status memoi_schedule_token_range(memoi_schedule_reader* r, memo_range* range) {
+    memo_range whole = {0, UINT64_MAX};
+    char *part = r->word, *dots;
+    int64_t key, buffer;
+    if (r->rest || *r->word < '0' || *r->word > '9') {
+        part = r->rest ? r->rest : strchr(r->word, '+');
+        if (part && *part == '+') *part++ = 0; /* ends the name here */
+        buffer = memoi_schedule_find_name(r, MEMOI_NAME_BUFFER, &key);
+        if (buffer < 0) return memoi_schedule_bad_word(r, "no such buffer is declared above");
+        whole = r->schedule->named[buffer].bytes;
+        *range = whole;
+        if (!part || !*part) return MEMO_STATUS_OK;
+    }
+    dots = strstr(part, "..");
+    if (!dots || !memoi_schedule_word_address(part, dots - part, &range->begin) ||
+        !memoi_schedule_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
+        range->begin > range->end || range->end > whole.end - whole.begin)
+        return memoi_schedule_bad_word(
+            r, "a range must be A..B, NAME or NAME+A..B, A <= B, inside the buffer");
+    range->begin += whole.begin;
+    range->end += whole.begin;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_schedule_parse_stream(memoi_schedule_reader* r) {
+    int64_t key;
+    int32_t stream = 0;
+    memo_status status = memoi_schedule_expect_token(r, "a stream has a name");
+    if (!status && memoi_schedule_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
+        status = memoi_schedule_bad_word(r, "declared twice");
+    if (!status) status = memo_schedule_add_stream(r->schedule, r->word, &stream, r->error);
+    return status ? status : memoi_schedule_put_number_of(r, MEMOI_NAME_STREAM, key, stream);
+}
+
+MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
+    memo_range bytes = {r->next_byte, r->next_byte};
+    uint64_t size_bytes;
+    int64_t key;
+    char* name;
+    memo_status status = memoi_schedule_expect_token(r, "a buffer has a name");
+    if (status) return status;
+    (void)memoi_schedule_find_name(r, MEMOI_NAME_BUFFER,
+                                   &key); /* declared again: another from here on */
+    name = r->word;
+    status = memoi_schedule_next_token(r);
+    if (!status && !r->word) status = memoi_schedule_bad_word(r, "a buffer has a size or a range");
+    if (status) return status;
+    if (r->rest || !memoi_schedule_word_address(r->word, (int64_t)strlen(r->word), &size_bytes))
+        status = memoi_schedule_token_range(r, &bytes);
+    else if (size_bytes > UINT64_MAX - bytes.begin)
+        status = memoi_schedule_bad_word(r, "too large");
+    else
+        bytes.end += size_bytes;
+    if (status) return status;
+    if (bytes.end > r->next_byte) r->next_byte = bytes.end;
+    status = memo_schedule_name_bytes(r->schedule, bytes, name, r->error);
+    return status
+               ? status
+               : memoi_schedule_put_number_of(r, MEMOI_NAME_BUFFER, key, r->schedule->n_named - 1);
+}
+
+/* Appends to what a run lists. */
+MEMOI memo_status memoi_schedule_list(memoi_schedule_reader* r, memoi_list* list,
+                                      const void* element, size_t element_bytes) {
+    if (!memob_reserve(&list->data, &list->capacity, list->n + 1, element_bytes))
+        return memob_no_memory(r->error, "a line");
+    memcpy((char*)list->data + (size_t)list->n++ * element_bytes, element, element_bytes);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
+    memo_op_desc desc = memo_op_desc_default();
+    memoi_list* list = &r->streams; /* that the current word belongs to */
+    memo_error reason;
+    memo_status status = memoi_schedule_expect_token(r, "an operation has a name");
+    desc.name = r->word;
+    r->streams.n = r->reads.n = r->writes.n = 0;
+
+    /* Streams come first; then each keyword opens a list or takes a number. */
+    while (!status && !(status = memoi_schedule_next_token(r)) && r->word) {
+        memo_range range = {0, 0};
+        int32_t stream;
+        uint64_t takes;
+        if (memoi_schedule_is_keyword(r, "reads")) {
+            list = &r->reads;
+        } else if (memoi_schedule_is_keyword(r, "writes")) {
+            list = &r->writes;
+        } else if (memoi_schedule_is_keyword(r, "takes")) {
+            status = memoi_schedule_expect_token(r, "nanoseconds are expected");
+            if (!status && !memoi_schedule_word_address(r->word, (int64_t)strlen(r->word), &takes))
+                status = memoi_schedule_bad_word(r, "no number of nanoseconds");
+            if (!status) desc.duration_s = (double)takes / 1e9;
+        } else if (list == &r->streams) {
+            status = memoi_schedule_token_stream(r, &stream);
+            if (!status) status = memoi_schedule_list(r, list, &stream, sizeof stream);
+        } else {
+            status = memoi_schedule_token_range(r, &range);
+            if (!status) status = memoi_schedule_list(r, list, &range, sizeof range);
+        }
+    }
+    if (!status && !r->streams.n) status = memoi_schedule_bad_word(r, "a stream is expected");
+    if (status) return status;
+
+    /* memo_schedule_add_op checks the rest; its message gets the line. */
+    desc.stream = ((const int32_t*)r->streams.data)[0];
+    desc.more_streams = (const int32_t*)r->streams.data + 1;
+    desc.n_more_streams = r->streams.n - 1;
+    desc.reads = (const memo_range*)r->reads.data;
+    desc.n_reads = r->reads.n;
+    desc.writes = (const memo_range*)r->writes.data;
+    desc.n_writes = r->writes.n;
+    status = memo_schedule_add_op(r->schedule, &desc, &reason);
+    return memob_reader_result(&r->reader, status, &reason, r->error);
+}
+
+/* record EVENT STREAM, wait EVENT STREAM, sync STREAM, sync event EVENT */
+MEMOI memo_status memoi_schedule_parse_order(memoi_schedule_reader* r, memo_op_kind kind) {
+    int32_t event = -1, stream = -1;
+    memo_status status = MEMO_STATUS_OK;
+    if (kind != MEMO_OP_SYNC) status = memoi_schedule_expect_event(r, &event);
+    if (!status) status = memoi_schedule_expect_token(r, "a stream is expected");
+    if (status) return status;
+    status = kind == MEMO_OP_SYNC && memoi_schedule_is_keyword(r, "event")
+                 ? memoi_schedule_expect_event(r, &event)
+                 : memoi_schedule_token_stream(r, &stream);
+    if (status) return status;
+    if (kind == MEMO_OP_RECORD)
+        return memo_schedule_add_record(r->schedule, event, stream, r->error);
+    if (kind == MEMO_OP_WAIT) return memo_schedule_add_wait(r->schedule, event, stream, r->error);
+    return event < 0 ? memo_schedule_add_sync(r->schedule, stream, r->error)
+                     : memo_schedule_add_event_sync(r->schedule, event, r->error);
+}
+
+/* The reader is after the first word of the line. */
+MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char* word,
+                                            int64_t length) {
+    static const char* const words[] = {"run", "record", "wait", "sync", "stream", "buffer"};
+    memo_status status;
+    const char* p;
+    char shown[40];
+    int k;
+
+    /* A binary file is reported as such, also if its first word is valid. */
+    for (p = r->reader.line; p < r->reader.stop; p++)
+        if ((unsigned char)*p < ' ' && *p != '\t')
+            return MEMOB_BAD_LINE(&r->reader, r->error,
+                                  "control character (%d): the file is not text", (int)*p);
+
+    /* Words are unquoted into one buffer. */
+    r->text.n = 0; /* a word of n bytes needs at most n + 2 */
+    if (!memob_reserve(&r->text.data, &r->text.capacity, 3 * (r->reader.stop - r->reader.line) + 8,
+                       1))
+        return memob_no_memory(r->error, "a line");
+
+    for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
+    }
+    if (k == 6)
+        return MEMOB_BAD_LINE(
+            &r->reader, r->error,
+            "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
+            memob_word_text(shown, word, length));
+    status = k == MEMO_OP_RUN    ? memoi_schedule_parse_run(r)
+             : k <= MEMO_OP_SYNC ? memoi_schedule_parse_order(r, (memo_op_kind)k)
+             : k == 4            ? memoi_schedule_parse_stream(r)
+                                 : memoi_schedule_parse_buffer(r);
+    return status ? status : memob_expect_line_end(&r->reader, r->error);
+}
+
+MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
+    const char* word;
+    int64_t length, count = -1;
+    memo_status status;
+    if (!memob_next_entry(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
+        return MEMOB_BAD_LINE(&r->reader, r->error, "a schedule begins with `memo schedule 1`");
+    status = memob_read_first_line(&r->reader, "schedule", r->error);
+    if (!status && memob_next_word(&r->reader, &word, &length) &&
+        (!memob_word_number(word, length, &count) || count < 0))
+        status = MEMOB_BAD_LINE(
+            &r->reader, r->error,
+            "unexpected word after the version; only the number of operations may follow it");
+    if (!status) status = memob_expect_line_end(&r->reader, r->error);
+    while (!status && memob_next_entry(&r->reader, &word, &length))
+        status = memoi_schedule_parse_line(r, word, length);
+    if (!status && count >= 0 && count != r->schedule->n_ops)
+        status = MEMOB_BAD_LINE(
+            &r->reader, r->error,
+            "truncated or altered: the first line states %lld operations, the file has %lld",
+            (long long)count, (long long)r->schedule->n_ops);
+    return status;
+}
+
+MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
+                                       memo_error* error) {
+    memoi_schedule_reader r;
+    memo_status status;
+    memset(&r, 0, sizeof r);
+    r.reader = *reader;
+    r.error = error;
+    status = memo_schedule_create(&r.schedule, error);
+    if (!status) status = memoi_schedule_parse_lines(&r);
+    memob_map_free(&r.names);
+    MEMO_FREE(r.text.data);
+    MEMO_FREE(r.streams.data);
+    MEMO_FREE(r.reads.data);
+    MEMO_FREE(r.writes.data);
+    if (status)
+        memo_schedule_destroy(r.schedule);
+    else
+        *schedule = r.schedule;
+    return status;
+}
+
+memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_error* error) {
+    memob_reader reader;
+    memo_status status = memob_reader_open(&reader, path, error);
+    *schedule = NULL;
+    if (!status) status = memoi_schedule_parse(&reader, schedule, error);
+    memob_reader_close(&reader);
+    return status;
+}
+
+/* --- writing --- */
+
+/* A blank and a name in quotes, which keep it from being read as a keyword or a number. */
+MEMOI void memoi_schedule_put_name(memo_text* text, const char* name) {
+    memo_text_put(text, " \"");
+    memo_text_put_json(text, name);
+    memo_text_put(text, "\"");
+}
+
+/* Streams of one name would be one to the reader: the later ones get their number appended. */
+MEMOI void memoi_schedule_put_stream_name(memo_text* text, const memo_schedule* schedule,
+                                          int32_t stream) {
+    const char* name = memoi_schedule_stream_name(schedule, stream);
+    int32_t i = 0;
+    while (strcmp(name, memoi_schedule_stream_name(schedule, i))) i++;
+    memoi_schedule_put_name(text, name);
+    if (i == stream) return;
+    text->n_bytes -= text->failed ? 0 : 1; /* the quote comes after the number */
+    memo_text_put(text, " #%d\"", (int)stream);
+}
+
+MEMOI void memoi_schedule_put_op_line(memo_text* text, const memo_schedule* schedule,
+                                      const memo_op* op) {
+    static const char* const kinds[] = {"run", "record", "wait", "sync"};
+    const memo_range* ranges = schedule->ranges + op->first_range;
+    const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
+    double duration_s = op->duration_s + (link ? (double)op->link_bytes / link->bytes_per_s : 0);
+    char number[16];
+    int64_t k;
+    memo_text_put(text, "%s", kinds[op->kind]);
+    if (op->kind == MEMO_OP_RUN) memoi_schedule_put_name(text, schedule->text + op->name);
+    if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
+    if (op->event >= 0)
+        memoi_schedule_put_name(text, memoi_schedule_event_name(schedule, op->event, number));
+    for (k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
+        memoi_schedule_put_stream_name(text, schedule, memoi_schedule_op_stream(schedule, op, k));
+    for (k = 0; k < op->n_reads + op->n_writes; k++)
+        memo_text_put(text, "%s 0x%llx..0x%llx",
+                      k == op->n_reads ? " writes"
+                      : k              ? ""
+                                       : " reads",
+                      (unsigned long long)ranges[k].begin, (unsigned long long)ranges[k].end);
+    if (duration_s > 0)
+        memo_text_put(text, " takes %.0f", duration_s < 1e9 ? duration_s * 1e9 : 1e18);
+    memo_text_put(text, "\n");
+}
+
+memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
+                                memo_error* error) {
+    const memo_named_bytes* named = schedule->named;
+    memo_text text;
+    int64_t i;
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo schedule 1 %lld\n", (long long)schedule->n_ops);
+    for (i = 0; i < schedule->n_streams; i++) {
+        memo_text_put(&text, "stream");
+        memoi_schedule_put_stream_name(&text, schedule, (int32_t)i);
+        memo_text_put(&text, "\n");
+    }
+    for (i = 0; i < schedule->n_named; i++) {
+        memo_text_put(&text, "buffer");
+        memoi_schedule_put_name(&text, schedule->text + named[i].name);
+        memo_text_put(&text, " 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
+                      (unsigned long long)named[i].bytes.end);
+    }
+    for (i = 0; i < schedule->n_ops; i++)
+        memoi_schedule_put_op_line(&text, schedule, &schedule->ops[i]);
+    return memo_text_write(&text, path, error);
+}
+
+/* ---- >>recorder ---------------------------------------------------------------------------------
+ * Knows: a device to pass calls on to, a schedule to append to.  Knows nothing of what the calls
+ * are for. */
+
+/* Events of the inner device around the op of the same index; NULL: not timed, or read already. */
+typedef struct memoi_timing {
+    memo_event begin, end;
+} memoi_timing;
+
+typedef struct memoi_recorded_event {
+    int32_t index;      /* in the schedule */
+    int32_t is_outside; /* its latest record was made while paused: resume's SYNC stands for it */
+    int32_t is_recorded;
+} memoi_recorded_event;
+
+struct memo_recorder {
+    memo_device device; /* what the user gets; its context is this recorder */
+    memo_device inner;
+    memo_schedule* schedule;
+    int32_t is_timed, is_paused;
+    memob_map streams;    /* handle to index */
+    memob_map events;     /* handle to index in known_events */
+    memo_stream* handles; /* of each stream of the schedule */
+    int64_t* open;        /* of each stream: the annotated op that lasts still, -1: none */
+    memoi_recorded_event* known_events;
+    memoi_timing* timings;
+    memo_event* spare; /* timing events to use again */
+    memo_range* rows;  /* of a copy_rows that is being appended: from, then to */
+    int64_t n_known_events, n_spare;
+    int64_t handles_capacity, open_capacity, known_capacity, timings_capacity, spare_capacity,
+        rows_capacity;
+    memo_event base;    /* time 0; NULL: nothing was timed yet */
+    memo_error failure; /* of pause and resume, which cannot return it */
+};
+
+MEMOI int64_t memoi_rec_key(const void* handle) { return (int64_t)(intptr_t)handle; }
+
+/* --- streams, events and timing --- */
+
+MEMOI memo_status memoi_rec_add_stream(memo_recorder* r, memo_stream handle, const char* name,
+                                       int32_t* index, memo_error* error) {
+    int64_t needed = r->schedule->n_streams + (int64_t)1;
+    char number[32];
+    memo_status status;
+    if (!memob_reserve(&r->handles, &r->handles_capacity, needed, sizeof(memo_stream)) ||
+        !memob_reserve(&r->open, &r->open_capacity, needed, sizeof(int64_t)) ||
+        !memob_map_put(&r->streams, memoi_rec_key(handle), r->schedule->n_streams))
+        return memob_no_memory(error, "a recorded stream");
+    snprintf(number, sizeof number, "stream %d", (int)r->schedule->n_streams);
+    status = memo_schedule_add_stream(r->schedule, name ? name : number, index, error);
+    if (status) {
+        memob_map_remove(&r->streams, memoi_rec_key(handle));
+        return status;
+    }
+    r->handles[*index] = handle;
+    r->open[*index] = -1;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_rec_stream(memo_recorder* r, memo_stream handle, int32_t* index,
+                                   memo_error* error) {
+    int64_t known = memob_map_get(&r->streams, memoi_rec_key(handle));
+    if (known < 0) return memoi_rec_add_stream(r, handle, NULL, index, error);
+    *index = (int32_t)known;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, memoi_recorded_event** event,
+                                  memo_error* error) {
+    int64_t known = memob_map_get(&r->events, memoi_rec_key(handle));
+    if (known < 0) {
+        memo_status status;
+        int32_t index = -1;
+        known = r->n_known_events;
+        if (!memob_reserve(&r->known_events, &r->known_capacity, known + 1,
+                           sizeof(memoi_recorded_event)) ||
+            !memob_map_put(&r->events, memoi_rec_key(handle), known))
+            return memob_no_memory(error, "a recorded event");
+        status = memo_schedule_add_event(r->schedule, &index, error);
+        if (status) {
+            memob_map_remove(&r->events, memoi_rec_key(handle));
+            return status;
+        }
+        memset(&r->known_events[known], 0, sizeof(memoi_recorded_event));
+        r->known_events[known].index = index;
+        r->n_known_events++;
+    }
+    *event = &r->known_events[known];
+    return MEMO_STATUS_OK;
+}
+
+/* Keeps a timing event for later; there is room, as it was reserved when the event was made. */
+MEMOI void memoi_rec_give_back(memo_recorder* r, memo_event* event) {
+    if (*event) r->spare[r->n_spare++] = *event;
+    *event = NULL;
+}
+
+/* Records a timing event on stream; *event stays NULL if recording is not timed. */
+MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, memo_event* event,
+                                  memo_error* error) {
+    memo_status status;
+    *event = NULL;
+    if (!r->is_timed || r->is_paused) return MEMO_STATUS_OK;
+    if (r->n_spare) {
+        *event = r->spare[--r->n_spare];
+    } else {
+        int64_t in_use = 2 * r->schedule->n_ops + 4; /* never more are out */
+        if (!memob_reserve(&r->spare, &r->spare_capacity, in_use, sizeof(memo_event)))
+            return memob_no_memory(error, "timing events");
+        status = memo_event_create(&r->inner, event, error);
+        if (status) {
+            *event = NULL;
+            return status;
+        }
+    }
+    status = memo_event_record(&r->inner, *event, stream, error);
+    if (status) memoi_rec_give_back(r, event);
+    return status;
+}
+
+MEMOI memo_status memoi_rec_stamp_begin(memo_recorder* r, memo_stream stream, memoi_timing* timing,
+                                        memo_error* error) {
+    memset(timing, 0, sizeof *timing);
+    if (r->is_timed && !r->is_paused && !r->base) {
+        memo_status status = memoi_rec_stamp(r, stream, &r->base, error);
+        if (status) return status;
+    }
+    return memoi_rec_stamp(r, stream, &timing->begin, error);
+}
+
+/* The annotated op of this stream ends here. */
+MEMOI memo_status memoi_rec_close(memo_recorder* r, int32_t stream, memo_error* error) {
+    int64_t op = r->open[stream];
+    if (op < 0) return MEMO_STATUS_OK;
+    r->open[stream] = -1;
+    if (!r->timings[op].begin) return MEMO_STATUS_OK;
+    return memoi_rec_stamp(r, r->handles[stream], &r->timings[op].end, error);
+}
+
+MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t stream;
+    for (stream = 0; !status && stream < r->schedule->n_streams; stream++)
+        status = memoi_rec_close(r, stream, error);
+    return status;
+}
+
+MEMOI memo_status memoi_rec_reserve_timing(memo_recorder* r, memo_error* error) {
+    return memob_reserve(&r->timings, &r->timings_capacity, r->schedule->n_ops + 1,
+                         sizeof(memoi_timing))
+               ? MEMO_STATUS_OK
+               : memob_no_memory(error, "timing events");
+}
+
+/* After status, what appending the last op gave: its timing, or back with the events. */
+MEMOI memo_status memoi_rec_attach(memo_recorder* r, memoi_timing* timing, memo_status status) {
+    if (!status) {
+        r->timings[r->schedule->n_ops - 1] = *timing;
+    } else {
+        memoi_rec_give_back(r, &timing->begin);
+        memoi_rec_give_back(r, &timing->end);
+    }
+    return status;
+}
+
+/* --- an operation in three steps: begin, pass it on, end --- */
+
+typedef struct memoi_passing {
+    int32_t stream; /* index */
+    memoi_timing timing;
+} memoi_passing;
+
+MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, memoi_passing* passing,
+                                  memo_error* error) {
+    memo_status status = memoi_rec_stream(r, handle, &passing->stream, error);
+    if (!status) status = memoi_rec_close(r, passing->stream, error);
+    if (!status) status = memoi_rec_reserve_timing(r, error);
+    if (!status) status = memoi_rec_stamp_begin(r, handle, &passing->timing, error);
+    return status;
+}
+
+/* status: of the call passed on.  What was not enqueued is not recorded. */
+MEMOI memo_status memoi_rec_end(memo_recorder* r, memoi_passing* passing, memo_op_desc* desc,
+                                memo_status status, memo_error* error) {
+    if (!status && passing->timing.begin)
+        status = memoi_rec_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
+    if (!status) {
+        desc->stream = passing->stream;
+        status = memo_schedule_add_op(r->schedule, desc, error);
+    }
+    return memoi_rec_attach(r, &passing->timing, status);
+}
+
+/* --- the table --- */
+
+MEMOI memo_status memoi_rec_device_alloc(void* context, int64_t size_bytes, void** address,
+                                         memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_device_alloc(&r->inner, size_bytes, address, error);
+}
+
+MEMOI memo_status memoi_rec_device_free(void* context, void* address, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_device_free(&r->inner, address, error);
+}
+
+MEMOI memo_status memoi_rec_host_alloc(void* context, int64_t size_bytes, void** address,
+                                       memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_host_alloc(&r->inner, size_bytes, address, error);
+}
+
+MEMOI memo_status memoi_rec_host_free(void* context, void* address, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_host_free(&r->inner, address, error);
+}
+
+MEMOI memo_status memoi_rec_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
+                                        memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_memory_info(&r->inner, free_bytes, total_bytes, error);
+}
+
+MEMOI memo_status memoi_rec_status(void* context, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_device_status(&r->inner, error);
+}
+
+MEMOI memo_status memoi_rec_event_elapsed(void* context, memo_event begin, memo_event end,
+                                          double* elapsed_s, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_event_elapsed(&r->inner, begin, end, elapsed_s, error);
+}
+
+/* Streams are known by name while paused too. */
+MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32_t priority,
+                                          memo_stream* stream, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memo_stream_create(&r->inner, name, priority, stream, error);
+    int32_t index;
+    if (status) return status;
+    status = memoi_rec_add_stream(r, *stream, name, &index, error);
+    if (status) {
+        memo_stream_destroy(&r->inner, *stream, NULL);
+        *stream = NULL;
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    int64_t index = memob_map_get(&r->streams, memoi_rec_key(stream));
+    memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
+    if (index >= 0) closed = memoi_rec_close(r, (int32_t)index, error);
+    status = memo_stream_destroy(&r->inner, stream, error);
+    if (!status)
+        memob_map_remove(&r->streams, memoi_rec_key(stream)); /* the handle may come again */
+    return status ? status : closed;
+}
+
+MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream,
+                                               memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memoi_rec_close_all(r, error);
+    int32_t index;
+    if (!status) status = memo_stream_synchronize(&r->inner, stream, error);
+    if (status || r->is_paused) return status;
+    status = memoi_rec_stream(r, stream, &index, error);
+    if (!status) status = memoi_rec_reserve_timing(r, error);
+    if (!status) status = memo_schedule_add_sync(r->schedule, index, error);
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memo_event_create(&r->inner, event, error);
+    /* If a handle was destroyed without the recorder, a new one with the same value must not get
+     * its old records. */
+    if (!status) memob_map_remove(&r->events, memoi_rec_key(*event));
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_create_untimed(void* context, memo_event* event,
+                                                 memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memo_event_create_untimed(&r->inner, event, error);
+    if (!status) memob_map_remove(&r->events, memoi_rec_key(*event));
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memo_event_destroy(&r->inner, event, error);
+    if (!status) memob_map_remove(&r->events, memoi_rec_key(event));
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
+                                         memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memoi_recorded_event* known = NULL;
+    memo_status status;
+    int32_t index;
+    status = memoi_rec_stream(r, stream, &index, error);
+    if (!status) status = memoi_rec_close(r, index, error);
+    if (!status) status = memoi_rec_event(r, event, &known, error);
+    if (!status) status = memoi_rec_reserve_timing(r, error);
+    if (!status) status = memo_event_record(&r->inner, event, stream, error);
+    if (status) return status;
+    known->is_outside = r->is_paused;
+    if (r->is_paused) return MEMO_STATUS_OK;
+    known->is_recorded = 1;
+    return memo_schedule_add_record(r->schedule, known->index, index, error);
+}
+
+MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
+                                       memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memoi_recorded_event* known = NULL;
+    memoi_passing passing;
+    memo_status status;
+    if (r->is_paused) return memo_event_wait(&r->inner, event, stream, error);
+    status = memoi_rec_event(r, event, &known, error);
+    if (!status) status = memoi_rec_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = memo_event_wait(&r->inner, event, stream, error);
+    if (!status && known->is_outside) {
+        memoi_rec_give_back(r, &passing.timing.begin);
+        return MEMO_STATUS_OK;
+    }
+    if (!status && passing.timing.begin)
+        status = memoi_rec_stamp(r, stream, &passing.timing.end, error);
+    if (!status) status = memo_schedule_add_wait(r->schedule, known->index, passing.stream, error);
+    return memoi_rec_attach(r, &passing.timing, status);
+}
+
+/* The host has seen that event is done. */
+MEMOI memo_status memoi_rec_seen(memo_recorder* r, memo_event event, memo_error* error) {
+    memoi_recorded_event* known = NULL;
+    memo_status status = memoi_rec_event(r, event, &known, error);
+    if (!status && known->is_outside) return MEMO_STATUS_OK;
+    if (!status) status = memoi_rec_reserve_timing(r, error);
+    if (!status) status = memo_schedule_add_event_sync(r->schedule, known->index, error);
+    return status;
+}
+
+MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t* is_done,
+                                        memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
+    memo_status status = memo_event_query(&r->inner, event, is_done, error);
+    /* A query of an event that was never recorded is valid; a wait for it is reported. */
+    if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
+        return status;
+    return memoi_rec_seen(r, event, error);
+}
+
+MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_status status = memoi_rec_close_all(r, error);
+    if (!status) status = memo_event_synchronize(&r->inner, event, error);
+    if (status || r->is_paused) return status;
+    return memoi_rec_seen(r, event, error);
+}
+
+MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                 const void* from, int64_t size_bytes, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range read = memob_range_at(from, size_bytes), written = memob_range_at(to, size_bytes);
+    memoi_passing passing;
+    memo_status status;
+    if (r->is_paused) return memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
+    desc.name = memob_copy_kind_name(kind);
+    desc.link_bytes = size_bytes;
+    desc.reads = &read;
+    desc.writes = &written;
+    desc.n_reads = desc.n_writes = 1;
+    status = memoi_rec_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
+    return memoi_rec_end(r, &passing, &desc, status, error);
+}
+
+MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
+                                      void* to, int64_t to_stride_bytes, const void* from,
+                                      int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
+                                      memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = memo_op_desc_default();
+    memoi_passing passing;
+    memo_status status;
+    int64_t n_needed = n_rows > 0 ? n_rows : 1;
+    if (r->is_paused)
+        return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
+                              row_bytes, n_rows, error);
+
+    /* Room first: a copy that was passed on cannot be taken back. */
+    if (n_needed > MEMOB_BYTES_MAX / 64 ||
+        !memob_reserve(&r->rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
+        return memob_no_memory(error, "the rows of a recorded copy");
+
+    status = memoi_rec_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
+                            row_bytes, n_rows, error);
+    if (!status) { /* the inner device has checked the sizes */
+        desc.name = memob_copy_kind_name(kind);
+        desc.link_bytes = row_bytes * n_rows;
+        desc.reads = r->rows;
+        desc.n_reads = memob_row_ranges(r->rows, from, from_stride_bytes, row_bytes, n_rows);
+        desc.writes = r->rows + n_needed;
+        desc.n_writes =
+            memob_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
+    }
+    return memoi_rec_end(r, &passing, &desc, status, error);
+}
+
+MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* address,
+                                 int32_t byte_value, int64_t size_bytes, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = memo_op_desc_default();
+    memo_range written = memob_range_at(address, size_bytes);
+    memoi_passing passing;
+    memo_status status;
+    if (r->is_paused) return memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
+    desc.name = "fill";
+    desc.link_bytes = size_bytes;
+    desc.writes = &written;
+    desc.n_writes = 1;
+    status = memoi_rec_begin(r, stream, &passing, error);
+    if (status) return status;
+    status = memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
+    return memoi_rec_end(r, &passing, &desc, status, error);
+}
+
+MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
+                                     const struct memo_op_desc* op, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc desc = *op;
+    memoi_passing passing;
+    memo_status status = MEMO_STATUS_OK;
+    if (r->inner.annotate) status = memo_annotate(&r->inner, stream, op, error);
+    if (status || r->is_paused) return status;
+    status = memoi_rec_begin(r, stream, &passing, error);
+    if (status) return status;
+    desc.stream = passing.stream;
+    desc.n_more_streams = 0;
+    desc.link = 0;
+    status = memo_schedule_add_op(r->schedule, &desc, error);
+    if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
+    return memoi_rec_attach(r, &passing.timing, status);
+}
+
+memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream, const char* name,
+                                   memo_error* error, int n_accesses, ...) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range ranges[2][16]; /* read, written */
+    va_list accesses;
+    int i;
+    if (!device->annotate) return MEMO_STATUS_OK;
+    op.name = name;
+    op.reads = ranges[0];
+    op.writes = ranges[1];
+    va_start(accesses, n_accesses);
+    for (i = 0; i < n_accesses; i++) {
+        memo_access access = va_arg(accesses, memo_access);
+        ranges[access.is_written][access.is_written ? op.n_writes++ : op.n_reads++] = access.bytes;
+    }
+    va_end(accesses);
+    return memo_annotate(device, stream, &op, error);
+}
+
+/* Recorded by its announcement: the annotated operation stays open. */
+MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
+                                        memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return memo_launch_host(&r->inner, stream, call, error);
+}
+
+/* --- row kernels: RUN with the name of the entry, and what it reads and writes --- */
+
+#define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
+    MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
+                                        memo_error* error) {                                       \
+        memo_recorder* r = (memo_recorder*)context;                                                \
+        memob_row_touched touched;                                                                 \
+        memo_op_desc op;                                                                           \
+        desc_type resolved = *desc;                                                                \
+        memoi_passing passing;                                                                     \
+        memo_status status;                                                                        \
+        if (r->is_paused) return r->inner.entry(r->inner.context, stream, desc, error);            \
+        status = desc_type##_resolve(&resolved, error);                                            \
+        if (!status) status = memoi_rec_begin(r, stream, &passing, error);                         \
+        if (status) return status;                                                                 \
+        touched = memob_row_touch_##kernel(&resolved);                                             \
+        op = memob_row_op(shown, &touched);                                                        \
+        status = r->inner.entry(r->inner.context, stream, desc, error);                            \
+        return memoi_rec_end(r, &passing, &op, status, error);                                     \
+    }
+MEMO_ROW_KERNELS(MEMOI_REC_ROW_KERNEL)
+
+/* The recorder has only the row kernels that the inner device has. */
+MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
+#define MEMOI_ROW_FILL_REC(entry, name, shown, desc_type)                                          \
+    if (r->inner.entry) r->device.entry = memoi_rec_##entry;
+    MEMO_ROW_KERNELS(MEMOI_ROW_FILL_REC)
+}
+
+/* --- the recorder itself --- */
+
+MEMOB_ZERO_DEFAULT(memo_recorder_desc)
+
+memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder** recorder,
+                                 memo_error* error) {
+    memo_recorder* r;
+    memo_device* device;
+    memo_status status;
+    *recorder = NULL;
+    r = (memo_recorder*)memob_calloc(1, sizeof(memo_recorder));
+    if (!r) return memob_no_memory(error, "a recorder");
+    status = memob_device_take(&r->inner, desc->device, "memo_recorder_desc.device", error);
+    if (!status) status = memo_schedule_create(&r->schedule, error);
+    if (status) {
+        MEMO_FREE(r);
+        return status;
+    }
+
+    /* Every function of the table is passed on; optional ones only if the inner device has them. */
+    r->is_timed = desc->is_timed;
+    device = &r->device;
+    device->struct_bytes = sizeof(memo_device);
+    device->name = r->inner.name;
+    device->context = r;
+    device->inner = &r->inner;
+    device->device_alloc = memoi_rec_device_alloc;
+    device->device_free = memoi_rec_device_free;
+    device->host_alloc = memoi_rec_host_alloc;
+    device->host_free = memoi_rec_host_free;
+    device->memory_info = memoi_rec_memory_info;
+    device->stream_create = memoi_rec_stream_create;
+    device->stream_destroy = memoi_rec_stream_destroy;
+    device->stream_synchronize = memoi_rec_stream_synchronize;
+    device->event_create = memoi_rec_event_create;
+    device->event_create_untimed = memoi_rec_event_create_untimed;
+    device->event_destroy = memoi_rec_event_destroy;
+    device->event_record = memoi_rec_event_record;
+    device->event_wait = memoi_rec_event_wait;
+    device->event_query = memoi_rec_event_query;
+    device->event_synchronize = memoi_rec_event_synchronize;
+    device->event_elapsed = memoi_rec_event_elapsed;
+    device->copy = memoi_rec_copy;
+    device->copy_rows = memoi_rec_copy_rows;
+    device->fill = memoi_rec_fill;
+    device->status = memoi_rec_status;
+    device->annotate = memoi_rec_annotate;
+    memoi_rec_fill_row_kernels(r);
+    if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
+    *recorder = r;
+    return MEMO_STATUS_OK;
+}
+
+void memo_recorder_destroy(memo_recorder* recorder) {
+    memo_recorder* r = recorder;
+    int64_t i;
+    if (!r) return;
+    for (i = 0; i < r->schedule->n_ops && i < r->timings_capacity; i++) {
+        memoi_rec_give_back(r, &r->timings[i].begin);
+        memoi_rec_give_back(r, &r->timings[i].end);
+    }
+    memoi_rec_give_back(r, &r->base);
+    for (i = 0; i < r->n_spare; i++) memo_event_destroy(&r->inner, r->spare[i], NULL);
+    memo_schedule_destroy(r->schedule);
+    memob_map_free(&r->streams);
+    memob_map_free(&r->events);
+    MEMO_FREE(r->handles);
+    MEMO_FREE(r->open);
+    MEMO_FREE(r->known_events);
+    MEMO_FREE(r->timings);
+    MEMO_FREE(r->spare);
+    MEMO_FREE(r->rows);
+    MEMO_FREE(r);
+}
+
+memo_device* memo_recorder_get_device(memo_recorder* recorder) { return &recorder->device; }
+
+memo_status memo_recorder_name_stream(memo_recorder* recorder, memo_stream stream, const char* name,
+                                      memo_error* error) {
+    int64_t known = memob_map_get(&recorder->streams, memoi_rec_key(stream)), text;
+    int32_t index;
+    if (!name) return MEMOB_INVALID(error, "stream: the name is NULL; pass a name");
+    if (known < 0) return memoi_rec_add_stream(recorder, stream, name, &index, error);
+    text = memob_schedule_add_text(recorder->schedule, name);
+    if (text < 0) return memob_no_memory(error, "the name of a stream");
+    recorder->schedule->streams[known] = text;
+    return MEMO_STATUS_OK;
+}
+
+void memo_recorder_pause(memo_recorder* recorder) {
+    if (recorder->is_paused || recorder->failure.status) return;
+    (void)memoi_rec_close_all(recorder, &recorder->failure);
+    recorder->is_paused = 1;
+}
+
+void memo_recorder_resume(memo_recorder* recorder) {
+    memo_recorder* r = recorder;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t stream;
+    if (!r->is_paused || r->failure.status) return;
+    r->is_paused = 0;
+    for (stream = 0; !status && stream < r->schedule->n_streams; stream++) {
+        status = memoi_rec_reserve_timing(r, &r->failure);
+        if (!status) status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
+    }
+}
+
+MEMOI memo_status memoi_rec_read_time(memo_recorder* r, int64_t i, memo_error* error) {
+    memo_op* op = &r->schedule->ops[i];
+    memoi_timing* timing = &r->timings[i];
+    memo_status status = memo_event_elapsed(&r->inner, r->base, timing->begin, &op->start_s, error);
+    if (!status) status = memo_event_elapsed(&r->inner, r->base, timing->end, &op->end_s, error);
+    if (status) {
+        op->start_s = op->end_s = 0;
+        return status;
+    }
+    if (op->end_s < op->start_s) op->end_s = op->start_s; /* clocks of finite resolution */
+    if (op->kind == MEMO_OP_RUN && op->duration_s == 0) op->duration_s = op->end_s - op->start_s;
+    memoi_rec_give_back(r, &timing->begin);
+    memoi_rec_give_back(r, &timing->end);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
+                                       memo_error* error) {
+    memo_recorder* r = recorder;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    *schedule = NULL;
+    if (r->failure.status)
+        return memo_error_set(error, r->failure.status, "%s", r->failure.message);
+    for (i = 0; i < r->schedule->n_streams && !status; i++) {
+        int64_t op = r->open[i];
+        status = memoi_rec_close(r, (int32_t)i, error);
+        /* Its end was recorded just now, after the caller synchronized. */
+        if (!status && op >= 0 && r->timings[op].end)
+            status = memo_event_synchronize(&r->inner, r->timings[op].end, error);
+    }
+    for (i = 0; i < r->schedule->n_ops && !status; i++)
+        if (r->timings[i].begin && r->timings[i].end) status = memoi_rec_read_time(r, i, error);
+    if (!status) *schedule = r->schedule;
+    return status;
+}
+
+/* ---- >>swap schedule ----------------------------------------------------------------------------
+ * Knows: the same step, written as a schedule.  Knows nothing of devices. */
+
+/* Numbering of bytes: device memory, host memory; the file begins at MEMOB_SPILL_FILE_BASE.  No
+ * range begins at 0. */
+#define MEMOI_SWAP_DEVICE_BASE MEMOB_DEVICE_ALIGNMENT
+#define MEMOI_SWAP_HOST_BASE   ((uint64_t)1 << 62)
+
+MEMOB_ZERO_DEFAULT(memo_swap_times)
+
+/* After a failure, whose status it keeps, it adds nothing more. */
+typedef struct memoi_swap_generator {
+    const memo_swap_desc* desc;
+    const memo_swap_times* times;
+    memob_swap_placement placement;
+    memo_schedule* schedule;
+    memo_status status;
+    memo_error* error;
+    int32_t compute, to_host, to_device, file;
+    int32_t link_to_host, link_to_device, link_to_file, link_from_file;
+    int32_t computed[2], stored[2], loaded[2], mark;
+    int32_t traffic[2];   /* streams to host, to device */
+    int32_t first_passed; /* of as many events as there are places in host memory */
+    memo_range* ranges;   /* n_tensors */
+    int64_t n_ranges;
+} memoi_swap_generator;
+
+MEMOI void memoi_swap_generate_stream(memoi_swap_generator* g, const char* name, int32_t* stream) {
+    if (!g->status) g->status = memo_schedule_add_stream(g->schedule, name, stream, g->error);
+}
+MEMOI void memoi_swap_generate_event(memoi_swap_generator* g, int32_t* event) {
+    if (!g->status) g->status = memo_schedule_add_event(g->schedule, event, g->error);
+}
+/* Without a rate there is no link. */
+MEMOI void memoi_swap_generate_link(memoi_swap_generator* g, const char* name, double bytes_per_s,
+                                    int32_t* link) {
+    if (!g->status && bytes_per_s > 0)
+        g->status = memo_schedule_add_link(g->schedule, name, bytes_per_s, link, g->error);
+}
+MEMOI void memoi_swap_generate_op(memoi_swap_generator* g, const memo_op_desc* op) {
+    if (!g->status) g->status = memo_schedule_add_op(g->schedule, op, g->error);
+}
+MEMOI void memoi_swap_generate_record(memoi_swap_generator* g, int32_t event, int32_t stream) {
+    if (!g->status) g->status = memo_schedule_add_record(g->schedule, event, stream, g->error);
+}
+MEMOI void memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event, int32_t stream) {
+    if (!g->status) g->status = memo_schedule_add_wait(g->schedule, event, stream, g->error);
+}
+
+MEMOI const memob_swap_place* memoi_swap_generate_place(const memoi_swap_generator* g,
+                                                        int32_t layer, int32_t t) {
+    return &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+}
+
+/* Appends rows [begin, end) of a place. */
+MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memob_swap_place* place,
+                                     int64_t begin, int64_t end) {
+    memo_range* range = &g->ranges[g->n_ranges];
+    if (place->row_bytes == 0 || begin >= end) return;
+    range->begin =
+        MEMOI_SWAP_DEVICE_BASE + (uint64_t)place->offset + (uint64_t)(begin * place->row_bytes);
+    range->end = range->begin + (uint64_t)((end - begin) * place->row_bytes);
+    g->n_ranges++;
+}
+
+/* An operation of the trainer on the ranges. */
+MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name, double duration_s,
+                                       int reads) {
+    memo_op_desc op = memo_op_desc_default();
+    op.name = name;
+    op.stream = g->compute;
+    op.duration_s = duration_s;
+    op.reads = op.writes = g->ranges;
+    op.n_reads = reads ? g->n_ranges : 0;
+    op.n_writes = reads ? 0 : g->n_ranges;
+    memoi_swap_generate_op(g, &op);
+}
+
+/* The forward or backward of a layer, on all its bytes. */
+MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, const char* name, int32_t layer,
+                                     double duration_s, int reads) {
+    int32_t t;
+    g->n_ranges = 0;
+    for (t = 0; t < g->desc->n_tensors; t++)
+        memoi_swap_generate_range(g, memoi_swap_generate_place(g, layer, t), 0, g->desc->n_rows);
+    memoi_swap_generate_compute(g, name, duration_s, reads);
+}
+
+/* What a layer takes; all 0 without times. */
+MEMOI memo_kind_times memoi_swap_generate_times(const memoi_swap_generator* g, int32_t layer) {
+    memo_kind_times none;
+    memset(&none, 0, sizeof none);
+    return g->times->kinds ? g->times->kinds[memob_layer_kind(g->desc, layer)] : none;
+}
+
+/* The trainer's own copies, on streams of their own, from the moment that the layer begins. */
+MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, const memo_traffic* traffic) {
+    const int64_t n_bytes[2] = {traffic->to_host_bytes, traffic->to_device_bytes};
+    int i;
+    for (i = 0; i < 2; i++) {
+        memo_op_desc op = memo_op_desc_default();
+        if (n_bytes[i] <= 0) continue;
+        op.name = "traffic";
+        op.stream = g->traffic[i];
+        op.duration_s = g->times->copy_s;
+        op.link = i ? g->link_to_device : g->link_to_host;
+        op.link_bytes = n_bytes[i];
+        memoi_swap_generate_record(g, g->mark, g->compute);
+        memoi_swap_generate_wait(g, g->mark, g->traffic[i]);
+        memoi_swap_generate_op(g, &op);
+    }
+}
+
+/* Compute waits, with marks around it if the engine measures. */
+MEMOI void memoi_swap_generate_stall(memoi_swap_generator* g, int32_t event) {
+    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
+    memoi_swap_generate_wait(g, event, g->compute);
+    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
+}
+
+/* The file's operation of the moved layer `ordinal`, after what ends with event. */
+MEMOI void memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
+                                     int32_t event) {
+    const memob_swap_turn* turn = g->placement.turns;
+    memo_op_desc op = memo_op_desc_default();
+    memo_range on_host, in_file;
+    while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
+    on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
+    on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
+    in_file.begin = MEMOB_SPILL_FILE_BASE + (uint64_t)turn->file_begin;
+    in_file.end = in_file.begin + (uint64_t)turn->host_bytes;
+    op.name = is_read ? "from file" : "to file";
+    op.stream = g->file;
+    op.duration_s = g->times->file_s;
+    op.link = is_read ? g->link_from_file : g->link_to_file;
+    op.link_bytes = turn->host_bytes;
+    op.reads = is_read ? &in_file : &on_host;
+    op.writes = is_read ? &on_host : &in_file;
+    op.n_reads = op.n_writes = 1;
+    memoi_swap_generate_wait(g, event, g->file);
+    memoi_swap_generate_op(g, &op);
+    memoi_swap_generate_record(g, g->first_passed + ordinal % g->placement.n_host_layers, g->file);
+}
+
+MEMOI void memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host) {
+    const memob_swap_turn* turn = &g->placement.turns[layer];
+    int32_t stream = is_to_host ? g->to_host : g->to_device, t;
+    int32_t buffer = layer & 1, n_places = g->placement.n_host_layers;
+    int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
+    int is_spilled = turn->ordinal < g->placement.sizes.n_spilled_layers;
+    int is_later = turn->ordinal >= n_places;
+    memoi_swap_generate_record(g, g->computed[buffer], g->compute);
+    memoi_swap_generate_wait(g, g->computed[buffer], stream);
+
+    /* A shared place must be empty, or filled from the file. */
+    if (is_to_host ? is_later : is_spilled)
+        memoi_swap_generate_wait(g, g->first_passed + turn->ordinal % n_places, stream);
+
+    /* One copy per tensor. */
+    for (t = 0; t < g->desc->n_tensors; t++) {
+        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
+        memo_op_desc op = memo_op_desc_default();
+        memo_range on_host;
+        g->n_ranges = 0;
+        memoi_swap_generate_range(g, place, place->moved_begin, place->moved_end);
+        if (!g->n_ranges) continue;
+        op.name = is_to_host ? "to host" : "to device";
+        op.stream = stream;
+        op.duration_s = g->times->copy_s;
+        op.link = is_to_host ? g->link_to_host : g->link_to_device;
+        op.link_bytes = (int64_t)(g->ranges[0].end - g->ranges[0].begin);
+        on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)(turn->host_begin + place->host_offset);
+        on_host.end = on_host.begin + (uint64_t)op.link_bytes;
+        op.reads = is_to_host ? g->ranges : &on_host;
+        op.writes = is_to_host ? &on_host : g->ranges;
+        op.n_reads = op.n_writes = 1;
+        memoi_swap_generate_op(g, &op);
+    }
+
+    /* The engine waits for this record; the file follows. */
+    memoi_swap_generate_record(g, done, stream);
+    if (is_to_host && is_spilled) memoi_swap_generate_spill(g, turn->ordinal, 0, done);
+    if (!is_to_host && is_later) memoi_swap_generate_spill(g, turn->ordinal - n_places, 1, done);
+}
+
+MEMOI void memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer) {
+    const memob_swap_turn* turn = &g->placement.turns[layer];
+    memo_kind_times times = memoi_swap_generate_times(g, layer);
+    if (turn->previous >= 0) memoi_swap_generate_stall(g, g->stored[layer & 1]);
+    memoi_swap_generate_traffic(g, &times.forward_traffic);
+    memoi_swap_generate_layer(g, "forward", layer, times.forward_s, 0);
+    if (turn->moved_bytes) memoi_swap_generate_move(g, layer, 1);
+}
+
+MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) {
+    const memob_swap_turn* turn = &g->placement.turns[layer];
+    memo_kind_times times = memoi_swap_generate_times(g, layer);
+    const double* per_row = times.recompute_s_per_row;
+    int32_t t;
+    if (turn->moved_bytes) memoi_swap_generate_stall(g, g->loaded[layer & 1]);
+    memoi_swap_generate_traffic(g, &times.backward_traffic);
+    for (t = 0; t < g->desc->n_tensors; t++) {
+        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
+        int64_t n = place->recompute_end - place->recompute_begin;
+        g->n_ranges = 0;
+        memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
+        if (g->n_ranges)
+            memoi_swap_generate_compute(g, "recompute", per_row ? (double)n * per_row[t] : 0, 0);
+    }
+    memoi_swap_generate_layer(g, "backward", layer, times.backward_s, 1);
+    if (turn->previous >= 0) memoi_swap_generate_move(g, turn->previous, 0);
+}
+
+/* Streams, events and links. */
+MEMOI void memoi_swap_generate_begin(memoi_swap_generator* g) {
+    const memo_swap_times* times = g->times;
+    int64_t n_bytes[2] = {0, 0};
+    int32_t passed, i;
+    memoi_swap_generate_stream(g, "compute", &g->compute);
+    memoi_swap_generate_stream(g, "to host", &g->to_host);
+    memoi_swap_generate_stream(g, "to device", &g->to_device);
+
+    /* Events of both rounding buffers. */
+    for (i = 0; i < 2; i++) {
+        memoi_swap_generate_event(g, &g->computed[i]);
+        memoi_swap_generate_event(g, &g->stored[i]);
+        memoi_swap_generate_event(g, &g->loaded[i]);
+    }
+    memoi_swap_generate_event(g, &g->mark);
+    g->first_passed = g->mark + 1;
+
+    /* A file stream and an event per place, if layers spill. */
+    if (g->placement.sizes.n_spilled_layers) {
+        memoi_swap_generate_stream(g, "file", &g->file);
+        for (i = 0; i < g->placement.n_host_layers; i++) memoi_swap_generate_event(g, &passed);
+    }
+
+    /* Streams of the trainer's own copies, if there are any. */
+    for (i = 0; i < g->desc->n_layers; i++) {
+        memo_kind_times kind = memoi_swap_generate_times(g, i);
+        n_bytes[0] |= kind.forward_traffic.to_host_bytes | kind.backward_traffic.to_host_bytes;
+        n_bytes[1] |= kind.forward_traffic.to_device_bytes | kind.backward_traffic.to_device_bytes;
+    }
+    if (n_bytes[0]) memoi_swap_generate_stream(g, "traffic to host", &g->traffic[0]);
+    if (n_bytes[1]) memoi_swap_generate_stream(g, "traffic to device", &g->traffic[1]);
+
+    memoi_swap_generate_link(g, "to file", times->to_file_bytes_per_s, &g->link_to_file);
+    memoi_swap_generate_link(g, "from file", times->from_file_bytes_per_s, &g->link_from_file);
+    memoi_swap_generate_link(g, "to host", times->to_host_bytes_per_s, &g->link_to_host);
+    memoi_swap_generate_link(g, "to device", times->to_device_bytes_per_s, &g->link_to_device);
+}
+
+MEMOI void memoi_swap_generate_step(memoi_swap_generator* g) {
+    int32_t n_micro_batches = g->times->n_micro_batches ? g->times->n_micro_batches : 1;
+    int32_t micro_batch, layer;
+    memoi_swap_generate_begin(g);
+    for (micro_batch = 0; micro_batch < n_micro_batches && !g->status; micro_batch++) {
+        for (layer = 0; layer < g->desc->n_layers; layer++) memoi_swap_generate_forward(g, layer);
+        g->n_ranges = 0;
+        if (g->times->between_s > 0)
+            memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
+        for (layer = g->desc->n_layers - 1; layer >= 0; layer--)
+            memoi_swap_generate_backward(g, layer);
+    }
+}
+
+memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
+                               memo_schedule** schedule, memo_error* error) {
+    memoi_swap_generator g;
+    *schedule = NULL;
+    memset(&g, 0, sizeof g);
+    g.desc = desc;
+    g.times = times;
+    g.error = error;
+    g.status = memob_swap_placement_make(desc, &g.placement, error);
+    if (!g.status) g.status = memo_schedule_create(&g.schedule, error);
+    if (!g.status) {
+        g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
+        if (g.ranges)
+            memoi_swap_generate_step(&g);
+        else
+            g.status = memob_no_memory(error, "the schedule of a step");
+    }
+    MEMO_FREE(g.ranges);
+    memob_swap_placement_free(&g.placement);
+    if (g.status)
+        memo_schedule_destroy(g.schedule);
+    else
+        *schedule = g.schedule;
+    return g.status;
+}
+
+#endif /* MEMO_LOOK_IMPLEMENTATION */
