@@ -1686,81 +1686,138 @@ MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
 
 /* --- cross-entropy of logits, of which this rank may hold only some columns ---
  *
- * logits are columns first_column, first_column + 1, ... of the whole vocabulary.  Three kernels
- * use one desc, in this order:
+ * logits are columns first_column, first_column + 1, ... of the whole vocabulary of V columns.
+ * Three kernels use one desc, in this order:
  *
- *   softmax_parts   parts[part][row] = LSE of the row's logits, and the logit of the row's label;
- *                   -inf if the label is not among these columns
- *   cross_entropy   reads all parts.  LSE = log sum exp(LSE of the parts), and
- *                   losses[row] = LSE - logit of the label
- *                   d_logits = scale (exp(logit - LSE) - [the column is the label])
- *                   A row without label (label < 0) gets loss 0 and gradient 0.
- *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number
+ *   softmax_parts   parts[part][row] = the largest logit m of the row's columns other than its
+ *                   label, the sum of their exp(z - m), the logit of the label (-inf if it is not
+ *                   among these columns), and for smoothing the sum of largest - z and the number
+ *                   of columns
+ *   cross_entropy   reads all parts, and sets losses and d_logits
+ *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number,
+ *                   sums[2] += the number of labels at or beyond the vocabulary
  *
- * A label that no part holds gives a loss of +inf.  32 lanes share a row: lane l takes groups l,
- * l + 32, ... in order; then lanes l and l + 16, l and l + 8, ... are joined.  Lane l of loss_sums
- * adds rows l, l + 32, ... in double. */
+ * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
+ * the label], s = smoothing and w = z_weight:
+ *
+ *   loss     = LSE - z[label] + s (z[label] - mean of z) + w LSE^2
+ *   d_logits = scale (p - y + s (y - 1 / V) + 2 w LSE p) (1 - (z / softcap)^2)
+ *
+ * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
+ * losses keep their precision with large logits and confident labels.  A row without label (label <
+ * 0) gets loss 0 and gradient 0.  A label at or beyond the vocabulary is an error that only the
+ * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
+ * (memo_loss_read).  With smoothing, a logit of -inf makes the loss infinite.
+ *
+ * 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l + 16, l and
+ * l + 8, ... are joined.  Lane l of loss_sums adds rows l, l + 32, ... in double. */
 typedef struct memo_cross_entropy_desc {
     const void* logits;    /* (n_rows, n_columns) */
     void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
     const int32_t* labels; /* (n_rows) */
-    float* parts;          /* (n_parts, n_rows, 2) */
+    float* parts;          /* (n_parts, n_rows, MEMO_LOSS_NUMBERS) */
     float* losses;         /* (n_rows), in nats */
-    double* sums;          /* (2); loss_sums only */
+    double* sums;          /* (3); loss_sums only */
     memo_type type;        /* of logits and d_logits */
     int32_t n_parts;       /* 0: 1 */
     int32_t part;          /* the part that softmax_parts writes */
     float scale;
+    float softcap;   /* 0: none */
+    float smoothing; /* of labels, 0 to 1; 0: none */
+    float z_weight;  /* of LSE^2; 0: none */
     int64_t n_rows, n_columns, stride;
     int64_t first_column;
+    int64_t vocabulary; /* V; 0: first_column + n_columns, if there is one part */
 } memo_cross_entropy_desc;
 
-#define MEMO_LOSS_LANES 32
+#define MEMO_LOSS_LANES   32
+#define MEMO_LOSS_NUMBERS 5
 
-/* The sum of exp(x - max) over some numbers x. */
+/* Some columns of a row, of which the label counts only in below and n. */
 typedef struct memo_softmax_sum {
-    float max, sum;
+    float max, sum; /* the sum of exp(z - max) */
+    float below, n; /* with smoothing: the sum of top - z, with the largest of all; their number */
+    float top;
 } memo_softmax_sum;
 
 MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
     memo_softmax_sum none;
-    none.max = -INFINITY;
-    none.sum = 0;
+    none.max = none.top = -INFINITY;
+    none.sum = none.below = none.n = 0;
     return none;
 }
 /* The sum relative to a maximum that is not below its own. */
 MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
     return x.max == max ? x.sum : x.sum * expf(x.max - max);
 }
+MEMO_INLINE float memoi_softmax_below(memo_softmax_sum x, float top) {
+    return x.n == 0 ? 0 : x.below + x.n * (top - x.top);
+}
 MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
     memo_softmax_sum both;
     both.max = a.max > b.max ? a.max : b.max;
     both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
+    both.top = a.top > b.top ? a.top : b.top;
+    both.below = memoi_softmax_below(a, both.top) + memoi_softmax_below(b, both.top);
+    both.n = a.n + b.n;
     return both;
 }
-MEMO_INLINE float memoi_softmax_lse(memo_softmax_sum x) { return x.max + logf(x.sum); }
 
-/* Adds the first n numbers of a group, in order.  A logit of -inf adds nothing, even first. */
-MEMO_INLINE memo_softmax_sum memoi_softmax_group(memo_softmax_sum to, const memoi_row_group* group,
-                                                 memo_type type, int32_t n) {
+MEMO_INLINE float memoi_softcap(const memo_cross_entropy_desc* entropy, float x) {
+    return entropy->softcap > 0 ? entropy->softcap * tanhf(x / entropy->softcap) : x;
+}
+/* Its derivative, 1 - tanh^2, which keeps its precision where tanh rounds to 1. */
+MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
+    float e = expf(-2 * fabsf(x / softcap));
+    return 4 * e / ((1 + e) * (1 + e));
+}
+
+/* Adds the first n numbers of a group, in order; label is its place in the group, if it is there.  A
+ * logit of -inf adds nothing to the sum, even first. */
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
+                                                 memo_softmax_sum to, const memoi_row_group* group,
+                                                 int32_t n, int64_t label) {
     float x[MEMOI_ROW_GROUP], max = to.max;
     int k;
-    memoi_group_widen(x, group, type);
+    memoi_group_widen(x, group, entropy->type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++)
-        if (k < n && x[k] > max) max = x[k];
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = k < n ? memoi_softcap(entropy, x[k]) : -INFINITY;
+    if (entropy->smoothing > 0) {
+        float top = to.top;
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+            if (x[k] > top) top = x[k];
+        to.below = memoi_softmax_below(to, top);
+        to.top = top;
+        to.n += (float)(n < MEMOI_ROW_GROUP ? n : MEMOI_ROW_GROUP);
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+            if (k < n) to.below += top - x[k];
+    }
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+        if (k == label) x[k] = -INFINITY;
+        if (x[k] > max) max = x[k];
+    }
     to.sum = memoi_softmax_scaled(to, max);
     to.max = max;
     MEMOI_UNROLL
     for (k = 0; k < MEMOI_ROW_GROUP; k++)
-        if (k < n && x[k] != -INFINITY) to.sum += expf(x[k] - max);
+        if (x[k] != -INFINITY) to.sum += expf(x[k] - max);
     return to;
+}
+
+/* The label's column among these; -1: it is not. */
+MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
+    int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
+    return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
 }
 
 MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
                                                int32_t lane) {
     const int shift = memoi_row_shift(entropy->type);
     const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t label = memoi_label_column(entropy, row);
     memo_softmax_sum sum = memoi_softmax_none();
     int64_t column;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
@@ -1772,61 +1829,89 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
                             n);
         memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
                             second, n_second);
-        sum = memoi_softmax_group(sum, &group, entropy->type, n);
-        if (n_second > 0) sum = memoi_softmax_group(sum, &second_group, entropy->type, n_second);
+        sum = memoi_softmax_group(entropy, sum, &group, n, label - column);
+        if (n_second > 0)
+            sum = memoi_softmax_group(entropy, sum, &second_group, n_second, label - second);
     }
     return sum;
-}
-
-/* Of the label's column among these; -1: it is not. */
-MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
-    int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
-    return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
 }
 
 /* The end of softmax_parts for a row, with the sum of all lanes. */
 MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
                                   memo_softmax_sum sum) {
-    float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * 2;
+    float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
     int64_t column = memoi_label_column(entropy, row);
-    part[0] = memoi_softmax_lse(sum);
-    part[1] = -INFINITY;
+    part[0] = sum.max;
+    part[1] = sum.sum;
+    part[2] = -INFINITY;
+    part[3] = sum.below;
+    part[4] = sum.n;
     if (column >= 0) {
         memoi_row_group group;
         float x[MEMOI_ROW_GROUP];
         memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
                             1);
         memoi_group_widen(x, &group, entropy->type);
-        part[1] = x[0];
+        part[2] = memoi_softcap(entropy, x[0]);
     }
 }
 
+/* What the columns of a row need: d_logits = factor exp(z - max) - uniform, or of the label. */
+typedef struct memoi_entropy_row {
+    float loss, max, factor, uniform, of_label;
+} memoi_entropy_row;
+
 /* Joins the parts of a row, in order.  Every lane does. */
-MEMO_INLINE float memoi_entropy_lse(const memo_cross_entropy_desc* entropy, int64_t row,
-                                    float* target) {
-    memo_softmax_sum sum = memoi_softmax_none();
+MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc* entropy,
+                                                   int64_t row) {
+    memo_softmax_sum all = memoi_softmax_none();
+    memoi_entropy_row r;
+    float label = -INFINITY, others, of_label, sum, lse, z_factor, smoothing = entropy->smoothing;
     int32_t p;
-    *target = -INFINITY;
     for (p = 0; p < entropy->n_parts; p++) {
-        const float* part = entropy->parts + (p * entropy->n_rows + row) * 2;
+        const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
         memo_softmax_sum next;
         next.max = part[0];
-        next.sum = part[0] == -INFINITY ? 0.0f : 1.0f;
-        sum = memo_softmax_join(sum, next);
-        if (!(part[1] <= *target)) *target = part[1]; /* a NaN too */
+        next.sum = part[1];
+        next.below = part[3];
+        next.n = part[4];
+        next.top = part[0] > part[2] ? part[0] : part[2];
+        all = memo_softmax_join(all, next);
+        if (!(part[2] <= label)) label = part[2]; /* a NaN too */
     }
-    return memoi_softmax_lse(sum);
+
+    /* Relative to the largest logit.  Its own term is 1, so that no log loses precision. */
+    r.max = label > all.max ? label : all.max;
+    others = memoi_softmax_scaled(all, r.max);
+    of_label = expf(label - r.max);
+    sum = others + of_label;
+    lse = r.max + logf(sum);
+    r.loss = r.max - label + (label >= all.max ? log1pf(others) : logf(sum));
+    z_factor = 2 * entropy->z_weight * lse;
+    r.factor = (1 + z_factor) / sum;
+    r.uniform = smoothing > 0 ? smoothing / (float)entropy->vocabulary : 0;
+    r.of_label = (z_factor * of_label - others) / sum + (smoothing - r.uniform);
+    if (smoothing > 0)
+        r.loss += smoothing *
+                  (memoi_softmax_below(all, r.max) / (float)entropy->vocabulary - (r.max - label));
+    if (entropy->z_weight > 0) r.loss += entropy->z_weight * lse * lse;
+    return r;
 }
 MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
-                                     int64_t column, int64_t label, float lse,
+                                     int64_t column, int64_t label, const memoi_entropy_row* r,
                                      const memoi_row_group* group, int32_t n) {
     float x[MEMOI_ROW_GROUP];
     int k;
     memoi_group_widen(x, group, entropy->type);
     MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++)
-        x[k] = (expf(x[k] - lse) - (column + k == label ? 1.0f : 0.0f)) * entropy->scale;
-    if (entropy->labels[row] < 0) {
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+        float d = entropy->scale;
+        if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
+        x[k] = column + k == label
+                   ? r->of_label * d
+                   : (r->factor * expf(memoi_softcap(entropy, x[k]) - r->max) - r->uniform) * d;
+    }
+    if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
         MEMOI_UNROLL
         for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
     }
@@ -1840,9 +1925,12 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
     const int shift = memoi_row_shift(entropy->type);
     const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
     const int64_t label = memoi_label_column(entropy, row);
-    float target, lse = memoi_entropy_lse(entropy, row, &target);
+    const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
     int64_t column;
-    if (lane == 0) entropy->losses[row] = entropy->labels[row] < 0 ? 0 : lse - target;
+    if (lane == 0)
+        entropy->losses[row] = entropy->labels[row] < 0                      ? 0.0f
+                               : entropy->labels[row] >= entropy->vocabulary ? NAN
+                                                                             : r.loss;
     if (!entropy->d_logits) return;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
         const int64_t second = column + step;
@@ -1853,22 +1941,27 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
                             n);
         memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
                             second, n_second);
-        memoi_entropy_group(entropy, row, column, label, lse, &group, n);
+        memoi_entropy_group(entropy, row, column, label, &r, &group, n);
         if (n_second > 0)
-            memoi_entropy_group(entropy, row, second, label, lse, &second_group, n_second);
+            memoi_entropy_group(entropy, row, second, label, &r, &second_group, n_second);
     }
 }
 
-/* One lane's share of loss_sums: the losses and the number of its rows with a label. */
-MEMO_INLINE double memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_t lane,
-                                  int64_t* n_labels) {
-    double sum = 0;
+/* What loss_sums adds up: losses, labels, labels that are not valid. */
+typedef struct memo_loss_sum {
+    double numbers[3];
+} memo_loss_sum;
+
+/* One lane's share of loss_sums. */
+MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_t lane) {
+    memo_loss_sum sum = {{0, 0, 0}};
     int64_t row;
-    *n_labels = 0;
     for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
-        int has_label = entropy->labels[row] >= 0;
-        *n_labels += has_label;
-        if (has_label) sum += (double)entropy->losses[row];
+        int is_valid = entropy->labels[row] < entropy->vocabulary;
+        if (entropy->labels[row] < 0) continue;
+        sum.numbers[0] += (double)entropy->losses[row];
+        sum.numbers[1] += is_valid;
+        sum.numbers[2] += !is_valid;
     }
     return sum;
 }
@@ -8447,8 +8540,14 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
     if ((status =
              memob_check_integer(desc, "part", entropy->part, 0, entropy->n_parts - 1, error)) ||
         (status = memob_check_integer(desc, "first_column", entropy->first_column, 0,
-                                      MEMOB_BYTES_MAX, error)))
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "vocabulary", entropy->vocabulary, entropy->n_parts > 1,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_real(desc, "softcap", (double)entropy->softcap, 0, 3e38, error)) ||
+        (status = memob_check_real(desc, "smoothing", (double)entropy->smoothing, 0, 1, error)) ||
+        (status = memob_check_real(desc, "z_weight", (double)entropy->z_weight, 0, 3e38, error)))
         return status;
+    if (!entropy->vocabulary) entropy->vocabulary = entropy->first_column + entropy->n_columns;
 
     /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
     status = memoi_row_matrix(desc, "logits", entropy->logits, n, entropy->n_columns, element_bytes,
@@ -8458,8 +8557,8 @@ memo_status memo_cross_entropy_desc_resolve(memo_cross_entropy_desc* entropy, me
                                   element_bytes, &entropy->stride, error);
     if (!status) status = memoi_row_dense(desc, "labels", entropy->labels, n, 1, 4, error);
     if (!status)
-        status = memoi_row_dense(desc, "parts", entropy->parts, n, 2 * (int64_t)entropy->n_parts, 4,
-                                 error);
+        status = memoi_row_dense(desc, "parts", entropy->parts, n,
+                                 MEMO_LOSS_NUMBERS * (int64_t)entropy->n_parts, 4, error);
     if (!status) status = memoi_row_dense(desc, "losses", entropy->losses, n, 1, 4, error);
     if (!status && entropy->sums) status = memoi_row_array(desc, "sums", entropy->sums, 8, error);
     return status;
@@ -8554,16 +8653,13 @@ MEMOI double memoi_row_lanes_sum(double* lanes, int32_t n_lanes) {
     return lanes[0];
 }
 MEMOI void memoi_row_loop_loss_sums(const memo_cross_entropy_desc* entropy) {
-    double sums[MEMO_LOSS_LANES];
-    int64_t n_labels = 0, n;
-    int32_t lane;
-    for (lane = 0; lane < MEMO_LOSS_LANES; lane++) {
-        sums[lane] = memo_loss_lane(entropy, lane, &n);
-        n_labels += n;
+    double lanes[MEMO_LOSS_LANES];
+    int32_t lane, k;
+    for (k = 0; k < 3 && entropy->sums; k++) {
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++)
+            lanes[lane] = memo_loss_lane(entropy, lane).numbers[k];
+        entropy->sums[k] += memoi_row_lanes_sum(lanes, MEMO_LOSS_LANES);
     }
-    if (!entropy->sums) return;
-    entropy->sums[0] += memoi_row_lanes_sum(sums, MEMO_LOSS_LANES);
-    entropy->sums[1] += (double)n_labels;
 }
 MEMOI void memoi_row_loop_sinks(const memo_sinks_desc* sinks) {
     int64_t place;
@@ -8704,8 +8800,8 @@ MEMOI memob_row_touched memob_row_touch_cast(const memo_cast_desc* cast) {
 /* n_parts: how many, from first_part on. */
 MEMOI memo_range memoi_row_parts(const memo_cross_entropy_desc* entropy, int32_t first_part,
                                  int32_t n_parts) {
-    return memob_range_at(entropy->parts + first_part * entropy->n_rows * 2,
-                          n_parts * entropy->n_rows * 8);
+    return memob_range_at(entropy->parts + first_part * entropy->n_rows * MEMO_LOSS_NUMBERS,
+                          n_parts * entropy->n_rows * MEMO_LOSS_NUMBERS * 4);
 }
 /* logits or d_logits */
 MEMOI memo_range memoi_row_logits(const memo_cross_entropy_desc* entropy, const void* logits) {
@@ -8732,7 +8828,7 @@ MEMOI memob_row_touched memob_row_touch_loss_sums(const memo_cross_entropy_desc*
     memob_row_touched touched = memoi_row_touched_none();
     memoi_row_reads(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
     memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
-    memoi_row_writes(&touched, memob_range_at(entropy->sums, entropy->sums ? 16 : 0));
+    memoi_row_writes(&touched, memob_range_at(entropy->sums, entropy->sums ? 24 : 0));
     return touched;
 }
 MEMOI memob_row_touched memob_row_touch_sinks(const memo_sinks_desc* sinks) {

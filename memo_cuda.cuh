@@ -1874,6 +1874,9 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
             memo_softmax_sum other;
             other.max = __shfl_xor_sync(0xffffffffu, sum.max, apart, MEMO_LOSS_LANES);
             other.sum = __shfl_xor_sync(0xffffffffu, sum.sum, apart, MEMO_LOSS_LANES);
+            other.below = __shfl_xor_sync(0xffffffffu, sum.below, apart, MEMO_LOSS_LANES);
+            other.n = __shfl_xor_sync(0xffffffffu, sum.n, apart, MEMO_LOSS_LANES);
+            other.top = __shfl_xor_sync(0xffffffffu, sum.top, apart, MEMO_LOSS_LANES);
             sum = memo_softmax_join(sum, other);
         }
         if (lane == 0) memo_softmax_end(&entropy, row, sum);
@@ -1901,19 +1904,17 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     memoi_cuda_loss_sums_kernel(const __grid_constant__ memo_cross_entropy_desc entropy,
                                 int64_t n_warps) {
     int32_t lane = (int32_t)(threadIdx.x % MEMO_LOSS_LANES);
-    int64_t n_labels;
-    double sum, count;
-    int apart;
+    memo_loss_sum sum;
+    int apart, k;
     if (((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_LOSS_LANES >= n_warps) return;
-    sum = memo_loss_lane(&entropy, lane, &n_labels);
-    count = (double)n_labels;
+    sum = memo_loss_lane(&entropy, lane);
     for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2) {
-        sum += memoi_cuda_shuffle(sum, apart);
-        count += memoi_cuda_shuffle(count, apart);
+        MEMOI_UNROLL
+        for (k = 0; k < 3; k++) sum.numbers[k] += memoi_cuda_shuffle(sum.numbers[k], apart);
     }
     if (lane || !entropy.sums) return;
-    entropy.sums[0] += sum;
-    entropy.sums[1] += count;
+    MEMOI_UNROLL
+    for (k = 0; k < 3; k++) entropy.sums[k] += sum.numbers[k];
 }
 
 /* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own

@@ -1145,8 +1145,9 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  * that gradient.  Logits exist for one tile at a time.
  *
  * Tensor ranks may split the vocabulary: rank r has the columns memo_share_of(vocabulary, size, r).
- * Each rank has all rows of x.  An all-gather of 8 bytes per row and rank (LSE, logit of the label)
- * makes the loss of the whole vocabulary.  All ranks get bitwise the same losses.
+ * Each rank has all rows of x.  An all-gather of 20 bytes per row and rank (parts of the softmax,
+ * memo_cross_entropy_desc) makes the loss of the whole vocabulary.  All ranks get bitwise the same
+ * losses.  The logits' softcap, smoothing of labels and z-loss follow the rule stated there.
  *
  * The matrix products are the trainer's (BLAS, cuBLASLt):
  *
@@ -1161,10 +1162,11 @@ MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_devi
  *     desc.vocabulary = 128256;  desc.type = MEMO_TYPE_BF16;
  *     desc.functions.logits = logits;  desc.functions.gradients = gradients;
  *     memo_loss_create(&desc, &loss, &error);                           // once
- *     memo_fill(device, stream, sums, 0, 16, &error);
+ *     memo_fill(device, stream, sums, 0, 24, &error);
  *     memo_loss_run(loss, &tensors, &error);                            // each micro-batch
- *     memo_all_reduce(mesh->gradient, stream, sums, sums, 2, MEMO_TYPE_F64, MEMO_REDUCTION_SUM,
- *                     &error);                                          // loss = sums[0] / sums[1]
+ *     memo_all_reduce(mesh->gradient, stream, sums, sums, 3, MEMO_TYPE_F64, MEMO_REDUCTION_SUM,
+ *                     &error);
+ *     memo_loss_read(loss, sums, &mean, &error);                        // the mean, or an error
  *
  * For multi-token prediction run it once for each head, with labels from memo_sharding_labels.  A
  * whole example is examples/17_loss_in_tiles.c. */
@@ -1190,8 +1192,9 @@ typedef struct memo_loss_desc {
     memo_stream stream;
     memo_comm* tensor; /* NULL: one rank has the whole vocabulary */
     int64_t vocabulary;
-    memo_type type;    /* of logits: F32, BF16, F16 */
-    int64_t tile_rows; /* 0: as many as 64 MiB of logits hold, at least 1 */
+    memo_type type;                     /* of logits: F32, BF16, F16 */
+    float softcap, smoothing, z_weight; /* memo_cross_entropy_desc; 0: none */
+    int64_t tile_rows;                  /* 0: as many as 64 MiB of logits hold, at least 1 */
     memo_loss_functions functions;
     /* memo_loss_sizes.device_bytes, aligned to 512; NULL: allocated from the device. */
     void* device_memory;
@@ -1201,15 +1204,17 @@ typedef struct memo_loss_sizes {
     int64_t device_bytes; /* logits, parts and losses of one tile */
     int64_t tile_rows;    /* the same on all tensor ranks */
     int64_t first_column, n_columns;
-    int64_t sent_bytes_per_row; /* to other tensor ranks: 8 (size - 1) */
+    int64_t sent_bytes_per_row; /* to other tensor ranks: 20 (size - 1) */
 } memo_loss_sizes;
 
 /* In device memory. */
 typedef struct memo_loss_tensors {
     int64_t n_rows;
-    const int32_t* labels; /* (n_rows); below 0: no loss and no gradient */
+    const int32_t* labels; /* (n_rows), below vocabulary; below 0: no loss and no gradient */
     float* losses;         /* (n_rows), in nats; optional */
-    double* sums;          /* (2): the losses and the number of labels are added; optional */
+    /* (3): adds the losses, the number of labels, and that of labels at or beyond the vocabulary,
+     * which only the device sees.  The loss of such a row is NaN, its gradient 0.  Optional. */
+    double* sums;
     /* The gradient of each label's loss: usually 1 / number of labels of all ranks.  0: only the
      * loss; functions.gradients is not called. */
     float scale;
@@ -1232,6 +1237,11 @@ MEMO_API void memo_loss_destroy(memo_loss* loss);
  * the functions, of comm and of the device. */
 MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
+/* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss per
+ * label; 0 without labels.  Errors: INVALID_ARGUMENT (a label at or beyond the vocabulary), and
+ * errors of the device. */
+MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
+                                    memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -8393,7 +8403,7 @@ MEMOI int64_t memoi_loss_carve(const memo_loss_desc* desc, const memo_loss_sizes
                                char** logits, float** parts, float** losses) {
     int64_t n_ranks = desc->tensor ? desc->tensor->size : 1, n_bytes = 0;
     int64_t logits_bytes = sizes->tile_rows * sizes->n_columns * memo_type_bytes(desc->type);
-    int64_t parts_bytes = sizes->tile_rows * n_ranks * 8;
+    int64_t parts_bytes = sizes->tile_rows * n_ranks * MEMO_LOSS_NUMBERS * 4;
     *logits = (char*)memob_carve(base, &n_bytes, logits_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
     *parts = (float*)memob_carve(base, &n_bytes, parts_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
     *losses = (float*)memob_carve(base, &n_bytes, sizes->tile_rows, 4, MEMOB_DEVICE_ALIGNMENT);
@@ -8411,7 +8421,10 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     memset(sizes, 0, sizeof *sizes);
     if (memob_check_integer("memo_loss_desc", "vocabulary", desc->vocabulary, 1, INT32_MAX,
                             error) ||
-        memob_check_integer("memo_loss_desc", "tile_rows", desc->tile_rows, 0, 1 << 28, error))
+        memob_check_integer("memo_loss_desc", "tile_rows", desc->tile_rows, 0, 1 << 28, error) ||
+        memob_check_real("memo_loss_desc", "softcap", (double)desc->softcap, 0, 3e38, error) ||
+        memob_check_real("memo_loss_desc", "smoothing", (double)desc->smoothing, 0, 1, error) ||
+        memob_check_real("memo_loss_desc", "z_weight", (double)desc->z_weight, 0, 3e38, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
         return MEMOB_INVALID(error,
@@ -8426,7 +8439,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     share = memo_share_of(desc->vocabulary, n_ranks, rank);
     sizes->first_column = share.begin;
     sizes->n_columns = share.count;
-    sizes->sent_bytes_per_row = 8 * ((int64_t)n_ranks - 1);
+    sizes->sent_bytes_per_row = MEMO_LOSS_NUMBERS * 4 * ((int64_t)n_ranks - 1);
     sizes->device_bytes = memoi_loss_carve(desc, sizes, NULL, &logits, &ignored, &ignored);
     return MEMO_STATUS_OK;
 }
@@ -8501,6 +8514,10 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     entropy.n_parts = loss->n_parts;
     entropy.part = loss->part;
     entropy.scale = tensors->scale;
+    entropy.softcap = loss->desc.softcap;
+    entropy.smoothing = loss->desc.smoothing;
+    entropy.z_weight = loss->desc.z_weight;
+    entropy.vocabulary = loss->desc.vocabulary;
     entropy.n_rows = tile->n_rows;
     entropy.n_columns = tile->n_columns;
     entropy.first_column = tile->first_column;
@@ -8508,7 +8525,7 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
 
     /* In place: this rank's part is where the gather puts it. */
     if (!status && loss->n_parts > 1) {
-        int64_t count = tile->n_rows * 2;
+        int64_t count = tile->n_rows * MEMO_LOSS_NUMBERS;
         memoi_comm_label(tensor, "loss", tile->first_row);
         status = memo_all_gather(tensor, tile->stream, loss->parts + loss->part * count,
                                  loss->parts, count, MEMO_TYPE_F32, error);
@@ -8544,6 +8561,22 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
         status = memoi_loss_tile_run(loss, tensors, &tile, error);
     }
     return status;
+}
+
+memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
+                           memo_error* error) {
+    const memo_device* device = loss->desc.device;
+    double numbers[3] = {0, 0, 0};
+    memo_status status = memo_copy(device, loss->desc.stream, MEMO_COPY_TO_HOST, numbers, sums,
+                                   sizeof numbers, error);
+    if (!status) status = memo_stream_synchronize(device, loss->desc.stream, error);
+    *mean = numbers[1] > 0 ? numbers[0] / numbers[1] : 0;
+    if (status || numbers[2] == 0) return status;
+    return MEMOB_INVALID(
+        error,
+        "memo_loss_tensors.labels: %.0f at or beyond the vocabulary; 0 to %lld are "
+        "valid, and below 0 for no loss",
+        numbers[2], (long long)loss->desc.vocabulary - 1);
 }
 
 #endif /* MEMO_SP_IMPLEMENTATION */

@@ -187,7 +187,8 @@ int main(int argc, char** argv) {
     entropy.labels = (const int32_t*)(void*)small;
     entropy.losses = (float*)(void*)(small + 4 * entropy.n_rows);
     entropy.parts = (float*)(void*)(small + 8 * entropy.n_rows);
-    check(memo_fill(device, stream, small, 0, 16 * entropy.n_rows, &error));
+    check(
+        memo_fill(device, stream, small, 0, (8 + 4 * MEMO_LOSS_NUMBERS) * entropy.n_rows, &error));
     TIME(seconds, check(memo_cuda_softmax_parts(stream, &entropy, &error)));
     print("softmax parts, bf16, 2^17 columns", 2.0 * (double)n, seconds);
     TIME(seconds, check(memo_cuda_cross_entropy(stream, &entropy, &error)));

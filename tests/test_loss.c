@@ -26,15 +26,73 @@ static double half_unit(memo_type type) {
     return type == MEMO_TYPE_F32 ? 6e-8 : type == MEMO_TYPE_BF16 ? 1.0 / 256 : 1.0 / 2048;
 }
 
-/* The obvious softmax of a row in double: the loss of label, and the gradient over scale. */
-static double row_loss(const double* logits, int64_t n, int64_t label, double* gradient) {
-    double max = -INFINITY, sum = 0;
+/* The rule of a loss, 0: none. */
+typedef struct rule {
+    double softcap, smoothing, z_weight;
+} rule;
+static const rule plain = {0, 0, 0};
+
+static rule random_rule(void) {
+    rule r = plain;
+    if (memo_test_int(0, 2) == 0) r.softcap = (float)(1 + 30 * memo_test_real());
+    if (memo_test_int(0, 2) == 0) r.smoothing = (float)memo_test_real();
+    if (memo_test_int(0, 2) == 0) r.z_weight = (float)(0.1 * memo_test_real());
+    return r;
+}
+
+static double capped(const rule* r, double x) {
+    return r->softcap > 0 ? r->softcap * tanh(x / r->softcap) : x;
+}
+
+/* The obvious softmax of a row in double: the loss of label, and the gradient over scale.  The label's own p - 1 is the
+ * sum of the other p, so that it has all of its digits. */
+static double row_loss(const rule* r, const double* logits, int64_t n, int64_t label,
+                       double* gradient) {
+    double max = -INFINITY, sum = 0, others = 0, mean = 0, lse, z;
     int64_t i;
     for (i = 0; i < n; i++)
-        if (logits[i] > max) max = logits[i];
-    for (i = 0; i < n; i++) sum += exp(logits[i] - max);
-    for (i = 0; i < n; i++) gradient[i] = exp(logits[i] - max) / sum - (i == label);
-    return max + log(sum) - logits[label];
+        if (capped(r, logits[i]) > max) max = capped(r, logits[i]);
+    for (i = 0; i < n; i++) {
+        z = capped(r, logits[i]);
+        sum += exp(z - max);
+        if (i != label) others += exp(z - max);
+        mean += z / (double)n;
+    }
+    lse = max + log(sum);
+    for (i = 0; i < n; i++) {
+        double p, d;
+        z = capped(r, logits[i]);
+        p = exp(z - max) / sum;
+        d = i == label ? -others / sum : p;
+        d += r->smoothing * ((i == label) - 1 / (double)n) + 2 * r->z_weight * lse * p;
+        gradient[i] = r->softcap > 0 ? d / pow(cosh(logits[i] / r->softcap), 2) : d;
+    }
+    z = capped(r, logits[label]);
+    return (z == max ? log1p(others) : lse - z) +
+           (r->smoothing > 0 ? r->smoothing * (z - mean) : 0) + r->z_weight * lse * lse;
+}
+
+/* The reference's own gradient. */
+static void the_rule_s_gradient_matches_central_differences(void) {
+    double x[20], gradient[20], ignored[20];
+    int k, i;
+    for (k = 0; k < 200; k++) {
+        const int n = (int)memo_test_int(1, 20), label = (int)memo_test_int(0, n - 1);
+        const rule r = random_rule();
+        for (i = 0; i < n; i++) x[i] = (memo_test_real() - 0.5) * 8;
+        row_loss(&r, x, n, label, gradient);
+        for (i = 0; i < n; i++) {
+            const double at = x[i], h = 1e-5;
+            double up, down;
+            x[i] = at + h;
+            up = row_loss(&r, x, n, label, ignored);
+            x[i] = at - h;
+            down = row_loss(&r, x, n, label, ignored);
+            x[i] = at;
+            CHECK_CASE(fabs((up - down) / (2 * h) - gradient[i]) <= 1e-7,
+                       "case %d: %g by differences, not %g", k, (up - down) / (2 * h), gradient[i]);
+        }
+    }
 }
 
 /* ---- kernels ---- */
@@ -55,8 +113,9 @@ static void kernels_match_the_reference(void) {
         const double spread = k % 5 == 0 ? 100 : 4;
         const float scale = (float)memo_test_real();
         memo_cross_entropy_desc desc[MAX_PARTS];
-        float parts[12 * 2 * MAX_PARTS], losses[12];
-        double sums[2] = {3, 5}, sum = 3;
+        const rule r = random_rule();
+        float parts[12 * MEMO_LOSS_NUMBERS * MAX_PARTS], losses[12];
+        double sums[3] = {3, 5, 7}, sum = 3;
         int64_t borders[MAX_PARTS + 1], row, i, n_labels = 0;
         int32_t labels[12], p, q;
         char* at[MAX_PARTS];
@@ -88,6 +147,10 @@ static void kernels_match_the_reference(void) {
             d->n_parts = n_parts;
             d->part = p;
             d->scale = scale;
+            d->vocabulary = n;
+            d->softcap = (float)r.softcap;
+            d->smoothing = (float)r.smoothing;
+            d->z_weight = (float)r.z_weight;
         }
         for (row = 0; row < n_rows; row++)
             labels[row] = memo_test_int(0, 5) ? (int32_t)memo_test_int(0, n - 1) : -100;
@@ -97,7 +160,7 @@ static void kernels_match_the_reference(void) {
                     double x = (memo_test_real() - 0.5) * spread;
                     /* Masked logits, but never the label's. */
                     if (memo_test_int(0, 9) == 0 && borders[p] + i != labels[row] &&
-                        labels[row] >= 0)
+                        labels[row] >= 0 && r.smoothing == 0 && r.softcap == 0)
                         x = -INFINITY;
                     put(at[p], type, row * desc[p].stride + i, x);
                 }
@@ -111,7 +174,7 @@ static void kernels_match_the_reference(void) {
                         logits[borders[p] + i] = get(at[p], type, row * desc[p].stride + i);
                 expected_loss[row] = 0;
                 if (labels[row] >= 0) {
-                    expected_loss[row] = row_loss(logits, n, labels[row], gradient);
+                    expected_loss[row] = row_loss(&r, logits, n, labels[row], gradient);
                     sum += expected_loss[row];
                     n_labels++;
                 }
@@ -122,19 +185,23 @@ static void kernels_match_the_reference(void) {
             CHECK_OK(memo_row_loss_sums(&desc[0], &error));
             for (row = 0; row < n_rows; row++) {
                 CHECK_CASE(fabs((double)losses[row] - expected_loss[row]) <=
-                               2e-6 * (1 + spread / 2),
+                               2e-6 * (1 + spread / 2) + 2e-6 * fabs(expected_loss[row]),
                            "case %d: loss %g, not %g", k, (double)losses[row], expected_loss[row]);
                 for (p = 0; p < n_parts; p++)
                     for (i = 0; i < desc[p].n_columns; i++) {
                         double d = get(at[p], type, row * desc[p].stride + i);
                         double e = expected[row][borders[p] + i] * (double)scale;
                         CHECK_CASE(fabs(d - e) <= half_unit(type) * fabs(e) +
-                                                      5e-6 * (1 + spread / 4) * (double)scale,
+                                                      6e-8 /* of the least f16 */ +
+                                                      5e-6 * (1 + spread / 4) * (double)scale *
+                                                          (1 + 2 * r.z_weight * spread),
                                    "case %d: gradient %g, not %g", k, d, e);
                     }
             }
             CHECK_IS(sums[1], ==, 5 + (double)n_labels);
-            CHECK_CASE(fabs(sums[0] - sum) <= 2e-6 * (1 + spread / 2) * (double)(n_rows + 1),
+            CHECK_IS(sums[2], ==, 7);
+            CHECK_CASE(fabs(sums[0] - sum) <=
+                           2e-6 * (1 + spread / 2) * (double)(n_rows + 1) + 2e-6 * fabs(sum),
                        "case %d: sum %g, not %g", k, sums[0], sum);
         }
     }
@@ -142,7 +209,7 @@ static void kernels_match_the_reference(void) {
 
 /* Bytes between and after the rows stay; without d_logits all logits stay. */
 static void kernels_write_nothing_else(void) {
-    float logits[5 * 9], before[5 * 9], parts[4 * 2], losses[4];
+    float logits[5 * 9], before[5 * 9], parts[4 * MEMO_LOSS_NUMBERS], losses[4];
     int32_t labels[4] = {0, 6, -1, 3};
     memo_cross_entropy_desc desc;
     int has_gradient, i;
@@ -171,36 +238,101 @@ static void kernels_write_nothing_else(void) {
     }
 }
 
-static void extremes(void) {
-    float logits[3] = {3e38f, -3e38f, 3e38f}, d[3], parts[2], loss;
-    int32_t label = 2;
+/* One part of one row in fp32, with its gradient. */
+static memo_cross_entropy_desc one_row(const float* logits, float* d, int64_t n,
+                                       const int32_t* label, float* loss) {
+    static float parts[MEMO_LOSS_NUMBERS];
+    static double sums[3];
     memo_cross_entropy_desc desc;
     memset(&desc, 0, sizeof desc);
+    sums[0] = sums[1] = sums[2] = 0;
     desc.logits = logits;
     desc.d_logits = d;
-    desc.labels = &label;
+    desc.labels = label;
     desc.parts = parts;
-    desc.losses = &loss;
+    desc.losses = loss;
+    desc.sums = sums;
     desc.n_rows = 1;
-    desc.n_columns = 3;
+    desc.n_columns = n;
     desc.scale = 1;
-    CHECK_OK(memo_row_softmax_parts(&desc, &error));
-    CHECK_OK(memo_row_cross_entropy(&desc, &error));
+    return desc;
+}
+static void run_row(const memo_cross_entropy_desc* desc) {
+    CHECK_OK(memo_row_softmax_parts(desc, &error));
+    CHECK_OK(memo_row_cross_entropy(desc, &error));
+    CHECK_OK(memo_row_loss_sums(desc, &error));
+}
+
+/* Large logits, and labels that are nearly certain: every gradient and the loss have nearly all digits of fp32.  One LSE
+ * in fp32 loses them: LSE 7157 is known to 2.4e-4. */
+static void large_logits_and_confident_labels_are_exact(void) {
+    static const double bases[] = {0, 100, 7157, -7157, 60000}, gaps[] = {0, 4, 12, 20, 60};
+    enum { N = 500 };
+    float x[N], d[N], loss;
+    double exact[N], gradient[N], expected, worst = 0;
+    int base, gap, i, k;
+    for (base = 0; base < 5; base++)
+        for (gap = 0; gap < 5; gap++)
+            for (k = 0; k < 2; k++) { /* the label is the largest, or any */
+                int32_t label = (int32_t)memo_test_int(0, N - 1);
+                memo_cross_entropy_desc desc = one_row(x, d, N, &label, &loss);
+                for (i = 0; i < N; i++) {
+                    x[i] = (float)(bases[base] + 3 * memo_test_real() +
+                                   (i == (k ? label : N / 2) ? gaps[gap] : 0));
+                    exact[i] = (double)x[i];
+                }
+                run_row(&desc);
+                expected = row_loss(&plain, exact, N, label, gradient);
+                CHECK_CASE(fabs((double)loss - expected) <= 1e-7 * (20 + gaps[gap]) * expected,
+                           "loss %g, not %g", (double)loss, expected);
+                for (i = 0; i < N; i++) {
+                    double off = fabs((double)d[i] - gradient[i]) / fabs(gradient[i]);
+                    if (off > worst) worst = off;
+                    CHECK_CASE(off <= 1e-7 * (20 + gaps[gap]), "logits near %g: %g, not %g",
+                               bases[base], (double)d[i], gradient[i]);
+                }
+            }
+    printf("# worst relative error of a gradient: %.2g\n", worst);
+}
+
+static void labels_beyond_the_vocabulary_are_counted(void) {
+    float x[4 * 3] = {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}, parts[4 * MEMO_LOSS_NUMBERS], losses[4];
+    int32_t labels[4] = {2, 3, -7, INT32_MAX}, i;
+    memo_cross_entropy_desc desc = one_row(x, x, 3, labels, losses);
+    desc.n_rows = 4;
+    desc.parts = parts;
+    run_row(&desc);
+    CHECK(losses[0] > 0 && losses[1] != losses[1] && losses[2] == 0 && losses[3] != losses[3]);
+    CHECK(desc.sums[0] != desc.sums[0] && desc.sums[1] == 1 && desc.sums[2] == 2);
+    for (i = 0; i < 9; i++) CHECK(x[3 + i] == 0);
+}
+
+static void extremes(void) {
+    float logits[3] = {3e38f, -3e38f, 3e38f}, d[3], loss;
+    int32_t label = 2;
+    memo_cross_entropy_desc desc = one_row(logits, d, 3, &label, &loss);
+    run_row(&desc);
     CHECK(loss >= 0 && loss < 1e32f && d[1] == 0);
-    label = 3; /* no part has it */
-    CHECK_OK(memo_row_softmax_parts(&desc, &error));
-    CHECK_OK(memo_row_cross_entropy(&desc, &error));
-    CHECK(loss == INFINITY);
     label = 1;
+    logits[1] = -INFINITY; /* the label's own */
+    run_row(&desc);
+    CHECK(loss == INFINITY && d[1] == -1 && d[0] == 0.5f);
     logits[0] = (float)memo_test_nan(); /* a NaN is not hidden, wherever it is */
     logits[1] = logits[2] = -INFINITY;
-    CHECK_OK(memo_row_softmax_parts(&desc, &error));
-    CHECK_OK(memo_row_cross_entropy(&desc, &error));
+    run_row(&desc);
     CHECK(loss != loss && d[2] != d[2]);
+    label = 0;
+    logits[1] = logits[2] = 0;
+    run_row(&desc);
+    CHECK(loss != loss && d[0] != d[0] && d[2] != d[2]);
+    logits[0] = 5; /* the only column */
+    desc.n_columns = 1;
+    run_row(&desc);
+    CHECK(loss == 0 && d[0] == 0);
 }
 
 static void descs_that_are_refused(void) {
-    float x[4] = {0};
+    float x[2 * MEMO_LOSS_NUMBERS + 2] = {0};
     int32_t labels[2] = {0, 0};
     memo_cross_entropy_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -224,6 +356,17 @@ static void descs_that_are_refused(void) {
     CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "part"));
     desc.part = 0;
+    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "vocabulary"));
+    desc.vocabulary = 2;
+    desc.smoothing = 1.5f;
+    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "smoothing"));
+    desc.smoothing = 0;
+    desc.softcap = (float)memo_test_nan();
+    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+          strstr(error.message, "softcap"));
+    desc.softcap = 0;
     desc.sums = (double*)(void*)((char*)x + 4);
     if ((uintptr_t)desc.sums % 8)
         CHECK(memo_row_loss_sums(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
@@ -244,7 +387,8 @@ typedef struct tiles_case {
     const int32_t* labels;
     /* What each rank finds. */
     float *losses[8], *d_x[8], *d_weights[8];
-    double sums[8][2];
+    double sums[8][3], means[8];
+    rule rule;
     int64_t sent_bytes[8], device_bytes[8], n_tiles[8];
 } tiles_case;
 
@@ -307,6 +451,11 @@ static memo_status take_gradients(void* context, const memo_loss_tile* tile, mem
     return launch(context, tile, gradients_run, e);
 }
 
+static memo_status zero_logits(void* context, const memo_loss_tile* tile, memo_error* e) {
+    return memo_fill(((thread_rank*)context)->device, tile->stream, tile->logits, 0,
+                     tile->n_rows * tile->n_columns * 4, e);
+}
+
 static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
     tiles_case* c = (tiles_case*)rank->user;
     int32_t r = rank->comm->rank;
@@ -328,6 +477,9 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
     desc.vocabulary = c->vocabulary;
     desc.type = c->type;
     desc.tile_rows = c->tile_rows;
+    desc.softcap = (float)c->rule.softcap;
+    desc.smoothing = (float)c->rule.smoothing;
+    desc.z_weight = (float)c->rule.z_weight;
     desc.functions.context = &p;
     desc.functions.logits = give_logits;
     desc.functions.gradients = take_gradients;
@@ -341,7 +493,7 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
     c->device_bytes[r] = sizes.device_bytes;
     if (!status) status = memo_loss_create(&desc, &loss, e);
     if (!status) status = memo_loss_run(loss, &tensors, e);
-    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+    if (!status) status = memo_loss_read(loss, c->sums[r], &c->means[r], e);
     if (!status && rank->comm->sent_bytes - before != sizes.sent_bytes_per_row * c->n_rows)
         status = memo_error_set(e, MEMO_STATUS_INVALID_STATE, "sent %lld bytes, not %lld a row",
                                 (long long)(rank->comm->sent_bytes - before),
@@ -371,7 +523,7 @@ static void check_tiles(tiles_case* c, int number) {
                 logits[o] += (double)c->x[row * c->n_in + i] * (double)c->weights[o * c->n_in + i];
         }
         if (c->labels[row] >= 0) {
-            loss = row_loss(logits, c->vocabulary, c->labels[row], gradient);
+            loss = row_loss(&c->rule, logits, c->vocabulary, c->labels[row], gradient);
             sum += loss;
             n_labels++;
             for (o = 0; o < c->vocabulary; o++)
@@ -389,11 +541,13 @@ static void check_tiles(tiles_case* c, int number) {
     }
     for (r = 0; r < c->n_ranks; r++) {
         CHECK_IS(c->sums[r][1], ==, n_labels);
+        CHECK_IS(c->means[r], ==, n_labels > 0 ? c->sums[r][0] / n_labels : 0);
         CHECK(fabs(c->sums[r][0] - sum) <= tolerance * 4 * (double)(c->n_rows + 1));
-        CHECK_IS(c->sent_bytes[r], ==, 8 * (c->n_ranks - 1) * c->n_rows);
+        CHECK_IS(c->sent_bytes[r], ==, 20 * (c->n_ranks - 1) * c->n_rows);
         CHECK_IS(c->n_tiles[r], ==, (c->n_rows + c->tile_rows - 1) / c->tile_rows);
         /* No array of all logits: a tile's, parts and losses, each rounded up to 512. */
-        CHECK(c->device_bytes[r] <= c->tile_rows * (4 * c->vocabulary + 8 * c->n_ranks + 4) + 1536);
+        CHECK(c->device_bytes[r] <=
+              c->tile_rows * (4 * c->vocabulary + 20 * c->n_ranks + 4) + 1536);
     }
     for (i = 0; i < c->n_rows * c->n_in; i++) {
         double d = 0;
@@ -429,6 +583,7 @@ static void tiles_match_the_reference(void) {
         c.tile_rows = memo_test_int(1, 45);
         c.type = types[memo_test_int(0, 2)];
         c.scale = (float)(0.1 + memo_test_real());
+        c.rule = random_rule();
         x = floats(c.n_rows * c.n_in);
         weights = floats(c.vocabulary * c.n_in);
         for (i = 0; i < c.n_rows * c.n_in; i++) x[i] = (float)(memo_test_real() * 2 - 1);
@@ -456,6 +611,40 @@ static void tiles_match_the_reference(void) {
     }
 }
 
+/* One rank of several has a label beyond the vocabulary in its own rows; all learn of it where they read the loss. */
+static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
+    memo_loss_desc desc = memo_loss_desc_default();
+    memo_loss_tensors tensors;
+    memo_loss* loss = NULL;
+    int32_t labels[3] = {0, 1, -1};
+    double sums[3] = {0, 0, 0}, mean;
+    memo_status status;
+    if (rank->comm->rank == 1) labels[1] = 7;
+    desc.device = rank->device;
+    desc.stream = rank->stream;
+    desc.vocabulary = 7;
+    desc.functions.context = rank;
+    desc.functions.logits = zero_logits;
+    memset(&tensors, 0, sizeof tensors);
+    tensors.n_rows = 3;
+    tensors.labels = labels;
+    tensors.sums = sums;
+    status = memo_loss_create(&desc, &loss, e);
+    if (!status) status = memo_loss_run(loss, &tensors, e);
+    if (!status)
+        status = memo_all_reduce(rank->comm, rank->stream, sums, sums, 3, MEMO_TYPE_F64,
+                                 MEMO_REDUCTION_SUM, e);
+    if (!status &&
+        (memo_loss_read(loss, sums, &mean, e) != MEMO_STATUS_INVALID_ARGUMENT ||
+         !strstr(e->message, "memo_loss_tensors.labels: 1 at or beyond") || mean == mean))
+        status = memo_error_set(e, MEMO_STATUS_DEVICE, "the label was not refused");
+    memo_loss_destroy(loss);
+    return status;
+}
+static void labels_beyond_the_vocabulary_are_refused_on_all_ranks(void) {
+    CHECK_OK(thread_ranks_run(3, invalid_label_rank, NULL, &error));
+}
+
 /* ---- one rank ---- */
 
 static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_error* e) {
@@ -477,7 +666,7 @@ static void runs_on_a_recorder(void) {
     memo_check* check;
     memo_device* host;
     memo_loss* loss;
-    double sums[2] = {0, 0};
+    double sums[3] = {0, 0, 0};
     int n_calls = 0;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     recorder_desc.device = host;
@@ -598,6 +787,10 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(kernels_match_the_reference);
     TEST(kernels_write_nothing_else);
+    TEST(the_rule_s_gradient_matches_central_differences);
+    TEST(large_logits_and_confident_labels_are_exact);
+    TEST(labels_beyond_the_vocabulary_are_counted);
+    TEST(labels_beyond_the_vocabulary_are_refused_on_all_ranks);
     TEST(extremes);
     TEST(descs_that_are_refused);
     TEST(tiles_match_the_reference);

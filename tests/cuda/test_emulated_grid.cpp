@@ -219,12 +219,14 @@ static void stays_within_its_arrays(void) {
         entropy.type = type;
         entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
         entropy.losses = (float*)guarded(1, n_rows * 4);
-        entropy.parts = (float*)guarded(2, n_rows * 8);
+        entropy.parts = (float*)guarded(2, n_rows * MEMO_LOSS_NUMBERS * 4);
+        entropy.smoothing = 0.1f;
+        entropy.softcap = 30;
         entropy.labels = labels = (int32_t*)guarded(3, n_rows * 4);
         for (int64_t i = 0; i < n_rows; i++) labels[i] = (int32_t)memo_test_int(-1, n_columns);
         CHECK_OK(memo_cuda_softmax_parts(NULL, &entropy, &error));
         CHECK_OK(memo_cuda_cross_entropy(NULL, &entropy, &error));
-        entropy.sums = (double*)guarded(0, 16);
+        entropy.sums = (double*)guarded(0, 24);
         entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
         CHECK_OK(memo_cuda_loss_sums(NULL, &entropy, &error));
 
@@ -438,13 +440,14 @@ static void finds_losses_of_far_rows(void) {
         entropy.labels = labels;
         entropy.parts = (float*)(void*)f.other;
         entropy.losses = (float*)(void*)f.to;
+        entropy.vocabulary = 2;
         for (int64_t i = f.n_items - FAR_TAIL; i < f.n_items; i++) labels[i] = (int32_t)(i % 2);
         fill_tail(f.from, f.n_items, FAR_TAIL);
         CHECK_OK(memo_cuda_softmax_parts(NULL, &entropy, &error));
         CHECK_OK(memo_cuda_cross_entropy(NULL, &entropy, &error));
         for (int64_t i = f.n_items - 4; i < f.n_items;
              i++) { /* the last 3 blocks have 24 rows less 20 */
-            CHECK(entropy.parts[2 * i] == far_number(i));
+            CHECK(entropy.parts[MEMO_LOSS_NUMBERS * i + (i % 2 ? 0 : 2)] == far_number(i));
             CHECK(entropy.losses[i] == (i % 2 ? INFINITY : 0));
         }
     }

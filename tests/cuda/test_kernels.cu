@@ -387,6 +387,10 @@ static void finds_losses_as_on_the_host(void) {
         entropy.n_parts = (int32_t)memo_test_int(1, 3);
         entropy.part = (int32_t)memo_test_int(0, entropy.n_parts - 1);
         entropy.first_column = entropy.part * entropy.n_columns;
+        entropy.vocabulary = entropy.n_parts * entropy.n_columns;
+        entropy.softcap = memo_test_int(0, 1) ? (float)memo_test_int(1, 30) : 0;
+        entropy.smoothing = memo_test_int(0, 1) ? (float)memo_test_real() : 0;
+        entropy.z_weight = memo_test_int(0, 1) ? 0.01f : 0;
         entropy.scale = (float)memo_test_real();
         entropy.labels = labels;
         entropy.sums = (double*)(void*)(s.host + 2048);
@@ -397,10 +401,14 @@ static void finds_losses_as_on_the_host(void) {
                                ? s.host + QUARTER + memo_test_int(0, 3) * 4 + 2 * QUARTER
                                : (char*)(uintptr_t)entropy.logits;
         memset(s.host, 0, QUARTER);
-        fill_numbers(s.host + 8192, MEMO_TYPE_F32, 3 * 300 * 8); /* the other parts */
+        fill_numbers(s.host + 8192, MEMO_TYPE_F32,
+                     3 * 300 * MEMO_LOSS_NUMBERS * 4);    /* the other parts */
+        for (i = 0; i < 3 * 300 * MEMO_LOSS_NUMBERS; i++) /* of a sum, a difference, a count */
+            if (i % MEMO_LOSS_NUMBERS % 2 || i % MEMO_LOSS_NUMBERS == 4)
+                entropy.parts[i] = fabsf(entropy.parts[i]) * (entropy.smoothing > 0 || i % 5 == 1);
         fill_numbers(s.host + QUARTER, entropy.type, 3 * QUARTER);
         for (i = 0; i < entropy.n_rows; i++)
-            labels[i] = (int32_t)memo_test_int(-1, entropy.n_parts * entropy.n_columns - 1);
+            labels[i] = (int32_t)memo_test_int(-1, entropy.vocabulary - 1);
         send(&s);
         on_gpu = entropy;
         on_gpu.labels = (const int32_t*)(void*)ON_GPU(entropy.labels);
@@ -420,7 +428,7 @@ static void finds_losses_as_on_the_host(void) {
             float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
             n_wrong += !(x == y || fabsf(x - y) <= 8 * 1.2e-7f * (1 + fabsf(x)));
         }
-        for (i = 0; i < 2; i++) {
+        for (i = 0; i < 3; i++) {
             double x = ((double*)(void*)(s.host + 2048))[i],
                    y = ((double*)(void*)(s.copy + 2048))[i];
             n_wrong += !(fabs(x - y) <= 1e-6 * (i == 0) * (1 + fabs(x)) * (double)entropy.n_rows);
