@@ -5124,7 +5124,8 @@ MEMOI memo_status memoi_plan_expect_proof(memob_reader* reader, memo_plan* plan,
     if (!memob_next_word(reader, &word, &length)) length = 0;
     memset(plan->engine, 0, sizeof plan->engine);
     if (length <= 15) memcpy(plan->engine, word, (size_t)length);
-    if (!length || strcmp(plan->engine, memob_engine_name(plan, engine)) != 0)
+    if (!length || (int64_t)strlen(plan->engine) != length || /* a 0 byte ends the name early */
+        strcmp(plan->engine, memob_engine_name(plan, engine)) != 0)
         return MEMOB_BAD_LINE(
             reader, error, "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
     if (memob_word_is(word, length, "-")) plan->engine[0] = 0;
@@ -7214,10 +7215,11 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
                                         memo_error* error) {
     int64_t n = desc->n_rows, tile = memob_swap_tile_rows(desc);
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    int64_t border = memoi_swap_border_of(layer, n, swapped).row;
     int32_t with = desc->tensors[t].with;
     memo_tensor_rule rule = memob_tensor_rule(desc->tensors, t);
     const char* why = NULL;
+    int64_t border = 0; /* only of a number in range: another may overflow */
+    if (swapped >= 0 && swapped <= n) border = memoi_swap_border_of(layer, n, swapped).row;
 
     if (swapped == MEMO_ROWS_KEPT)
         why = NULL;
@@ -7936,7 +7938,14 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
 
     /* Reserve all bytes, so that a full disk is found before the first step. */
     code = memoi_spill_reserve(file->fd, n_bytes);
-    if (code) return memoi_spill_error(file, "reserving", n_bytes, 0, strerror(code), error);
+    if (code) {
+        char size[32];
+        return memo_error_set(
+            error, MEMO_STATUS_IO,
+            "spill_directory %s: no room for a file of %s (%s); a folder on another "
+            "disk, or a lower disk_bytes of a session, would work",
+            file->directory, memob_bytes_text(size, (double)n_bytes), strerror(code));
+    }
 
     /* A trial shows whether the page cache can be bypassed with this memory and file system. */
     memset(memory, 0, (size_t)trial_bytes);

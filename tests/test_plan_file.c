@@ -568,6 +568,21 @@ static void refuses(const char* lines, int64_t count, int64_t line, const char* 
     CHECK_CASE(error.line == line, "%s: line %lld", reason, (long long)error.line);
 }
 
+/* As a word it would be written shorter than it was read. */
+static void engine_with_a_0_byte_is_refused(void) {
+    const char lines[] = "memo plan 1\nalignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\n"
+                         "engine a\0b\nbuffers 0\ngaps 0\nholds 0\n";
+    char text[300];
+    memo_plan* plan = NULL;
+    int length = (int)sizeof lines - 1;
+    memcpy(text, lines, sizeof lines);
+    length += snprintf(text + length, sizeof text - sizeof lines, "end 11 %016llx\n",
+                       (unsigned long long)memoi_hash_fnv1a(text, length));
+    CHECK_IS(parse(text, length, &plan), ==, MEMO_STATUS_FORMAT);
+    CHECK_CASE(strstr(error.message, "1 to 15 bytes") && error.line == 8, "%s", error.message);
+    memo_plan_destroy(plan);
+}
+
 static void bad_plans_are_named(void) {
 #define HEAD "alignment 1\ntimes 4\nbody 0\npeak 20\nbound 20\nproof feasible\nengine x\n"
     memo_plan* plan;
@@ -591,6 +606,7 @@ static void bad_plans_are_named(void) {
     refuses("alignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine "
             "1234567890123456\n",
             0, 8, "1 to 15 bytes");
+    engine_with_a_0_byte_is_refused();
     refuses(HEAD "buffers 1000000\ngaps 0\nholds 0\n", 0, 11, "do not fit");
     refuses(HEAD "buffers -1\ngaps 0\nholds 0\n", 0, 11, "do not fit");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4, 13,

@@ -673,7 +673,13 @@ static void tables_of_rows_have_their_sizes(void) {
     c.rows[1] = 11;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "11 of 10 rows") != NULL);
-    c.rows[1] = 4;
+    for (layer = 1; layer < 3; layer++) {
+        c.rows[layer] = INT64_MIN; /* make ubsan shows an overflow */
+        CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK(strstr(error.message, "is out of range") != NULL);
+        c.rows[layer] = 4;
+    }
     c.tensors[0].rule = MEMO_TENSOR_WHOLE;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "whole by its rule") != NULL);
