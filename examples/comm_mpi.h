@@ -26,6 +26,7 @@
 enum {
     COMM_MPI_TAG_MESSAGE = 1,
     COMM_MPI_TAG_COLLECTIVE,
+    COMM_MPI_TAG_SPLIT, /* of the calling thread, beside collectives on streams */
     COMM_MPI_TAG_ALARM,
     COMM_MPI_TAG_OF_SEND, /* debug mode: a description of a send, for its receiver */
     COMM_MPI_TAG_OF_RECEIVE
@@ -79,6 +80,7 @@ typedef struct comm_mpi {
     int32_t group_depth;
     memo_stream group_stream;
     int64_t n_collectives, n_messages;
+    char* arrivals; /* a byte for each rank that has come to a split */
 } comm_mpi;
 
 /* --- on the stream --- */
@@ -257,9 +259,9 @@ static int64_t comm_mpi_part(const comm_mpi* me, int64_t total, int32_t rank) {
     return memo_share_of(total, me->table.size, rank).begin;
 }
 
-/* Everybody sends to everybody.  is_gather: its own part of `to`, which those of the others complete.  Otherwise
- * part r of `from` to rank r, and what comes, from rank r, to to + r * (length of the own part). */
-static memo_status comm_mpi_parts(comm_mpi* me, int is_gather, const char* from, char* to,
+/* Everybody sends to everybody, with this tag.  is_gather: its own part of `to`, which those of the others complete.
+ * Otherwise part r of `from` to rank r, and what comes, from rank r, to to + r * (length of the own part). */
+static memo_status comm_mpi_parts(comm_mpi* me, int tag, int is_gather, const char* from, char* to,
                                   int64_t total, int64_t bytes, memo_error* error) {
     int32_t n = me->table.size, rank = me->table.rank, r, k = 0;
     int64_t mine = comm_mpi_part(me, total, rank);
@@ -273,14 +275,15 @@ static memo_status comm_mpi_parts(comm_mpi* me, int is_gather, const char* from,
         if (r == rank) continue;
         m[k].is_send = 1;
         m[k].peer = m[k + 1].peer = r;
-        m[k].tag = m[k + 1].tag = COMM_MPI_TAG_COLLECTIVE;
+        m[k].tag = m[k + 1].tag = tag;
         m[k].address = is_gather ? to + mine * bytes : (char*)(uintptr_t)from + begin * bytes;
         m[k].n_bytes = (is_gather ? my_count : count) * bytes;
         m[k + 1].address = to + (is_gather ? begin : r * my_count) * bytes;
         m[k + 1].n_bytes = (is_gather ? count : my_count) * bytes;
         k += 2;
     }
-    status = comm_mpi_exchange(me, m, k, NULL, "a collective", error);
+    status = comm_mpi_exchange(me, m, k, NULL,
+                               tag == COMM_MPI_TAG_SPLIT ? "a split" : "a collective", error);
     free(m);
     return status;
 }
@@ -294,9 +297,10 @@ static memo_status comm_mpi_reduce(comm_mpi* me, const memo_collective_call* cal
     int64_t count = comm_mpi_part(me, total, me->table.rank + 1) - mine;
     char* parts = (char*)malloc((size_t)(n * count * bytes) + 1);
     const void** sources = (const void**)malloc((size_t)n * sizeof *sources);
-    memo_status status = parts && sources ? comm_mpi_parts(me, 0, from, parts, total, bytes, error)
-                                          : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                                           "MPI: a reduction");
+    memo_status status =
+        parts && sources
+            ? comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 0, from, parts, total, bytes, error)
+            : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a reduction");
     for (r = 0; r < n && !status; r++)
         sources[r] = r == me->table.rank ? from + mine * bytes : parts + r * count * bytes;
     if (!status) memo_comm_reduce(to, sources, n, count, call->type, call->reduction);
@@ -321,8 +325,8 @@ static memo_status comm_mpi_check(const comm_mpi_run* run, memo_error* error) {
 
     /* Every rank compares all calls with the one of rank 0. */
     all[me->table.rank] = *run;
-    status =
-        comm_mpi_parts(me, 1, NULL, (char*)all, me->table.size * (int64_t)sizeof *all, 1, error);
+    status = comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 1, NULL, (char*)all,
+                            me->table.size * (int64_t)sizeof *all, 1, error);
     for (r = 1; r < me->table.size && !status; r++) {
         const comm_mpi_run *a = &all[0], *b = &all[r];
         if (comm_mpi_agree(a, b)) continue;
@@ -377,15 +381,17 @@ static memo_status comm_mpi_run_collective(void* args, memo_error* error) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
         status =
             comm_mpi_reduce(me, call, to + comm_mpi_part(me, count, rank) * bytes, count, error);
-        return status ? status : comm_mpi_parts(me, 1, NULL, to, count, bytes, error);
+        return status
+                   ? status
+                   : comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 1, NULL, to, count, bytes, error);
     case MEMO_COLLECTIVE_ALL_GATHER:
         if (my_part != call->from && count) memcpy(my_part, call->from, (size_t)(count * bytes));
-        return comm_mpi_parts(me, 1, NULL, to, all, bytes, error);
+        return comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 1, NULL, to, all, bytes, error);
     case MEMO_COLLECTIVE_REDUCE_SCATTER: return comm_mpi_reduce(me, call, to, all, error);
     case MEMO_COLLECTIVE_BROADCAST: return comm_mpi_broadcast_run(me, call, error);
     case MEMO_COLLECTIVE_BARRIER: break;
     }
-    return comm_mpi_parts(me, 1, NULL, to, 0, 1, error);
+    return comm_mpi_parts(me, COMM_MPI_TAG_COLLECTIVE, 1, NULL, to, 0, 1, error);
 }
 
 typedef struct comm_mpi_group_call {
@@ -599,7 +605,10 @@ static void comm_mpi_destroy(memo_comm* comm) {
     comm_mpi* me;
     if (!comm) return;
     me = (comm_mpi*)comm->context;
-    if (!comm_mpi_has_failed(me->world)) MPI_Comm_free(&me->mpi); /* else MPI may still use it */
+    if (!comm_mpi_has_failed(me->world)) { /* else MPI may still use them */
+        MPI_Comm_free(&me->mpi);
+        free(me->arrivals);
+    }
     comm_mpi_drop_group(me, MEMO_STATUS_OK);
     if (--me->world->n_comms == 0) {
         if (!comm_mpi_has_failed(me->world)) {
@@ -619,11 +628,15 @@ static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char
     comm_mpi* me = (comm_mpi*)calloc(1, sizeof *me);
     memo_comm* table;
     int rank, size;
-    if (!me) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a communicator");
-
-    MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi, &rank);
     MPI_Comm_size(mpi, &size);
+    if (me) me->arrivals = (char*)calloc((size_t)size, 1);
+    if (!me || !me->arrivals) {
+        free(me);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a communicator");
+    }
+
+    MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
     me->world = world;
     me->mpi = mpi;
     world->n_comms++;
@@ -655,9 +668,32 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     memo_status status = comm_mpi_status(comm, error);
     *part = NULL;
     if (status) return status;
+
+    /* MPI_Comm_split would wait for ever for a rank that has stopped, so first all ranks arrive. */
+    status = comm_mpi_parts(me, COMM_MPI_TAG_SPLIT, 1, NULL, me->arrivals, comm->size, 1, error);
+    if (status) return status;
     if (MPI_Comm_split(me->mpi, color < 0 ? MPI_UNDEFINED : color, key, &mpi) != MPI_SUCCESS)
         return memo_error_set(error, MEMO_STATUS_COMM, "MPI_Comm_split of '%s'", comm->name);
     return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
+}
+
+/* MPI_Comm_dup that ends if a rank does not come.  Then MPI may still write to room, so it is not freed. */
+static int comm_mpi_copy(MPI_Comm mpi, double timeout_s, MPI_Comm* copy) {
+    MPI_Comm* room = (MPI_Comm*)malloc(sizeof *room);
+    struct timespec nap;
+    MPI_Request request;
+    double start_s = MPI_Wtime();
+    int is_done = 0;
+    if (!room || MPI_Comm_idup(mpi, room, &request)) return 0;
+    nap.tv_sec = 0;
+    nap.tv_nsec = 100000;
+    while (!MPI_Test(&request, &is_done, MPI_STATUS_IGNORE) && !is_done &&
+           MPI_Wtime() - start_s < timeout_s)
+        nanosleep(&nap, NULL);
+    if (!is_done) return 0;
+    *copy = *room;
+    free(room);
+    return 1;
 }
 
 /* All ranks of mpi must call it.  device must be a host device.  timeout_s 0 means 30.  is_debug compares every
@@ -680,16 +716,23 @@ static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double tim
                               provided);
     }
 
+    world->timeout_s = timeout_s > 0 ? timeout_s : 30;
+
     /* One communicator carries alarms, the other messages. */
-    MPI_Comm_dup(mpi, &copies[0]);
-    MPI_Comm_dup(mpi, &copies[1]);
+    if (!comm_mpi_copy(mpi, world->timeout_s, &copies[0]) ||
+        !comm_mpi_copy(mpi, world->timeout_s, &copies[1])) {
+        memo_error_set(error, MEMO_STATUS_COMM,
+                       "comm_mpi_create: waited %g s for the other ranks; all must call it",
+                       world->timeout_s);
+        free(world);
+        return MEMO_STATUS_COMM;
+    }
     MPI_Comm_set_errhandler(copies[0], MPI_ERRORS_RETURN);
     /* MPICH reports what MPI_Testall finds, over requests of any communicators, to this one. */
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 
     world->mpi = copies[0];
     world->device = device;
-    world->timeout_s = timeout_s > 0 ? timeout_s : 30;
     world->is_debug = is_debug;
     return comm_mpi_make(world, copies[1], "world", comm, error);
 }

@@ -142,6 +142,25 @@ static void a_rank_that_never_comes_ends_in_a_timeout(void) {
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for rank 1");
 }
 
+/* Rank 1 stops before it, by itself or by an abort. */
+static void a_split_without_a_rank_ends(void) {
+    int aborts;
+    for (aborts = 0; aborts < 2; aborts++) {
+        memo_error error;
+        memo_comm* part = NULL;
+        double start_s = MPI_Wtime();
+        if (!world_begin(aborts ? 60 : 0.5, 0)) return;
+        if (rank.comm->size == 1 || (aborts && rank.comm->rank == 1)) memo_comm_abort(rank.comm);
+        if (rank.comm->size > 1 && rank.comm->rank != 1) {
+            CHECK_IS(memo_comm_split(rank.comm, 0, 0, "part", &part, &error), ==, MEMO_STATUS_COMM);
+            CHECK(!part);
+        }
+        expect_failure(start_s, rank.comm->size == 1 || aborts
+                                    ? "aborted"
+                                    : "waited 0.5 s for rank 1 in a split");
+    }
+}
+
 static void abort_reaches_all(void) {
     memo_error error;
     double start_s = MPI_Wtime();
@@ -278,6 +297,7 @@ int main(int argc, char** argv) {
     TEST(refused_calls_harm_nobody);
     TEST(sums_have_the_bits_of_the_threads_back_end);
     TEST(a_rank_that_never_comes_ends_in_a_timeout);
+    TEST(a_split_without_a_rank_ends);
     TEST(abort_reaches_all);
     TEST(ranks_that_differ_are_both_named);
     TEST(messages_that_differ_name_both_ranks);
