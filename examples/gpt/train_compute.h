@@ -129,6 +129,17 @@ static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* er
 #endif
 }
 
+/* Ends the program with this exit code.  The exit handlers of OpenBLAS would wait for its threads, which
+ * try again for ever if the system refuses them memory. */
+static int compute_end(int code) {
+#ifdef GPT_BLAS
+    fflush(NULL);
+    _exit(code);
+#else
+    return code;
+#endif
+}
+
 static void print_compute(int64_t n_here, int64_t n_ranks) {
     memo_text text;
     memset(&text, 0, sizeof text);

@@ -493,23 +493,48 @@ static memo_status check_files(const job* j, memo_error* error) {
     return status;
 }
 
+static memo_status bad_loss_log(const train_options* o, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s",
+                          o->loss_log, strerror(errno));
+}
+
+static int loss_log_is_in_output(const train_options* o) {
+    size_t n = o->output ? strlen(o->output) : 0;
+    return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
+}
+
+/* Checks all outputs before the run plans and measures.  Changes no file and leaves none behind. */
+static memo_status check_outputs(const job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_status status = MEMO_STATUS_OK;
+    struct stat info;
+    int exists;
+    FILE* file;
+    if (!train_is_first()) return status;
+    if (o->output) status = check_directory(o->output, error);
+    if (!status) status = check_files(j, error);
+    if (status || !o->loss_log || loss_log_is_in_output(o)) return status;
+
+    /* A pipe or a device is opened only once. */
+    exists = stat(o->loss_log, &info) == 0;
+    if (exists && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return MEMO_STATUS_OK;
+    file = fopen(o->loss_log, exists ? "r+b" : "wb");
+    if (!file) return bad_loss_log(o, error);
+    fclose(file);
+    if (!exists) remove(o->loss_log);
+    return MEMO_STATUS_OK;
+}
+
 /* The last step before training, so that an earlier error leaves no files behind.  --output is
  * created when it is written, or now for a loss log in it. */
 static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    size_t n_output = o->output ? strlen(o->output) : 0;
     memo_status status = MEMO_STATUS_OK;
-    if (!train_is_first()) return status;
-    if (o->output) status = check_directory(o->output, error);
-    if (!status) status = check_files(j, error);
-    if (status || !o->loss_log) return status;
-    if (o->output && !strncmp(o->loss_log, o->output, n_output) && o->loss_log[n_output] == '/')
-        status = make_directory(o->output, error);
+    if (!train_is_first() || !o->loss_log) return status;
+    if (loss_log_is_in_output(o)) status = make_directory(o->output, error);
     if (status) return status;
     j->loss_log = fopen(o->loss_log, "wb");
-    if (j->loss_log) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_IO, "--loss-log %.300s: cannot be written: %s",
-                          o->loss_log, strerror(errno));
+    return j->loss_log ? MEMO_STATUS_OK : bad_loss_log(o, error);
 }
 
 static void print_text(const job* j) {
@@ -1253,6 +1278,7 @@ int main(int argc, char** argv) {
     } else if (!status) {
         status =
             train_device_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
+        if (!status) status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;
@@ -1265,5 +1291,5 @@ int main(int argc, char** argv) {
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
     train_device_end();
-    return train_ranks_end(code, status, error.message);
+    return compute_end(train_ranks_end(code, status, error.message));
 }

@@ -136,7 +136,8 @@ static const option option_table[] = {
      "ranks that split each layer by heads and by columns of the MLP (default: the largest of "
      "--degrees, or 1)"},
     {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
-     "number of tensor ranks of each block, attention and MLP in turn; degrees_plan writes it"},
+     "number of tensor ranks of each block, attention and MLP in turn; degrees_plan writes it.  "
+     "Its text: a line `block NUMBER DEGREE` for each, such as `block 0 2`"},
     {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
      "parts of a rank's micro-batch.  Sums of one part overlap the computation of another "
      "(default 1)"},
