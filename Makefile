@@ -42,6 +42,9 @@ FORMATTED := $(wildcard *.h *.cuh extras/*.h examples/*.[ch] examples/*/*.[ch] e
 # These targets need no compiler, so they skip the set-up.
 NO_SETUP := help clean format format-check install uninstall release setup
 ifneq ($(filter-out $(NO_SETUP),$(or $(MAKECMDGOALS),all)),)
+ifeq ($(shell mkdir -p build 2>/dev/null && test -w build && echo yes),)
+$(error $(CURDIR)/build cannot be written; copy the project to a folder that can)
+endif
 include build/config.mk
 endif
 

@@ -78,6 +78,10 @@ show() { # PROGRAM LOG
             printf '  FAIL  %s\n' "${line#not ok * - }"
             printf '  %s: %s\n' "$name" "${line#not ok * - }" >>"$logs/failures"
             ;;
+        "1..0 # SKIP "*) # the whole program
+            promised=1 skip=1
+            printf '  skip  %s\n' "${line#1..0 # SKIP }"
+            ;;
         "1.."*) promised=${line#1..} ;;
         "# $1 --seed "*) ;;
         *) printf '        %s\n' "$line" ;;

@@ -12,7 +12,9 @@
 #include "memo_test.h"
 
 #ifndef MEMO_SP_NCCL
-static void comm_over_nccl(void) { SKIP("built without MEMO_SP_NCCL, see tests/test_comm_nccl.c"); }
+static void comm_over_nccl(void) {
+    SKIP("built without MEMO_SP_NCCL; the head of tests/test_comm_nccl.c has the command");
+}
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(comm_over_nccl);
@@ -107,7 +109,7 @@ static void operations_of_two_communicators_take_turns(void) {
     memo_error error;
     float* x[2];
     int k;
-    if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks");
+    if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks; start two processes");
     CHECK(implicit != NULL); /* set if the caller has not */
     for (k = 0; k < 2; k++) {
         x[k] = (float*)case_array(1, MEMO_TYPE_F32);
@@ -136,7 +138,7 @@ static void captured_operations_leave_no_event(void) {
     cudaStream_t stream = (cudaStream_t)(void*)rank.streams[1];
     float* x;
     int is_captured;
-    if (!rank.comm) SKIP("not joined");
+    if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
     x = (float*)case_array(1, MEMO_TYPE_F32);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "captured", &part, &error));
     me = (memoi_nccl*)part->context;
@@ -161,7 +163,7 @@ static void a_lost_peer_ends_every_wait(void) {
     memo_error error;
     memo_status status;
     float* x;
-    if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks");
+    if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks; start two processes");
     x = (float*)case_array(1, MEMO_TYPE_F32);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "all", &part, &error));
     CHECK_IS(n_world_failures, ==, 0);

@@ -312,14 +312,14 @@ test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
 if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
     test_is "a 32-bit target is refused" narrow_target $first_c
 else
-    skip "a 32-bit target is refused" "$first_c has no 32-bit target"
+    skip "a 32-bit target is refused" "$first_c has no 32-bit target; a compiler with -m32 would"
 fi
 for header in memo.h memo_plan.h memo_sp.h $(grep -l "^/\* ROOMS" extras/*.h); do
     test_is "the example in the head of $header" head_example $first_c $header
 done
 if echo '#include <stdio.h>
 __GLIBC__' | $first_c -E - 2>/dev/null | grep -qx __GLIBC__; then
-    skip "a system header too early is named" "this C library shows POSIX whether asked or not"
+    skip "a system header too early is named" "this C library always shows POSIX; glibc would not"
 else
     for compiler in $c_compilers; do
         test_is "a system header too early is named, $compiler" late_header $compiler
@@ -339,7 +339,7 @@ elif has nvcc; then
         test_is "$header alone, nvcc" with_nvcc $header "${architectures##* }"
     done
 else
-    skip "headers alone, nvcc" "nvcc is not installed"
+    skip "headers alone, nvcc" "nvcc is not installed; developer.nvidia.com/cuda-downloads"
 fi
 
 tap_end

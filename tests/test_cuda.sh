@@ -11,9 +11,9 @@ folder=build/tests/cuda
 mkdir -p "$folder" || exit 1
 
 if ! command -v nvcc >/dev/null 2>&1; then
-    skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not installed"
-    skip "the row kernels on an emulated grid" "nvcc is not installed"
-    skip "programs for GPUs compile" "nvcc is not installed"
+    skip "memo_cuda.cuh on a runtime without a GPU" "nvcc is not installed; developer.nvidia.com/cuda-downloads"
+    skip "the row kernels on an emulated grid" "nvcc is not installed; developer.nvidia.com/cuda-downloads"
+    skip "programs for GPUs compile" "nvcc is not installed; developer.nvidia.com/cuda-downloads"
     tap_end
     exit
 fi
@@ -208,7 +208,7 @@ if has_cublaslt; then
         trains_on_the_emulated_grid tests/cuda/test_cudnn.cpp $sanitized
     test_is "the trainer on a GPU, with and without cuDNN, on stand-ins" trainer_runs_on_stand_ins
 else
-    skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed"
+    skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"
 fi
 if ! tests_all; then
     skip "every program for GPUs compiles" "run make test-all"
@@ -224,17 +224,17 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
     *cudnn*) # of the real library
-        has_cudnn || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend"; continue; }
+        has_cudnn || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend; make test-cuda CUDNN=folder"; continue; }
         test_is "$source compiles" compiles_with_cudnn "$source"
         continue ;;
     *nccl*)
         echo '#include <nccl.h>' >"$folder/probe.cu"
         nvcc -c "$folder/probe.cu" -o "$folder/probe.o" 2>/dev/null || {
-            skip "$source compiles" "nccl.h is not installed"
+            skip "$source compiles" "nccl.h is not installed; apt-get install libnccl-dev"
             continue
         } ;;
     bench/cuda_chain.cu | examples/*gemm* | */test_gpt.cu | */gpt_kernels_cuda.cu)
-        has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed"; continue; } ;;
+        has_cublaslt || { skip "$source compiles" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"; continue; } ;;
     esac
     test_is "$source compiles" compiles "$source"
     [ "$source" != bench/cuda_chain.cu ] || ! has_cudnn ||

@@ -371,7 +371,7 @@ static void blocks_128_degrees_4(void) {
 }
 static void blocks_512_and_more(void) {
 #ifdef MEMO_TEST_VALGRIND
-    SKIP("minutes under valgrind");
+    SKIP("minutes under valgrind; make test runs it");
 #else
     solve_sizes(256, 5, 0.03, 1e-4, 60);
     solve_sizes(1024, 4, 0.03, 1e-4, 60);

@@ -909,7 +909,7 @@ static gpt_config bf16_config(gpt_config config) {
 }
 
 static void policies_give_the_same_bits_in_bf16(void) {
-    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     check_policies(bf16_config(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
     check_policies(bf16_config(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)));
     check_policies(bf16_config(with_swiglu(gpt_test_config(2, 32, 4, 2, 50, 1, 64, 0.1))));
@@ -955,7 +955,7 @@ static void an_operation_is_rounded_once(void) {
     gpt_test_run run;
     void* scratch;
     int i, j, k;
-    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     memset(&run, 0, sizeof run);
     CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
     if (!run.host) return;
@@ -993,7 +993,7 @@ static void sums_stay_float_in_bf16(void) {
     const memo_host_device_desc desc = memo_host_device_desc_default();
     gpt_test_run run;
     memo_error error;
-    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     memset(&run, 0, sizeof run);
     CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
     if (!run.host) return;
@@ -1014,7 +1014,7 @@ static void bf16_is_close_to_float(void) {
     memo_error error;
     int64_t i;
     int is_bf16;
-    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     gpt_test_text(text, n_bytes);
     for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         const gpt_desc desc =
@@ -1471,7 +1471,7 @@ static void a_model_with_swiglu_learns_and_recites(void) {
     check_learning(GPT_REAL_TYPE, GPT_MLP_SWIGLU);
 }
 static void a_model_in_bf16_learns_and_recites(void) {
-    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64");
+    if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     check_learning(MEMO_TYPE_BF16, GPT_MLP_GELU);
 }
 

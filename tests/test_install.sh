@@ -58,6 +58,14 @@ failed_set_up() {
         grep -q '^NATIVE := ' "$folder/alone/build/config.mk"
 }
 
+# In a tree that cannot be written make ends with one sentence.  A file in place of the folder stops root, too.
+fixed_tree() {
+    mkdir -p "$folder/fixed" && cp -r Makefile scripts memo.h "$folder/fixed/" && : >"$folder/fixed/build" || return 1
+    (cd "$folder/fixed" && MAKEFLAGS= $make --no-print-directory all >out 2>err) && return 1
+    cat "$folder/fixed/err"
+    [ "$(wc -l <"$folder/fixed/err")" -eq 1 ] && grep -q 'build cannot be written; copy the project' "$folder/fixed/err"
+}
+
 # The headers of one release match, and refuse memo.h of another.
 releases() {
     mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras "$folder/next/" || return 1
@@ -86,11 +94,12 @@ test_is install installs
 test_is "make run" runs
 test_is "make release sets the version of every header" releases
 test_is "a failed set-up is one error" failed_set_up
+test_is "a tree that cannot be written is one error" fixed_tree
 test_is "a program builds with the installed headers" with_include_path
 if command -v pkg-config >/dev/null 2>&1; then
     test_is "a program builds with pkg-config" with_pkg_config
 else
-    skip "a program builds with pkg-config" "pkg-config is not installed"
+    skip "a program builds with pkg-config" "pkg-config is not installed; apt-get install pkg-config"
 fi
 test_is "DESTDIR and uninstall" stages_and_uninstalls
 tap_end

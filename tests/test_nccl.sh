@@ -26,6 +26,6 @@ if ${CC:-cc} -I"$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null; then
     test_is "communicators take turns where NCCL does not order them" on_ranks 4 NCCL_LAUNCH_ORDER_IMPLICIT=0
     test_is "a lost peer ends a plain wait for the stream" on_ranks 3 MEMO_TEST_WAIT=plain
 else
-    skip "the NCCL back end on a stand-in" "nccl.h or cuda_runtime_api.h is not installed"
+    skip "the NCCL back end on a stand-in" "nccl.h or cuda_runtime_api.h is not installed; apt-get install libnccl-dev, and the CUDA toolkit"
 fi
 tap_end

@@ -598,7 +598,8 @@ static void shared_streams_are_planned_by_pairs(void) {
         memo_trace* trace;
         memo_plan* plan;
         snprintf(path, sizeof path, "../shared/instances/stream_%s.trace", names[k]);
-        if (memo_trace_read(path, &trace, &error)) SKIP("../shared/instances is not there");
+        if (memo_trace_read(path, &trace, &error))
+            SKIP("../shared/instances is not there; the test reads public instances from it");
         CHECK_OK(memo_plan_from_trace(trace, 512, &plan, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         CHECK_OK(memo_plan_check(plan, trace, &error));

@@ -559,7 +559,7 @@ static void indices_pass_32_bits(void) {
     }
     if (a) munmap(a, (size_t)(4 * HUGE_ELEMENTS));
     if (b) munmap(b, (size_t)(4 * HUGE_ELEMENTS));
-    if (!a || !b) SKIP("no room for two arrays of 8 GiB addresses");
+    if (!a || !b) SKIP("no room for two arrays of 8 GiB addresses; raise ulimit -v");
     {
         int64_t rest, big = ((int64_t)1 << 40) + 5;
         CHECK(memoi_row_of(big, 7, &rest) == big / 7 && rest == big % 7);

@@ -230,7 +230,7 @@ static void any_budget_is_met_or_refused(void) {
             m.desc.host_bytes =
                 memo_test_int(1, most / (memo_test_int(0, 1) ? 512 : 4096) + 1) * 512;
         if (memo_test_int(0, 2) == 0) { /* a file takes whole pages */
-            m.desc.spill_directory = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+            m.desc.spill_directory = memo_test_folder();
             m.desc.host_bytes = memo_test_int(2, 4) * 8192;
             m.tensors[0].row_bytes = 100 * memo_test_int(1, 9);
             m.tensors[0].rule = MEMO_TENSOR_SWAPPED;
@@ -407,10 +407,8 @@ static void nothing_needs_as_much_as_there_is(void) {
 }
 
 static const char* scratch_file(void) {
-    static char path[512];
-    const char* folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-    snprintf(path, sizeof path, "%s/memo-test-session-%ld", folder, (long)getpid());
-    return path;
+    static char path[250];
+    return memo_test_path(path, "session");
 }
 
 /* The rows read are the rows written; a file that was altered or belongs to another

@@ -2185,7 +2185,7 @@ static void the_ring_s_schedule_overlaps(void) {
 /* With sleeping attention and throttled links, the run takes as long as the simulation. */
 static void the_ring_really_overlaps(void) {
     int is_slow, k;
-    if (IS_SLOW) SKIP("times mean nothing here");
+    if (IS_SLOW) SKIP("times mean nothing in this build; make test runs it");
     for (is_slow = 0; is_slow < 2; is_slow++) {
         attention_case c = case_of(4, 1, 512, 2, 2, 8);
         memo_sharding_desc sharding_desc = memo_sharding_desc_default();

@@ -19,13 +19,13 @@ for c in "${CC:-cc}" gcc clang; do
         break
     fi
 done
-[ -n "$compiler" ] || skip "no compiler here links with -fsanitize=thread"
+[ -n "$compiler" ] || skip "no compiler here links with -fsanitize=thread; apt-get install libtsan2"
 TSAN_OPTIONS="history_size=7 exitcode=66"
 export TSAN_OPTIONS
 # Some kernels place memory in the race detector's address ranges, unless address randomization is off.
 run="$dir/tsan_swap"
 if ! $run >"$dir/out" 2>"$dir/log" && grep -q "unexpected memory mapping" "$dir/log"; then
-    command -v setarch >/dev/null 2>&1 || skip "the race detector does not start on this kernel"
+    command -v setarch >/dev/null 2>&1 || skip "the race detector does not start on this kernel; setarch (util-linux) would start it"
     run="setarch $(uname -m) -R $dir/tsan_swap"
     $run >"$dir/out" 2>"$dir/log"
 fi
