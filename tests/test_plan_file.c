@@ -577,7 +577,7 @@ static void engine_with_a_0_byte_is_refused(void) {
     int length = (int)sizeof lines - 1;
     memcpy(text, lines, sizeof lines);
     length += snprintf(text + length, sizeof text - sizeof lines, "end 11 %016llx\n",
-                       (unsigned long long)memoi_hash_fnv1a(text, length));
+                       (unsigned long long)memob_hash(text, length));
     CHECK_IS(parse(text, length, &plan), ==, MEMO_STATUS_FORMAT);
     CHECK_CASE(strstr(error.message, "1 to 15 bytes") && error.line == 8, "%s", error.message);
     memo_plan_destroy(plan);
