@@ -287,21 +287,64 @@ __device__ static inline int64_t attention_at(const placed_rows& r, int64_t x) {
     return i / r.n * r.batch + i % r.n * r.row + x % in_row;
 }
 
-/* to = or += from (b, n, h, d).  A thread puts 8 elements, which cuDNN's head sizes are multiples of, because divisions
- * of 64-bit numbers for each element would take longer than the memory does. */
-enum { ATTENTION_PUT = 8 };
+/* to = or += from (b, n, h, d).  A warp a row (b, n), 8 elements a lane at a time, which cuDNN's head sizes are multiples
+ * of.  A lane loads ATTENTION_AHEAD times before it stores.  Addresses are multiples of 16 bytes. */
+enum { ATTENTION_PUT = 8, ATTENTION_AHEAD = 2 };
+struct alignas(16) attention_words {
+    uint32_t w[4];
+};
+__device__ static inline float attention_half(const attention_words& words, int k) {
+    const uint32_t bits = k % 2 ? words.w[k / 2] & 0xffff0000u : words.w[k / 2] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+__device__ static inline void attention_put_words(void* to, memo_type type, int64_t at,
+                                                  const attention_words& from,
+                                                  const attention_words old[2], bool adds) {
+    attention_words y[2] = {};
+    for (int k = 0; k < ATTENTION_PUT; k++) {
+        const float value = attention_half(from, k);
+        float before = 0, sum;
+        if (type == MEMO_TYPE_F32)
+            memcpy(&before, &old[k / 4].w[k % 4], sizeof before);
+        else
+            before = attention_half(old[0], k);
+        sum = adds ? before + value : value;
+        if (type == MEMO_TYPE_F32)
+            memcpy(&y[k / 4].w[k % 4], &sum, sizeof sum);
+        else
+            y[0].w[k / 2] |= (uint32_t)memo_bf16_from_f32(sum) << 16 * (k % 2);
+    }
+    if (type == MEMO_TYPE_F32) {
+        *(attention_words*)((float*)to + at) = y[0];
+        *(attention_words*)((float*)to + at + 4) = y[1];
+    } else {
+        *(attention_words*)((uint16_t*)to + at) = adds ? y[0] : from;
+    }
+}
 __global__ static void attention_put_kernel(void* to, memo_type type, const uint16_t* from,
-                                            placed_rows r, int64_t total, bool adds) {
-    ATTENTION_EACH(thread, total / ATTENTION_PUT) {
-        const int64_t x = thread * ATTENTION_PUT, at = attention_at(r, x);
-        for (int i = 0; i < ATTENTION_PUT; i++) {
-            const float value = memo_f32_from_bf16(from[x + i]);
-            if (type == MEMO_TYPE_F32) {
-                float* y = (float*)to + at + i;
-                *y = adds ? *y + value : value;
-            } else {
-                uint16_t* y = (uint16_t*)to + at + i;
-                *y = adds ? memo_bf16_from_f32(memo_f32_from_bf16(*y) + value) : from[x + i];
+                                            placed_rows r, int64_t n_rows, bool adds) {
+    const int in_row = (int)(r.h * r.d), lane = (int)(threadIdx.x % 32) * ATTENTION_PUT;
+    ATTENTION_EACH(thread, n_rows * 32) {
+        const int64_t i = thread / 32, base = i / r.n * r.batch + i % r.n * r.row;
+        for (int c = lane; c < in_row; c += ATTENTION_AHEAD * 32 * ATTENTION_PUT) {
+            attention_words words[ATTENTION_AHEAD], old[ATTENTION_AHEAD][2] = {};
+            for (int k = 0; k < ATTENTION_AHEAD; k++) {
+                const int at = c + k * 32 * ATTENTION_PUT;
+                if (at >= in_row) continue;
+                words[k] = *(const attention_words*)(from + i * in_row + at);
+                if (!adds) continue;
+                if (type == MEMO_TYPE_F32) {
+                    old[k][0] = *(const attention_words*)((const float*)to + base + at);
+                    old[k][1] = *(const attention_words*)((const float*)to + base + at + 4);
+                } else {
+                    old[k][0] = *(const attention_words*)((const uint16_t*)to + base + at);
+                }
+            }
+            for (int k = 0; k < ATTENTION_AHEAD; k++) {
+                const int at = c + k * 32 * ATTENTION_PUT;
+                if (at < in_row) attention_put_words(to, type, base + at, words[k], old[k], adds);
             }
         }
     }
@@ -356,9 +399,13 @@ static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type
                                         const uint16_t* from, const attention_shape& s, bool is_k,
                                         attention_rows rows, bool adds, memo_error* error) {
     const placed_rows r = {is_k ? s.n_k : s.n_q, is_k ? s.h_k : s.h_q, s.d, rows.row, rows.batch};
-    const int64_t total = s.b * r.n * r.h * r.d;
-    return attention_launch(stream, total / ATTENTION_PUT, error, attention_put_kernel, to, type,
-                            from, r, total, adds);
+    if (((uintptr_t)to | (uintptr_t)(rows.row * 2) | (uintptr_t)(rows.batch * 2)) % 16)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "cuDNN's attention: rows at %p with strides of %lld and %lld elements; "
+                              "multiples of 16 bytes would work",
+                              to, (long long)rows.row, (long long)rows.batch);
+    return attention_launch(stream, s.b * r.n * 32, error, attention_put_kernel, to, type, from, r,
+                            s.b * r.n, adds);
 }
 static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, float* stats,
                                              const attention_shape& s, attention_rows rows,

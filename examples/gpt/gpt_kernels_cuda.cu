@@ -25,7 +25,8 @@ enum {
     GPT_CUDA_PARTIALS = 4096, /* parts of a long sum, each of a warp or of a thread */
     GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
     GPT_CUDA_HEAD_SIZE = 256, /* largest, of the built-in attention */
-    GPT_CUDA_OWNERS = 64,     /* threads that share the tokens of a column */
+    GPT_CUDA_OWNERS = 512,    /* warps that share the tokens of a group of columns; a power of 2 */
+    GPT_CUDA_AHEAD = 4,       /* accesses under way at once */
     GPT_CUDA_GEMMS_MAX = 512
 };
 static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
@@ -45,9 +46,43 @@ static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20; /* rows that are com
          i += (int64_t)gridDim.x * blockDim.x / GPT_CUDA_WARP)
 #define GPT_LANE ((int)(threadIdx.x % GPT_CUDA_WARP))
 
+/* The type of elements that a kernel gets.  -DGPT_CUDA_BF16 compiles the kernels for one type alone, so that
+ * bench/cuda_sass.py finds no code of another one. */
+#ifdef GPT_CUDA_BF16
+struct gpt_kernel_type {
+    __host__ __device__ gpt_kernel_type(memo_type) {}
+    __host__ __device__ operator memo_type() const { return MEMO_TYPE_BF16; }
+};
+#else
+typedef memo_type gpt_kernel_type;
+#endif
+
 struct alignas(16) gpt_words {
     uint32_t w[4];
 };
+
+/* Two rounded numbers, by one instruction where the GPU has it. */
+__device__ static inline uint32_t gpt_pack(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+#else
+    return memo_bf16_from_f32(low) | (uint32_t)memo_bf16_from_f32(high) << 16;
+#endif
+}
+/* 8 elements of bf16. */
+__device__ static inline void gpt_unpack(float* values, const gpt_words& words) {
+    for (int k = 0; k < 4; k++) {
+        const uint32_t bits[2] = {words.w[k] << 16, words.w[k] & 0xffff0000u};
+        memcpy(values + 2 * k, bits, sizeof bits);
+    }
+}
+__device__ static inline gpt_words gpt_pack_all(const float* values) {
+    gpt_words words;
+    for (int k = 0; k < 4; k++) words.w[k] = gpt_pack(values[2 * k], values[2 * k + 1]);
+    return words;
+}
 
 /* W elements from i on; W = 8 needs addresses that are multiples of 16 bytes. */
 template <int W>
@@ -55,9 +90,7 @@ __device__ static inline void gpt_read(float* values, const void* x, memo_type t
     if (W == 1) {
         values[0] = gpt_load(x, type, i);
     } else if (type == MEMO_TYPE_BF16) {
-        const gpt_words words = *(const gpt_words*)((const uint16_t*)x + i);
-        for (int k = 0; k < W; k++)
-            values[k] = memo_f32_from_bf16((uint16_t)(words.w[k / 2] >> 16 * (k % 2)));
+        gpt_unpack(values, *(const gpt_words*)((const uint16_t*)x + i));
     } else {
         for (int k = 0; k < W; k += 4) {
             const gpt_words words = *(const gpt_words*)((const float*)x + i + k);
@@ -70,11 +103,7 @@ __device__ static inline void gpt_write(void* x, memo_type type, int64_t i, cons
     if (W == 1) {
         gpt_store(x, type, i, values[0]);
     } else if (type == MEMO_TYPE_BF16) {
-        gpt_words words;
-        for (int k = 0; k < W / 2; k++)
-            words.w[k] = memo_bf16_from_f32(values[2 * k]) |
-                         (uint32_t)memo_bf16_from_f32(values[2 * k + 1]) << 16;
-        *(gpt_words*)((uint16_t*)x + i) = words;
+        *(gpt_words*)((uint16_t*)x + i) = gpt_pack_all(values);
     } else {
         for (int k = 0; k < W; k += 4) {
             gpt_words words;
@@ -111,25 +140,28 @@ __device__ static inline double gpt_warp_sum_f64(double value) {
 
 /* ---- element by element -------------------------------------------------------------------------- */
 
-template <int W> __global__ static void gpt_dropout_kernel(gpt_elements_args a, memo_type type) {
-    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
-    const int64_t first_token = a.values->first_token;
+/* A warp a row: a division of 64-bit numbers for each few elements would take longer than the memory does. */
+template <int W>
+__global__ static void gpt_dropout_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const gpt_dropout dropout = gpt_dropout_of(&a);
-    GPT_EACH(g, n) {
-        const int64_t i = g * W, row = i / a.n_columns, column = i % a.n_columns;
+    const int64_t first_token = a.values->first_token;
+    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const uint64_t key = gpt_token_key(&dropout, first_token + a.token_numbers[row]);
-        float x[W], z[W] = {}, y[W];
-        gpt_read<W>(x, a.x, type, i);
-        if (a.z) gpt_read<W>(z, a.z, type, i);
-        for (int k = 0; k < W; k++) {
-            const float mask = dropout.threshold ? gpt_mask(&dropout, key, column + k) : 1.0f;
-            y[k] = a.z ? x[k] + mask * z[k] : mask * x[k];
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            const int64_t i = row * a.n_columns + c;
+            float x[W], z[W] = {}, y[W];
+            gpt_read<W>(x, a.x, type, i);
+            if (a.z) gpt_read<W>(z, a.z, type, i);
+            for (int k = 0; k < W; k++) {
+                const float mask = dropout.threshold ? gpt_mask(&dropout, key, c + k) : 1.0f;
+                y[k] = a.z ? x[k] + mask * z[k] : mask * x[k];
+            }
+            gpt_write<W>(a.y, type, i, y);
         }
-        gpt_write<W>(a.y, type, i, y);
     }
 }
 
-template <int W> __global__ static void gpt_gelu_kernel(gpt_elements_args a, memo_type type) {
+template <int W> __global__ static void gpt_gelu_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
     GPT_EACH(g, n) {
         float x[W];
@@ -140,7 +172,7 @@ template <int W> __global__ static void gpt_gelu_kernel(gpt_elements_args a, mem
 }
 
 template <int W>
-__global__ static void gpt_gelu_backward_kernel(gpt_elements_args a, memo_type type) {
+__global__ static void gpt_gelu_backward_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
     GPT_EACH(g, n) {
         float x[W], z[W];
@@ -159,7 +191,8 @@ __device__ static inline void gpt_read_pairs(float* values, const void* x, memo_
     gpt_read<W>(values + W, x, type, 2 * i + W);
 }
 
-template <int W> __global__ static void gpt_swiglu_kernel(gpt_elements_args a, memo_type type) {
+template <int W>
+__global__ static void gpt_swiglu_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
     GPT_EACH(g, n) {
         float x[2 * W], y[W];
@@ -170,7 +203,7 @@ template <int W> __global__ static void gpt_swiglu_kernel(gpt_elements_args a, m
 }
 
 template <int W>
-__global__ static void gpt_swiglu_backward_kernel(gpt_elements_args a, memo_type type) {
+__global__ static void gpt_swiglu_backward_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
     GPT_EACH(g, n) {
         float x[W], z[2 * W];
@@ -192,21 +225,29 @@ template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
     }
 }
 
-/* A warp a row: a division of 64-bit numbers for each pair would take longer than the memory does. */
-__global__ static void gpt_rope_kernel(gpt_rope_args a, memo_type type) {
-    const int64_t n_pairs = a.head_size / 2;
+/* A warp a row, W pairs a lane at a time.  A lane's angles are the same for every head if they divide the warp. */
+template <int W> __global__ static void gpt_rope_kernel(gpt_rope_args a, gpt_kernel_type type) {
+    const int n_pairs = (int)a.head_size / 2, n_groups = n_pairs / W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const float* table =
             (const float*)a.table + (a.rows.begin + row) % a.sequence * a.head_size;
-        for (int64_t j = GPT_LANE; j < n_pairs; j += GPT_CUDA_WARP) {
-            const float c = table[j], s = (float)a.direction * table[n_pairs + j];
-            for (int64_t head = row * a.n_heads; head < (row + 1) * a.n_heads; head++) {
-                const int64_t i = head * a.head_size + j;
-                float x = gpt_load(a.x, type, i), y = gpt_load(a.x, type, i + n_pairs);
-                gpt_rope_pair(&x, &y, c, s);
-                gpt_store(a.x, type, i, x);
-                gpt_store(a.x, type, i + n_pairs, y);
+        float c[W] = {}, s[W] = {};
+        int held = -1;
+        for (int g = GPT_LANE; g < (int)a.n_heads * n_groups; g += GPT_CUDA_WARP) {
+            const int j = g % n_groups * W;
+            const int64_t i = (row * a.n_heads + g / n_groups) * a.head_size + j;
+            float x[W], y[W];
+            gpt_read<W>(x, a.x, type, i);
+            gpt_read<W>(y, a.x, type, i + n_pairs);
+            if (j != held) {
+                gpt_read<W>(c, table, MEMO_TYPE_F32, j);
+                gpt_read<W>(s, table, MEMO_TYPE_F32, j + n_pairs);
+                for (int k = 0; k < W; k++) s[k] *= (float)a.direction;
+                held = j;
             }
+            for (int k = 0; k < W; k++) gpt_rope_pair(&x[k], &y[k], c[k], s[k]);
+            gpt_write<W>(a.x, type, i, x);
+            gpt_write<W>(a.x, type, i + n_pairs, y);
         }
     }
 }
@@ -222,14 +263,14 @@ __global__ static void gpt_rope_table_kernel(gpt_rope_table_args a) {
     }
 }
 
-__global__ static void gpt_initial_kernel(gpt_initial_args a, memo_type type) {
+__global__ static void gpt_initial_kernel(gpt_initial_args a, gpt_kernel_type type) {
     GPT_EACH(i, a.n) {
         const int64_t at = a.offset + i / a.n_columns * a.stride + i % a.n_columns;
         gpt_store(a.to, type, i, (float)gpt_initial_value(a.key, a.std, at));
     }
 }
 
-__global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
+__global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_kernel_type type) {
     const gpt_adamw_desc adamw = gpt_adamw_of(&a);
     const gpt_adamw_factors f =
         gpt_adamw_factors_make(&adamw, &a.rounding, gpt_clip_scale(*a.squares, a.values->clip));
@@ -243,51 +284,122 @@ __global__ static void gpt_adamw_kernel(gpt_adamw_args a, memo_type type) {
 
 /* ---- norm: a warp a row ----------------------------------------------------------------------------- */
 
-__global__ static void gpt_norm_kernel(gpt_norm_args a, memo_type type) {
+/* W columns a lane at a time.  V words of 8 elements of bf16 stay in registers, so that the row is read once; V 0: it is
+ * read twice. */
+template <int W, int V>
+__global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type type) {
+    const int64_t step = GPT_CUDA_WARP * W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
-        const int64_t at = row * a.hidden;
-        float squares = 0, rstd;
-        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP) {
-            const float x = gpt_load(a.x, type, at + c);
-            squares += x * x;
+        const int64_t at = row * a.hidden, begin = GPT_LANE * W;
+        const gpt_words* words = (const gpt_words*)((const uint16_t*)a.x + at) + GPT_LANE;
+        gpt_words held[V ? V : 1] = {};
+        float x[W], w[W], squares = 0, rstd;
+        for (int v = 0; v < V; v++)
+            if (begin + v * step < a.hidden) held[v] = words[v * GPT_CUDA_WARP];
+        for (int v = 0; v < V; v++) {
+            gpt_unpack(x, held[v]);
+            for (int k = 0; k < W; k++) squares += x[k] * x[k];
+        }
+        for (int64_t c = begin; c < a.hidden && !V; c += step) {
+            gpt_read<W>(x, a.x, type, at + c);
+            for (int k = 0; k < W; k++) squares += x[k] * x[k];
         }
         rstd = gpt_rstd(gpt_warp_sum(squares) / (float)a.hidden);
         if (GPT_LANE == 0) ((float*)a.rstd)[row] = rstd;
-        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP)
-            gpt_store(a.y, type, at + c,
-                      gpt_load(a.x, type, at + c) * rstd * gpt_load(a.weight, type, c));
+
+        for (int v = 0; v < V; v++) {
+            const int64_t c = begin + v * step;
+            if (c >= a.hidden) continue;
+            gpt_unpack(x, held[v]);
+            gpt_read<W>(w, a.weight, MEMO_TYPE_BF16, c);
+            for (int k = 0; k < W; k++) x[k] = x[k] * rstd * w[k];
+            gpt_write<W>(a.y, MEMO_TYPE_BF16, at + c, x);
+        }
+        for (int64_t c = begin; c < a.hidden && !V; c += step) {
+            gpt_read<W>(x, a.x, type, at + c);
+            gpt_read<W>(w, a.weight, type, c);
+            for (int k = 0; k < W; k++) x[k] = x[k] * rstd * w[k];
+            gpt_write<W>(a.y, type, at + c, x);
+        }
     }
 }
 
-__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, memo_type type) {
+/* dx[i] += dy[i] * weight[i] * rstd - x[i] * shrink */
+template <int W>
+__device__ static inline void gpt_norm_slopes(const gpt_norm_args& a, memo_type type, int64_t at,
+                                              int64_t c, const float* dy, const float* x,
+                                              float rstd, float shrink) {
+    float w[W], dx[W];
+    gpt_read<W>(w, a.weight, type, c);
+    gpt_read<W>(dx, a.dx, type, at + c);
+    for (int k = 0; k < W; k++) dx[k] = dx[k] + dy[k] * w[k] * rstd - x[k] * shrink;
+    gpt_write<W>(a.dx, type, at + c, dx);
+}
+template <int W, int V>
+__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type type) {
+    const int64_t step = GPT_CUDA_WARP * W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
-        const int64_t at = row * a.hidden;
+        const int64_t at = row * a.hidden, begin = GPT_LANE * W;
+        const gpt_words* x_words = (const gpt_words*)((const uint16_t*)a.x + at) + GPT_LANE;
+        const gpt_words* dy_words = (const gpt_words*)((const uint16_t*)a.y + at) + GPT_LANE;
         const float rstd = ((const float*)a.rstd)[row];
-        float along = 0, shrink;
-        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP)
-            along += gpt_load(a.y, type, at + c) * gpt_load(a.weight, type, c) *
-                     gpt_load(a.x, type, at + c);
+        gpt_words held_x[V ? V : 1] = {}, held_dy[V ? V : 1] = {};
+        float x[W], dy[W], w[W], along = 0, shrink;
+        for (int v = 0; v < V; v++) {
+            if (begin + v * step >= a.hidden) continue;
+            held_x[v] = x_words[v * GPT_CUDA_WARP];
+            held_dy[v] = dy_words[v * GPT_CUDA_WARP];
+        }
+        for (int v = 0; v < V; v++) {
+            if (begin + v * step >= a.hidden) continue;
+            gpt_unpack(x, held_x[v]);
+            gpt_unpack(dy, held_dy[v]);
+            gpt_read<W>(w, a.weight, MEMO_TYPE_BF16, begin + v * step);
+            for (int k = 0; k < W; k++) along += dy[k] * w[k] * x[k];
+        }
+        for (int64_t c = begin; c < a.hidden && !V; c += step) {
+            gpt_read<W>(x, a.x, type, at + c);
+            gpt_read<W>(dy, a.y, type, at + c);
+            gpt_read<W>(w, a.weight, type, c);
+            for (int k = 0; k < W; k++) along += dy[k] * w[k] * x[k];
+        }
         shrink = gpt_warp_sum(along) / (float)a.hidden * rstd * rstd * rstd;
-        for (int64_t c = GPT_LANE; c < a.hidden; c += GPT_CUDA_WARP)
-            gpt_store(a.dx, type, at + c,
-                      gpt_load(a.dx, type, at + c) +
-                          gpt_load(a.y, type, at + c) * gpt_load(a.weight, type, c) * rstd -
-                          gpt_load(a.x, type, at + c) * shrink);
+
+        for (int v = 0; v < V; v++) {
+            if (begin + v * step >= a.hidden) continue;
+            gpt_unpack(x, held_x[v]);
+            gpt_unpack(dy, held_dy[v]);
+            gpt_norm_slopes<W>(a, MEMO_TYPE_BF16, at, begin + v * step, dy, x, rstd, shrink);
+        }
+        for (int64_t c = begin; c < a.hidden && !V; c += step) {
+            gpt_read<W>(x, a.x, type, at + c);
+            gpt_read<W>(dy, a.y, type, at + c);
+            gpt_norm_slopes<W>(a, type, at, c, dy, x, rstd, shrink);
+        }
     }
 }
 
 /* sums (chunks, hidden): of the weight's gradient over GPT_CUDA_CHUNK rows each. */
-__global__ static void gpt_norm_sums_kernel(gpt_norm_args a, memo_type type, float* sums,
+template <int W>
+__global__ static void gpt_norm_sums_kernel(gpt_norm_args a, gpt_kernel_type type, float* sums,
                                             int64_t n_chunks) {
-    const int64_t n_rows = a.rows.end - a.rows.begin;
-    GPT_EACH(g, n_chunks * a.hidden) {
-        const int64_t c = g % a.hidden, begin = g / a.hidden * GPT_CUDA_CHUNK;
+    const int64_t n_rows = a.rows.end - a.rows.begin, n_groups = a.hidden / W;
+    GPT_EACH(g, n_chunks * n_groups) {
+        const int64_t c = g % n_groups * W, begin = g / n_groups * GPT_CUDA_CHUNK;
         const int64_t end = gpt_min(begin + GPT_CUDA_CHUNK, n_rows);
-        float sum = 0;
-        for (int64_t row = begin; row < end; row++)
-            sum += gpt_load(a.y, type, row * a.hidden + c) *
-                   gpt_load(a.x, type, row * a.hidden + c) * ((const float*)a.rstd)[row];
-        sums[g] = sum;
+        float sum[W] = {};
+        for (int64_t first = begin; first < end; first += GPT_CUDA_AHEAD) {
+            float x[GPT_CUDA_AHEAD][W] = {}, dy[GPT_CUDA_AHEAD][W] = {}, rstd[GPT_CUDA_AHEAD] = {};
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
+                if (first + i >= end) continue;
+                gpt_read<W>(x[i], a.x, type, (first + i) * a.hidden + c);
+                gpt_read<W>(dy[i], a.y, type, (first + i) * a.hidden + c);
+                rstd[i] = ((const float*)a.rstd)[first + i];
+            }
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++)
+                for (int k = 0; k < W; k++) sum[k] += dy[i][k] * x[i][k] * rstd[i];
+        }
+        gpt_write<W>(sums, MEMO_TYPE_F32, g / n_groups * a.hidden + c, sum);
     }
 }
 __global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64_t n_chunks,
@@ -301,73 +413,141 @@ __global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64
 
 /* ---- tokens ------------------------------------------------------------------------------------------ */
 
-__global__ static void gpt_embedding_kernel(gpt_tokens_args a, memo_type type) {
+template <int W>
+__global__ static void gpt_embedding_kernel(gpt_tokens_args a, gpt_kernel_type type) {
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t from = a.tokens[row] * a.n_columns;
-        for (int64_t c = GPT_LANE; c < a.n_columns; c += GPT_CUDA_WARP)
-            gpt_store(a.x, type, row * a.n_columns + c, gpt_load(a.table, type, from + c));
-    }
-}
-
-/* One thread adds a column of all tokens that are equal modulo GPT_CUDA_OWNERS, in order of rows. */
-__global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, memo_type type) {
-    GPT_EACH(g, GPT_CUDA_OWNERS * a.n_columns) {
-        const int64_t owner = g / a.n_columns, c = g % a.n_columns;
-        for (int64_t row = 0; row < a.rows.end - a.rows.begin; row++) {
-            const int64_t token = a.tokens[row];
-            if (token % GPT_CUDA_OWNERS == owner)
-                ((float*)a.dtable)[token * a.n_columns + c] +=
-                    gpt_load(a.x, type, row * a.n_columns + c);
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
+            float x[W];
+            gpt_read<W>(x, a.table, type, from + c);
+            gpt_write<W>(a.x, type, row * a.n_columns + c, x);
         }
     }
 }
 
-/* losses (rows): of each row.  A warp a row, W columns a lane at a time; see gpt_cross_entropy. */
+/* A warp adds W columns a lane of all tokens that are equal modulo GPT_CUDA_OWNERS, in order of rows.  It looks at a row
+ * a lane at a time.  The sum of a token stays in registers until another token comes. */
 template <int W>
-__global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, memo_type type, double* losses) {
+__global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, gpt_kernel_type type) {
+    const int64_t n_rows = a.rows.end - a.rows.begin, width = GPT_CUDA_WARP * W;
+    GPT_EACH_OF_WARP(item, GPT_CUDA_OWNERS * ((a.n_columns + width - 1) / width)) {
+        const int64_t c = item / GPT_CUDA_OWNERS * width + GPT_LANE * W;
+        const int32_t owner = (int32_t)(item % GPT_CUDA_OWNERS);
+        const int is_in = c < a.n_columns;
+        float sum[W] = {};
+        int64_t held = -1;
+        for (int64_t first = 0; first < n_rows; first += GPT_CUDA_WARP) {
+            const int64_t row = first + GPT_LANE;
+            uint32_t mine = __ballot_sync(
+                0xffffffffu, row < n_rows && (a.tokens[row] & (GPT_CUDA_OWNERS - 1)) == owner);
+            while (mine) {
+                float x[GPT_CUDA_AHEAD][W];
+                int64_t tokens[GPT_CUDA_AHEAD];
+                for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
+                    tokens[i] = -1;
+                    if (!mine) continue;
+                    const int64_t from = first + __ffs((int)mine) - 1;
+                    mine &= mine - 1;
+                    tokens[i] = a.tokens[from];
+                    if (is_in) gpt_read<W>(x[i], a.x, type, from * a.n_columns + c);
+                }
+                for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
+                    if (tokens[i] < 0 || !is_in) continue;
+                    if (tokens[i] != held) {
+                        if (held >= 0)
+                            gpt_write<W>(a.dtable, MEMO_TYPE_F32, held * a.n_columns + c, sum);
+                        held = tokens[i];
+                        gpt_read<W>(sum, a.dtable, MEMO_TYPE_F32, held * a.n_columns + c);
+                    }
+                    for (int k = 0; k < W; k++) sum[k] += x[i][k];
+                }
+            }
+        }
+        if (held >= 0) gpt_write<W>(a.dtable, MEMO_TYPE_F32, held * a.n_columns + c, sum);
+    }
+}
+
+/* Vectors of a row from c on, a warp apart; -infinity behind the end. */
+template <int W>
+__device__ static inline void gpt_read_ahead(float (*x)[W], const void* row, memo_type type,
+                                             int64_t at, int64_t c, int64_t n_columns) {
+    for (int i = 0; i < GPT_CUDA_AHEAD; i++, c += GPT_CUDA_WARP * W) {
+        for (int k = 0; k < W; k++) x[i][k] = -INFINITY;
+        if (c < n_columns) gpt_read<W>(x[i], row, type, at + c);
+    }
+}
+
+/* losses (rows): of each row.  A warp a row, W columns a lane at a time; see gpt_cross_entropy.  A lane's sum shrinks
+ * when its maximum grows, so that the row is read twice. */
+template <int W>
+__global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_type type,
+                                                double* losses) {
     const double loss_scale = a.values->loss_scale;
+    const int64_t step = GPT_CUDA_AHEAD * GPT_CUDA_WARP * W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.n_columns, target = a.tokens[row];
         const int is_padding = a.token_numbers[row] < 0;
         const float target_logit = gpt_load(a.x, type, at + target);
-        float x[W], max = -INFINITY, sum = 0, factor;
-        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
-            gpt_read<W>(x, a.x, type, at + c);
-            for (int k = 0; k < W; k++) max = fmaxf(max, x[k]);
+        float x[GPT_CUDA_AHEAD][W], max = -INFINITY, sum = 0, largest, factor;
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += step) {
+            float larger = max, part = 0;
+            gpt_read_ahead<W>(x, a.x, type, at, c, a.n_columns);
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++)
+                for (int k = 0; k < W; k++) larger = fmaxf(larger, x[i][k]);
+            if (larger > max) sum *= gpt_exp_fast(max - larger);
+            max = larger;
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++)
+                for (int k = 0; k < W; k++) part += gpt_exp_fast(x[i][k] - max);
+            sum += part;
         }
-        max = gpt_warp_max(max);
-        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
-            gpt_read<W>(x, a.x, type, at + c);
-            for (int k = 0; k < W; k++) sum += gpt_exp(x[k] - max);
-        }
-        sum = gpt_warp_sum(sum);
-        factor = (float)(loss_scale / (double)sum);
+        largest = gpt_warp_max(max);
+        sum = gpt_warp_sum(max > -INFINITY ? sum * gpt_exp_fast(max - largest) : 0);
+        factor = is_padding ? 0 : (float)(loss_scale / (double)sum);
         if (GPT_LANE == 0)
             losses[row] =
-                is_padding ? 0
-                           : loss_scale * (log((double)sum) + (double)max - (double)target_logit);
+                is_padding
+                    ? 0
+                    : loss_scale * (log((double)sum) + (double)largest - (double)target_logit);
         __syncwarp(); /* all lanes have read the target's logit, which one of them replaces */
-        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
-            gpt_read<W>(x, a.x, type, at + c);
-            for (int k = 0; k < W; k++) {
-                x[k] = gpt_exp(x[k] - max) * factor;
-                if (c + k == target) x[k] -= (float)loss_scale;
-                if (is_padding) x[k] = 0;
+        for (int64_t c = GPT_LANE * W; c < a.n_columns; c += step) {
+            gpt_read_ahead<W>(x, a.x, type, at, c, a.n_columns);
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
+                const int64_t begin = c + i * GPT_CUDA_WARP * W;
+                if (begin >= a.n_columns) continue;
+                for (int k = 0; k < W; k++) x[i][k] = gpt_exp_fast(x[i][k] - largest) * factor;
+                if (target >= begin && target < begin + W && !is_padding)
+                    for (int k = 0; k < W; k++)
+                        if (begin + k == target) x[i][k] -= (float)loss_scale;
+                gpt_write<W>(a.x, type, at + begin, x[i]);
             }
-            gpt_write<W>(a.x, type, at + c, x);
         }
     }
 }
 
 /* ---- long sums, digests ------------------------------------------------------------------------------- */
 
-/* partials[t] = the sum of the squares that warp t takes. */
+/* partials[t] = the sum of the squares that warp t takes, 4 elements a lane at a time.  W 1 reads them one by one. */
+template <int W>
 __global__ static void gpt_squares_kernel(double* partials, const float* x, int64_t n,
                                           int64_t n_partials) {
+    const int64_t step = n_partials * GPT_CUDA_WARP * 4;
     GPT_EACH_OF_WARP(t, n_partials) {
         double sum = 0;
-        for (int64_t i = t * GPT_CUDA_WARP + GPT_LANE; i < n; i += n_partials * GPT_CUDA_WARP)
-            sum += (double)x[i] * (double)x[i];
+        for (int64_t first = (t * GPT_CUDA_WARP + GPT_LANE) * 4; first < n;
+             first += GPT_CUDA_AHEAD * step) {
+            float values[GPT_CUDA_AHEAD][4] = {};
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
+                const int64_t at = first + i * step;
+                if (W == 4 && at + 4 <= n) {
+                    gpt_read<4>(values[i], x, MEMO_TYPE_F32, at);
+                } else {
+                    for (int k = 0; k < 4; k++)
+                        if (at + k < n) values[i][k] = x[at + k];
+                }
+            }
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++)
+                for (int k = 0; k < 4; k++) sum += (double)values[i][k] * (double)values[i][k];
+        }
         sum = gpt_warp_sum_f64(sum);
         if (GPT_LANE == 0) partials[t] = sum;
     }
@@ -436,7 +616,7 @@ __device__ static inline void gpt_head_add(gpt_head* to, float factor, const gpt
 }
 
 /* A warp a query and head: rows of q, out and lse are queries, of k and v keys. */
-__global__ static void gpt_attention_kernel(gpt_attention_args a, memo_type type) {
+__global__ static void gpt_attention_kernel(gpt_attention_args a, gpt_kernel_type type) {
     const gpt_attention_shape s = a.shape;
     const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
     const float scale = 1 / sqrtf((float)s.head_size);
@@ -467,7 +647,7 @@ __global__ static void gpt_attention_kernel(gpt_attention_args a, memo_type type
 }
 
 /* dq and delta, a warp a query and head. */
-__global__ static void gpt_attention_dq_kernel(gpt_attention_args a, memo_type type) {
+__global__ static void gpt_attention_dq_kernel(gpt_attention_args a, gpt_kernel_type type) {
     const gpt_attention_shape s = a.shape;
     const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
     const float scale = 1 / sqrtf((float)s.head_size);
@@ -493,7 +673,7 @@ __global__ static void gpt_attention_dq_kernel(gpt_attention_args a, memo_type t
 }
 
 /* dk and dv, a warp a key and its head: queries in order, head by head. */
-__global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, memo_type type) {
+__global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel_type type) {
     const gpt_attention_shape s = a.shape;
     const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
     const float scale = 1 / sqrtf((float)s.head_size);
@@ -928,8 +1108,11 @@ static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream, gp
                                      const gpt_elements_args* a, memo_error* error) {
     const int64_t n = gpt_count(a->rows) * a->n_columns;
     const int is_wide = gpt_is_wide(a->x, a->y, a->z, a->n_columns);
-    if (kind == GPT_KIND_DROPOUT)
-        return GPT_LAUNCH_WIDE(is_wide, n, gpt_dropout_kernel, *a, c->type);
+    if (kind == GPT_KIND_DROPOUT) {
+        const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
+        return is_wide ? GPT_LAUNCH(n_threads, gpt_dropout_kernel<8>, *a, c->type)
+                       : GPT_LAUNCH(n_threads, gpt_dropout_kernel<1>, *a, c->type);
+    }
     if (kind == GPT_KIND_SWIGLU) return GPT_LAUNCH_WIDE(is_wide, n, gpt_swiglu_kernel, *a, c->type);
     if (kind == GPT_KIND_SWIGLU_BACKWARD)
         return GPT_LAUNCH_WIDE(is_wide, n, gpt_swiglu_backward_kernel, *a, c->type);
@@ -948,16 +1131,56 @@ static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream str
     return status;
 }
 
+/* Words of a row that a lane holds at most, in bf16; 0: the row is too long or of another type. */
+#define GPT_LAUNCH_NORM(kernel, is_wide)                                                           \
+    (!(is_wide) ? GPT_LAUNCH(n_threads, (kernel<1, 0>), *a, c->type)                               \
+     : c->type != MEMO_TYPE_BF16 || a->hidden > 4096                                               \
+         ? GPT_LAUNCH(n_threads, (kernel<8, 0>), *a, c->type)                                      \
+     : a->hidden > 2048 ? GPT_LAUNCH(n_threads, (kernel<8, 16>), *a, c->type)                      \
+     : a->hidden > 1024 ? GPT_LAUNCH(n_threads, (kernel<8, 8>), *a, c->type)                       \
+                        : GPT_LAUNCH(n_threads, (kernel<8, 4>), *a, c->type))
+
+static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, const gpt_norm_args* a,
+                                 memo_error* error) {
+    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
+    return GPT_LAUNCH_NORM(gpt_norm_kernel, gpt_is_wide(a->x, a->y, a->weight, a->hidden));
+}
+
 static memo_status gpt_cuda_norm_backward(gpt_cuda_kernels* c, memo_stream stream,
                                           const gpt_norm_args* a, memo_error* error) {
-    const int64_t n_rows = gpt_count(a->rows);
+    const int64_t n_rows = gpt_count(a->rows), n_threads = n_rows * GPT_CUDA_WARP;
     const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
+    const int is_wide =
+        gpt_is_wide(a->x, a->y, a->weight, a->hidden) && gpt_is_wide(a->dx, NULL, NULL, a->hidden);
     float* sums = (float*)(void*)c->rows;
-    if (GPT_LAUNCH(n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums, n_chunks) ||
+    if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
+                        n_chunks) ||
         GPT_LAUNCH(a->hidden, gpt_add_chunks_kernel, (float*)a->dweight, (const float*)sums,
                    n_chunks, a->hidden))
         return error->status;
-    return GPT_LAUNCH(n_rows * GPT_CUDA_WARP, gpt_norm_backward_kernel, *a, c->type);
+    return GPT_LAUNCH_NORM(gpt_norm_backward_kernel, is_wide);
+}
+
+static memo_status gpt_cuda_rope(gpt_cuda_kernels* c, memo_stream stream, const gpt_rope_args* a,
+                                 memo_error* error) {
+    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
+    return gpt_is_wide(a->x, a->table, NULL, a->head_size / 2)
+               ? GPT_LAUNCH(n_threads, gpt_rope_kernel<8>, *a, c->type)
+               : GPT_LAUNCH(n_threads, gpt_rope_kernel<1>, *a, c->type);
+}
+
+static memo_status gpt_cuda_embedding(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
+                                      const gpt_tokens_args* a, memo_error* error) {
+    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
+    if (kind == GPT_KIND_EMBEDDING)
+        return gpt_is_wide(a->x, a->table, NULL, a->n_columns)
+                   ? GPT_LAUNCH(n_threads, gpt_embedding_kernel<8>, *a, c->type)
+                   : GPT_LAUNCH(n_threads, gpt_embedding_kernel<1>, *a, c->type);
+    return gpt_is_wide(a->x, a->dtable, NULL, a->n_columns)
+               ? GPT_LAUNCH(GPT_CUDA_OWNERS * ((a->n_columns + 255) / 256) * GPT_CUDA_WARP,
+                            gpt_embedding_backward_kernel<8>, *a, c->type)
+               : GPT_LAUNCH(GPT_CUDA_OWNERS * ((a->n_columns + 31) / 32) * GPT_CUDA_WARP,
+                            gpt_embedding_backward_kernel<1>, *a, c->type);
 }
 
 static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream stream,
@@ -978,10 +1201,11 @@ static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream strea
 
 static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
                                     const gpt_squares_args* a, memo_error* error) {
-    const int64_t n_warps = (a->n + GPT_CUDA_WARP - 1) / GPT_CUDA_WARP;
-    const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS);
-    if (GPT_LAUNCH(n_partials * GPT_CUDA_WARP, gpt_squares_kernel, c->partials, (const float*)a->x,
-                   a->n, n_partials))
+    const int64_t n_warps = (a->n + 4 * GPT_CUDA_WARP - 1) / (4 * GPT_CUDA_WARP);
+    const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS), n = n_partials * GPT_CUDA_WARP;
+    const float* x = (const float*)a->x;
+    if ((uintptr_t)x % 16 ? GPT_LAUNCH(n, gpt_squares_kernel<1>, c->partials, x, a->n, n_partials)
+                          : GPT_LAUNCH(n, gpt_squares_kernel<4>, c->partials, x, a->n, n_partials))
         return error->status;
     return GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, a->lanes, (const double*)c->partials,
                       n_partials);
@@ -1020,24 +1244,18 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     switch (kind) {
     case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, linear, error);
     case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, linear, error);
-    case GPT_KIND_NORM:
-        return GPT_LAUNCH(gpt_count(norm->rows) * GPT_CUDA_WARP, gpt_norm_kernel, *norm, c->type);
+    case GPT_KIND_NORM: return gpt_cuda_norm(c, stream, norm, error);
     case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm_backward(c, stream, norm, error);
     case GPT_KIND_DROPOUT:
     case GPT_KIND_GELU:
     case GPT_KIND_GELU_BACKWARD:
     case GPT_KIND_SWIGLU:
     case GPT_KIND_SWIGLU_BACKWARD: return gpt_cuda_elements(c, stream, kind, elements, error);
-    case GPT_KIND_ROPE:
-        return GPT_LAUNCH(gpt_count(rope->rows) * GPT_CUDA_WARP, gpt_rope_kernel, *rope, c->type);
+    case GPT_KIND_ROPE: return gpt_cuda_rope(c, stream, rope, error);
     case GPT_KIND_ATTENTION:
     case GPT_KIND_ATTENTION_BACKWARD: return gpt_cuda_attend(c, stream, kind, attention, error);
     case GPT_KIND_EMBEDDING:
-        return GPT_LAUNCH(gpt_count(tokens->rows) * GPT_CUDA_WARP, gpt_embedding_kernel, *tokens,
-                          c->type);
-    case GPT_KIND_EMBEDDING_BACKWARD:
-        return GPT_LAUNCH(GPT_CUDA_OWNERS * tokens->n_columns, gpt_embedding_backward_kernel,
-                          *tokens, c->type);
+    case GPT_KIND_EMBEDDING_BACKWARD: return gpt_cuda_embedding(c, stream, kind, tokens, error);
     case GPT_KIND_CROSS_ENTROPY: return gpt_cuda_cross_entropy(c, stream, tokens, error);
     case GPT_KIND_ADD:
         return GPT_LAUNCH_WIDE(gpt_is_wide(add->to, add->from, NULL, add->n), add->n,

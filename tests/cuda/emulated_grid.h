@@ -31,7 +31,7 @@ struct emulated_lane {
     const char* place; /* source line at which it waits */
     int line;
     int source; /* the lane whose value it reads */
-    uint32_t value, answer;
+    uint32_t value, answer, ballot;
 };
 
 static emulated_lane emulated_lanes[EMULATED_LANES], *emulated_now;
@@ -78,6 +78,13 @@ static inline float emulated_shuffle_xor(int line, unsigned mask, float value, i
 #define __syncwarp() (void)emulated_meet("__syncwarp", __LINE__, 0xffffffffu, 0, 0)
 #define __shfl_xor_sync(mask, value, apart, width)                                                 \
     emulated_shuffle_xor(__LINE__, mask, value, apart, width)
+
+static inline uint32_t emulated_ballot(int line, unsigned mask, int is_true) {
+    emulated_meet("__ballot_sync", line, mask, 0, is_true != 0);
+    return emulated_now->ballot;
+}
+#define __ballot_sync(mask, is_true) emulated_ballot(__LINE__, mask, is_true)
+#define __ffs(bits)                  __builtin_ffs(bits)
 
 static inline void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
 
@@ -154,6 +161,9 @@ static inline void emulated_run_warp(unsigned first_thread) {
         }
         if (!is_met) continue;
         emulated_check_meeting(first_thread);
+        uint32_t ballot = 0;
+        for (int k = 0; k < EMULATED_LANES; k++) ballot |= (emulated_lanes[k].value & 1) << k;
+        for (auto& lane : emulated_lanes) lane.ballot = ballot;
         for (auto& lane : emulated_lanes) lane.answer = emulated_lanes[lane.source].value;
         for (auto& lane : emulated_lanes) lane.state = emulated_lane::IS_READY;
     }

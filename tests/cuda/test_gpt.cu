@@ -251,6 +251,191 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
     memo_cuda_device_destroy(device);
 }
 
+/* ---- kernels on rows: each way that a kernel may read them ---- */
+
+enum { N_ROWS = 70, N_TOKENS = 5 }; /* more rows than a warp looks at; tokens that come again */
+
+/* Arrays in pinned memory, which a GPU reads and writes, of the type of a model. */
+struct row_memory {
+    memo_device* device;
+    memo_type type;
+    void* pinned;
+    char* at;
+    row_memory(memo_device* of, memo_type t, int64_t n_bytes) : device(of), type(t), pinned(NULL) {
+        CHECK_OK(memo_host_alloc(device, n_bytes, &pinned, &error));
+        at = (char*)pinned;
+    }
+    ~row_memory() { CHECK_OK(memo_host_free(device, pinned, &error)); }
+    void* take(int64_t n_bytes) {
+        void* taken = at;
+        at += (n_bytes + 15) / 16 * 16;
+        return taken;
+    }
+    void* take_random(int64_t n) {
+        void* x = take(n * gpt_type_bytes(type));
+        for (int64_t i = 0; i < n; i++) gpt_store(x, type, i, (float)memo_test_real() * 2 - 1);
+        return x;
+    }
+    std::vector<double> values(const void* x, memo_type t, int64_t n) const {
+        std::vector<double> all;
+        for (int64_t i = 0; i < n; i++) all.push_back(gpt_load(x, t, i));
+        return all;
+    }
+};
+
+static void check_near(const char* what, memo_type type, int64_t hidden, const void* x,
+                       const std::vector<double>& exact, double tolerance) {
+    double largest = 0, off = 0;
+    for (double value : exact) largest = fmax(largest, fabs(value));
+    for (size_t i = 0; i < exact.size(); i++)
+        off = fmax(off, fabs((double)gpt_load(x, type, (int64_t)i) - exact[i]));
+    CHECK_CASE(off <= tolerance * largest, "%s of %d columns, %s: off by %.3g of %.3g", what,
+               (int)hidden, memo_type_name(type), off, largest);
+}
+
+static void check_row_kernels(memo_device* device, memo_type type, int64_t hidden) {
+    const int64_t n = N_ROWS, size = gpt_type_bytes(type);
+    const double rounding = type == MEMO_TYPE_BF16 ? 8e-3 : 2e-6;
+    gpt_cuda_kernels* cuda = NULL;
+    memo_stream stream;
+    row_memory m(device, type, 40 * n * hidden * 4 + (1 << 16));
+    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
+    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
+    cuda->type = type;
+    cuda->partials = (double*)m.take(GPT_CUDA_PARTIALS * 8);
+    cuda->lanes = (double*)m.take(64 * 8);
+    cuda->rows = (char*)m.take(n * 8 + hidden * 8);
+    auto run = [&](gpt_kind kind, const void* args) {
+        CHECK_OK(gpt_cuda_enqueue(cuda, stream, kind, args, &error));
+        CHECK_OK(memo_stream_synchronize(device, stream, &error));
+    };
+
+    /* Norm, of all rows and of one: the same bits. */
+    gpt_norm_args norm = {};
+    void *x = m.take_random(n * hidden), *y = m.take(n * hidden * size), *rstd = m.take(n * 4);
+    norm.x = x;
+    norm.y = y;
+    norm.rstd = rstd;
+    norm.weight = m.take_random(hidden);
+    norm.rows = {0, n};
+    norm.hidden = hidden;
+    run(GPT_KIND_NORM, &norm);
+    const std::vector<double> xs = m.values(x, type, n * hidden),
+                              w = m.values(norm.weight, type, hidden);
+    std::vector<double> exact, rstds;
+    for (int64_t row = 0; row < n; row++) {
+        double squares = 0;
+        for (int64_t c = 0; c < hidden; c++) squares += xs[row * hidden + c] * xs[row * hidden + c];
+        rstds.push_back(1 / sqrt(squares / (double)hidden + 1e-5));
+        for (int64_t c = 0; c < hidden; c++)
+            exact.push_back(xs[row * hidden + c] * rstds[row] * w[c]);
+    }
+    check_near("norm", type, hidden, y, exact, rounding);
+    gpt_norm_args one = norm;
+    one.x = (char*)x + 7 * hidden * size;
+    one.y = m.take(hidden * size);
+    one.rstd = m.take(4);
+    one.rows = {7, 8};
+    run(GPT_KIND_NORM, &one);
+    CHECK(!memcmp(one.y, (char*)y + 7 * hidden * size, (size_t)(hidden * size)));
+
+    /* Its backward: y becomes the gradient. */
+    norm.dx = m.take_random(n * hidden);
+    norm.dweight = m.take(hidden * 4);
+    memset(norm.dweight, 0, (size_t)hidden * 4);
+    const std::vector<double> dys = m.values(y, type, n * hidden),
+                              old = m.values(norm.dx, type, n * hidden);
+    std::vector<double> dweight((size_t)hidden);
+    run(GPT_KIND_NORM_BACKWARD, &norm);
+    for (int64_t row = 0; row < n; row++) {
+        double along = 0;
+        for (int64_t c = 0; c < hidden; c++)
+            along += dys[row * hidden + c] * w[c] * xs[row * hidden + c];
+        for (int64_t c = 0; c < hidden; c++) {
+            const int64_t i = row * hidden + c;
+            dweight[c] += dys[i] * xs[i] * rstds[row];
+            exact[i] = old[i] + dys[i] * w[c] * rstds[row] -
+                       xs[i] * along / (double)hidden * pow(rstds[row], 3);
+        }
+    }
+    check_near("dx of norm", type, hidden, norm.dx, exact, rounding);
+    check_near("dweight of norm", MEMO_TYPE_F32, hidden, norm.dweight, dweight, 1e-5);
+
+    /* The embedding's gradient: rows of few tokens, in runs and in turn. */
+    gpt_tokens_args tokens = {};
+    int32_t* list = (int32_t*)m.take(n * 4);
+    for (int64_t row = 0; row < n; row++)
+        list[row] = (int32_t)(row < 40 ? row / 9 : memo_test_int(0, N_TOKENS - 1)) % N_TOKENS;
+    for (int64_t row = 0; row < n; row += 3) list[row] += GPT_CUDA_OWNERS; /* of the same warp */
+    const int64_t vocabulary = GPT_CUDA_OWNERS + N_TOKENS;
+    std::vector<float> sums((size_t)(vocabulary * hidden));
+    for (float& value : sums) value = (float)memo_test_real();
+    std::vector<double> dtable(sums.begin(), sums.end());
+    row_memory table(device, MEMO_TYPE_F32, (int64_t)sums.size() * 4 + 16);
+    tokens.dtable = table.take((int64_t)sums.size() * 4);
+    memcpy(tokens.dtable, sums.data(), sums.size() * 4);
+    tokens.x = x;
+    tokens.tokens = list;
+    tokens.rows = {0, n};
+    tokens.n_columns = hidden;
+    run(GPT_KIND_EMBEDDING_BACKWARD, &tokens);
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t c = 0; c < hidden; c++) dtable[list[row] * hidden + c] += xs[row * hidden + c];
+    check_near("the table's gradient", MEMO_TYPE_F32, hidden, tokens.dtable, dtable, 1e-6);
+
+    /* Cross-entropy of rows of logits, one of them padding. */
+    gpt_batch_values values = {0, 0, 0.5};
+    int64_t* numbers = (int64_t*)m.take(n * 8);
+    void* logits = m.take_random(n * hidden);
+    for (int64_t i = 0; i < n * hidden; i += 5)
+        gpt_store(logits, type, i, (float)memo_test_int(-30, 30));
+    for (int64_t row = 0; row < n; row++) numbers[row] = row == 4 ? -1 : row;
+    for (int64_t row = 0; row < n; row++) list[row] = (int32_t)memo_test_int(0, hidden - 1);
+    memcpy(m.at, &values, sizeof values);
+    tokens.values = (const gpt_batch_values*)m.take(sizeof values);
+    tokens.loss = (double*)m.take(8);
+    *tokens.loss = 0;
+    for (int j = 0; j < GPT_LANES; j++) cuda->lanes[j] = 0;
+    tokens.x = logits;
+    tokens.token_numbers = numbers;
+    const std::vector<double> before = m.values(logits, type, n * hidden);
+    double loss = 0;
+    run(GPT_KIND_CROSS_ENTROPY, &tokens);
+    for (int64_t row = 0; row < n; row++) {
+        double max = -INFINITY, sum = 0;
+        for (int64_t c = 0; c < hidden; c++) max = fmax(max, before[row * hidden + c]);
+        for (int64_t c = 0; c < hidden; c++) sum += exp(before[row * hidden + c] - max);
+        for (int64_t c = 0; c < hidden; c++)
+            exact[row * hidden + c] =
+                row == 4 ? 0 : 0.5 * (exp(before[row * hidden + c] - max) / sum - (c == list[row]));
+        if (row != 4) loss += 0.5 * (log(sum) + max - before[row * hidden + list[row]]);
+    }
+    check_near("the gradient of logits", type, hidden, logits, exact, rounding);
+    CHECK_IS(fabs(*tokens.loss / loss - 1), <, 1e-6);
+
+    /* The sum of squares from an address that is no multiple of 16 bytes too. */
+    for (int64_t begin = 0; begin < 3; begin++) {
+        const float* from = (const float*)tokens.dtable + begin;
+        gpt_squares_args squares = {from, cuda->lanes, (int64_t)sums.size() - 5};
+        double of_gpu = 0, of_host = 0;
+        for (int j = 0; j < GPT_LANES; j++) cuda->lanes[j] = 0;
+        run(GPT_KIND_SQUARES, &squares);
+        for (int j = 0; j < GPT_LANES; j++) of_gpu += cuda->lanes[j];
+        for (int64_t i = 0; i < squares.n; i++) of_host += (double)from[i] * (double)from[i];
+        CHECK_IS(fabs(of_gpu / of_host - 1), <, 1e-12);
+    }
+    CHECK_OK(memo_stream_destroy(device, stream, &error));
+    gpt_cuda_kernels_destroy(cuda);
+}
+
+static void rows_of_every_width_are_right(void) {
+    NEED_DEVICE(device);
+    for (int64_t hidden : {8, 30, 264, 1032, 2056})
+        check_row_kernels(device, MEMO_TYPE_BF16, hidden);
+    check_row_kernels(device, MEMO_TYPE_F32, 264);
+    memo_cuda_device_destroy(device);
+}
+
 static void sums_stay_float_in_bf16(void) {
     NEED_DEVICE(device);
     gpt_cuda_kernels* cuda = NULL;
@@ -680,6 +865,7 @@ int main(int argc, char** argv) {
     TEST(swiglu_is_the_host_but_for_rounding);
     TEST(states_in_bf16_are_the_host_but_for_rounding);
     TEST(an_mlp_in_chunks_works);
+    TEST(rows_of_every_width_are_right);
     TEST(sums_stay_float_in_bf16);
     TEST(a_graph_gives_the_bits_of_calls);
 
