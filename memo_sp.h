@@ -1080,63 +1080,11 @@ MEMO_API memo_status memo_degree_comms_create(memo_comm* world, int32_t degree, 
                                               memo_degree_comms* comms, memo_error* error);
 MEMO_API void memo_degree_comms_destroy(memo_degree_comms* comms);
 
-/* --- linear layers of a split model ---
- *
- * Column-parallel: each rank has the whole input and computes some of the outputs.  Row-parallel:
- * each rank has some of the inputs and computes a partial sum of all outputs.  Attention and MLP
- * are a column-parallel linear layer, a local part, and a row-parallel linear layer.  So they need
- * one collective, the one that ends the block. */
-
 /* Elements [begin, begin + count) of n on a rank.  Counts of two ranks differ by at most one. */
 typedef struct memo_share {
     int64_t begin, count;
 } memo_share;
 MEMO_API memo_share memo_share_of(int64_t n, int32_t size, int32_t rank);
-
-/* The products of one linear layer, enqueued on stream, in fp32: x (n_rows, n_in), weights (n_out,
- * n_in), y (n_rows, n_out).  bias and d_bias (n_out) may be NULL.  weights adds to d_weights and
- * d_bias, rows in order. */
-typedef struct memo_linear_functions {
-    void* context;
-    memo_status (*forward)(void* context, memo_stream stream, const float* x, const float* weights,
-                           const float* bias, float* y, int64_t n_rows, int64_t n_in, int64_t n_out,
-                           memo_error* error);
-    memo_status (*backward)(void* context, memo_stream stream, const float* d_y,
-                            const float* weights, float* d_x, int64_t n_rows, int64_t n_in,
-                            int64_t n_out, memo_error* error);
-    memo_status (*weights)(void* context, memo_stream stream, const float* x, const float* d_y,
-                           float* d_weights, float* d_bias, int64_t n_rows, int64_t n_in,
-                           int64_t n_out, memo_error* error);
-} memo_linear_functions;
-
-typedef enum memo_linear_split { MEMO_LINEAR_COLUMN = 0, MEMO_LINEAR_ROW } memo_linear_split;
-
-/* A rank's share of a linear layer. */
-typedef struct memo_linear {
-    memo_linear_functions functions;
-    memo_linear_split split;
-    int32_t rank;        /* row-parallel: only rank 0 adds the bias, so that the sum has it once */
-    int64_t n_in, n_out; /* of this rank */
-    const float *weights, *bias;
-    float *d_weights, *d_bias; /* row-parallel: every rank gets the whole gradient of the bias */
-} memo_linear;
-
-/* The y of a row-parallel layer and the d_x of a column-parallel one are partial sums; reduce them
- * over the ranks.  Errors: as the functions return them. */
-MEMO_API memo_status memo_linear_forward(const memo_linear* linear, memo_stream stream,
-                                         const float* x, float* y, int64_t n_rows,
-                                         memo_error* error);
-MEMO_API memo_status memo_linear_backward(const memo_linear* linear, memo_stream stream,
-                                          const float* d_y, float* d_x, int64_t n_rows,
-                                          memo_error* error);
-MEMO_API memo_status memo_linear_weights(const memo_linear* linear, memo_stream stream,
-                                         const float* x, const float* d_y, int64_t n_rows,
-                                         memo_error* error);
-
-#ifndef MEMO_NO_HOST_DEVICE
-/* Plain loops on a host device. */
-MEMO_API memo_linear_functions memo_host_linear_functions(memo_device* host_device);
-#endif
 
 /* ---- 9 loss in tiles: classifier and cross-entropy without the logits of all rows ---------------
  *
@@ -1276,7 +1224,6 @@ MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, d
  *     >>collective times    measured collectives
  *     >>block runs          a schedule of blocks, enqueued
  *     >>degrees             groups of two degrees
- *     >>linear layers       shares and products of a split layer
  *     >>loss                tiles of the classifier, their losses and gradients */
 
 /* ---- >>comm checks ------------------------------------------------------------------------------
@@ -8263,9 +8210,6 @@ void memo_degree_comms_destroy(memo_degree_comms* comms) {
     memset(comms, 0, sizeof *comms);
 }
 
-/* ---- >>linear layers ----------------------------------------------------------------------------
- * Knows: shares of a matrix.  Knows nothing of schedules. */
-
 memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
     memo_share share;
     int64_t rest = n % size;
@@ -8273,114 +8217,6 @@ memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
     share.count = n / size + (rank < rest);
     return share;
 }
-
-memo_status memo_linear_forward(const memo_linear* linear, memo_stream stream, const float* x,
-                                float* y, int64_t n_rows, memo_error* error) {
-    const float* bias = linear->split == MEMO_LINEAR_ROW && linear->rank != 0 ? NULL : linear->bias;
-    return linear->functions.forward(linear->functions.context, stream, x, linear->weights, bias, y,
-                                     n_rows, linear->n_in, linear->n_out, error);
-}
-
-memo_status memo_linear_backward(const memo_linear* linear, memo_stream stream, const float* d_y,
-                                 float* d_x, int64_t n_rows, memo_error* error) {
-    return linear->functions.backward(linear->functions.context, stream, d_y, linear->weights, d_x,
-                                      n_rows, linear->n_in, linear->n_out, error);
-}
-
-memo_status memo_linear_weights(const memo_linear* linear, memo_stream stream, const float* x,
-                                const float* d_y, int64_t n_rows, memo_error* error) {
-    return linear->functions.weights(linear->functions.context, stream, x, d_y, linear->d_weights,
-                                     linear->d_bias, n_rows, linear->n_in, linear->n_out, error);
-}
-
-#ifndef MEMO_NO_HOST_DEVICE
-
-/* --- on the host device --- */
-
-typedef struct memoi_linear_args {
-    const float *x, *weights, *bias, *d_y;
-    float *y, *d_bias; /* y: the result, which may be d_x or d_weights */
-    int64_t n_rows, n_in, n_out;
-} memoi_linear_args;
-
-MEMOI memo_status memoi_linear_forward_run(void* args, memo_error* error) {
-    const memoi_linear_args* a = (const memoi_linear_args*)args;
-    int64_t r, o, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++)
-        for (o = 0; o < a->n_out; o++) {
-            float sum = 0;
-            for (i = 0; i < a->n_in; i++)
-                sum = fmaf(a->x[r * a->n_in + i], a->weights[o * a->n_in + i], sum);
-            a->y[r * a->n_out + o] = a->bias ? sum + a->bias[o] : sum;
-        }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_linear_backward_run(void* args, memo_error* error) {
-    const memoi_linear_args* a = (const memoi_linear_args*)args;
-    int64_t r, o, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        float* d_x = a->y + r * a->n_in;
-        for (i = 0; i < a->n_in; i++) d_x[i] = 0;
-        for (o = 0; o < a->n_out; o++)
-            for (i = 0; i < a->n_in; i++)
-                d_x[i] = fmaf(a->d_y[r * a->n_out + o], a->weights[o * a->n_in + i], d_x[i]);
-    }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_linear_weights_run(void* args, memo_error* error) {
-    const memoi_linear_args* a = (const memoi_linear_args*)args;
-    int64_t r, o, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++)
-        for (o = 0; o < a->n_out; o++) {
-            float d_y = a->d_y[r * a->n_out + o];
-            if (a->d_bias) a->d_bias[o] += d_y;
-            for (i = 0; i < a->n_in; i++)
-                a->y[o * a->n_in + i] = fmaf(d_y, a->x[r * a->n_in + i], a->y[o * a->n_in + i]);
-        }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_linear_host_forward(void* context, memo_stream stream, const float* x,
-                                            const float* weights, const float* bias, float* y,
-                                            int64_t n_rows, int64_t n_in, int64_t n_out,
-                                            memo_error* error) {
-    const memoi_linear_args args = {x, weights, bias, NULL, y, NULL, n_rows, n_in, n_out};
-    return memo_host_device_launch((memo_device*)context, stream, memoi_linear_forward_run, &args,
-                                   sizeof args, error);
-}
-
-MEMOI memo_status memoi_linear_host_backward(void* context, memo_stream stream, const float* d_y,
-                                             const float* weights, float* d_x, int64_t n_rows,
-                                             int64_t n_in, int64_t n_out, memo_error* error) {
-    const memoi_linear_args args = {NULL, weights, NULL, d_y, d_x, NULL, n_rows, n_in, n_out};
-    return memo_host_device_launch((memo_device*)context, stream, memoi_linear_backward_run, &args,
-                                   sizeof args, error);
-}
-
-MEMOI memo_status memoi_linear_host_weights(void* context, memo_stream stream, const float* x,
-                                            const float* d_y, float* d_weights, float* d_bias,
-                                            int64_t n_rows, int64_t n_in, int64_t n_out,
-                                            memo_error* error) {
-    const memoi_linear_args args = {x, NULL, NULL, d_y, d_weights, d_bias, n_rows, n_in, n_out};
-    return memo_host_device_launch((memo_device*)context, stream, memoi_linear_weights_run, &args,
-                                   sizeof args, error);
-}
-
-memo_linear_functions memo_host_linear_functions(memo_device* host_device) {
-    memo_linear_functions functions;
-    functions.context = host_device;
-    functions.forward = memoi_linear_host_forward;
-    functions.backward = memoi_linear_host_backward;
-    functions.weights = memoi_linear_host_weights;
-    return functions;
-}
-
-#endif
 
 /* ---- >>loss -------------------------------------------------------------------------------------
  * Knows: shares, row kernels, one all-gather.  Knows nothing of attention or of matrix products. */

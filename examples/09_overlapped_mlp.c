@@ -5,7 +5,7 @@
  * over both ranks.  The trainer supplies the functions; memo_blocks calls them in order, with all-reduces and events.
  *
  * Build:
- *     cc -std=c99 -O2 -I. examples/09_overlapped_mlp.c -o 09_overlapped_mlp -lpthread -lm
+ *     cc -std=c99 -O2 -I. -Iexamples examples/09_overlapped_mlp.c -o 09_overlapped_mlp -lpthread -lm
  * Expected output:
  *     forward   compute: F1a F1b end-a end-b
  *     forward   comm:    cF1a cF1b
@@ -20,6 +20,7 @@
 #include "extras/memo_look.h"
 
 #include <stdio.h>
+#include "linear_layers.h"
 #include "thread_ranks.h"
 
 #define N_RANKS 2
@@ -30,7 +31,7 @@
 
 typedef struct mlp {
     memo_device* device;
-    memo_linear up, down;
+    linear_layer up, down;
     float up_weights[WIDTH * HIDDEN], down_weights[HIDDEN * WIDTH];
     float d_up[WIDTH * HIDDEN], d_down[HIDDEN * WIDTH];
     float x[N_PARTS][ROWS * HIDDEN], out[N_PARTS][ROWS * HIDDEN], d[N_PARTS][ROWS * HIDDEN];
@@ -74,30 +75,29 @@ static memo_status launch(mlp* m, memo_stream stream, memo_host_function functio
 static memo_status recompute(void* context, const memo_block_call* call, memo_error* error) {
     mlp* m = (mlp*)context;
     int s = call->part;
-    if (memo_linear_forward(&m->up, call->stream, m->x[s], m->act[s], ROWS, error))
-        return error->status;
+    if (linear_forward(&m->up, call->stream, m->x[s], m->act[s], ROWS, error)) return error->status;
     return launch(m, call->stream, relu_run, m->act[s], NULL, ROWS * WIDTH, error);
 }
 static memo_status forward(void* context, const memo_block_call* call, memo_error* error) {
     mlp* m = (mlp*)context;
     int s = call->part;
     if (recompute(context, call, error)) return error->status;
-    return memo_linear_forward(&m->down, call->stream, m->act[s], m->y[s], ROWS, error);
+    return linear_forward(&m->down, call->stream, m->act[s], m->y[s], ROWS, error);
 }
 static memo_status backward(void* context, const memo_block_call* call, memo_error* error) {
     mlp* m = (mlp*)context;
     int s = call->part;
-    if (memo_linear_backward(&m->down, call->stream, m->d[s], m->d_act[s], ROWS, error) ||
+    if (linear_backward(&m->down, call->stream, m->d[s], m->d_act[s], ROWS, error) ||
         launch(m, call->stream, relu_backward_run, m->d_act[s], m->act[s], ROWS * WIDTH, error))
         return error->status;
-    return memo_linear_backward(&m->up, call->stream, m->d_act[s], m->g[s], ROWS, error);
+    return linear_backward(&m->up, call->stream, m->d_act[s], m->g[s], ROWS, error);
 }
 static memo_status weights(void* context, const memo_block_call* call, memo_error* error) {
     mlp* m = (mlp*)context;
     int s = call->part;
-    if (memo_linear_weights(&m->down, call->stream, m->act[s], m->d[s], ROWS, error))
+    if (linear_weights(&m->down, call->stream, m->act[s], m->d[s], ROWS, error))
         return error->status;
-    return memo_linear_weights(&m->up, call->stream, m->x[s], m->d_act[s], ROWS, error);
+    return linear_weights(&m->up, call->stream, m->x[s], m->d_act[s], ROWS, error);
 }
 static memo_status forward_end(void* context, const memo_block_call* call, memo_error* error) {
     mlp* m = (mlp*)context;
@@ -137,9 +137,9 @@ static memo_status train(thread_rank* rank, memo_error* error) {
 
     /* Both products, with this rank's half of the weights. */
     m->device = rank->device;
-    m->up.functions = m->down.functions = memo_host_linear_functions(rank->device);
-    m->up.split = MEMO_LINEAR_COLUMN;
-    m->down.split = MEMO_LINEAR_ROW;
+    m->up.device = m->down.device = rank->device;
+    m->up.split = LINEAR_COLUMN;
+    m->down.split = LINEAR_ROW;
     m->up.n_in = m->down.n_out = HIDDEN;
     m->up.n_out = m->down.n_in = WIDTH;
     m->up.weights = m->up_weights;

@@ -4,6 +4,7 @@
 #define BLOCKS_MODEL_H
 
 #include "blocks_log.h"
+#include "linear_layers.h"
 
 /* Memory that the host and the device can use; and the function that runs the ranks. */
 #ifndef CASE_CALLOC
@@ -39,7 +40,7 @@ typedef struct blocks_model {
     int32_t T, part_rows, sequence; /* tokens of one */
     memo_share heads, width, vocabulary;
     int32_t tokens[ROWS], labels[ROWS];
-    memo_linear linears[N_LAYERS][N_LINEARS], head;
+    linear_layer linears[N_LAYERS][N_LINEARS], head;
     float *table, *d_table;
     float *h[N_BLOCKS], *out, *d, *dy, *y, *g; /* (ROWS, HIDDEN) */
     float *x[2], *gathered[2];                 /* normed inputs; gathered gradients */
@@ -506,25 +507,25 @@ static memo_status model_launch(blocks_model* m, const memo_block_call* call, me
 
 static memo_status model_compute(blocks_model* m, const memo_block_call* call, int has_output,
                                  memo_error* error) {
-    memo_linear* l = m->linears[call->block / 2];
+    linear_layer* l = m->linears[call->block / 2];
     int64_t n = m->part_rows, w = m->heads.count * HEAD;
     const float* x = AT(m->x[call->block % 2], HIDDEN);
     if (!m->setup->is_scattered && model_launch(m, call, model_enter, error)) return error->status;
     if (call->block % 2 == 0) {
-        if (memo_linear_forward(&l[0], call->stream, x, AT(m->q, w), n, error) ||
-            memo_linear_forward(&l[1], call->stream, x, AT(m->k, w), n, error) ||
-            memo_linear_forward(&l[2], call->stream, x, AT(m->v, w), n, error) ||
+        if (linear_forward(&l[0], call->stream, x, AT(m->q, w), n, error) ||
+            linear_forward(&l[1], call->stream, x, AT(m->k, w), n, error) ||
+            linear_forward(&l[2], call->stream, x, AT(m->v, w), n, error) ||
             model_launch(m, call, model_attend, error))
             return error->status;
         if (!has_output) return MEMO_STATUS_OK;
-        return memo_linear_forward(&l[3], call->stream, AT(m->o, w), AT(m->y, HIDDEN), n, error);
+        return linear_forward(&l[3], call->stream, AT(m->o, w), AT(m->y, HIDDEN), n, error);
     }
-    if (memo_linear_forward(&l[4], call->stream, x, AT(m->up, m->width.count), n, error) ||
+    if (linear_forward(&l[4], call->stream, x, AT(m->up, m->width.count), n, error) ||
         model_launch(m, call, model_activate, error))
         return error->status;
     if (!has_output) return MEMO_STATUS_OK;
-    return memo_linear_forward(&l[5], call->stream, AT(m->act, m->width.count), AT(m->y, HIDDEN), n,
-                               error);
+    return linear_forward(&l[5], call->stream, AT(m->act, m->width.count), AT(m->y, HIDDEN), n,
+                          error);
 }
 
 static memo_status model_forward(void* context, const memo_block_call* call, memo_error* error) {
@@ -542,45 +543,45 @@ static memo_status model_recompute(void* context, const memo_block_call* call, m
 
 static memo_status model_backward(void* context, const memo_block_call* call, memo_error* error) {
     blocks_model* m = (blocks_model*)context;
-    memo_linear* l = m->linears[call->block / 2];
+    linear_layer* l = m->linears[call->block / 2];
     int64_t n = m->part_rows, w = m->heads.count * HEAD, wide = m->width.count;
     float *g = AT(m->g, HIDDEN), *piece = AT(m->piece, HIDDEN), *dy = AT(m->dy, HIDDEN);
     m->n_calls[2]++;
     if (!m->setup->is_scattered && model_launch(m, call, model_return, error)) return error->status;
     if (model_launch(m, call, model_drop, error)) return error->status;
     if (call->block % 2) {
-        if (memo_linear_backward(&l[5], call->stream, dy, AT(m->up, wide), n, error) ||
+        if (linear_backward(&l[5], call->stream, dy, AT(m->up, wide), n, error) ||
             model_launch(m, call, model_activate_backward, error) ||
-            memo_linear_backward(&l[4], call->stream, AT(m->up, wide), g, n, error))
+            linear_backward(&l[4], call->stream, AT(m->up, wide), g, n, error))
             return error->status;
         return MEMO_STATUS_OK;
     }
-    if (memo_linear_backward(&l[3], call->stream, dy, AT(m->d_o, w), n, error) ||
+    if (linear_backward(&l[3], call->stream, dy, AT(m->d_o, w), n, error) ||
         model_launch(m, call, model_attend_backward, error) ||
-        memo_linear_backward(&l[0], call->stream, AT(m->dq, w), g, n, error) ||
-        memo_linear_backward(&l[1], call->stream, AT(m->dk, w), piece, n, error) ||
+        linear_backward(&l[0], call->stream, AT(m->dq, w), g, n, error) ||
+        linear_backward(&l[1], call->stream, AT(m->dk, w), piece, n, error) ||
         model_launch(m, call, model_add_piece, error) ||
-        memo_linear_backward(&l[2], call->stream, AT(m->dv, w), piece, n, error))
+        linear_backward(&l[2], call->stream, AT(m->dv, w), piece, n, error))
         return error->status;
     return model_launch(m, call, model_add_piece, error);
 }
 
 static memo_status model_weights(void* context, const memo_block_call* call, memo_error* error) {
     blocks_model* m = (blocks_model*)context;
-    memo_linear* l = m->linears[call->block / 2];
+    linear_layer* l = m->linears[call->block / 2];
     int64_t n = m->part_rows, w = m->heads.count * HEAD, wide = m->width.count;
     const float *x = AT(m->x[call->block % 2], HIDDEN), *dy = AT(m->dy, HIDDEN);
     m->n_calls[3]++;
     if (call->block % 2) {
-        if (memo_linear_weights(&l[5], call->stream, AT(m->act, wide), dy, n, error))
+        if (linear_weights(&l[5], call->stream, AT(m->act, wide), dy, n, error))
             return error->status;
-        return memo_linear_weights(&l[4], call->stream, x, AT(m->up, wide), n, error);
+        return linear_weights(&l[4], call->stream, x, AT(m->up, wide), n, error);
     }
-    if (memo_linear_weights(&l[3], call->stream, AT(m->o, w), dy, n, error) ||
-        memo_linear_weights(&l[0], call->stream, x, AT(m->dq, w), n, error) ||
-        memo_linear_weights(&l[1], call->stream, x, AT(m->dk, w), n, error))
+    if (linear_weights(&l[3], call->stream, AT(m->o, w), dy, n, error) ||
+        linear_weights(&l[0], call->stream, x, AT(m->dq, w), n, error) ||
+        linear_weights(&l[1], call->stream, x, AT(m->dk, w), n, error))
         return error->status;
-    return memo_linear_weights(&l[2], call->stream, x, AT(m->dv, w), n, error);
+    return linear_weights(&l[2], call->stream, x, AT(m->dv, w), n, error);
 }
 
 static memo_status model_forward_end(void* context, const memo_block_call* call,
@@ -602,13 +603,13 @@ static memo_status model_backward_rows(void* context, const memo_block_call* cal
 
 /* ---- a rank ---- */
 
-static void model_linear(blocks_model* m, memo_linear* l, memo_linear_split split, uint64_t tag,
+static void model_linear(blocks_model* m, linear_layer* l, linear_split split, uint64_t tag,
                          int64_t n_out, int64_t n_in, memo_share share, int has_bias) {
-    int64_t o, i, rows = split == MEMO_LINEAR_COLUMN ? share.count : n_out;
-    int64_t columns = split == MEMO_LINEAR_COLUMN ? n_in : share.count;
+    int64_t o, i, rows = split == LINEAR_COLUMN ? share.count : n_out;
+    int64_t columns = split == LINEAR_COLUMN ? n_in : share.count;
     float *weights = model_floats(m, rows * columns), *bias = model_floats(m, rows);
     memset(l, 0, sizeof *l);
-    l->functions = memo_host_linear_functions(m->rank->device);
+    l->device = m->rank->device;
     l->split = split;
     l->rank = m->rank->comm->rank;
     l->n_in = columns;
@@ -617,11 +618,10 @@ static void model_linear(blocks_model* m, memo_linear* l, memo_linear_split spli
     /* The weights depend on their place in the whole matrix only, so every split has the same
      * model. */
     for (o = 0; o < rows; o++) {
-        int64_t row = split == MEMO_LINEAR_COLUMN ? share.begin + o : o;
+        int64_t row = split == LINEAR_COLUMN ? share.begin + o : o;
         for (i = 0; i < columns; i++)
             weights[o * columns + i] =
-                0.5f *
-                model_value(tag, row * n_in + (split == MEMO_LINEAR_ROW ? share.begin : 0) + i);
+                0.5f * model_value(tag, row * n_in + (split == LINEAR_ROW ? share.begin : 0) + i);
         bias[o] = 0.2f * model_value(tag + 1000, row);
     }
 
@@ -658,18 +658,18 @@ static void model_make(blocks_model* m, thread_rank* rank, const model_setup* se
     /* Linear layers: q, k, v, projection, and the MLP's two. */
     for (layer = 0; layer < N_LAYERS; layer++) {
         memo_share by_head;
-        memo_linear* l = m->linears[layer];
+        linear_layer* l = m->linears[layer];
         uint64_t tag = 10 + 20 * (uint64_t)layer;
         by_head.begin = m->heads.begin * HEAD;
         by_head.count = m->heads.count * HEAD;
         for (i = 0; i < 3; i++)
-            model_linear(m, &l[i], MEMO_LINEAR_COLUMN, tag + (uint64_t)i, N_HEADS * HEAD, HIDDEN,
+            model_linear(m, &l[i], LINEAR_COLUMN, tag + (uint64_t)i, N_HEADS * HEAD, HIDDEN,
                          by_head, 1);
-        model_linear(m, &l[3], MEMO_LINEAR_ROW, tag + 3, HIDDEN, N_HEADS * HEAD, by_head, 1);
-        model_linear(m, &l[4], MEMO_LINEAR_COLUMN, tag + 4, WIDTH, HIDDEN, m->width, 1);
-        model_linear(m, &l[5], MEMO_LINEAR_ROW, tag + 5, HIDDEN, WIDTH, m->width, 1);
+        model_linear(m, &l[3], LINEAR_ROW, tag + 3, HIDDEN, N_HEADS * HEAD, by_head, 1);
+        model_linear(m, &l[4], LINEAR_COLUMN, tag + 4, WIDTH, HIDDEN, m->width, 1);
+        model_linear(m, &l[5], LINEAR_ROW, tag + 5, HIDDEN, WIDTH, m->width, 1);
     }
-    model_linear(m, &m->head, MEMO_LINEAR_COLUMN, 5, VOCABULARY, HIDDEN, m->vocabulary, 0);
+    model_linear(m, &m->head, LINEAR_COLUMN, 5, VOCABULARY, HIDDEN, m->vocabulary, 0);
 
     m->table = model_floats(m, m->vocabulary.count * HIDDEN);
     m->d_table = model_floats(m, m->vocabulary.count * HIDDEN);
@@ -797,11 +797,11 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
     memcpy(forget.is_kept, m->is_kept, sizeof forget.is_kept);
     if (memo_host_device_launch(device, stream, model_forget, &forget, sizeof forget, error) ||
         model_gather(m, m->out, error) || model_launch(m, &call, model_norm_all, error) ||
-        memo_linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
+        linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
         model_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY, m->labels,
                             ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||
-        memo_linear_backward(&m->head, stream, m->logits, m->d_final, ROWS, error) ||
-        memo_linear_weights(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
+        linear_backward(&m->head, stream, m->logits, m->d_final, ROWS, error) ||
+        linear_weights(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
         memo_all_reduce(comm, stream, m->d_final, m->d_final, ROWS * HIDDEN, MEMO_TYPE_F32,
                         MEMO_REDUCTION_SUM, error) ||
         model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error) ||
@@ -845,7 +845,7 @@ static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t
     int layer, k;
     for (layer = 0; layer <= N_LAYERS; layer++)
         for (k = 0; k < (layer < N_LAYERS ? N_LINEARS : 1); k++) {
-            memo_linear* l = layer < N_LAYERS ? &m->linears[layer][k] : &m->head;
+            linear_layer* l = layer < N_LAYERS ? &m->linears[layer][k] : &m->head;
             int64_t size = l->n_in * l->n_out;
             if (to) memcpy(to + n, l->d_weights, (size_t)size * sizeof(float));
             if (weight && at >= n && at < n + size)

@@ -125,10 +125,10 @@ typedef struct mixed_stage {
     memo_degree_comms comms;
     memo_blocks* blocks;
     blocks_log log;
-    memo_linear linears[MIXED_LINEARS]; /* q, k, v, o, up, down */
-    memo_share heads, width;            /* heads: in elements */
-    int number, n_rows;                 /* of a part */
-    int row[MAX_SPLIT][MIXED_ROWS];     /* of the batch, of each part */
+    linear_layer linears[MIXED_LINEARS]; /* q, k, v, o, up, down */
+    memo_share heads, width;             /* heads: in elements */
+    int number, n_rows;                  /* of a part */
+    int row[MAX_SPLIT][MIXED_ROWS];      /* of the batch, of each part */
     float weights[MIXED_LINEARS][HIDDEN * WIDTH], gradients[MIXED_LINEARS][HIDDEN * WIDTH];
     float h[2][MAX_SPLIT][MIXED_ROWS * HIDDEN]; /* of a block and part, as all that follows */
     float out[MAX_SPLIT][MIXED_ROWS * HIDDEN], d[MAX_SPLIT][MIXED_ROWS * HIDDEN];
@@ -259,60 +259,59 @@ static memo_status mixed_launch(mixed_stage* m, const memo_block_call* call, int
     work.stage = m;
     work.call = *call;
     work.step = step;
-    return memo_host_device_launch((memo_device*)m->linears[0].functions.context, call->stream,
-                                   mixed_piece, &work, sizeof work, e);
+    return memo_host_device_launch(m->linears[0].device, call->stream, mixed_piece, &work,
+                                   sizeof work, e);
 }
 
 static memo_status mixed_recompute(void* context, const memo_block_call* call, memo_error* e) {
     mixed_stage* m = (mixed_stage*)context;
     int s = call->part, is_mlp = call->block == 1, j;
-    memo_linear* l = m->linears;
+    linear_layer* l = m->linears;
     memo_status status = mixed_launch(m, call, MIXED_ENTER, e);
     for (j = 0; j < 3 && !is_mlp && !status; j++)
-        status = memo_linear_forward(&l[j], call->stream, m->h[0][s], m->qkvo[j][s], m->n_rows, e);
+        status = linear_forward(&l[j], call->stream, m->h[0][s], m->qkvo[j][s], m->n_rows, e);
     if (!status && is_mlp)
-        status = memo_linear_forward(&l[4], call->stream, m->h[1][s], m->act[s], m->n_rows, e);
+        status = linear_forward(&l[4], call->stream, m->h[1][s], m->act[s], m->n_rows, e);
     if (!status) status = mixed_launch(m, call, is_mlp ? MIXED_ACTIVATE : MIXED_ATTEND, e);
     if (status || !call->has_output) return status;
-    return memo_linear_forward(&l[is_mlp ? 5 : 3], call->stream, is_mlp ? m->act[s] : m->qkvo[3][s],
-                               m->y[s], m->n_rows, e);
+    return linear_forward(&l[is_mlp ? 5 : 3], call->stream, is_mlp ? m->act[s] : m->qkvo[3][s],
+                          m->y[s], m->n_rows, e);
 }
 static memo_status mixed_backward(void* context, const memo_block_call* call, memo_error* e) {
     mixed_stage* m = (mixed_stage*)context;
-    memo_linear* l = m->linears;
+    linear_layer* l = m->linears;
     int s = call->part, j;
     memo_status status = mixed_launch(m, call, MIXED_RETURN, e);
     if (status) return status;
     if (call->block == 1) {
-        if (memo_linear_backward(&l[5], call->stream, m->dy[s], m->d_act[s], m->n_rows, e) ||
+        if (linear_backward(&l[5], call->stream, m->dy[s], m->d_act[s], m->n_rows, e) ||
             mixed_launch(m, call, MIXED_DERIVE, e))
             return e->status;
-        return memo_linear_backward(&l[4], call->stream, m->d_act[s], m->g[s], m->n_rows, e);
+        return linear_backward(&l[4], call->stream, m->d_act[s], m->g[s], m->n_rows, e);
     }
-    if (memo_linear_backward(&l[3], call->stream, m->dy[s], m->d_qkvo[3][s], m->n_rows, e) ||
+    if (linear_backward(&l[3], call->stream, m->dy[s], m->d_qkvo[3][s], m->n_rows, e) ||
         mixed_launch(m, call, MIXED_ATTEND_BACKWARD, e))
         return e->status;
     for (j = 0; j < 3 && !status; j++) {
-        status = memo_linear_backward(&l[j], call->stream, m->d_qkvo[j][s],
-                                      j ? m->piece[s] : m->g[s], m->n_rows, e);
+        status = linear_backward(&l[j], call->stream, m->d_qkvo[j][s], j ? m->piece[s] : m->g[s],
+                                 m->n_rows, e);
         if (!status && j) status = mixed_launch(m, call, MIXED_ADD, e);
     }
     return status;
 }
 static memo_status mixed_weights(void* context, const memo_block_call* call, memo_error* e) {
     mixed_stage* m = (mixed_stage*)context;
-    memo_linear* l = m->linears;
+    linear_layer* l = m->linears;
     int s = call->part, j;
     memo_status status;
     if (call->block == 1) {
-        if (memo_linear_weights(&l[5], call->stream, m->act[s], m->dy[s], m->n_rows, e))
+        if (linear_weights(&l[5], call->stream, m->act[s], m->dy[s], m->n_rows, e))
             return e->status;
-        return memo_linear_weights(&l[4], call->stream, m->h[1][s], m->d_act[s], m->n_rows, e);
+        return linear_weights(&l[4], call->stream, m->h[1][s], m->d_act[s], m->n_rows, e);
     }
-    status = memo_linear_weights(&l[3], call->stream, m->qkvo[3][s], m->dy[s], m->n_rows, e);
+    status = linear_weights(&l[3], call->stream, m->qkvo[3][s], m->dy[s], m->n_rows, e);
     for (j = 0; j < 3 && !status; j++)
-        status =
-            memo_linear_weights(&l[j], call->stream, m->h[0][s], m->d_qkvo[j][s], m->n_rows, e);
+        status = linear_weights(&l[j], call->stream, m->h[0][s], m->d_qkvo[j][s], m->n_rows, e);
     return status;
 }
 static memo_status mixed_leave(void* context, const memo_block_call* call, memo_error* e) {
@@ -360,12 +359,12 @@ static memo_status mixed_make(mixed_stage* m, thread_rank* rank, const mixed_job
                 ((rank->comm->rank / degree * n_groups + r / part) * mix->n_parts + s) * part +
                 r % part;
     for (i = 0; i < MIXED_LINEARS; i++) {
-        memo_linear* l = &m->linears[i];
+        linear_layer* l = &m->linears[i];
         int64_t share = i < 4 ? m->heads.count : m->width.count;
-        l->functions = memo_host_linear_functions(rank->device);
-        l->split = i == 3 || i == 5 ? MEMO_LINEAR_ROW : MEMO_LINEAR_COLUMN;
-        l->n_in = l->split == MEMO_LINEAR_ROW ? share : HIDDEN;
-        l->n_out = l->split == MEMO_LINEAR_ROW ? HIDDEN : share;
+        l->device = rank->device;
+        l->split = i == 3 || i == 5 ? LINEAR_ROW : LINEAR_COLUMN;
+        l->n_in = l->split == LINEAR_ROW ? share : HIDDEN;
+        l->n_out = l->split == LINEAR_ROW ? HIDDEN : share;
         l->weights = m->weights[i];
         l->d_weights = m->gradients[i];
         for (j = 0; j < mixed_size(m, i); j++)
