@@ -259,6 +259,9 @@ test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/test_compile.sh
 	@MEMO_TEST_ALL=1 MEMO_TEST_JOBS=1 sh tests/run.sh build/logs tests/test_cuda.sh $(CUDA_TESTS)
 
+device-pack: ## build what bench/device.sh runs, for CUDA_ARCH (sm_90) and without a GPU, to take along
+	@CUDA_ARCH=$(if $(filter-out native,$(CUDA_ARCH)),$(CUDA_ARCH),sm_90) sh bench/device.sh pack
+
 bench-cuda: ## on a machine with a GPU: CUDA tests, compute-sanitizer, benchmarks, the trainer; writes bench/results
 	@failed=; for part in A B C; do sh bench/device.sh $$part || failed="$$failed $$part"; done; [ -z "$$failed" ]
 

@@ -1,6 +1,8 @@
 #!/bin/sh
 # device.sh - what needs a GPU, in three parts of nine minutes each:
 #
+#   sh bench/device.sh pack  builds what A, B and C run, without a GPU, into build/device-pack (make device-pack); a machine
+#                            that finds this folder beside the same sources builds nothing, which saves 90 to 150 s
 #   sh bench/device.sh A     tests, examples, and the benchmarks: a chain of layers, row kernels, memory, host time of calls,
 #                            requests beside PyTorch's allocator and CUDA's, the file tier
 #   sh bench/device.sh B     compute-sanitizer (memcheck, initcheck, synccheck) on the kernels and on a short run with swaps,
@@ -19,7 +21,8 @@
 # Correctness tests decide on results only.  Times and free memory are measured here and compared with goals in a table.
 # racecheck is absent: it checks shared memory, which no kernel here uses.
 #
-# Environment: OUT       folder of the results and of all messages, instead of bench/results
+# Environment: OUT       folder of the results and of all messages, instead of bench/results; tables and messages arrive
+#                        there, in partial/, as they are made, so that a call cut short keeps them
 #              LIMIT_S   seconds for everything, default 540
 #              HOST_GIB  most GiB that a case pins: for machines whose memory grows with use
 #              TOKENS    length of the chain, default 98304
@@ -42,12 +45,14 @@ part=${1:-}
 
 nvcc_flags() { echo "-arch=${arch:-native} -std=c++17 -lineinfo -I."; }
 
-# compile_all NAME SECONDS: builds what standard input lists, SOURCE PROGRAM FLAGS... a line, at the same time.
+# compile_all NAME SECONDS: builds what standard input lists, SOURCE PROGRAM FLAGS... a line, at the same time, unless it is
+# packed.
 compile_all() {
     compile_name=$1 compile_seconds=$2
     {
         echo 'pids= bad=0'
         while read -r source program flags; do
+            is_packed "$program" && echo "cp $pack/$program $folder/" && continue
             echo "nvcc $(nvcc_flags) -O3 $source -o $folder/$program $flags & pids=\"\$pids \$!\""
         done
         echo 'for pid in $pids; do wait $pid || bad=1; done; exit $bad'
@@ -62,6 +67,8 @@ compile_all() {
 compile_with_cudnn() { # SOURCE PROGRAM FLAGS...
     source=$1 program=$2
     shift 2
+    is_packed "$program" && cp "$pack/$program" "$folder/" && : >"$folder/$program.build.txt" &&
+        echo 0 >"$folder/$program.status" && return
     timeout 240 nvcc $(nvcc_flags) -O1 -I"$CUDNN/include" "$source" $cudnn $nvrtc "$@" -o "$folder/$program" \
         >"$folder/$program.build.txt" 2>&1
     echo $? >"$folder/$program.status"
@@ -161,14 +168,8 @@ write_goals() {
     echo
 }
 
-part_a() {
-    begin ""
-    reserved_s=$((limit_s / 2)) # of the benchmarks, until they begin
-    find_library cublasLt cublasLt.h; cublas_lt=$flags
-    find_library cublas cublas_v2.h; cublas=$flags
-    find_torch; torch=$flags
-    start_cudnn
-    compile_all build 150 <<END
+programs_a() {
+    cat <<END
 tests/cuda/test_device.cu test_device
 tests/cuda/test_kernels.cu test_kernels
 tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)
@@ -184,6 +185,18 @@ examples/06_cuda_arena.cu 06_cuda_arena
 examples/07_cuda_swap_gemm.cu 07_cuda_swap_gemm $cublas
 examples/08_cuda_phantom.cu 08_cuda_phantom
 END
+}
+
+part_a() {
+    begin ""
+    reserved_s=$((limit_s / 2)) # of the benchmarks, until they begin
+    find_library cublasLt cublasLt.h; cublas_lt=$flags
+    find_library cublas cublas_v2.h; cublas=$flags
+    find_torch; torch=$flags
+    start_cudnn
+    compile_all build 150 <<END
+$(programs_a)
+END
     for test in test_device test_kernels test_step test_gpt; do
         stage $test 60 "$folder/$test"
     done
@@ -192,7 +205,7 @@ END
     reserved_s=0
     run_chain
     bench cuda_kernels 60 "$folder/cuda_kernels" 30
-    bench cuda_memory 150 "$folder/cuda_memory" $((host_gib < 64 ? host_gib : 64))
+    bench cuda_memory 150 "$folder/cuda_memory" $((host_gib < 16 ? host_gib : 16))
     bench calls 30 "$folder/calls"
     bench arena 60 "$folder/arena" 3 "$requests"
     bench spill 60 "$folder/spill" "${SPILL:-/tmp}" 256 25
@@ -270,23 +283,25 @@ END
 
 # ---- B: sanitizers, ranks over NCCL; correctness only, as ranks take turns on one GPU ----
 
+programs_b() {
+    echo "tests/cuda/test_kernels.cu test_kernels"
+    echo "tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)"
+    echo "tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt"
+    if [ $has_nccl = yes ]; then
+        echo "tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl"
+        echo "tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl"
+        echo "tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples $nccl"
+        echo "examples/12_ring_nccl.cu 12_ring_nccl $nccl"
+    fi
+}
+
 part_b() {
     begin -ranks
     has_nccl=no
     find_library cublasLt cublasLt.h; cublas_lt=$flags
     find_library nccl nccl.h && has_nccl=yes
     nccl=$flags
-    {
-        echo "tests/cuda/test_kernels.cu test_kernels"
-        echo "tests/cuda/test_step.cu test_step $(sh tests/cuda_wraps.sh)"
-        echo "tests/cuda/test_gpt.cu test_gpt -Iexamples $cublas_lt"
-        if [ $has_nccl = yes ]; then
-            echo "tests/test_comm_nccl.c test_comm_nccl -x cu -Itests -DMEMO_SP_NCCL $nccl"
-            echo "tests/cuda/nccl_attention.cu nccl_attention -Itests $nccl"
-            echo "tests/cuda/nccl_blocks.cu nccl_blocks -Itests -Iexamples $nccl"
-            echo "examples/12_ring_nccl.cu 12_ring_nccl $nccl"
-        fi
-    } | compile_all build 150
+    programs_b | compile_all build 150
 
     # The kernels without the huge arrays, a short run with swaps, the trainer's model.
     if is_dry || command -v compute-sanitizer >/dev/null 2>&1; then
@@ -379,10 +394,10 @@ part_c() { # TOKENS...
         [ "$tokens" != "$first" ] || for policy in keep swap; do
             train "$policy-$tokens" $seconds $policy "$tokens" "$layers" "$steps"
         done
-        # The first two steps of a graph do not count.  It is for short steps, which launches could delay.
-        [ "$tokens" != "$first" ] || [ "$tokens" -gt 131072 ] ||
-            train "graph-$tokens" $seconds memo "$tokens" "$layers" $((steps > 3 ? steps : 4)) --graph
     done
+    # The first two steps of a graph do not count.  It is for short steps, which launches could delay.
+    [ "$first" -gt 131072 ] ||
+        train "graph-$first" $((60 + first / 1500)) memo "$first" "${LAYERS:-8}" "${STEPS:-5}" --graph
     is_dry && return
 
     {
@@ -393,9 +408,39 @@ part_c() { # TOKENS...
     } 2>/dev/null | end
 }
 
+# ---- pack: the programs of all parts ----
+
+part_pack() {
+    is_packing=1
+    begin -packing
+    arch=${CUDA_ARCH:-sm_90} limit_s=3600
+    pack=build/device-pack
+    is_dry || rm -rf "$pack"
+    mkdir -p "$pack"
+    find_library cublasLt cublasLt.h; cublas_lt=$flags
+    find_library cublas cublas_v2.h; cublas=$flags
+    torch= has_nccl=no # PyTorch's allocator is another machine's
+    find_library nccl nccl.h && has_nccl=yes
+    nccl=$flags
+    start_cudnn
+    { programs_a; programs_b; } | sort -u | compile_all build 3000
+    await_cudnn
+    rm -f build/examples/train_gpt_cuda build/examples/memo_cuda.o # perhaps with lp_solve
+    build_trainer LP_SOLVE_CFLAGS= LP_SOLVE_LIBS=
+    is_dry && return
+    rm -f build/examples/memo_cuda.o
+    mv "$trainer" "$pack/" && rm -f "$trainer.sources"
+    { programs_a; programs_b; } | sort -u | while read -r source program flags; do mv "$folder/$program" "$pack/"; done
+    [ -z "${CUDNN:-}" ] || for program in cuda_chain_cudnn 13_cudnn_attention test_gpt_cudnn; do mv "$folder/$program" "$pack/"; done
+    [ $failed = 0 ] && pack_mark >"$pack/sources"
+    du -sh "$pack"
+    exit $failed
+}
+
 case $part in
 A) part_a ;;
+pack) part_pack ;;
 B) part_b ;;
 C) part_c "$@" ;;
-*) stop "A, B or C would work (${part:-none given})" ;;
+*) stop "A, B, C or pack would work (${part:-none given})" ;;
 esac

@@ -26,7 +26,7 @@ begin() {
     : >"$stages"
     results=${OUT:-bench/results}
     # A trainer given by the user, such as the stand-ins', needs no GPU.
-    if ! is_dry && [ -z "${TRAINER:-}" ]; then
+    if ! is_dry && [ -z "${TRAINER:-}${is_packing:-}" ]; then
         command -v nvidia-smi >/dev/null 2>&1 || stop "no GPU here: nvidia-smi is missing"
         gpu=$(nvidia-smi -i 0 --query-gpu=name --format=csv,noheader 2>/dev/null) && [ -n "$gpu" ] ||
             stop "no GPU here: nvidia-smi finds none"
@@ -79,7 +79,13 @@ stage() {
         END { if (p + f + s) printf ": %d passed, %d failed, %d skipped", p, f, s }' "$folder/$stage_name.log")
     echo "| $stage_name | $result$counts | $(($(date +%s) - stage_begin_s)) s |" >>"$stages"
     echo "$(basename "$0"): $stage_name: $result$counts"
+    keep_partial "$stages" "$folder/$stage_name.log"
     case $result in passed*) ;; *) tail -n 20 "$folder/$stage_name.log" >&2 2>/dev/null ;; esac
+}
+
+# keep_partial FILE...: copies tables and messages to $OUT as they are made.
+keep_partial() {
+    [ -z "${OUT:-}" ] || { mkdir -p "$results/partial" && cp "$@" "$results/partial/"; } 2>/dev/null
 }
 
 # bench NAME SECONDS COMMAND...: writes its tables to $folder/NAME.md and its other messages to the log.
@@ -88,6 +94,7 @@ bench() {
     shift 2
     is_dry || : >"$folder/$bench_name.md"
     stage "$bench_name" "$bench_seconds" sh -c 'out=$1; shift; exec "$@" >"$out"' sh "$folder/$bench_name.md" "$@"
+    is_dry || keep_partial "$folder/$bench_name.md"
 }
 
 # find_library NAME HEADER: puts what nvcc needs to build with it into $flags, and its folder into $homes.  From where nvcc finds it, otherwise from
@@ -164,6 +171,20 @@ end() {
     exit $failed
 }
 
+# ---- programs built elsewhere ----
+
+pack=build/device-pack
+# Identifies sources by content, because a copied tree may have other dates.
+pack_mark() {
+    echo "$arch ${CUDNN:+with cuDNN}"
+    cat Makefile ./*.h ./*.cuh examples/*.[ch] examples/*.cu examples/gpt/*.[ch] examples/gpt/*.cu tests/*.[ch] tests/cuda/*.[ch]* \
+        bench/*.[ch]* | cksum
+}
+is_packed() { # PROGRAM
+    is_dry && return 1
+    [ -z "${is_packing:-}" ] && [ -x "$pack/$1" ] && [ "$(cat "$pack/sources" 2>/dev/null)" = "${mark:=$(pack_mark)}" ]
+}
+
 # ---- the trainer ----
 
 # Identifies the trainer's sources by content, because a copied tree may have other dates.
@@ -174,9 +195,14 @@ trainer_sources() {
 
 # build_trainer: the program in $trainer, with cuDNN's attention if CUDNN names the folder of cudnn-frontend, and with NCCL
 # if it is found.
-build_trainer() {
+build_trainer() { # VARIABLE=VALUE... of make
     trainer=${TRAINER:-build/examples/train_gpt_cuda}
     [ -z "${TRAINER:-}" ] || return 0
+    if is_packed train_gpt_cuda; then
+        trainer=$pack/train_gpt_cuda
+        echo "| build-trainer | packed | 0 s |" >>"$stages"
+        return
+    fi
     if ! is_dry && [ -x "$trainer" ] && [ "$(cat "$trainer.sources" 2>/dev/null)" = "$(trainer_sources)" ]; then
         echo "| build-trainer | built by an earlier call | 0 s |" >>"$stages"
         return
@@ -193,7 +219,7 @@ build_trainer() {
         includes="$includes -Xcompiler -idirafter,$home/include" directories="$directories -Wl,-rpath,$home/lib"
     done
     stage build-trainer 300 env NVCC_APPEND_FLAGS="$includes" MEMO_NO_INSTALL=1 make -j4 CUDA_ARCH="${arch:-native}" \
-        LDFLAGS="$directories" CUDNN="${CUDNN:-}" ${nccl_home:+NCCL_HOME="$nccl_home"} "$trainer"
+        LDFLAGS="$directories" CUDNN="${CUDNN:-}" ${nccl_home:+NCCL_HOME="$nccl_home"} "$@" "$trainer"
     is_dry || [ "$status" != 0 ] || trainer_sources >"$trainer.sources"
 }
 
@@ -227,6 +253,7 @@ train() {
             cell(plan)
             print ""
         }' "$folder/$train_name.log" >>"$folder/trainer.md"
+    keep_partial "$folder/trainer.md"
 }
 
 # torch NAME SECONDS TOKENS LAYERS STEPS FLAGS...: a row in $folder/trainer.md.
@@ -243,6 +270,7 @@ torch() {
         --hidden "${HIDDEN:-4096}" --heads "${HEADS:-32}" --vocabulary "${VOCABULARY:-50304}" --steps "$torch_steps" "$@"
     is_dry || awk -F' *[|] *' 'NF > 5 { printf "| %s | %s | %s | %s | %s | | device %s at most |\n", $2, $3, $4, $5, $6, $7 }' \
         "$folder/$torch_name.md" >>"$folder/trainer.md"
+    is_dry || keep_partial "$folder/trainer.md"
 }
 
 write_trainer() {

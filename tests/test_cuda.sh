@@ -151,7 +151,8 @@ benchmarks_print_their_commands() {
     for part in A B C; do
         CUDNN=none sh bench/device.sh --dry-run $part >>"$folder/commands.txt" || return 1
     done
-    for case in build profile-512k 512k 1m pytorch-512k; do
+    CUDNN=none sh bench/device.sh --dry-run pack >>"$folder/commands.txt" || return 1
+    for case in build 512k 1m pytorch-512k; do
         sh bench/device_long.sh $case --dry-run >>"$folder/commands.txt" || return 1
     done
     cat "$folder/commands.txt"

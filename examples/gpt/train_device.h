@@ -248,6 +248,7 @@ static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_erro
     return MEMO_STATUS_OK;
 }
 static void train_device_end(void) {}
+static int train_device_exit(int code) { return code; }
 static void train_device_print(const train_options* o, int64_t n_here) {
     (void)n_here;
     printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; %s\n",
@@ -302,6 +303,7 @@ static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_erro
     return compute_begin(n_here, n_ranks, error);
 }
 static void train_device_end(void) { gpt_helpers_end(); }
+static int train_device_exit(int code) { return compute_end(code); }
 static void train_device_print(const train_options* o, int64_t n_here) {
     print_compute(n_here, o->ranks);
 }

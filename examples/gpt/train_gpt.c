@@ -1291,5 +1291,5 @@ int main(int argc, char** argv) {
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
     train_device_end();
-    return compute_end(train_ranks_end(code, status, error.message));
+    return train_device_exit(train_ranks_end(code, status, error.message));
 }
