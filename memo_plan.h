@@ -518,7 +518,9 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>sections               the largest sets of items that live together
  *     >>gaps                   items that may as well live in a section more
  *     >>items                  buffers as items
- *     >>holds                  pairs that streams keep apart; their bound
+ *     >>holds                  pairs that streams keep apart
+ *     >>reuse                  their bound: items of which none can follow another
+ *     >>cover                  sections instead of pairs
  *     >>unplaced               the first item in order within an interval of sections
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
@@ -593,7 +595,10 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
 
 /* A problem of at most this many items is *small*: it is searched as a whole, and often proven.  In
  * a larger one, small parts are searched (spots). */
-enum { MEMOI_SMALL_ITEMS = 500 };
+enum {
+    MEMOI_SMALL_ITEMS = 500,
+    MEMOI_SEARCH_ITEMS = 8000 /* at most in the exact search, which is as deep as there are items */
+};
 
 typedef struct memoi_range {
     int64_t begin, end; /* sections [begin, end) */
@@ -604,7 +609,6 @@ typedef struct memoi_item {
     int64_t alignment;  /* 1 if the unit guarantees it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, including those in gaps */
-    int64_t reach;      /* after the begin of every item that it is held against */
     int64_t first_range, n_ranges;
     int64_t lifetime; /* in the plan's time */
     int64_t buffer;   /* index in the plan */
@@ -618,6 +622,7 @@ typedef struct memoi_problem {
     int64_t lower_bound;
     int64_t unit_bytes;
     int32_t has_alignment, has_gaps;
+    int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
     /* Of item i, at [first_held[i], first_held[i + 1]): those held against it and those that it is
      * held against, ascending.  NULL: there are none. */
     int64_t* first_held;
@@ -772,14 +777,40 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
 /* --- >>sections ---
  * Knows: when items live.  Knows nothing of their sizes. */
 
-/* Sets from when to when each item lives, after its ranges. */
+/* Sets from when to when each item lives, after its ranges.  An item begins no later than the items
+ * behind it: a cover may have sections in another order. */
 MEMOI void memoi_problem_limits(memoi_problem* problem) {
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
+    int64_t begin = INT64_MAX, i;
+    for (i = problem->n_items - 1; i >= 0; i--) {
         memoi_item* item = &problem->items[i];
-        item->begin = problem->ranges[item->first_range].begin;
-        item->end = item->reach = problem->ranges[item->first_range + item->n_ranges - 1].end;
+        begin = memob_min(begin, problem->ranges[item->first_range].begin);
+        item->begin = begin;
+        item->end = problem->ranges[item->first_range + item->n_ranges - 1].end;
     }
+}
+
+/* Sets the sum of live sizes in each section, and with them the bound: no plan is lower than a live
+ * set or than the top of a fixed item.  0: no memory. */
+MEMOI int memoi_problem_bounds(memoi_problem* problem) {
+    int64_t n = problem->n_sections, i, k;
+    int64_t* bounds = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
+    MEMO_FREE(problem->section_bounds);
+    problem->section_bounds = bounds;
+    if (!bounds) return 0;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
+            bounds[problem->ranges[k].begin] += item->size; /* as differences, summed below */
+            bounds[problem->ranges[k].end] -= item->size;
+        }
+        if (item->fixed >= 0)
+            problem->lower_bound = memob_max(problem->lower_bound, item->fixed + item->size);
+    }
+    for (i = 0; i < n; i++) {
+        if (i > 0) bounds[i] += bounds[i - 1];
+        problem->lower_bound = memob_max(problem->lower_bound, bounds[i]);
+    }
+    return 1;
 }
 
 /* Turns the ranges from times into sections, and sets the limits of items.  A section ends if a
@@ -954,7 +985,7 @@ MEMOI int memoi_problem_close_gaps(memoi_problem* problem) {
 
 MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* problem,
                                        memo_error* error) {
-    int64_t i, k, gap = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
+    int64_t i, gap = 0, unit = 0, highest = 0, fixed_top = 0, padding = 0;
     memset(problem, 0, sizeof *problem);
     problem->items = (memoi_item*)memob_calloc(plan->n_buffers, sizeof(memoi_item));
     problem->ranges =
@@ -1043,31 +1074,15 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     if (problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS && plan->n_holds == 0 &&
         !memoi_problem_close_gaps(problem))
         goto no_memory;
-    problem->section_bounds = (int64_t*)memob_calloc(problem->n_sections, sizeof(int64_t));
-    if (!problem->section_bounds) goto no_memory;
 
-    /* Sizes in units, and the sum of live sizes in each section as differences. */
+    /* Sizes in units. */
     for (i = 0; i < problem->n_items; i++) {
         memoi_item* item = &problem->items[i];
-        const memoi_range* range = &problem->ranges[item->first_range];
         item->size /= unit;
         item->alignment = item->alignment > unit ? item->alignment / unit : 1;
         if (item->fixed > 0) item->fixed /= unit;
-        for (k = 0; k < item->n_ranges; k++) { /* as differences, summed below */
-            problem->section_bounds[range[k].begin] += item->size;
-            if (range[k].end < problem->n_sections)
-                problem->section_bounds[range[k].end] -= item->size;
-        }
-        if (item->fixed >= 0 && item->fixed + item->size > problem->lower_bound)
-            problem->lower_bound = item->fixed + item->size;
     }
-
-    /* No plan is lower than a live set or than the top of a fixed item. */
-    for (i = 0; i < problem->n_sections; i++) {
-        if (i > 0) problem->section_bounds[i] += problem->section_bounds[i - 1];
-        if (problem->section_bounds[i] > problem->lower_bound)
-            problem->lower_bound = problem->section_bounds[i];
-    }
+    if (!memoi_problem_bounds(problem)) goto no_memory;
     return MEMO_STATUS_OK;
 no_memory:
     memoi_problem_free(problem);
@@ -1077,12 +1092,7 @@ no_memory:
 /* --- >>holds ---
  * Knows: streams and the waits between them.  Knows nothing of offsets. */
 
-enum {
-    MEMOI_HELD_PAIRS = 1 << 25,    /* beyond, lifetimes are stretched instead */
-    MEMOI_MOMENTS_TABLE = 1 << 24, /* items times lanes; beyond, there is no bound by moments */
-    MEMOI_MOMENTS_WORK = 1 << 26,  /* items looked at for the bound, beyond one start */
-    MEMOI_MOMENTS_LOOKS = 1 << 27  /* lanes of items looked at, for all starts */
-};
+enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
 /* Items by lane, then begin. */
 typedef struct memoi_lanes {
@@ -1090,13 +1100,6 @@ typedef struct memoi_lanes {
     const memoi_problem* problem;
     memob_keyed* list; /* key: the lane; index: the item */
 } memoi_lanes;
-
-MEMOI int64_t memoi_lanes_count(const memoi_lanes* lanes) {
-    int64_t n_lanes = 0, k;
-    for (k = 0; k < lanes->problem->n_items; k++)
-        n_lanes += k == 0 || lanes->list[k].key != lanes->list[k - 1].key;
-    return n_lanes;
-}
 
 /* The first in the list of a lane's items that begin at `time` or later. */
 MEMOI int64_t memoi_lanes_at(const memoi_lanes* lanes, int64_t lane, int64_t time) {
@@ -1159,12 +1162,7 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
         int64_t item = item_of[plan->holds[i].buffer];
         if (item < 0) continue;
         memoi_lanes_held(lanes, &plan->holds[i], &begin, &end);
-        for (k = begin; k < end; k++) {
-            int64_t later = lanes->list[k].index;
-            problem->held[fill[later]++] = (int32_t)item;
-            problem->items[item].reach =
-                memob_max(problem->items[item].reach, problem->items[later].begin + 1);
-        }
+        for (k = begin; k < end; k++) problem->held[fill[lanes->list[k].index]++] = (int32_t)item;
     }
     for (i = 0; i < n; i++) {
         end = fill[i]; /* what is held against i; later items have not come yet */
@@ -1175,137 +1173,386 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
     return 1;
 }
 
-/* The bound of items with holds.  Take a *moment* in each lane: so many of its items have begun.
- * Items that have begun, and are not over for any lane at its moment, conflict with each other: of
- * two of them the earlier is not over when the later begins.  Every largest set of items in
- * conflict has this form.  The moments of most bytes are looked for lane by lane, from several
- * starts; whatever is found is a bound. */
-typedef struct memoi_moments {
+/* --- >>reuse ---
+ * Knows: which items can follow which.  Knows nothing of offsets.
+ *
+ * The bound of items with holds.  An item *follows* an earlier one with which it does not conflict:
+ * it can reuse its bytes.  Each item, in order of time, borrows bytes of items that it follows.  If
+ * these have lent all, one of their borrowers borrows from another, and so on: a flow.  What no such
+ * exchange provides must be new.  The sum of new bytes is the largest sum of items that all conflict
+ * with each other (Dilworth's theorem with weights, as holds of a trace make an order).  It is a
+ * bound for any holds, and for the first items alone.
+ *
+ * An exchange that fails has reached lenders from which nothing will ever come: they leave the list
+ * for good.  The borrowers that it has reached, less these lenders, are the largest set. */
+
+enum {
+    MEMOI_REUSE_LOOKS = 1 << 27
+}; /* items looked at; then the bound is that of the first items */
+
+typedef struct memoi_loan {
+    int64_t bytes;
+    int32_t lender, borrower;
+    int32_t next; /* of the lender, -1: none */
+} memoi_loan;
+
+/* Items in order of time, in a ring with its end at n. */
+typedef struct memoi_lenders {
+    int32_t *next, *previous;
+} memoi_lenders;
+
+typedef struct memoi_reuse {
     const memoi_problem* problem;
     memob_arrays arrays;
-    int64_t n_lanes;
-    int64_t* first;  /* of lane l in the list: [first[l], first[l + 1]) */
-    int64_t* lane;   /* of an item */
-    int64_t* rank;   /* of an item in its lane */
-    int64_t* n_over; /* (items, lanes): so many of the lane's items begin before this one is over */
-    int64_t* moment; /* of a lane: so many of its items have begun */
-    int64_t* change; /* scratch: sums as differences, by moment */
-    int64_t n_looks; /* lanes of items looked at so far */
-} memoi_moments;
+    memoi_lenders unspent; /* lenders with bytes left */
+    memoi_lenders unseen;  /* lenders that the present exchange has not reached */
+    int32_t* seen;         /* that it has */
+    int32_t* queue;        /* borrowers that it has */
+    int64_t n_seen, n_queued, n_looks;
+    int64_t* left;       /* bytes of an item that are not lent */
+    int32_t* first_loan; /* of a lender */
+    int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
+    int32_t* gives_up;   /* the loan by which it reached a borrower */
+    int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
+    int32_t* conflict;   /* of an item: the last one of which it was marked a neighbor */
+    memoi_loan* loans;
+    int64_t n_loans, loan_capacity;
+} memoi_reuse;
 
-/* The caller frees the arrays, whether it succeeds or not. */
-MEMOI int memoi_moments_create(memoi_moments* moments, const memoi_lanes* lanes,
-                               const int64_t* item_of) {
-    const memo_plan* plan = lanes->plan;
-    int64_t n = lanes->problem->n_items, n_lanes = memoi_lanes_count(lanes), i, k, l;
-    memob_arrays* a = &moments->arrays;
-    memob_keyed* by_end;
-    memset(moments, 0, sizeof *moments);
-    moments->problem = lanes->problem;
-    moments->n_lanes = n_lanes;
-    moments->first = (int64_t*)memob_arrays_add(a, n_lanes + 1, sizeof(int64_t));
-    moments->lane = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    moments->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    moments->n_over = (int64_t*)memob_arrays_add(a, n * n_lanes, sizeof(int64_t));
-    moments->moment = (int64_t*)memob_arrays_add(a, n_lanes, sizeof(int64_t));
-    moments->change = (int64_t*)memob_arrays_add(a, n + 2, sizeof(int64_t));
-    by_end = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+MEMOI void memoi_lenders_insert(memoi_lenders* ring, int32_t i) {
+    ring->next[ring->previous[i]] = i;
+    ring->previous[ring->next[i]] = i;
+}
+
+MEMOI void memoi_lenders_remove(memoi_lenders* ring, int32_t i) {
+    ring->next[ring->previous[i]] = ring->next[i];
+    ring->previous[ring->next[i]] = ring->previous[i];
+}
+
+/* Behind all others. */
+MEMOI void memoi_lenders_append(memoi_lenders* ring, int32_t i, int32_t n) {
+    ring->previous[i] = ring->previous[n];
+    ring->next[i] = n;
+    memoi_lenders_insert(ring, i);
+}
+
+MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
+    int64_t n = problem->n_items;
+    int32_t** lists[11];
+    int64_t k;
+    memob_arrays* a = &reuse->arrays;
+    memset(reuse, 0, sizeof *reuse);
+    reuse->problem = problem;
+    reuse->left = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    lists[0] = &reuse->unspent.next;
+    lists[1] = &reuse->unspent.previous;
+    lists[2] = &reuse->unseen.next;
+    lists[3] = &reuse->unseen.previous;
+    lists[4] = &reuse->seen;
+    lists[5] = &reuse->queue;
+    lists[6] = &reuse->first_loan;
+    lists[7] = &reuse->asked_by;
+    lists[8] = &reuse->gives_up;
+    lists[9] = &reuse->reached_in;
+    lists[10] = &reuse->conflict;
+    for (k = 0; k < 11; k++) *lists[k] = (int32_t*)memob_arrays_add(a, n + 1, sizeof(int32_t));
     if (a->failed) return 0;
-
-    /* Each lane's items, and the rank of each item in its lane. */
-    for (k = 0, l = -1; k < n; k++) {
-        if (k == 0 || lanes->list[k].key != lanes->list[k - 1].key) moments->first[++l] = k;
-        moments->lane[lanes->list[k].index] = l;
-        moments->rank[lanes->list[k].index] = k - moments->first[l];
-    }
-    moments->first[n_lanes] = n;
-
-    /* How many items of each lane have begun before an item ends.  Items are in order of begins, so
-     * one pass in order of ends counts them, in moment. */
-    for (i = 0; i < n; i++) {
-        by_end[i].key = plan->buffers[lanes->problem->items[i].buffer].end;
-        by_end[i].index = i;
-    }
-    memob_keyed_sort(by_end, n);
-    for (k = i = 0; k < n; k++) {
-        while (i < n && plan->buffers[lanes->problem->items[i].buffer].begin < by_end[k].key)
-            moments->moment[moments->lane[i++]]++;
-        memcpy(&moments->n_over[by_end[k].index * n_lanes], moments->moment,
-               (size_t)n_lanes * sizeof(int64_t));
-    }
-
-    /* Or before its hold ends. */
-    for (k = 0; k < plan->n_holds; k++) {
-        i = item_of[plan->holds[k].buffer];
-        for (l = 0; i >= 0 && l < n_lanes; l++)
-            if (lanes->list[moments->first[l]].key == plan->holds[k].lane)
-                moments->n_over[i * n_lanes + l] =
-                    memoi_lanes_at(lanes, plan->holds[k].lane, plan->holds[k].until) -
-                    moments->first[l];
-    }
+    for (k = 0; k < n; k++) reuse->first_loan[k] = reuse->conflict[k] = -1;
+    reuse->unspent.next[n] = reuse->unspent.previous[n] = (int32_t)n;
+    reuse->unseen.next[n] = reuse->unseen.previous[n] = (int32_t)n;
     return 1;
 }
 
-/* Moves the moment of one lane to the most live bytes; returns these bytes. */
-MEMOI int64_t memoi_moments_move(memoi_moments* moments, int64_t lane) {
-    int64_t n_lanes = moments->n_lanes, sum = 0, best = -1, i, k;
-    int64_t n_moments = moments->first[lane + 1] - moments->first[lane] + 1;
-    memset(moments->change, 0, (size_t)(n_moments + 1) * sizeof(int64_t));
-    for (i = 0; i < moments->problem->n_items; i++) {
-        const int64_t* n_over = &moments->n_over[i * n_lanes];
-        int64_t own = moments->lane[i], least = own == lane ? moments->rank[i] + 1 : 0;
-        moments->n_looks++;
-        if (own != lane && moments->rank[i] >= moments->moment[own]) continue;
-        for (k = 0; k < n_lanes; k++)
-            if (k != lane && moments->moment[k] > n_over[k]) break;
-        moments->n_looks += k;
-        if (k < n_lanes) continue;
-        moments->change[least] += moments->problem->items[i].size;
-        moments->change[n_over[lane] + 1] -= moments->problem->items[i].size;
-    }
-    for (k = 0; k < n_moments; k++) {
-        sum += moments->change[k];
-        if (sum <= best) continue;
-        best = sum;
-        moments->moment[lane] = k;
-    }
-    return best;
+MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower, int64_t bytes) {
+    memoi_loan* loan;
+    if (reuse->n_loans == INT32_MAX ||
+        !memob_reserve(&reuse->loans, &reuse->loan_capacity, reuse->n_loans + 1, sizeof *loan))
+        return 0;
+    loan = &reuse->loans[reuse->n_loans];
+    loan->bytes = bytes;
+    loan->lender = lender;
+    loan->borrower = borrower;
+    loan->next = reuse->first_loan[lender];
+    reuse->first_loan[lender] = (int32_t)reuse->n_loans++;
+    return 1;
 }
 
-MEMOI int64_t memoi_moments_bound(memoi_moments* moments) {
-    int64_t n = moments->problem->n_items, n_lanes = moments->n_lanes, bound = 0, i, k, l;
-    int64_t n_starts = MEMOI_MOMENTS_WORK / (n * n_lanes * n_lanes + 1);
-    n_starts = n_starts > 64 ? 64 : memob_max(n_starts, 1);
+/* The next in the ring that item j follows, from i on; or n. */
+MEMOI int32_t memoi_reuse_next(memoi_reuse* reuse, const memoi_lenders* ring, int32_t i,
+                               int32_t j) {
+    for (; i < j && reuse->conflict[i] == j; i = ring->next[i]) reuse->n_looks++;
+    reuse->n_looks++;
+    return i < j ? i : (int32_t)reuse->problem->n_items;
+}
 
-    /* Bytes live at any moments are a bound, so the search may stop after each move. */
-    for (k = 1; k <= n_starts && moments->n_looks < MEMOI_MOMENTS_LOOKS; k++) {
-        int64_t before = -1, now = 0;
-        memset(moments->moment, 0, (size_t)n_lanes * sizeof(int64_t));
-        for (i = 0; i < n * k / n_starts; i++) moments->moment[moments->lane[i]]++;
-        while (now > before) {
-            before = now;
-            for (l = 0; l < n_lanes && moments->n_looks < MEMOI_MOMENTS_LOOKS; l++)
-                now = memoi_moments_move(moments, l);
+/* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
+ * *borrower follows it.  Returns n if there is none. */
+MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
+    const memoi_neighbors* neighbors = reuse->problem->neighbors;
+    int32_t n = (int32_t)reuse->problem->n_items, i, k;
+    int64_t at;
+    reuse->n_seen = reuse->n_queued = 0;
+    reuse->queue[reuse->n_queued++] = j;
+    reuse->reached_in[j] = exchange;
+    for (at = 0; at < reuse->n_queued; at++) {
+        int32_t b = reuse->queue[at];
+        int64_t l;
+        for (l = neighbors->first[b]; l < neighbors->first[b + 1]; l++)
+            reuse->conflict[neighbors->list[l]] = b;
+        reuse->n_looks += neighbors->first[b + 1] - neighbors->first[b];
+        *borrower = b;
+        i = memoi_reuse_next(reuse, &reuse->unspent, reuse->unspent.next[n], b);
+        if (i < n) return i;
+        for (i = reuse->unseen.next[n]; (i = memoi_reuse_next(reuse, &reuse->unseen, i, b)) < n;
+             i = reuse->unseen.next[i]) {
+            memoi_lenders_remove(&reuse->unseen, i);
+            reuse->seen[reuse->n_seen++] = i;
+            reuse->asked_by[i] = b;
+            for (k = reuse->first_loan[i]; k >= 0; k = reuse->loans[k].next) {
+                int32_t other = reuse->loans[k].borrower;
+                reuse->n_looks++;
+                if (reuse->loans[k].bytes == 0 || reuse->reached_in[other] >= exchange) continue;
+                reuse->reached_in[other] = exchange;
+                reuse->gives_up[other] = k;
+                reuse->queue[reuse->n_queued++] = other;
+            }
         }
-        bound = memob_max(bound, now);
     }
-    return bound;
+    return n;
 }
 
-/* Adds holds to a problem: pairs and, in reasonable time, the bound.  Returns as
- * memoi_problem_hold. */
+/* Item j borrows up to `need` bytes along a chain that ends at a lender.  Returns how many; -1: no
+ * memory. */
+MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, int32_t lender,
+                                   int32_t borrower) {
+    int64_t bytes = memob_min(need, reuse->left[lender]);
+    int32_t b;
+    for (b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
+        bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
+    reuse->left[lender] -= bytes;
+    if (reuse->left[lender] == 0) memoi_lenders_remove(&reuse->unspent, lender);
+    for (;; borrower = reuse->asked_by[lender]) {
+        if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
+        if (borrower == j) return bytes;
+        reuse->loans[reuse->gives_up[borrower]].bytes -= bytes;
+        lender = reuse->loans[reuse->gives_up[borrower]].lender;
+    }
+}
+
+/* Raises the bound of a problem with holds.  is_in_set, of an item: 1 in the largest set found.  It
+ * does nothing if the lists of neighbors are too long.  0: no memory. */
+MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
+    enum { BEGUN = 1, OVER = 2 };
+    int64_t bound = 0, bytes = 0;
+    int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
+    memoi_reuse reuse;
+    int ok = memoi_neighbors_list(problem);
+    if (ok <= 0) return ok < 0;
+    ok = memoi_reuse_create(&reuse, problem);
+    for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
+        int64_t need = problem->items[j].size;
+        for (; ok && need > 0; need -= bytes, exchange++) {
+            lender = memoi_reuse_find(&reuse, j, exchange, &borrower);
+            if (lender == n) break;
+            while (reuse.n_seen > 0)
+                memoi_lenders_insert(&reuse.unseen, reuse.seen[--reuse.n_seen]);
+            bytes = memoi_reuse_exchange(&reuse, j, need, lender, borrower);
+            ok = bytes > 0 && exchange < INT32_MAX - 1;
+        }
+        bound += need;
+        for (; need > 0 && reuse.n_seen > 0; reuse.n_seen--)
+            is_in_set[reuse.seen[reuse.n_seen - 1]] |= OVER;
+        for (; need > 0 && reuse.n_queued > 0; reuse.n_queued--) {
+            is_in_set[reuse.queue[reuse.n_queued - 1]] |= BEGUN;
+            reuse.reached_in[reuse.queue[reuse.n_queued - 1]] = INT32_MAX;
+        }
+        reuse.left[j] = problem->items[j].size;
+        memoi_lenders_append(&reuse.unspent, j, n);
+        memoi_lenders_append(&reuse.unseen, j, n);
+    }
+    for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
+    memob_arrays_free(&reuse.arrays);
+    MEMO_FREE(reuse.loans);
+    problem->lower_bound = memob_max(problem->lower_bound, bound);
+    return ok;
+}
+
+/* --- >>cover ---
+ * Knows: which items conflict.  Knows nothing of why.
+ *
+ * Sections instead of pairs: largest sets of items that conflict with each other, until each pair of
+ * items in conflict is in one of them.  Then nothing needs the pairs, and all bounds of sections
+ * count what is held.  A set grows item by item; the next brings the most pairs that no section has
+ * yet, times its size. */
+
+enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
+
+typedef struct memoi_cover {
+    const memoi_problem* problem;
+    memob_arrays arrays;
+    int64_t n_words;
+    uint64_t* conflicts; /* (items, words): bits of its neighbors */
+    uint64_t* open;      /* likewise: in conflict, but in no section yet */
+    int32_t* members;    /* of the section */
+    int32_t* candidates; /* items in conflict with all of them */
+    int64_t* gain;       /* of a candidate: pairs that it would bring */
+    int64_t n_members, n_candidates, n_sections, n_work;
+    memob_keyed* stays; /* an item in a section */
+    int64_t n_stays, stay_capacity;
+} memoi_cover;
+
+MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
+    const memoi_neighbors* neighbors = problem->neighbors;
+    int64_t n = problem->n_items, i, k;
+    memob_arrays* a = &cover->arrays;
+    memset(cover, 0, sizeof *cover);
+    cover->problem = problem;
+    cover->n_words = (n + 63) / 64;
+    cover->conflicts = (uint64_t*)memob_arrays_add(a, n * cover->n_words, sizeof(uint64_t));
+    cover->open = (uint64_t*)memob_arrays_add(a, n * cover->n_words, sizeof(uint64_t));
+    cover->members = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    cover->candidates = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    cover->gain = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    if (a->failed) return 0;
+    for (i = 0; i < n; i++)
+        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+            int32_t j = neighbors->list[k];
+            cover->conflicts[i * cover->n_words + j / 64] |= (uint64_t)1 << j % 64;
+        }
+    memcpy(cover->open, cover->conflicts, (size_t)(n * cover->n_words) * sizeof(uint64_t));
+    return 1;
+}
+
+/* Item i joins the section.  0: no memory. */
+MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
+    const uint64_t* conflicts = cover->conflicts + i * cover->n_words;
+    uint64_t* open = cover->open + i * cover->n_words;
+    int64_t n = 0, k;
+    for (k = 0; k < cover->n_members; k++) { /* their pairs have a section now */
+        int32_t j = cover->members[k];
+        cover->open[j * cover->n_words + i / 64] &= ~((uint64_t)1 << i % 64);
+        open[j / 64] &= ~((uint64_t)1 << j % 64);
+    }
+    cover->members[cover->n_members++] = i;
+    for (k = 0; k < cover->n_candidates; k++) {
+        int32_t j = cover->candidates[k];
+        cover->candidates[n] = j;
+        n += (int64_t)(conflicts[j / 64] >> j % 64 & 1);
+        cover->gain[j] += (int64_t)(open[j / 64] >> j % 64 & 1);
+    }
+    cover->n_work += cover->n_members + cover->n_candidates;
+    cover->n_candidates = n;
+    if (!memob_reserve(&cover->stays, &cover->stay_capacity, cover->n_stays + 1,
+                       sizeof(memob_keyed)))
+        return 0;
+    cover->stays[cover->n_stays].key = i;
+    cover->stays[cover->n_stays++].index = cover->n_sections;
+    return 1;
+}
+
+/* Makes a section that contains item i, and those of the set.  0: no memory. */
+MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
+    const memoi_neighbors* neighbors = cover->problem->neighbors;
+    int64_t k;
+    int ok;
+    cover->n_members = cover->n_candidates = 0;
+    for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+        cover->candidates[cover->n_candidates++] = neighbors->list[k];
+        cover->gain[neighbors->list[k]] = 0;
+    }
+    ok = memoi_cover_join(cover, i);
+    while (ok && cover->n_candidates > 0) {
+        double most = -1, size;
+        for (k = 0; k < cover->n_candidates; k++) {
+            int32_t j = cover->candidates[k];
+            size = (double)cover->problem->items[j].size;
+            size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-9;
+            if (size <= most) continue;
+            most = size;
+            i = j;
+        }
+        ok = memoi_cover_join(cover, i);
+    }
+    cover->n_sections++;
+    return ok;
+}
+
+/* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
+ * lists of neighbors are too long.  is_in_set: the first section.  0: no memory. */
+MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
+    int64_t n = problem->n_items, k;
+    int32_t i;
+    memoi_cover cover;
+    memoi_range* range;
+    int ok = n > MEMOI_SEARCH_ITEMS ? -1 : memoi_neighbors_list(problem);
+    if (ok <= 0) return ok < 0;
+    ok = memoi_cover_create(&cover, problem);
+    for (i = 0; ok && i < n && !is_in_set[i];) i++;
+    if (ok && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
+    for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
+        const uint64_t* open = cover.open + i * cover.n_words;
+        for (k = 0; ok && k < cover.n_words && cover.n_work < MEMOI_COVER_WORK;)
+            if (open[k])
+                ok = memoi_cover_grow(&cover, i, NULL);
+            else
+                k++;
+        if (ok && problem->neighbors->first[i] == problem->neighbors->first[i + 1])
+            ok = memoi_cover_grow(&cover, i, NULL);
+    }
+
+    /* An item has a range for each run of sections that it is in. */
+    range = ok && cover.n_work < MEMOI_COVER_WORK
+                ? (memoi_range*)memob_calloc(cover.n_stays, sizeof(memoi_range))
+                : NULL;
+    if (range) {
+        MEMO_FREE(problem->ranges);
+        MEMO_FREE(problem->held);
+        MEMO_FREE(problem->first_held);
+        problem->ranges = range--;
+        problem->held = NULL;
+        problem->first_held = NULL;
+        problem->n_sections = cover.n_sections;
+        problem->n_ranges = 0;
+        problem->has_gaps = problem->is_cover = 1;
+        memob_keyed_sort(cover.stays, cover.n_stays);
+        for (k = 0; k < cover.n_stays; k++) {
+            memoi_item* item = &problem->items[cover.stays[k].key];
+            int is_first = k == 0 || cover.stays[k - 1].key != cover.stays[k].key;
+            if (is_first) {
+                item->first_range = problem->n_ranges;
+                item->n_ranges = 0;
+            }
+            if (is_first || range->end != cover.stays[k].index) {
+                (++range)->begin = cover.stays[k].index;
+                item->n_ranges++;
+                problem->n_ranges++;
+            }
+            range->end = cover.stays[k].index + 1;
+        }
+        memoi_problem_limits(problem);
+        ok = memoi_problem_bounds(problem);
+    } else if (ok) {
+        ok = cover.n_work >= MEMOI_COVER_WORK; /* the pairs stay */
+    }
+    memob_arrays_free(&cover.arrays);
+    MEMO_FREE(cover.stays);
+    return ok;
+}
+
+/* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  Returns 1;
+ * 0 without memory; -1 if the pairs are too many. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t n = problem->n_items, i;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
+    char* is_in_set = (char*)memob_calloc(n, 1);
     int added = 0;
     memoi_lanes lanes;
-    memoi_moments moments;
     lanes.plan = plan;
     lanes.problem = problem;
     lanes.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
 
     /* Items by lane, in order of time, because a hold names a lane and a time. */
-    if (item_of && lanes.list) {
+    if (item_of && is_in_set && lanes.list) {
         for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
         for (i = 0; i < n; i++) {
             item_of[problem->items[i].buffer] = i;
@@ -1313,20 +1560,14 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
             lanes.list[i].index = i;
         }
         memob_keyed_sort(lanes.list, n);
-
-        /* The bound takes memory for items times lanes, so large problems do without it. */
         added = memoi_problem_hold(problem, &lanes, item_of);
-        if (added && n * memoi_lanes_count(&lanes) <= MEMOI_MOMENTS_TABLE) {
-            if (memoi_moments_create(&moments, &lanes, item_of))
-                problem->lower_bound =
-                    memob_max(problem->lower_bound, memoi_moments_bound(&moments));
-            else
-                added = 0;
-            memob_arrays_free(&moments.arrays);
-        }
+        if (added > 0 &&
+            (!memoi_problem_reuse(problem, is_in_set) || !memoi_problem_cover(problem, is_in_set)))
+            added = 0;
     }
     MEMO_FREE(lanes.list);
     MEMO_FREE(item_of);
+    MEMO_FREE(is_in_set);
     return added;
 }
 
@@ -2139,8 +2380,12 @@ MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
     for (i = 0; i < n; i++) {
         const memoi_item* item = &problem->items[i];
         if (item->fixed >= 0) online.ground = memob_max(online.ground, item->fixed + item->size);
-        ends[i].key = item->reach;
+        ends[i].key = item->end;
         ends[i].index = i;
+        if (problem->held && problem->first_held[i] < problem->first_held[i + 1]) {
+            int64_t last = problem->held[problem->first_held[i + 1] - 1];
+            ends[i].key = memob_max(item->end, problem->items[last].begin + 1);
+        }
     }
     memob_keyed_sort(ends, n);
     online.blocks[n].below = online.blocks[n].above = (int32_t)n;
@@ -2599,8 +2844,7 @@ MEMOI int memoi_stacks_raise(memoi_problem* problem, int64_t highest, double dea
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
  *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
  *           becomes the least end of the items that can be
- *   block   a blocked item likewise, over all the sections that it meets and what it is held
- *           against
+ *   block   a blocked item likewise, over all the sections that it meets
  *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
  *           not the one looked for
  *
@@ -2784,12 +3028,7 @@ MEMOI void memoi_search_list_fixed(memoi_search* search) {
     search->first_fixed[problem->n_items] = n_fixed;
 }
 
-enum {
-    MEMOI_SEARCH_ITEMS = 8000, /* the search is as deep as there are items */
-    MEMOI_SEARCH_MEMBERS = 1 << 26,
-    MEMOI_THREADS = 64,
-    MEMOI_THREAD_STACK_BYTES = 1 << 26
-};
+enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64, MEMOI_THREAD_STACK_BYTES = 1 << 26 };
 
 /* Returns 1; 0 without memory; -1 if the problem is too large to search.  The caller frees it. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
@@ -2885,7 +3124,7 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
         for (s = range->begin; s < range->end; s++) search->unplaced_sum[s] += change;
         for (s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
     }
-    for (s = item->begin + 1; s < item->reach; s++) search->crossing[s] += sign;
+    for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
 }
 
 MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
@@ -3048,16 +3287,10 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     return 1;
 }
 
-/* A blocked item has another below it, in one of its sections or by a hold. */
+/* A blocked item has another below it, in one of its sections. */
 MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
-    const memoi_problem* problem = search->problem;
-    const memoi_item* item = &problem->items[i];
+    const memoi_item* item = &search->problem->items[i];
     int64_t least = INT64_MAX, k, s;
-    for (k = problem->held ? problem->first_held[i] : 0;
-         problem->held && k < problem->first_held[i + 1]; k++) {
-        int64_t j = problem->held[k], end = search->bound[j] + search->size[j];
-        if (!search->is_placed[j] && end < least) least = end;
-    }
     for (k = 0; k < item->n_ranges; k++) {
         const memoi_range* range = &search->problem->ranges[item->first_range + k];
         for (s = range->begin; s < range->end; s++) {
@@ -3372,7 +3605,7 @@ MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int6
                             uint64_t seed, double deadline) {
     int created;
     memset(team, 0, sizeof *team);
-    if (problem->n_items > MEMOI_SEARCH_ITEMS) return -1;
+    if (problem->n_items > MEMOI_SEARCH_ITEMS || problem->held) return -1;
     created = memoi_neighbors_list(problem);
     if (created <= 0) return created;
     team->searches = (memoi_search*)memob_calloc(n, sizeof(memoi_search));
@@ -3875,11 +4108,6 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of,
  * capacity, the other items go around it by first fit.  If one does not fit, it joins the core, and
  * the core is searched again.  If the core has no plan, neither has the whole. */
 
-enum {
-    MEMOI_CORE_HELD = 64, /* items of a core with holds: a set is a word */
-    MEMOI_CORE_CLIQUES = 1024
-};
-
 typedef struct memoi_cores {
     const memoi_problem* problem; /* NULL: it has no cores */
     memob_arrays arrays;
@@ -3920,77 +4148,12 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Adds every set of items that conflict with each other, contains `set`, has its other items from
- * `more`, and can be extended by none of `more` and `less` (Bron and Kerbosch, with a pivot).  All
- * items of `more` and `less` conflict with all of `set`.  Returns the number of sets so far. */
-MEMOI int64_t memoi_core_cliques(const uint64_t* conflicts, uint64_t set, uint64_t more,
-                                 uint64_t less, uint64_t* cliques, int64_t n) {
-    uint64_t rest = more | less, pivot = 0;
-    int i;
-    if (n > MEMOI_CORE_CLIQUES) return n;
-    if (!rest) {
-        if (n < MEMOI_CORE_CLIQUES) cliques[n] = set;
-        return n + 1;
-    }
-    while (!(rest >> pivot & 1)) pivot++;
-    for (i = 0; i < 64; i++) {
-        uint64_t one = (uint64_t)1 << i;
-        if (!(more & one & ~conflicts[pivot])) continue;
-        n = memoi_core_cliques(conflicts, set | one, more & conflicts[i], less & conflicts[i],
-                               cliques, n);
-        more &= ~one;
-        less |= one;
-    }
-    return n;
-}
-
-/* Sections of a core with holds: the largest sets of its items in conflict.  So the search needs no
- * list of pairs, and its bounds count what is held.  Returns 1; 0 without memory; -1 if there are
- * too many. */
-MEMOI int memoi_core_hold(const memoi_cores* cores, memoi_problem* part) {
-    uint64_t conflicts[MEMOI_CORE_HELD], cliques[MEMOI_CORE_CLIQUES], all;
-    int64_t n = cores->n, i, k, s;
-    if (n > MEMOI_CORE_HELD) return -1;
-    memset(conflicts, 0, sizeof conflicts);
-    for (i = 0; i < n; i++)
-        for (k = 0; k < i; k++) {
-            if (!memoi_problem_items_conflict(cores->problem, cores->item_of[i], cores->item_of[k]))
-                continue;
-            conflicts[i] |= (uint64_t)1 << k;
-            conflicts[k] |= (uint64_t)1 << i;
-        }
-    all = n < 64 ? ((uint64_t)1 << n) - 1 : ~(uint64_t)0;
-    part->n_sections = memoi_core_cliques(conflicts, 0, all, 0, cliques, 0);
-    if (part->n_sections > MEMOI_CORE_CLIQUES) return -1;
-
-    /* An item has a range for each run of sections that it is in. */
-    MEMO_FREE(part->ranges);
-    part->ranges = (memoi_range*)memob_calloc(n * part->n_sections, sizeof(memoi_range));
-    if (!part->ranges) return 0;
-    part->n_ranges = 0;
-    part->has_gaps = 1;
-    for (i = 0; i < n; i++) {
-        memoi_item* item = &part->items[i];
-        item->first_range = part->n_ranges;
-        for (s = 0; s < part->n_sections; s++) {
-            if (!(cliques[s] >> i & 1)) continue;
-            if (s == 0 || !(cliques[s - 1] >> i & 1)) part->ranges[part->n_ranges++].begin = s;
-            part->ranges[part->n_ranges - 1].end = s + 1;
-        }
-        item->n_ranges = part->n_ranges - item->first_range;
-    }
-    if (!memoi_problem_sort(part)) return 0;
-    memoi_problem_limits(part);
-    return 1;
-}
-
-/* Makes the core a problem of its own.  Its items' buffers are their indices in the whole.  Returns
- * as memoi_core_hold. */
+/* Makes the core a problem of its own.  Its items' buffers are their indices in the whole.  0: no
+ * memory. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
     int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
-    if (made && cores->problem->held) made = memoi_core_hold(cores, part);
-    if (made > 0 && !cores->problem->held) made = memoi_problem_sections(part);
-    if (made <= 0) memoi_problem_free(part);
+    if (made) made = memoi_problem_sections(part);
+    if (!made) memoi_problem_free(part);
     return made;
 }
 
@@ -4322,20 +4485,8 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
     part->section_bounds = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
 
-    /* Holds never cross the ends of a part, so a slice of the lists is enough. */
-    if (whole->held) {
-        int64_t from = whole->first_held[first], n = whole->first_held[last] - from;
-        part->first_held = (int64_t*)memob_calloc(part->n_items + 1, sizeof(int64_t));
-        part->held = (int32_t*)memob_calloc(n, sizeof(int32_t));
-        for (i = 0; part->first_held && i <= part->n_items; i++)
-            part->first_held[i] = whole->first_held[first + i] - from;
-        for (i = 0; part->held && i < n; i++)
-            part->held[i] = whole->held[from + i] - (int32_t)first;
-    }
-
     /* An incomplete part is freed here, so callers need not clean up. */
-    if (!part->items || !part->ranges || !part->section_bounds || !part->neighbors ||
-        (whole->held && (!part->first_held || !part->held))) {
+    if (!part->items || !part->ranges || !part->section_bounds || !part->neighbors) {
         memoi_problem_free(part);
         return 0;
     }
@@ -4346,7 +4497,6 @@ MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64
         *item = whole->items[first + i];
         item->begin -= begin;
         item->end -= begin;
-        item->reach -= begin;
         item->first_range -= first_range;
         for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
             part->ranges[k].begin = whole->ranges[first_range + k].begin - begin;
@@ -4410,7 +4560,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
 
     /* Local changes lower what the rounds of the search do not reach. */
-    if (!status && part->n_items > MEMOI_SMALL_ITEMS && !part->held && best.peak > goal &&
+    if (!status && part->n_items > MEMOI_SMALL_ITEMS && !part->held && !part->is_cover &&
+        best.peak > goal &&
         !(memoi_problem_is_plain(part) && part->n_items <= MEMOI_SEARCH_ITEMS) &&
         !memoi_spots_climb(part, goal, effort, &best))
         status = memob_no_memory(error, "the search");
@@ -4425,15 +4576,15 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* A part of a plan that begins with item first and whose borders no item crosses.  Returns the
- * first item after it.  *end: the first section after it.  *peak: the peak of its items. */
+/* A part of a plan that begins with item first and whose borders no item crosses; with holds, all of
+ * it.  Returns the first item after it.  *end: the first section after it.  *peak: the peak of its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
-    *end = problem->items[first].reach;
+    *end = problem->held ? problem->n_sections : problem->items[first].end;
     *peak = 0;
     for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
-        *end = memob_max(*end, problem->items[last].reach);
+        *end = memob_max(*end, problem->items[last].end);
         *peak = memob_max(*peak, offsets[last] + problem->items[last].size);
     }
     return last;
@@ -4447,6 +4598,9 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     memo_status status;
     memoi_problem part;
     int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
+    if (problem->held)
+        return memoi_search_part_solve(plan, problem, 1, goal, effort, best->fit_order,
+                                       best->offsets, peak, bound, error);
     if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end, &part))
         return memob_no_memory(error, "a part of the plan");
     status = memoi_search_part_solve(plan, &part, last - first == problem->n_items, goal, effort,

@@ -467,6 +467,119 @@ static void plans_by_pairs_are_the_smallest(void) {
     CHECK_CASE(n_above > 100, "%d above the bound", n_above);
 }
 
+/* The largest sum of sizes of buffers that all conflict with each other. */
+static int64_t largest_set(const memo_plan* plan) {
+    int64_t largest = 0, n = plan->n_buffers, i, k;
+    uint32_t set;
+    for (set = 0; set < (uint32_t)1 << n; set++) {
+        int64_t sum = 0;
+        for (i = 0; i < n && sum >= 0; i++) {
+            if (!(set >> i & 1)) continue;
+            sum += plan->buffers[i].size_bytes;
+            for (k = 0; k < i && sum >= 0; k++)
+                if ((set >> k & 1) && !plan_conflict(plan, k, i)) sum = -1;
+        }
+        largest = memob_max(largest, sum);
+    }
+    return largest;
+}
+
+/* Holds at random, which need not make an order. */
+static memo_plan* random_holds(int64_t n) {
+    memo_plan* plan;
+    int64_t i, k;
+    CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+    plan->holds = (memo_hold*)memob_calloc(3 * n, sizeof(memo_hold));
+    for (i = 0; i < n; i++) {
+        memo_buffer* buffer = &plan->buffers[i];
+        buffer->id = i;
+        buffer->size_bytes = memo_test_int(1, 20);
+        buffer->begin = 2 * i;
+        buffer->end = buffer->begin + memo_test_int(1, 8);
+        buffer->lane = (int32_t)memo_test_int(64, 66);
+        for (k = 64; k < 67; k++) {
+            if (memo_test_int(0, 2)) continue;
+            plan->holds[plan->n_holds].buffer = i;
+            plan->holds[plan->n_holds].lane = (int32_t)k;
+            plan->holds[plan->n_holds++].until = buffer->end + memo_test_int(1, 12);
+        }
+    }
+    return plan;
+}
+
+/* The bound is the largest set of buffers in conflict, or lies below it if holds make no order.  Sections bring together
+ * all pairs in conflict, and no others. */
+static void bounds_and_sections_follow_conflicts(void) {
+    int round, n_above = 0;
+    for (round = 0; round < 1500; round++) {
+        memo_trace* trace = NULL;
+        memo_plan* plan;
+        memoi_task task;
+        const memoi_problem* problem = &task.problem;
+        int64_t largest, i, k;
+        if (round % 2) {
+            trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0,
+                                 (int)memo_test_int(0, 1));
+            CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        } else {
+            plan = random_holds(memo_test_int(2, 14));
+        }
+        if (plan->n_buffers > 14 || plan->n_holds == 0) {
+            memo_plan_destroy(plan);
+            memo_trace_destroy(trace);
+            continue;
+        }
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        largest = largest_set(plan);
+        CHECK_OK(memoi_task_create(&task, plan, &error));
+        CHECK_CASE(problem->lower_bound * problem->unit_bytes == largest ||
+                       (!trace && problem->lower_bound * problem->unit_bytes < largest),
+                   "round %d: %lld, the largest set has %lld", round,
+                   (long long)(problem->lower_bound * problem->unit_bytes), (long long)largest);
+        CHECK(problem->n_items == 0 || !problem->held);
+        for (i = 0; i < problem->n_items; i++)
+            for (k = 0; k < i; k++)
+                CHECK_IS(memoi_problem_items_overlap(problem, k, i), ==,
+                         plan_conflict(plan, problem->items[k].buffer, problem->items[i].buffer));
+        n_above += largest > plan->lower_bound_bytes;
+        memoi_task_free(&task);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+    CHECK_CASE(n_above > 300, "%d above the largest sum of live sizes", n_above);
+}
+
+/* Too many buffers for sections instead of pairs.  Two streams with a wait now and then. */
+static void large_problems_keep_their_pairs(void) {
+    enum { N = 9000, LIVE = 8 };
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_trace* trace;
+    memo_plan* plan;
+    memoi_task task;
+    int64_t i;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    for (i = 0; i < N + LIVE; i++) {
+        if (i < N)
+            CHECK_OK(memo_trace_malloc(trace, i, memo_test_int(1, 64), MEMO_CLASS_TRANSIENT,
+                                       (int32_t)(i % 2), &error));
+        if (i >= LIVE) CHECK_OK(memo_trace_free(trace, i - LIVE, &error));
+        if (i % 16 == 0) {
+            CHECK_OK(memo_trace_record(trace, 0, (int32_t)(i / 16 % 2), &error));
+            CHECK_OK(memo_trace_wait(trace, 0, (int32_t)(1 - i / 16 % 2), &error));
+        }
+    }
+    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    CHECK_OK(memoi_task_create(&task, plan, &error));
+    CHECK(task.problem.held && task.problem.lower_bound > plan->lower_bound_bytes);
+    memoi_task_free(&task);
+    desc.time_limit_s = 1;
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    CHECK_OK(memo_plan_validate(plan, &error));
+    CHECK_OK(memo_plan_check(plan, trace, &error));
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+}
+
 /* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream 1.  So many pairs are
  * not listed. */
 static void too_many_pairs_are_planned_as_lifetimes(void) {
@@ -494,7 +607,7 @@ static void too_many_pairs_are_planned_as_lifetimes(void) {
     memo_trace_destroy(trace);
 }
 
-/* Each buffer has a lane of its own, and its hold ends late: the bound by moments may not take the time of planning. */
+/* Each buffer has a lane of its own, and its hold ends late: the bound may not take the time of planning. */
 static void thousands_of_lanes_are_planned_in_time(void) {
     enum { N = 4000, AHEAD = 5 };
     memo_plan_desc desc = memo_plan_desc_default();
@@ -616,6 +729,8 @@ int main(int argc, char** argv) {
     TEST(check_misses_removed_waits);
     TEST(conflicts_match_unsafe_pairs);
     TEST(plans_by_pairs_are_the_smallest);
+    TEST(bounds_and_sections_follow_conflicts);
+    TEST(large_problems_keep_their_pairs);
     TEST(too_many_pairs_are_planned_as_lifetimes);
     TEST(thousands_of_lanes_are_planned_in_time);
     TEST(early_users_are_seen);
