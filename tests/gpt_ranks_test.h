@@ -27,6 +27,8 @@ typedef struct training {
     gpt_real *gradients, *parameters;
     int32_t failing_rank; /* -1: none */
     int32_t fails_later;  /* in the second step, not at its begin */
+    /* Checkpoints, by file; NULL: none.  Read before the first step; written then, or after the last. */
+    const char *resumed, *saved_first, *saved_last;
 } training;
 
 static inline int64_t n_ranks_of(const training* t) {
@@ -119,6 +121,7 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     gpt_host_kernels host;
     const gpt_kernels kernels = gpt_kernels_host(&host, rank->device);
     void* taken;
+    int64_t resumed_step = 0;
     memo_status status;
     degrees.data = desc.config.data;
     degrees.ring = desc.config.ring;
@@ -135,7 +138,13 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     desc.mesh = mesh;
     desc.n_micro_batches = t->n_promised;
     if (!status) status = gpt_create(&desc, &model, error);
+    if (!status && t->resumed)
+        status = gpt_read_checkpoint(model, t->resumed, &resumed_step, error);
+    if (!status && t->saved_first)
+        status = gpt_write_checkpoint(model, t->saved_first, resumed_step, error);
     if (!status) status = train_steps(t, rank, model, recorder, error);
+    if (!status && t->saved_last)
+        status = gpt_write_checkpoint(model, t->saved_last, N_STEPS, error);
     if (status) memo_comm_abort(rank->comm);
     gpt_destroy(model);
     memo_mesh_destroy(mesh);

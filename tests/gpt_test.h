@@ -3,6 +3,7 @@
 #ifndef GPT_TEST_H
 #define GPT_TEST_H
 
+#include "gpt/gpt_checkpoint.h"
 #include "gpt/gpt_generate.h"
 #include "gpt/gpt_kernels_host.h"
 #include "memo_plan.h"
@@ -48,19 +49,8 @@ static inline memo_status gpt_get_parameters(gpt_model* model, void* parameters,
 
 static inline memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
                                              memo_error* error) {
-    const int64_t n_bytes = gpt_n_bytes(model, model->layout.n);
-    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
-    void* staging = model->host_totals;
-    int64_t at, n;
     model->status = MEMO_STATUS_OK;
-    gpt_synchronize(model); /* tokens may be on their way */
-    for (at = 0; at < n_bytes && !model->status; at += n) {
-        n = gpt_min(most, n_bytes - at);
-        memcpy(staging, (const char*)parameters + at, (size_t)n);
-        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
-                                  model->parameters + at, staging, n, &model->error);
-        gpt_synchronize(model);
-    }
+    gpt_copy_in(model, model->parameters, parameters, gpt_n_bytes(model, model->layout.n));
     gpt_set_masters(model);
     return gpt_finish(model, error);
 }

@@ -354,6 +354,126 @@ static void impossible_ranks_are_refused(void) {
     gpt_test_close(&run);
 }
 
+/* ---- checkpoints ---------------------------------------------------------------------------- */
+
+static int files_are_equal(const char* a, const char* b) {
+    int64_t n_a, n_b;
+    char *text_a = memo_test_file(a, &n_a), *text_b = memo_test_file(b, &n_b);
+    int are_equal =
+        text_a && text_b && n_a == n_b && n_a > 512 && !memcmp(text_a, text_b, (size_t)n_a);
+    free(text_a);
+    free(text_b);
+    return are_equal;
+}
+
+static void write_file(const char* path, const char* text, int64_t n_bytes) {
+    FILE* file = fopen(path, "wb");
+    CHECK(file && fwrite(text, 1, (size_t)n_bytes, file) == (size_t)n_bytes);
+    if (file) fclose(file);
+}
+
+/* What any ranks resume from a file, and save at once, is the same file. */
+static void a_checkpoint_fits_any_ranks(void) {
+    static const int32_t degrees[][5] = {{1, 1, 1, 1, 0}, {2, 1, 1, 1, 1}, {2, 1, 2, 1, 2},
+                                         {1, 2, 1, 2, 1}, {1, 1, 1, 2, 0}, {3, 1, 1, 1, 2}};
+    char first[250], again[250];
+    size_t type, k;
+    memo_test_path(first, "first");
+    memo_test_path(again, "again");
+    for (type = 0; type < 3; type++) {
+        gpt_config config = config_of(2, 1, 1, 2);
+        uint8_t* text;
+        training t;
+        memo_error error;
+        config.batch = 6; /* data 2 and 3 divide it */
+        config.type = type ? MEMO_TYPE_BF16 : GPT_REAL_TYPE;
+        config.states = type == 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        text = text_of(&config, 1);
+        t = training_of(config, GPT_POLICY_KEEP, 1, text);
+        t.saved_last = first;
+        CHECK_OK(train_all(&t, &error));
+        training_free(&t);
+        for (k = 0; k < sizeof degrees / sizeof *degrees; k++) {
+            const int32_t* d = degrees[k];
+            config.data = d[0], config.ring = d[1], config.ulysses = d[2];
+            config.tensor = d[3], config.zero = d[4];
+            t = training_of(config, GPT_POLICY_RECOMPUTE, 1, text);
+            t.resumed = first;
+            t.saved_first = again;
+            CHECK_OK(train_all(&t, &error));
+            CHECK_CASE(files_are_equal(first, again), "type %d, case %d", (int)type, (int)k);
+            training_free(&t);
+        }
+        free(text);
+    }
+    remove(first);
+    remove(again);
+}
+
+/* A file that is cut short, altered, foreign or of another model is refused on all ranks, and the model
+ * keeps its parameters.  A failed save leaves the file before it. */
+static void bad_checkpoints_are_refused(void) {
+    const gpt_config config = config_of(1, 1, 1, 0);
+    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_config other = config;
+    const int64_t n_parameters = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
+    gpt_real *before = (gpt_real*)malloc((size_t)n_parameters),
+             *after = (gpt_real*)malloc((size_t)n_parameters);
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    char path[250], aside[256], *text;
+    gpt_test_run run;
+    memo_error error;
+    int64_t n_bytes, step = -1;
+    int k;
+    memset(&run, 0, sizeof run);
+    memo_test_path(path, "checkpoint");
+    CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
+    gpt_test_attach(&run, &desc);
+    CHECK_OK(gpt_create(&desc, &run.model, &error));
+    CHECK_OK(gpt_write_checkpoint(run.model, path, 7, &error));
+    CHECK_OK(gpt_read_checkpoint(run.model, path, &step, &error));
+    CHECK_IS(step, ==, 7);
+    CHECK_OK(gpt_get_parameters(run.model, before, &error));
+    text = memo_test_file(path, &n_bytes);
+    step = -1;
+    for (k = 0; k < 30; k++) {
+        int64_t at = memo_test_int(0, n_bytes - 1);
+        if (k >= 20) at = memo_test_int(0, 511);
+        if (k % 2) text[at] = (char)(text[at] ^ 32);
+        write_file(path, text, k % 2 ? n_bytes : at);
+        CHECK_CASE(gpt_read_checkpoint(run.model, path, &step, &error) &&
+                       strstr(error.message, path),
+                   "case %d, byte %lld", k, (long long)at);
+        if (k % 2) text[at] = (char)(text[at] ^ 32);
+    }
+    CHECK_IS(step, ==, -1);
+    CHECK_OK(gpt_get_parameters(run.model, after, &error));
+    CHECK(!memcmp(before, after, (size_t)n_parameters));
+    write_file(path, text, n_bytes);
+    CHECK_OK(gpt_read_checkpoint(run.model, path, &step, &error));
+
+    /* The name aside is taken by a folder. */
+    snprintf(aside, sizeof aside, "%s.part", path);
+    CHECK(mkdir(aside, 0700) == 0);
+    CHECK_IS(gpt_write_checkpoint(run.model, path, 8, &error), ==, MEMO_STATUS_IO);
+    rmdir(aside);
+    CHECK_OK(gpt_read_checkpoint(run.model, path, &step, &error));
+    CHECK_IS(step, ==, 7);
+    gpt_destroy(run.model);
+    run.model = NULL;
+
+    other.n_layers++;
+    desc.config = other;
+    CHECK_OK(gpt_create(&desc, &run.model, &error));
+    CHECK_IS(gpt_read_checkpoint(run.model, path, &step, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "its n_layers is 3, not 4") != NULL, "%s", error.message);
+    gpt_test_close(&run);
+    remove(path);
+    free(text);
+    free(before);
+    free(after);
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(ranks_do_what_one_does);
@@ -369,5 +489,7 @@ int main(int argc, char** argv) {
     TEST(a_micro_batch_behind_the_sums_is_refused);
     TEST(a_rank_that_fails_ends_all);
     TEST(impossible_ranks_are_refused);
+    TEST(a_checkpoint_fits_any_ranks);
+    TEST(bad_checkpoints_are_refused);
     return memo_test_end();
 }

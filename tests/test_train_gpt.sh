@@ -234,6 +234,46 @@ inputs_are_not_overwritten() {
     rm README.md
 }
 
+# ---- checkpoints -----------------------------------------------------------------------------------
+
+# A pause changes no bit, with every split of the states; the file is replaced whole.
+a_resumed_run_has_the_same_losses() {
+    for ranks in '' '--data 2 --zero 2' '--tensor 2 --type bf16 --states bf16' '--ring 2 --policy recompute'; do
+        rm -f saved*
+        run $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --loss-log whole.log
+        expect_code 0
+        run $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --stop 2 --save saved --loss-log first.log
+        expect_code 0
+        run $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --resume saved --save saved --save-every 1 --loss-log second.log
+        expect_code 0
+        expect_out '^resume    saved, after step 2$'
+        cat first.log second.log >both.log
+        expect_same whole.log both.log
+        [ ! -e saved.part ] || fail 'the file aside is left behind'
+    done
+    run $tiny --steps 6 --batch 2 --dropout 0.1 --ring 2 --resume saved
+    expect_code 1
+    expect_err 'saved after step 6; --steps or --stop above that would continue'
+    run $tiny --steps 9 --batch 2 --data 2 --resume saved
+    expect_code 0
+    expect_out '^resume    saved, after step 6$'
+}
+
+bad_checkpoints_are_refused() {
+    refused '--resume missing: cannot be read: No such file' $tiny --resume missing
+    refused '--save no/such/file: cannot be written: No such file' $tiny --save no/such/file
+    refused '--save text: is also the file of --text' $tiny --save text
+    refused '--save-every 3 has no effect without --save FILE' $tiny --save-every 3
+    refused '--compare has no effect with --resume' $tiny --resume text --compare 1
+    run $tiny --resume text
+    expect_code 1
+    expect_err '--resume text: not a checkpoint'
+    run $tiny --steps 2 --save saved --seed 3
+    run $tiny --steps 4 --resume saved
+    expect_code 1
+    expect_err 'a checkpoint of another model: its seed is 3, not 1'
+}
+
 # ---- budgets ---------------------------------------------------------------------------------------
 
 impossible_budgets_are_refused() {
@@ -976,6 +1016,8 @@ for name in help_lists_every_option \
     invalid_ranks_are_refused \
     invalid_texts_are_refused \
     shortest_text \
+    a_resumed_run_has_the_same_losses \
+    bad_checkpoints_are_refused \
     invalid_outputs_are_refused \
     a_full_loss_log_ends_the_run \
     inputs_are_not_overwritten \

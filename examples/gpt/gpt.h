@@ -31,6 +31,7 @@
  *     gpt_parallel.h    sums over ranks, ZeRO, the update
  *     gpt_tensor.h      the two blocks split over tensor ranks and sub-batches
  *     gpt_model.h       a micro-batch, a step, create and destroy, planning
+ *     gpt_checkpoint.h  saves and resumes, on any number of ranks
  *     gpt_generate.h    continues a text
  *
  * How an operation is computed:
@@ -213,6 +214,17 @@ GPT_FUNCTION double gpt_votes(const gpt_model* model);
 /* Ends the step without an update: parameters and moments remain.  It waits, returns the loss of
  * this rank's rows and clears the gradients. */
 GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error);
+
+/* Saves parameters, Adam's moments, the number of updates and step, between two steps, to one file that
+ * all ranks can open (gpt_checkpoint.h).  It is written aside and replaces path when it is complete.
+ * gpt_read_checkpoint continues with the same bits, also on ranks that split the model otherwise; config.seed,
+ * the model's shape and types must be those of the file.  A file that is refused changes nothing.  All
+ * ranks call both.  After an error of one rank its caller aborts the communicator, which ends the
+ * others.  Errors: IO, FORMAT (no checkpoint, cut short, altered), INVALID_ARGUMENT (another model). */
+GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path, int64_t step,
+                                              memo_error* error);
+GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path, int64_t* step,
+                                             memo_error* error);
 
 /* Waits for all enqueued work. */
 GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);

@@ -94,9 +94,9 @@ struct gpt_model {
     gpt_update_values* host_update;
     char* staging; /* (places, gpt_batch_bytes): micro-batches on their way to the device */
 
-    int64_t n_updates;
-    int64_t n_staged; /* micro-batches in the staging buffer since the latest wait */
-    void* graph;      /* of a step; NULL: not captured */
+    int64_t n_updates, first_update; /* of this model; the first one that this program runs */
+    int64_t n_staged;                /* micro-batches in the staging buffer since the latest wait */
+    void* graph;                     /* of a step; NULL: not captured */
     /* State of the current micro-batch. */
     int64_t place;                  /* in the staging buffer */
     const gpt_batch_values* values; /* on the device */

@@ -311,6 +311,20 @@ static void gpt_copy_out(gpt_model* model, void* host, const char* on_device, in
     }
 }
 
+static void gpt_copy_in(gpt_model* model, char* on_device, const void* host, int64_t n_bytes) {
+    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    char* staging = (char*)model->host_totals;
+    int64_t at, n;
+    gpt_synchronize(model); /* tokens may be on their way */
+    for (at = 0; at < n_bytes && !model->status; at += n) {
+        n = gpt_min(most, n_bytes - at);
+        memcpy(staging, (const char*)host + at, (size_t)n);
+        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
+                                  on_device + at, staging, n, &model->error);
+        gpt_synchronize(model);
+    }
+}
+
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
                                               memo_error* error) {
     if (gpt_reduce(model, error)) return model->status;
@@ -388,7 +402,7 @@ GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc*
                               (long long)model->n_staged, (long long)model->n_micro_batches);
     model->status = MEMO_STATUS_OK;
     gpt_stage_update(model, desc);
-    if (!model->n_updates) {
+    if (model->n_updates == model->first_update) {
         gpt_enqueue_step(model);
     } else {
         if (!model->graph) gpt_capture_step(model);

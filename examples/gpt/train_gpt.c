@@ -31,6 +31,7 @@
 
 #include "gpt_generate.h"
 #include "gpt_model.h"
+#include "gpt_checkpoint.h"
 #include "tools/tool_files.h"
 #include "train_device.h"
 #include "train_options.h"
@@ -56,8 +57,9 @@ typedef struct job {
     int has_profile;
     double begin_s;   /* when the program began */
     double* compared; /* losses of the first options.compare steps under keep; NULL: not compared */
-    double* losses;   /* of the n_done steps so far, nats per token */
+    double* losses;   /* of steps n_resumed to n_done, nats per token */
     int64_t n_done, n_losses; /* n_losses: capacity of losses */
+    int64_t n_resumed;        /* steps before this run, whose losses are unknown */
     FILE* loss_log;
 } job;
 
@@ -460,7 +462,7 @@ static memo_status check_files(const job* j, memo_error* error) {
 
     train_text_find_sources(&found, sources);
     n_texts = o->n_text_files ? (int)o->n_text_files : (int)found.gl_pathc;
-    files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 3, sizeof(tool_file));
+    files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 5, sizeof(tool_file));
     if (!files) {
         globfree(&found);
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -476,10 +478,15 @@ static memo_status check_files(const job* j, memo_error* error) {
     files[n++].path = o->degrees;
     files[n].option = "--profile";
     files[n++].path = o->profile;
+    files[n].option = "--resume"; /* which --save may replace */
+    if (!o->save || !o->resume || strcmp(o->save, o->resume)) files[n++].path = o->resume;
 
     /* Outputs. */
     files[n].option = "--loss-log";
     files[n].path = o->loss_log;
+    files[n++].is_output = 1;
+    files[n].option = "--save";
+    files[n].path = o->save;
     files[n++].is_output = 1;
     for (i = 0; i < N_OUTPUTS && o->output; i++, n++) {
         files[n].option = "--output";
@@ -503,6 +510,25 @@ static int loss_log_is_in_output(const train_options* o) {
     return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
 }
 
+/* The file is written aside, and read only after planning. */
+static memo_status check_saved(const train_options* o, memo_error* error) {
+    char aside[1024];
+    FILE* file = o->resume ? fopen(o->resume, "rb") : NULL;
+    if (o->resume && !file)
+        return memo_error_set(error, MEMO_STATUS_IO, "--resume %.300s: cannot be read: %s",
+                              o->resume, strerror(errno));
+    if (file) fclose(file);
+    if (!o->save) return MEMO_STATUS_OK;
+    snprintf(aside, sizeof aside, "%s.part", o->save);
+    file = fopen(aside, "ab");
+    if (!file)
+        return memo_error_set(error, MEMO_STATUS_IO, "--save %.300s: cannot be written: %s",
+                              o->save, strerror(errno));
+    fclose(file);
+    remove(aside);
+    return MEMO_STATUS_OK;
+}
+
 /* Checks all outputs before the run plans and measures.  Changes no file and leaves none behind. */
 static memo_status check_outputs(const job* j, memo_error* error) {
     const train_options* o = &j->options;
@@ -513,6 +539,7 @@ static memo_status check_outputs(const job* j, memo_error* error) {
     if (!train_is_first()) return status;
     if (o->output) status = check_directory(o->output, error);
     if (!status) status = check_files(j, error);
+    if (!status) status = check_saved(o, error);
     if (status || !o->loss_log || loss_log_is_in_output(o)) return status;
 
     /* A pipe or a device is opened only once. */
@@ -616,6 +643,16 @@ static memo_status check_spill(const train_options* o, memo_error* error) {
                           o->spill, strerror(errno));
 }
 
+/* The times beside a saved run, unless they are those of other micro-batches. */
+static void take_saved_profile(job* j) {
+    train_options o = j->options;
+    char path[1024];
+    if (!o.resume || o.profile) return;
+    snprintf(path, sizeof path, "%s.profile", o.resume);
+    o.profile = path;
+    if (access(path, R_OK) == 0) j->has_profile = !read_profile(&o, &j->profile, NULL);
+}
+
 /* Loads text and profile, and plans.  Nothing is trained or written yet. */
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
@@ -628,6 +665,7 @@ static memo_status prepare(job* j, memo_error* error) {
         status = read_profile(o, &j->profile, error);
         j->has_profile = !status;
     }
+    take_saved_profile(j);
     if (!status) status = rehearse(j, error);
     if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
     if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
@@ -665,8 +703,9 @@ static memo_status prepare(job* j, memo_error* error) {
 /* ---- training ------------------------------------------------------------------------------- */
 
 static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error) {
-    if (step >= j->n_losses) {
-        int64_t n = 2 * step + 64;
+    const int64_t at = step - j->n_resumed;
+    if (at >= j->n_losses) {
+        int64_t n = 2 * at + 64;
         double* larger = (double*)realloc(j->losses, (size_t)n * sizeof *larger);
         if (!larger)
             return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -674,7 +713,7 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
         j->losses = larger;
         j->n_losses = n;
     }
-    j->losses[step] = loss;
+    j->losses[at] = loss;
     j->n_done = step + 1;
     if (!j->loss_log) return MEMO_STATUS_OK;
     fprintf(j->loss_log, "%lld %.17g %a\n", (long long)step + 1, loss, loss);
@@ -700,6 +739,10 @@ static void print_rate(const train_options* o, double step_s) {
                100e-12 * flops / step_s / o->flops / (double)o->ranks, o->flops,
                o->ranks > 1 ? " a rank" : "");
     printf("\n");
+}
+
+static int64_t last_step(const train_options* o) {
+    return o->stop ? gpt_min(o->stop, o->steps) : o->steps;
 }
 
 /* The times of the last steps, for their medians. */
@@ -731,29 +774,64 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
         printf("%.1f ms with the update\n", 1e3 * step_s);
 }
 
+/* Continues after the steps of the saved run. */
+static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_error reason;
+    memo_status status = gpt_read_checkpoint(r->model, o->resume, step, &reason);
+    if (status) return memo_error_set(error, status, "--resume %s", reason.message);
+    if (*step >= last_step(o))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--resume %.300s: saved after step %lld; --steps or --stop above that "
+            "would continue",
+            o->resume, (long long)*step);
+    if (!r->reports) return MEMO_STATUS_OK;
+    j->n_resumed = *step;
+    printf("resume    %s, after step %lld\n", o->resume, (long long)*step);
+    return MEMO_STATUS_OK;
+}
+
+/* The profile is only a convenience, but an error of its file is one of the disk. */
+static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
+    const train_options* o = &j->options;
+    memo_error reason;
+    char path[1024];
+    memo_status status = gpt_write_checkpoint(r->model, o->save, step, &reason);
+    if (!status && r->reports && j->has_profile) {
+        snprintf(path, sizeof path, "%s.profile", o->save);
+        status = memo_profile_write(&j->profile, path, &reason);
+    }
+    return status ? memo_error_set(error, status, "--save %s", reason.message) : MEMO_STATUS_OK;
+}
+
 static memo_status train(run* r, job* j, memo_error* error) {
     const train_options* o = &j->options;
-    const int64_t n_first = r->is_graph ? 2 : 1;
+    const int64_t n_first = r->is_graph ? 2 : 1, n_steps = last_step(o);
     last_times last;
     memo_status status = MEMO_STATUS_OK;
     progress shown;
-    int64_t step;
+    int64_t step = 0, first = 0, n_saved = -1;
     double loss, first_s = 0, step_s;
     last.n = 0;
+    if (o->resume && (status = resume(r, j, &first, error))) return status;
     if (r->reports) train_device_print_products(&r->device);
     if (r->reports) printf("\n");
-    progress_begin(&shown, o->steps, o->accumulate * o->batch * o->sequence);
-    for (step = 0; step < o->steps && !status && !r->stops; step++) {
+    progress_begin(&shown, first, n_steps, o->accumulate * o->batch * o->sequence);
+    for (step = first; step < n_steps && !status && !r->stops; step++) {
         status = run_step(r, j, step, &loss, error);
-        if (step + 1 == n_first) first_s = clock_s() - shown.begin_s;
-        if (step == 1) last.n = 0; /* the first step counts only if it is alone */
+        if (step + 1 == first + n_first) first_s = clock_s() - shown.begin_s;
+        if (step == first + 1) last.n = 0; /* the first step counts only if it is alone */
         if (r->is_timed) last_times_add(&last, &r->times);
-        if (status || !r->reports) continue;
-        status = log_loss(j, step, loss, error);
-        if (!status) progress_show(&shown, step, loss);
+        if (!status && r->reports) status = log_loss(j, step, loss, error);
+        if (!status && r->reports) progress_show(&shown, step, loss);
+        if (!status && o->save_every && (step + 1) % o->save_every == 0)
+            status = save(r, j, n_saved = step + 1, error);
     }
     if (r->reports) progress_end(&shown);
+    if (!status && o->save && n_saved != step) status = save(r, j, step, error);
     if (status) return status;
+    step -= first; /* of this run */
 
     /* The first step loads kernels, and the second captures the graph; they count only if they are
      * alone. */
@@ -770,9 +848,10 @@ static memo_status train(run* r, job* j, memo_error* error) {
 }
 
 static void print_loss(const job* j) {
-    int64_t n = j->n_done / 20 > 0 ? j->n_done / 20 : 1, i;
+    const int64_t n_losses = j->n_done - j->n_resumed;
+    int64_t n = n_losses / 20 > 0 ? n_losses / 20 : 1, i;
     double sum = 0, mean;
-    for (i = j->n_done - n; i < j->n_done; i++) sum += j->losses[i];
+    for (i = n_losses - n; i < n_losses; i++) sum += j->losses[i];
     mean = sum / (double)n;
     printf("\nloss, mean of the last %lld step%s   %.3f nats per %s\n", (long long)n,
            n == 1 ? "" : "s", mean, j->text.vocabulary ? "token" : "byte");
@@ -1135,7 +1214,7 @@ static memo_status write_outputs(const job* j, memo_error* error) {
              policy_names[c->policy], bytes_name((double)c->plan->peak_bytes));
     memset(&chart, 0, sizeof chart);
     chart.losses = j->losses;
-    chart.n_steps = j->n_done;
+    chart.n_steps = j->n_done - j->n_resumed;
     chart.unigram_nats = j->text.unigram_nats;
     chart.bigram_nats = j->text.bigram_nats;
     snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",

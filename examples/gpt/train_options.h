@@ -37,6 +37,8 @@ typedef struct train_options {
     int64_t steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
+    const char *save, *resume;
+    int64_t save_every, stop; /* steps; 0: at the end only; 0: after all */
     int64_t compare, sample;
     int64_t is_deterministic, attention_memory; /* cuDNN's attention */
     int64_t is_graph, is_dry_run, is_demo, is_help;
@@ -166,6 +168,16 @@ static const option option_table[] = {
      "seed of the parameters, of dropout and of the data"},
     {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, "X",
      "largest rate of the cosine schedule"},
+    {"--save", OPTION_PATH, OPTION_FIELD(save), 0, 0, "FILE",
+     "saves parameters, moments and step to this file at the end, also after Ctrl-C.  The measured "
+     "times, from which the plan follows, are saved beside it as FILE.profile"},
+    {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, "N",
+     "also saves after every N steps (default: only at the end)"},
+    {"--resume", OPTION_PATH, OPTION_FIELD(resume), 0, 0, "FILE",
+     "continues the run that was saved, with the bits of a run without a pause.  Other numbers of "
+     "ranks, budgets and policies may be given"},
+    {"--stop", OPTION_COUNT, OPTION_FIELD(stop), 1, 1e9, "N",
+     "ends after step N of --steps, to be resumed (default: after the last)"},
     {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, "FILE",
      "writes a line a step: the step, and its loss in decimal and in hexadecimal (nats per token)"},
     {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, "DIR",
@@ -614,6 +626,9 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
     const memo_status no = MEMO_STATUS_INVALID_ARGUMENT;
     const char* unused = o->output     ? "--output"
                          : o->loss_log ? "--loss-log"
+                         : o->save     ? "--save"
+                         : o->resume   ? "--resume"
+                         : o->stop     ? "--stop"
                          : o->compare  ? "--compare"
                          : o->sample   ? "--sample"
                          : o->is_graph ? "--graph"
@@ -641,7 +656,15 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
         return memo_error_set(error, no, "%s has no effect with --random-tokens",
                               o->sample ? "--sample" : "--text");
 
-    /* What needs another option. */
+    /* What needs another option, or excludes one. */
+    if (o->save_every && !o->save)
+        return memo_error_set(error, no, "--save-every %lld has no effect without --save FILE",
+                              (long long)o->save_every);
+    if (o->resume && (o->compare || o->seconds))
+        return memo_error_set(error, no,
+                              "%s has no effect with --resume, which continues a run whose first "
+                              "steps and number of steps are fixed",
+                              o->compare ? "--compare" : "--seconds");
     if (o->spill && !o->host_memory)
         return memo_error_set(error, no,
                               "--spill %.300s: without --host-memory SIZE all rows stay in memory",

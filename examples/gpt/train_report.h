@@ -75,12 +75,13 @@ static double median(double* values, int64_t n) {
 #define PROGRESS_LINES 25 /* in a file */
 
 typedef struct progress {
-    int64_t n_steps, step_tokens;
+    int64_t first, n_steps, step_tokens; /* first: the number of the first one, from 0 */
     double begin_s, shown_s;
     int is_terminal;
 } progress;
 
-static void progress_begin(progress* p, int64_t n_steps, int64_t step_tokens) {
+static void progress_begin(progress* p, int64_t first, int64_t n_steps, int64_t step_tokens) {
+    p->first = first;
     p->n_steps = n_steps;
     p->step_tokens = step_tokens;
     p->is_terminal = isatty(STDOUT_FILENO);
@@ -91,8 +92,8 @@ static void progress_begin(progress* p, int64_t n_steps, int64_t step_tokens) {
 /* On a terminal, one line that is rewritten at most five times a second; otherwise a line at
  * intervals. */
 static void progress_show(progress* p, int64_t step, double loss) {
-    double now = clock_s(), done = (double)(step + 1), elapsed = now - p->begin_s;
-    double left_s = elapsed / done * ((double)p->n_steps - done);
+    double now = clock_s(), done = (double)(step + 1 - p->first), elapsed = now - p->begin_s;
+    double left_s = elapsed / done * (double)(p->n_steps - step - 1);
     int64_t every = (p->n_steps + PROGRESS_LINES - 1) / PROGRESS_LINES;
     int is_last = step + 1 == p->n_steps;
     if (p->is_terminal ? !is_last && now - p->shown_s < 0.2 : !is_last && step % every) return;

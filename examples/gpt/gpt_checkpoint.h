@@ -1,0 +1,344 @@
+/* gpt_checkpoint.h - saves a model to a file, and resumes from it on any number of ranks.
+ *
+ * The file has the elements of the unsplit model in their order: of each tensor the weights in full precision, then
+ * Adam's two moments.  Each rank writes the elements that it updates, and reads those that it needs.  So ranks may split
+ * the model otherwise when it is resumed.  All ranks open the same path.
+ *
+ * A file is written aside and renamed when it is complete: an earlier one is kept until then.  Its digest covers all
+ * bytes.  Single translation unit: everything is static. */
+#ifndef GPT_CHECKPOINT_H
+#define GPT_CHECKPOINT_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gpt_model.h"
+
+enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
+
+/* The first bytes of the file.  Numbers have this machine's byte order; `order` shows it. */
+typedef struct gpt_file_head {
+    char magic[32];
+    int64_t order, file_bytes, step, n_updates;
+    int64_t seed, n_layers, hidden, heads, kv_heads, vocabulary, mlp, type,
+        states;      /* names below */
+    uint64_t digest; /* of all bytes, with 0 here */
+} gpt_file_head;
+
+static const char gpt_file_magic[32] = "memo gpt checkpoint 1\n";
+static const char* const gpt_file_names[] = {
+    "seed", "n_layers", "hidden", "n_heads", "n_kv_heads", "vocabulary", "mlp", "type", "states"};
+enum { GPT_FILE_N_NAMES = sizeof gpt_file_names / sizeof *gpt_file_names };
+
+typedef struct gpt_file {
+    gpt_model* model;
+    const char* path;
+    int fd;
+    char *host, *cast; /* pieces */
+    memo_status status;
+    memo_error* error;
+} gpt_file;
+
+/* ---- layout of the file --------------------------------------------------------------------- */
+
+static gpt_config gpt_whole_config(const gpt_config* config) {
+    gpt_config whole = *config;
+    whole.tensor = whole.data = whole.ring = whole.ulysses = 1;
+    whole.degrees = NULL;
+    return whole;
+}
+
+/* Where an array of a tensor begins: 0 weights, 1 and 2 moments.  array 0 of the tensor after the last
+ * one is the end of the file. */
+static int64_t gpt_file_at(const gpt_model* model, int64_t tensor, int array) {
+    const gpt_config whole = gpt_whole_config(&model->config);
+    int64_t at = GPT_FILE_HEAD, t;
+    int a;
+    for (t = 0; t <= tensor; t++)
+        for (a = 0; a < 3 && (t < tensor || a < array); a++) {
+            const int64_t n = gpt_parameter_at(&whole, t).n;
+            at += gpt_round_up(a ? gpt_states_bytes(model, n) : gpt_sum_bytes(model, n), 64);
+        }
+    return at;
+}
+
+static gpt_file_head gpt_file_head_make(const gpt_model* model, int64_t step) {
+    const gpt_config* c = &model->config;
+    gpt_file_head head;
+    memset(&head, 0, sizeof head);
+    memcpy(head.magic, gpt_file_magic, sizeof head.magic);
+    head.order = 1;
+    head.file_bytes = gpt_file_at(model, gpt_n_parameter_tensors(c), 0);
+    head.step = step;
+    head.n_updates = model->n_updates;
+    head.seed = (int64_t)c->seed;
+    head.n_layers = c->n_layers;
+    head.hidden = c->hidden;
+    head.heads = c->n_heads;
+    head.kv_heads = c->n_kv_heads;
+    head.vocabulary = c->vocabulary;
+    head.mlp = (int64_t)c->mlp;
+    head.type = (int64_t)c->type;
+    head.states = (int64_t)c->states;
+    return head;
+}
+
+/* ---- bytes ---------------------------------------------------------------------------------- */
+
+static void gpt_file_fail(gpt_file* f, const char* what) {
+    if (!f->status)
+        f->status = memo_error_set(f->error, MEMO_STATUS_IO, "%.300s: cannot be %s: %s", f->path,
+                                   what, strerror(errno));
+}
+
+/* All bytes, however many calls that takes. */
+static void gpt_file_transfer(gpt_file* f, int is_write, char* host, int64_t at, int64_t n_bytes) {
+    while (n_bytes > 0 && !f->status) {
+        const ssize_t n = is_write ? pwrite(f->fd, host, (size_t)n_bytes, (off_t)at)
+                                   : pread(f->fd, host, (size_t)n_bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = EIO; /* somebody cuts it short */
+        if (n <= 0) {
+            gpt_file_fail(f, is_write ? "written" : "read");
+            return;
+        }
+        host += n;
+        at += n;
+        n_bytes -= n;
+    }
+}
+
+/* The digest of the file, read from its begin to its end. */
+static uint64_t gpt_file_digest(gpt_file* f, int64_t file_bytes) {
+    uint64_t digest = 14695981039346656037u, word;
+    int64_t at, n, i;
+    for (at = 0; at < file_bytes && !f->status; at += n) {
+        n = gpt_min(GPT_FILE_PIECE, file_bytes - at);
+        gpt_file_transfer(f, 0, f->host, at, n);
+        if (at == 0) memset(f->host + offsetof(gpt_file_head, digest), 0, sizeof word);
+        for (i = 0; i < n; i += (int64_t)sizeof word) { /* arrays begin at multiples of 64 */
+            memcpy(&word, f->host + i, sizeof word);
+            digest = (digest ^ word) * 0x9e3779b97f4a7c15u;
+            digest ^= digest >> 32;
+        }
+    }
+    return digest;
+}
+
+/* Elements [begin, end) of a tensor, of this rank's numbers, between f->host and the array that begins
+ * at `array` in the file. */
+static void gpt_file_elements(gpt_file* f, int is_write, const gpt_parameter* p, int64_t array,
+                              int64_t element_bytes, int64_t begin, int64_t end) {
+    char* host = f->host;
+    int64_t i, n;
+    for (i = begin; i < end; i += n, host += n * element_bytes) {
+        const int64_t whole = gpt_element_of_whole(p, f->model->share.tensor_rank, i);
+        n = end - i;
+        if (p->n_columns != p->stride) n = gpt_min(n, p->n_columns - i % p->n_columns);
+        gpt_file_transfer(f, is_write, host, array + whole * element_bytes, n * element_bytes);
+    }
+}
+
+/* Elements [begin, end) of a tensor between `to`, on the device, where element begin lies, and the
+ * file.  casts: the device has them in bf16, the file in f32. */
+static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, int64_t array,
+                           int64_t element_bytes, int casts, char* to, int64_t begin, int64_t end) {
+    const int64_t device_bytes = casts ? 2 : element_bytes;
+    gpt_model* model = f->model;
+    int64_t i, k, n;
+    for (i = begin; i < end && !f->status; i += n, to += n * device_bytes) {
+        n = gpt_min(GPT_FILE_PIECE / element_bytes, end - i);
+        if (is_write) gpt_copy_out(model, f->host, to, n * element_bytes);
+        if (!model->status) gpt_file_elements(f, is_write, p, array, element_bytes, i, i + n);
+        for (k = 0; k < n && casts; k++)
+            ((uint16_t*)(void*)f->cast)[k] = memo_bf16_from_f32(((float*)(void*)f->host)[k]);
+        if (!is_write && !f->status)
+            gpt_copy_in(model, to, casts ? f->cast : f->host, n * device_bytes);
+        if (model->status && !f->status) f->status = gpt_finish(model, f->error);
+    }
+}
+
+/* All of this rank's elements.  It writes its part of each bucket; it reads all weights, and the master
+ * weights and moments that it updates. */
+static void gpt_file_model(gpt_file* f, int is_write) {
+    gpt_model* model = f->model;
+    const gpt_config* config = &model->config;
+    const int64_t sum = gpt_sum_bytes(model, 1), state = gpt_states_bytes(model, 1);
+    const int has_masters = gpt_has_masters(config);
+    int64_t t, begin, end;
+    for (t = 0; t < gpt_n_parameter_tensors(config) && !f->status; t++) {
+        const gpt_parameter p = gpt_parameter_at(config, t);
+        const int64_t bucket = gpt_bucket_of(config, t);
+        const gpt_part part = is_write ? gpt_part_at(model, bucket, model->share.rank)
+                                       : gpt_updated_part(model, bucket);
+        if (!is_write)
+            gpt_file_array(f, 0, &p, gpt_file_at(model, t, 0), sum, has_masters,
+                           gpt_weight(model, p.offset), 0, p.n);
+
+        /* Ranks with copies of the tensor leave it to the first of them. */
+        if (is_write && model->share.tensor_rank >= p.degree) continue;
+        begin = part.begin > p.offset ? part.begin : p.offset;
+        end = gpt_min(part.end, p.offset + p.n);
+        if (begin >= end) continue;
+        if (is_write || has_masters)
+            gpt_file_array(f, is_write, &p, gpt_file_at(model, t, 0), sum, 0,
+                           part.masters + gpt_sum_bytes(model, begin - part.begin),
+                           begin - p.offset, end - p.offset);
+        gpt_file_array(f, is_write, &p, gpt_file_at(model, t, 1), state, 0,
+                       part.moments1 + gpt_states_bytes(model, begin - part.begin),
+                       begin - p.offset, end - p.offset);
+        gpt_file_array(f, is_write, &p, gpt_file_at(model, t, 2), state, 0,
+                       part.moments2 + gpt_states_bytes(model, begin - part.begin),
+                       begin - p.offset, end - p.offset);
+    }
+}
+
+/* ---- all ranks ------------------------------------------------------------------------------ */
+
+static int gpt_file_is_first(const gpt_file* f) {
+    return !f->model->mesh || f->model->mesh->rank == 0;
+}
+
+/* Waits for all ranks.  A rank that has failed does not come: its caller aborts the communicator. */
+static void gpt_file_meet(gpt_file* f) {
+    gpt_model* model = f->model;
+    if (f->status || !model->mesh || model->mesh->size == 1) return;
+    f->status = memo_barrier(model->mesh->world, model->compute, f->error);
+    if (!f->status) f->status = gpt_wait(model, f->error);
+}
+
+static void gpt_file_open(gpt_file* f, gpt_model* model, const char* path, memo_error* error) {
+    memset(f, 0, sizeof *f);
+    f->model = model;
+    f->path = path;
+    f->fd = -1;
+    f->error = error;
+    model->status = MEMO_STATUS_OK;
+    f->host = (char*)malloc(2 * GPT_FILE_PIECE);
+    if (!f->host)
+        f->status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                   "%.300s: no host memory for a checkpoint", path);
+    else
+        f->cast = f->host + GPT_FILE_PIECE;
+}
+
+static memo_status gpt_file_close(gpt_file* f) {
+    if (f->fd >= 0 && close(f->fd)) gpt_file_fail(f, "written");
+    free(f->host);
+    return f->status;
+}
+
+/* The folder of a path is on disk, too, after a renaming. */
+static void gpt_file_settle(const char* path) {
+    char folder[1024];
+    char* slash;
+    int fd;
+    snprintf(folder, sizeof folder, "%s", path);
+    slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    fd = open(slash ? folder : ".", O_RDONLY);
+    if (fd < 0) return;
+    (void)fsync(fd);
+    close(fd);
+}
+
+GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path, int64_t step,
+                                              memo_error* error) {
+    gpt_file_head head = gpt_file_head_make(model, step);
+    char aside[1024];
+    gpt_file f;
+    int is_first, is_made = 0;
+    if ((size_t)snprintf(aside, sizeof aside, "%s.part", path) >= sizeof aside)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%.300s: a shorter name works",
+                              path);
+    gpt_file_open(&f, model, path, error);
+    is_first = gpt_file_is_first(&f);
+
+    /* The file in its full length, without a digest. */
+    if (is_first && !f.status) {
+        f.fd = open(aside, O_RDWR | O_CREAT | O_TRUNC, 0666);
+        is_made = f.fd >= 0;
+        if (f.fd < 0 || ftruncate(f.fd, (off_t)head.file_bytes)) gpt_file_fail(&f, "written");
+        gpt_file_transfer(&f, 1, (char*)&head, 0, (int64_t)sizeof head);
+    }
+    gpt_file_meet(&f);
+    if (!is_first && !f.status && (f.fd = open(aside, O_WRONLY)) < 0) gpt_file_fail(&f, "written");
+
+    gpt_file_model(&f, 1);
+    if (!f.status && fsync(f.fd)) gpt_file_fail(&f, "written");
+    gpt_file_meet(&f);
+
+    /* The digest makes it complete, and the new name makes it the checkpoint. */
+    if (is_first && !f.status) {
+        head.digest = gpt_file_digest(&f, head.file_bytes);
+        gpt_file_transfer(&f, 1, (char*)&head, 0, (int64_t)sizeof head);
+        if (!f.status && (fsync(f.fd) || rename(aside, path))) gpt_file_fail(&f, "written");
+        if (!f.status) gpt_file_settle(path);
+    }
+    if (is_made && f.status) unlink(aside);
+    gpt_file_meet(&f);
+    return gpt_file_close(&f);
+}
+
+/* Refuses a file that is no checkpoint, is cut short, or is of another model. */
+static void gpt_file_check_head(gpt_file* f, const gpt_file_head* head,
+                                const gpt_file_head* expected, int64_t file_bytes) {
+    const int64_t *theirs = &head->seed, *ours = &expected->seed;
+    const memo_status bad = MEMO_STATUS_FORMAT;
+    int i;
+    if (memcmp(head->magic, expected->magic, sizeof head->magic) || head->order != 1) {
+        f->status = memo_error_set(
+            f->error, bad, "%.300s: not a checkpoint of this version and byte order", f->path);
+        return;
+    }
+    for (i = 0; i < GPT_FILE_N_NAMES; i++)
+        if (theirs[i] != ours[i]) {
+            f->status = memo_error_set(
+                f->error, MEMO_STATUS_INVALID_ARGUMENT,
+                "%.300s: a checkpoint of another model: its %s is %lld, not %lld", f->path,
+                gpt_file_names[i], (long long)theirs[i], (long long)ours[i]);
+            return;
+        }
+    if (head->file_bytes != expected->file_bytes || file_bytes != expected->file_bytes)
+        f->status =
+            memo_error_set(f->error, bad, "%.300s: cut short or altered: it has %lld bytes of %lld",
+                           f->path, (long long)file_bytes, (long long)expected->file_bytes);
+}
+
+GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path, int64_t* step,
+                                             memo_error* error) {
+    const gpt_file_head expected = gpt_file_head_make(model, 0);
+    gpt_file_head head;
+    struct stat info;
+    gpt_file f;
+    memset(&head, 0, sizeof head);
+    gpt_file_open(&f, model, path, error);
+
+    /* Nothing of the model changes before the whole file is known to be right. */
+    if (!f.status && ((f.fd = open(path, O_RDONLY)) < 0 || fstat(f.fd, &info)))
+        gpt_file_fail(&f, "read");
+    if (!f.status)
+        gpt_file_transfer(&f, 0, (char*)&head, 0,
+                          gpt_min((int64_t)sizeof head, (int64_t)info.st_size));
+    if (!f.status) gpt_file_check_head(&f, &head, &expected, (int64_t)info.st_size);
+    if (!f.status && gpt_file_is_first(&f) &&
+        gpt_file_digest(&f, expected.file_bytes) != head.digest && !f.status)
+        f.status = memo_error_set(error, MEMO_STATUS_FORMAT,
+                                  "%.300s: altered: its digest is another", path);
+    gpt_file_meet(&f);
+
+    gpt_file_model(&f, 0);
+    gpt_file_meet(&f);
+    if (!f.status) {
+        model->n_updates = model->first_update = head.n_updates;
+        *step = head.step;
+    }
+    return gpt_file_close(&f);
+}
+
+#endif
