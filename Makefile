@@ -325,11 +325,8 @@ format-check: ## list the sources that are not formatted
 
 VERSION = $(shell sed -n 's/^\#define MEMO_VERSION_[MP][A-Z]* *\([0-9][0-9]*\).*/\1/p' memo.h | paste -sd. -)
 
-release: ## write VERSION=1.2.3 into all headers
-	@echo "$(VERSION)" | grep -Eqx '([0-9]+\.){2}[0-9]+' || { echo 'make $@: VERSION: not three numbers ($(VERSION)); 1.2.3 would work' >&2; exit 2; }
-	$(Q)set -- $(subst ., ,$(VERSION)); sed -i -e "s/^\(#define MEMO_VERSION_MAJOR\) .*/\1 $$1/" \
-		-e "s/^\(#define MEMO_VERSION_MINOR\) .*/\1 $$2/" -e "s/^\(#define MEMO_VERSION_PATCH\) .*/\1 $$3/" \
-		-e "s/^\(#if MEMO_VERSION_MAJOR !=\) .*/\1 $$1 || MEMO_VERSION_MINOR != $$2/" $(HEADERS) $(EXTRAS)
+release: ## make a release VERSION=1.2.3: headers, changelog, commit, tag, archive and checksum; pushes nothing
+	@sh scripts/release.sh "$(VERSION)" $(HEADERS) $(EXTRAS)
 
 # memo.pc names both folders of headers.
 INSTALLED = $(HEADERS:%=include/%) $(EXTRAS:%=include/memo/%) share/pkgconfig/memo.pc

@@ -66,19 +66,29 @@ fixed_tree() {
     [ "$(wc -l <"$folder/fixed/err")" -eq 1 ] && grep -q 'build cannot be written; copy the project' "$folder/fixed/err"
 }
 
-# The headers of one release match, and refuse memo.h of another.
+# A release in a clone: the headers match and refuse memo.h of another, the tag has them, and the archive is the tag's.
 releases() {
-    mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras "$folder/next/" || return 1
-    (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.14.15) || return 1
+    mkdir -p "$folder/next" && cp -r Makefile memo*.h memo*.cuh extras scripts "$folder/next/" || return 1
+    mkdir "$folder/next/docs" && cp docs/changelog.md "$folder/next/docs/" && echo build/ >"$folder/next/.gitignore" &&
+        (cd "$folder/next" && git init -q . && git config user.name user && git config user.email user@localhost &&
+            git add . && git commit -qm begin &&
+            MAKEFLAGS= $make release VERSION=3.14.15 && [ -z "$(git status --porcelain)" ] &&
+            [ "$(git describe)" = v3.14.15 ] && grep -q '^## 3\.14\.15 - 20' docs/changelog.md &&
+            [ "$(grep -c '^## Unreleased$' docs/changelog.md)" -eq 1 ] &&
+            cd build && sha256sum -c memo-3.14.15.tar.gz.sha256 && tar -xzf memo-3.14.15.tar.gz &&
+            cmp memo-3.14.15/memo.h ../memo.h) || return 1
     grep -qx '#define MEMO_VERSION_PATCH 15' "$folder/next/memo.h" || return 1
-    for header in memo_plan.h memo_sp.h extras/memo_layout.h extras/memo_look.h; do
+    for header in memo_plan.h memo_sp.h extras/*.h; do
         echo "#include \"${header#extras/}\"" >"$folder/next/user.c"
         $cc -fsyntax-only -I"$folder/next" -I"$folder/next/extras" "$folder/next/user.c" || return 1
         mv "$folder/next/$header" "$folder/next/kept" && cp "$header" "$folder/next/$header" || return 1
         $cc -fsyntax-only -I"$folder/next" -I"$folder/next/extras" "$folder/next/user.c" && return 1
         mv "$folder/next/kept" "$folder/next/$header"
     done
-    ! (cd "$folder/next" && MAKEFLAGS= $make release VERSION=3.1)
+    for version in 3.1 3.14.15 3.14.16; do # not three numbers; exists; user.c is not committed
+        (cd "$folder/next" && MAKEFLAGS= $make release VERSION=$version) && return 1
+    done
+    (cd "$folder/next" && [ "$(git tag)" = v3.14.15 ])
 }
 
 # The command of the README; on a GPU only as far as the shell can read it.
@@ -92,7 +102,11 @@ runs() {
 
 test_is install installs
 test_is "make run" runs
-test_is "make release sets the version of every header" releases
+if command -v git >/dev/null 2>&1; then
+    test_is "make release: headers, changelog, tag, archive and checksum" releases
+else
+    skip "make release" "git is not installed"
+fi
 test_is "a failed set-up is one error" failed_set_up
 test_is "a tree that cannot be written is one error" fixed_tree
 test_is "a program builds with the installed headers" with_include_path

@@ -1,0 +1,69 @@
+#!/bin/sh
+# test_cmake.sh - a program of another project builds with CMakeLists.txt in each of the three ways, and runs.
+#
+# Output: TAP.
+set -u
+
+. tests/tap.sh
+
+root=$(pwd)
+folder="$root/build/tests/cmake here"
+version=$(sed -n 's/^#define MEMO_VERSION_[MP][A-Z]* *\([0-9]*\).*/\1/p' memo.h | paste -sd. -)
+rm -rf "$folder"
+mkdir -p "$folder" || exit 1
+
+# A program of the runtime, and a file that needs all headers for C; LINES find memo.
+project() { # NAME LINES
+    mkdir -p "$folder/$1" && cd "$folder/$1" || return 1
+    cat >main.c <<'END'
+#define MEMO_IMPLEMENTATION
+#include "memo.h"
+int main(void) { return memo_status_name(MEMO_STATUS_OK) == NULL; }
+END
+    cp "$root/tests/compile/user.c" . || return 1
+    cat >CMakeLists.txt <<END
+cmake_minimum_required(VERSION 3.15)
+project(user LANGUAGES C)
+$2
+add_executable(main main.c)
+target_link_libraries(main PRIVATE memo::memo)
+add_library(headers OBJECT user.c)
+target_link_libraries(headers PRIVATE memo::extras)
+if(NOT TARGET memo::sp OR NOT TARGET memo::cuda)
+    message(FATAL_ERROR "a target is missing")
+endif()
+END
+    cmake -DCMAKE_C_STANDARD=99 -S . -B build && cmake --build build && ./build/main
+}
+
+added() { project added "add_subdirectory(\"$root\" memo)"; }
+
+fetched() {
+    project fetched "include(FetchContent)
+FetchContent_Declare(memo SOURCE_DIR \"$root\")
+FetchContent_MakeAvailable(memo)"
+}
+
+installed() {
+    cmake -S "$root" -B "$folder/memo" -DCMAKE_INSTALL_PREFIX="$folder/prefix" &&
+        cmake --install "$folder/memo" || return 1
+    project installed "list(APPEND CMAKE_PREFIX_PATH \"$folder/prefix\")
+find_package(memo 99.0 QUIET)
+if(memo_FOUND)
+    message(FATAL_ERROR \"another version is accepted\")
+endif()
+find_package(memo $version EXACT REQUIRED)" || return 1
+    # The same headers as with make install, which must not be forgotten here.
+    for file in "$root"/*.h "$root"/*.cuh; do cmp "$file" "$folder/prefix/include/${file##*/}" || return 1; done
+    for file in "$root"/extras/*; do cmp "$file" "$folder/prefix/include/memo/extras/${file##*/}" || return 1; done
+}
+
+if command -v cmake >/dev/null 2>&1; then
+    tap_jobs=$tap_processors
+    test_is "add_subdirectory" added
+    test_is "FetchContent" fetched
+    test_is "find_package after cmake --install" installed
+else
+    skip "CMakeLists.txt" "cmake is not installed"
+fi
+tap_end
