@@ -97,6 +97,10 @@ typedef struct memo_cuda_device_desc {
      * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
     int64_t phantom_chunk_bytes; /* memory behind them; 0: 1 GiB, or less if less is free */
+    /* 1: device_alloc of 2 MiB or more takes memory from the driver's virtual memory calls, which other
+     * processes and GPUDirect RDMA may map, as memo_comm_nccl_register needs.  A GPU without them gets
+     * memory of cudaMalloc, and the log says so. */
+    int32_t is_exportable;
     /* Pinned memory (chapter 2). */
     memo_cuda_host_limit host_limit;
     int32_t local_ranks;        /* processes that share this host; 0: from the environment, or 1 */
@@ -117,6 +121,9 @@ typedef enum memo_cuda_host_kind {
 
 typedef struct memo_cuda_device_stats {
     int64_t device_bytes, device_peak_bytes; /* allocated now; at most so far */
+    /* The latest memory that is_exportable has taken, in whole pages; NULL: none. */
+    void* exportable;
+    int64_t exportable_bytes;
     int64_t host_bytes, host_peak_bytes;
     /* Of the latest host_alloc. */
     memo_cuda_host_kind host_kind;
@@ -409,8 +416,9 @@ MEMOI_CUDA memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_er
 /* ---- >>cuda state -------------------------------------------------------------------------------
  * Knows: what a device owns, and the context that its calls need.  Knows nothing of the table. */
 
-#define MEMOI_CUDA_MAGIC     0x6d656d6f63756461u /* "memocuda" */
-#define MEMOI_CUDA_ALIGNMENT 512
+#define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
+#define MEMOI_CUDA_ALIGNMENT  512
+#define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20) /* from here on pages are worth their rounding */
 
 /* Allocated memory. */
 typedef struct memoi_cuda_block {
@@ -419,6 +427,7 @@ typedef struct memoi_cuda_block {
     int64_t size_bytes;
     void* base;                        /* what CUDA returned; address is it, aligned */
     int64_t mapped_bytes, chunk_bytes; /* of registered memory; 0: of cudaHostAlloc */
+    struct memoi_cuda_phantom* pages;  /* or: mapped once, behind one chunk */
 } memoi_cuda_block;
 
 typedef struct memoi_cuda_phantom memoi_cuda_phantom; /* >>phantom memory */
@@ -1067,7 +1076,8 @@ MEMOI_CUDA const char* memoi_cuda_chunk_end(const memoi_cuda* cuda, const char* 
 }
 
 /* ---- >>phantom memory ---------------------------------------------------------------------------
- * Knows: the driver's virtual memory management.  Knows nothing of who requested the addresses. */
+ * Knows: the driver's virtual memory management.  Knows nothing of who requested the addresses.
+ * Memory of a chunk as large as its addresses is not phantom: other processes may map it. */
 
 struct memoi_cuda_phantom {
     const memoi_cuda* cuda;
@@ -1095,7 +1105,8 @@ MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, 
     if (!memoi_cuda_has(cuda, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
-            "memo_cuda_device_desc.phantom_bytes: GPU %d has no virtual memory management; use 0",
+            "memo_cuda_device_desc.phantom_bytes, is_exportable: GPU %d has no virtual memory "
+            "management; use 0",
             cuda->desc.ordinal);
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -1174,20 +1185,20 @@ MEMOI_CUDA memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t
 }
 
 /* The device's context is current.  chunk_bytes 0: as large as is free. */
-MEMOI_CUDA memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, memo_error* error) {
-    const int64_t size_bytes = cuda->desc.phantom_bytes;
+MEMOI_CUDA memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_bytes,
+                                               int64_t chunk_bytes, memoi_cuda_phantom** result,
+                                               memo_error* error) {
     memoi_cuda_phantom* phantom = (memoi_cuda_phantom*)memoi_cuda_zeroed(sizeof *phantom);
     memo_status status;
     if (!phantom) return memoi_cuda_no_memory(error, "phantom memory");
     phantom->cuda = cuda;
     status = memoi_cuda_phantom_describe(phantom, error);
-    if (!status)
-        status = memoi_cuda_take_chunk(phantom, size_bytes, cuda->desc.phantom_chunk_bytes, error);
+    if (!status) status = memoi_cuda_take_chunk(phantom, size_bytes, chunk_bytes, error);
     if (!status) status = memoi_cuda_map_chunk(phantom, size_bytes, error);
     if (status)
         memoi_cuda_phantom_destroy(phantom);
     else
-        cuda->phantom = phantom;
+        *result = phantom;
     return status;
 }
 
@@ -1209,9 +1220,34 @@ MEMOI_CUDA memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* 
         memoi_cuda_bytes_name(all, (int64_t)total_bytes));
 }
 
-MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* error) {
+/* A GPU without exportable pages is no error: the block then has no address. */
+MEMOI_CUDA memo_status memoi_cuda_take_pages(memoi_cuda* cuda, memoi_cuda_block* block,
+                                             memo_error* error) {
+    memo_error why;
+    memo_status status;
+    if (!cuda->desc.is_exportable || block->size_bytes < MEMOI_CUDA_EXPORTABLE)
+        return MEMO_STATUS_OK;
+    status =
+        memoi_cuda_phantom_make(cuda, block->size_bytes, block->size_bytes, &block->pages, &why);
+    if (status == MEMO_STATUS_UNSUPPORTED) {
+        memoi_cuda_log(&cuda->desc.log, why.message);
+        return MEMO_STATUS_OK;
+    }
+    if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
+        return memoi_cuda_out_of_memory(block->size_bytes, error);
+    if (status) return memo_error_set(error, status, "%s", why.message);
+    block->address = (char*)(uintptr_t)block->pages->address;
+    cuda->stats.exportable = block->address;
+    cuda->stats.exportable_bytes = block->pages->size_bytes;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* block,
+                                         memo_error* error) {
     size_t wanted = block->size_bytes ? (size_t)block->size_bytes : 1;
-    memo_status status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
+    memo_status status = memoi_cuda_take_pages(cuda, block, error);
+    if (status || block->address) return status;
+    status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
     if (!status && (uintptr_t)block->base % MEMOI_CUDA_ALIGNMENT) { /* CUDA promises 256 */
         status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
         if (!status)
@@ -1266,7 +1302,7 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
     if (!block) return memoi_cuda_no_memory(error, "the list of device memory");
     block->size_bytes = size_bytes;
     status = cuda->phantom ? memoi_cuda_find_phantom(cuda, block, &place, error)
-                           : memoi_cuda_malloc(block, error);
+                           : memoi_cuda_malloc(cuda, block, error);
     if (status) {
         MEMO_FREE(block);
         return status;
@@ -1283,6 +1319,11 @@ MEMOI_CUDA memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_bl
                                                  memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
+    if (block->pages) { /* unlike cudaFree, unmapping does not wait */
+        status = MEMOI_CUDA_CALL(cudaDeviceSynchronize, (), error);
+        if (cuda->stats.exportable == block->address) cuda->stats.exportable = NULL;
+        memoi_cuda_phantom_destroy(block->pages);
+    }
     memoi_cuda_count(-block->size_bytes, &cuda->stats.device_bytes, &cuda->stats.device_peak_bytes);
     MEMO_FREE(block);
     return status;
@@ -2075,7 +2116,9 @@ MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
         status = MEMOI_CUDA_CALL(cudaStreamCreateWithFlags, (&cuda->probe, cudaStreamNonBlocking),
                                  error);
     if (!status) status = memoi_cuda_prepare_worker(cuda, error);
-    if (!status && cuda->desc.phantom_bytes) status = memoi_cuda_phantom_make(cuda, error);
+    if (!status && cuda->desc.phantom_bytes)
+        status = memoi_cuda_phantom_make(cuda, cuda->desc.phantom_bytes,
+                                         cuda->desc.phantom_chunk_bytes, &cuda->phantom, error);
     return status;
 }
 

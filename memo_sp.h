@@ -369,6 +369,20 @@ MEMO_API memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo
 MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream,
                                                 double timeout_s, memo_error* error);
 
+/* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
+ * it.  Before, it is what creation took from the GPU's free memory; channels come on top at the first
+ * operation.  A part shares the buffers of its world. */
+MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
+/* Registers memory as NCCL's window of the communicator, instead of an earlier one: an arena, whose
+ * offsets are the same on all ranks because they share the plan.  NCCL may then transfer it without
+ * copies into its own buffers, and take fewer multiprocessors; what this brings is not measured.
+ * size_bytes 0 ends it, which must precede freeing the memory.  All ranks must call it, while none has
+ * an operation under way; then all buffers of an operation must be registered, or none on any rank.
+ * The memory must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both
+ * numbers multiples of 4096.  Errors: UNSUPPORTED (NCCL before 2.27; GPUs that cannot), COMM. */
+MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+                                             memo_error* error);
+
 #endif
 
 /* ---- 2 mesh: the groups of each rank ------------------------------------------------------------
@@ -2666,6 +2680,10 @@ struct memoi_nccl {
     memoi_nccl_world* world;
     ncclComm_t comm; /* NULL once aborted */
     ncclComm_t part; /* of a split: NCCL's thread sets it, until an abort has ended the thread */
+    int64_t creation_bytes;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    ncclWindow_t window; /* NULL: no memory is registered */
+#endif
     void* barrier_word;
 
     /* For the watchdog and for other communicators. */
@@ -3136,6 +3154,7 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     world = me->world;
 
     /* Finish what is under way with the peers. */
+    (void)memo_comm_nccl_register(comm, NULL, 0, NULL);
     pthread_mutex_lock(&world->mutex);
     if (memoi_nccl_is_usable(me)) result = ncclCommFinalize(me->comm);
     pthread_mutex_unlock(&world->mutex);
@@ -3206,6 +3225,11 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
     return MEMO_STATUS_OK;
 }
 
+MEMOI int64_t memoi_nccl_free_bytes(void) {
+    size_t free_bytes = 0, total_bytes = 0;
+    return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
+}
+
 /* Sets rank and size as NCCL has numbered them. */
 MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
     int rank = 0, size = 0, is_usable;
@@ -3239,6 +3263,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
     ncclConfig_t config = memoi_nccl_config();
     ncclResult_t result = ncclSuccess;
     char full_name[64];
+    const int64_t free_bytes = memoi_nccl_free_bytes();
     memo_status status = memoi_nccl_status(comm, error);
     *part = NULL;
     if (status) return status;
@@ -3265,6 +3290,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
         memoi_nccl_destroy(&child->table);
         return status;
     }
+    child->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *part = &child->table;
     return MEMO_STATUS_OK;
 }
@@ -3298,6 +3324,7 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     ncclResult_t result;
     memoi_nccl_world* world;
     memoi_nccl* me;
+    const int64_t free_bytes = memoi_nccl_free_bytes();
     int32_t rank = 0, size = 0;
     int is_named = 0;
     memo_status status;
@@ -3329,8 +3356,55 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         memoi_nccl_destroy(&me->table);
         return status;
     }
+    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
     *comm = &me->table;
     return MEMO_STATUS_OK;
+}
+
+/* --- memory --- */
+
+int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm) {
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    int64_t n_bytes = me->creation_bytes > 0 ? me->creation_bytes : 0;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
+    uint64_t reported = 0;
+    pthread_mutex_lock(&me->world->mutex);
+    if (memoi_nccl_is_usable(me) &&
+        ncclCommMemStats(me->comm, ncclStatGpuMemTotal, &reported) == ncclSuccess)
+        n_bytes = (int64_t)reported;
+    pthread_mutex_unlock(&me->world->mutex);
+#endif
+    return n_bytes;
+}
+
+memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
+                                    memo_error* error) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    memoi_nccl* me = (memoi_nccl*)comm->context;
+    ncclResult_t result = ncclSuccess;
+    memo_status status;
+    if (!size_bytes && !me->window) return MEMO_STATUS_OK;
+    pthread_mutex_lock(&me->world->mutex);
+    if (memoi_nccl_is_usable(me) && me->window)
+        result = ncclCommWindowDeregister(me->comm, me->window);
+    me->window = NULL;
+    if (memoi_nccl_is_usable(me) && result == ncclSuccess && size_bytes)
+        result = ncclCommWindowRegister(me->comm, address, (size_t)size_bytes, &me->window,
+                                        NCCL_WIN_DEFAULT);
+    pthread_mutex_unlock(&me->world->mutex);
+    status = memoi_nccl_finish(me, "registering memory", result, error);
+    if (status || !size_bytes || me->window) return status;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "'%s': NCCL registers no memory here; it needs memory of the driver's "
+                          "virtual memory calls and GPUs that reach each other's",
+                          comm->name);
+#else
+    (void)address;
+    if (!size_bytes) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                          "'%s': memory cannot be registered with NCCL %d; 2.27 or later can",
+                          comm->name, NCCL_VERSION_CODE);
+#endif
 }
 
 #endif /* MEMO_SP_NCCL */

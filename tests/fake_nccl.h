@@ -45,6 +45,7 @@ struct ncclComm {
     int* is_aborted; /* of the world and its parts, which share resources */
     int world_ranks[FAKE_RANKS];
     int n_captured; /* operations in graphs that exist */
+    int n_windows;
     int has_met[FAKE_RANKS];
 };
 
@@ -395,6 +396,10 @@ cudaError_t cudaGetDevice(int* ordinal) {
     *ordinal = 0;
     return cudaSuccess;
 }
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+    *free_bytes = *total_bytes = (size_t)1 << 30;
+    return cudaSuccess;
+}
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) {
     *mode = cudaStreamCaptureModeGlobal;
     return cudaSuccess;
@@ -679,6 +684,37 @@ const char* ncclGetErrorString(ncclResult_t result) { return result ? "a fake er
 const char* ncclGetLastError(ncclComm_t comm) {
     (void)comm;
     return "";
+}
+
+ncclResult_t ncclMemAlloc(void** address, size_t n_bytes) {
+    return posix_memalign(address, NCCL_WIN_REQUIRED_ALIGNMENT, n_bytes) ? ncclSystemError
+                                                                         : ncclSuccess;
+}
+ncclResult_t ncclMemFree(void* address) {
+    free(address);
+    return ncclSuccess;
+}
+/* As in NCCL 2.27: a window is an address in memory whose pages can be exported; other memory gets none. */
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
+                                    ncclWindow_t* window, int flags) {
+    if (*comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_DEFAULT ||
+        ((uintptr_t)address | n_bytes) % NCCL_WIN_REQUIRED_ALIGNMENT)
+        return ncclInvalidArgument;
+    *window = NULL;
+#ifdef FAKE_CUDA_H
+    if (!fake_use_pages(address, n_bytes, 1)) return ncclSuccess;
+#endif
+    *window = (ncclWindow_t)address;
+    comm->n_windows++;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+    if (*comm->is_aborted || !window) return ncclInvalidArgument;
+#ifdef FAKE_CUDA_H
+    (void)fake_use_pages(window, 1, -1);
+#endif
+    comm->n_windows--;
+    return ncclSuccess;
 }
 
 /* NCCL takes memory of the device alone. */

@@ -100,6 +100,29 @@ static void splits_make_the_right_groups_which_work_at_once(void) { run_case("sp
 static void meshes_make_the_right_groups(void) { run_case("meshes"); }
 static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
 
+static void memory_is_reported_and_registered(void) {
+    memo_error error;
+    void* address = NULL;
+    memo_comm* part = NULL;
+    if (!rank.comm) SKIP("not joined");
+    CHECK_IS(memo_comm_nccl_get_device_bytes(rank.comm), >=, 0);
+    CHECK_OK(memo_comm_split(rank.comm, 0, 0, "registered", &part, &error));
+    if (!part) return;
+    CHECK_OK(memo_comm_nccl_register(part, NULL, 0, &error)); /* nothing to end */
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    CHECK_IS(ncclMemAlloc(&address, 2 << 20), ==, ncclSuccess);
+    CHECK_OK(memo_comm_nccl_register(part, address, 1 << 20, &error));
+    CHECK_OK(memo_comm_nccl_register(part, address, 2 << 20, &error)); /* instead */
+    CHECK_OK(memo_comm_nccl_register(part, NULL, 0, &error));
+    CHECK_OK(memo_comm_nccl_register(part, (char*)address + (1 << 20), 1 << 20, &error));
+    memo_comm_destroy(part);
+    CHECK_IS(ncclMemFree(address), ==, ncclSuccess);
+#else
+    CHECK_IS(memo_comm_nccl_register(part, &address, 8, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    memo_comm_destroy(part);
+#endif
+}
+
 #ifdef FAKE_NCCL
 /* NCCL may deadlock if a rank has operations of two communicators under way.  Where NCCL does not order them, events do.
  * Rank 1 is late, so that the others have both enqueued; the stand-in counts how often both were under way. */
@@ -234,6 +257,7 @@ static void tests(void) {
     TEST(splits_make_the_right_groups_which_work_at_once);
     TEST(meshes_make_the_right_groups);
     TEST(refused_calls_harm_nobody);
+    TEST(memory_is_reported_and_registered);
 #ifdef FAKE_NCCL
     TEST(operations_of_two_communicators_take_turns);
     TEST(captured_operations_leave_no_event);

@@ -333,5 +333,6 @@ test_is "two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 2 --u
 test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
 test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
+test_is "two data x two tensor ranks with a registered arena" ranks_train 4 --data 2 --tensor 2 --batch 2 --register
 test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
 tap_end

@@ -93,6 +93,7 @@ typedef struct run {
 
 static void run_destroy(run* r) {
     int i;
+    if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
     gpt_destroy(r->model);
     for (i = 0; i < 2; i++)
         if (r->marks[i]) memo_event_destroy(r->device.device, r->marks[i], NULL);
@@ -167,7 +168,10 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
         if ((flags & RUN_UNSWAPPED) && !(session.host_bytes && session.host_bytes < RUN_COPY_BYTES))
             session.host_bytes = RUN_COPY_BYTES;
     }
-    return status ? status : gpt_create(&desc, &r->model, error);
+    if (!status) status = gpt_create(&desc, &r->model, error);
+    if (!status && o->is_registered && o->ranks > 1)
+        status = train_register(r->mesh, r->device.device, error);
+    return status;
 }
 
 typedef memo_status (*run_function)(run* r, const job* j, void* result, memo_error* error);

@@ -41,7 +41,7 @@ typedef struct train_options {
     int64_t save_every, stop; /* steps; 0: at the end only; 0: after all */
     int64_t compare, sample;
     int64_t is_deterministic, attention_memory; /* cuDNN's attention */
-    int64_t is_graph, is_dry_run, is_demo, is_help;
+    int64_t is_graph, is_registered, is_dry_run, is_demo, is_help;
 } train_options;
 
 #define N_POLICIES 5
@@ -187,6 +187,11 @@ static const option option_table[] = {
     {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, "",
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host"},
+#if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
+    {"--register", OPTION_FLAG, OPTION_FIELD(is_registered), 0, 0, "",
+     "registers the arena with NCCL (2.27 or later), which may then send from it without copies; "
+     "not measured"},
+#endif
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
      "generates N bytes after training"},
 #ifdef TRAIN_CUDNN

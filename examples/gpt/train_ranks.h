@@ -174,6 +174,34 @@ static void train_watch_graphs(memo_device* device) {
     device->stream_synchronize = train_synchronize;
 }
 
+/* Registers the arena of a device with every communicator of a mesh; NULL: ends it, before the arena is freed. */
+static memo_status train_register(const memo_mesh* mesh, const memo_device* device,
+                                  memo_error* error) {
+    memo_comm* comms[6];
+    memo_cuda_device_stats stats;
+    memo_status status = MEMO_STATUS_OK;
+    int i, k;
+    memset(&stats, 0, sizeof stats);
+    if (device) memo_cuda_device_get_stats(device, &stats);
+    if (device && !stats.exportable)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "--register: this GPU has no exportable memory; no --register works");
+    comms[0] = mesh->data;
+    comms[1] = mesh->tensor;
+    comms[2] = mesh->ring;
+    comms[3] = mesh->ulysses;
+    comms[4] = mesh->sequence;
+    comms[5] = mesh->gradient;
+    for (i = 0; i < 6 && !status; i++) {
+        for (k = 0; k < i && comms[k] != comms[i]; k++) {
+        }
+        if (k == i && comms[i] && comms[i]->size > 1)
+            status = memo_comm_nccl_register(comms[i], stats.exportable,
+                                             device ? stats.exportable_bytes : 0, error);
+    }
+    return status;
+}
+
 static memo_status train_run_over_nccl(memo_status (*function)(thread_rank*, memo_error*),
                                        void* user, memo_error* error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
@@ -244,6 +272,13 @@ static const char* train_start(void) { return ""; }
 
 #ifndef TRAIN_NCCL
 static void train_watch_graphs(memo_device* device) { (void)device; }
+static memo_status train_register(const memo_mesh* mesh, const memo_device* device,
+                                  memo_error* error) {
+    (void)mesh;
+    (void)device;
+    (void)error;
+    return MEMO_STATUS_OK;
+}
 #endif
 
 /* ---- number of ranks ------------------------------------------------------------------------ */

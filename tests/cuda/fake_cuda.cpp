@@ -160,6 +160,9 @@ bool fake_load(const char* library) {
     return true;
 }
 static CUmemAllocationProp latest_pages;
+static std::map<const char*, int> used_pages;
+static int has_virtual_memory = 1;
+void fake_set_virtual_memory(int has) { has_virtual_memory = has; }
 int fake_are_pages_exportable(void) {
     return latest_pages.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
            latest_pages.allocFlags.gpuDirectRDMACapable;
@@ -194,6 +197,13 @@ static bool is_within(const ranges& memory, const char* begin, size_t n_bytes) {
         if (begin >= r.begin && begin + n_bytes <= r.begin + r.n_bytes) return true;
     }
     return false;
+}
+bool fake_use_pages(const void* address, size_t n_bytes, int use) {
+    TAKE_TURNS();
+    if (!is_within(mapped, (const char*)address, n_bytes) || !fake_are_pages_exportable())
+        return false;
+    used_pages[(const char*)address] += use;
+    return true;
 }
 /* CUDA takes memory that is registered as a whole. */
 static bool is_pinned(const char* begin, size_t n_bytes) {
@@ -891,6 +901,7 @@ static CUresult fake_create(CUmemGenericAllocationHandle* handle, size_t n_bytes
     int file = memfd_create("pages", 0);
     if (file < 0 || ftruncate(file, (off_t)n_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     latest_pages = *properties;
+    device_bytes += n_bytes;
     pages[*handle = next++] = {file, n_bytes, properties->location.id};
     n_pages++;
     return CUDA_SUCCESS;
@@ -900,6 +911,7 @@ static CUresult fake_release(CUmemGenericAllocationHandle handle) {
     DRIVER_REFUSE_IF_CAPTURING();
     if (!pages.count(handle)) abort(); /* undefined in CUDA */
     close(pages[handle].file);
+    device_bytes -= pages[handle].n_bytes;
     pages.erase(handle);
     n_pages--;
     return CUDA_SUCCESS;
@@ -957,6 +969,8 @@ static CUresult fake_unmap(CUdeviceptr address, size_t n_bytes) {
     DRIVER_REFUSE_IF_CAPTURING();
     if (!mapped.take((void*)address, &taken)) return CUDA_ERROR_INVALID_VALUE;
     if (taken.n_bytes != n_bytes) abort(); /* a part of a mapping */
+    for (const auto& use : used_pages)     /* a window that would outlive them */
+        if (use.second && use.first >= taken.begin && use.first < taken.begin + n_bytes) abort();
     accessible.erase((char*)address);
     mmap((void*)address, n_bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
@@ -981,8 +995,9 @@ static CUresult fake_set_access(CUdeviceptr address, size_t n_bytes, const CUmem
             accessible[mapped.all[i].begin] = mapped.all[i].n_bytes;
     return CUDA_SUCCESS;
 }
-static CUresult fake_get_attribute(int* value, CUdevice_attribute, CUdevice) {
-    *value = 1;
+static CUresult fake_get_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+    *value =
+        attribute != CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED || has_virtual_memory;
     return CUDA_SUCCESS;
 }
 

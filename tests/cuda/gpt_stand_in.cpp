@@ -7,12 +7,14 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#define MEMO_LAYOUT_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #endif
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "memo_layout.h"
 #include "extras/memo_look.h"
 
 #ifdef MEMO_SP_NCCL

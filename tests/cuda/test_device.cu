@@ -521,6 +521,51 @@ static void refuses_wrong_descs(void) {
 
 /* --- phantom memory --- */
 
+#ifdef FAKE_CUDA
+/* Memory that others may map: of whole pages, freed once; a GPU without it gets usual memory.  Each of the driver's calls
+ * fails once, and nothing is lost. */
+static void exportable_memory_is_taken_and_given_back(void) {
+    static const char* const calls[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
+                                        "cuMemSetAccess"};
+    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
+    const int n_objects = fake_n_objects();
+    memo_cuda_device_stats stats;
+    memo_device* device = NULL;
+    int64_t free_before, free_after, total;
+    void *address, *small;
+    desc.is_exportable = 1;
+    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+    if (!device) return;
+    CHECK_OK(memo_memory_info(device, &free_before, &total, &error));
+    for (const char* call : calls) {
+        fake_fail(call, 1, cudaErrorUnknown);
+        CHECK_IS(memo_device_alloc(device, 5 * MIB, &address, &error), ==, MEMO_STATUS_DEVICE);
+        CHECK(strstr(error.message, call) != NULL);
+    }
+    CHECK_OK(memo_device_alloc(device, 5 * MIB, &address, &error));
+    CHECK_OK(memo_device_alloc(device, 1000, &small, &error)); /* of cudaMalloc */
+    memo_cuda_device_get_stats(device, &stats);
+    CHECK(stats.exportable == address && stats.exportable_bytes == 6 * MIB);
+    CHECK(fake_is_on_device(address, 5 * MIB) && fake_use_pages(address, 5 * MIB, 0));
+    CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
+    CHECK_IS(free_before - free_after, >=, 6 * MIB);
+    CHECK_IS(memo_device_alloc(device, total, &address, &error), ==,
+             MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_OK(memo_device_free(device, stats.exportable, &error));
+    CHECK_OK(memo_device_free(device, small, &error));
+    memo_cuda_device_get_stats(device, &stats);
+    CHECK(!stats.exportable);
+    CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
+    CHECK_IS(free_after, ==, free_before);
+    fake_set_virtual_memory(0);
+    CHECK_OK(memo_device_alloc(device, 5 * MIB, &address, &error));
+    CHECK(!fake_use_pages(address, 5 * MIB, 0));
+    fake_set_virtual_memory(1);
+    memo_cuda_device_destroy(device); /* with memory */
+    CHECK_IS(fake_n_objects(), ==, n_objects);
+}
+#endif
+
 /* 2 TiB of addresses. */
 static void phantom_memory_repeats_one_chunk(void) {
     NEED_DEVICE(device);
@@ -1123,6 +1168,9 @@ int main(int argc, char** argv) {
     TEST(host_functions_can_be_captured_and_are_waited_for);
     TEST(a_device_can_be_failed_from_outside);
     TEST(refuses_wrong_descs);
+#ifdef FAKE_CUDA
+    TEST(exportable_memory_is_taken_and_given_back);
+#endif
     TEST(phantom_memory_repeats_one_chunk);
     TEST(phantom_records_what_a_real_run_records);
 #ifdef FAKE_CUDA
