@@ -311,16 +311,6 @@ MEMO_API memo_mark memo_mark_parse(const char* text);
  * it. */
 MEMO_API void memo_trace_classify(memo_trace* trace);
 
-/* Makes a trace of n_layers layers from a trace with one, or with three or more (MEMO paper,
- * section 4.3.2).  Forwards repeat in order, backwards in reverse; requests outside the layers
- * occur once.  One recorded layer: buffers that cross its border are matched by order and size,
- * because the output of layer i is the input of layer i+1.  Three or more: layer 1 is the pattern,
- * no matching is necessary, and n_layers is at least 2.  Errors: INVALID_ARGUMENT (no complete
- * layer; inner layers differ; the border of a single layer does not match, so record three),
- * OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers,
-                                             memo_trace** result, memo_error* error);
-
 /* Files.  Text, one request a line:
  *
  *   memo trace 1
@@ -927,11 +917,12 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  * paper's buffers take 32 b s h.
  *
  * Kinds.  Layers may differ: local and global attention, dense layers before experts.  layer_kinds
- * gives each layer a kind, tensor_kinds tells which kinds have a tensor.  The tensors that only some
- * kinds have share one area instead of a region each: those of an even layer lie at its
- * bottom, swapped rows first, those of an odd layer at its top, swapped rows last.  With B the bytes
- * of a layer's tensors there, and R those above (below) its last swapped row, the area has the
- * largest B + B' - min(R, R') of two layers, one even and one odd, that follow each other there.
+ * gives each layer a kind, tensor_kinds tells which kinds have a tensor.  The tensors that only
+ * some kinds have share one area instead of a region each: those of an even layer lie at its
+ * bottom, swapped rows first, those of an odd layer at its top, swapped rows last.  With B the
+ * bytes of a layer's tensors there, and R those above (below) its last swapped row, the area has
+ * the largest B + B' - min(R, R') of two layers, one even and one odd, that follow each other
+ * there.
  *
  * The engine makes four waits per layer.  "Layer i-2" is the latest layer before i that swaps rows
  * in the same part.  The last layer in each part is not moved.
@@ -1114,8 +1105,8 @@ typedef struct memo_traffic {
 /* What a layer of a kind takes. */
 typedef struct memo_kind_times {
     double forward_s, backward_s; /* backward without recomputation */
-    /* (n_tensors), for ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in the
-     * table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
+    /* (n_tensors), for ROWS and WHOLE tensors.  A tensor is recomputed from tensors before it in
+     * the table, whose rows are recomputed first.  So each time covers one tensor: a GELU's few
      * operations, or the product that makes its input.  A tensor that is recomputed with another
      * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
     const double* recompute_s_per_row;
@@ -1490,8 +1481,9 @@ typedef struct memo_merge_desc {
     int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
 } memo_merge_desc;
 
-/* The shares of two parts in the whole; they add up to 1.  Neither is computed as 1 minus the other,
- * so that the smaller one keeps its precision if the other rounds to 1.  (0, 0) is (1, 0). */
+/* The shares of two parts in the whole; they add up to 1.  Neither is computed as 1 minus the
+ * other, so that the smaller one keeps its precision if the other rounds to 1.  (0, 0) is (1, 0).
+ */
 typedef struct memo_merge_weights {
     float out, part;
 } memo_merge_weights;
@@ -2075,10 +2067,10 @@ MEMO_API memo_status memo_sinks_desc_resolve(memo_sinks_desc* sinks, memo_error*
  *     >>memory               errors, arrays, hash map, sorting, clock, numbers
  *     >>text                 text that is written; files that are replaced whole
  *     >>reader               lines, words, numbers; first and last line of memo's files
+ *     >>records              lines of values, read and written by one table
  *     >>trace                requests of a step
  *     >>trace file           their text
  *     >>marks                what marks say; classes
- *     >>trace layers         a trace of n layers from a trace of m
  *     >>plan                 buffers, gaps and holds in order; the lower bound
  *     >>plan from trace      lifetimes and holds of a trace's buffers
  *     >>plan validation      a sweep over time
@@ -2319,17 +2311,56 @@ MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count
                                     memo_error* error);
 MEMOI void memob_put_last_line(memo_text* text, int64_t count);
 
+/* --- >>records --- */
+
+/* A line between the frame's is a record: a word, then values, which lie in a struct.  One table
+ * serves both directions. */
+typedef enum memob_value_type {
+    MEMOB_VALUE_INT64 = 0, /* in [least, most] */
+    MEMOB_VALUE_INT32,
+    MEMOB_VALUE_WORD,         /* an enum in [least, most] by its words */
+    MEMOB_VALUE_NAME,         /* char[most]: a word; least 0: it may be empty, "-" */
+    MEMOB_VALUE_FEMTOSECONDS, /* a double in seconds, 0 to 9000; least -1: "-" if it is below 0 */
+    MEMOB_VALUE_NANOSECONDS   /* a double in seconds; least and most in nanoseconds */
+} memob_value_type;
+typedef struct memob_value {
+    const char* what; /* for messages */
+    memob_value_type type;
+    size_t offset; /* in the struct */
+    int64_t least, most;
+    const char* const* words; /* WORD: of 0 and the following numbers */
+} memob_value;
+typedef struct memob_record {
+    const char* word;
+    const memob_value* values;
+    /* The last n_optional values are 0 if the line ends before them, and are not written if they
+     * and those behind them are 0. */
+    int32_t n_values, n_optional;
+} memob_record;
+/* The index of the record with this word; -1: none. */
+MEMOI int32_t memob_find_record(const memob_record* records, int32_t n, const char* word,
+                                int64_t length);
+/* Reads the values of the current line into a struct; nothing may follow.  Errors: FORMAT. */
+MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* record, void* to,
+                                    memo_error* error);
+/* The same, of the next line, which must begin with the record's word. */
+MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* record, void* to,
+                                      memo_error* error);
+/* Appends a line.  Errors: INVALID_ARGUMENT (a value that the reader would refuse). */
+MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, const void* from,
+                                   memo_error* error);
+
 /* --- >>trace, >>marks, >>plan --- */
 
 /* Index of the malloc that request i refers to; a malloc refers to itself.  -1: none. */
 MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i);
 /* The parsed mark of request i; of no phase if it is not a mark. */
 MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i);
-/* Words of files and pictures.  memob_engine_name makes the engine one word; "-": none. */
-MEMOI const char* memob_class_name(memo_class memory_class);
-MEMOI const char* memob_phase_name(memo_phase phase);
-MEMOI const char* memob_proof_name(memo_proof proof);
-MEMOI const char* memob_engine_name(const memo_plan* plan, char out[16]);
+/* Words of files and pictures. */
+static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skeletal", "persistent"};
+static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
+static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
+                                                            "backward"};
 /* Size of a buffer, rounded up to the plan's alignment. */
 MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer);
 /* A part of a buffer's lifetime between gaps. */
@@ -2811,20 +2842,20 @@ void memo_text_free(memo_text* text) {
 }
 
 void memo_text_put(memo_text* text, const char* format, ...) {
+    int64_t room = text->capacity - text->n_bytes, length = 0;
     va_list arguments;
-    int length;
-    if (text->failed) return;
-    va_start(arguments, format);
-    length = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
-    if (length < 0 || !memob_reserve(&text->data, &text->capacity, text->n_bytes + length + 1, 1)) {
-        text->failed = 1;
-        return;
+    /* Again after it has grown, if there was too little room. */
+    while (!text->failed) {
+        va_start(arguments, format);
+        length =
+            vsnprintf(room ? text->data + text->n_bytes : NULL, (size_t)room, format, arguments);
+        va_end(arguments);
+        if (length >= 0 && length < room) break;
+        text->failed = length < 0 ||
+                       !memob_reserve(&text->data, &text->capacity, text->n_bytes + length + 1, 1);
+        room = text->capacity - text->n_bytes;
     }
-    va_start(arguments, format);
-    vsnprintf(text->data + text->n_bytes, (size_t)length + 1, format, arguments);
-    va_end(arguments);
-    text->n_bytes += length;
+    if (!text->failed) text->n_bytes += length;
 }
 
 void memo_text_put_xml(memo_text* text, const char* s) {
@@ -3262,6 +3293,185 @@ MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
     memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
+/* ---- >>records ----------------------------------------------------------------------------------
+ * Knows: values of a line and of a struct.  Knows nothing of what they mean. */
+
+#define MEMOI_RECORD_MOST 9000000000000000000
+
+MEMOI int32_t memob_find_record(const memob_record* records, int32_t n, const char* word,
+                                int64_t length) {
+    while (--n >= 0 && !memob_word_is(word, length, records[n].word)) {
+    }
+    return n;
+}
+
+MEMOI int64_t memoi_record_most(const memob_value* value) {
+    return value->type == MEMOB_VALUE_FEMTOSECONDS ? MEMOI_RECORD_MOST : value->most;
+}
+
+/* A value other than a name as the number of its line. */
+MEMOI int64_t memoi_record_number(const memob_value* value, const char* at) {
+    int64_t number;
+    int32_t narrow;
+    double time_s, limit;
+    switch (value->type) {
+    case MEMOB_VALUE_INT64: memcpy(&number, at, sizeof number); return number;
+    case MEMOB_VALUE_INT32:
+    case MEMOB_VALUE_WORD: memcpy(&narrow, at, sizeof narrow); return narrow;
+    default: break;
+    }
+    /* Times round to the nearest number.  What a number cannot hold is out of range. */
+    memcpy(&time_s, at, sizeof time_s);
+    time_s *= value->type == MEMOB_VALUE_FEMTOSECONDS ? 1e15 : 1e9;
+    limit = (double)MEMOI_RECORD_MOST;
+    if (time_s < 0 && time_s >= -limit) return -1;
+    return memob_is_in(time_s, 0, limit) ? (int64_t)floor(time_s + 0.5) : INT64_MAX;
+}
+
+MEMOI void memoi_record_set(const memob_value* value, char* at, int64_t number) {
+    int32_t narrow = (int32_t)number;
+    double time_s = (double)number;
+    if (value->type == MEMOB_VALUE_FEMTOSECONDS) time_s = number < 0 ? -1 : time_s * 1e-15;
+    if (value->type == MEMOB_VALUE_NANOSECONDS) time_s *= 1e-9;
+    if (value->type == MEMOB_VALUE_INT64)
+        memcpy(at, &number, sizeof number);
+    else if (value->type == MEMOB_VALUE_INT32 || value->type == MEMOB_VALUE_WORD)
+        memcpy(at, &narrow, sizeof narrow);
+    else
+        memcpy(at, &time_s, sizeof time_s);
+}
+
+MEMOI int memoi_record_is_name(const memob_value* value, const char* word, int64_t length) {
+    int64_t i;
+    for (i = 0; i < length && (unsigned char)word[i] > 32 && word[i] != 127; i++) {
+    }
+    return i == length && length > 0 && length < value->most;
+}
+
+MEMOI memo_status memoi_record_read_word(const memob_reader* reader, const memob_value* value,
+                                         const char* word, int64_t length, char* to,
+                                         memo_error* error) {
+    char valid[160] = "", shown[40];
+    int64_t k = value->least;
+    while (k <= value->most && !memob_word_is(word, length, value->words[k])) k++;
+    if (k <= value->most) {
+        memoi_record_set(value, to, k);
+        return MEMO_STATUS_OK;
+    }
+    for (k = value->least; k <= value->most; k++)
+        snprintf(valid + strlen(valid), sizeof valid - strlen(valid), "%s%s",
+                 k == value->least  ? ""
+                 : k == value->most ? " or "
+                                    : ", ",
+                 value->words[k]);
+    return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,
+                          memob_word_text(shown, word, length), valid);
+}
+
+MEMOI memo_status memoi_record_read_name(const memob_reader* reader, const memob_value* value,
+                                         const char* word, int64_t length, char* to,
+                                         memo_error* error) {
+    memset(to, 0, (size_t)value->most);
+    if (value->least == 0 && memob_word_is(word, length, "-")) return MEMO_STATUS_OK;
+    if (!memoi_record_is_name(value, word, length))
+        return MEMOB_BAD_LINE(reader, error, "the %s must be 1 to %lld bytes without blanks",
+                              value->what, (long long)value->most - 1);
+    memcpy(to, word, (size_t)length);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_record_read_number(const memob_reader* reader, const memob_value* value,
+                                           const char* word, int64_t length, char* to,
+                                           memo_error* error) {
+    int is_time = value->type == MEMOB_VALUE_FEMTOSECONDS;
+    int64_t number, least = is_time ? 0 : value->least;
+    char shown[40];
+    if (is_time && value->least < 0 && memob_word_is(word, length, "-"))
+        number = -1;
+    else if (!memob_word_number(word, length, &number))
+        return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits",
+                              value->what, memob_word_text(shown, word, length));
+    else if (number < least || number > memoi_record_most(value))
+        return MEMOB_BAD_LINE(reader, error, "%s: out of range (%lld); %lld to %lld are valid",
+                              value->what, (long long)number, (long long)least,
+                              (long long)memoi_record_most(value));
+    memoi_record_set(value, to, number);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* record, void* to,
+                                    memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    const char* word;
+    int64_t length;
+    int32_t k;
+    for (k = 0; k < record->n_values && !status; k++) {
+        const memob_value* value = &record->values[k];
+        char* at = (char*)to + value->offset;
+        if (memob_next_word(reader, &word, &length))
+            status = value->type == MEMOB_VALUE_WORD
+                         ? memoi_record_read_word(reader, value, word, length, at, error)
+                     : value->type == MEMOB_VALUE_NAME
+                         ? memoi_record_read_name(reader, value, word, length, at, error)
+                         : memoi_record_read_number(reader, value, word, length, at, error);
+        else if (k >= record->n_values - record->n_optional)
+            memoi_record_set(value, at, 0);
+        else
+            status = MEMOB_BAD_LINE(reader, error, "the %s is missing", value->what);
+    }
+    return status ? status : memob_expect_line_end(reader, error);
+}
+
+MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* record, void* to,
+                                      memo_error* error) {
+    const char* word;
+    int64_t length;
+    char shown[40];
+    if (!memob_next_entry(reader, &word, &length))
+        return MEMOB_BAD_LINE(reader, error, "a line `%s` is missing", record->word);
+    if (memob_word_is(word, length, record->word))
+        return memob_read_record(reader, record, to, error);
+    return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; `%s` is expected here",
+                          memob_word_text(shown, word, length), record->word);
+}
+
+MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, const void* from,
+                                   memo_error* error) {
+    int32_t k, n = record->n_values;
+    while (n > record->n_values - record->n_optional &&
+           memoi_record_number(&record->values[n - 1],
+                               (const char*)from + record->values[n - 1].offset) == 0)
+        n--;
+    memo_text_put(text, "%s", record->word);
+    for (k = 0; k < n; k++) {
+        const memob_value* value = &record->values[k];
+        const char* at = (const char*)from + value->offset;
+        int64_t number;
+        if (value->type == MEMOB_VALUE_NAME) {
+            int64_t length = 0;
+            while (length < value->most && at[length]) length++;
+            if (!memoi_record_is_name(value, at, length) && (length || value->least))
+                return MEMOB_INVALID(error,
+                                     "%s.%s: not a name; 1 to %lld bytes without blanks are valid",
+                                     record->word, value->what, (long long)value->most - 1);
+            memo_text_put(text, " %.*s", length ? (int)length : 1, length ? at : "-");
+            continue;
+        }
+        number = memoi_record_number(value, at);
+        if (memob_check_integer(record->word, value->what, number, value->least,
+                                memoi_record_most(value), error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+        if (value->type == MEMOB_VALUE_WORD)
+            memo_text_put(text, " %s", value->words[number]);
+        else if (value->type == MEMOB_VALUE_FEMTOSECONDS && number < 0)
+            memo_text_put(text, " -");
+        else
+            memo_text_put(text, " %lld", (long long)number);
+    }
+    memo_text_put(text, "\n");
+    return MEMO_STATUS_OK;
+}
+
 /* ---- >>trace ------------------------------------------------------------------------------------
  * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
 
@@ -3279,15 +3489,6 @@ MEMOI memoi_trace_book* memoi_trace_book_of(const memo_trace* trace) {
 
 MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
     return memoi_trace_book_of(trace)->origin[i];
-}
-
-MEMOI const char* memob_class_name(memo_class memory_class) {
-    switch (memory_class) {
-    case MEMO_CLASS_TRANSIENT: return "transient";
-    case MEMO_CLASS_SKELETAL: return "skeletal";
-    case MEMO_CLASS_PERSISTENT: return "persistent";
-    }
-    return "unknown";
 }
 
 memo_status memo_trace_create(memo_trace** trace, memo_error* error) {
@@ -3454,76 +3655,24 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 /* ---- >>trace file -------------------------------------------------------------------------------
  * Knows: the text of a trace.  Knows nothing of plans. */
 
-MEMOI memo_status memoi_trace_expect_stream(memob_reader* reader, int32_t* stream,
-                                            memo_error* error) {
-    int64_t number = 0;
-    memo_error reason;
-    memo_status status = memob_expect_number(reader, "stream", &number, error);
-    if (status) return status;
-    status = memoi_trace_check_stream(number, &reason);
-    *stream = (int32_t)number;
-    return memob_reader_result(reader, status, &reason, error);
-}
-
-MEMOI memo_status memoi_trace_expect_class(memob_reader* reader, memo_class* memory_class,
-                                           memo_error* error) {
-    const char* word;
-    int64_t length;
-    char shown[40];
-    int i;
-    if (!memob_next_word(reader, &word, &length))
-        return MEMOB_BAD_LINE(reader, error, "the class is missing");
-    for (i = 0; i < 3; i++) {
-        if (memob_word_is(word, length, memob_class_name((memo_class)i))) {
-            *memory_class = (memo_class)i;
-            return MEMO_STATUS_OK;
-        }
-    }
-    return MEMOB_BAD_LINE(reader, error, "the class `%s` is not transient, skeletal or persistent",
-                          memob_word_text(shown, word, length));
-}
-
-MEMOI memo_status memoi_trace_parse_malloc(memob_reader* reader, memo_trace* trace, int version,
-                                           memo_error* error) {
-    memo_error reason;
-    int64_t id = 0, size_bytes = 0;
-    int32_t stream = 0;
-    memo_class memory_class = MEMO_CLASS_TRANSIENT;
-    memob_reader ahead;
-    const char* word;
-    int64_t length;
-    memo_status status = memob_expect_number(reader, "id", &id, error);
-    if (!status) status = memob_expect_number(reader, "size", &size_bytes, error);
-    ahead = *reader;
-    if (!status && version > 0 && memob_next_word(&ahead, &word, &length)) {
-        status = memoi_trace_expect_class(reader, &memory_class, error);
-        ahead = *reader;
-        if (!status && memob_next_word(&ahead, &word, &length))
-            status = memoi_trace_expect_stream(reader, &stream, error);
-    }
-    if (!status) status = memob_expect_line_end(reader, error);
-    if (status) return status;
-    status = memo_trace_malloc(trace, id, size_bytes, memory_class, stream, &reason);
-    return memob_reader_result(reader, status, &reason, error);
-}
-
-MEMOI memo_status memoi_trace_parse_free(memob_reader* reader, memo_trace* trace,
-                                         memo_error* error) {
-    memo_error reason;
-    int64_t id = 0, size_bytes = 0, requested;
-    memo_status status = memob_expect_number(reader, "id", &id, error);
-    if (!status) status = memob_expect_number(reader, "size", &size_bytes, error);
-    if (!status) status = memob_expect_line_end(reader, error);
-    if (status) return status;
-    status = memo_trace_free(trace, id, &reason);
-    if (status) return memob_reader_result(reader, status, &reason, error);
-    requested = trace->requests[memob_request_origin(trace, trace->n_requests - 1)].size_bytes;
-    if (size_bytes != requested)
-        return MEMOB_BAD_LINE(reader, error,
-                              "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
-                              (long long)id, (long long)size_bytes, (long long)requested);
-    return MEMO_STATUS_OK;
-}
+#define MEMOI_TRACE_VALUE(what, type, field, least, most)                                          \
+    { what, type, offsetof(memo_request, field), least, most, memob_class_names }
+/* By kind of request.  MARK is parsed apart. */
+static const memob_value memoi_trace_buffer_values[] = {
+    MEMOI_TRACE_VALUE("id", MEMOB_VALUE_INT64, id, INT64_MIN, INT64_MAX),
+    MEMOI_TRACE_VALUE("size", MEMOB_VALUE_INT64, size_bytes, INT64_MIN, INT64_MAX),
+    MEMOI_TRACE_VALUE("class", MEMOB_VALUE_WORD, memory_class, 0, 2),
+    MEMOI_TRACE_VALUE("stream", MEMOB_VALUE_INT32, stream, 0, MEMOB_STREAMS - 1)};
+static const memob_value memoi_trace_use_values[] = {
+    MEMOI_TRACE_VALUE("id", MEMOB_VALUE_INT64, id, INT64_MIN, INT64_MAX),
+    MEMOI_TRACE_VALUE("stream", MEMOB_VALUE_INT32, stream, 0, MEMOB_STREAMS - 1)};
+static const memob_value memoi_trace_event_values[] = {
+    MEMOI_TRACE_VALUE("event", MEMOB_VALUE_INT64, id, INT64_MIN, INT64_MAX),
+    MEMOI_TRACE_VALUE("stream", MEMOB_VALUE_INT32, stream, 0, MEMOB_STREAMS - 1)};
+static const memob_record memoi_trace_records[] = {
+    {"malloc", memoi_trace_buffer_values, 4, 2}, {"free", memoi_trace_buffer_values, 2, 0},
+    {"use", memoi_trace_use_values, 2, 0},       {"record", memoi_trace_event_values, 2, 0},
+    {"wait", memoi_trace_event_values, 2, 0},    {"mark", NULL, 0, 0}};
 
 MEMOI memo_status memoi_trace_parse_mark(memob_reader* reader, memo_trace* trace,
                                          memo_error* error) {
@@ -3544,21 +3693,27 @@ MEMOI memo_status memoi_trace_parse_mark(memob_reader* reader, memo_trace* trace
     return memob_reader_result(reader, status, &reason, error);
 }
 
+/* The size that a free states. */
+MEMOI memo_status memoi_trace_check_freed(const memob_reader* reader, const memo_trace* trace,
+                                          int64_t size_bytes, memo_error* error) {
+    int64_t i = trace->n_requests - 1;
+    const memo_request* origin = &trace->requests[memob_request_origin(trace, i)];
+    if (size_bytes == origin->size_bytes) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(
+        reader, error, "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
+        (long long)origin->id, (long long)size_bytes, (long long)origin->size_bytes);
+}
+
 /* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* word, int64_t length,
                                             memo_trace* trace, int version, memo_error* error) {
+    int32_t kind = memob_find_record(memoi_trace_records, 6, word, length);
+    memob_record record;
+    memo_request r;
     memo_error reason;
     char shown[40];
-    int64_t number = 0;
-    int32_t stream = 0;
     memo_status status;
-    if (memob_word_is(word, length, "malloc"))
-        return memoi_trace_parse_malloc(reader, trace, version, error);
-    if (memob_word_is(word, length, "free")) return memoi_trace_parse_free(reader, trace, error);
-    if (memob_word_is(word, length, "mark")) return memoi_trace_parse_mark(reader, trace, error);
-    if (version == 0 ||
-        !(memob_word_is(word, length, "use") || memob_word_is(word, length, "record") ||
-          memob_word_is(word, length, "wait")))
+    if (kind < 0 || (version == 0 && kind >= MEMO_REQUEST_USE && kind <= MEMO_REQUEST_WAIT))
         return MEMOB_BAD_LINE(
             reader, error,
             version > 0
@@ -3566,18 +3721,26 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
                   "begins with `memo trace 1`",
             memob_word_text(shown, word, length));
+    if (kind == MEMO_REQUEST_MARK) return memoi_trace_parse_mark(reader, trace, error);
 
-    /* use ID STREAM, record EVENT STREAM, wait EVENT STREAM */
-    status = memob_expect_number(reader, word[0] == 'u' ? "id" : "event", &number, error);
-    if (!status) status = memoi_trace_expect_stream(reader, &stream, error);
-    if (!status) status = memob_expect_line_end(reader, error);
+    /* Version 0 has no classes and streams. */
+    record = memoi_trace_records[kind];
+    if (version == 0) record.n_values = 2;
+    memset(&r, 0, sizeof r);
+    status = memob_read_record(reader, &record, &r, error);
     if (status) return status;
-    if (word[0] == 'u')
-        status = memo_trace_use(trace, number, stream, &reason);
-    else if (word[0] == 'r')
-        status = memo_trace_record(trace, number, stream, &reason);
-    else
-        status = memo_trace_wait(trace, number, stream, &reason);
+    switch ((memo_request_kind)kind) {
+    case MEMO_REQUEST_MALLOC:
+        status = memo_trace_malloc(trace, r.id, r.size_bytes, r.memory_class, r.stream, &reason);
+        break;
+    case MEMO_REQUEST_FREE:
+        status = memo_trace_free(trace, r.id, &reason);
+        if (!status) return memoi_trace_check_freed(reader, trace, r.size_bytes, error);
+        break;
+    case MEMO_REQUEST_USE: status = memo_trace_use(trace, r.id, r.stream, &reason); break;
+    case MEMO_REQUEST_RECORD: status = memo_trace_record(trace, r.id, r.stream, &reason); break;
+    default: status = memo_trace_wait(trace, r.id, r.stream, &reason);
+    }
     return memob_reader_result(reader, status, &reason, error);
 }
 
@@ -3618,45 +3781,30 @@ memo_status memo_trace_read(const char* path, memo_trace** trace, memo_error* er
 }
 
 memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_error* error) {
-    static const char* const names[] = {"malloc", "free", "use", "record", "wait", "mark"};
     memo_text text;
+    memo_status status = MEMO_STATUS_OK;
     int64_t i;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
-
-    /* Defaults are not written: class transient and stream 0. */
-    for (i = 0; i < trace->n_requests; i++) {
-        const memo_request* request = &trace->requests[i];
-        if (request->kind == MEMO_REQUEST_MARK) {
-            memo_text_put(&text, "mark %s\n", trace->text + request->id);
-            continue;
-        }
-        memo_text_put(&text, "%s %lld", names[request->kind], (long long)request->id);
-        if (request->kind == MEMO_REQUEST_MALLOC) {
-            memo_text_put(&text, " %lld", (long long)request->size_bytes);
-            if (request->memory_class != MEMO_CLASS_TRANSIENT || request->stream != 0)
-                memo_text_put(&text, " %s", memob_class_name(request->memory_class));
-            if (request->stream != 0) memo_text_put(&text, " %d", (int)request->stream);
-        } else if (request->kind == MEMO_REQUEST_FREE) {
-            const memo_request* origin = &trace->requests[memob_request_origin(trace, i)];
-            memo_text_put(&text, " %lld", (long long)origin->size_bytes);
-        } else {
-            memo_text_put(&text, " %d", (int)request->stream);
-        }
-        memo_text_put(&text, "\n");
+    for (i = 0; i < trace->n_requests && !status; i++) {
+        memo_request r = trace->requests[i];
+        if (r.kind == MEMO_REQUEST_FREE)
+            r.size_bytes = trace->requests[memob_request_origin(trace, i)].size_bytes;
+        if (r.kind == MEMO_REQUEST_MARK)
+            memo_text_put(&text, "mark %s\n", trace->text + r.id);
+        else
+            status = memob_put_record(&text, &memoi_trace_records[r.kind], &r, error);
     }
-
+    if (status) {
+        memo_text_free(&text);
+        return status;
+    }
     memob_put_last_line(&text, trace->n_requests);
     return memo_text_write(&text, path, error);
 }
 
 /* ---- >>marks ------------------------------------------------------------------------------------
  * Knows: what a mark says, and classes.  Knows nothing of files. */
-
-MEMOI const char* memob_phase_name(memo_phase phase) {
-    static const char* const names[] = {"", "", "forward", "recompute", "backward"};
-    return names[phase];
-}
 
 memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
@@ -3678,8 +3826,7 @@ memo_mark memo_mark_parse(const char* text) {
             return none;
         if (!memob_next_word(&reader, &word, &length)) return none;
         for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
-            if (memob_word_is(word, length, memob_phase_name((memo_phase)i)))
-                mark.phase = (memo_phase)i;
+            if (memob_word_is(word, length, memob_phase_names[i])) mark.phase = (memo_phase)i;
         if (mark.phase == MEMO_PHASE_NONE) return none;
     } else {
         return none;
@@ -3730,443 +3877,6 @@ void memo_trace_classify(memo_trace* trace) {
         if (trace->requests[i].kind == MEMO_REQUEST_MALLOC &&
             trace->requests[i].memory_class == undecided)
             trace->requests[i].memory_class = MEMO_CLASS_TRANSIENT; /* never freed */
-}
-
-/* ---- >>trace layers -----------------------------------------------------------------------------
- * Knows: marks of layers, and which requests repeat.  Knows nothing of plans.
- *
- * Marks cut a trace of m layers into 4 m + 1 segments, numbered in the order of time:
- *
- *     0     1    2     3    ...   2m-1    2m      2m+1    ...  4m-1   4m
- *     pre   F0   gap   F1   ...   F(m-1)  middle  B(m-1)  ...  B0     post
- *
- * Odd segments are layers, even ones lie between them.  The result is numbered in the same way.  A
- * block is named by its segment and its number among the segment's mallocs, because this name stays
- * correct when the segment is repeated for another layer. */
-
-typedef struct memoi_layers {
-    const memo_trace* trace;
-    int64_t n_layers;
-    int64_t* first;      /* segment s: requests [first[s], first[s + 1]) */
-    int64_t* base;       /* its mallocs have the numbers [base[s], base[s + 1]) */
-    int64_t* segment;    /* of each malloc number */
-    int64_t* number;     /* of each request that is a malloc */
-    int64_t* free_index; /* of each malloc number: the request that frees it, or -1 */
-    int64_t* incoming;   /* one layer: of each malloc number, the block that the layer before it in
-                            time puts in its place; -1: none */
-    memob_arrays arrays; /* all of these except first */
-
-    /* What memoi_layers_apply_all makes. */
-    memo_trace* result;
-    int64_t n;            /* its layers */
-    int64_t* result_base; /* as base, of the result */
-} memoi_layers;
-
-/* The layer of segment s among n layers, its own or the one before the gap; -1: pre, middle, post.
- */
-MEMOI int64_t memoi_layers_segment_layer(int64_t s, int64_t n) {
-    if (s == 0 || s == 2 * n || s == 4 * n) return -1;
-    return s < 2 * n ? (s - 1) / 2 : (4 * n - s) / 2;
-}
-
-/* The segment of this layer, among n layers, that corresponds to segment s among m; -1: none. */
-MEMOI int64_t memoi_layers_segment_like(int64_t s, int64_t m, int64_t layer, int64_t n) {
-    int64_t is_gap = s % 2 == 0;
-    if (layer < 0 || layer >= n) return -1;
-    if (s < 2 * m) return is_gap && layer == n - 1 ? -1 : 2 * layer + 1 + is_gap;
-    return is_gap && layer == 0 ? -1 : 4 * n - 1 - 2 * layer + is_gap;
-}
-
-/* Cuts the trace at its marks.  A recomputation between two layers belongs to the next backward. */
-MEMOI memo_status memoi_layers_cut(memoi_layers* layers, memo_error* error) {
-    const memo_trace* trace = layers->trace;
-    int64_t i, n_forward = 0, n_backward = 0, n_cuts = 1, capacity = 0;
-    memo_phase open = MEMO_PHASE_NONE;
-
-    /* One more round than requests, for the room of the last cut. */
-    for (i = 0; i <= trace->n_requests; i++) {
-        int64_t expected;
-        memo_mark mark;
-        if (!memob_reserve(&layers->first, &capacity, n_cuts + 2, 8))
-            return memob_no_memory(error, "the layers of a trace");
-        if (i == trace->n_requests) break;
-        mark = memob_request_mark(trace, i);
-        if (mark.layer < 0) continue;
-
-        /* A recomputation inside a layer cuts nothing; one that opened a backward replaces its
-         * begin. */
-        if (mark.phase == MEMO_PHASE_RECOMPUTE &&
-            (open != MEMO_PHASE_NONE || mark.is_end || mark.layer != n_forward - 1 - n_backward))
-            continue;
-        if (open == MEMO_PHASE_BACKWARD && mark.phase == MEMO_PHASE_BACKWARD && !mark.is_end &&
-            mark.layer == n_forward - 1 - n_backward &&
-            memob_request_mark(trace, layers->first[n_cuts - 1]).phase == MEMO_PHASE_RECOMPUTE)
-            continue;
-
-        /* Every other mark must be the next one in order. */
-        expected = mark.phase == MEMO_PHASE_FORWARD ? n_forward : n_forward - 1 - n_backward;
-        if (mark.layer != expected || (mark.phase == MEMO_PHASE_FORWARD && n_backward > 0) ||
-            (mark.is_end ? open != mark.phase : open != MEMO_PHASE_NONE))
-            return MEMOB_INVALID(error,
-                                 "request %lld: the mark \"%.60s\" is out of order; mark forwards "
-                                 "0, 1, ..., then backwards in reverse, each with begin and end",
-                                 (long long)i, trace->text + trace->requests[i].id);
-        layers->first[n_cuts++] = mark.is_end ? i + 1 : i;
-        if (mark.is_end) {
-            n_forward += open == MEMO_PHASE_FORWARD;
-            n_backward += open == MEMO_PHASE_BACKWARD;
-            open = MEMO_PHASE_NONE;
-        } else {
-            open = mark.phase == MEMO_PHASE_FORWARD ? MEMO_PHASE_FORWARD : MEMO_PHASE_BACKWARD;
-        }
-    }
-
-    layers->first[n_cuts] = trace->n_requests;
-    layers->n_layers = n_forward;
-    if (n_forward == 0 || n_backward != n_forward)
-        return MEMOB_INVALID(error,
-                             "trace: %lld forwards and %lld backwards are marked; mark begin and "
-                             "end of both in every layer",
-                             (long long)n_forward, (long long)n_backward);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_layers_number(memoi_layers* layers, memo_error* error) {
-    const memo_trace* trace = layers->trace;
-    int64_t n_segments = 4 * layers->n_layers + 1, s, i, n = 0;
-    memob_arrays* arrays = &layers->arrays;
-    layers->base = (int64_t*)memob_arrays_add(arrays, n_segments + 1, 8);
-    layers->segment = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
-    layers->number = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
-    layers->free_index = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
-    layers->incoming = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
-    if (arrays->failed) return memob_no_memory(error, "the layers of a trace");
-
-    /* Frees come after their mallocs, so one pass numbers both. */
-    for (s = 0; s < n_segments; s++) {
-        layers->base[s] = n;
-        for (i = layers->first[s]; i < layers->first[s + 1]; i++) {
-            if (trace->requests[i].kind == MEMO_REQUEST_MALLOC) {
-                layers->segment[n] = s;
-                layers->free_index[n] = layers->incoming[n] = -1;
-                layers->number[i] = n++;
-            } else if (trace->requests[i].kind == MEMO_REQUEST_FREE) {
-                layers->free_index[layers->number[memob_request_origin(trace, i)]] = i;
-            }
-        }
-    }
-    layers->base[n_segments] = n;
-    return MEMO_STATUS_OK;
-}
-
-/* The next block from number on that is born in segment `born` and freed in `freed` or `or_freed`.
- */
-MEMOI int64_t memoi_layers_next_crossing(const memoi_layers* layers, int64_t number, int64_t born,
-                                         int64_t freed, int64_t or_freed) {
-    const int64_t* first = layers->first;
-    if (number < layers->base[born]) number = layers->base[born];
-    for (; number < layers->base[born + 1]; number++) {
-        int64_t i = layers->free_index[number];
-        if ((i >= first[freed] && i < first[freed + 1]) ||
-            (i >= first[or_freed] && i < first[or_freed + 1]))
-            return number;
-    }
-    return -1;
-}
-
-/* One layer: from the second layer on, the k-th block that comes from outside is the k-th that the
- * previous layer leaves behind. */
-MEMOI memo_status memoi_layers_chain(memoi_layers* layers, const char* what, int64_t outside,
-                                     int64_t in_a, int64_t in_b, int64_t inside, int64_t out_a,
-                                     int64_t out_b, memo_error* error) {
-    int64_t in = memoi_layers_next_crossing(layers, 0, outside, in_a, in_b);
-    int64_t out = memoi_layers_next_crossing(layers, 0, inside, out_a, out_b);
-    while (in >= 0 && out >= 0) {
-        const memo_trace* trace = layers->trace;
-        int64_t in_bytes, out_bytes;
-        in_bytes = trace->requests[memob_request_origin(trace, layers->free_index[in])].size_bytes;
-        out_bytes =
-            trace->requests[memob_request_origin(trace, layers->free_index[out])].size_bytes;
-        if (in_bytes != out_bytes) break;
-        layers->incoming[in] = out;
-        in = memoi_layers_next_crossing(layers, in + 1, outside, in_a, in_b);
-        out = memoi_layers_next_crossing(layers, out + 1, inside, out_a, out_b);
-    }
-    if (in < 0 && out < 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error,
-                         "layer 0: the %s reads other blocks than it leaves (number, order or "
-                         "size), so it cannot be repeated; record three layers",
-                         what);
-}
-
-/* The recorded segment that segment t of the result repeats; -1: it is empty.  *shift: what is
- * added to its layers. */
-MEMOI int64_t memoi_layers_source_segment(const memoi_layers* layers, int64_t t, int64_t* shift) {
-    int64_t n = layers->n, m = layers->n_layers;
-    int64_t layer = memoi_layers_segment_layer(t, n), source;
-    *shift = 0;
-    if (layer < 0) return t == 0 ? 0 : t == 2 * n ? 2 * m : 4 * m;
-    source = layer == 0 ? 0 : layer == n - 1 ? m - 1 : m == 1 ? 0 : 1;
-    *shift = layer - source;
-    return memoi_layers_segment_like(t, n, source, m);
-}
-
-/* Maps a recorded layer that pre, middle or post (t) refers to, to a layer of the result: counted
- * from the last layer in the middle, from the first afterwards.  With one recorded layer, middle
- * and post refer to the last forward. */
-MEMOI int64_t memoi_layers_from_outside(const memoi_layers* layers, int64_t layer, int64_t t,
-                                        int is_forward) {
-    int64_t m = layers->n_layers, n = layers->n;
-    if (m == 1) return is_forward ? n - 1 : 0;
-    return layer == m - 1 || (layer > 0 && t == 2 * n) ? n - (m - layer) : layer;
-}
-
-/* The malloc number in the result of a recorded block that segment t refers to; -1: there is no
- * such block.  inner: the layer, if middle or post refer to every inner layer; else -1. */
-MEMOI int64_t memoi_layers_result_block(const memoi_layers* layers, int64_t number, int64_t t,
-                                        int64_t shift, int64_t inner) {
-    int64_t m = layers->n_layers, n = layers->n, layer = memoi_layers_segment_layer(t, n), s;
-    int64_t target;
-
-    /* One recorded layer: what came from outside now comes from the previous layer. */
-    if (m == 1 && layer >= 0 && layers->incoming[number] >= 0) {
-        int is_forward = layers->segment[number] == 0;
-        int64_t giver = is_forward ? layer - 1 : layer + 1;
-        if (giver >= 0 && giver < n) {
-            number = layers->incoming[number];
-            shift = giver;
-        }
-    }
-
-    /* The same block, in the segment of its layer in the result. */
-    s = layers->segment[number];
-    if (memoi_layers_segment_layer(s, m) < 0) {
-        target = s == 0 ? 0 : s == 2 * m ? 2 * n : 4 * n;
-    } else {
-        int64_t of_layer = memoi_layers_segment_layer(s, m);
-        if (layer >= 0)
-            of_layer += shift;
-        else if (inner >= 0)
-            of_layer = inner;
-        else
-            of_layer = memoi_layers_from_outside(layers, of_layer, t, s < 2 * m);
-        target = memoi_layers_segment_like(s, m, of_layer, n);
-        if (target < 0) return -1;
-    }
-
-    number = layers->result_base[target] + (number - layers->base[s]);
-    return number < layers->result_base[target + 1] ? number : -1;
-}
-
-/* Appends recorded request i to the result as part of its segment t. */
-MEMOI memo_status memoi_layers_apply_request(const memoi_layers* layers, int64_t i, int64_t t,
-                                             int64_t shift, int64_t inner, memo_error* error) {
-    const memo_trace* trace = layers->trace;
-    memo_trace* result = layers->result;
-    const memo_request* request = &trace->requests[i];
-    int64_t id = 0, layer;
-    memo_mark mark;
-    char text[64];
-
-    if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_USE) {
-        id = memoi_layers_result_block(layers, layers->number[memob_request_origin(trace, i)], t,
-                                       shift, inner);
-        if (id < 0) return MEMOB_INVALID(error, "it uses a block that the other layers lack");
-    }
-
-    switch (request->kind) {
-    case MEMO_REQUEST_MALLOC:
-        return memo_trace_malloc(result, result->n_buffers, request->size_bytes,
-                                 request->memory_class, request->stream, error);
-    case MEMO_REQUEST_FREE: return memo_trace_free(result, id, error);
-    case MEMO_REQUEST_USE: return memo_trace_use(result, id, request->stream, error);
-    case MEMO_REQUEST_RECORD: return memo_trace_record(result, request->id, request->stream, error);
-    case MEMO_REQUEST_WAIT: return memo_trace_wait(result, request->id, request->stream, error);
-    case MEMO_REQUEST_MARK: break;
-    }
-
-    /* A mark of a layer gets the number of the layer in the result. */
-    mark = memob_request_mark(trace, i);
-    if (mark.layer < 0 || mark.layer >= layers->n_layers) /* not a layer's mark: copied */
-        return memo_trace_mark(result, trace->text + request->id, error);
-    layer = memoi_layers_segment_layer(t, layers->n) >= 0
-                ? mark.layer + shift
-                : memoi_layers_from_outside(layers, mark.layer, t, t <= 2 * layers->n);
-    if (layer < 0 || layer >= layers->n) layer = mark.layer;
-    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, memob_phase_name(mark.phase),
-             mark.is_end ? "end" : "begin");
-    return memo_trace_mark(result, text, error);
-}
-
-/* The request that frees the corresponding malloc of another layer; -1: none. */
-MEMOI int64_t memoi_layers_counterpart_free(const memoi_layers* layers, int64_t number,
-                                            int64_t layer) {
-    int64_t s = layers->segment[number];
-    int64_t like = memoi_layers_segment_like(s, layers->n_layers, layer, layers->n_layers), other;
-    if (like < 0) return -1;
-    other = layers->base[like] + (number - layers->base[s]);
-    return other < layers->base[like + 1] ? layers->free_index[other] : -1;
-}
-
-/* The layer, if request i, in middle or post (segment z), refers to a block of an inner layer and
- * the same request exists for each inner layer.  -1: no inner layer, or a block that layers pass
- * on, whose free only comes after the last of them. */
-MEMOI int64_t memoi_layers_inner_layer(const memoi_layers* layers, int64_t i, int64_t z) {
-    int64_t origin = memob_request_origin(layers->trace, i), number, layer, before, after;
-    if (origin < 0 || layers->trace->requests[i].kind == MEMO_REQUEST_MALLOC) return -1;
-    number = layers->number[origin];
-    layer = memoi_layers_segment_layer(layers->segment[number], layers->n_layers);
-    if (layer <= 0 || layer >= layers->n_layers - 1) return -1;
-    before = memoi_layers_counterpart_free(layers, number, layer - 1);
-    after = memoi_layers_counterpart_free(layers, number, layer + 1);
-    return before >= layers->first[z] && before < layers->first[z + 1] &&
-                   after >= layers->first[z] && after < layers->first[z + 1]
-               ? layer
-               : -1;
-}
-
-/* Do middle and post refer to the last layer first?  Request i refers to a block of layer 1. */
-MEMOI int memoi_layers_is_descending(const memoi_layers* layers, int64_t i) {
-    int64_t number = layers->number[memob_request_origin(layers->trace, i)];
-    return memoi_layers_counterpart_free(layers, number, 2) <
-           memoi_layers_counterpart_free(layers, number, 0);
-}
-
-/* Segment t of the result.  In pre, middle and post, a run of requests about layer 1 is repeated
- * for each inner layer; requests about other inner layers are left out, because they repeat it. */
-MEMOI memo_status memoi_layers_apply_segment(const memoi_layers* layers, int64_t t, int64_t* at,
-                                             memo_error* error) {
-    int64_t n = layers->n, shift, s = memoi_layers_source_segment(layers, t, &shift), i, end;
-    memo_status status = MEMO_STATUS_OK;
-    if (s < 0) return MEMO_STATUS_OK;
-    for (i = layers->first[s]; i < layers->first[s + 1] && !status; i = end) {
-        int64_t inner = memoi_layers_segment_layer(t, n) < 0
-                            ? memoi_layers_inner_layer(layers, i, s)
-                            : -1,
-                k, j;
-        *at = i;
-        end = i + 1;
-        if (inner < 0) {
-            status = memoi_layers_apply_request(layers, i, t, shift, -1, error);
-        } else if (inner == 1) {
-            int descending = memoi_layers_is_descending(layers, i);
-            while (end < layers->first[s + 1] && memoi_layers_inner_layer(layers, end, s) == 1)
-                end++;
-            for (k = 1; k < n - 1 && !status; k++)
-                for (j = i; j < end && !status; j++)
-                    status = memoi_layers_apply_request(layers, j, t, 0, descending ? n - 1 - k : k,
-                                                        error);
-        }
-    }
-    return status;
-}
-
-/* Makes the trace of n layers, with ids 0, 1, 2, ... in the order of the mallocs. */
-MEMOI memo_status memoi_layers_apply_all(memoi_layers* layers, int64_t n, memo_trace** result,
-                                         memo_error* error) {
-    int64_t n_segments = 4 * n + 1, t, s, number, shift, at = 0, n_never_freed = 0;
-    int64_t* base = (int64_t*)memob_calloc(n_segments + 1, 8);
-    memo_error reason;
-    memo_status status =
-        base ? memo_trace_create(&layers->result, error) : memob_no_memory(error, "a trace");
-    *result = NULL;
-    if (status) {
-        MEMO_FREE(base);
-        return status;
-    }
-    layers->n = n;
-    layers->result_base = base;
-
-    /* Number the mallocs of every segment first: frees refer to blocks of other segments. */
-    for (t = 0; t < n_segments; t++) {
-        base[t + 1] = base[t];
-        s = memoi_layers_source_segment(layers, t, &shift);
-        if (s < 0) continue;
-        base[t + 1] += layers->base[s + 1] - layers->base[s];
-        for (number = layers->base[s]; number < layers->base[s + 1]; number++)
-            n_never_freed += layers->free_index[number] < 0;
-    }
-
-    for (t = 0; t < n_segments && !status; t++)
-        status = memoi_layers_apply_segment(layers, t, &at, &reason);
-    if (status == MEMO_STATUS_INVALID_ARGUMENT)
-        memo_error_set(error, status,
-                       "request %lld cannot be repeated for other layers: %s; record three layers",
-                       (long long)at, reason.message);
-    else if (status)
-        memo_error_set(error, status, "%s", reason.message);
-    else if (layers->result->n_live != n_never_freed)
-        status = MEMOB_INVALID(error, "trace: one layer frees blocks at a point where other layers "
-                                      "free none; record three layers");
-    MEMO_FREE(base);
-    if (status)
-        memo_trace_destroy(layers->result);
-    else
-        *result = layers->result;
-    return status;
-}
-
-/* If the layers are alike, repeating layer 1 reproduces the recorded trace. */
-MEMOI memo_status memoi_layers_check(memoi_layers* layers, memo_error* error) {
-    const memo_trace* trace = layers->trace;
-    memo_trace* again;
-    int64_t i, n_common;
-    memo_status status = memoi_layers_apply_all(layers, layers->n_layers, &again, error);
-    if (status) return status;
-
-    /* The first request that differs, of those that both have. */
-    n_common = memob_min(trace->n_requests, again->n_requests);
-    for (i = 0; i < n_common; i++) {
-        const memo_request* a = &trace->requests[i];
-        const memo_request* b = &again->requests[i];
-        int64_t origin = memob_request_origin(trace, i);
-        if (a->kind != b->kind || a->memory_class != b->memory_class || a->stream != b->stream ||
-            a->size_bytes != b->size_bytes || (origin >= 0 && layers->number[origin] != b->id) ||
-            (origin < 0 && a->kind != MEMO_REQUEST_MARK && a->id != b->id) ||
-            (a->kind == MEMO_REQUEST_MARK && strcmp(trace->text + a->id, again->text + b->id)))
-            break;
-    }
-
-    if (i < trace->n_requests || i < again->n_requests)
-        status = MEMOB_INVALID(
-            error, "request %lld: the middle layers differ; record layers with equal requests",
-            (long long)i);
-    memo_trace_destroy(again);
-    return status;
-}
-
-memo_status memo_trace_apply_layers(const memo_trace* trace, int64_t n_layers, memo_trace** result,
-                                    memo_error* error) {
-    memoi_layers layers;
-    memo_status status;
-    int64_t m;
-    *result = NULL;
-    status =
-        memob_check_integer("memo_trace_apply_layers", "n_layers", n_layers, 1, 1 << 20, error);
-    if (status) return status;
-
-    /* Cut, number and match the recorded layers. */
-    memset(&layers, 0, sizeof layers);
-    layers.trace = trace;
-    status = memoi_layers_cut(&layers, error);
-    if (!status) status = memoi_layers_number(&layers, error);
-    m = layers.n_layers;
-    if (!status && (m == 2 || (m > 2 && n_layers < 2)))
-        status = MEMOB_INVALID(error,
-                               "n_layers: %lld layers cannot be made from %lld; record one layer "
-                               "for any number, or three for two or more",
-                               (long long)n_layers, (long long)m);
-    if (!status && m == 1 && n_layers > 1)
-        status = memoi_layers_chain(&layers, "forward", 0, 1, 3, 1, 2, 4, error);
-    if (!status && m == 1 && n_layers > 1)
-        status = memoi_layers_chain(&layers, "backward", 2, 3, 3, 3, 4, 4, error);
-
-    /* Prove the pattern, then repeat it. */
-    if (!status && m > 2) status = memoi_layers_check(&layers, error);
-    if (!status) status = memoi_layers_apply_all(&layers, n_layers, result, error);
-    MEMO_FREE(layers.first);
-    memob_arrays_free(&layers.arrays);
-    return status;
 }
 
 /* ---- >>plan -------------------------------------------------------------------------------------
@@ -5020,171 +4730,77 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
 /* ---- >>plan file --------------------------------------------------------------------------------
  * Knows: the text of a plan.  Knows nothing of traces. */
 
-MEMOI const char* memob_proof_name(memo_proof proof) {
-    switch (proof) {
-    case MEMO_PROOF_NONE: return "none";
-    case MEMO_PROOF_FEASIBLE: return "feasible";
-    case MEMO_PROOF_OPTIMAL: return "optimal";
-    }
-    return "unknown";
-}
+#define MEMOI_PLAN_VALUE(what, type, of, field, least, most, words)                                \
+    { what, type, offsetof(of, field), least, most, words }
+#define MEMOI_PLAN_NUMBER(what, of, field)                                                         \
+    MEMOI_PLAN_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX, NULL)
+static const memob_value memoi_plan_head_values[] = {
+    MEMOI_PLAN_NUMBER("alignment", memo_plan, alignment_bytes),
+    MEMOI_PLAN_NUMBER("times", memo_plan, n_times),
+    MEMOI_PLAN_NUMBER("body", memo_plan, body_begin),
+    MEMOI_PLAN_NUMBER("peak", memo_plan, peak_bytes),
+    MEMOI_PLAN_NUMBER("bound", memo_plan, lower_bound_bytes),
+    MEMOI_PLAN_VALUE("proof", MEMOB_VALUE_WORD, memo_plan, proof, 0, 2, memob_proof_names),
+    MEMOI_PLAN_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16, NULL),
+    MEMOI_PLAN_NUMBER("buffers", memo_plan, n_buffers),
+    MEMOI_PLAN_NUMBER("gaps", memo_plan, n_gaps),
+    MEMOI_PLAN_NUMBER("holds", memo_plan, n_holds)};
+#define MEMOI_PLAN_HEAD_LINES 10
+static const memob_value memoi_plan_buffer_values[] = {
+    MEMOI_PLAN_NUMBER("id", memo_buffer, id),
+    MEMOI_PLAN_NUMBER("begin", memo_buffer, begin),
+    MEMOI_PLAN_NUMBER("end", memo_buffer, end),
+    MEMOI_PLAN_NUMBER("size", memo_buffer, size_bytes),
+    MEMOI_PLAN_NUMBER("offset", memo_buffer, offset_bytes),
+    MEMOI_PLAN_NUMBER("alignment", memo_buffer, alignment_bytes),
+    MEMOI_PLAN_VALUE("fixed", MEMOB_VALUE_INT32, memo_buffer, is_fixed, 0, 1, NULL),
+    MEMOI_PLAN_VALUE("stream", MEMOB_VALUE_INT32, memo_buffer, stream, 0, MEMOB_STREAMS - 1, NULL),
+    MEMOI_PLAN_VALUE("lane", MEMOB_VALUE_INT32, memo_buffer, lane, 0, INT32_MAX, NULL),
+    MEMOI_PLAN_VALUE("class", MEMOB_VALUE_WORD, memo_buffer, memory_class, 0, 2,
+                     memob_class_names)};
+static const memob_value memoi_plan_gap_values[] = {MEMOI_PLAN_NUMBER("buffer", memo_gap, buffer),
+                                                    MEMOI_PLAN_NUMBER("begin", memo_gap, begin),
+                                                    MEMOI_PLAN_NUMBER("end", memo_gap, end)};
+static const memob_value memoi_plan_hold_values[] = {
+    MEMOI_PLAN_NUMBER("buffer", memo_hold, buffer),
+    MEMOI_PLAN_VALUE("lane", MEMOB_VALUE_INT32, memo_hold, lane, 0, INT32_MAX, NULL),
+    MEMOI_PLAN_NUMBER("until", memo_hold, until)};
+static const memob_record memoi_plan_buffer_record = {"buffer", memoi_plan_buffer_values, 10, 0};
+static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 3, 0};
+static const memob_record memoi_plan_hold_record = {"hold", memoi_plan_hold_values, 3, 0};
 
-MEMOI const char* memob_engine_name(const memo_plan* plan, char out[16]) {
-    int i;
-    for (i = 0; i < 15 && plan->engine[i]; i++)
-        out[i] = plan->engine[i] > 32 && plan->engine[i] < 127 ? plan->engine[i] : '_';
-    if (i == 0) out[i++] = '-';
-    out[i] = 0;
-    return out;
+/* A line of the head has one value, whose name is its word. */
+MEMOI memob_record memoi_plan_head_record(int k) {
+    memob_record record = {memoi_plan_head_values[k].what, &memoi_plan_head_values[k], 1, 0};
+    return record;
 }
 
 memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error) {
     memo_text text;
-    char engine[16];
     int64_t i, culprit;
+    /* A plan that is not solved yet is written too, as a problem. */
     memo_status status = plan->proof == MEMO_PROOF_NONE
                              ? memoi_plan_verify(plan, 0, &culprit, error)
                              : memo_plan_validate(plan, error);
-    if (status) return status;
-
-    /* A plan that is not solved yet is written too, as a problem. */
     memset(&text, 0, sizeof text);
-    memo_text_put(
-        &text, "memo plan 1\nalignment %lld\ntimes %lld\nbody %lld\npeak %lld\nbound %lld\n",
-        (long long)plan->alignment_bytes, (long long)plan->n_times, (long long)plan->body_begin,
-        (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
-    memo_text_put(&text, "proof %s\nengine %s\nbuffers %lld\ngaps %lld\nholds %lld\n",
-                  memob_proof_name(plan->proof), memob_engine_name(plan, engine),
-                  (long long)plan->n_buffers, (long long)plan->n_gaps, (long long)plan->n_holds);
-
-    /* One line per buffer, gap and hold. */
-    for (i = 0; i < plan->n_buffers; i++) {
-        const memo_buffer* buffer = &plan->buffers[i];
-        memo_text_put(&text, "buffer %lld %lld %lld %lld %lld %lld %d %d %d %s\n",
-                      (long long)buffer->id, (long long)buffer->begin, (long long)buffer->end,
-                      (long long)buffer->size_bytes, (long long)buffer->offset_bytes,
-                      (long long)buffer->alignment_bytes, buffer->is_fixed != 0,
-                      (int)buffer->stream, (int)buffer->lane,
-                      memob_class_name(buffer->memory_class));
+    memo_text_put(&text, "memo plan 1\n");
+    for (i = 0; i < MEMOI_PLAN_HEAD_LINES && !status; i++) {
+        memob_record record = memoi_plan_head_record((int)i);
+        status = memob_put_record(&text, &record, plan, error);
     }
-    for (i = 0; i < plan->n_gaps; i++)
-        memo_text_put(&text, "gap %lld %lld %lld\n", (long long)plan->gaps[i].buffer,
-                      (long long)plan->gaps[i].begin, (long long)plan->gaps[i].end);
-    for (i = 0; i < plan->n_holds; i++)
-        memo_text_put(&text, "hold %lld %d %lld\n", (long long)plan->holds[i].buffer,
-                      (int)plan->holds[i].lane, (long long)plan->holds[i].until);
-
-    memob_put_last_line(&text, 11 + plan->n_buffers + plan->n_gaps + plan->n_holds);
+    for (i = 0; i < plan->n_buffers && !status; i++)
+        status = memob_put_record(&text, &memoi_plan_buffer_record, &plan->buffers[i], error);
+    for (i = 0; i < plan->n_gaps && !status; i++)
+        status = memob_put_record(&text, &memoi_plan_gap_record, &plan->gaps[i], error);
+    for (i = 0; i < plan->n_holds && !status; i++)
+        status = memob_put_record(&text, &memoi_plan_hold_record, &plan->holds[i], error);
+    if (status) {
+        memo_text_free(&text);
+        return status;
+    }
+    memob_put_last_line(&text,
+                        1 + MEMOI_PLAN_HEAD_LINES + plan->n_buffers + plan->n_gaps + plan->n_holds);
     return memo_text_write(&text, path, error);
-}
-
-/* The next line must begin with this word. */
-MEMOI memo_status memoi_plan_expect_word(memob_reader* reader, const char* expected,
-                                         memo_error* error) {
-    const char* word;
-    int64_t length;
-    char shown[40];
-    if (!memob_next_entry(reader, &word, &length))
-        return MEMOB_BAD_LINE(reader, error, "a line `%s` is missing", expected);
-    if (memob_word_is(word, length, expected)) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; `%s` is expected here",
-                          memob_word_text(shown, word, length), expected);
-}
-
-MEMOI memo_status memoi_plan_expect_header(memob_reader* reader, const char* key, int64_t* value,
-                                           memo_error* error) {
-    memo_status status = memoi_plan_expect_word(reader, key, error);
-    if (!status) status = memob_expect_number(reader, key, value, error);
-    if (!status) status = memob_expect_line_end(reader, error);
-    return status;
-}
-
-/* The lines `proof` and `engine`. */
-MEMOI memo_status memoi_plan_expect_proof(memob_reader* reader, memo_plan* plan,
-                                          memo_error* error) {
-    const char* word;
-    int64_t length;
-    char engine[16];
-    int proof;
-    memo_status status = memoi_plan_expect_word(reader, "proof", error);
-    if (status) return status;
-
-    /* A name of the enum. */
-    if (!memob_next_word(reader, &word, &length)) length = 0;
-    for (proof = 0; proof < 3; proof++)
-        if (memob_word_is(word, length, memob_proof_name((memo_proof)proof))) break;
-    if (proof == 3)
-        return MEMOB_BAD_LINE(reader, error, "the proof must be none, feasible or optimal");
-    plan->proof = (memo_proof)proof;
-
-    /* One word; "-" stands for an empty name. */
-    status = memob_expect_line_end(reader, error);
-    if (!status) status = memoi_plan_expect_word(reader, "engine", error);
-    if (status) return status;
-    if (!memob_next_word(reader, &word, &length)) length = 0;
-    memset(plan->engine, 0, sizeof plan->engine);
-    if (length <= 15) memcpy(plan->engine, word, (size_t)length);
-    if (!length || (int64_t)strlen(plan->engine) != length || /* a 0 byte ends the name early */
-        strcmp(plan->engine, memob_engine_name(plan, engine)) != 0)
-        return MEMOB_BAD_LINE(
-            reader, error, "the engine must be a word of 1 to 15 bytes, visible ASCII, - for none");
-    if (memob_word_is(word, length, "-")) plan->engine[0] = 0;
-    return memob_expect_line_end(reader, error);
-}
-
-MEMOI memo_status memoi_plan_expect_lane(memob_reader* reader, int32_t* lane, memo_error* error) {
-    int64_t number = 0;
-    memo_status status = memob_expect_number(reader, "lane", &number, error);
-    if (!status && (number < 0 || number > INT32_MAX))
-        return MEMOB_BAD_LINE(reader, error, "lane: out of range (%lld); 0 to 2^31 - 1 are valid",
-                              (long long)number);
-    *lane = (int32_t)number;
-    return status;
-}
-
-MEMOI memo_status memoi_plan_parse_buffer(memob_reader* reader, memo_buffer* buffer,
-                                          memo_error* error) {
-    static const char* const names[] = {"id",     "begin",     "end",  "size",
-                                        "offset", "alignment", "fixed"};
-    int64_t numbers[7];
-    int i;
-    memo_status status = memoi_plan_expect_word(reader, "buffer", error);
-    memset(numbers, 0, sizeof numbers);
-    for (i = 0; i < 7 && !status; i++)
-        status = memob_expect_number(reader, names[i], &numbers[i], error);
-    if (!status) status = memoi_trace_expect_stream(reader, &buffer->stream, error);
-    if (!status) status = memoi_plan_expect_lane(reader, &buffer->lane, error);
-    if (!status) status = memoi_trace_expect_class(reader, &buffer->memory_class, error);
-    if (!status) status = memob_expect_line_end(reader, error);
-    if (status) return status;
-    if (numbers[6] != 0 && numbers[6] != 1)
-        return MEMOB_BAD_LINE(reader, error, "fixed must be 0 or 1");
-    buffer->id = numbers[0];
-    buffer->begin = numbers[1];
-    buffer->end = numbers[2];
-    buffer->size_bytes = numbers[3];
-    buffer->offset_bytes = numbers[4];
-    buffer->alignment_bytes = numbers[5];
-    buffer->is_fixed = (int32_t)numbers[6];
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_plan_parse_gap(memob_reader* reader, memo_gap* gap, memo_error* error) {
-    memo_status status = memoi_plan_expect_word(reader, "gap", error);
-    if (!status) status = memob_expect_number(reader, "buffer", &gap->buffer, error);
-    if (!status) status = memob_expect_number(reader, "begin", &gap->begin, error);
-    if (!status) status = memob_expect_number(reader, "end", &gap->end, error);
-    if (!status) status = memob_expect_line_end(reader, error);
-    return status;
-}
-
-MEMOI memo_status memoi_plan_parse_hold(memob_reader* reader, memo_hold* hold, memo_error* error) {
-    memo_status status = memoi_plan_expect_word(reader, "hold", error);
-    if (!status) status = memob_expect_number(reader, "buffer", &hold->buffer, error);
-    if (!status) status = memoi_plan_expect_lane(reader, &hold->lane, error);
-    if (!status) status = memob_expect_number(reader, "until", &hold->until, error);
-    if (!status) status = memob_expect_line_end(reader, error);
-    return status;
 }
 
 /* Reads buffers, gaps and holds, then checks the plan; an error has the line of its buffer. */
@@ -5195,13 +4811,13 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
     int64_t i, length, culprit = -1;
     memo_error reason;
     for (i = 0; i < plan->n_buffers && !status; i++) {
-        status = memoi_plan_parse_buffer(reader, &plan->buffers[i], error);
+        status = memob_expect_record(reader, &memoi_plan_buffer_record, &plan->buffers[i], error);
         lines[i] = reader->n_line;
     }
     for (i = 0; i < plan->n_gaps && !status; i++)
-        status = memoi_plan_parse_gap(reader, &plan->gaps[i], error);
+        status = memob_expect_record(reader, &memoi_plan_gap_record, &plan->gaps[i], error);
     for (i = 0; i < plan->n_holds && !status; i++)
-        status = memoi_plan_parse_hold(reader, &plan->holds[i], error);
+        status = memob_expect_record(reader, &memoi_plan_hold_record, &plan->holds[i], error);
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
         return MEMOB_BAD_LINE(reader, error,
@@ -5215,59 +4831,53 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
 }
 
 MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_error* error) {
-    int64_t numbers[5], n_buffers = 0, n_gaps = 0, n_holds = 0, count = 0, length, i;
-    static const char* const names[] = {"alignment", "times", "body", "peak", "bound"};
+    int64_t count = 0, n_bytes;
     int64_t* lines;
     memob_reader last_line;
     memo_error reason;
-    memo_plan head;
+    memo_plan head, *made;
     memo_status status = memob_read_frame(reader, "plan", 0, &count, &last_line, error);
+    int k;
 
-    /* The header lines, in fixed order. */
-    for (i = 0; i < 5 && !status; i++)
-        status = memoi_plan_expect_header(reader, names[i], &numbers[i], error);
+    /* The head, in fixed order. */
     memset(&head, 0, sizeof head);
-    if (!status) status = memoi_plan_expect_proof(reader, &head, error);
-    if (!status) status = memoi_plan_expect_header(reader, "buffers", &n_buffers, error);
-    if (!status) status = memoi_plan_expect_header(reader, "gaps", &n_gaps, error);
-    if (!status) status = memoi_plan_expect_header(reader, "holds", &n_holds, error);
+    for (k = 0; k < MEMOI_PLAN_HEAD_LINES && !status; k++) {
+        memob_record record = memoi_plan_head_record(k);
+        status = memob_expect_record(reader, &record, &head, error);
+    }
     if (status) return status;
 
     /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
-    length = reader->end - reader->next;
-    if (n_buffers < 0 || n_gaps < 0 || n_holds < 0 || n_buffers > length || n_gaps > length ||
-        n_holds > length)
+    n_bytes = reader->end - reader->next;
+    if (head.n_buffers < 0 || head.n_gaps < 0 || head.n_holds < 0 || head.n_buffers > n_bytes ||
+        head.n_gaps > n_bytes || head.n_holds > n_bytes)
         return MEMOB_BAD_LINE(
             reader, error,
             "%lld buffers, %lld gaps and %lld holds do not fit in the rest of the file",
-            (long long)n_buffers, (long long)n_gaps, (long long)n_holds);
-    status = memob_check_count(&last_line, count, 11 + n_buffers + n_gaps + n_holds, error);
+            (long long)head.n_buffers, (long long)head.n_gaps, (long long)head.n_holds);
+    status = memob_check_count(
+        &last_line, count, 1 + MEMOI_PLAN_HEAD_LINES + head.n_buffers + head.n_gaps + head.n_holds,
+        error);
     if (status) return status;
-    status = memoi_plan_check_alignment(numbers[0], &reason);
+    status = memoi_plan_check_alignment(head.alignment_bytes, &reason);
     if (status) return memob_reader_result(reader, status, &reason, error);
 
-    status = memo_plan_create(n_buffers, n_gaps, numbers[0], plan, error);
+    status = memo_plan_create(head.n_buffers, head.n_gaps, head.alignment_bytes, &made, error);
     if (status) return status;
-    (*plan)->n_times = numbers[1];
-    (*plan)->body_begin = numbers[2];
-    (*plan)->peak_bytes = numbers[3];
-    (*plan)->lower_bound_bytes = numbers[4];
-    (*plan)->proof = head.proof;
-    memcpy((*plan)->engine, head.engine, sizeof head.engine);
+    head.buffers = made->buffers;
+    head.gaps = made->gaps;
+    *made = head;
 
     /* Lines of buffers are kept for errors of the whole plan. */
-    (*plan)->holds = (memo_hold*)memob_calloc(n_holds, sizeof(memo_hold));
-    (*plan)->n_holds = n_holds;
-    lines = (int64_t*)memob_calloc(n_buffers, sizeof(int64_t));
-    if (!lines || !(*plan)->holds)
-        status = memob_no_memory(error, "a plan");
-    else
-        status = memoi_plan_parse_body(reader, *plan, lines, error);
+    made->holds = (memo_hold*)memob_calloc(made->n_holds, sizeof(memo_hold));
+    lines = (int64_t*)memob_calloc(made->n_buffers, sizeof(int64_t));
+    status = lines && made->holds ? memoi_plan_parse_body(reader, made, lines, error)
+                                  : memob_no_memory(error, "a plan");
     MEMO_FREE(lines);
-    if (status) {
-        memo_plan_destroy(*plan);
-        *plan = NULL;
-    }
+    if (status)
+        memo_plan_destroy(made);
+    else
+        *plan = made;
     return status;
 }
 
@@ -7423,7 +7033,7 @@ typedef struct memoi_swap_pack {
     int64_t free_bytes; /* of them on the far side of all swapped rows: even layers high, odd low */
 } memoi_swap_pack;
 
-/* Part of a pack: tensors swapped whole, cut in two, recomputed whole; MEMOI_SWAP_PARTS: neither. */
+/* Part of a pack: tensors swapped whole, cut in two, recomputed whole; MEMOI_SWAP_PARTS: none. */
 #define MEMOI_SWAP_PARTS 4
 MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
     int64_t swapped = memoi_swap_cell(desc, layer, t);

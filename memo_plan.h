@@ -6188,21 +6188,54 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 /* --- >>profile file ---
  * Knows: the text of a profile.  Knows nothing of how its times were measured. */
 
-#define MEMOI_FEMTOSECONDS_MAX 9e18
+#define MEMOI_PROFILE_VALUE(what, type, of, field, least)                                          \
+    { what, type, offsetof(of, field), least, INT64_MAX, NULL }
+#define MEMOI_PROFILE_TIME(what, of, field)                                                        \
+    MEMOI_PROFILE_VALUE(what, MEMOB_VALUE_FEMTOSECONDS, of, field, 0)
+static const memob_value memoi_profile_rows_values[] = {
+    MEMOI_PROFILE_VALUE("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1)};
+static const memob_value memoi_profile_layer_values[] = {
+    MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s),
+    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s),
+    MEMOI_PROFILE_TIME("time between", memo_profile, between_s)};
+static const memob_value memoi_profile_tensor_values[] = {
+    {"name", MEMOB_VALUE_NAME, offsetof(memo_profile_tensor, name), 1, 32, NULL},
+    MEMOI_PROFILE_VALUE("time of a row", MEMOB_VALUE_FEMTOSECONDS, memo_profile_tensor,
+                        recompute_s_per_row, -1)};
+static const memob_value memoi_profile_copy_values[] = {
+    MEMOI_PROFILE_VALUE("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 1),
+    MEMOI_PROFILE_TIME("time to host", memo_profile_copy, to_host_s),
+    MEMOI_PROFILE_TIME("time to device", memo_profile_copy, to_device_s)};
+static const memob_value memoi_profile_file_values[] = {
+    MEMOI_PROFILE_VALUE("size", MEMOB_VALUE_INT64, memo_profile_file, size_bytes, 1),
+    MEMOI_PROFILE_TIME("time to write", memo_profile_file, write_s),
+    MEMOI_PROFILE_TIME("time to read", memo_profile_file, read_s),
+    MEMOI_PROFILE_TIME("time to write with copies", memo_profile_file, write_with_copies_s),
+    MEMOI_PROFILE_TIME("time to read with copies", memo_profile_file, read_with_copies_s)};
+/* In the order of the lines. */
+enum {
+    MEMOI_PROFILE_ROWS,
+    MEMOI_PROFILE_LAYER,
+    MEMOI_PROFILE_TENSOR,
+    MEMOI_PROFILE_COPY,
+    MEMOI_PROFILE_FILE
+};
+static const memob_record memoi_profile_records[] = {{"rows", memoi_profile_rows_values, 1, 0},
+                                                     {"layer", memoi_profile_layer_values, 3, 0},
+                                                     {"tensor", memoi_profile_tensor_values, 2, 0},
+                                                     {"copy", memoi_profile_copy_values, 3, 0},
+                                                     {"file", memoi_profile_file_values, 5, 0}};
 
-MEMOI memo_status memoi_profile_put_time(memo_text* text, double time_s, memo_error* error) {
-    double femtoseconds = time_s * 1e15;
-    if (!(femtoseconds >= 0 && femtoseconds <= MEMOI_FEMTOSECONDS_MAX))
-        return MEMOB_INVALID(error, "profile: a time is out of range; 0 to 9000 s are valid");
-    memo_text_put(text, " %lld", (long long)(femtoseconds + 0.5));
-    return MEMO_STATUS_OK;
+/* Sizes must rise, because readers take the first as the smallest and the last as the largest. */
+MEMOI int memoi_profile_rises(const memo_profile* profile, int32_t i) {
+    return i == 0 || profile->copies[i].size_bytes > profile->copies[i - 1].size_bytes;
 }
 
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
+    const memob_record* records = memoi_profile_records;
     memo_text text;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status;
     int32_t i;
-    memset(&text, 0, sizeof text);
 
     /* A profile may come from the caller, so check its counts before using its arrays. */
     if (profile->n_rows < 1 || profile->n_tensors < 0 ||
@@ -6214,46 +6247,22 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
                              (long long)profile->n_rows, (int)profile->n_tensors,
                              (int)profile->n_copies);
 
-    /* One line for the layer, then one for each tensor; `-` if it cannot be recomputed. */
-    memo_text_put(&text, "memo profile 1\nrows %lld\nlayer", (long long)profile->n_rows);
-    status = memoi_profile_put_time(&text, profile->forward_s, error);
-    if (!status) status = memoi_profile_put_time(&text, profile->backward_s, error);
-    if (!status) status = memoi_profile_put_time(&text, profile->between_s, error);
-    for (i = 0; i < profile->n_tensors && !status; i++) {
-        const memo_profile_tensor* tensor = &profile->tensors[i];
-        status = memoi_profile_check_name(tensor->name, error);
-        memo_text_put(&text, "\ntensor %s", status ? "" : tensor->name);
-        if (tensor->recompute_s_per_row < 0)
-            memo_text_put(&text, " -");
-        else if (!status)
-            status = memoi_profile_put_time(&text, tensor->recompute_s_per_row, error);
-    }
-
-    /* Sizes must rise, because readers take the first as the smallest and the last as the
-     * largest. */
-    for (i = 0; i < profile->n_copies && !status; i++) {
-        const memo_profile_copy* copy = &profile->copies[i];
-        if (copy->size_bytes <= (i ? copy[-1].size_bytes : 0))
-            status = MEMOB_INVALID(
-                error, "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
-        memo_text_put(&text, "\ncopy %lld", (long long)copy->size_bytes);
-        if (!status) status = memoi_profile_put_time(&text, copy->to_host_s, error);
-        if (!status) status = memoi_profile_put_time(&text, copy->to_device_s, error);
-    }
-
-    /* The line is absent if no file was measured. */
-    if (profile->file.size_bytes > 0) {
-        memo_text_put(&text, "\nfile %lld", (long long)profile->file.size_bytes);
-        if (!status) status = memoi_profile_put_time(&text, profile->file.write_s, error);
-        if (!status) status = memoi_profile_put_time(&text, profile->file.read_s, error);
-        if (!status)
-            status = memoi_profile_put_time(&text, profile->file.write_with_copies_s, error);
-        if (!status)
-            status = memoi_profile_put_time(&text, profile->file.read_with_copies_s, error);
-    }
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo profile 1\n");
+    status = memob_put_record(&text, &records[MEMOI_PROFILE_ROWS], profile, error);
+    if (!status) status = memob_put_record(&text, &records[MEMOI_PROFILE_LAYER], profile, error);
+    for (i = 0; i < profile->n_tensors && !status; i++)
+        status =
+            memob_put_record(&text, &records[MEMOI_PROFILE_TENSOR], &profile->tensors[i], error);
+    for (i = 0; i < profile->n_copies && !status; i++)
+        status =
+            !memoi_profile_rises(profile, i)
+                ? MEMOB_INVALID(error, "profile.copies[%d]: wrong size; sizes must ascend", (int)i)
+                : memob_put_record(&text, &records[MEMOI_PROFILE_COPY], &profile->copies[i], error);
+    if (profile->file.size_bytes > 0 && !status)
+        status = memob_put_record(&text, &records[MEMOI_PROFILE_FILE], &profile->file, error);
 
     /* No file is written after a failure, so an older one stays valid. */
-    memo_text_put(&text, "\n");
     if (status) {
         memo_text_free(&text);
         return status;
@@ -6263,125 +6272,34 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     return memo_text_write(&text, path, error);
 }
 
-MEMOI memo_status memoi_profile_expect_time(memob_reader* reader, const char* what, double* time_s,
-                                            memo_error* error) {
-    int64_t femtoseconds = 0;
-    memo_status status = memob_expect_number(reader, what, &femtoseconds, error);
-    if (!status && femtoseconds < 0)
-        status = MEMOB_BAD_LINE(reader, error, "the %s is negative; 0 or more is valid", what);
-    *time_s = (double)femtoseconds * 1e-15;
-    return status;
-}
-
-MEMOI memo_status memoi_profile_parse_tensor(memob_reader* reader, memo_profile* profile,
-                                             memo_error* error) {
-    memo_profile_tensor* tensor = &profile->tensors[profile->n_tensors];
-    memob_reader ahead;
-    const char* word;
-    int64_t length;
-
-    /* The name. */
-    if (profile->n_tensors == MEMO_PROFILE_TENSORS_MAX)
-        return MEMOB_BAD_LINE(reader, error, "too many tensors; at most %d are valid",
-                              MEMO_PROFILE_TENSORS_MAX);
-    if (!memob_next_word(reader, &word, &length) || length >= (int64_t)sizeof tensor->name)
-        return MEMOB_BAD_LINE(
-            reader, error,
-            "the name of the tensor is missing or too long; 1 to %d characters are valid",
-            (int)sizeof tensor->name - 1);
-    memcpy(tensor->name, word, (size_t)length);
-    tensor->name[length] = 0;
-    if (memoi_profile_check_name(tensor->name, NULL))
-        return MEMOB_BAD_LINE(reader, error,
-                              "the name of the tensor has an invalid character; printable "
-                              "characters without blanks are valid");
-    tensor->recompute_s_per_row = -1;
-    profile->n_tensors++;
-
-    /* The time; "-" if the tensor cannot be recomputed. */
-    ahead = *reader;
-    if (memob_next_word(&ahead, &word, &length) && memob_word_is(word, length, "-")) {
-        *reader = ahead;
-        return MEMO_STATUS_OK;
-    }
-    return memoi_profile_expect_time(reader, "time of a row", &tensor->recompute_s_per_row, error);
-}
-
-MEMOI memo_status memoi_profile_parse_copy(memob_reader* reader, memo_profile* profile,
-                                           memo_error* error) {
-    memo_profile_copy* copy = &profile->copies[profile->n_copies];
-    memo_status status;
-    if (profile->n_copies == MEMO_PROFILE_COPIES_MAX)
-        return MEMOB_BAD_LINE(reader, error, "too many copies; at most %d are valid",
-                              MEMO_PROFILE_COPIES_MAX);
-    status = memob_expect_number(reader, "size", &copy->size_bytes, error);
-    if (!status && copy->size_bytes <= (profile->n_copies ? copy[-1].size_bytes : 0))
-        status =
-            MEMOB_BAD_LINE(reader, error, "wrong size; sizes of copies must be above 0 and ascend");
-    if (!status)
-        status = memoi_profile_expect_time(reader, "time to host", &copy->to_host_s, error);
-    if (!status)
-        status = memoi_profile_expect_time(reader, "time to device", &copy->to_device_s, error);
-    profile->n_copies++;
-    return status;
-}
-
-MEMOI memo_status memoi_profile_parse_file(memob_reader* reader, memo_profile* profile,
-                                           memo_error* error) {
-    memo_profile_file* file = &profile->file;
-    memo_status status = MEMO_STATUS_OK;
-    if (file->size_bytes) return MEMOB_BAD_LINE(reader, error, "second `file` line; one is valid");
-    status = memob_expect_number(reader, "size", &file->size_bytes, error);
-    if (!status && file->size_bytes < 1)
-        status = MEMOB_BAD_LINE(reader, error, "the size of the file is not above 0");
-    if (!status) status = memoi_profile_expect_time(reader, "time to write", &file->write_s, error);
-    if (!status) status = memoi_profile_expect_time(reader, "time to read", &file->read_s, error);
-    if (!status)
-        status = memoi_profile_expect_time(reader, "time to write with copies",
-                                           &file->write_with_copies_s, error);
-    if (!status)
-        status = memoi_profile_expect_time(reader, "time to read with copies",
-                                           &file->read_with_copies_s, error);
-    return status;
-}
-
-/* One line between the first and the last; *stage: rows, layer, tensors, copies, file, in this
- * order. */
+/* One line between the first and the last; *stage: the least kind that may come. */
 MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* word, int64_t length,
                                            int* stage, memo_profile* profile, memo_error* error) {
-    static const char* const kinds[] = {"rows", "layer", "tensor", "copy", "file"};
+    int32_t kind = memob_find_record(memoi_profile_records, 5, word, length);
+    void* const to[] = {profile, profile, &profile->tensors[profile->n_tensors],
+                        &profile->copies[profile->n_copies], &profile->file};
     char shown[40];
-    memo_status status = MEMO_STATUS_OK;
-    int kind = 0;
+    memo_status status;
 
-    /* Lines have a fixed order: `rows` and `layer` once, the others any number of times. */
-    while (kind < 5 && !memob_word_is(word, length, kinds[kind])) kind++;
-    if (kind == 5 || (kind < 2 ? kind != *stage : *stage < 2 || kind < *stage))
+    /* `rows` and `layer` come once, then the others any number of times; `file` at most once. */
+    if (kind < *stage || (*stage < MEMOI_PROFILE_TENSOR && kind > *stage))
         return MEMOB_BAD_LINE(reader, error,
                               "unexpected `%s`; the order is rows, layer, tensors, copies, file",
                               memob_word_text(shown, word, length));
-    *stage = kind < 2 ? kind + 1 : kind;
+    *stage = kind == MEMOI_PROFILE_TENSOR || kind == MEMOI_PROFILE_COPY ? kind : kind + 1;
+    if ((kind == MEMOI_PROFILE_TENSOR && profile->n_tensors == MEMO_PROFILE_TENSORS_MAX) ||
+        (kind == MEMOI_PROFILE_COPY && profile->n_copies == MEMO_PROFILE_COPIES_MAX))
+        return MEMOB_BAD_LINE(reader, error, "too many lines `%s`; %d tensors, %d copies are valid",
+                              memoi_profile_records[kind].word, MEMO_PROFILE_TENSORS_MAX,
+                              MEMO_PROFILE_COPIES_MAX);
 
-    /* Each kind has its own values; words left over are an error. */
-    if (kind == 0) {
-        status = memob_expect_number(reader, "number of rows", &profile->n_rows, error);
-        if (!status && profile->n_rows < 1)
-            status = MEMOB_BAD_LINE(reader, error, "the number of rows is not above 0");
-    } else if (kind == 1) {
-        status = memoi_profile_expect_time(reader, "forward time", &profile->forward_s, error);
-        if (!status)
-            status =
-                memoi_profile_expect_time(reader, "backward time", &profile->backward_s, error);
-        if (!status)
-            status = memoi_profile_expect_time(reader, "time between", &profile->between_s, error);
-    } else if (kind == 2) {
-        status = memoi_profile_parse_tensor(reader, profile, error);
-    } else if (kind == 3) {
-        status = memoi_profile_parse_copy(reader, profile, error);
-    } else {
-        status = memoi_profile_parse_file(reader, profile, error);
-    }
-    return status ? status : memob_expect_line_end(reader, error);
+    status = memob_read_record(reader, &memoi_profile_records[kind], to[kind], error);
+    if (!status && kind == MEMOI_PROFILE_COPY && !memoi_profile_rises(profile, profile->n_copies))
+        status =
+            MEMOB_BAD_LINE(reader, error, "wrong size; sizes of copies must be above 0 and ascend");
+    profile->n_tensors += kind == MEMOI_PROFILE_TENSOR;
+    profile->n_copies += kind == MEMOI_PROFILE_COPY;
+    return status;
 }
 
 MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profile,

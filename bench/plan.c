@@ -19,6 +19,7 @@
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "tools/caching_model.h"
+#include "tools/trace_layers.h"
 
 static double now_s(void) { return memob_now_s(); }
 
@@ -1590,7 +1591,7 @@ static void print_layers(double limit) {
             close(descriptor);
             if (shape)
                 trace = layered_trace(n, 40);
-            else if (memo_trace_apply_layers(few, n, &trace, &error))
+            else if (trace_apply_layers(few, n, &trace, &error))
                 fail(path, &error);
             if (memo_trace_write(trace, file, &error)) fail(file, &error);
 

@@ -2242,7 +2242,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
         "%d%s</title></rect>\n",
         (long long)buffer->id, memob_bytes_text(bytes, (double)buffer->size_bytes),
         (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
-        (long long)buffer->offset_bytes, memob_class_name(buffer->memory_class),
+        (long long)buffer->offset_bytes, memob_class_names[buffer->memory_class],
         (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
 }
 
@@ -2304,7 +2304,7 @@ MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace,
         if (mark.layer < 0 || mark.phase != phase) continue;
         if (mark.is_end && begin >= 0) {
             snprintf(label, sizeof label, "%lld", (long long)mark.layer);
-            snprintf(hover, sizeof hover, "layer %s %s", label, memob_phase_name(phase));
+            snprintf(hover, sizeof hover, "layer %s %s", label, memob_phase_names[phase]);
             memoi_picture_band(picture, memoi_phase_colors[phase][mark.layer % 2], begin, time, y,
                                label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
         }
@@ -2336,8 +2336,7 @@ MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, d
         if (run && phase != run) {
             double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
             memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
-                               memob_phase_name((memo_phase)run),
-                               memob_phase_name((memo_phase)run));
+                               memob_phase_names[run], memob_phase_names[run]);
             memoi_svg_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
                                picture->bottom);
             memoi_svg_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
@@ -2433,7 +2432,7 @@ MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
 
 MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, const char* title) {
     memo_text* text = &picture->text;
-    char peak[32], bound[32], engine[16];
+    char peak[32], bound[32];
     double gap = plan->lower_bound_bytes
                      ? 100.0 * (double)(plan->peak_bytes - plan->lower_bound_bytes) /
                            (double)plan->lower_bound_bytes
@@ -2459,8 +2458,8 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                   (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
                   memob_bytes_text(bound, (double)plan->lower_bound_bytes));
     memoi_text_put_number(text, gap, 2);
-    memo_text_put(text, "%% (%s, ", memob_proof_name(plan->proof));
-    memo_text_put_xml(text, memob_engine_name(plan, engine));
+    memo_text_put(text, "%% (%s, ", memob_proof_names[plan->proof]);
+    memo_text_put_xml(text, plan->engine);
     memo_text_put(text, ")</text>\n");
 
     /* Legend of the classes that occur, from right to left. */
@@ -2472,7 +2471,7 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
         snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
         memoi_svg_put_rect(text, fill, x, 23, 13, 13);
         memo_text_put(text, "/>");
-        memoi_svg_put_label(text, " class=\"name\"", x + 18, 34, memob_class_name((memo_class)i));
+        memoi_svg_put_label(text, " class=\"name\"", x + 18, 34, memob_class_names[i]);
         x -= 100;
     }
 }

@@ -6,6 +6,7 @@
 #endif
 #include "memo.h"
 #include "fuzz.h"
+#include "tools/trace_layers.h"
 
 static void same_trace(const memo_trace* a, const memo_trace* b) {
     int64_t i;
@@ -36,7 +37,7 @@ static void use_trace(memo_trace* trace) {
 
     /* May be refused, but must not break. */
     memo_trace_classify(trace);
-    if (memo_trace_apply_layers(trace, 5, &other, &error) == MEMO_STATUS_OK)
+    if (trace_apply_layers(trace, 5, &other, &error) == MEMO_STATUS_OK)
         memo_trace_destroy(other);
     if (memo_plan_from_trace(trace, 0, &plan, &error) == MEMO_STATUS_OK) {
         FUZZ_CHECK(memo_plan_prepare(plan, &error) == MEMO_STATUS_OK);

@@ -7,6 +7,7 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
+#include "tools/trace_layers.h"
 
 /* ---- layered traces --------------------------------------------------------------------------- */
 
@@ -505,7 +506,7 @@ static void more_layers_take_no_more_rounds(void) {
         memo_plan_desc desc = memo_plan_desc_default();
         memo_plan* plan;
         int n_rounds = 0;
-        CHECK_OK(memo_trace_apply_layers(few, n, &trace, &error));
+        CHECK_OK(trace_apply_layers(few, n, &trace, &error));
         plan = plan_of(trace, 512);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
         desc.trace = trace;

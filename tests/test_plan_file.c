@@ -616,7 +616,7 @@ static void bad_plans_are_named(void) {
     refuses(HEAD "buffers 2\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 13, 12,
             "a line `buffer` is missing");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 12, 12,
-            "0 or 1");
+            "fixed: out of range (2)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 12, 12,
             "stream: out of range (99)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 12, 12,

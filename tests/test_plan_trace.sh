@@ -137,6 +137,22 @@ csv_as_others_write_it() {
     run 0 "$folder/b.csv" --csv "$folder/c.csv" && cmp "$folder/b.csv" "$folder/c.csv"
 }
 
+# One layer of 16 bytes that its backward needs, and 4 that it does not.
+makes_layers() {
+    printf '%s\n' 'malloc 1 8' 'mark layer 0 forward begin' 'malloc 2 16' 'malloc 3 4' 'free 3 4' 'malloc 4 8' \
+        'mark layer 0 forward end' 'mark layer 0 backward begin' 'free 1 8' 'free 2 16' 'mark layer 0 backward end' \
+        'free 4 8' >"$folder/one.trace"
+    for layers in 1 5 100; do
+        run 0 "$folder/one.trace" --layers $layers || return 1
+        [ "$(value buffers "$folder/out")" -eq $((1 + 3 * layers)) ] || return 1
+        [ "$(value peak_bytes "$folder/out")" -eq $((8 + 24 * layers)) ] || return 1
+    done
+    run 2 examples/layer.trace --layers 4 && grep -q 'layer.trace: n_layers: .* record one layer' "$folder/err" || return 1
+    printf 'id,lower,upper,size\na,0,1,4\n' >"$folder/some.csv"
+    run 2 "$folder/some.csv" --layers 2 && grep -q 'some.csv: a CSV; --layers needs a trace' "$folder/err" || return 1
+    run 2 "$folder/one.trace" --layers 0 && grep -q 'layers.*not a whole number from 1' "$folder/err"
+}
+
 zero_byte_is_refused() {
     printf 'id,lower,upper,size\na,0,3,4\0\nb,1,2,5\n' >"$folder/bad"
     run 2 "$folder/bad" && grep -q 'bad:2: ' "$folder/err"
@@ -229,6 +245,7 @@ if [ ! -x $tool ]; then
     exit 1
 fi
 test_is prints_keys prints_keys
+test_is "makes layers" makes_layers
 test_is writes_files writes_files
 test_is caching_allocator caching_allocator
 if command -v python3 >/dev/null 2>&1; then

@@ -5,6 +5,7 @@
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #include "memo_test.h"
+#include "tools/trace_layers.h"
 
 static memo_error error;
 
@@ -534,7 +535,7 @@ static void check_layers(const trainer* t, int recorded, int n) {
     memo_trace* from = record_trainer(t, recorded);
     memo_trace* expected = record_trainer(t, n);
     memo_trace* result = NULL;
-    CHECK_OK(memo_trace_apply_layers(from, n, &result, &error));
+    CHECK_OK(trace_apply_layers(from, n, &result, &error));
     if (result) {
         int64_t i = first_difference(result, expected);
         CHECK_CASE(i == -1, "%d layers from %d: request %lld", n, recorded, (long long)i);
@@ -566,7 +567,7 @@ static void marks_of_no_layer_are_kept(void) {
         "mark layer 0 forward begin\nmark layer 9223372036854775807 recompute begin\n"
         "mark layer 0 forward end\nmark layer 0 backward begin\nmark layer 0 backward end\n");
     memo_trace* result;
-    CHECK_OK(memo_trace_apply_layers(trace, 2, &result, &error));
+    CHECK_OK(trace_apply_layers(trace, 2, &result, &error));
     CHECK_IS(result->n_requests, ==, 10);
     CHECK_IS(
         strcmp(result->text + result->requests[4].id, "layer 9223372036854775807 recompute begin"),
@@ -600,18 +601,18 @@ static void unsuitable_layers_are_refused(void) {
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
         trace = parsed(cases[i][0]);
         result = (memo_trace*)&result;
-        CHECK_IS(memo_trace_apply_layers(trace, 4, &result, &error), ==,
+        CHECK_IS(trace_apply_layers(trace, 4, &result, &error), ==,
                  MEMO_STATUS_INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, cases[i][1]) && !result, "%s", error.message);
         memo_trace_destroy(trace);
     }
     trace = record_trainer(&t, 2);
-    CHECK_IS(memo_trace_apply_layers(trace, 4, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(trace_apply_layers(trace, 4, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_trace_destroy(trace);
     trace = record_trainer(&t, 3);
-    CHECK_IS(memo_trace_apply_layers(trace, 1, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_trace_apply_layers(trace, 0, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_trace_apply_layers(trace, INT64_MAX, &result, &error), ==,
+    CHECK_IS(trace_apply_layers(trace, 1, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(trace_apply_layers(trace, 0, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(trace_apply_layers(trace, INT64_MAX, &result, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     memo_trace_destroy(trace);
     /* An inner layer that differs in one size. */
@@ -626,7 +627,7 @@ static void unsuitable_layers_are_refused(void) {
         }
         trace->requests[k].size_bytes++;
     }
-    CHECK_IS(memo_trace_apply_layers(trace, 5, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(trace_apply_layers(trace, 5, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "the middle layers differ"), "%s", error.message);
     memo_trace_destroy(trace);
 }
@@ -642,8 +643,8 @@ static void shared_traces_are_their_three_layers(void) {
         CHECK_OK(memo_trace_read(shared_traces[i], &trace, &error));
         CHECK(trace->n_buffers == shared_buffers[i] && trace->n_live == 0);
         memo_trace_classify(trace);
-        CHECK_OK(memo_trace_apply_layers(trace, 3, &three, &error));
-        CHECK_OK(memo_trace_apply_layers(three, shared_layers[i], &again, &error));
+        CHECK_OK(trace_apply_layers(trace, 3, &three, &error));
+        CHECK_OK(trace_apply_layers(three, shared_layers[i], &again, &error));
         if (again) CHECK_CASE(first_difference(trace, again) == -1, "%s", shared_traces[i]);
         memo_trace_destroy(trace);
         memo_trace_destroy(three);
@@ -666,7 +667,7 @@ static void running_out_of_memory_is_reported(void) {
         memo_trace* result = NULL;
         mallocs_left = k;
         status = memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error);
-        if (!status) status = memo_trace_apply_layers(trace, 5, &result, &error);
+        if (!status) status = trace_apply_layers(trace, 5, &result, &error);
         if (!status) status = memo_trace_write(result, temporary_path(), &error);
         mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",

@@ -10,6 +10,7 @@
 
 #include "paper_common.h"
 #include "tools/caching_model.h"
+#include "tools/trace_layers.h"
 
 /* ---- published figures ----------------------------------------------------------------------- */
 
@@ -661,7 +662,7 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
     double scale = swap_unit_bytes(&swap_models[0], swap_ablation_layout, tokens) / (double)u;
     memo_trace *recorded = NULL, *t = NULL, *made = NULL;
     int is_bad = memo_trace_read(SWAP_TRACE, &recorded, NULL) ||
-                 memo_trace_apply_layers(recorded, swap_models[0].n_layers, &t, NULL) ||
+                 trace_apply_layers(recorded, swap_models[0].n_layers, &t, NULL) ||
                  memo_trace_create(&made, NULL);
 
     for (i = 0; !is_bad && i < t->n_requests; i++)

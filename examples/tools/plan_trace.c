@@ -15,6 +15,7 @@
 #include "extras/memo_look.h"
 #include "caching_model.h"
 #include "tool_files.h"
+#include "trace_layers.h"
 
 #include <time.h>
 
@@ -27,6 +28,7 @@ enum {
     TIME_LIMIT,
     SEED,
     THREADS,
+    LAYERS,
     CSV,
     PLAN,
     SVG,
@@ -40,6 +42,7 @@ typedef struct options {
     const char* outputs[N_OPTIONS]; /* from CSV on; NULL: not given */
     memo_plan_desc solve;
     int64_t alignment_bytes;
+    int64_t n_layers; /* to make from the trace; 0: as it is */
     int is_quiet, compare_caching;
 } options;
 
@@ -72,6 +75,7 @@ static void print_help(void) {
         "  --time-limit S      seconds (default 10; 3 for more than 8000 buffers)\n"
         "  --seed N            seed of the search (default 0)\n"
         "  --threads N         threads of the search, up to 64 (default 1)\n"
+        "  --layers N          plans N layers, made from the trace's one, or three or more\n"
         "  --csv OUT           writes a row per buffer: id,lower,upper,size,offset\n"
         "  --plan OUT          writes the plan for memo_plan_read\n"
         "  --svg OUT           draws address over time\n"
@@ -89,8 +93,8 @@ static void print_help(void) {
 }
 
 static const char* const option_names[N_OPTIONS] = {
-    "--engine", "--capacity", "--align", "--time-limit", "--seed",  "--threads",
-    "--csv",    "--plan",     "--svg",   "--json",       "--pickle"};
+    "--engine", "--capacity", "--align", "--time-limit", "--seed", "--threads",
+    "--layers", "--csv",      "--plan",  "--svg",        "--json", "--pickle"};
 
 static int check_files(const options* o) {
     tool_file files[N_OPTIONS + 1];
@@ -189,6 +193,9 @@ static int parse_options(int argc, char** argv, options* o) {
             if (!parse_count(value, &number) || number < 1 || number > 64)
                 return refuse(name, "not a whole number from 1 to 64", value);
             o->solve.n_threads = (int32_t)number;
+        } else if (which == LAYERS) {
+            if (!parse_count(value, &o->n_layers) || o->n_layers == 0)
+                return refuse(name, "not a whole number from 1", value);
         } else {
             o->outputs[which] = value;
         }
@@ -205,7 +212,8 @@ typedef struct input {
     int64_t n_bytes;
     memo_trace* trace;
     memo_plan* plan;
-    char** names; /* buffer of CSV row i, with id i */
+    char** names;     /* buffer of CSV row i, with id i */
+    int64_t n_layers; /* of the trace to plan; 0: those of the file */
 } input;
 
 static void close_input(input* in) {
@@ -403,8 +411,18 @@ static memo_status parse_input(const char* name, input* in, int64_t alignment, m
         if (*heading != '#') break;
         heading += strcspn(heading, "\n");
     }
-    if (memchr(heading, ',', strcspn(heading, "\n"))) return read_csv(name, in, alignment, error);
+    if (memchr(heading, ',', strcspn(heading, "\n"))) {
+        if (!in->n_layers) return read_csv(name, in, alignment, error);
+        return memo_error_set(error, MEMO_STATUS_FORMAT, "%s: a CSV; --layers needs a trace", name);
+    }
     status = memo_trace_parse(in->text, in->n_bytes, name, &in->trace, error);
+    if (!status && in->n_layers) {
+        memo_trace* recorded = in->trace;
+        memo_error reason;
+        status = trace_apply_layers(recorded, in->n_layers, &in->trace, &reason);
+        if (status) memo_error_set(error, status, "%s: %s", name, reason.message);
+        memo_trace_destroy(recorded);
+    }
     if (status) return status;
     return memo_plan_from_trace(in->trace, alignment, &in->plan, error);
 }
@@ -738,6 +756,7 @@ int main(int argc, char** argv) {
 
     memset(&in, 0, sizeof in);
     memset(&shown, 0, sizeof shown);
+    in.n_layers = o.n_layers;
     status = read_input(&o, &in, &error);
     if (status) {
         fprintf(stderr, "plan_trace: %s\n", error.message);

@@ -266,7 +266,7 @@ static memo_status layers_apply_request(const trace_layers* layers, int64_t i, i
                 ? mark.layer + shift
                 : layers_from_outside(layers, mark.layer, t, t <= 2 * layers->n);
     if (layer < 0 || layer >= layers->n) layer = mark.layer;
-    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, memob_phase_name(mark.phase),
+    snprintf(text, sizeof text, "layer %lld %s %s", (long long)layer, memob_phase_names[mark.phase],
              mark.is_end ? "end" : "begin");
     return memo_trace_mark(result, text, error);
 }
