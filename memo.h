@@ -1764,8 +1764,8 @@ MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
     return 4 * e / ((1 + e) * (1 + e));
 }
 
-/* Adds the first n numbers of a group, in order; label is its place in the group, if it is there.  A
- * logit of -inf adds nothing to the sum, even first. */
+/* Adds the first n numbers of a group, in order; label is its place in the group, if it is there.
+ * A logit of -inf adds nothing to the sum, even first. */
 MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
                                                  memo_softmax_sum to, const memoi_row_group* group,
                                                  int32_t n, int64_t label) {

@@ -6283,9 +6283,9 @@ MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* wor
 
     /* `rows` and `layer` come once, then the others any number of times; `file` at most once. */
     if (kind < *stage || (*stage < MEMOI_PROFILE_TENSOR && kind > *stage))
-        return MEMOB_BAD_LINE(reader, error,
-                              "unexpected `%s`; the order is rows, layer, tensors, copies, file",
-                              memob_word_text(shown, word, length));
+        return MEMOB_BAD_LINE(
+            reader, error, "unexpected `%s`; the order is rows, layer, tensors, copies, one file",
+            memob_word_text(shown, word, length));
     *stage = kind == MEMOI_PROFILE_TENSOR || kind == MEMOI_PROFILE_COPY ? kind : kind + 1;
     if ((kind == MEMOI_PROFILE_TENSOR && profile->n_tensors == MEMO_PROFILE_TENSORS_MAX) ||
         (kind == MEMOI_PROFILE_COPY && profile->n_copies == MEMO_PROFILE_COPIES_MAX))
@@ -7132,24 +7132,24 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
 }
 
 /* --- >>row program ---
- * Knows: bundles in kinds of layers, and capacities, as shares.  Knows nothing of tiles, except when
- * it rounds.
+ * Knows: bundles in kinds of layers, and capacities, as shares.  Knows nothing of tiles, except
+ * when it rounds.
  *
  * Over shares instead of tiles.  A *use* is a bundle in the layers of one kind.  Of its layers
  * before the last two of all, it is kept in k; the others swap a share a of its rows and recompute
  * the rest.  The last two layers never move: their rows lie in the rounding buffers and in the
  * scratch of the others.  In bytes of one layer:
  *
- *     on the device   k + 2 A + M            (the region: even | recomputed | odd), where A >= a and
+ *     on the device   k + 2 A + M            (the region: even | recomputed | odd), A >= a and
  *                                            M >= 1 - a for every use of the bundle
  *     moved           (1 - k / n) a          of each of these n layers, on average
  *     a place         a                      in host memory, if layers share places
  *     recomputed      (1 - k / n) (1 - a)    likewise; 1 - a in the last layer but one
  *
- * A use that is swapped or recomputed whole may also be *mixed*, some layers this, others that: then
- * A and M are at least 1, and any shares are possible.  Bundles that only some kinds have share one
- * area: for two kinds that follow each other, it has at least the swapped bytes of one and all bytes
- * of the other.
+ * A use that is swapped or recomputed whole may also be *mixed*, some layers this, others that:
+ * then A and M are at least 1, and any shares are possible.  Bundles that only some kinds have
+ * share one area: for two kinds that follow each other, it has at least the swapped bytes of one
+ * and all bytes of the other.
  *
  * Start times are eliminated: for given shares the step takes as long as the longest path through
  * its graph, which is linear in the shares.  So there is a row for a path, added when it is the
@@ -7157,9 +7157,9 @@ MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) 
  * path is left out, so the bound holds with them too.
  *
  * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a use may do
- * within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So branch
- * and bound splits boxes.  With a file there is a program for each number of places for layers in
- * host memory; those with the least bounds are solved. */
+ * within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
+ * branch and bound splits boxes.  With a file there is a program for each number of places for
+ * layers in host memory; those with the least bounds are solved. */
 
 #define MEMOI_ROWS_CUTS_MAX   48
 #define MEMOI_ROWS_NODES_MAX  200

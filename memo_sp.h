@@ -1199,8 +1199,8 @@ MEMO_API void memo_loss_destroy(memo_loss* loss);
  * the functions, of comm and of the device. */
 MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
-/* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss per
- * label; 0 without labels.  Errors: INVALID_ARGUMENT (a label at or beyond the vocabulary), and
+/* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss
+ * per label; 0 without labels.  Errors: INVALID_ARGUMENT (a label at or beyond the vocabulary), and
  * errors of the device. */
 MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                                     memo_error* error);

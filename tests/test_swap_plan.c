@@ -1423,7 +1423,7 @@ static void bad_profiles_are_refused(void) {
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
                          &profile),
              ==, MEMO_STATUS_FORMAT);
-    CHECK(strstr(error.message, "second `file` line") && error.line == 5);
+    CHECK(strstr(error.message, "unexpected `file`; the order") && error.line == 5);
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile), ==,
              MEMO_STATUS_FORMAT);
     CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile), ==,
