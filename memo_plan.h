@@ -1178,10 +1178,10 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
  *
  * The bound of items with holds.  An item *follows* an earlier one with which it does not conflict:
  * it can reuse its bytes.  Each item, in order of time, borrows bytes of items that it follows.  If
- * these have lent all, one of their borrowers borrows from another, and so on: a flow.  What no such
- * exchange provides must be new.  The sum of new bytes is the largest sum of items that all conflict
- * with each other (Dilworth's theorem with weights, as holds of a trace make an order).  It is a
- * bound for any holds, and for the first items alone.
+ * these have lent all, one of their borrowers borrows from another, and so on: a flow.  What no
+ * such exchange provides must be new.  The sum of new bytes is the largest sum of items that all
+ * conflict with each other (Dilworth's theorem with weights, as holds of a trace make an order).
+ * It is a bound for any holds, and for the first items alone.
  *
  * An exchange that fails has reached lenders from which nothing will ever come: they leave the list
  * for good.  The borrowers that it has reached, less these lenders, are the largest set. */
@@ -1380,8 +1380,8 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
 /* --- >>cover ---
  * Knows: which items conflict.  Knows nothing of why.
  *
- * Sections instead of pairs: largest sets of items that conflict with each other, until each pair of
- * items in conflict is in one of them.  Then nothing needs the pairs, and all bounds of sections
+ * Sections instead of pairs: largest sets of items that conflict with each other, until each pair
+ * of items in conflict is in one of them.  Then nothing needs the pairs, and all bounds of sections
  * count what is held.  A set grows item by item; the next brings the most pairs that no section has
  * yet, times its size. */
 
@@ -4576,8 +4576,9 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     return status;
 }
 
-/* A part of a plan that begins with item first and whose borders no item crosses; with holds, all of
- * it.  Returns the first item after it.  *end: the first section after it.  *peak: the peak of its items. */
+/* A part of a plan that begins with item first and whose borders no item crosses; with holds, all
+ * of it.  Returns the first item after it.  *end: the first section after it.  *peak: the peak of
+ * its items. */
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
