@@ -377,9 +377,11 @@ static memo_status rehearse(job* j, memo_error* error) {
     train_device_close(&device);
     j->options.device_memory = room > beside ? room - beside : 1;
     printf(
-        "room      %s of the GPU beside libraries; %s of it for checks before the first step and "
-        "--reserve\n",
-        bytes_name((double)room), bytes_name((double)beside));
+        "room      %s of the GPU beside libraries%s%s; %s of it for checks before the first step "
+        "and --reserve\n",
+        bytes_name((double)room), j->options.ranks > 1 ? ", NCCL's world with " : "",
+        j->options.ranks > 1 ? bytes_name((double)train_world_bytes()) : "",
+        bytes_name((double)beside));
     return MEMO_STATUS_OK;
 }
 #else
