@@ -7724,7 +7724,7 @@ MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u, int way) {
         if (memob_layer_kind(p->desc->swap, layer) != kind) continue;
         cell = is_mixed ? p->n_tiles : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT : tiles;
         if (layer < p->n_moved) {
-            int is_kept = memoi_rows_picks(way, at, kept, n);
+            int is_kept = !n || memoi_rows_picks(way, at, kept, n); /* 0: the layers lack it */
             n_kept += is_kept;
             if (is_kept)
                 cell = MEMOI_ROWS_KEPT;
@@ -7887,7 +7887,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
 /* The number of trials, and of cells that all trials may visit.  A trial visits every tensor of
  * every layer. */
 #define MEMOI_ROWS_TRIALS_MAX 20000
-#define MEMOI_ROWS_LOOKS_MAX  1500000
+#define MEMOI_ROWS_LOOKS_MAX  5000000
 #define MEMOI_ROWS_PASSES     6
 #define MEMOI_ROWS_IDLE       3    /* passes that find nothing better before the search ends */
 #define MEMOI_ROWS_HEAT       0.04 /* how much longer a step is accepted at first */
@@ -7902,13 +7902,18 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
 
 /* Lets two layers of the trial change places; 0: they are alike. */
 MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
-    int64_t* a = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
-    int64_t* other = p->trial.cells + memoi_rows_random(p, p->n_layers) * p->n_bundles;
+    const int32_t from = (int32_t)memoi_rows_random(p, p->n_layers);
+    const int32_t to = (int32_t)memoi_rows_random(p, p->n_layers);
+    int64_t* a = p->trial.cells + (int64_t)from * p->n_bundles;
+    int64_t* other = p->trial.cells + (int64_t)to * p->n_bundles;
     int32_t b;
     int is_changed = 0;
     for (b = 0; b < p->n_bundles; b++) {
         int64_t cell = a[b];
-        is_changed |= cell != other[b];
+        if (cell == other[b] || !memoi_rows_is_valid(p, from, b, other[b]) ||
+            !memoi_rows_is_valid(p, to, b, cell))
+            continue;
+        is_changed = 1;
         a[b] = other[b];
         other[b] = cell;
     }
@@ -7919,12 +7924,14 @@ MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
     int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, stride = 1, i;
+    int32_t kind = -1, shift = 0;
     int64_t* cells = p->trial.cells + b;
     int64_t value = 0, delta = 0, step;
     int is_changed = 0;
 
-    /* Choose layers: one, all, all that move, the last ones, every second one, or a range. */
-    switch (memoi_rows_random(p, 8)) {
+    /* Choose layers: one, all, all that move, the last ones, every second one, a range, or the
+     * layers a few before or after those of one kind. */
+    switch (memoi_rows_random(p, 10)) {
     case 0: begin = 0, end = n; break;
     case 1: begin = 0, end = p->n_moved; break;
     case 2: begin = p->n_moved, end = n; break;
@@ -7932,6 +7939,12 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     case 4:
         end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin);
         stride = 1 + (int32_t)memoi_rows_random(p, 2);
+        break;
+    case 5:
+    case 6:
+        kind = p->n_kinds > 1 ? memob_layer_kind(p->desc->swap, begin) : -1;
+        shift = (int32_t)memoi_rows_random(p, 4) - 2;
+        if (kind >= 0) begin = 0, end = n;
         break;
     default: break;
     }
@@ -7955,6 +7968,9 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         int64_t* cell = &cells[(int64_t)i * p->n_bundles];
         int64_t next = delta ? *cell + delta : value;
         if (delta && *cell == MEMOI_ROWS_KEPT) continue;
+        if (kind >= 0 &&
+            (i + shift < 0 || i + shift >= n || memob_layer_kind(p->desc->swap, i + shift) != kind))
+            continue;
         if (delta && next < 0) next = 0;
         if (next > p->n_tiles) next = p->n_tiles;
         if (next == *cell || !memoi_rows_is_valid(p, i, b, next)) continue;

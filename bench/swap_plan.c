@@ -5,6 +5,7 @@
  *   cc -O2 -I. bench/swap_plan.c -lpthread -lm
  *   ./a.out [REPETITIONS]      measures
  *   ./a.out predict            predicts only
+ *   ./a.out kinds              the same for layers of several kinds; with -DMEMO_LP_SOLVE beside a solver
  *
  * predict: prints the predicted step beside the program's bound, for stacks of a 7B layer's shape.  The
  * bound holds for tables in which all layers are alike, so other tables may take less.  It fails if a
@@ -380,12 +381,327 @@ static int predict(void) {
     return most > 0.005;
 }
 
+/* ---- layers of several kinds ------------------------------------------------------------------- */
+
+enum { KINDS_TENSORS_MAX = 8, KINDS_LAYERS_MAX = 200, KINDS_MAX = 3 };
+
+typedef struct kinds_case {
+    const char* name;
+    memo_tensor tensors[KINDS_TENSORS_MAX];
+    uint32_t tensor_kinds[KINDS_TENSORS_MAX];
+    int32_t layer_kinds[KINDS_LAYERS_MAX];
+    double per_row[KINDS_MAX][KINDS_TENSORS_MAX];
+    memo_kind_times times[KINDS_MAX];
+    memo_swap_desc swap;
+    memo_swap_plan_desc desc;
+} kinds_case;
+
+static void add_tensor(kinds_case* c, const char* name, int64_t row_bytes, memo_tensor_rule rule,
+                       uint32_t kinds, double us) {
+    int32_t t = c->swap.n_tensors++, k;
+    c->tensors[t].name = name;
+    c->tensors[t].row_bytes = row_bytes;
+    c->tensors[t].rule = rule;
+    c->tensors[t].with = 0;
+    c->tensor_kinds[t] = kinds;
+    for (k = 0; k < KINDS_MAX; k++) c->per_row[k][t] = us < 0 ? -1 : 1e-6 * us;
+}
+
+/* Attention's share of a layer's time grows with the keys that a query sees. */
+static void set_kind(kinds_case* c, int32_t kind, double us, double attention_us,
+                     int32_t attention) {
+    memo_kind_times* times = &c->times[kind];
+    memset(times, 0, sizeof *times);
+    times->forward_s = 1e-6 * (us + attention_us) * (double)c->swap.n_rows;
+    times->backward_s = 1e-6 * (2 * us + 2.5 * attention_us) * (double)c->swap.n_rows;
+    times->recompute_s_per_row = c->per_row[kind];
+    if (attention >= 0) c->per_row[kind][attention] = 1e-6 * attention_us;
+}
+
+/* Four stacks of the width of a 7B model. */
+static void make_kinds(kinds_case* c, int which, int32_t n_layers, int64_t n_rows) {
+    const double attention_us = 0.92 * (double)n_rows / 65536;
+    int32_t l;
+    memset(c, 0, sizeof *c);
+    c->swap = memo_swap_desc_default();
+    c->desc = memo_swap_plan_desc_default();
+    c->swap.n_layers = n_layers;
+    c->swap.n_rows = n_rows;
+    c->swap.tile_rows = 1024;
+    add_tensor(c, "input", 8192, MEMO_TENSOR_SWAPPED, 0, -1);
+    switch (which) {
+    case 0: /* local and global attention, 5 to 1 */
+        c->name = "local, global 5:1";
+        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 0, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 0, 0);
+        add_tensor(c, "middle", 16384, MEMO_TENSOR_ROWS, 0, 0.05);
+        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 0, 0.2);
+        set_kind(c, 0, 0.57, 0.1, 2);
+        set_kind(c, 1, 0.57, attention_us, 2);
+        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 6 == 5;
+        break;
+    case 1: /* dense layers first, then experts */
+        c->name = "dense, experts";
+        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 0, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 0, attention_us);
+        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 1, 0.2);
+        add_tensor(c, "routed", 16384, MEMO_TENSOR_WHOLE, 2, 0.1);
+        add_tensor(c, "experts", 32768, MEMO_TENSOR_ROWS, 2, 0.15);
+        set_kind(c, 0, 0.57, attention_us, -1);
+        set_kind(c, 1, 0.45, attention_us, -1);
+        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= 3;
+        break;
+    case 2: /* state-space layers, each eighth one attention */
+        c->name = "states, attention";
+        add_tensor(c, "mixed", 49152, MEMO_TENSOR_ROWS, 1, 0.25);
+        add_tensor(c, "states", 16384, MEMO_TENSOR_WHOLE, 1, 0.1);
+        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 2, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 2, attention_us);
+        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 2, 0.2);
+        set_kind(c, 0, 0.45, 0, -1);
+        set_kind(c, 1, 0.57, attention_us, -1);
+        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l % 8 == 4;
+        break;
+    default: /* an encoder and a decoder */
+        c->name = "encoder, decoder";
+        add_tensor(c, "qkv", 24576, MEMO_TENSOR_ROWS, 0, 0.15);
+        add_tensor(c, "attention", 8320, MEMO_TENSOR_WHOLE, 0, attention_us);
+        add_tensor(c, "cross", 16384, MEMO_TENSOR_ROWS, 2, 0.1);
+        add_tensor(c, "crossed", 8320, MEMO_TENSOR_WHOLE, 2, attention_us);
+        add_tensor(c, "up", 65536, MEMO_TENSOR_ROWS, 0, 0.2);
+        set_kind(c, 0, 0.57, attention_us, -1);
+        set_kind(c, 1, 0.8, 2 * attention_us, -1);
+        for (l = 0; l < n_layers; l++) c->layer_kinds[l] = l >= n_layers / 2;
+    }
+    c->swap.tensors = c->tensors;
+    c->swap.layer_kinds = c->layer_kinds;
+    c->swap.tensor_kinds = c->tensor_kinds;
+    c->desc.swap = &c->swap;
+    c->desc.kinds = c->times;
+    c->desc.between_s = 0.05;
+    c->desc.copy_s = 5e-6;
+    c->desc.to_host_bytes_per_s = c->desc.to_device_bytes_per_s = 55e9;
+}
+
+static int kinds_has(const kinds_case* c, int32_t l, int32_t t) {
+    return !c->tensor_kinds[t] || c->tensor_kinds[t] >> c->layer_kinds[l] & 1;
+}
+
+static double kinds_bytes(const kinds_case* c, int32_t l) {
+    double sum = 0;
+    int32_t t;
+    for (t = 0; t < c->swap.n_tensors; t++)
+        if (kinds_has(c, l, t)) sum += (double)(c->tensors[t].row_bytes * c->swap.n_rows);
+    return sum;
+}
+
+#ifdef MEMO_LP_SOLVE
+typedef struct kinds_program {
+    lprec* lp;
+    double values[4 * KINDS_TENSORS_MAX + 8];
+    int columns[4 * KINDS_TENSORS_MAX + 8];
+    int n;
+} kinds_program;
+
+static void kinds_term(kinds_program* f, double value, int column) {
+    f->values[f->n] = value;
+    f->columns[f->n++] = column;
+}
+static void kinds_row(kinds_program* f, int relation, double bound) {
+    if (!add_constraintex(f->lp, f->n, f->values, f->columns, relation, bound)) exit(1);
+    f->n = 0;
+}
+
+/* The least step over shares: kept, swapped and recomputed of each tensor of each layer apart, with a start time for each
+ * operation.  Layers may keep a part of a tensor, so no table is shorter if each layer waits for the one two before it.
+ * -1: no solution. */
+static double kinds_solver_s(const kinds_case* c) {
+    const memo_swap_plan_desc* d = &c->desc;
+    const double unit = (double)c->swap.n_rows * 8192; /* of bytes */
+    int n = c->swap.n_layers, n_t = c->swap.n_tensors, l, t, k, result;
+    int shares = 1, parts = shares + 3 * n * n_t, area = parts + 3 * n_t, forward = area + 1;
+    int backward = forward + n, store = backward + n, load = store + n, step = load + n;
+    double value = -1, bytes;
+    kinds_program f;
+#define SHARE(layer, tensor, which) (shares + 3 * ((layer)*n_t + (tensor)) + (which))
+#define BYTES(tensor)               ((double)c->tensors[tensor].row_bytes * (double)c->swap.n_rows / unit)
+#define KIND(layer)                 (&c->times[c->layer_kinds[layer]])
+    f.n = 0;
+    f.lp = make_lp(0, step);
+    set_verbose(f.lp, 0);
+    set_minim(f.lp);
+    set_add_rowmode(f.lp, TRUE);
+
+    /* Shares, and the parts of each region: even, recomputed, odd. */
+    for (l = 0; l < n; l++)
+        for (t = 0; t < n_t; t++) {
+            if (!kinds_has(c, l, t)) continue;
+            for (k = 0; k < 3; k++) kinds_term(&f, 1, SHARE(l, t, k));
+            kinds_row(&f, EQ, 1);
+            if (c->tensors[t].rule == MEMO_TENSOR_SWAPPED) {
+                kinds_term(&f, 1, SHARE(l, t, 2));
+                kinds_row(&f, LE, 0);
+            }
+            for (k = 1; k < 3 && !c->tensor_kinds[t]; k++) {
+                kinds_term(&f, 1, SHARE(l, t, k));
+                kinds_term(&f, -1, parts + 3 * t + (k == 2 ? 1 : l % 2 ? 2 : 0));
+                kinds_row(&f, LE, 0);
+            }
+        }
+
+    /* The area: what one neighbor swaps and all of the other. */
+    for (l = 0; l < n; l++)
+        for (k = -1; k <= 1; k++) {
+            if (l + k < 0 || l + k >= n) continue;
+            for (t = 0; t < n_t; t++) {
+                if (!c->tensor_kinds[t]) continue;
+                if (kinds_has(c, l, t)) {
+                    kinds_term(&f, BYTES(t), SHARE(l, t, 1));
+                    kinds_term(&f, BYTES(t), SHARE(l, t, 2));
+                }
+                if (k && kinds_has(c, l + k, t)) kinds_term(&f, BYTES(t), SHARE(l + k, t, 1));
+            }
+            kinds_term(&f, -1, area);
+            kinds_row(&f, LE, 0);
+        }
+    set_add_rowmode(f.lp, FALSE);
+
+    /* Budgets. */
+    {
+        double* row = (double*)calloc((size_t)step + 1, sizeof(double));
+        if (!row) exit(1);
+        for (l = 0; l < n; l++)
+            for (t = 0; t < n_t; t++) row[SHARE(l, t, 0)] = BYTES(t) * kinds_has(c, l, t);
+        for (t = 0; t < n_t; t++)
+            for (k = 0; k < 3; k++) row[parts + 3 * t + k] = c->tensor_kinds[t] ? 0 : BYTES(t);
+        row[area] = 1;
+        add_constraint(f.lp, row, LE, (double)d->device_bytes / unit);
+        memset(row, 0, ((size_t)step + 1) * sizeof(double));
+        for (l = 0; l < n - 2; l++)
+            for (t = 0; t < n_t; t++) row[SHARE(l, t, 1)] = BYTES(t) * kinds_has(c, l, t);
+        if (d->host_bytes) add_constraint(f.lp, row, LE, (double)d->host_bytes / unit);
+        free(row);
+    }
+
+/* later >= earlier + fixed_s + what layer i copies (1) or recomputes (2) */
+#define AFTER(later, earlier, fixed_s, what, i)                                                    \
+    do {                                                                                           \
+        kinds_term(&f, 1, later);                                                                  \
+        kinds_term(&f, -1, earlier);                                                               \
+        for (t = 0; t < n_t && what; t++) {                                                        \
+            if (!kinds_has(c, i, t)) continue;                                                     \
+            if (what == 2 && c->tensors[t].rule == MEMO_TENSOR_SWAPPED) continue;                  \
+            kinds_term(&f,                                                                         \
+                       what == 1 ? -BYTES(t) * unit / d->to_host_bytes_per_s                       \
+                                 : -KIND(i)->recompute_s_per_row[t] * (double)c->swap.n_rows,      \
+                       SHARE(i, t, what));                                                         \
+        }                                                                                          \
+        kinds_row(&f, GE, fixed_s);                                                                \
+    } while (0)
+    for (l = 0; l < n; l++) {
+        int moved = l < n - 2, recomputes = l + 1 < n - 1 ? 2 : 0;
+        if (l > 0) AFTER(forward + l, forward + l - 1, KIND(l - 1)->forward_s, 0, 0);
+        if (l >= 2) AFTER(forward + l, store + l - 2, 0, 1, l - 2);
+        if (moved) AFTER(store + l, forward + l, KIND(l)->forward_s, 0, 0);
+        if (moved && l > 0) AFTER(store + l, store + l - 1, 0, 1, l - 1);
+        if (l + 1 < n)
+            AFTER(backward + l, backward + l + 1, KIND(l + 1)->backward_s, recomputes, l + 1);
+        if (moved) AFTER(backward + l, load + l, 0, 1, l);
+        recomputes = l + 2 < n - 1 ? 2 : 0;
+        if (moved) AFTER(load + l, backward + l + 2, KIND(l + 2)->backward_s, recomputes, l + 2);
+        if (moved && l < n - 3) AFTER(load + l, load + l + 1, 0, 1, l + 1);
+    }
+    AFTER(backward + n - 1, forward + n - 1, KIND(n - 1)->forward_s + d->between_s, 0, 0);
+    k = n > 1 ? 2 : 0;
+    AFTER(step, backward, KIND(0)->backward_s, k, 0);
+#undef AFTER
+#undef KIND
+#undef BYTES
+#undef SHARE
+    bytes = 1;
+    set_obj_fnex(f.lp, 1, &bytes, &step);
+    set_timeout(f.lp, 60);
+    result = solve(f.lp);
+    if (result == OPTIMAL) value = get_objective(f.lp);
+    delete_lp(f.lp);
+    return value;
+}
+#else
+static double kinds_solver_s(const kinds_case* c) {
+    (void)c;
+    return -1;
+}
+#endif
+
+/* Prints the steps of a stack under four pairs of capacities; returns the mean excess over the solver's. */
+static double predict_kinds(int which, int32_t n_layers, int64_t n_rows) {
+    static const double devices[] = {1.3, 1.7, 2.4, 6}, hosts[] = {0.5, 0.2, 0.8, 0.3};
+    double most = 0, sum = 0, slowest_s = 0;
+    int i, n = 0, n_below = 0;
+    const char* name = "";
+    for (i = 0; i < 4; i++) {
+        static kinds_case c;
+        memo_swap_plan* plan = NULL;
+        double all = 0, largest = 0, begin_s, solver_s, excess;
+        int32_t l;
+        make_kinds(&c, which, n_layers, n_rows);
+        name = c.name;
+        for (l = 0; l < n_layers; l++) {
+            all += kinds_bytes(&c, l);
+            if (kinds_bytes(&c, l) > largest) largest = kinds_bytes(&c, l);
+        }
+        c.desc.device_bytes = (int64_t)(devices[i] * largest);
+        c.desc.host_bytes = (int64_t)(hosts[i] * all);
+        begin_s = (double)clock() / CLOCKS_PER_SEC;
+        if (memo_plan_swap(&c.desc, &plan, &error)) continue;
+        begin_s = (double)clock() / CLOCKS_PER_SEC - begin_s;
+        if (begin_s > slowest_s) slowest_s = begin_s;
+        solver_s = kinds_solver_s(&c);
+        if (solver_s > 0) {
+            excess = plan->step_s / solver_s - 1;
+            n++;
+            sum += excess > 0 ? excess : 0;
+            n_below += excess < 0;
+            if (excess > most) most = excess;
+        }
+        memo_swap_plan_destroy(plan);
+    }
+    printf("%-18s %6d %7lld %6d | %8.3f %8.3f %6d | %8.2f\n", name, (int)n_layers,
+           (long long)n_rows, n, n ? 100 * sum / n : 0, 100 * most, n_below, slowest_s);
+    fflush(stdout);
+    return n ? sum / n : 0;
+}
+
+static int kinds(void) {
+    static const int32_t stacks[] = {12, 32, 62};
+    double most = 0;
+    int which, i;
+    int64_t n_rows;
+    printf("Predicted steps of layers of several kinds: percent above lp_solve's linear program "
+           "with a start time for each\n"
+           "operation and shares for each layer apart, mean and most over capacities; plans below "
+           "it; seconds of the slowest "
+           "plan.\n\n");
+    printf("%-18s %6s %7s %6s | %8s %8s %6s | %8s\n", "kinds", "layers", "rows", "plans", "mean %",
+           "most %", "below", "plan s");
+    for (which = 0; which < 4; which++)
+        for (i = 0; i < 3; i++)
+            for (n_rows = 65536; n_rows <= 262144; n_rows *= 4) {
+                double here = predict_kinds(which, stacks[i], n_rows);
+                if (here > most) most = here;
+            }
+    for (which = 0; which < 4; which++) (void)predict_kinds(which, KINDS_LAYERS_MAX, 65536);
+    printf("\nin the mean at most %.3f %% above the solver (0.5 allowed)\n", 100 * most);
+    return most > 0.005;
+}
+
 int main(int argc, char** argv) {
     static const int64_t lengths[] = {512, 1024};
     static const double copies[] = {0.7, 1.6}, disks[] = {0, 0.5, 0.2};
     int repetitions = argc > 1 ? atoi(argv[1]) : 3, i, k, d;
     outcome worst;
     if (argc > 1 && strcmp(argv[1], "predict") == 0) return predict();
+    if (argc > 1 && strcmp(argv[1], "kinds") == 0) return kinds();
 
     memset(&worst, 0, sizeof worst);
     if (repetitions < 1 || repetitions > REPETITIONS_MAX) {

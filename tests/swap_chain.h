@@ -21,6 +21,9 @@ typedef struct chain {
     memo_tensor tensors[CHAIN_TENSORS_MAX];
     int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX]; /* if has_rows */
     int32_t has_rows;
+    int32_t layer_kinds[CHAIN_LAYERS_MAX]; /* if has_kinds */
+    uint32_t tensor_kinds[CHAIN_TENSORS_MAX];
+    int32_t has_kinds;
     memo_swap_desc desc;
     memo_swap* swap;
     int64_t n_rows;  /* of this micro-batch */
@@ -70,11 +73,19 @@ static memo_status chain_compare(void* arguments, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The bytes of rows [begin, end). */
+/* Does a layer have bytes of a tensor? */
+static int chain_has(const chain* c, int32_t layer, int32_t tensor) {
+    uint32_t kinds = c->has_kinds ? c->tensor_kinds[tensor] : 0;
+    return c->tensors[tensor].row_bytes > 0 && (!kinds || kinds >> c->layer_kinds[layer] & 1);
+}
+
+/* The bytes of rows [begin, end); empty if the layer lacks the tensor. */
 static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int64_t begin,
                               int64_t end) {
     const uint64_t address = (uint64_t)(uintptr_t)memo_swap_get_address(c->swap, layer, tensor);
     memo_range range;
+    memset(&range, 0, sizeof range);
+    if (!chain_has(c, layer, tensor)) return range;
     range.begin = address + (uint64_t)(begin * c->tensors[tensor].row_bytes);
     range.end = address + (uint64_t)(end * c->tensors[tensor].row_bytes);
     return range;
@@ -91,7 +102,7 @@ static memo_status chain_announce(chain* c, const char* name, int is_written, in
     int32_t t;
     if (!c->device->annotate) return MEMO_STATUS_OK;
     for (t = first; t < last; t++)
-        if (c->tensors[t].row_bytes) ranges[n++] = chain_range(c, layer, t, begin, end);
+        if (chain_has(c, layer, t)) ranges[n++] = chain_range(c, layer, t, begin, end);
     what.name = name;
     what.reads = what.writes = ranges;
     what.n_reads = is_written ? 0 : n;
@@ -103,7 +114,7 @@ static memo_status chain_launch(chain* c, memo_host_function function, int32_t l
                                 int32_t tensor, int64_t begin, int64_t end, int64_t micro_batch,
                                 memo_error* error) {
     chain_op op;
-    if (begin >= end || !c->tensors[tensor].row_bytes) return MEMO_STATUS_OK;
+    if (begin >= end || !chain_has(c, layer, tensor)) return MEMO_STATUS_OK;
     op.address = (char*)memo_swap_get_address(c->swap, layer, tensor);
     op.row_bytes = c->tensors[tensor].row_bytes;
     op.begin = begin;
@@ -205,6 +216,11 @@ static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_ca
     return status;
 }
 
+static void chain_set_kinds(chain* c) {
+    c->desc.layer_kinds = c->has_kinds ? c->layer_kinds : NULL;
+    c->desc.tensor_kinds = c->has_kinds ? c->tensor_kinds : NULL;
+}
+
 /* Makes the compute stream and the engine; c->host, c->device, c->desc and c->tensors are set. */
 static memo_status chain_open(chain* c, memo_error* error) {
     memo_status status = memo_stream_create(c->device, "compute", 0, &c->compute, error);
@@ -216,6 +232,7 @@ static memo_status chain_open(chain* c, memo_error* error) {
     c->desc.compute_stream = c->compute;
     c->desc.tensors = c->tensors;
     if (c->has_rows) c->desc.rows = c->rows;
+    chain_set_kinds(c);
     status = memo_swap_create(&c->desc, &c->swap, error);
     if (status) {
         memo_stream_destroy(c->device, c->compute, NULL);

@@ -66,6 +66,21 @@ static void random_rows(chain* c) {
             for (t = 0; t < n_tensors; t++) c->rows[layer * n_tensors + t] = MEMO_ROWS_KEPT;
 }
 
+/* Kinds of layers; the first tensor belongs to all, as fused kernels write it early. */
+static void random_kinds(chain* c) {
+    int32_t layer, t;
+    int64_t n_kinds = memo_test_int(1, 4);
+    c->has_kinds = 1;
+    for (layer = 0; layer < CHAIN_LAYERS_MAX; layer++)
+        c->layer_kinds[layer] = (int32_t)memo_test_int(0, n_kinds - 1);
+    for (t = 1; t < c->desc.n_tensors; t++)
+        c->tensor_kinds[t] = memo_test_int(0, 2) ? (uint32_t)memo_test_int(1, 15) : 0;
+    for (t = 0; t < c->desc.n_tensors; t++)
+        if (c->tensors[t].with) c->tensor_kinds[t] = c->tensor_kinds[c->tensors[t].with - 1];
+    if (c->tensor_kinds[0]) c->tensor_kinds[0] = c->tensor_kinds[c->tensors[0].with - 1] = 0;
+    chain_set_kinds(c);
+}
+
 static void random_chain(chain* c) {
     int32_t t;
     int spills;
@@ -88,6 +103,7 @@ static void random_chain(chain* c) {
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
     c->desc.tensors = c->tensors;
+    if (memo_test_int(0, 1)) random_kinds(c);
     spills = memo_test_int(0, 1) != 0;
     if (spills) c->desc.n_layers = (int32_t)memo_test_int(3, 9); /* enough for it to happen */
     if (memo_test_int(0, 1)) random_rows(c);
@@ -98,7 +114,7 @@ static void random_chain(chain* c) {
         c->desc.rows = c->has_rows ? c->rows : NULL;
         if (memo_swap_desc_get_sizes(&c->desc, &sizes,
                                      &error)) { /* a table may come back in disorder */
-            CHECK_CASE(c->has_rows &&
+            CHECK_CASE((c->has_rows || c->has_kinds) &&
                            strstr(error.message, "let even and odd swapped layers alternate"),
                        "%s", error.message);
             c->desc.n_host_layers = 0;
@@ -108,10 +124,10 @@ static void random_chain(chain* c) {
 
 static const char* describe(const chain* c) {
     static char text[256];
-    snprintf(text, sizeof text, "%s, layers %d tensors %d rows %lld tile %lld alpha %g host %d",
-             c->has_rows ? "table" : "alpha", (int)c->desc.n_layers, (int)c->desc.n_tensors,
-             (long long)c->desc.n_rows, (long long)c->desc.tile_rows, c->desc.alpha,
-             (int)c->desc.n_host_layers);
+    snprintf(text, sizeof text, "%s, %s layers %d tensors %d rows %lld tile %lld alpha %g host %d",
+             c->has_rows ? "table" : "alpha", c->has_kinds ? "kinds," : "", (int)c->desc.n_layers,
+             (int)c->desc.n_tensors, (long long)c->desc.n_rows, (long long)c->desc.tile_rows,
+             c->desc.alpha, (int)c->desc.n_host_layers);
     return text;
 }
 
@@ -226,6 +242,7 @@ static void fused_layers_are_ordered(void) {
 /* The table that is in force. */
 static int64_t cell(const chain* c, int32_t layer, int32_t t) {
     static int64_t rows[CHAIN_LAYERS_MAX * CHAIN_TENSORS_MAX];
+    if (!chain_has(c, layer, t)) return MEMO_ROWS_KEPT;
     if (c->has_rows) return c->rows[layer * c->desc.n_tensors + t];
     CHECK_OK(memo_swap_desc_fill_rows(&c->desc, rows, &error));
     return rows[layer * c->desc.n_tensors + t];
@@ -242,7 +259,8 @@ static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
     if (swapped == MEMO_ROWS_KEPT || row < moved || row >= moved + swapped) return 1;
     for (j = layer + 2; j < c->desc.n_layers; j += 2)
         for (u = 0; u < c->desc.n_tensors; u++)
-            if (cell(c, j, u) > 0 && c->tensors[u].row_bytes) return 0;
+            if (cell(c, j, u) > 0 || (cell(c, j, u) == 0 && c->has_kinds && c->tensor_kinds[u]))
+                return 0;
     return 1;
 }
 
@@ -262,8 +280,8 @@ static void places_are_disjoint(void) {
         for (i = 0; i < c.desc.n_layers; i++) {
             for (t = 0; t < c.desc.n_tensors; t++) {
                 uint64_t address = (uint64_t)(uintptr_t)memo_swap_get_address(c.swap, i, t);
-                CHECK_CASE(address % 512 == 0 && (address == 0) == (c.tensors[t].row_bytes == 0),
-                           "%llx", (unsigned long long)address);
+                CHECK_CASE(address % 512 == 0 && (address == 0) == !chain_has(&c, i, t), "%llx",
+                           (unsigned long long)address);
                 for (row = 0; row < c.desc.n_rows && address; row++) {
                     memo_range a = chain_range(&c, i, t, row, row + 1);
                     int is_there = stays(&c, i, t, row);
@@ -294,7 +312,7 @@ static void rows_to_recompute_are_known_before(void) {
     for (round = 0; round < 200; round++) {
         memo_device* host = new_host(0);
         chain c;
-        int32_t layer, later, t;
+        int32_t layer, later, t, u;
         random_chain(&c);
         c.host = host;
         c.device = host;
@@ -305,15 +323,15 @@ static void rows_to_recompute_are_known_before(void) {
                 int64_t swapped = cell(&c, layer, t), n_expected = 0;
                 memo_swap_get_recompute_rows(c.swap, layer, t, &begin, &end);
                 /* Recomputed if a later layer writes over any of their bytes; never in the last. */
-                for (later = layer + 1; later < c.desc.n_layers; later++) {
-                    int64_t first = first_other_row(layer, swapped);
-                    memo_range mine = chain_range(&c, layer, t, first, first + n - swapped);
-                    memo_range theirs = chain_range(&c, later, t, 0, n);
-                    if (swapped >= 0 && swapped < n && cell(&c, later, t) >= 0 &&
-                        c.tensors[t].row_bytes && mine.begin < theirs.end &&
-                        theirs.begin < mine.end)
-                        n_expected = n - swapped;
-                }
+                for (later = layer + 1; later < c.desc.n_layers; later++)
+                    for (u = 0; u < c.desc.n_tensors; u++) {
+                        int64_t first = first_other_row(layer, swapped);
+                        memo_range mine = chain_range(&c, layer, t, first, first + n - swapped);
+                        memo_range theirs = chain_range(&c, later, u, 0, n);
+                        if (swapped >= 0 && swapped < n && cell(&c, later, u) >= 0 &&
+                            mine.begin < theirs.end && theirs.begin < mine.end)
+                            n_expected = n - swapped;
+                    }
                 CHECK_CASE(end - begin >= n_expected, "%s", describe(&c));
                 CHECK_CASE(end == begin || end - begin == n - swapped, "%s", describe(&c));
                 CHECK(layer + 1 < c.desc.n_layers || begin == end);
@@ -501,7 +519,7 @@ static void recorded_steps_are_ordered(void) {
         /* After an abandoned step, some waits may be redundant, because the engine does not know which operations ran. */
         n_redundant = c.has_rows ? 3 * redundant_waits(&c) : 0;
         n_explained += n_redundant > 0 && !abandoned;
-        CHECK_CASE(abandoned || check->n_redundant_waits == n_redundant,
+        CHECK_CASE(abandoned || c.has_kinds || check->n_redundant_waits == n_redundant,
                    "round %d: %lld of %lld waits, not %lld: %s", round,
                    (long long)check->n_redundant_waits, (long long)check->n_waits,
                    (long long)n_redundant, describe(&c));
@@ -631,7 +649,8 @@ static void a_broken_promise_is_noticed(void) {
         random_chain(&c);
         c.desc.n_layers = 5;
         c.desc.is_timed = 0;
-        c.has_rows = 0;
+        c.has_rows = c.has_kinds = 0;
+        chain_set_kinds(&c);
         c.desc.rows = NULL;
         c.desc.n_host_layers = 1;
         c.desc.spill_directory = chain_folder();
@@ -693,6 +712,92 @@ static void tables_of_rows_have_their_sizes(void) {
     c.desc.n_rows = INT64_MAX / 2;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "2^62") != NULL);
+}
+
+/* Bytes of the area for whole tensors, from the sets of tensors alone: every two layers that follow each other there, one
+ * even and one odd, need what one swaps and all of the other. */
+static int64_t area_of(const chain* c) {
+    int64_t all[2] = {0, 0}, swapped[2] = {0, 0}, area = 0;
+    int32_t layer, t;
+    for (layer = 0; layer < c->desc.n_layers; layer++) {
+        int64_t sum = 0, sum_swapped = 0, other = !(layer & 1);
+        for (t = 0; t < c->desc.n_tensors; t++) {
+            int64_t bytes = c->desc.n_rows * c->tensors[t].row_bytes;
+            if (!c->tensor_kinds[t] || cell(c, layer, t) < 0) continue;
+            sum += bytes;
+            if (cell(c, layer, t)) sum_swapped += bytes;
+        }
+        if (!sum) continue;
+        if (sum + swapped[other] > area) area = sum + swapped[other];
+        if (all[other] + sum_swapped > area) area = all[other] + sum_swapped;
+        all[layer & 1] = sum;
+        swapped[layer & 1] = sum_swapped;
+    }
+    return area;
+}
+
+/* Layers of several kinds: dense ones before experts, local and global attention.  Tensors that only some kinds have take
+ * what two neighbors of the worst pair need, and get_address is NULL where a layer lacks a tensor. */
+static void kinds_take_what_two_neighbors_need(void) {
+    int round;
+    for (round = 0; round < 500; round++) {
+        memo_swap_sizes with_kinds, common;
+        chain c, rest;
+        int32_t layer, t;
+        memset(&c, 0, sizeof c);
+        c.desc = memo_swap_desc_default();
+        c.desc.tensors = c.tensors;
+        c.desc.n_tensors = CHAIN_TENSORS_MAX;
+        c.desc.n_layers = (int32_t)memo_test_int(1, CHAIN_LAYERS_MAX);
+        c.desc.n_rows = 4;
+        for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
+            c.tensors[t].name = "tensor";
+            c.tensors[t].row_bytes = 512 * memo_test_int(1, 5);
+            c.tensors[t].rule = MEMO_TENSOR_WHOLE;
+        }
+        random_kinds(&c);
+        random_rows(&c);
+        c.desc.rows = c.rows;
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &with_kinds, &error));
+        rest = c; /* the tensors of all kinds alone, and those that layers keep */
+        rest.desc.tensors = rest.tensors;
+        rest.desc.rows = rest.rows;
+        for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
+            int64_t kept = 0;
+            if (!c.tensor_kinds[t]) continue;
+            rest.tensors[t].row_bytes = 0;
+            for (layer = 0; layer < c.desc.n_layers; layer++)
+                kept += chain_has(&c, layer, t) &&
+                        c.rows[layer * CHAIN_TENSORS_MAX + t] == MEMO_ROWS_KEPT;
+            with_kinds.device_bytes -= kept * c.desc.n_rows * c.tensors[t].row_bytes;
+        }
+        CHECK_OK(memo_swap_desc_get_sizes(&rest.desc, &common, &error));
+        CHECK_CASE(with_kinds.device_bytes == common.device_bytes + area_of(&c),
+                   "round %d: %lld, not %lld and %lld", round, (long long)with_kinds.device_bytes,
+                   (long long)common.device_bytes, (long long)area_of(&c));
+    }
+}
+
+static void bad_kinds_are_refused(void) {
+    memo_swap_sizes sizes;
+    chain c;
+    gpt_table(&c, 64);
+    c.desc.n_layers = 4;
+    c.desc.n_rows = 8;
+    c.has_kinds = 1;
+    chain_set_kinds(&c);
+    c.layer_kinds[2] = 32;
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "layer_kinds[2]: out of range (32)") != NULL);
+    c.layer_kinds[2] = -1;
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    c.layer_kinds[2] = 31;
+    c.tensors[3].with = 3;
+    c.tensor_kinds[3] = 2;
+    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "tensors[3].with") != NULL);
+    c.tensor_kinds[2] = 2;
+    CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
 }
 
 /* --- faults --- */
@@ -843,6 +948,8 @@ int main(int argc, char** argv) {
     TEST(values_come_back);
     TEST(fused_layers_are_ordered);
     TEST(tables_of_rows_have_their_sizes);
+    TEST(kinds_take_what_two_neighbors_need);
+    TEST(bad_kinds_are_refused);
     TEST(recorded_steps_are_ordered);
     TEST(the_engine_does_what_was_promised);
     TEST(a_broken_promise_is_noticed);

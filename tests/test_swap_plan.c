@@ -828,6 +828,160 @@ static void what_fits_only_in_parts_is_found(void) {
     memo_swap_plan_destroy(plan);
 }
 
+/* --- layers of several kinds --- */
+
+#define KINDS_MAX 3
+
+typedef struct kinds_problem {
+    problem p;
+    int32_t layer_kinds[16];
+    uint32_t tensor_kinds[TENSORS_MAX];
+    double per_row[KINDS_MAX][TENSORS_MAX];
+    memo_kind_times times[KINDS_MAX];
+} kinds_problem;
+
+/* Whole tensors if is_small, so that every table can be tried. */
+static void random_kinds_problem(kinds_problem* k, int is_small, int has_traffic) {
+    problem* p = &k->p;
+    const double bytes_per_s = (memo_test_real() + 0.1) * 65536;
+    int32_t i, t;
+    memset(k, 0, sizeof *k);
+    p->swap = memo_swap_desc_default();
+    p->desc = memo_swap_plan_desc_default();
+    connect(p);
+    p->swap.n_layers = (int32_t)(is_small ? 4 : memo_test_int(3, 16));
+    p->swap.n_tensors = is_small ? 2 : (int32_t)memo_test_int(1, TENSORS_MAX);
+    p->swap.tile_rows = is_small ? 16 : 2;
+    p->swap.n_rows = 16;
+    for (t = 0; t < p->swap.n_tensors; t++) {
+        p->tensors[t].name = "tensor";
+        p->tensors[t].row_bytes = 512 * memo_test_int(1, 4);
+        if (memo_test_int(0, 3) == 0) p->tensors[t].rule = MEMO_TENSOR_SWAPPED;
+        if (memo_test_int(0, 1)) k->tensor_kinds[t] = (uint32_t)memo_test_int(1, 7);
+    }
+    for (i = 0; i < p->swap.n_layers; i++)
+        k->layer_kinds[i] = (int32_t)memo_test_int(0, KINDS_MAX - 1);
+    for (i = 0; i < KINDS_MAX; i++) {
+        k->times[i].forward_s = memo_test_real();
+        k->times[i].backward_s = 2 * memo_test_real();
+        k->times[i].recompute_s_per_row = k->per_row[i];
+        for (t = 0; t < TENSORS_MAX; t++) k->per_row[i][t] = memo_test_real() / 16;
+        if (!has_traffic) continue; /* up to half of the link's time */
+        k->times[i].forward_traffic.to_host_bytes =
+            (int64_t)(memo_test_real() / 2 * k->times[i].forward_s * bytes_per_s);
+        k->times[i].forward_traffic.to_device_bytes = memo_test_int(0, 1) * 20000;
+        k->times[i].backward_traffic.to_device_bytes =
+            (int64_t)(memo_test_real() / 2 * k->times[i].backward_s * bytes_per_s);
+    }
+    p->swap.layer_kinds = k->layer_kinds;
+    p->swap.tensor_kinds = k->tensor_kinds;
+    p->desc.kinds = k->times;
+    p->desc.between_s = memo_test_real();
+    p->desc.to_host_bytes_per_s = bytes_per_s;
+    p->desc.to_device_bytes_per_s = bytes_per_s * (1 + memo_test_real());
+    if (memo_test_int(0, 3)) p->desc.host_bytes = 1 + memo_test_int(0, 16 * 1024 * 8);
+    p->desc.device_bytes = 16 * 1024 * memo_test_int(1, 3 * p->swap.n_tensors + 2);
+}
+
+/* When the compute stream ends in the schedule that the engine would enqueue. */
+static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap) {
+    memo_swap_times times = memo_swap_times_default();
+    memo_schedule* schedule = NULL;
+    memo_simulation* simulation = NULL;
+    memo_check* check = NULL;
+    double makespan_s = 0;
+    int64_t i;
+    times.kinds = k->times;
+    times.between_s = k->p.desc.between_s;
+    times.to_host_bytes_per_s = k->p.desc.to_host_bytes_per_s;
+    times.to_device_bytes_per_s = k->p.desc.to_device_bytes_per_s;
+    CHECK_OK(memo_swap_generate(swap, &times, &schedule, &error));
+    CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK_IS(check->n_races, ==, 0);
+    for (i = 0; i < schedule->n_ops; i++)
+        if (schedule->ops[i].stream == 0) makespan_s = larger(makespan_s, simulation->end_s[i]);
+    memo_check_destroy(check);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+    return makespan_s;
+}
+
+/* Plans of layers of several kinds fit, have no race, and take what they predict; with the trainer's own copies on the
+ * link, within 3 %. */
+static void plans_of_kinds_take_what_they_predict(void) {
+    int round, n_planned[2] = {0, 0};
+    double worst[2] = {0, 0};
+    for (round = 0; round < 120; round++) {
+        kinds_problem k;
+        memo_swap_desc swap;
+        memo_swap_sizes sizes;
+        memo_swap_plan* plan = NULL;
+        int has_traffic = round % 2;
+        double off;
+        random_kinds_problem(&k, 0, has_traffic);
+        connect(&k.p);
+        k.p.desc.kinds = k.times;
+        k.p.desc.swap = &k.p.swap;
+        if (memo_plan_swap(&k.p.desc, &plan, &error)) {
+            CHECK_CASE(error.status == MEMO_STATUS_INFEASIBLE, "%s", error.message);
+            continue;
+        }
+        n_planned[has_traffic]++;
+        swap = k.p.swap;
+        memo_swap_plan_apply(plan, &swap);
+        CHECK_OK(memo_swap_desc_get_sizes(&swap, &sizes, &error));
+        CHECK(sizes.device_bytes <= k.p.desc.device_bytes);
+        CHECK(!k.p.desc.host_bytes || sizes.host_bytes <= k.p.desc.host_bytes);
+        off = fabs(plan->step_s / simulate_kinds(&k, &swap) - 1);
+        if (off > worst[has_traffic]) worst[has_traffic] = off;
+        CHECK_CASE(off < (has_traffic ? 0.03 : 1e-9), "round %d: %g: %s", round, off,
+                   describe(&k.p));
+        memo_swap_plan_destroy(plan);
+    }
+    printf("# with the trainer's copies the prediction differs by at most %.2f %%\n",
+           100 * worst[1]);
+    CHECK(n_planned[0] > 20 && n_planned[1] > 20);
+}
+
+/* Every table of whole tensors in 4 layers. */
+static void no_table_of_kinds_is_shorter(void) {
+    int round, n_planned = 0;
+    for (round = 0; round < 100; round++) {
+        kinds_problem k;
+        memoi_rows_planner planner;
+        memo_swap_plan* plan = NULL;
+        double best_s = -1;
+        int64_t rows[8];
+        int code, i;
+        random_kinds_problem(&k, 1, 0);
+        connect(&k.p);
+        k.p.desc.kinds = k.times;
+        k.p.desc.swap = &k.p.swap;
+        CHECK_OK(memoi_rows_create(&k.p.desc, &planner, &error));
+        for (code = 0; code < 6561; code++) {
+            int rest = code, is_valid = 1;
+            double step_s;
+            for (i = 0; i < 8; i++, rest /= 3) {
+                rows[i] = rest % 3 == 0 ? MEMO_ROWS_KEPT : rest % 3 == 1 ? 16 : 0;
+                if (k.p.tensors[i % 2].rule == MEMO_TENSOR_SWAPPED && rows[i] == 0) is_valid = 0;
+            }
+            step_s = is_valid ? climb_score(&k.p, &planner, rows) : -1;
+            if (step_s >= 0 && (best_s < 0 || step_s < best_s)) best_s = step_s;
+        }
+        memob_arrays_free(&planner.arrays);
+        if (memo_plan_swap(&k.p.desc, &plan, &error)) {
+            CHECK_CASE(best_s < 0, "round %d: %g is missed: %s", round, best_s, describe(&k.p));
+            continue;
+        }
+        n_planned++;
+        CHECK_CASE(plan->step_s <= best_s * 1.005, "round %d: %g, not %g: %s", round, plan->step_s,
+                   best_s, describe(&k.p));
+        memo_swap_plan_destroy(plan);
+    }
+    CHECK_IS(n_planned, >, 40);
+}
+
 /* --- words --- */
 
 /* One tensor, 6 layers, copies half as long as a forward. */
@@ -1458,6 +1612,8 @@ int main(int argc, char** argv) {
     TEST(large_stacks_are_planned_quickly);
     TEST(any_unit_and_many_layers_are_planned);
     TEST(what_fits_only_in_parts_is_found);
+    TEST(plans_of_kinds_take_what_they_predict);
+    TEST(no_table_of_kinds_is_shorter);
     TEST(reasons_are_named);
     TEST(the_disk_is_named);
     TEST(leftover_memory_is_used);
