@@ -6517,47 +6517,35 @@ MEMOI memoi_rows_moment memoi_rows_later(memoi_rows_moment a, memoi_rows_moment 
     return b.time_s > a.time_s ? b : a;
 }
 
-/* One direction of the link.  The trainer's copies follow each other; while they and the engine's
- * copies are active, each gets half of the link. */
-typedef struct memoi_rows_link {
-    double time_s;    /* up to which it is known */
-    double traffic_s; /* of the trainer's copies, left then */
-} memoi_rows_link;
-
-MEMOI void memoi_rows_link_advance(memoi_rows_link* link, double time_s) {
-    if (time_s <= link->time_s) return;
-    link->traffic_s -= time_s - link->time_s;
-    if (link->traffic_s < 0) link->traffic_s = 0;
-    link->time_s = time_s;
-}
-
-/* Returns when a copy of the engine ends that takes copy_s alone. */
-MEMOI double memoi_rows_link_copy(memoi_rows_link* link, double begin_s, double copy_s) {
-    double shared_s;
-    memoi_rows_link_advance(link, begin_s);
-    shared_s = copy_s < link->traffic_s ? copy_s : link->traffic_s;
-    link->traffic_s -= shared_s;
-    link->time_s += copy_s + shared_s;
-    return link->time_s;
-}
-
 /* Of one layer. */
 typedef struct memoi_rows_layer {
     double forward_s, backward_s, store_s, load_s, write_s, read_s, recompute_s;
     double traffic_s[2][2]; /* forward, backward; to host, to device */
     int32_t previous, is_moved, is_spilled;
-    int32_t before; /* the layer that uses its place in host memory before it; -1: none */
+    int32_t before;          /* the layer that uses its place in host memory before it; -1: none */
+    memoi_rows_moment ready; /* when its rows may leave, or its buffer is free for them */
     memoi_rows_moment stored, loaded; /* when its rows have left, are back */
     memoi_rows_moment passed;         /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
+
+/* One direction of the link.  Copies of the engine follow each other, and so do the trainer's; while
+ * both are active, each gets half of the link. */
+typedef struct memoi_rows_link {
+    double time_s;             /* up to which it is known */
+    double traffic_s;          /* of the trainer's copies, left then */
+    double copy_s;             /* of the engine's first copy, left then; negative: not begun */
+    int32_t* layers;           /* whose copies are under way or wait, in order */
+    int32_t n_begun, n_layers; /* of all that were queued */
+    memoi_rows_moment stream;  /* when the last copy ended */
+} memoi_rows_link;
 
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     memoi_rows_layer* layers;
     memoi_rows_op* ops; /* MEMOI_ROWS_OPS_PER_LAYER a layer, and one */
     int32_t n_ops;
-    memoi_rows_moment compute, store, load, file;
-    memoi_rows_link links[2];
+    memoi_rows_moment compute, file;
+    memoi_rows_link links[2]; /* to host, to device */
 } memoi_rows_clock;
 
 /* The operation ends at end_s, on the longest path to moment. */
@@ -6571,88 +6559,137 @@ MEMOI void memoi_rows_end(memoi_rows_clock* c, memoi_rows_moment* moment, double
     moment->time_s = end_s;
 }
 
+/* When the first copy of the link may begin, and how long it takes alone. */
+MEMOI double memoi_rows_copy_begin(memoi_rows_clock* c, int way) {
+    memoi_rows_link* link = &c->links[way];
+    const memoi_rows_layer* layer = &c->layers[link->layers[link->n_begun]];
+    link->stream = memoi_rows_later(layer->ready, link->stream);
+    if (way ? layer->is_spilled : layer->before >= 0)
+        link->stream =
+            memoi_rows_later(link->stream, way ? layer->passed : c->layers[layer->before].passed);
+    if (link->copy_s < 0) link->copy_s = way ? layer->load_s : layer->store_s;
+    return link->stream.time_s;
+}
+
+/* The first copy of the link ended: the file follows. */
+MEMOI void memoi_rows_copy_end(memoi_rows_clock* c, int way) {
+    memoi_rows_link* link = &c->links[way];
+    int32_t i = link->layers[link->n_begun++];
+    memoi_rows_layer* layer = &c->layers[i];
+    link->copy_s = -1;
+    memoi_rows_end(c, &link->stream, link->time_s, way ? MEMOI_ROWS_LOAD : MEMOI_ROWS_STORE, i);
+    if (way)
+        layer->loaded = link->stream;
+    else
+        layer->stored = link->stream;
+    if (way) i = layer->before; /* whose rows may take the place in host memory */
+    if (way ? i < 0 : !layer->is_spilled) return;
+    c->file = memoi_rows_later(link->stream, c->file);
+    memoi_rows_end(c, &c->file, c->file.time_s + (way ? c->layers[i].read_s : c->layers[i].write_s),
+                   way ? MEMOI_ROWS_READ : MEMOI_ROWS_WRITE, i);
+    c->layers[i].passed = c->file;
+}
+
+/* Follows the link until time_s, or until n_ended copies of those queued have ended. */
+MEMOI void memoi_rows_follow(memoi_rows_clock* c, int way, double time_s, int32_t n_ended) {
+    memoi_rows_link* link = &c->links[way];
+    while (link->n_begun < n_ended || (n_ended < 0 && link->time_s < time_s)) {
+        double begin_s = time_s, shared_s;
+        if (link->n_begun < link->n_layers) begin_s = memoi_rows_copy_begin(c, way);
+        if (n_ended < 0 && begin_s > time_s) begin_s = time_s;
+
+        /* The trainer's copies alone. */
+        if (begin_s > link->time_s) {
+            link->traffic_s -= begin_s - link->time_s;
+            if (link->traffic_s < 0) link->traffic_s = 0;
+            link->time_s = begin_s;
+            continue;
+        }
+        if (link->n_begun == link->n_layers) return;
+
+        /* Both, until one ends; then the engine's alone. */
+        shared_s = link->copy_s < link->traffic_s ? link->copy_s : link->traffic_s;
+        if (n_ended < 0 && link->time_s + 2 * shared_s > time_s)
+            shared_s = (time_s - link->time_s) / 2;
+        link->traffic_s -= shared_s;
+        link->copy_s -= shared_s;
+        link->time_s += 2 * shared_s;
+        if (shared_s > 0) continue;
+        if (n_ended < 0 && link->time_s + link->copy_s > time_s) {
+            link->copy_s -= time_s - link->time_s;
+            link->time_s = time_s;
+            return;
+        }
+        link->time_s += link->copy_s;
+        memoi_rows_copy_end(c, way);
+    }
+}
+
 /* The trainer's copies begin with a layer. */
 MEMOI void memoi_rows_begin_traffic(memoi_rows_clock* c, const double* traffic_s) {
     int way;
     for (way = 0; way < 2; way++) {
-        memoi_rows_link_advance(&c->links[way], c->compute.time_s);
+        if (!(traffic_s[way] > 0)) continue;
+        memoi_rows_follow(c, way, c->compute.time_s, -1);
         c->links[way].traffic_s += traffic_s[way];
     }
 }
 
-/* Rows of layer i leave after its forward, which ended at ready. */
-MEMOI void memoi_rows_store(memoi_rows_clock* c, int32_t i, memoi_rows_moment ready) {
-    memoi_rows_layer* layer = &c->layers[i];
-    c->store = memoi_rows_later(ready, c->store);
-    if (layer->before >= 0) c->store = memoi_rows_later(c->store, c->layers[layer->before].passed);
-    memoi_rows_end(c, &c->store,
-                   memoi_rows_link_copy(&c->links[0], c->store.time_s, layer->store_s),
-                   MEMOI_ROWS_STORE, i);
-    layer->stored = c->store;
-    if (!layer->is_spilled) return;
-    c->file = memoi_rows_later(c->store, c->file);
-    memoi_rows_end(c, &c->file, c->file.time_s + layer->write_s, MEMOI_ROWS_WRITE, i);
-    layer->passed = c->file;
+/* Rows of layer i may leave, or come back, from now on. */
+MEMOI void memoi_rows_queue(memoi_rows_clock* c, int way, int32_t i) {
+    c->layers[i].ready = c->compute;
+    c->links[way].layers[c->links[way].n_layers++] = i;
 }
 
-/* Rows of layer i come back into the buffer that was free at ready. */
-MEMOI void memoi_rows_load(memoi_rows_clock* c, int32_t i, memoi_rows_moment ready) {
-    memoi_rows_layer* layer = &c->layers[i];
-    c->load = memoi_rows_later(ready, c->load);
-    if (layer->is_spilled) c->load = memoi_rows_later(c->load, layer->passed);
-    memoi_rows_end(c, &c->load, memoi_rows_link_copy(&c->links[1], c->load.time_s, layer->load_s),
-                   MEMOI_ROWS_LOAD, i);
-    layer->loaded = c->load;
-    if (layer->before < 0) return;
-    c->file = memoi_rows_later(c->load, c->file);
-    memoi_rows_end(c, &c->file, c->file.time_s + c->layers[layer->before].read_s, MEMOI_ROWS_READ,
-                   layer->before);
-    c->layers[layer->before].passed = c->file;
+/* Compute waits for the copy of layer i, and with it for those queued before. */
+MEMOI void memoi_rows_await(memoi_rows_clock* c, int way, int32_t i) {
+    memoi_rows_link* link = &c->links[way];
+    int32_t n_ended = link->n_begun;
+    while (n_ended < link->n_layers && link->layers[n_ended] != i) n_ended++;
+    if (n_ended < link->n_layers) memoi_rows_follow(c, way, 0, n_ended + 1);
+    c->compute = memoi_rows_later(c->compute, way ? c->layers[i].loaded : c->layers[i].stored);
 }
 
 /* The makespan of memo_swap_generate's schedule, with its waits and one operation at a time on each
  * stream.  The last two forwards wait for all stores, and no load begins before the backward of the
- * last layer.  The trainer's copies of a layer share the link with the rows that leave or come back
- * meanwhile; so a copy is followed only once the next layer has begun. */
+ * last layer. */
 MEMOI memoi_rows_moment memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
-    int32_t i, pending = -1; /* a layer whose copy is not yet followed, and since when */
-    memoi_rows_moment since;
     memoi_rows_layer* layers = c->layers;
+    int32_t i, way;
     c->n_ops = 0;
     c->compute.time_s = 0;
     c->compute.op = -1;
-    c->store = c->load = c->file = since = c->compute;
-    memset(c->links, 0, sizeof c->links);
+    c->file = c->compute;
+    for (way = 0; way < 2; way++) {
+        memoi_rows_link* link = &c->links[way];
+        link->time_s = link->traffic_s = 0;
+        link->copy_s = -1;
+        link->n_begun = link->n_layers = 0;
+        link->stream = c->compute;
+    }
 
     /* Forward: a layer waits until the rows that it overwrites have left.  Its own rows leave
      * afterwards. */
     for (i = 0; i < n; i++) {
-        if (layers[i].previous >= 0)
-            c->compute = memoi_rows_later(c->compute, layers[layers[i].previous].stored);
+        if (layers[i].previous >= 0) memoi_rows_await(c, 0, layers[i].previous);
         memoi_rows_begin_traffic(c, layers[i].traffic_s[0]);
-        if (pending >= 0) memoi_rows_store(c, pending, since);
         memoi_rows_end(c, &c->compute, c->compute.time_s + layers[i].forward_s, MEMOI_ROWS_FORWARD,
                        i);
-        since = c->compute;
-        pending = layers[i].is_moved ? i : -1;
+        if (layers[i].is_moved) memoi_rows_queue(c, 0, i);
     }
     memoi_rows_end(c, &c->compute, c->compute.time_s + between_s, MEMOI_ROWS_BETWEEN, 0);
-    if (pending >= 0) memoi_rows_store(c, pending, since);
-    pending = -1;
+    memoi_rows_follow(c, 0, 0, c->links[0].n_layers);
 
     /* Backward: a layer waits for its rows.  Afterwards earlier rows come back into the buffer that
      * it frees. */
     for (i = n - 1; i >= 0; i--) {
-        if (layers[i].is_moved) c->compute = memoi_rows_later(c->compute, layers[i].loaded);
+        if (layers[i].is_moved) memoi_rows_await(c, 1, i);
         memoi_rows_begin_traffic(c, layers[i].traffic_s[1]);
-        if (pending >= 0) memoi_rows_load(c, pending, since);
         memoi_rows_end(c, &c->compute,
                        c->compute.time_s + layers[i].recompute_s + layers[i].backward_s,
                        MEMOI_ROWS_BACKWARD, i);
-        since = c->compute;
-        pending = layers[i].previous;
+        if (layers[i].previous >= 0) memoi_rows_queue(c, 1, layers[i].previous);
     }
-    if (pending >= 0) memoi_rows_load(c, pending, since);
     return c->compute;
 }
 
@@ -6848,7 +6885,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     memo_swap_sizes sizes;
     memob_arrays* a;
     int64_t n_tensors;
-    int32_t layer;
+    int32_t layer, way;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
@@ -6880,6 +6917,8 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->clock.ops = (memoi_rows_op*)memob_arrays_add(
         a, (int64_t)p->n_layers * MEMOI_ROWS_OPS_PER_LAYER + 1, sizeof(memoi_rows_op));
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    for (way = 0; way < 2; way++)
+        p->clock.links[way].layers = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->rows = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
     p->here.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
@@ -7887,7 +7926,7 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
 /* The number of trials, and of cells that all trials may visit.  A trial visits every tensor of
  * every layer. */
 #define MEMOI_ROWS_TRIALS_MAX 20000
-#define MEMOI_ROWS_LOOKS_MAX  5000000
+#define MEMOI_ROWS_LOOKS_MAX  1500000
 #define MEMOI_ROWS_PASSES     6
 #define MEMOI_ROWS_IDLE       3    /* passes that find nothing better before the search ends */
 #define MEMOI_ROWS_HEAT       0.04 /* how much longer a step is accepted at first */
@@ -8009,7 +8048,9 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
 }
 
 MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
-    int64_t n_trials = MEMOI_ROWS_LOOKS_MAX / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
+    /* Layers of several kinds leave more to the search: the program knows no order of layers. */
+    int64_t n_looks = MEMOI_ROWS_LOOKS_MAX * (p->n_kinds > 1 ? 3 : 1);
+    int64_t n_trials = n_looks / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
     memo_status status = MEMO_STATUS_OK;
     int pass, n_idle = 0;
     if (n_trials > MEMOI_ROWS_TRIALS_MAX) n_trials = MEMOI_ROWS_TRIALS_MAX;

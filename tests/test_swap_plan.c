@@ -907,11 +907,10 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap)
     return makespan_s;
 }
 
-/* Plans of layers of several kinds fit, have no race, and take what they predict; with the trainer's own copies on the
- * link, within 3 %. */
+/* Plans of layers of several kinds fit, have no race, and take what they predict, also with the trainer's own copies
+ * on the link. */
 static void plans_of_kinds_take_what_they_predict(void) {
     int round, n_planned[2] = {0, 0};
-    double worst[2] = {0, 0};
     for (round = 0; round < 120; round++) {
         kinds_problem k;
         memo_swap_desc swap;
@@ -934,13 +933,9 @@ static void plans_of_kinds_take_what_they_predict(void) {
         CHECK(sizes.device_bytes <= k.p.desc.device_bytes);
         CHECK(!k.p.desc.host_bytes || sizes.host_bytes <= k.p.desc.host_bytes);
         off = fabs(plan->step_s / simulate_kinds(&k, &swap) - 1);
-        if (off > worst[has_traffic]) worst[has_traffic] = off;
-        CHECK_CASE(off < (has_traffic ? 0.03 : 1e-9), "round %d: %g: %s", round, off,
-                   describe(&k.p));
+        CHECK_CASE(off < 1e-9, "round %d: %g: %s", round, off, describe(&k.p));
         memo_swap_plan_destroy(plan);
     }
-    printf("# with the trainer's copies the prediction differs by at most %.2f %%\n",
-           100 * worst[1]);
     CHECK(n_planned[0] > 20 && n_planned[1] > 20);
 }
 
