@@ -1214,7 +1214,7 @@ typedef struct memoi_reuse {
     int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
     int32_t* gives_up;   /* the loan by which it reached a borrower */
     int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
-    int32_t* conflict;   /* of an item: the last one of which it was marked a neighbor */
+    int32_t *asker, *taker; /* marks of an item: the last item whose neighbor it is */
     memoi_loan* loans;
     int64_t n_loans, loan_capacity;
 } memoi_reuse;
@@ -1238,7 +1238,7 @@ MEMOI void memoi_lenders_append(memoi_lenders* ring, int32_t i, int32_t n) {
 
 MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
     int64_t n = problem->n_items;
-    int32_t** lists[11];
+    int32_t** lists[12];
     int64_t k;
     memob_arrays* a = &reuse->arrays;
     memset(reuse, 0, sizeof *reuse);
@@ -1254,10 +1254,11 @@ MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
     lists[7] = &reuse->asked_by;
     lists[8] = &reuse->gives_up;
     lists[9] = &reuse->reached_in;
-    lists[10] = &reuse->conflict;
-    for (k = 0; k < 11; k++) *lists[k] = (int32_t*)memob_arrays_add(a, n + 1, sizeof(int32_t));
+    lists[10] = &reuse->asker;
+    lists[11] = &reuse->taker;
+    for (k = 0; k < 12; k++) *lists[k] = (int32_t*)memob_arrays_add(a, n + 1, sizeof(int32_t));
     if (a->failed) return 0;
-    for (k = 0; k < n; k++) reuse->first_loan[k] = reuse->conflict[k] = -1;
+    for (k = 0; k < n; k++) reuse->first_loan[k] = reuse->asker[k] = reuse->taker[k] = -1;
     reuse->unspent.next[n] = reuse->unspent.previous[n] = (int32_t)n;
     reuse->unseen.next[n] = reuse->unseen.previous[n] = (int32_t)n;
     return 1;
@@ -1277,34 +1278,46 @@ MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower,
     return 1;
 }
 
-/* The next in the ring that item j follows, from i on; or n. */
-MEMOI int32_t memoi_reuse_next(memoi_reuse* reuse, const memoi_lenders* ring, int32_t i,
-                               int32_t j) {
-    for (; i < j && reuse->conflict[i] == j; i = ring->next[i]) reuse->n_looks++;
+/* Marks the neighbors of item j. */
+MEMOI void memoi_reuse_mark(memoi_reuse* reuse, int32_t* mark, int32_t j) {
+    const memoi_neighbors* neighbors = reuse->problem->neighbors;
+    int64_t k;
+    for (k = neighbors->first[j]; k < neighbors->first[j + 1]; k++) mark[neighbors->list[k]] = j;
+    reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
+}
+
+/* The latest in the ring that item j follows, from i backward; n: none.  What is late is followed by
+ * the fewest others. */
+MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const memoi_lenders* ring, const int32_t* mark,
+                                 int32_t i, int32_t j) {
+    int32_t n = (int32_t)reuse->problem->n_items;
+    for (; i < n && (i >= j || mark[i] == j); i = ring->previous[i]) reuse->n_looks++;
     reuse->n_looks++;
-    return i < j ? i : (int32_t)reuse->problem->n_items;
+    return i;
 }
 
 /* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
  * *borrower follows it.  Returns n if there is none. */
 MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
-    const memoi_neighbors* neighbors = reuse->problem->neighbors;
-    int32_t n = (int32_t)reuse->problem->n_items, i, k;
+    const memoi_lenders *unspent = &reuse->unspent, *unseen = &reuse->unseen;
+    int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
     int64_t at;
+
+    *borrower = j;
+    memoi_reuse_mark(reuse, reuse->asker, j);
+    lender = memoi_reuse_latest(reuse, unspent, reuse->asker, unspent->previous[n], j);
+    if (lender < n) return lender;
+
+    /* By exchanges: whoever borrows from a lender that the last one follows is the next. */
     reuse->n_seen = reuse->n_queued = 0;
     reuse->queue[reuse->n_queued++] = j;
     reuse->reached_in[j] = exchange;
     for (at = 0; at < reuse->n_queued; at++) {
         int32_t b = reuse->queue[at];
-        int64_t l;
-        for (l = neighbors->first[b]; l < neighbors->first[b + 1]; l++)
-            reuse->conflict[neighbors->list[l]] = b;
-        reuse->n_looks += neighbors->first[b + 1] - neighbors->first[b];
-        *borrower = b;
-        i = memoi_reuse_next(reuse, &reuse->unspent, reuse->unspent.next[n], b);
-        if (i < n) return i;
-        for (i = reuse->unseen.next[n]; (i = memoi_reuse_next(reuse, &reuse->unseen, i, b)) < n;
-             i = reuse->unseen.next[i]) {
+        memoi_reuse_mark(reuse, reuse->asker, b);
+        for (i = unseen->previous[n];
+             (i = memoi_reuse_latest(reuse, unseen, reuse->asker, i, b)) < n;
+             i = unseen->previous[i]) {
             memoi_lenders_remove(&reuse->unseen, i);
             reuse->seen[reuse->n_seen++] = i;
             reuse->asked_by[i] = b;
@@ -1314,7 +1327,11 @@ MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, 
                 if (reuse->loans[k].bytes == 0 || reuse->reached_in[other] >= exchange) continue;
                 reuse->reached_in[other] = exchange;
                 reuse->gives_up[other] = k;
-                reuse->queue[reuse->n_queued++] = other;
+                *borrower = reuse->queue[reuse->n_queued++] = other;
+                memoi_reuse_mark(reuse, reuse->taker, other);
+                lender =
+                    memoi_reuse_latest(reuse, unspent, reuse->taker, unspent->previous[n], other);
+                if (lender < n) return lender;
             }
         }
     }
@@ -4582,7 +4599,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
-    *end = problem->held ? problem->n_sections : problem->items[first].end;
+    *end = problem->held || problem->is_cover ? problem->n_sections : problem->items[first].end;
     *peak = 0;
     for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
         *end = memob_max(*end, problem->items[last].end);
@@ -4599,7 +4616,7 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     memo_status status;
     memoi_problem part;
     int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
-    if (problem->held)
+    if (problem->held || problem->is_cover)
         return memoi_search_part_solve(plan, problem, 1, goal, effort, best->fit_order,
                                        best->offsets, peak, bound, error);
     if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end, &part))
