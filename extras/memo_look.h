@@ -107,10 +107,10 @@ MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo
 
 /* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
  * one comes before all work on the other, by the order of each stream and the waits between
- * streams.  Lifetimes are ignored, and a gap counts as occupied.  The proof is reachability, buffer
- * by buffer, and uses nothing that memo_plan_from_trace computed.  Time: at most requests *
- * buffers; much less if streams wait for each other.  Errors: INVALID_ARGUMENT (the two buffers and
- * the stream without a wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
+ * streams.  Lifetimes are ignored, and a gap counts as occupied.  The proof uses nothing that
+ * memo_plan_from_trace computed.  Time: O(requests * streams), and the pairs that share bytes.
+ * Errors: INVALID_ARGUMENT (the two buffers and the stream without a wait; or the plan's buffers do
+ * not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
@@ -1055,246 +1055,244 @@ const char* memo_race_explain(const memo_schedule* schedule, const memo_race* ra
  * Knows: offsets, and the order of requests on streams.  Knows nothing of lifetimes and holds, or
  * of anything else that memo_plan_from_trace has computed.
  *
- * A flood starts where a stream enqueues its last work on a buffer.  It covers all requests that
- * come later: the rest of that stream, and each stream from its wait for a covered record. */
+ * Vector clocks, as in >>schedule check: the clock of stream s has, of each stream, the latest
+ * request that comes before what s does next.  A buffer may follow another in the same bytes if the
+ * clocks at its malloc have reached the other's last use on every stream. */
 
-typedef struct memoi_flood {
+typedef struct memoi_places {
     const memo_trace* trace;
-    int64_t n_buffers, n_streams;
-    int64_t body;                /* the mark that begins the body; -1: there is none */
-    int32_t name[MEMOB_STREAMS]; /* of the streams that occur, numbered from 0 */
-    int32_t* stream;             /* of each request; 0 if it has none */
-    int64_t* record;             /* of each request that is a wait: the record it waits for */
-    int64_t* last_use;  /* of each request that is a malloc: the latest use or the free; or -1 */
-    int64_t* previous;  /* of each such use or free: the one before it, or -1 */
-    uint64_t* early;    /* of each malloc: streams that may use it without waiting for its own */
-    int64_t* malloc_of; /* of each buffer of the plan */
-    int64_t* cover;     /* (buffers, streams) */
-    memob_keyed* places;
+    int64_t n_streams;
+    int64_t body;                  /* the mark that begins the body; -1: there is none */
+    int32_t name[MEMOB_STREAMS];   /* of the streams that occur, numbered from 0 */
+    int32_t number[MEMOB_STREAMS]; /* the inverse; -1: none */
+    int64_t* malloc_number;        /* of each request that is a malloc */
+    int64_t* malloc_of;            /* of each malloc: its request */
+    uint64_t* early; /* of each malloc: streams that use the buffer without waiting for its own */
+    int64_t*
+        last; /* (mallocs, streams): the last use or the free; -1: none, INT64_MAX: never ends */
+    /* (mallocs, streams): what comes before every stream that may use the buffer at once, and the
+     * stream that has waited least. */
+    int64_t* before;
+    uint8_t* least;
+    memob_keyed* list;
     memob_arrays arrays; /* all of these */
-} memoi_flood;
+} memoi_places;
 
-/* reach[s]: the request from which on stream s comes after request `from` of stream u; INT64_MAX:
- * never before `until`. */
-MEMOI void memoi_flood_from(const memoi_flood* flood, int64_t u, int64_t from, int64_t until,
-                            int64_t* reach) {
-    int64_t i, n_reached = 1;
-    for (i = 0; i < flood->n_streams; i++) reach[i] = INT64_MAX;
-    reach[u] = from;
-    for (i = from + 1; i < until && n_reached < flood->n_streams; i++) {
-        int32_t s = flood->stream[i];
-        int64_t record = flood->record[i];
-        if (record < from || reach[s] < i || reach[flood->stream[record]] > record) continue;
-        reach[s] = i;
-        n_reached++;
+/* Clocks while the requests are walked through. */
+typedef struct memoi_places_clocks {
+    int64_t streams[MEMOB_STREAMS * MEMOB_STREAMS]; /* (n_streams, n_streams) */
+    int64_t* events;                                /* (events, n_streams) */
+    int64_t n_events;
+    memob_map numbers; /* of events */
+} memoi_places_clocks;
+
+/* The clock of the latest record of event; a first one is all zero.  NULL: no memory. */
+MEMOI int64_t* memoi_places_event(memoi_places_clocks* clocks, int64_t n, int64_t event) {
+    int64_t k = memob_map_get(&clocks->numbers, event);
+    if (k >= 0) return clocks->events + k * n;
+    k = clocks->n_events;
+    if (!memob_grow(&clocks->events, k * n, n, sizeof(int64_t)) ||
+        !memob_map_put(&clocks->numbers, event, k))
+        return NULL;
+    clocks->n_events++;
+    return clocks->events + k * n;
+}
+
+/* Fills before and least of malloc k on stream `own`, from the clocks of the streams that may use
+ * it. */
+MEMOI void memoi_places_begin(memoi_places* p, const memoi_places_clocks* clocks, int64_t k,
+                              int64_t own) {
+    int64_t n = p->n_streams, s, u;
+    for (u = 0; u < n; u++) p->before[k * n + u] = INT64_MAX;
+    for (s = 0; s < n; s++) {
+        if (s != own && !(p->early[k] >> s & 1)) continue;
+        for (u = 0; u < n; u++) {
+            if (clocks->streams[s * n + u] >= p->before[k * n + u]) continue;
+            p->before[k * n + u] = clocks->streams[s * n + u];
+            p->least[k * n + u] = (uint8_t)s;
+        }
     }
 }
 
-/* Numbers the streams; links waits to records, and uses and frees to mallocs. */
-MEMOI memo_status memoi_flood_link(memoi_flood* flood, memo_error* error) {
-    const memo_trace* trace = flood->trace;
-    memob_map events;
-    int32_t number[MEMOB_STREAMS];
-    int64_t i;
-    memset(&events, 0, sizeof events);
-    for (i = 0; i < MEMOB_STREAMS; i++) number[i] = -1;
-
+/* Walks through the requests: first finds last uses and early streams, then what comes before each
+ * malloc.  0: no memory. */
+MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is_second) {
+    const memo_trace* trace = p->trace;
+    int64_t n = p->n_streams, i, u, k, n_mallocs = 0;
+    for (i = 0; i < n * n; i++) clocks->streams[i] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
-        int64_t origin = memob_request_origin(trace, i);
-        int32_t stream =
-            request->kind == MEMO_REQUEST_FREE ? trace->requests[origin].stream : request->stream;
-        flood->record[i] = flood->last_use[i] = flood->previous[i] = -1;
+        int64_t origin = memob_request_origin(trace, i), own = 0, s;
+        int64_t *clock, *event;
         if (request->kind == MEMO_REQUEST_MARK) continue;
-        if (number[stream] < 0) {
-            flood->name[flood->n_streams] = stream;
-            number[stream] = (int32_t)flood->n_streams++;
+        if (origin >= 0) own = p->number[trace->requests[origin].stream];
+        s = request->kind == MEMO_REQUEST_FREE ? own : p->number[request->stream];
+        clock = clocks->streams + s * n;
+        clock[s] = i;
+        switch (request->kind) {
+        case MEMO_REQUEST_MALLOC:
+            k = n_mallocs++;
+            p->malloc_number[i] = k;
+            p->malloc_of[k] = i;
+            if (is_second) memoi_places_begin(p, clocks, k, own);
+            break;
+        case MEMO_REQUEST_USE:
+        case MEMO_REQUEST_FREE:
+            k = p->malloc_number[origin];
+            if (clock[own] < origin) p->early[k] |= (uint64_t)1 << s;
+            p->last[k * n + s] = i;
+            break;
+        default: /* the latest record of an event serves its waits */
+            event = memoi_places_event(clocks, n, request->id);
+            if (!event) return 0;
+            if (request->kind == MEMO_REQUEST_RECORD) memcpy(event, clock, (size_t)n * 8);
+            for (u = 0; u < n; u++) clock[u] = memob_max(clock[u], event[u]);
         }
-        flood->stream[i] = number[stream];
-
-        /* The latest record of an event serves its waits. */
-        if (request->kind == MEMO_REQUEST_RECORD && !memob_map_put(&events, request->id, i)) {
-            memob_map_free(&events);
-            return memob_no_memory(error, "checking a plan");
-        }
-        if (request->kind == MEMO_REQUEST_WAIT)
-            flood->record[i] = memob_map_get(&events, request->id);
-
-        /* Uses and the free of a buffer form a list, latest first. */
-        if (request->kind != MEMO_REQUEST_USE && request->kind != MEMO_REQUEST_FREE) continue;
-        flood->previous[i] = flood->last_use[origin];
-        flood->last_use[origin] = i;
     }
-    memob_map_free(&events);
-    return MEMO_STATUS_OK;
+    return 1;
 }
 
-/* Sets early: the streams that use a buffer without having waited for its malloc. */
-MEMOI void memoi_flood_early(memoi_flood* flood) {
-    int64_t i, use, reach[MEMOB_STREAMS];
-    for (i = 0; i < flood->trace->n_requests; i++) {
-        int is_foreign = 0;
-        if (flood->trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
-        for (use = flood->last_use[i]; use >= 0; use = flood->previous[use])
-            is_foreign |= flood->stream[use] != flood->stream[i];
-        if (!is_foreign) continue;
-        memoi_flood_from(flood, flood->stream[i], i, flood->last_use[i], reach);
-        for (use = flood->last_use[i]; use >= 0; use = flood->previous[use])
-            if (reach[flood->stream[use]] > use)
-                flood->early[i] |= (uint64_t)1 << flood->stream[use];
+/* Buffers that never end block their stream for ever. */
+MEMOI void memoi_places_close(memoi_places* p) {
+    int64_t n = p->n_streams, k, u;
+    for (k = 0; k < p->trace->n_buffers; k++) {
+        const memo_request* request = &p->trace->requests[p->malloc_of[k]];
+        int64_t latest = -1;
+        for (u = 0; u < n; u++) latest = memob_max(latest, p->last[k * n + u]);
+        if (latest < 0 || p->trace->requests[latest].kind != MEMO_REQUEST_FREE ||
+            request->memory_class == MEMO_CLASS_PERSISTENT)
+            p->last[k * n + p->number[request->stream]] = INT64_MAX;
     }
 }
 
-/* Finds the malloc of each buffer of the plan, which is ordered by begin. */
-MEMOI memo_status memoi_flood_match(memoi_flood* flood, const memo_plan* plan, memo_error* error) {
-    const memo_trace* trace = flood->trace;
+/* Finds the malloc of each buffer of the plan, which is ordered by begin; malloc_number then has it
+ * by buffer. */
+MEMOI memo_status memoi_places_match(memoi_places* p, const memo_plan* plan, memo_error* error) {
+    const memo_trace* trace = p->trace;
     int64_t i, k, n = 0, time = 0;
-    if (plan->n_buffers != trace->n_buffers)
-        return MEMOB_INVALID(
-            error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
-            (long long)plan->n_buffers, (long long)trace->n_buffers);
 
     /* The order that memo_plan_from_trace gives its buffers. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
-            int is_lifted = request->memory_class == MEMO_CLASS_PERSISTENT && i > flood->body;
-            flood->malloc_of[n] = i;
-            flood->places[n].key = is_lifted ? 0 : time;
-            flood->places[n].index = i;
+            int is_lifted = request->memory_class == MEMO_CLASS_PERSISTENT && i > p->body;
+            p->list[n].key = is_lifted ? 0 : time;
+            p->list[n].index = n;
             n++;
         }
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
-    qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+    qsort(p->list, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Position by position, plan and trace must agree. */
     for (k = 0; k < n; k++) {
         const memo_buffer* buffer = &plan->buffers[k];
-        const memo_request* request = &trace->requests[flood->places[k].index];
+        const memo_request* request = &trace->requests[p->malloc_of[p->list[k].index]];
         if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
             return MEMOB_INVALID(error,
                                  "plan.buffers[%lld]: id %lld of %lld bytes does not match the "
                                  "trace's id %lld of %lld bytes; plan this trace",
                                  (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
                                  (long long)request->id, (long long)request->size_bytes);
-        flood->malloc_of[k] = flood->places[k].index;
+        p->malloc_number[k] = p->list[k].index;
     }
     return MEMO_STATUS_OK;
 }
 
-/* cover[k][s]: the request from which on stream s comes after all uses of buffer k. */
-MEMOI void memoi_flood_cover(memoi_flood* flood) {
-    int64_t k, s, use, reach[MEMOB_STREAMS], n = flood->n_streams;
-    for (k = 0; k < flood->n_buffers; k++) {
-        int64_t last = flood->last_use[flood->malloc_of[k]];
-        const memo_request* request = &flood->trace->requests[flood->malloc_of[k]];
-        uint64_t seen = 0;
-        if (last < 0 || flood->trace->requests[last].kind != MEMO_REQUEST_FREE ||
-            request->memory_class == MEMO_CLASS_PERSISTENT) {
-            for (s = 0; s < n; s++) flood->cover[k * n + s] = INT64_MAX;
-            continue;
-        }
-        for (use = last; use >= 0; use = flood->previous[use]) {
-            if (seen >> flood->stream[use] & 1) continue;
-            seen |= (uint64_t)1 << flood->stream[use];
-            memoi_flood_from(flood, flood->stream[use], use, flood->trace->n_requests, reach);
-            for (s = 0; s < n; s++)
-                flood->cover[k * n + s] = memob_max(flood->cover[k * n + s], reach[s]);
-        }
-    }
-}
-
-/* A stream that may use the later of two buffers before all uses of the earlier; -1: none. */
-MEMOI int64_t memoi_flood_clash(const memoi_flood* flood, int64_t earlier, int64_t later) {
-    int64_t at = flood->malloc_of[later], own = flood->stream[at], s;
+/* A stream that may use the later of two mallocs before all uses of the earlier; -1: none. */
+MEMOI int64_t memoi_places_clash(const memoi_places* p, int64_t earlier, int64_t later) {
+    const memo_request* request = &p->trace->requests[p->malloc_of[later]];
+    int64_t n = p->n_streams, u;
     /* A persistent buffer exists in every micro-batch, not only after its request in the first. */
-    if (flood->trace->requests[at].memory_class == MEMO_CLASS_PERSISTENT &&
-        flood->malloc_of[earlier] > flood->body)
-        return own;
-    for (s = 0; s < flood->n_streams; s++)
-        if ((s == own || flood->early[at] >> s & 1) &&
-            flood->cover[earlier * flood->n_streams + s] > at)
-            return s;
+    if (request->memory_class == MEMO_CLASS_PERSISTENT && p->malloc_of[earlier] > p->body)
+        return p->number[request->stream];
+    for (u = 0; u < n; u++)
+        if (p->last[earlier * n + u] > p->before[later * n + u]) return p->least[later * n + u];
     return -1;
 }
 
 /* Checks all pairs that share bytes: sorted by offset, each with those that begin below its end. */
-MEMOI memo_status memoi_flood_pairs(memoi_flood* flood, const memo_plan* plan, memo_error* error) {
+MEMOI memo_status memoi_places_pairs(memoi_places* p, const memo_plan* plan, memo_error* error) {
     int64_t i, j, n = 0, k;
     for (k = 0; k < plan->n_buffers; k++) {
         if (plan->buffers[k].size_bytes == 0) continue;
-        flood->places[n].key = plan->buffers[k].offset_bytes;
-        flood->places[n++].index = k;
+        p->list[n].key = plan->buffers[k].offset_bytes;
+        p->list[n++].index = k;
     }
-    qsort(flood->places, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+    qsort(p->list, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
 
-    /* A pair that shares bytes must not clash on any stream. */
     for (i = 0; i < n; i++) {
-        int64_t a = flood->places[i].index;
-        int64_t bytes = memob_buffer_bytes(plan, a);
-        for (j = i + 1; j < n && flood->places[j].key - flood->places[i].key < bytes; j++) {
-            int64_t b = flood->places[j].index, first = a, second = b, s;
-            if (flood->malloc_of[b] < flood->malloc_of[a]) {
-                first = b;
-                second = a;
-            }
-            s = memoi_flood_clash(flood, first, second);
+        int64_t a = p->list[i].index, bytes = memob_buffer_bytes(plan, a);
+        for (j = i + 1; j < n && p->list[j].key - p->list[i].key < bytes; j++) {
+            int64_t b = p->list[j].index, s;
+            int is_swapped = p->malloc_number[b] < p->malloc_number[a];
+            int64_t first = is_swapped ? b : a, second = is_swapped ? a : b;
+            s = memoi_places_clash(p, p->malloc_number[first], p->malloc_number[second]);
             if (s < 0) continue;
             return MEMOB_INVALID(
                 error,
                 "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
                 "second before all uses of the first are done",
                 (long long)first, (long long)plan->buffers[first].id, (long long)second,
-                (long long)plan->buffers[second].id, (int)flood->name[s]);
+                (long long)plan->buffers[second].id, (int)p->name[s]);
         }
     }
     return MEMO_STATUS_OK;
 }
 
-/* Computes everything that the pairs need.  Free its arrays also after a failure. */
-MEMOI memo_status memoi_flood_create(memoi_flood* flood, const memo_plan* plan,
-                                     const memo_trace* trace, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    memob_arrays* arrays = &flood->arrays;
-    int64_t i, n = trace->n_requests;
-    memset(flood, 0, sizeof *flood);
-    flood->trace = trace;
-    flood->n_buffers = trace->n_buffers;
-    flood->body = -1;
-
-    /* The body begins at its first mark. */
-    for (i = 0; i < n && flood->body < 0; i++) {
+/* Streams, the body, and room for all that the walks find. */
+MEMOI memo_status memoi_places_create(memoi_places* p, const memo_trace* trace, memo_error* error) {
+    memob_arrays* arrays = &p->arrays;
+    int64_t i, n_buffers = trace->n_buffers, n;
+    memset(p, 0, sizeof *p);
+    p->trace = trace;
+    p->body = -1;
+    for (i = 0; i < MEMOB_STREAMS; i++) p->number[i] = -1;
+    for (i = 0; i < trace->n_requests; i++) {
+        int32_t stream = trace->requests[i].stream;
         memo_mark mark = memob_request_mark(trace, i);
-        if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) flood->body = i;
+        if (p->body < 0 && mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) p->body = i;
+        if (p->number[stream] >= 0) continue;
+        p->name[p->n_streams] = stream;
+        p->number[stream] = (int32_t)p->n_streams++;
     }
 
-    flood->stream = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
-    flood->record = (int64_t*)memob_arrays_add(arrays, n, 8);
-    flood->last_use = (int64_t*)memob_arrays_add(arrays, n, 8);
-    flood->previous = (int64_t*)memob_arrays_add(arrays, n, 8);
-    flood->early = (uint64_t*)memob_arrays_add(arrays, n, 8);
-    flood->malloc_of = (int64_t*)memob_arrays_add(arrays, flood->n_buffers, 8);
-    flood->places = (memob_keyed*)memob_arrays_add(arrays, flood->n_buffers, sizeof(memob_keyed));
+    n = n_buffers * p->n_streams;
+    p->malloc_number = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    p->malloc_of = (int64_t*)memob_arrays_add(arrays, n_buffers, 8);
+    p->early = (uint64_t*)memob_arrays_add(arrays, n_buffers, 8);
+    p->list = (memob_keyed*)memob_arrays_add(arrays, n_buffers, sizeof(memob_keyed));
+    p->last = (int64_t*)memob_arrays_add(arrays, n, 8);
+    p->before = (int64_t*)memob_arrays_add(arrays, n, 8);
+    p->least = (uint8_t*)memob_arrays_add(arrays, n, 1);
     if (arrays->failed) return memob_no_memory(error, "checking a plan");
-
-    /* Each step needs the one before it. */
-    status = memoi_flood_link(flood, error);
-    if (status) return status;
-    flood->cover = (int64_t*)memob_arrays_add(arrays, flood->n_buffers * flood->n_streams, 8);
-    if (!flood->cover) return memob_no_memory(error, "checking a plan");
-    status = memoi_flood_match(flood, plan, error);
-    if (status) return status;
-    memoi_flood_early(flood);
-    memoi_flood_cover(flood);
+    for (i = 0; i < n; i++) p->last[i] = -1;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo_error* error) {
-    memoi_flood flood;
-    memo_status status = memoi_flood_create(&flood, plan, trace, error);
-    if (!status) status = memoi_flood_pairs(&flood, plan, error);
-    memob_arrays_free(&flood.arrays);
+    memoi_places p;
+    memoi_places_clocks* clocks;
+    memo_status status;
+    int is_walked;
+    if (plan->n_buffers != trace->n_buffers)
+        return MEMOB_INVALID(
+            error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
+            (long long)plan->n_buffers, (long long)trace->n_buffers);
+    clocks = (memoi_places_clocks*)memob_calloc(1, sizeof *clocks);
+    status = memoi_places_create(&p, trace, error);
+    is_walked =
+        !status && clocks && memoi_places_walk(&p, clocks, 0) && memoi_places_walk(&p, clocks, 1);
+    if (!status && !is_walked) status = memob_no_memory(error, "checking a plan");
+    if (!status) memoi_places_close(&p);
+    if (!status) status = memoi_places_match(&p, plan, error);
+    if (!status) status = memoi_places_pairs(&p, plan, error);
+    if (clocks) {
+        MEMO_FREE(clocks->events);
+        memob_map_free(&clocks->numbers);
+    }
+    MEMO_FREE(clocks);
+    memob_arrays_free(&p.arrays);
     return status;
 }
 

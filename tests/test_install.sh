@@ -15,7 +15,7 @@ mkdir -p "$folder/empty" || exit 1
 installs() {
     $make install PREFIX="$folder/prefix" DESTDIR= || return 1
     for file in include/memo.h include/memo_plan.h include/memo_cuda.cuh include/memo_sp.h \
-        include/memo/extras/memo_faults.h include/memo/extras/memo_layout.h share/pkgconfig/memo.pc; do
+        include/memo/extras/memo_faults.h include/memo/extras/memo_layout.h include/memo/extras/memo_look.h share/pkgconfig/memo.pc; do
         [ -f "$folder/prefix/$file" ] || { echo "missing: $file"; return 1; }
     done
     ! grep -n '@' "$folder/prefix/share/pkgconfig/memo.pc"
@@ -34,7 +34,9 @@ with_pkg_config() {
     export PKG_CONFIG_PATH
     version=$(sed -n 's/^#define MEMO_VERSION_[MP][A-Z]* *\([0-9]*\).*/\1/p' memo.h | tr '\n' '.')
     [ "$(pkg-config --modversion memo)." = "$version" ] || { echo "version is $(pkg-config --modversion memo)"; return 1; }
-    eval "builds $(pkg-config --cflags --libs memo)" # blanks in it are escaped
+    eval "builds $(pkg-config --cflags --libs memo)" || return 1 # blanks in it are escaped
+    echo '#include "extras/memo_look.h"' >"$folder/empty/extra.c" # as in a copy of the headers
+    (cd "$folder/empty" && eval "$cc -std=c99 -fsyntax-only extra.c $(pkg-config --cflags memo)")
 }
 
 stages_and_uninstalls() {
