@@ -186,7 +186,9 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  * rows of each layer, but more layers spill to disk.  A table gets the most places that fit. */
 
 typedef struct memo_swap_plan_desc {
-    const memo_swap_desc* swap; /* tensors, layers, kinds, n_rows and tile_rows count */
+    /* Tensors, layers, kinds, n_rows and tile_rows count.  With rows the plan only has their
+     * times. */
+    const memo_swap_desc* swap;
     /* Of each kind that swap->layer_kinds names; one without it.  Times may be in any unit, if all
      * are. */
     const memo_kind_times* kinds;
@@ -337,7 +339,7 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
 /* ---- 5 session: from tensors and a budget to a running step -------------------------------------
  *
  * A trainer describes its tensors, names its functions and states a budget.  memo_session_create
- * runs a step dry, measures, plans, and creates an arena and a swap engine that fit.
+ * measures, plans, and opens an arena and a swap engine that fit.
  *
  *     static const memo_tensor tensors[] = {{"input", 4 * C, MEMO_TENSOR_SWAPPED, 0},
  *                                           {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
@@ -348,13 +350,32 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  *     desc.device_bytes = (int64_t)4 << 30;
  *     memo_session_create(&desc, &session, &error);
  *     for (step = 0; step < n_steps; step++) {
- *         if (memo_session_run(session, 0, &error)) ...;     // one micro-batch
+ *         if (memo_session_run(session, NULL, &error)) ...;   // one micro-batch
  *         update(parameters, gradients);
  *     }
  *
+ * Create is three steps in a row, each usable alone:
+ *
+ *     memo_session_measure(&desc, &profile, &error);          // times, on the device
+ *     memo_session_plan(&desc, &profile, &plan, &error);      // data; needs no device
+ *     memo_session_open(&desc, plan, &session, &error);       // arena and swap engine
+ *
+ * A plan fits or says what it lacks.  So a table of all policies is a loop:
+ *
+ *     for (desc.policy = 0; desc.policy < MEMO_N_POLICIES - 1; desc.policy++) {
+ *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
+ *         printf("%s %lld %s\n", memo_policy_name(plan->policy), plan->device_bytes, plan->shortage);
+ *         memo_step_plan_destroy(plan);
+ *     }
+ *
+ * Bits.  A run keeps its bits if recompute gives each row the bits of its first computation, for
+ * any run of whole tiles.  Products of libraries choose their algorithm by shape: compute them tile
+ * by tile in the forward too, or make the tensor WHOLE.  A checked session (is_checked, or MEMO_CHECK=1
+ * in the environment) tests this, and finds wrong sizes, orders and recomputations.
+ *
  * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
- * A trainer with its own loop, or with buffers that live for a part of a step, gives `step` instead
- * of the first three.  It computes everything between begin and end of a micro-batch.
+ * A trainer with its own loop gives `step` instead of the first three.  It computes everything
+ * between begin and end of a micro-batch.
  *
  *     static void step(void* user, memo_session* s) {
  *         for (l = 0; l < L; l++) {
@@ -370,15 +391,50 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  *     }
  *
  * `step` and `setup` are also called in dry runs, with addresses that must not be used: they
- * compute only if the begin call returned 1, or if memo_session_computes returns 1.
+ * compute only if the begin call returned 1, or if memo_session_computes returns 1.  Two layers may
+ * be open at a time, for fused kernels (memo.h, chapter 9).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
  * need not check them.  memo_session_end and memo_session_run return the error.
  *
  * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
- * the calling thread computes. */
+ * the calling thread computes or the session is checked. */
 
 typedef struct memo_session memo_session;
+
+/* What happens to activations between forward and backward. */
+typedef enum memo_policy {
+    MEMO_POLICY_KEEP = 0,  /* every tensor stays on the device */
+    MEMO_POLICY_RECOMPUTE, /* what can be recomputed is; the rest stays on the device */
+    MEMO_POLICY_SWAP,      /* every tensor is swapped, but those with rule KEPT */
+    MEMO_POLICY_ALPHA,     /* one alpha: the desc's, or the fastest that fits (MEMO paper) */
+    MEMO_POLICY_MEMO,      /* the fastest rows that fit; everything is kept if that fits */
+    MEMO_POLICY_ROWS       /* memo_session_desc.rows */
+} memo_policy;
+#define MEMO_N_POLICIES 6
+MEMO_API const char* memo_policy_name(memo_policy policy); /* "keep"; never NULL */
+
+typedef enum memo_pass {
+    MEMO_PASS_SESSION = 0, /* as long as the session */
+    MEMO_PASS_FORWARD,
+    MEMO_PASS_BETWEEN,
+    MEMO_PASS_BACKWARD
+} memo_pass;
+
+/* A buffer of device memory, requested and freed by the session.  It lives from the begin of layer
+ * first_layer of pass `first` to the end of layer last_layer of pass `last`.  first_layer
+ * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.  Layers
+ * of SESSION and BETWEEN do not count. */
+typedef struct memo_session_buffer {
+    const char* name; /* shown in plans; borrowed */
+    int64_t size_bytes;
+    memo_pass first;
+    int32_t first_layer;
+    memo_pass last;
+    int32_t last_layer;
+} memo_session_buffer;
+#define MEMO_EACH_LAYER          (-1)
+#define MEMO_SESSION_BUFFERS_MAX 64
 
 typedef struct memo_session_desc {
     /* NULL: the session creates a host device, and the calling thread computes. */
@@ -402,18 +458,28 @@ typedef struct memo_session_desc {
     void (*backward)(void* user, memo_session* session, int32_t layer);
     /* Recomputes rows [begin, end) of tensor, and of the tensors recomputed with it, from tensors
      * before it.  memo_session_backward_begin calls it in the order of the table.  NULL is valid if
-     * no tensor can be recomputed. */
+     * no tensor can be recomputed.  For scratch, declare a buffer of pass BACKWARD. */
     void (*recompute)(void* user, memo_session* session, int32_t layer, int32_t tensor,
                       int64_t begin, int64_t end);
-    /* Broadcasts rank 0's bytes, so that all ranks choose the same rows; NULL: one rank.  All ranks
-     * must create their sessions at the same time. */
-    memo_status (*share)(void* user, void* data, int64_t n_bytes, memo_error* error);
+    /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  They
+     * change gradients, generators of random numbers and whatever else a step of the trainer
+     * changes.  A trainer may leave out its communication while memo_session_measures is 1. */
+    void (*measuring)(void* user, memo_session* session, int32_t begins);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only to measure, for all rows of each tensor of one layer. */
     int32_t backward_recomputes;
+    const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
+    int32_t n_buffers;
+
+    /* Several ranks: replaces each of n values by its maximum over the ranks; NULL: one rank.  With
+     * MPI: MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, MPI_MAX, comm).  All ranks make the
+     * same calls of measure, plan, open and create.  Each calls agree equally often, even after an
+     * error, and all fail if one does.  They use the least budget of all ranks and the longest
+     * times, and choose the same rows.  Fields that must match are compared. */
+    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
 
     /* Budgets of session and trainer together, and the trainer's part of them. */
-    int64_t device_bytes;       /* 0: the free memory */
+    int64_t device_bytes;       /* 0: the free memory, without a device no limit */
     int64_t other_device_bytes; /* of device_bytes, the trainer's own */
     int64_t host_bytes;         /* pinned; 0: no limit */
     int64_t other_host_bytes;
@@ -422,59 +488,85 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     int64_t largest_copy_bytes;  /* to measure, as in memo_profile_desc; 0: 32 MiB, less if short */
 
-    /* profile replaces measuring; rows or plan_path replace measuring and planning. */
-    const memo_profile* profile;
-    const int64_t* rows;   /* (n_layers, n_tensors) as in memo_swap_desc, copied */
-    const char* plan_path; /* a file that memo_session_write wrote */
-    /* 1: plans the best single alpha only (MEMO paper), even if everything could be kept. */
-    int32_t is_alpha_only;
-
-    /* 1: plans and reports, but takes no memory and computes nothing; the session cannot run.
-     * Without a profile, times are estimates.  A length or given rows that exceed the budgets are
-     * not refused. */
-    int32_t is_dry_run;
-    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
-    memo_log log;     /* a line for each phase of memo_session_create */
+    memo_policy policy;  /* memo_session_desc_default: MEMO */
+    const int64_t* rows; /* of policy ROWS: (n_layers, n_tensors) as in memo_swap_desc */
+    double alpha;        /* of policy ALPHA; negative (the default): planned */
+    double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
+    int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
+    memo_log log;        /* a line for each phase */
 } memo_session_desc;
 
-/* The choices of a session, which owns them.  Inside setup and step they are the current ones; plan
- * is NULL during the dry run from which it is made. */
-typedef struct memo_session_info {
-    const int64_t* rows; /* (n_layers, n_tensors) */
-    int32_t n_host_layers;
-    memo_swap_sizes sizes;       /* of the swap engine */
-    int64_t device_bytes;        /* the step needs, with other_device_bytes */
-    int64_t host_bytes;          /* pinned, with other_host_bytes */
-    const memo_trace* trace;     /* the requests of a micro-batch */
-    const memo_plan* plan;       /* their offsets: memo_plan_write_svg draws it */
-    const memo_profile* profile; /* NULL: not measured */
-    /* Predicted times, and the limit in words; NULL: not planned. */
-    const memo_swap_plan* swap_plan;
-    const memo_device* device;
-    /* Inside a dry run, swap is NULL and arena records its requests.  After a dry run both are NULL
-     * (is_dry_run). */
-    memo_arena* arena;
-    memo_swap* swap;
-    const memo_swap_desc* swap_desc; /* for memo_swap_generate */
-} memo_session_info;
+/* A plan of a micro-batch: data, without a device.  swap, trace, addresses and times are owned by
+ * the plan. */
+typedef struct memo_step_plan {
+    memo_policy policy;
+    memo_swap_desc swap;   /* tensors, rows and places in host memory: for memo_swap_generate */
+    memo_swap_sizes sizes; /* of the swap engine */
+    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
+    int64_t device_bytes;
+    int64_t activation_bytes; /* the swap engine's */
+    int64_t persistent_bytes; /* of setup, and buffers of pass SESSION */
+    int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
+    int64_t other_device_bytes;
+    int64_t host_bytes, other_host_bytes;           /* pinned; the trainer's part of them */
+    int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
+    memo_trace* trace;                              /* the requests of a micro-batch */
+    memo_plan* addresses;                           /* memo_plan_write_svg draws them */
+    memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
+    int32_t fits;
+    char shortage[400]; /* which budget lacks how much, and what would help; empty if it fits */
+} memo_step_plan;
 
 MEMO_API memo_session_desc memo_session_desc_default(void);
-/* Runs micro-batches to measure, unless everything fits without swapping or rows are given.  Inputs
- * must be valid.  Gradients are undefined afterwards.  Errors: INVALID_ARGUMENT; INFEASIBLE (the
- * message states which memory the smallest plan lacks, how much, and what would help); errors of
- * step, the device, the planners and plan_path. */
+
+/* Measures layers, recomputation, copies and the file on the device, in the budgets.  It runs 3 to
+ * 5 micro-batches, so inputs must be valid.  Gradients are undefined afterwards.  What lies in
+ * session memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory the
+ * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
+ * measuring would take minutes); errors of step and the device. */
+MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+                                          memo_error* error);
+/* Plans a micro-batch by desc->policy.  Without a profile (NULL) MEMO and ALPHA plan from estimated
+ * times.  A plan that exceeds the budgets is no error: see fits.  Functions that compute may be
+ * NULL.  Errors: INVALID_ARGUMENT; errors of step; OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                                       memo_step_plan** plan, memo_error* error);
+/* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
+ * not fit, with its shortage); INVALID_ARGUMENT (also a plan for other tensors); the device's. */
+MEMO_API memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                                       memo_session** session, memo_error* error);
+/* Measure, plan and open in a row.  It does not measure if policy MEMO can keep everything, nor
+ * for policies that need no times.  The session owns the plan.  Errors: of the three. */
 MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                          memo_error* error);
 /* Waits for the compute stream. */
 MEMO_API void memo_session_destroy(memo_session* session);
 
-/* One micro-batch of n_rows rows (0: the desc's): begin, step, end. */
-MEMO_API memo_status memo_session_run(memo_session* session, int64_t n_rows, memo_error* error);
+MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
+/* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets. */
+MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
+/* A plan as text: "memo step-plan 1", lines for shape, policy, times, tensors, layers and the
+ * address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch dry by
+ * desc, and takes rows and addresses from the file.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT
+ * (a plan for other tensors or other requests); OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
+                                          memo_error* error);
+MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+                                         memo_step_plan** plan, memo_error* error);
+
+/* A micro-batch.  All zero: all rows, forward and backward. */
+typedef struct memo_batch {
+    int64_t n_rows;          /* 0: the desc's */
+    int32_t is_forward_only; /* 1: no backward follows, and nothing is moved */
+} memo_batch;
+
+/* One micro-batch: begin, step, end.  batch NULL: all zero. */
+MEMO_API memo_status memo_session_run(memo_session* session, const memo_batch* batch,
+                                      memo_error* error);
 
 /* The same in pieces.  memo_session_begin abandons an open micro-batch.  Begin calls return 1 if
- * the trainer must compute; 0 in a dry run or after an error.  A forward without a backward, for
- * validation or sampling, needs no other call. */
-MEMO_API int memo_session_begin(memo_session* session, int64_t n_rows);
+ * the trainer must compute; 0 in a dry run or after an error. */
+MEMO_API int memo_session_begin(memo_session* session, const memo_batch* batch);
 MEMO_API memo_status memo_session_end(memo_session* session, memo_error* error);
 /* Bracket a layer, as memo_swap_forward_begin and the others do; backward_begin also recomputes. */
 MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
@@ -482,10 +574,16 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
+MEMO_API int memo_session_measures(const memo_session* session);
 MEMO_API int64_t memo_session_get_n_rows(const memo_session* session); /* of this micro-batch */
 
 /* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
+/* Fills first[0 .. n_tensors) with the addresses of a layer's tensors: a struct of pointers in the
+ * order of the table. */
+MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, void** first);
+/* A declared buffer; NULL while it does not live. */
+MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* A buffer at its planned address, valid until memo_session_free; NULL after an error.  It belongs
  * to stream 0; for another stream call memo_arena_alloc on memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
@@ -493,13 +591,14 @@ MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
+typedef struct memo_session_info {
+    const memo_step_plan* plan;  /* inside a dry run it is not complete: addresses is NULL */
+    const memo_profile* profile; /* of memo_session_create; NULL: it did not measure */
+    const memo_device* device;
+    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
+    memo_swap* swap;
+} memo_session_info;
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
-/* Appends rows, limit, predicted times and bytes. */
-MEMO_API void memo_session_put_report(const memo_session* session, memo_text* text);
-/* Rows and predicted times as text, for plan_path: "memo session 1", a line for each tensor
- * and each layer, "end" with a checksum, as for traces.  Errors: IO, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_session_write(const memo_session* session, const char* path,
-                                        memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -562,7 +661,15 @@ MEMO_API memo_status memo_session_write(const memo_session* session, const char*
  *     >>degree labels          partial plans, from the first block to the last
  *     >>degree solve           memo_degrees_solve: which range of runtimes comes next
  *   5 session
- *     >>session                from tensors and a budget to a running step */
+ *     >>session desc           a desc, checked and copied
+ *     >>session agreement      what ranks decide together
+ *     >>session running        a micro-batch
+ *     >>session plan           stages until one fits
+ *     >>session words          a plan on the terminal
+ *     >>session file           a plan as a file
+ *     >>session open           arena and engine of a plan
+ *     >>session measure        the times of a micro-batch that runs
+ *     >>session life           measure, plan, open in a row */
 #if defined(MEMO_PLAN_IMPLEMENTATION) && !defined(MEMO_PLAN_IMPLEMENTATION_DONE)
 #define MEMO_PLAN_IMPLEMENTATION_DONE
 
@@ -6249,13 +6356,17 @@ MEMOI int memoi_profile_rises(const memo_profile* profile, int32_t i) {
     return i == 0 || profile->copies[i].size_bytes > profile->copies[i - 1].size_bytes;
 }
 
-memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
-    const memob_record* records = memoi_profile_records;
-    memo_text text;
-    memo_status status;
-    int32_t i;
+#define MEMOI_PROFILE_FILE_S 9000.0 /* in femtoseconds they fit into 64 bits */
+#define MEMOI_PROFILE_S      1e12   /* sums over layers stay finite */
 
-    /* A profile may come from the caller, so check its counts before using its arrays. */
+/* A profile may come from the caller: counts before arrays, then every time.  NaN fails every
+ * comparison. */
+MEMOI memo_status memoi_profile_check(const memo_profile* profile, double most_s,
+                                      memo_error* error) {
+    const memo_profile_file* file = &profile->file;
+    int64_t smallest = 0;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
     if (profile->n_rows < 1 || profile->n_tensors < 0 ||
         profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
         profile->n_copies > MEMO_PROFILE_COPIES_MAX)
@@ -6264,8 +6375,50 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
                              "copies); read or measure it first",
                              (long long)profile->n_rows, (int)profile->n_tensors,
                              (int)profile->n_copies);
+    if (!memob_is_in(profile->forward_s, 0, most_s) ||
+        !memob_is_in(profile->backward_s, 0, most_s) || !memob_is_in(profile->between_s, 0, most_s))
+        return MEMOB_INVALID(error, "profile: a time is out of range; 0 to %g s are valid", most_s);
+    for (i = 0; i < profile->n_tensors && !status; i++) {
+        const memo_profile_tensor* tensor = &profile->tensors[i];
+        if (!memchr(tensor->name, 0, sizeof tensor->name))
+            return MEMOB_INVALID(error, "profile.tensors[%d]: its name does not end", (int)i);
+        status = memoi_profile_check_name(tensor->name, error);
+        if (!status && !(tensor->recompute_s_per_row < 0) &&
+            !memob_is_in(tensor->recompute_s_per_row, 0, most_s))
+            status =
+                MEMOB_INVALID(error,
+                              "profile: the time of tensor `%s` is out of range; 0 to %g s, or a "
+                              "negative one, are valid",
+                              tensor->name, most_s);
+    }
+    for (i = 0; i < profile->n_copies && !status; i++) {
+        const memo_profile_copy* copy = &profile->copies[i];
+        if (copy->size_bytes <= smallest)
+            return MEMOB_INVALID(
+                error, "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
+        smallest = copy->size_bytes;
+        if (!memob_is_in(copy->to_host_s, 0, most_s) || !memob_is_in(copy->to_device_s, 0, most_s))
+            return MEMOB_INVALID(error,
+                                 "profile.copies[%d]: a time is out of range; 0 to %g s are valid",
+                                 (int)i, most_s);
+    }
+    if (!status && (file->size_bytes < 0 || !memob_is_in(file->write_s, 0, most_s) ||
+                    !memob_is_in(file->read_s, 0, most_s) ||
+                    !memob_is_in(file->write_with_copies_s, 0, most_s) ||
+                    !memob_is_in(file->read_with_copies_s, 0, most_s)))
+        status = MEMOB_INVALID(
+            error, "profile.file: a size or time is out of range; 0 to %g s are valid", most_s);
+    return status;
+}
 
+memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
+    const memob_record* records = memoi_profile_records;
+    memo_status status = memoi_profile_check(profile, MEMOI_PROFILE_FILE_S, error);
+    memo_text text;
+    int32_t i;
+    if (status) return status;
     memset(&text, 0, sizeof text);
+
     memo_text_put(&text, "memo profile 1\n");
     status = memob_put_record(&text, &records[MEMOI_PROFILE_ROWS], profile, error);
     if (!status) status = memob_put_record(&text, &records[MEMOI_PROFILE_LAYER], profile, error);
@@ -6273,10 +6426,7 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         status =
             memob_put_record(&text, &records[MEMOI_PROFILE_TENSOR], &profile->tensors[i], error);
     for (i = 0; i < profile->n_copies && !status; i++)
-        status =
-            !memoi_profile_rises(profile, i)
-                ? MEMOB_INVALID(error, "profile.copies[%d]: wrong size; sizes must ascend", (int)i)
-                : memob_put_record(&text, &records[MEMOI_PROFILE_COPY], &profile->copies[i], error);
+        status = memob_put_record(&text, &records[MEMOI_PROFILE_COPY], &profile->copies[i], error);
     if (profile->file.size_bytes > 0 && !status)
         status = memob_put_record(&text, &records[MEMOI_PROFILE_FILE], &profile->file, error);
 
@@ -6445,6 +6595,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
                                        double* recompute_s_per_row, const memo_profile* profile,
                                        memo_error* error) {
     int32_t t, k;
+    memo_status status = memoi_profile_check(profile, MEMOI_PROFILE_S, error);
+    if (status) return status;
     if (profile->n_rows != desc->swap->n_rows)
         return MEMOB_INVALID(
             error,
@@ -8299,6 +8451,19 @@ MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
         memob_bytes_text(there, (double)there_bytes[which]));
 }
 
+/* The predicted times and bytes. */
+MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) {
+    plan->step_s = score->step_s;
+    plan->stall_s = score->stall_s;
+    plan->recompute_s = score->recompute_s;
+    plan->device_bytes = score->sizes.device_bytes;
+    plan->host_bytes = score->sizes.host_bytes;
+    plan->swapped_bytes = score->sizes.swapped_bytes;
+    plan->spill_bytes = score->sizes.spill_bytes;
+    plan->n_spilled_layers = score->sizes.n_spilled_layers;
+    plan->n_host_layers = score->n_host_layers;
+}
+
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
     memoi_rows_score score;
     memo_status status = memoi_rows_best_alpha(p, &score, &plan->alpha, error);
@@ -8319,18 +8484,21 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     }
     if (score.excess_bytes > 0) return memoi_rows_refuse(p, error);
 
-    /* The predicted times and bytes. */
-    plan->step_s = score.step_s;
-    plan->stall_s = score.stall_s;
-    plan->recompute_s = score.recompute_s;
-    plan->device_bytes = score.sizes.device_bytes;
-    plan->host_bytes = score.sizes.host_bytes;
-    plan->swapped_bytes = score.sizes.swapped_bytes;
-    plan->spill_bytes = score.sizes.spill_bytes;
-    plan->n_spilled_layers = score.sizes.n_spilled_layers;
-    plan->n_host_layers = score.n_host_layers;
+    memoi_rows_tell(&score, plan);
     plan->program_s = p->program_s;
     return memoi_rows_name_limit(p, plan, error);
+}
+
+/* Rows that are given: only their times. */
+MEMOI memo_status memoi_rows_predict(memoi_rows_planner* p, memo_swap_plan* plan,
+                                     memo_error* error) {
+    memo_swap_desc swap = *p->desc->swap;
+    memoi_rows_score score;
+    memo_status status = memoi_rows_score_desc(p, &swap, &score, error);
+    plan->alpha = -1;
+    snprintf(plan->reason, sizeof plan->reason, "none that was looked for: the rows are given");
+    memoi_rows_tell(&score, plan);
+    return status;
 }
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
@@ -8341,7 +8509,11 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
     status = memoi_rows_create(desc, &p, error);
     if (status) return status;
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
-    status = *plan ? memoi_rows_plan(&p, *plan, error) : memob_no_memory(error, "a plan of rows");
+    if (!*plan)
+        status = memob_no_memory(error, "a plan of rows");
+    else
+        status = desc->swap->rows ? memoi_rows_predict(&p, *plan, error)
+                                  : memoi_rows_plan(&p, *plan, error);
     memob_arrays_free(&p.arrays);
     if (status) {
         memo_swap_plan_destroy(*plan);
@@ -9175,13 +9347,22 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
     MEMO_FREE(plan);
 }
 
-/* ---- >>session ----------------------------------------------------------------------------------
- * Knows: which phase of its life it is in, budgets, the chapters above and memo.h's arena and swap
- * engine.  Knows nothing of how rows or offsets are found.
+/* ---- 5 session ----------------------------------------------------------------------------------
+ * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
+ * offsets are found.
  *
- * A *stage* is one choice of rows with all that follows: sizes, the trace of a dry run, its plan.
- * Create tries stages until one fits: everything kept; rows planned from estimated times, on which
- * it measures; rows planned from these. */
+ * Measure, plan and open each make a session object, which may live for the call alone.  A *stage*
+ * is a plan under way: rows, and what follows from them.  The rooms:
+ *
+ *   >>session desc       the desc, checked and copied
+ *   >>session agreement  what ranks decide together
+ *   >>session running    a micro-batch, dry or not
+ *   >>session plan       stages until one fits
+ *   >>session words      a plan on the terminal
+ *   >>session file       a plan as a file
+ *   >>session open       arena and engine of a plan
+ *   >>session measure    marks of a micro-batch that runs
+ *   >>session life       measure, plan, open in a row */
 
 /* What may be timed: of each layer, then of each tensor. */
 enum {
@@ -9193,47 +9374,405 @@ enum {
     MEMOI_MARKS_OF_LAYER
 };
 
-struct memo_session {
-    memo_session_desc desc;
+/* A plan with the memory that its desc points to. */
+typedef struct memoi_step_plan {
+    memo_step_plan plan; /* first */
     memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][32];
+    int64_t* rows;
+} memoi_step_plan;
+
+struct memo_session {
+    memo_session_desc desc;
+    memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
+    void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
     const memo_device* device;
     memo_device* own_device;
     int64_t device_bytes, host_bytes; /* budgets without what the trainer holds; 0: no limit */
 
-    /* The stage. */
-    memo_swap_desc swap_desc;
-    int64_t* rows;
-    memo_swap_sizes sizes;
+    /* The stage, or the plan that is open. */
+    memoi_step_plan* stage;
+    int is_borrowed;                      /* the stage is the caller's plan */
+    memo_step_plan* own_plan;             /* of memo_session_create */
+    int64_t peak_bytes, stage_host_bytes; /* the most of all ranks */
     memob_swap_placement placement;
-    memo_trace* trace;
-    memo_plan* plan;
-    memo_swap_plan* swap_plan; /* NULL: rows were given, or nothing had to be planned */
     memo_profile profile;
     int is_profiled;
 
     /* Running. */
     memo_arena* arena;
     memo_swap* swap;
+    memo_swap_desc swap_desc;
     char* base; /* of the engine's device memory */
     memo_error error;
     int64_t n_rows;
     int is_dry;
-    int is_running; /* between begin and end */
-    int is_midway;  /* a forward began and no backward ended */
+    int is_setting_up, is_recomputing;
+    int is_running;      /* between begin and end */
+    int is_midway;       /* a forward began and no backward ended */
+    int is_forward_only; /* the engine is not called */
 
     /* Measuring. */
     int32_t measured_layer; /* recomputes every tensor; -1: not measuring */
     memo_event* events;     /* of each mark, or */
     double* marks_s;        /* if the calling thread computes */
-    int32_t n_marks;
 };
 
-MEMOB_ZERO_DEFAULT(memo_session_desc)
-
-MEMOI void memoi_session_log(const memo_session* s, const char* message) {
-    if (s->desc.log.write) s->desc.log.write(s->desc.log.user, message);
+memo_session_desc memo_session_desc_default(void) {
+    memo_session_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.policy = MEMO_POLICY_MEMO;
+    desc.alpha = -1;
+    return desc;
 }
+
+const char* memo_policy_name(memo_policy policy) {
+    static const char* const names[MEMO_N_POLICIES] = {"keep",  "recompute", "swap",
+                                                       "alpha", "memo",      "rows"};
+    return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
+}
+
+MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) MEMO_PRINTF(2, 3);
+MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
+    char line[256];
+    va_list arguments;
+    if (!s->desc.log.write) return;
+    va_start(arguments, format);
+    (void)vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    s->desc.log.write(s->desc.log.user, line);
+}
+
+/* --- >>session desc ---
+ * Knows: the fields of a desc.  Knows nothing of what they are for. */
+
+MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
+    int32_t i;
+    if (desc->n_buffers < 0 || desc->n_buffers > MEMO_SESSION_BUFFERS_MAX ||
+        (desc->n_buffers && !desc->buffers))
+        return MEMOB_INVALID(
+            error,
+            "memo_session_desc.buffers: NULL, or n_buffers is out of range (%d); 0 to %d are valid",
+            (int)desc->n_buffers, MEMO_SESSION_BUFFERS_MAX);
+    for (i = 0; i < desc->n_buffers; i++) {
+        const memo_session_buffer* b = &desc->buffers[i];
+        const int is_each = b->first_layer == MEMO_EACH_LAYER;
+        const char* fault = NULL;
+        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX) fault = "size_bytes out of range";
+        if ((int)b->first < 0 || (int)b->first > MEMO_PASS_BACKWARD) fault = "an unknown pass";
+        if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD)
+            fault = "MEMO_EACH_LAYER in a pass without layers";
+        if (!is_each && b->first != MEMO_PASS_SESSION) {
+            if (b->last < b->first || (int)b->last > MEMO_PASS_BACKWARD)
+                fault = "a last pass before the first";
+            if ((b->first != MEMO_PASS_BETWEEN &&
+                 (b->first_layer < 0 || b->first_layer >= desc->n_layers)) ||
+                (b->last != MEMO_PASS_BETWEEN &&
+                 (b->last_layer < 0 || b->last_layer >= desc->n_layers)))
+                fault = "a layer out of range";
+            else if (b->first == b->last && b->first != MEMO_PASS_BETWEEN &&
+                     (b->first == MEMO_PASS_FORWARD) == (b->last_layer < b->first_layer) &&
+                     b->last_layer != b->first_layer)
+                fault = "a last layer before the first";
+        }
+        if (fault)
+            return MEMOB_INVALID(
+                error, "memo_session_desc.buffers[%d]: `%.40s` has %s; give its first and last use",
+                (int)i, b->name ? b->name : "NULL", fault);
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
+                                           memo_error* error) {
+    static const char name[] = "memo_session_desc";
+    const char* field = NULL;
+    memo_status status;
+    int32_t t;
+
+    /* Numbers. */
+    if ((status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1,
+                                      MEMO_PROFILE_TENSORS_MAX, error)) ||
+        (status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX / 8, error)) ||
+        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(name, "policy", (int)desc->policy, 0, MEMO_N_POLICIES - 1,
+                                      error)) ||
+        (status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX,
+                                      error)) ||
+        (status = memob_check_integer(name, "other_device_bytes", desc->other_device_bytes, 0,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX,
+                                      error)) ||
+        (status = memob_check_integer(name, "other_host_bytes", desc->other_host_bytes, 0,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(name, "disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX,
+                                      error)) ||
+        (status = memob_check_real(name, "time_limit_s", desc->time_limit_s, 0, 1e9, error)) ||
+        (!(desc->alpha < 0) &&
+         (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
+        (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
+        return status;
+    if (desc->device_bytes && desc->other_device_bytes >= desc->device_bytes)
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.other_device_bytes: %lld, not below device_bytes "
+                             "(%lld); raise device_bytes",
+                             (long long)desc->other_device_bytes, (long long)desc->device_bytes);
+    if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.other_host_bytes: %lld, not below host_bytes "
+                             "(%lld); raise host_bytes",
+                             (long long)desc->other_host_bytes, (long long)desc->host_bytes);
+
+    /* Pointers. */
+    if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
+    if (!desc->step && (!desc->forward || !desc->backward) && computes)
+        field = "step: NULL, and so is forward or backward; set step, or both others";
+    if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
+        field = "rows: NULL, but policy is ROWS; set the table of rows";
+
+    /* Names go into files, so they must be single words. */
+    for (t = 0; t < desc->n_tensors && !field; t++) {
+        status = memoi_profile_check_name(desc->tensors[t].name, error);
+        if (status) return status;
+        if (!desc->recompute && computes && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
+            field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
+    }
+    if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
+    return memoi_session_check_buffers(desc, error);
+}
+
+MEMOI void memoi_stage_destroy(memoi_step_plan* stage) {
+    if (!stage) return;
+    memo_swap_plan_destroy(stage->plan.times);
+    memo_plan_destroy(stage->plan.addresses);
+    memo_trace_destroy(stage->plan.trace);
+    MEMO_FREE(stage->rows);
+    MEMO_FREE(stage);
+}
+
+void memo_step_plan_destroy(memo_step_plan* plan) { memoi_stage_destroy((memoi_step_plan*)plan); }
+
+/* A stage of desc without rows.  It copies the tensors, so that a plan outlives its desc. */
+MEMOI memo_status memoi_stage_create(const memo_session_desc* desc, memoi_step_plan** result,
+                                     memo_error* error) {
+    memoi_step_plan* stage = (memoi_step_plan*)memob_calloc(1, sizeof *stage);
+    memo_swap_desc* swap;
+    int32_t t;
+    *result = stage;
+    if (!stage) return memob_no_memory(error, "a plan");
+    stage->rows =
+        (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof(int64_t));
+    if (!stage->rows) return memob_no_memory(error, "the rows of a plan");
+    for (t = 0; t < desc->n_tensors; t++) {
+        stage->tensors[t] = desc->tensors[t];
+        snprintf(stage->names[t], sizeof stage->names[t], "%s", desc->tensors[t].name);
+        stage->tensors[t].name = stage->names[t];
+    }
+    swap = &stage->plan.swap;
+    *swap = memo_swap_desc_default();
+    swap->tensors = stage->tensors;
+    swap->n_tensors = desc->n_tensors;
+    swap->n_layers = desc->n_layers;
+    swap->n_rows = desc->n_rows;
+    swap->tile_rows = desc->tile_rows;
+    swap->spill_directory = desc->spill_directory;
+    swap->spill_bytes_per_s = desc->spill_bytes_per_s;
+    stage->plan.policy = desc->policy;
+    return memob_swap_check_desc(swap, error);
+}
+
+/* The device, or a host device of the session's own; its free memory if there is no budget. */
+MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
+    int64_t total_bytes = 0;
+    memo_status status = MEMO_STATUS_OK;
+    s->device = s->desc.device;
+    if (computes && !s->device) {
+#ifndef MEMO_NO_HOST_DEVICE
+        memo_host_device_desc host = memo_host_device_desc_default();
+        status = memo_host_device_create(&host, &s->own_device, error);
+        s->device = s->own_device;
+        s->desc.computes_on_host = 1;
+#else
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
+                              "host device; pass a device");
+#endif
+    }
+    s->device_bytes = s->desc.device_bytes - s->desc.other_device_bytes;
+    s->host_bytes = s->desc.host_bytes ? s->desc.host_bytes - s->desc.other_host_bytes : 0;
+    if (status || s->desc.device_bytes) return status;
+    s->device_bytes = 0;
+    if (!s->device) return MEMO_STATUS_OK;
+    status = memo_memory_info(s->device, &s->device_bytes, &total_bytes, error);
+    s->device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
+                                                     : memob_max(s->device_bytes, 1);
+    return status;
+}
+
+/* --- >>session agreement ---
+ * Knows: the maximum of values over ranks.  Knows nothing of what is decided with them.
+ *
+ * Ranks must make the same calls of agree, or they would wait for each other for ever.  So each
+ * phase that can fail ends with one, which carries the status.  Whatever a decision depends on is
+ * agreed first; decisions are then the same without a word. */
+
+/* values[0] is the status; the others become their maxima.  Fails on every rank if one has failed. */
+MEMOI memo_status memoi_session_agree(const memo_session_desc* desc, memo_status status,
+                                      int64_t* values, int64_t n, memo_error* error) {
+    memo_status agreed;
+    memo_error own;
+    if (!desc->agree) return status;
+    values[0] = (int64_t)status;
+    agreed = desc->agree(desc->user, values, n, &own);
+    if (status) return status;
+    if (agreed) {
+        if (error) *error = own;
+        return agreed;
+    }
+    if (!values[0]) return MEMO_STATUS_OK;
+    return memo_error_set(error, (memo_status)values[0],
+                          "memo_session: another rank failed (%s); its message gives the reason",
+                          memo_status_name((memo_status)values[0]));
+}
+
+MEMOI memo_status memoi_session_verdict(const memo_session_desc* desc, memo_status status,
+                                        memo_error* error) {
+    int64_t value;
+    return memoi_session_agree(desc, status, &value, 1, error);
+}
+
+/* Of any bytes; never negative, so that its negative exists. */
+MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_bytes) {
+    const unsigned char* p = (const unsigned char*)bytes;
+    uint64_t hash = (uint64_t)digest ^ 0xcbf29ce484222325u;
+    for (; n_bytes > 0; n_bytes--, p++) hash = (hash ^ *p) * 0x100000001b3u;
+    return (int64_t)((hash ^ hash >> 31) >> 2);
+}
+
+MEMOI int64_t memoi_session_digest_tensors(const memo_session_desc* desc) {
+    int64_t digest = 0, numbers[3];
+    int32_t t;
+    for (t = 0; t < desc->n_tensors; t++) {
+        const memo_tensor* tensor = &desc->tensors[t];
+        numbers[0] = tensor->row_bytes;
+        numbers[1] = (int64_t)tensor->rule;
+        numbers[2] = tensor->with;
+        digest = memoi_session_digest(digest, tensor->name, (int64_t)strlen(tensor->name));
+        digest = memoi_session_digest(digest, numbers, (int64_t)sizeof numbers);
+    }
+    return digest;
+}
+
+enum { MEMOI_SESSION_FIELDS = 10, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
+
+/* The first agreement: descs match, budgets are the least, what trainers hold is the most.  extra:
+ * a value of the call that must match, named by extra_name. */
+MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_t extra,
+                                     const char* extra_name, memo_error* error) {
+    static const char* const names[] = {
+        "n_layers",        "n_tensors", "n_rows",  "tile_rows",    "policy", "backward_recomputes",
+        "spill_directory", "tensors",   "buffers", "rows or alpha"};
+    memo_session_desc* desc = &s->desc;
+    const int64_t n_cells = (int64_t)desc->n_layers * desc->n_tensors;
+    int64_t values[MEMOI_SESSION_VALUES + 2], mine[MEMOI_SESSION_FIELDS + 1];
+    int64_t* budgets = &values[1 + 2 * (MEMOI_SESSION_FIELDS + 1)];
+    int32_t i, n = MEMOI_SESSION_FIELDS + 1;
+    if (!desc->agree) return status;
+
+    /* A value and its negative: their maxima show whether it is the same everywhere. */
+    memset(mine, 0, sizeof mine);
+    memset(values, 0, sizeof values);
+    if (!status) {
+        mine[0] = desc->n_layers;
+        mine[1] = desc->n_tensors;
+        mine[2] = desc->n_rows;
+        mine[3] = desc->tile_rows;
+        mine[4] = (int64_t)desc->policy;
+        mine[9] = memoi_session_digest(0, &desc->alpha, (int64_t)sizeof desc->alpha);
+        mine[5] = desc->backward_recomputes;
+        mine[6] = desc->spill_directory != NULL;
+        mine[7] = memoi_session_digest_tensors(desc);
+        mine[8] = desc->n_buffers;
+        if (desc->policy == MEMO_POLICY_ROWS)
+            mine[9] = memoi_session_digest(0, desc->rows, n_cells * (int64_t)sizeof *desc->rows);
+        mine[10] = extra;
+    }
+    for (i = 0; i < n; i++) {
+        values[1 + 2 * i] = mine[i];
+        values[2 + 2 * i] = -mine[i];
+    }
+    budgets[0] = s->device_bytes ? -s->device_bytes : -INT64_MAX;
+    budgets[1] = s->host_bytes ? -s->host_bytes : -INT64_MAX;
+    budgets[2] = desc->disk_bytes ? -desc->disk_bytes : -INT64_MAX;
+    budgets[3] = desc->other_device_bytes;
+    budgets[4] = desc->other_host_bytes;
+    status = memoi_session_agree(desc, status, values, MEMOI_SESSION_VALUES + 2, error);
+    if (status) return status;
+
+    for (i = 0; i < n; i++) {
+        const int64_t most = values[1 + 2 * i], least = -values[2 + 2 * i];
+        const char* name = i < MEMOI_SESSION_FIELDS ? names[i] : extra_name;
+        if (most == least) continue;
+        if (i < 6)
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.%s: %lld, but ranks have %lld to %lld; give all "
+                "ranks the same",
+                name, (long long)mine[i], (long long)least, (long long)most);
+        return MEMOB_INVALID(error,
+                             "memo_session_desc.%s: not the same on all ranks; give all "
+                             "ranks the same",
+                             name);
+    }
+    s->device_bytes = budgets[0] == -INT64_MAX ? 0 : -budgets[0];
+    s->host_bytes = budgets[1] == -INT64_MAX ? 0 : -budgets[1];
+    desc->disk_bytes = budgets[2] == -INT64_MAX ? 0 : -budgets[2];
+    desc->other_device_bytes = budgets[3];
+    desc->other_host_bytes = budgets[4];
+    return MEMO_STATUS_OK;
+}
+
+/* The longest times.  Times are not negative, or -1 on every rank, so that their bits order as they
+ * do; names and sizes are the same everywhere. */
+MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
+                                              memo_profile* profile, memo_error* error) {
+    struct {
+        int64_t status;
+        memo_profile profile;
+    } shared;
+    memset(&shared, 0, sizeof shared);
+    if (!status) shared.profile = *profile;
+    status = memoi_session_agree(desc, status, (int64_t*)(void*)&shared,
+                                 (int64_t)(sizeof shared / sizeof(int64_t)), error);
+    if (!status && desc->agree) *profile = shared.profile;
+    return status;
+}
+
+/* A session for one of the public calls.  Check, then agree, so that no rank is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes, int64_t extra,
+                                     const char* extra_name, memo_session** result,
+                                     memo_error* error) {
+    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+    memo_session none;
+    memo_status status = memoi_session_check_desc(desc, computes, error);
+    *result = s;
+    if (!s) { /* it still agrees that this rank has failed */
+        memset(&none, 0, sizeof none);
+        none.desc = *desc;
+        return memoi_session_meet(&none, memob_no_memory(error, "a session"), 0, "", error);
+    }
+    s->desc = *desc;
+    s->measured_layer = -1;
+    if (!status && desc->n_buffers)
+        memcpy(s->buffers, desc->buffers, (size_t)desc->n_buffers * sizeof *desc->buffers);
+    s->desc.buffers = s->buffers;
+    if (!status) status = memoi_stage_create(desc, &s->stage, error);
+    if (!status) status = memoi_session_take_device(s, computes, error);
+    return memoi_session_meet(s, status, extra, extra_name, error);
+}
+
+/* --- >>session running ---
+ * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
 
 /* The first error stays. */
 MEMOI int memoi_session_is_ok(memo_session* s, memo_status status, const memo_error* error) {
@@ -9252,7 +9791,37 @@ void memo_session_fail(memo_session* s, memo_status status, const char* message)
     (void)memoi_session_is_ok(s, status, &error);
 }
 
-/* --- measuring --- */
+MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char* format, ...)
+    MEMO_PRINTF(3, 4);
+MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char* format, ...) {
+    char text[320];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    memo_session_fail(s, status, text);
+}
+
+/* The engine's order of calls, in words of the session. */
+MEMOI int memoi_session_swap_ok(memo_session* s, memo_status status, memo_error* error) {
+    static const char inner[] = "memo_swap_", outer[] = "memo_session_";
+    char text[sizeof error->message];
+    const char* from = error->message;
+    size_t n = 0;
+    if (status != MEMO_STATUS_INVALID_STATE) return memoi_session_is_ok(s, status, error);
+    while (*from && n + sizeof outer < sizeof text && strncmp(from, ", or memo_swap_abandon", 22)) {
+        if (strncmp(from, inner, sizeof inner - 1)) {
+            text[n++] = *from++;
+            continue;
+        }
+        memcpy(text + n, outer, sizeof outer - 1);
+        n += sizeof outer - 1;
+        from += sizeof inner - 1;
+    }
+    text[n] = 0;
+    memo_session_fail(s, status, text);
+    return 0;
+}
 
 MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
     memo_error error;
@@ -9270,19 +9839,8 @@ MEMOI void memoi_session_mark_layer(memo_session* s, int32_t layer, int32_t what
     memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + what);
 }
 
-MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last) {
-    double elapsed_s = 0;
-    memo_error error;
-    memo_status status;
-    if (s->desc.computes_on_host) return s->marks_s[last] - s->marks_s[first];
-    status = memo_event_elapsed(s->device, s->events[first], s->events[last], &elapsed_s, &error);
-    (void)memoi_session_is_ok(s, status, &error);
-    return elapsed_s;
-}
-
-/* --- a micro-batch --- */
-
 int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
+int memo_session_measures(const memo_session* s) { return s->measured_layer >= 0; }
 int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
@@ -9293,12 +9851,34 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
     return place->row_bytes ? s->base + place->offset : NULL;
 }
 
+void memo_session_get_addresses(const memo_session* s, int32_t layer, void** first) {
+    int32_t t;
+    for (t = 0; t < s->desc.n_tensors; t++) first[t] = memo_session_get_address(s, layer, t);
+}
+
+void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
+    MEMO_ASSERT(buffer >= 0 && buffer < s->desc.n_buffers);
+    return s->buffer_addresses[buffer];
+}
+
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
     void* address = NULL;
     memo_error error;
-    if (!s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_alloc(s->arena, size_bytes, 0, &address, &error),
-                                  &error);
+    memo_status status;
+    if (s->error.status) return NULL;
+    if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
+        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
+                             "memo_session_alloc: called inside recompute; declare a buffer of "
+                             "pass BACKWARD in memo_session_desc.buffers");
+        return NULL;
+    }
+    status = memo_arena_alloc(s->arena, size_bytes, 0, &address, &error);
+    if (status == MEMO_STATUS_DIVERGED)
+        memoi_session_misuse(s, status,
+                             "memo_session_alloc: %lld bytes differ from the request of the dry "
+                             "run; make the same requests in the same order, none larger",
+                             (long long)size_bytes);
+    (void)memoi_session_is_ok(s, status, &error);
     return address;
 }
 
@@ -9306,6 +9886,41 @@ void memo_session_free(memo_session* s, void* address) {
     memo_error error;
     if (!s->error.status && address)
         (void)memoi_session_is_ok(s, memo_arena_free(s->arena, address, &error), &error);
+}
+
+/* Requests or frees the declared buffers whose life begins or ends here.  layer counts if the pass
+ * has layers. */
+MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t layer, int is_end) {
+    int32_t i;
+    memo_error error;
+    for (i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int is_each = b->first_layer == MEMO_EACH_LAYER;
+        const memo_pass at = is_end && !is_each ? b->last : b->first;
+        const int32_t at_layer = is_end ? b->last_layer : b->first_layer;
+        if (at != pass || (pass >= MEMO_PASS_FORWARD && pass != MEMO_PASS_BETWEEN && !is_each &&
+                           at_layer != layer))
+            continue;
+        if (b->first == MEMO_PASS_SESSION && pass != MEMO_PASS_SESSION) continue;
+        if (is_end) {
+            memo_session_free(s, s->buffer_addresses[i]);
+            s->buffer_addresses[i] = NULL;
+        } else {
+            if (s->is_dry && b->name && !strchr(b->name, '\n') && !s->error.status)
+                (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, b->name, &error), &error);
+            s->buffer_addresses[i] = memo_session_alloc(s, b->size_bytes);
+        }
+    }
+}
+
+/* Frees what a forward without a backward, or an error, has left. */
+MEMOI void memoi_session_free_buffers(memo_session* s) {
+    int32_t i;
+    for (i = 0; i < s->desc.n_buffers; i++) {
+        if (s->buffers[i].first == MEMO_PASS_SESSION) continue;
+        memo_session_free(s, s->buffer_addresses[i]);
+        s->buffer_addresses[i] = NULL;
+    }
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -9318,17 +9933,28 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     s->is_running = s->is_midway = 0;
 }
 
-int memo_session_begin(memo_session* s, int64_t n_rows) {
+int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memo_error error;
     memo_status status;
-    if (s->is_running) memoi_session_give_up(s, 1);
-    memset(&s->error, 0, sizeof s->error);
-    if (!s->arena) {
+    if (s->is_setting_up) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_begin: a session of is_dry_run cannot run");
+                          "memo_session_begin: called inside setup; run after "
+                          "memo_session_create has returned");
         return 0;
     }
-    s->n_rows = n_rows ? n_rows : s->desc.n_rows;
+    if (s->is_running) {
+        memoi_session_give_up(s, 1);
+        memoi_session_free_buffers(s); /* addresses alone: the arena has freed them */
+    }
+    memset(&s->error, 0, sizeof s->error);
+    s->n_rows = batch && batch->n_rows ? batch->n_rows : s->desc.n_rows;
+    s->is_forward_only = batch && batch->is_forward_only;
+    if (s->n_rows < 1 || s->n_rows > s->desc.n_rows) {
+        memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
+                             "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
+                             (long long)s->n_rows, (long long)s->desc.n_rows);
+        return 0;
+    }
     status = s->swap ? memo_swap_set_rows(s->swap, s->n_rows, &error) : MEMO_STATUS_OK;
     if (!status) status = memo_arena_begin(s->arena, &error);
     s->is_running = memoi_session_is_ok(s, status, &error);
@@ -9341,6 +9967,7 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_end: no micro-batch is under way; call "
                           "memo_session_begin first");
+    if (s->is_running) memoi_session_free_buffers(s);
     if (s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->arena, &own), &own);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
@@ -9356,26 +9983,36 @@ MEMOI void memoi_session_name(memo_session* s, int32_t layer, const char* what) 
     (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &error), &error);
 }
 
-/* Begins every layer call.  Returns 1 if the engine must be called. */
+/* Begins every layer call.  0: after an error. */
 MEMOI int memoi_session_enter(memo_session* s, int32_t layer, const char* what) {
-    char text[96];
     if (s->error.status) return 0;
-    if (!s->is_running || layer < 0 || layer >= s->desc.n_layers) {
-        snprintf(text, sizeof text, "memo_session: %s of layer %d of %d, %s", what, (int)layer,
-                 (int)s->desc.n_layers, s->is_running ? "out of range" : "outside begin and end");
-        memo_session_fail(
-            s, s->is_running ? MEMO_STATUS_INVALID_ARGUMENT : MEMO_STATUS_INVALID_STATE, text);
-        return 0;
-    }
-    if (s->is_dry) memoi_session_name(s, layer, what);
-    return !s->is_dry;
+    if (!s->is_running)
+        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
+                             "memo_session: %s of layer %d outside begin and end", what,
+                             (int)layer);
+    else if (layer < 0 || layer >= s->desc.n_layers)
+        memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
+                             "memo_session: %s of layer %d of %d, out of range", what, (int)layer,
+                             (int)s->desc.n_layers);
+    else if (s->is_forward_only && *what == 'b')
+        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
+                             "memo_session: %s of layer %d, but memo_batch.is_forward_only is 1; "
+                             "set it to 0",
+                             what, (int)layer);
+    else if (s->is_dry)
+        memoi_session_name(s, layer, what);
+    return !s->error.status;
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
     memo_error error;
     if (!memoi_session_enter(s, layer, "forward begin")) return 0;
-    s->is_midway = 1;
-    (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
+    memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 0);
+    if (s->is_dry) return 0;
+    if (!s->is_forward_only) {
+        s->is_midway = 1;
+        (void)memoi_session_swap_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
+    }
     memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD);
     return memo_session_computes(s);
 }
@@ -9383,19 +10020,23 @@ int memo_session_forward_begin(memo_session* s, int32_t layer) {
 void memo_session_forward_end(memo_session* s, int32_t layer) {
     memo_error error;
     if (!memoi_session_enter(s, layer, "forward end")) return;
-    memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
-    (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
+    if (!s->is_dry) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
+    if (!s->is_dry && !s->is_forward_only)
+        (void)memoi_session_swap_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
+    memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 1);
+    if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
 }
 
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t t) {
-    const memo_tensor* tensor = &s->tensors[t];
+    const memo_tensor* tensor = &s->stage->tensors[t];
     return !tensor->with && tensor->row_bytes > 0 && tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
 /* Recomputes the rows that the engine did not bring back, or all rows of the measured layer. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     int32_t t, first = MEMOI_MARKS_OF_LAYER * s->desc.n_layers;
+    s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = s->n_rows;
         if (!memoi_session_recomputes(s, t)) continue;
@@ -9407,12 +10048,17 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
         s->desc.recompute(s->desc.user, s, layer, t, begin, end);
         if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t + 1);
     }
+    s->is_recomputing = 0;
 }
 
 int memo_session_backward_begin(memo_session* s, int32_t layer) {
     memo_error error;
     if (!memoi_session_enter(s, layer, "backward begin")) return 0;
-    if (!memoi_session_is_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error)) return 0;
+    if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
+    memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 0);
+    if (s->is_dry ||
+        !memoi_session_swap_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error))
+        return 0;
     memoi_session_mark_layer(s, layer, MEMOI_MARK_RECOMPUTE);
     memoi_session_recompute(s, layer);
     memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD);
@@ -9422,10 +10068,13 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
 void memo_session_backward_end(memo_session* s, int32_t layer) {
     memo_error error;
     if (!memoi_session_enter(s, layer, "backward end")) return;
-    memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
-    if (memoi_session_is_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
-        layer == 0)
-        s->is_midway = 0;
+    if (!s->is_dry) {
+        memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
+        if (memoi_session_swap_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
+            layer == 0)
+            s->is_midway = 0;
+    }
+    memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 1);
 }
 
 /* The step if the trainer gives none. */
@@ -9437,98 +10086,148 @@ MEMOI void memoi_session_run_layers(memo_session* s) {
         memo_session_forward_end(s, layer);
     }
     if (desc->between && memo_session_computes(s)) desc->between(desc->user, s);
-    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+    for (layer = desc->n_layers - 1; layer >= 0 && !s->is_forward_only; layer--) {
         if (memo_session_backward_begin(s, layer)) desc->backward(desc->user, s, layer);
         memo_session_backward_end(s, layer);
     }
 }
 
-memo_status memo_session_run(memo_session* s, int64_t n_rows, memo_error* error) {
-    (void)memo_session_begin(s, n_rows);
+memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
+    (void)memo_session_begin(s, batch);
     if (!s->error.status && s->desc.step) s->desc.step(s->desc.user, s);
     if (!s->error.status && !s->desc.step) memoi_session_run_layers(s);
     return memo_session_end(s, error);
 }
 
-/* --- stages --- */
-
-MEMOI void memoi_session_clear_stage(memo_session* s) {
-    memo_plan_destroy(s->plan);
-    memo_trace_destroy(s->trace);
-    memob_swap_placement_free(&s->placement);
-    s->plan = NULL;
-    s->trace = NULL;
-}
-
-/* The engine's memory and what setup requests live as long as the arena. */
+/* The engine's memory, declared buffers and what setup requests live as long as the arena. */
 MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
     void* address = NULL;
     memo_status status =
         memo_arena_mark(s->arena, "activations between forward and backward", error);
     if (!status)
-        status =
-            memo_arena_alloc(s->arena, memob_max(s->sizes.device_bytes, 1), 0, &address, error);
+        status = memo_arena_alloc(s->arena, memob_max(s->placement.sizes.device_bytes, 1), 0,
+                                  &address, error);
     s->base = (char*)address;
     memset(&s->error, 0, sizeof s->error);
-    if (!status && s->desc.setup) s->desc.setup(s->desc.user, s);
-    if (!status && s->error.status && error) *error = s->error;
-    return status ? status : s->error.status;
+    s->n_rows = s->desc.n_rows;
+    if (status) return status;
+    memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
+    s->is_setting_up = 1;
+    if (!s->error.status && s->desc.setup) s->desc.setup(s->desc.user, s);
+    s->is_setting_up = 0;
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
 }
 
-/* Runs a micro-batch dry for s->rows, and plans its requests. */
-MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
+/* --- >>session plan ---
+ * Knows: stages and budgets.  Knows nothing of devices. */
+
+/* Runs a micro-batch dry for the stage's rows, and plans its requests. */
+MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
-    memo_plan_desc plan_desc = memo_plan_desc_default();
+    memo_step_plan* plan = &s->stage->plan;
     memo_status status;
 
     /* The rows give the places of tensors, and with them the size of the engine's memory. */
-    memoi_session_clear_stage(s);
-    s->swap_desc.rows = s->rows;
-    status = memob_swap_placement_make(&s->swap_desc, &s->placement, error);
+    memo_plan_destroy(plan->addresses);
+    memo_trace_destroy(plan->trace);
+    memob_swap_placement_free(&s->placement);
+    plan->addresses = NULL;
+    plan->trace = NULL;
+    plan->swap.rows = s->stage->rows;
+    status = memob_swap_placement_make(&plan->swap, &s->placement, error);
     if (status) return status;
-    s->sizes = s->placement.sizes;
+    plan->sizes = s->placement.sizes;
 
     /* The dry run has addresses but no memory, so it can exceed the budgets. */
-    status = memo_trace_create(&s->trace, error);
-    dry.trace = s->trace;
+    status = memo_trace_create(&plan->trace, error);
+    dry.trace = plan->trace;
     if (!status) status = memo_arena_create(&dry, &s->arena, error);
     s->is_dry = 1;
     if (!status) status = memoi_session_take(s, error);
-    if (!status) status = memo_session_run(s, 0, error);
+    if (!status) status = memo_session_run(s, NULL, error);
     memo_arena_destroy(s->arena);
     s->arena = NULL;
     s->base = NULL;
     s->is_dry = 0;
+    return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
+}
 
-    /* The trace gives sizes and lifetimes; solve for offsets. */
-    if (!status) status = memo_plan_from_trace(s->trace, 0, &s->plan, error);
-    plan_desc.trace = s->trace;
-    if (!status) status = memo_plan_solve(s->plan, &plan_desc, error);
-    return status;
+/* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
+MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_plan* plan = s->stage->plan.addresses;
+    const int64_t capacity_bytes = s->device_bytes ? s->device_bytes : MEMOB_BYTES_MAX;
+    memo_status status;
+    desc.trace = s->stage->plan.trace;
+    desc.capacity_bytes = capacity_bytes;
+    desc.time_limit_s = s->desc.time_limit_s;
+    desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+    status = memo_plan_solve(plan, &desc, error);
+
+    /* No search helps if the budget is below the bound. */
+    if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= capacity_bytes) {
+        memoi_session_log(s, "session: searching for addresses of %lld buffers, at most %g s",
+                          (long long)plan->n_buffers,
+                          desc.time_limit_s > 0 ? desc.time_limit_s : 10.0);
+        desc.engine = MEMO_PLAN_ENGINE_AUTO;
+        status = memo_plan_solve(plan, &desc, error);
+    }
+    return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
 MEMOI int memoi_session_fits_device(const memo_session* s) {
-    return !s->device_bytes || s->plan->peak_bytes <= s->device_bytes;
+    return !s->device_bytes || s->peak_bytes <= s->device_bytes;
 }
 MEMOI int memoi_session_fits_host(const memo_session* s) {
-    return !s->host_bytes || s->sizes.host_bytes <= s->host_bytes;
+    return !s->host_bytes || s->stage_host_bytes <= s->host_bytes;
+}
+MEMOI int memoi_session_fits(const memo_session* s) {
+    return memoi_session_fits_device(s) && memoi_session_fits_host(s);
+}
+
+#define MEMOI_SESSION_UNIT 512 /* devices allocate multiples of it */
+
+/* The sizes that decide are the most of all ranks. */
+MEMOI memo_status memoi_session_agree_sizes(memo_session* s, memo_status status,
+                                            memo_error* error) {
+    int64_t values[3];
+    char needs[32];
+    values[0] = 0;
+    values[1] = status ? 0 : s->stage->plan.addresses->peak_bytes;
+    values[2] = status ? 0 : memob_align_up(s->stage->plan.sizes.host_bytes, MEMOI_SESSION_UNIT);
+    status = memoi_session_agree(&s->desc, status, values, 3, error);
+    s->peak_bytes = values[1];
+    s->stage_host_bytes = values[2];
+    if (!status)
+        memoi_session_log(s, "session: the stage needs %s of device memory%s",
+                          memob_bytes_text(needs, (double)s->peak_bytes),
+                          memoi_session_fits(s) ? "" : ", beyond a budget");
+    return status;
+}
+
+/* Makes the stage of its rows. */
+MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
+    memo_status status = memoi_session_stage_alone(s, error);
+    if (!status) status = memoi_session_solve(s, error);
+    return memoi_session_agree_sizes(s, status, error);
 }
 
 /* Fills the table of rows.  Recomputes every tensor that it can if `recomputes`; otherwise, and for
  * the other tensors, the rows are `rest`. */
 MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
     int32_t layer, t;
-    int64_t* rows = s->rows;
+    int64_t* rows = s->stage->rows;
     for (layer = 0; layer < s->desc.n_layers; layer++) {
         for (t = 0; t < s->desc.n_tensors; t++) {
-            memo_tensor_rule rule = memob_tensor_rule(s->tensors, t);
+            memo_tensor_rule rule = memob_tensor_rule(s->stage->tensors, t);
             if (rule == MEMO_TENSOR_KEPT)
                 *rows++ = MEMO_ROWS_KEPT;
             else
                 *rows++ = recomputes && rule != MEMO_TENSOR_SWAPPED ? 0 : rest;
         }
     }
-    s->swap_desc.n_host_layers = 0;
+    s->stage->plan.swap.n_host_layers = 0;
 }
 
 /* "needs 13.5 MiB of 12.0 MiB"; in bytes if both would read alike. */
@@ -9545,54 +10244,95 @@ MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t nee
     return buffer;
 }
 
-/* If the planner found nothing: makes a stage of the least memory, or an error with the missing
- * bytes. */
+/* Why the stage does not fit.  kept_bytes: device bytes that would do without host memory; 0:
+ * unknown. */
+MEMOI void memoi_session_explain(memo_session* s, const char* subject, int64_t kept_bytes) {
+    memo_step_plan* plan = &s->stage->plan;
+    const int64_t device_bytes = s->peak_bytes + s->desc.other_device_bytes;
+    const int64_t host_bytes = s->stage_host_bytes + s->desc.other_host_bytes;
+    char needs[96], activations[32], others[32], instead[64] = "";
+    if (memoi_session_fits(s)) return;
+    if (kept_bytes)
+        snprintf(instead, sizeof instead, " or device_bytes to %lld",
+                 (long long)(kept_bytes + s->desc.other_device_bytes));
+    if (!memoi_session_fits_device(s))
+        snprintf(plan->shortage, sizeof plan->shortage,
+                 "memo_session_desc.device_bytes: %s %s (%s of activations, %s of other buffers); "
+                 "raise device_bytes to %lld, or lower n_rows",
+                 subject,
+                 memoi_session_needs(needs, sizeof needs, device_bytes,
+                                     s->device_bytes + s->desc.other_device_bytes),
+                 memob_bytes_text(activations, (double)plan->sizes.device_bytes),
+                 memob_bytes_text(others, (double)(device_bytes - plan->sizes.device_bytes)),
+                 (long long)device_bytes);
+    else
+        snprintf(plan->shortage, sizeof plan->shortage,
+                 "memo_session_desc.host_bytes: %s %s; raise host_bytes to %lld%s%s", subject,
+                 memoi_session_needs(needs, sizeof needs, host_bytes,
+                                     s->host_bytes + s->desc.other_host_bytes),
+                 (long long)host_bytes, instead,
+                 s->desc.spill_directory ? ", or lower n_rows" : ", or set spill_directory");
+}
+
+/* If the planner found nothing: makes a stage of the least memory, or one that says what it lacks. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
-    int64_t peak_bytes[2], host_bytes = 0, others_bytes;
-    char needs[96], activations[32], others[32];
-    memo_status status;
+    int64_t peak_bytes[2];
+    memo_status status = MEMO_STATUS_OK;
     int k;
 
     /* Recomputes every tensor that it can.  The rest is swapped; if that does not fit, it is
      * kept. */
+    memo_swap_plan_destroy(s->stage->plan.times);
+    s->stage->plan.times = NULL;
     for (k = 0; k < 2; k++) {
         memoi_session_fill(s, 1, k ? MEMO_ROWS_KEPT : s->desc.n_rows);
-        if (k == 0 && s->host_bytes && s->desc.spill_directory) s->swap_desc.n_host_layers = 1;
+        if (k == 0 && s->host_bytes && s->desc.spill_directory)
+            s->stage->plan.swap.n_host_layers = 1;
         status = memoi_session_stage(s, error);
-        if (status) return status;
-        if (memoi_session_fits_device(s) && memoi_session_fits_host(s)) {
-            memo_swap_plan_destroy(s->swap_plan);
-            s->swap_plan = NULL;
-            return MEMO_STATUS_OK;
-        }
-        peak_bytes[k] = s->plan->peak_bytes;
-        if (k == 0) host_bytes = s->sizes.host_bytes;
+        if (status || memoi_session_fits(s)) return status;
+        peak_bytes[k] = s->peak_bytes;
     }
 
-    /* Neither stage fits.  The error names the smaller one and the budget that would be enough. */
-    others_bytes = s->plan->peak_bytes - s->sizes.device_bytes;
-    k = peak_bytes[1] < peak_bytes[0];
+    /* Neither fits.  Host memory is short only if the swapped stage fits the device. */
+    if (peak_bytes[0] <= peak_bytes[1]) {
+        memoi_session_fill(s, 1, s->desc.n_rows);
+        if (s->host_bytes && s->desc.spill_directory) s->stage->plan.swap.n_host_layers = 1;
+        status = memoi_session_stage(s, error);
+    }
+    if (!status) memoi_session_explain(s, "the smallest plan", peak_bytes[1]);
+    return status;
+}
 
-    /* Device memory comes first: more host memory cannot replace it here. */
-    if (s->device_bytes && peak_bytes[k] > s->device_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_INFEASIBLE,
-            "memo_session_desc.device_bytes: the smallest plan %s (%s of activations, %s of other "
-            "buffers); raise device_bytes to %lld, or lower n_rows",
-            memoi_session_needs(needs, sizeof needs, peak_bytes[k] + s->desc.other_device_bytes,
-                                s->device_bytes + s->desc.other_device_bytes),
-            memob_bytes_text(activations, (double)(peak_bytes[k] - others_bytes)),
-            memob_bytes_text(others, (double)(others_bytes + s->desc.other_device_bytes)),
-            (long long)(peak_bytes[k] + s->desc.other_device_bytes));
-    return memo_error_set(
-        error, MEMO_STATUS_INFEASIBLE,
-        "memo_session_desc.host_bytes: the smallest plan %s; raise host_bytes to %lld or "
-        "device_bytes to %lld%s",
-        memoi_session_needs(needs, sizeof needs, host_bytes + s->desc.other_host_bytes,
-                            s->host_bytes + s->desc.other_host_bytes),
-        (long long)(host_bytes + s->desc.other_host_bytes),
-        (long long)(peak_bytes[1] + s->desc.other_device_bytes),
-        s->desc.spill_directory ? ", or lower n_rows" : ", or set spill_directory");
+/* The planner's desc, with the profile's costs and the budgets that are left for activations. */
+MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
+                                      memo_swap_plan_desc* desc, memo_swap_desc* swap,
+                                      memo_kind_times* times, double* recompute_s_per_row,
+                                      memo_error* error) {
+    *desc = memo_swap_plan_desc_default();
+    *swap = s->stage->plan.swap;
+    swap->rows = NULL;
+    desc->swap = swap;
+    desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
+    desc->host_bytes = s->host_bytes / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
+    if (s->host_bytes && !desc->host_bytes) desc->host_bytes = 1;
+    if (s->desc.spill_directory && s->host_bytes)
+        desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
+    return memo_swap_plan_use_profile(desc, times, recompute_s_per_row, profile, error);
+}
+
+/* Predicts the times of a stage whose rows are given. */
+MEMOI memo_status memoi_session_predict(memo_session* s, const memo_profile* profile,
+                                        memo_error* error) {
+    double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
+    memo_kind_times times;
+    memo_swap_plan_desc desc;
+    memo_swap_desc swap;
+    memo_status status;
+    if (!profile || s->stage->plan.times) return MEMO_STATUS_OK;
+    status = memoi_session_costs(s, profile, &desc, &swap, &times, recompute_s_per_row, error);
+    swap.rows = s->stage->rows;
+    if (!status) status = memo_plan_swap(&desc, &s->stage->plan.times, error);
+    return memoi_session_verdict(&s->desc, status, error);
 }
 
 #define MEMOI_SESSION_ROUNDS 8
@@ -9600,59 +10340,409 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 /* Makes a stage that fits, with the rows that take least time by the profile; *fits: 0 if there is
  * none.  The planner assumes that the other buffers do not depend on the rows.  If the dry run
  * shows otherwise, the planner's budget is lowered. */
-MEMOI memo_status memoi_session_plan(memo_session* s, const memo_profile* profile, int* fits,
-                                     memo_error* error) {
+MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* profile, int* fits,
+                                          memo_error* error) {
+    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
     memo_kind_times times;
-    memo_swap_plan_desc desc = memo_swap_plan_desc_default();
-    int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
-    memo_swap_desc swap = s->swap_desc;
+    memo_step_plan* plan = &s->stage->plan;
+    memo_swap_plan_desc desc;
+    memo_swap_desc swap;
     memo_status status;
     int round;
-
-    /* The profile's costs, and the budgets that are left for activations. */
     *fits = 0;
-    swap.rows = NULL;
-    desc.swap = &swap;
-    status = memo_swap_plan_use_profile(&desc, &times, recompute_s_per_row, profile, error);
-    desc.is_alpha_only = s->desc.is_alpha_only;
-    desc.host_bytes = s->host_bytes;
-    if (s->desc.spill_directory && s->host_bytes)
-        desc.spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
+    status = memoi_session_costs(s, profile, &desc, &swap, &times, recompute_s_per_row, error);
     if (s->device_bytes)
-        desc.device_bytes = s->device_bytes - (s->plan->peak_bytes - s->sizes.device_bytes);
+        desc.device_bytes = s->device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
 
     /* Each round lowers the device budget by the excess that its dry run shows. */
-    for (round = 0; round < MEMOI_SESSION_ROUNDS && !status; round++) {
-        if (s->device_bytes && desc.device_bytes <= 0) return MEMO_STATUS_OK;
-        memo_swap_plan_destroy(s->swap_plan);
-        status = memo_plan_swap(&desc, &s->swap_plan, error);
-        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
-        if (status) return status;
+    for (round = 0; round < MEMOI_SESSION_ROUNDS; round++) {
+        if (!status && s->device_bytes && desc.device_bytes <= 0) status = MEMO_STATUS_INFEASIBLE;
+        memo_swap_plan_destroy(plan->times);
+        plan->times = NULL;
+        if (!status) status = memo_plan_swap(&desc, &plan->times, error);
 
         /* The dry run needs the table of rows, even if the plan is only an alpha. */
-        swap = s->swap_desc;
-        swap.rows = NULL;
-        memo_swap_plan_apply(s->swap_plan, &swap);
-        s->swap_desc.n_host_layers = swap.n_host_layers;
-        if (swap.rows)
-            memcpy(s->rows, swap.rows, (size_t)n_cells * sizeof *s->rows);
-        else
-            status = memo_swap_desc_fill_rows(&swap, s->rows, error);
+        if (!status) {
+            swap.rows = NULL;
+            memo_swap_plan_apply(plan->times, &swap);
+            plan->swap.n_host_layers = swap.n_host_layers;
+            if (swap.rows)
+                memcpy(s->stage->rows, swap.rows, (size_t)n_cells * sizeof *s->stage->rows);
+            else
+                status = memo_swap_desc_fill_rows(&swap, s->stage->rows, error);
+        }
 
-        /* The planner estimates the other buffers from the last stage, so check the plan that
-         * results. */
+        /* All ranks plan with the same numbers; infeasible is the same verdict on all. */
+        if (status == MEMO_STATUS_INFEASIBLE)
+            return memoi_session_verdict(&s->desc, MEMO_STATUS_OK, error);
+        status = memoi_session_verdict(&s->desc, status, error);
         if (!status) status = memoi_session_stage(s, error);
-        if (status) return status;
-        *fits = memoi_session_fits_device(s) && memoi_session_fits_host(s);
-        if (*fits) return MEMO_STATUS_OK;
-        desc.device_bytes -= s->plan->peak_bytes - s->device_bytes;
+        *fits = !status && memoi_session_fits(s);
+        if (status || *fits) return status;
+        desc.device_bytes -= s->peak_bytes - s->device_bytes;
         swap.rows = NULL;
     }
+    return MEMO_STATUS_OK;
+}
+
+/* An estimated profile.  Its plan must fit, but need not be fast. */
+MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) {
+    int32_t t;
+    memset(profile, 0, sizeof *profile);
+    profile->n_rows = s->desc.n_rows;
+    profile->n_tensors = s->desc.n_tensors;
+    profile->forward_s = 1;
+    profile->backward_s = 2;
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        memcpy(profile->tensors[t].name, s->stage->names[t], sizeof s->stage->names[t]);
+        profile->tensors[t].recompute_s_per_row =
+            memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE
+                ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
+                : -1;
+    }
+}
+
+/* Makes the stage of rows that are fixed, with as many layers in host memory as fit. */
+MEMOI memo_status memoi_session_use_rows(memo_session* s, memo_status status, const char* subject,
+                                         memo_error* error) {
+    memo_swap_desc* swap = &s->stage->plan.swap;
+    swap->rows = s->stage->rows;
+    if (!status && s->desc.spill_directory && s->host_bytes)
+        status = memo_swap_desc_fit_host(swap, s->host_bytes, error);
+    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* it does not fit */
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (!status) status = memoi_session_stage(s, error);
+    if (!status) memoi_session_explain(s, subject, 0);
     return status;
 }
 
-/* --- live --- */
+MEMOI memo_status memoi_session_use_alpha(memo_session* s, double alpha, memo_error* error) {
+    memo_swap_desc* swap = &s->stage->plan.swap;
+    char subject[48];
+    memo_status status;
+    swap->rows = NULL;
+    swap->alpha = alpha;
+    status = memo_swap_desc_fill_rows(swap, s->stage->rows, error);
+    snprintf(subject, sizeof subject, "the plan with alpha %.4g", alpha);
+    return memoi_session_use_rows(s, status, subject, error);
+}
+
+/* MEMO and ALPHA.  Keeping everything is fastest, so MEMO looks no further if it fits. */
+MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile* profile,
+                                            memo_error* error) {
+    const int is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
+    memo_profile estimate;
+    memo_status status;
+    int fits;
+    memoi_session_log(s, "session: a dry run with every tensor kept");
+    memoi_session_fill(s, 0, MEMO_ROWS_KEPT);
+    status = memoi_session_stage(s, error);
+    if (status || (memoi_session_fits(s) && !is_alpha)) return status;
+    memoi_session_log(s, "session: planning rows by %s times", profile ? "measured" : "estimated");
+    if (!profile) memoi_session_estimate(s, &estimate);
+    status = memoi_session_plan_rows(s, profile ? profile : &estimate, &fits, error);
+    if (!status && !profile) {
+        memo_swap_plan_destroy(s->stage->plan.times);
+        s->stage->plan.times = NULL;
+    }
+    if (status || fits) return status;
+    if (!is_alpha) return memoi_session_take_least(s, error);
+
+    return memoi_session_use_alpha(s, 0, error); /* it takes least memory of all */
+}
+
+/* Makes the stage of the policy. */
+MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
+                                       memo_error* error) {
+    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
+    const memo_policy policy = s->desc.policy;
+    char subject[48];
+    memo_status status = MEMO_STATUS_OK;
+    if (policy == MEMO_POLICY_ALPHA && s->desc.alpha >= 0) {
+        status = memoi_session_use_alpha(s, s->desc.alpha, error);
+    } else if (policy == MEMO_POLICY_MEMO || policy == MEMO_POLICY_ALPHA) {
+        status = memoi_session_choose_rows(s, profile, error);
+    } else {
+        memoi_session_fill(s, policy == MEMO_POLICY_RECOMPUTE,
+                           policy == MEMO_POLICY_SWAP ? s->desc.n_rows : MEMO_ROWS_KEPT);
+        if (policy == MEMO_POLICY_ROWS)
+            memcpy(s->stage->rows, s->desc.rows, (size_t)n_cells * sizeof *s->stage->rows);
+        snprintf(subject, sizeof subject,
+                 policy == MEMO_POLICY_ROWS ? "the given table of rows" : "policy %s",
+                 memo_policy_name(policy));
+        status = memoi_session_use_rows(s, MEMO_STATUS_OK, subject, error);
+    }
+    return status ? status : memoi_session_predict(s, profile, error);
+}
+
+/* The bytes of each tier, by who needs them. */
+MEMOI void memoi_session_account(memo_session* s) {
+    memo_step_plan* plan = &s->stage->plan;
+    int64_t i;
+    plan->activation_bytes = plan->sizes.device_bytes;
+    plan->other_device_bytes = s->desc.other_device_bytes;
+    plan->other_host_bytes = s->desc.other_host_bytes;
+    plan->device_bytes = plan->addresses->peak_bytes + plan->other_device_bytes;
+    plan->host_bytes =
+        memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT) + plan->other_host_bytes;
+    plan->persistent_bytes = -plan->activation_bytes;
+    for (i = 0; i < plan->addresses->n_buffers; i++)
+        if (plan->addresses->buffers[i].memory_class == MEMO_CLASS_PERSISTENT)
+            plan->persistent_bytes += memob_buffer_bytes(plan->addresses, i);
+    if (plan->persistent_bytes < 0) plan->persistent_bytes = 0;
+    plan->transient_bytes =
+        memob_max(plan->addresses->peak_bytes - plan->activation_bytes - plan->persistent_bytes, 0);
+    plan->device_budget_bytes = s->device_bytes ? s->device_bytes + plan->other_device_bytes : 0;
+    plan->host_budget_bytes = s->host_bytes ? s->host_bytes + plan->other_host_bytes : 0;
+    plan->fits = memoi_session_fits(s);
+}
+
+/* --- >>session words ---
+ * Knows: a plan.  Knows nothing of how it was made. */
+
+void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
+    const memo_plan* addresses = plan->addresses;
+    char bytes[32];
+    if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
+    if (plan->times) memo_swap_plan_put(plan->times, 1, text);
+    if (!plan->sizes.n_swapped_layers && !plan->times)
+        memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy),
+                      plan->policy == MEMO_POLICY_RECOMPUTE ? "nothing is moved"
+                                                            : "every tensor stays on the device");
+
+    /* Planned bytes beside their budgets, which include the bytes that the trainer holds. */
+    memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)plan->device_bytes));
+    if (plan->device_budget_bytes)
+        memo_text_put(text, " of %s", memob_bytes_text(bytes, (double)plan->device_budget_bytes));
+    memo_text_put(text, " (%lld buffer%s, %s", (long long)addresses->n_buffers,
+                  addresses->n_buffers == 1 ? "" : "s",
+                  addresses->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
+    if (addresses->proof != MEMO_PROOF_OPTIMAL)
+        memo_text_put(text, "%s", memob_bytes_text(bytes, (double)addresses->lower_bound_bytes));
+    memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)plan->host_bytes));
+    if (plan->host_budget_bytes)
+        memo_text_put(text, " of %s", memob_bytes_text(bytes, (double)plan->host_budget_bytes));
+    memo_text_put(text, ", %s moved each way",
+                  memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
+    if (plan->sizes.n_spilled_layers)
+        memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
+                      memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
+    memo_text_put(text, "\n");
+
+    /* Who needs the device. */
+    memo_text_put(text, "device    activations %s",
+                  memob_bytes_text(bytes, (double)plan->activation_bytes));
+    if (plan->persistent_bytes)
+        memo_text_put(text, ", the whole session %s",
+                      memob_bytes_text(bytes, (double)plan->persistent_bytes));
+    if (plan->transient_bytes)
+        memo_text_put(text, ", parts of a micro-batch %s",
+                      memob_bytes_text(bytes, (double)plan->transient_bytes));
+    if (plan->other_device_bytes)
+        memo_text_put(text, ", outside the session %s",
+                      memob_bytes_text(bytes, (double)plan->other_device_bytes));
+    memo_text_put(text, "\n");
+    if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
+}
+
+/* --- >>session file ---
+ * Knows: the text of a plan.  Its rows and addresses are given back; the rest follows from them. */
+
+memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
+    const memo_swap_desc* swap = &plan->swap;
+    const int64_t* rows = swap->rows;
+    memo_text text;
+    int64_t i;
+    int32_t layer, t;
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo step-plan 1\nshape %d %d %lld %lld %lld\nchoice %d %d\n",
+                  (int)swap->n_layers, (int)swap->n_tensors, (long long)swap->n_rows,
+                  (long long)swap->tile_rows, (long long)plan->addresses->n_buffers,
+                  (int)plan->policy, (int)swap->n_host_layers);
+    for (t = 0; t < swap->n_tensors; t++)
+        memo_text_put(&text, "tensor %s %lld\n", swap->tensors[t].name,
+                      (long long)swap->tensors[t].row_bytes);
+    for (layer = 0; layer < swap->n_layers; layer++) {
+        memo_text_put(&text, "layer");
+        for (t = 0; t < swap->n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
+        memo_text_put(&text, "\n");
+    }
+    for (i = 0; i < plan->addresses->n_buffers; i++)
+        memo_text_put(&text, "buffer %lld %lld\n",
+                      (long long)plan->addresses->buffers[i].size_bytes,
+                      (long long)plan->addresses->buffers[i].offset_bytes);
+    memob_put_last_line(&text,
+                        2 + (int64_t)swap->n_tensors + swap->n_layers + plan->addresses->n_buffers);
+    return memo_text_write(&text, path, error);
+}
+
+/* Reads a number that must match the session's. */
+MEMOI memo_status memoi_session_expect(memob_reader* reader, const char* what, int64_t expected,
+                                       memo_error* error) {
+    int64_t value = 0;
+    memo_status status = memob_expect_number(reader, what, &value, error);
+    if (!status && value != expected)
+        status = memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "wrong plan: it has %lld as %s, the session has %lld",
+                                  (long long)value, what, (long long)expected);
+    return status;
+}
+
+/* What a file holds beyond the stage. */
+typedef struct memoi_session_file {
+    int64_t n_buffers;
+    int64_t *sizes, *offsets; /* (n_buffers) */
+} memoi_session_file;
+
+MEMOI memo_status memoi_session_parse_shape(memo_session* s, memob_reader* reader,
+                                            memoi_session_file* file, memo_error* error) {
+    memo_status status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
+    if (!status) status = memoi_session_expect(reader, "n_tensors", s->desc.n_tensors, error);
+    if (!status) status = memoi_session_expect(reader, "n_rows", s->desc.n_rows, error);
+    if (!status) status = memoi_session_expect(reader, "tile_rows", s->desc.tile_rows, error);
+    if (!status) status = memob_expect_number(reader, "number of buffers", &file->n_buffers, error);
+    if (status) return status;
+    if (file->n_buffers < 0 || file->n_buffers > MEMOB_BYTES_MAX / 16)
+        return MEMOB_BAD_LINE(reader, error, "number of buffers: out of range");
+    file->sizes = (int64_t*)memob_calloc(memob_max(2 * file->n_buffers, 1), sizeof(int64_t));
+    if (!file->sizes) return memob_no_memory(error, "the buffers of a plan");
+    file->offsets = file->sizes + file->n_buffers;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_session_parse_choice(memo_session* s, memob_reader* reader,
+                                             memo_error* error) {
+    int64_t policy = 0, n_host_layers = 0;
+    memo_status status = memob_expect_number(reader, "policy", &policy, error);
+    if (!status)
+        status = memob_expect_number(reader, "number of host layers", &n_host_layers, error);
+    if (!status && (policy < 0 || policy >= MEMO_N_POLICIES || n_host_layers < 0 ||
+                    n_host_layers > s->desc.n_layers))
+        status = MEMOB_BAD_LINE(reader, error, "policy or number of host layers: out of range");
+    s->stage->plan.policy = (memo_policy)policy;
+    s->stage->plan.swap.n_host_layers = (int32_t)n_host_layers;
+    return status;
+}
+
+MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader, const char* word,
+                                           int64_t length, int64_t line, memoi_session_file* file,
+                                           memo_error* error) {
+    static const char* const kinds[] = {"shape", "choice", "tensor", "layer", "buffer"};
+    const int64_t n_tensors = s->desc.n_tensors, first_layer = 2 + n_tensors;
+    const int64_t first_buffer = first_layer + s->desc.n_layers;
+    const int kind = line < 2 ? (int)line : line < first_layer ? 2 : line < first_buffer ? 3 : 4;
+    memo_status status = MEMO_STATUS_OK;
+    char shown[40];
+    int64_t t;
+
+    /* The order of lines is fixed, so the line number decides what must come. */
+    if (!memob_word_is(word, length, kinds[kind]) ||
+        (kind == 4 && line - first_buffer >= file->n_buffers))
+        return MEMOB_BAD_LINE(reader, error,
+                              "unexpected `%s`; the order is shape, choice, tensors, layers, "
+                              "buffers",
+                              memob_word_text(shown, word, length));
+
+    /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
+     * with the desc. */
+    if (kind == 0) {
+        status = memoi_session_parse_shape(s, reader, file, error);
+    } else if (kind == 1) {
+        status = memoi_session_parse_choice(s, reader, error);
+    } else if (kind == 2) {
+        t = line - 2;
+        if (!memob_next_word(reader, &word, &length) ||
+            !memob_word_is(word, length, s->stage->names[t]))
+            return memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "wrong plan: tensor %lld of the session is `%s`", (long long)t,
+                                    s->stage->names[t]);
+        status = memoi_session_expect(reader, "row_bytes", s->stage->tensors[t].row_bytes, error);
+    } else if (kind == 3) {
+        int64_t* rows = s->stage->rows + (line - first_layer) * n_tensors;
+        for (t = 0; t < n_tensors && !status; t++)
+            status = memob_expect_number(reader, "number of rows", &rows[t], error);
+    } else {
+        int64_t i = line - first_buffer;
+        status = memob_expect_number(reader, "size", &file->sizes[i], error);
+        if (!status) status = memob_expect_number(reader, "offset", &file->offsets[i], error);
+    }
+    return status ? status : memob_expect_line_end(reader, error);
+}
+
+MEMOI memo_status memoi_session_parse(memo_session* s, const char* path, memoi_session_file* file,
+                                      memo_error* error) {
+    memob_reader reader, last_line;
+    const char* word;
+    int64_t length, count = 0, n_lines = 0;
+    memo_status status = memob_reader_open(&reader, path, error);
+    if (!status) status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
+    while (!status && memob_next_entry(&reader, &word, &length))
+        status = memoi_session_parse_line(s, &reader, word, length, n_lines++, file, error);
+    if (!status && (count != n_lines ||
+                    n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers + file->n_buffers))
+        status = MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld lines above",
+                                (long long)count, (long long)n_lines);
+    memob_reader_close(&reader);
+    return status;
+}
+
+/* Gives the buffers of the dry run the file's addresses. */
+MEMOI memo_status memoi_session_place(memo_session* s, const char* path,
+                                      const memoi_session_file* file, memo_error* error) {
+    memo_plan* plan = s->stage->plan.addresses;
+    memo_plan_desc desc = memo_plan_desc_default();
+    int64_t i = 0;
+    memo_status status;
+    while (i < plan->n_buffers && i < file->n_buffers &&
+           plan->buffers[i].size_bytes == file->sizes[i])
+        i++;
+    if (i < plan->n_buffers || i < file->n_buffers)
+        return MEMOB_INVALID(error,
+                             "%s: wrong plan: request %lld of a micro-batch is another one; plan "
+                             "again",
+                             path, (long long)i);
+
+    /* As fixed addresses the planner checks them, and finds the peak. */
+    for (i = 0; i < plan->n_buffers; i++) {
+        plan->buffers[i].offset_bytes = file->offsets[i];
+        plan->buffers[i].is_fixed = 1;
+    }
+    desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+    status = memo_plan_solve(plan, &desc, error);
+    for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].is_fixed = 0;
+    return status;
+}
+
+memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
+                                memo_step_plan** plan, memo_error* error) {
+    memo_session* s;
+    memoi_session_file file;
+    memo_session_desc own = *desc;
+    memo_status status;
+    memset(&file, 0, sizeof file);
+    *plan = NULL;
+    own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
+    status = memoi_session_make(&own, 0, 0, "", &s, error);
+    if (!status) {
+        status = memoi_session_parse(s, path, &file, error);
+        if (!status) status = memoi_session_stage_alone(s, error);
+        if (!status) status = memoi_session_place(s, path, &file, error);
+        status = memoi_session_agree_sizes(s, status, error);
+    }
+    if (!status) {
+        memoi_session_explain(s, "the plan of the file", 0);
+        memoi_session_account(s);
+        *plan = &s->stage->plan;
+        s->stage = NULL;
+    }
+    MEMO_FREE(file.sizes);
+    memo_session_destroy(s);
+    return status;
+}
+
+/* --- >>session open ---
+ * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
 /* Setup and steps may still run on the compute stream. */
 MEMOI void memoi_session_close(memo_session* s) {
@@ -9665,29 +10755,111 @@ MEMOI void memoi_session_close(memo_session* s) {
     s->base = NULL;
 }
 
-/* Arena and engine of the stage. */
-MEMOI memo_status memoi_session_open(memo_session* s, memo_error* error) {
+/* Arena and engine of the stage, whose placement is made. */
+MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
+    const memo_step_plan* plan = &s->stage->plan;
     memo_arena_desc desc = memo_arena_desc_default();
     memo_status status;
     desc.device = s->device;
-    desc.plan = s->plan;
+    desc.plan = plan->addresses;
     status = memo_arena_create(&desc, &s->arena, error);
     if (!status) status = memoi_session_take(s, error);
+    s->swap_desc = plan->swap;
+    s->swap_desc.device = s->device;
+    s->swap_desc.compute_stream = s->desc.compute_stream;
+    s->swap_desc.computes_on_host = s->desc.computes_on_host;
+    s->swap_desc.spill_directory =
+        s->desc.spill_directory; /* another rank's may have made the plan */
+    s->swap_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+    s->swap_desc.is_timed = s->desc.is_timed;
     s->swap_desc.device_memory = s->base;
-    if (!status) status = memo_swap_create(&s->swap_desc, &s->swap, error);
+    return status ? status : memo_swap_create(&s->swap_desc, &s->swap, error);
+}
+
+/* The plan must be of the desc's shape, because kernels rely on it. */
+MEMOI memo_status memoi_session_match(const memo_session_desc* desc, const memo_step_plan* plan,
+                                      memo_error* error) {
+    const memo_swap_desc* swap = &plan->swap;
+    int32_t t = 0;
+    if (swap->n_layers != desc->n_layers || swap->n_tensors != desc->n_tensors ||
+        swap->n_rows != desc->n_rows || swap->tile_rows != desc->tile_rows)
+        return MEMOB_INVALID(error,
+                             "memo_session_open: the plan is for %d layers, %d tensors, %lld rows "
+                             "in tiles of %lld, not for those of the desc; plan again",
+                             (int)swap->n_layers, (int)swap->n_tensors, (long long)swap->n_rows,
+                             (long long)swap->tile_rows);
+    while (t < desc->n_tensors && !strcmp(swap->tensors[t].name, desc->tensors[t].name) &&
+           swap->tensors[t].row_bytes == desc->tensors[t].row_bytes &&
+           swap->tensors[t].rule == desc->tensors[t].rule &&
+           swap->tensors[t].with == desc->tensors[t].with)
+        t++;
+    if (t < desc->n_tensors)
+        return MEMOB_INVALID(error,
+                             "memo_session_open: the plan has another tensor %d, `%s`; plan again",
+                             (int)t, swap->tensors[t].name);
+    if (plan->fits) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
+}
+
+memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                              memo_session** result, memo_error* error) {
+    const int64_t n_cells = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
+    const int64_t digest = memoi_session_digest(plan->swap.n_host_layers, plan->swap.rows,
+                                                n_cells * (int64_t)sizeof *plan->swap.rows);
+    memo_session_desc own = *desc;
+    memo_session* s;
+    memo_status status;
+    *result = NULL;
+    own.policy = MEMO_POLICY_KEEP; /* the plan decides */
+    status = memoi_session_make(&own, 1, digest, "plan", &s, error);
+    if (status) {
+        memo_session_destroy(s);
+        return status;
+    }
+    status = memoi_session_match(desc, plan, error);
+    memoi_stage_destroy(s->stage);
+    s->stage = (memoi_step_plan*)(uintptr_t)plan; /* never written to, nor destroyed */
+    s->is_borrowed = 1;
+    if (!status) status = memob_swap_placement_make(&plan->swap, &s->placement, error);
+    if (!status) {
+        memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
+                          (long long)plan->addresses->peak_bytes,
+                          (long long)plan->sizes.host_bytes);
+        status = memoi_session_start(s, error);
+    }
+    status = memoi_session_verdict(desc, status, error);
+    if (status)
+        memo_session_destroy(s);
+    else
+        *result = s;
     return status;
+}
+
+/* --- >>session measure ---
+ * Knows: micro-batches that run, and their marks.  Knows nothing of plans. */
+
+MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last) {
+    double elapsed_s = 0;
+    memo_error error;
+    memo_status status;
+    if (s->desc.computes_on_host) return s->marks_s[last] - s->marks_s[first];
+    status = memo_event_elapsed(s->device, s->events[first], s->events[last], &elapsed_s, &error);
+    (void)memoi_session_is_ok(s, status, &error);
+    return elapsed_s;
 }
 
 #define MEMOI_SESSION_LEAST_COPY 64
 
-/* Measures copies and the file, within the budgets and the memory that is free. */
+/* Measures copies and the file, within the budgets and the memory that is free.  All ranks try the
+ * same sizes. */
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
     int64_t largest_bytes =
         s->desc.largest_copy_bytes ? s->desc.largest_copy_bytes : (int64_t)32 << 20;
+    int64_t values[2];
     memo_status status;
     desc.device = s->device;
-    desc.tensors = s->tensors;
+    desc.tensors = s->stage->tensors;
     desc.n_tensors = s->desc.n_tensors;
     desc.n_rows = s->desc.n_rows;
     if (s->host_bytes) desc.spill_directory = s->desc.spill_directory;
@@ -9698,11 +10870,16 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     if (s->host_bytes) largest_bytes = memob_min(largest_bytes, s->host_bytes / 4);
     do {
         desc.largest_copy_bytes = memob_max(largest_bytes, MEMOI_SESSION_LEAST_COPY);
+        memoi_session_log(s, "session: measuring copies up to %lld bytes",
+                          (long long)desc.largest_copy_bytes);
         status = memo_profile_measure(&desc, &s->profile, error);
         largest_bytes /= 4;
-    } while (
-        largest_bytes >= MEMOI_SESSION_LEAST_COPY &&
-        (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY || status == MEMO_STATUS_OUT_OF_HOST_MEMORY));
+        values[1] =
+            status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY || status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
+        if (largest_bytes < MEMOI_SESSION_LEAST_COPY) values[1] = 0;
+        status =
+            memoi_session_agree(&s->desc, values[1] ? MEMO_STATUS_OK : status, values, 2, error);
+    } while (!status && values[1]);
     return status;
 }
 
@@ -9719,7 +10896,7 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
                                              memo_error* error) {
     const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
     const int32_t first = MEMOI_MARKS_OF_LAYER * n;
-    memo_status status = memo_session_run(s, 0, error);
+    memo_status status = memo_session_run(s, NULL, error);
     int32_t layer, t, k;
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
@@ -9747,16 +10924,18 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
                                                memo_error* error) {
     double figures_s[MEMOI_SESSION_FIGURES][MEMOI_SESSION_REPETITIONS];
     double once_s[MEMOI_SESSION_FIGURES], begin_s = memob_now_s();
-    int32_t k, i, n = MEMOI_SESSION_REPETITIONS;
+    int64_t values[2];
+    int32_t k, i, n;
     memo_status status;
     memset(once_s, 0, sizeof once_s);
 
     /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
      * because layers may contain collectives. */
+    memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
     status = memoi_session_measure_once(s, layers_s, once_s, error);
-    if (memob_now_s() - begin_s > 5) n = 1;
-    if (!status && s->desc.share)
-        status = s->desc.share(s->desc.user, &n, (int64_t)sizeof n, error);
+    values[1] = memob_now_s() - begin_s > 5;
+    status = memoi_session_agree(&s->desc, status, values, 2, error);
+    n = values[1] ? 1 : MEMOI_SESSION_REPETITIONS;
     for (i = 0; i < n && !status; i++) {
         status = memoi_session_measure_once(s, layers_s, once_s, error);
         for (k = 0; k < MEMOI_SESSION_FIGURES; k++) figures_s[k][i] = once_s[k];
@@ -9772,8 +10951,8 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
         s->profile.tensors[k].recompute_s_per_row =
             memoi_session_recomputes(s, k)
                 ? memoi_session_median(figures_s[3 + k], n) / (double)s->desc.n_rows
-            : memob_tensor_rule(s->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
-                                                                    : -1;
+            : memob_tensor_rule(s->stage->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
+                                                                           : -1;
     return MEMO_STATUS_OK;
 }
 
@@ -9782,22 +10961,20 @@ MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
     memo_stream stream = NULL;
     memo_status status = memo_stream_create(s->device, "clear", 0, &stream, error);
     if (status) return status;
-    status = memo_fill(s->device, stream, s->base, 0, s->sizes.device_bytes, error);
+    status = memo_fill(s->device, stream, s->base, 0, s->placement.sizes.device_bytes, error);
     if (!status) status = memo_stream_synchronize(s->device, stream, error);
     memo_stream_destroy(s->device, stream, NULL);
     return status;
 }
 
-/* Fills s->profile by running the stage, which fits. */
-MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
+/* Runs the stage, which fits, and fills s->profile. */
+MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error) {
     const int32_t n_marks = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * s->desc.n_tensors;
-    double* layers_s = NULL;
-    memo_status status = memoi_session_measure_copies(s, error);
+    double* layers_s = (double*)memob_calloc(s->desc.n_layers, sizeof(double));
+    memo_status status = MEMO_STATUS_OK;
     int32_t i;
-    if (status) return status;
 
     /* Marks are events, or times if the calling thread computes. */
-    layers_s = (double*)memob_calloc(s->desc.n_layers, sizeof(double));
     s->marks_s = (double*)memob_calloc(n_marks, sizeof(double));
     s->events = (memo_event*)memob_calloc(n_marks, sizeof(memo_event));
     if (!layers_s || !s->marks_s || !s->events)
@@ -9805,14 +10982,19 @@ MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
 
-    /* One layer in the middle recomputes every tensor, so that all of them are timed. */
-    if (!status) status = memoi_session_open(s, error);
+    /* One layer in the middle recomputes every tensor, so that all of them are timed.  No rank
+     * begins unless all can. */
+    if (!status) status = memoi_session_start(s, error);
     if (!status) status = memoi_session_clear(s, error);
-    s->measured_layer = s->desc.n_layers / 2;
-    if (!status) status = memoi_session_measure_layers(s, layers_s, error);
-    s->measured_layer = -1;
+    status = memoi_session_verdict(&s->desc, status, error);
+    if (!status) {
+        s->measured_layer = s->desc.n_layers / 2;
+        if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
+        status = memoi_session_measure_layers(s, layers_s, error);
+        if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
+        s->measured_layer = -1;
+    }
 
-    /* The stage stays, but its arena and engine are freed: the next plan needs the memory. */
     memoi_session_close(s);
     for (i = 0; s->events && i < n_marks; i++)
         if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
@@ -9821,398 +11003,124 @@ MEMOI memo_status memoi_session_measure(memo_session* s, memo_error* error) {
     MEMO_FREE(layers_s);
     s->events = NULL;
     s->marks_s = NULL;
-    s->is_profiled = !status;
     return status;
 }
 
-/* An estimated profile.  Its plan must fit, but need not be fast. */
-MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) {
-    int32_t t;
+/* A stage to measure on: nothing swapped if that fits, because pinning memory takes long. */
+MEMOI memo_status memoi_session_choose_measured(memo_session* s, memo_error* error) {
+    memo_status status;
+    int k;
+    for (k = 0; k < 2; k++) {
+        memoi_session_fill(s, k, MEMO_ROWS_KEPT);
+        status = memoi_session_stage(s, error);
+        if (status || memoi_session_fits(s)) return status;
+    }
+    s->desc.policy = MEMO_POLICY_MEMO;
+    status = memoi_session_choose_rows(s, NULL, error);
+    if (status || memoi_session_fits(s)) return status;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->stage->plan.shortage);
+}
+
+memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+                                 memo_error* error) {
+    memo_session_desc own = *desc;
+    memo_session* s;
+    memo_status status;
     memset(profile, 0, sizeof *profile);
-    profile->n_rows = s->desc.n_rows;
-    profile->n_tensors = s->desc.n_tensors;
-    profile->forward_s = 1;
-    profile->backward_s = 2;
-    for (t = 0; t < s->desc.n_tensors; t++) {
-        memcpy(profile->tensors[t].name, s->names[t], sizeof s->names[t]);
-        profile->tensors[t].recompute_s_per_row =
-            memob_tensor_rule(s->tensors, t) <= MEMO_TENSOR_WHOLE
-                ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
-                : -1;
+    own.policy = MEMO_POLICY_MEMO; /* times do not depend on it */
+    status = memoi_session_make(&own, 1, 0, "", &s, error);
+    if (!status) status = memoi_session_choose_measured(s, error);
+    if (!status) status = memoi_session_measure_copies(s, error);
+    if (!status) {
+        status = memoi_session_measure_stage(s, error);
+        status = memoi_session_agree_profile(&s->desc, status, &s->profile, error);
     }
-}
-
-/* --- its file --- */
-
-memo_status memo_session_write(const memo_session* s, const char* path, memo_error* error) {
-    memo_text text;
-    const int64_t* rows = s->rows;
-    int32_t layer, t;
-    memset(&text, 0, sizeof text);
-    memo_text_put(&text, "memo session 1\nshape %d %d %lld %lld\nhost_layers %d\n",
-                  (int)s->desc.n_layers, (int)s->desc.n_tensors, (long long)s->desc.n_rows,
-                  (long long)s->desc.tile_rows, (int)s->swap_desc.n_host_layers);
-    for (t = 0; t < s->desc.n_tensors; t++)
-        memo_text_put(&text, "tensor %s %lld\n", s->names[t], (long long)s->tensors[t].row_bytes);
-    for (layer = 0; layer < s->desc.n_layers; layer++) {
-        memo_text_put(&text, "layer");
-        for (t = 0; t < s->desc.n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
-        memo_text_put(&text, "\n");
-    }
-    memob_put_last_line(&text, 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers);
-    return memo_text_write(&text, path, error);
-}
-
-/* Reads a number that must match the session's. */
-MEMOI memo_status memoi_session_expect(memob_reader* reader, const char* what, int64_t expected,
-                                       memo_error* error) {
-    int64_t value = 0;
-    memo_status status = memob_expect_number(reader, what, &value, error);
-    if (!status && value != expected)
-        status = memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "wrong plan: it has %lld as %s, the session has %lld",
-                                  (long long)value, what, (long long)expected);
+    if (!status) *profile = s->profile;
+    memo_session_destroy(s);
     return status;
 }
 
-MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader, const char* word,
-                                           int64_t length, int64_t line, memo_error* error) {
-    static const char* const kinds[] = {"shape", "host_layers", "tensor", "layer"};
-    const int64_t n_tensors = s->desc.n_tensors;
-    const int kind = line < 2 ? (int)line : line < 2 + n_tensors ? 2 : 3;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t value = 0, t;
-    char shown[40];
+/* --- >>session life ---
+ * Knows: the public calls.  Knows nothing of what they do. */
 
-    /* The order of lines is fixed, so the line number decides what must come. */
-    if (!memob_word_is(word, length, kinds[kind]) || line >= 2 + n_tensors + s->desc.n_layers)
-        return MEMOB_BAD_LINE(reader, error,
-                              "unexpected `%s`; the order is shape, host_layers, tensors, layers",
-                              memob_word_text(shown, word, length));
-
-    /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
-     * with the desc. */
-    if (kind == 0) {
-        status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
-        if (!status) status = memoi_session_expect(reader, "n_tensors", n_tensors, error);
-        if (!status) status = memoi_session_expect(reader, "n_rows", s->desc.n_rows, error);
-        if (!status) status = memoi_session_expect(reader, "tile_rows", s->desc.tile_rows, error);
-    } else if (kind == 1) {
-        status = memob_expect_number(reader, "number of host layers", &value, error);
-        if (!status && (value < 0 || value > s->desc.n_layers))
-            status = MEMOB_BAD_LINE(reader, error,
-                                    "number of host layers: out of range; 0 to n_layers are valid");
-        s->swap_desc.n_host_layers = (int32_t)value;
-    } else if (kind == 2) {
-        t = line - 2;
-        if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, s->names[t]))
-            return memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "wrong plan: tensor %lld of the session is `%s`", (long long)t,
-                                    s->names[t]);
-        status = memoi_session_expect(reader, "row_bytes", s->tensors[t].row_bytes, error);
-    } else {
-        int64_t* rows = s->rows + (line - 2 - n_tensors) * n_tensors;
-        for (t = 0; t < n_tensors && !status; t++)
-            status = memob_expect_number(reader, "number of rows", &rows[t], error);
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    memo_session* s;
+    memo_profile longest;
+    memo_status status;
+    *plan = NULL;
+    status = memoi_session_make(desc, 0, profile != NULL, "profile", &s, error);
+    if (!status && profile) {
+        longest = *profile;
+        status = memoi_profile_check(profile, MEMOI_PROFILE_S, error);
+        status = memoi_session_agree_profile(desc, status, &longest, error);
     }
-    return status ? status : memob_expect_line_end(reader, error);
-}
-
-MEMOI memo_status memoi_session_read(memo_session* s, memo_error* error) {
-    memob_reader reader, last_line;
-    const char* word;
-    int64_t length, count = 0, n_lines = 0;
-    memo_status status = memob_reader_open(&reader, s->desc.plan_path, error);
-    if (!status) status = memob_read_frame(&reader, "session", 0, &count, &last_line, error);
-    while (!status && memob_next_entry(&reader, &word, &length))
-        status = memoi_session_parse_line(s, &reader, word, length, n_lines++, error);
-    if (!status &&
-        (count != n_lines || n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers))
-        status = MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld lines above",
-                                (long long)count, (long long)n_lines);
-    memob_reader_close(&reader);
+    if (!status) status = memoi_session_choose(s, profile ? &longest : NULL, error);
+    if (!status) {
+        memoi_session_account(s);
+        *plan = &s->stage->plan;
+        s->stage = NULL;
+    }
+    memo_session_destroy(s);
     return status;
 }
 
-/* --- what was chosen, in words --- */
+/* Every rank takes the same way: plans fit on all ranks or on none. */
+memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
+                                memo_error* error) {
+    const int plans_alpha = desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
+    const int measures = desc->policy == MEMO_POLICY_MEMO || plans_alpha;
+    memo_session_desc first = *desc;
+    memo_profile profile;
+    memo_step_plan* plan = NULL;
+    memo_status status;
+    int is_profiled = 0;
+    *session = NULL;
 
-void memo_session_put_report(const memo_session* s, memo_text* text) {
-    const memo_swap_plan* plan = s->swap_plan;
-    memo_session_info info;
-    char bytes[32];
-    memo_session_get_info(s, &info);
-    if (s->sizes.n_swapped_layers || plan) memo_swap_put_rows(&s->swap_desc, text);
-    if (plan) memo_swap_plan_put(plan, s->is_profiled, text);
-    if (!s->sizes.n_swapped_layers && !plan)
-        memo_text_put(text, "keep      every tensor stays on the device\n");
-
-    /* Planned bytes beside their budgets, which include the bytes that the trainer holds. */
-    memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)info.device_bytes));
-    if (s->device_bytes)
-        memo_text_put(
-            text, " of %s",
-            memob_bytes_text(bytes, (double)(s->device_bytes + s->desc.other_device_bytes)));
-    memo_text_put(text, " (%lld buffer%s, %s", (long long)s->plan->n_buffers,
-                  s->plan->n_buffers == 1 ? "" : "s",
-                  s->plan->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
-    if (s->plan->proof != MEMO_PROOF_OPTIMAL)
-        memo_text_put(text, "%s", memob_bytes_text(bytes, (double)s->plan->lower_bound_bytes));
-    memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)info.host_bytes));
-    if (s->host_bytes)
-        memo_text_put(text, " of %s",
-                      memob_bytes_text(bytes, (double)(s->host_bytes + s->desc.other_host_bytes)));
-    memo_text_put(text, ", %s moved each way",
-                  memob_bytes_text(bytes, (double)s->sizes.swapped_bytes));
-    if (s->sizes.n_spilled_layers)
-        memo_text_put(text, ", %d layers through a file of %s", (int)s->sizes.n_spilled_layers,
-                      memob_bytes_text(bytes, (double)s->sizes.spill_bytes));
-    memo_text_put(text, "\n");
+    /* Times are needed only if not everything can be kept. */
+    if (desc->policy == MEMO_POLICY_MEMO) first.policy = MEMO_POLICY_KEEP;
+    if (!plans_alpha) {
+        status = memo_session_plan(&first, NULL, &plan, error);
+        if (status) return status;
+    }
+    if (measures && (!plan || !plan->fits)) {
+        memo_step_plan_destroy(plan);
+        plan = NULL;
+        status = memo_session_measure(desc, &profile, error);
+        if (!status) status = memo_session_plan(desc, &profile, &plan, error);
+        if (status) return status;
+        is_profiled = 1;
+    }
+    status = memo_session_open(desc, plan, session, error);
+    if (status) {
+        memo_step_plan_destroy(plan);
+        return status;
+    }
+    (*session)->own_plan = plan;
+    (*session)->is_profiled = is_profiled;
+    if (is_profiled) (*session)->profile = profile;
+    return MEMO_STATUS_OK;
 }
-
-void memo_session_get_info(const memo_session* s, memo_session_info* info) {
-    memset(info, 0, sizeof *info);
-    info->rows = s->rows;
-    info->n_host_layers = s->swap_desc.n_host_layers;
-    info->sizes = s->sizes;
-    info->device_bytes = (s->plan ? s->plan->peak_bytes : 0) + s->desc.other_device_bytes;
-    info->host_bytes = s->sizes.host_bytes + s->desc.other_host_bytes;
-    info->trace = s->trace;
-    info->plan = s->plan;
-    info->profile = s->is_profiled ? &s->profile : NULL;
-    info->swap_plan = s->swap_plan;
-    info->device = s->device;
-    info->arena = s->arena;
-    info->swap = s->swap;
-    info->swap_desc = &s->swap_desc;
-}
-
-/* --- life --- */
 
 void memo_session_destroy(memo_session* s) {
     if (!s) return;
     memoi_session_close(s);
-    memoi_session_clear_stage(s);
-    memo_swap_plan_destroy(s->swap_plan);
-    MEMO_FREE(s->rows);
+    memob_swap_placement_free(&s->placement);
+    if (!s->is_borrowed) memoi_stage_destroy(s->stage);
+    memo_step_plan_destroy(s->own_plan);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
 #endif
     MEMO_FREE(s);
 }
 
-MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, memo_error* error) {
-    const char* field = NULL;
-    int32_t t;
-    if (desc->n_tensors < 1 || desc->n_tensors > MEMO_PROFILE_TENSORS_MAX || !desc->tensors)
-        return MEMOB_INVALID(
-            error,
-            "memo_session_desc.tensors: NULL, or n_tensors is out of range (%d); 1 to %d are valid",
-            (int)desc->n_tensors, MEMO_PROFILE_TENSORS_MAX);
-
-    /* One message for each field, without repeating the call; the last problem found wins. */
-    if (desc->n_layers < 1) field = "n_layers: below 1; set the number of layers";
-    if (desc->n_rows < 1) field = "n_rows: below 1; set the number of rows";
-    if (!desc->step && (!desc->forward || !desc->backward))
-        field = "step: NULL, and so is forward or backward; set step, or both others";
-    if (desc->device_bytes < 0 || desc->other_device_bytes < 0 || desc->host_bytes < 0 ||
-        desc->other_host_bytes < 0 || desc->disk_bytes < 0)
-        field = "device_bytes and other budgets: negative; 0 or more are valid";
-    if (desc->device_bytes && desc->other_device_bytes >= desc->device_bytes)
-        field = "other_device_bytes: not below device_bytes; raise device_bytes";
-    if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
-        field = "other_host_bytes: not below host_bytes; raise host_bytes";
-
-    /* Names go into files, so they must be single words. */
-    for (t = 0; t < desc->n_tensors && !field; t++) {
-        memo_status status = memoi_profile_check_name(desc->tensors[t].name, error);
-        if (status) return status;
-        if (!desc->recompute && !desc->is_dry_run && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
-            field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
-    }
-    if (!field) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "memo_session_desc.%s", field);
-}
-
-/* The desc as the session uses it. */
-MEMOI memo_status memoi_session_take_desc(memo_session* s, const memo_session_desc* desc,
-                                          memo_error* error) {
-    memo_swap_desc* swap = &s->swap_desc;
-    int64_t total_bytes = 0;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t t;
-
-    /* Copies, so that the caller may free its table and names. */
-    s->desc = *desc;
-    s->measured_layer = -1;
-    for (t = 0; t < desc->n_tensors; t++) {
-        s->tensors[t] = desc->tensors[t];
-        snprintf(s->names[t], sizeof s->names[t], "%s", desc->tensors[t].name);
-        s->tensors[t].name = s->names[t];
-    }
-
-    /* The device, or a host device of the session's own. */
-    s->device = desc->device;
-#ifndef MEMO_NO_HOST_DEVICE
-    if (!s->device) {
-        memo_host_device_desc host = memo_host_device_desc_default();
-        status = memo_host_device_create(&host, &s->own_device, error);
-        s->device = s->own_device;
-        s->desc.computes_on_host = 1;
-    }
-#endif
-    if (!s->device && !status)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
-                              "host device; pass a device");
-
-    /* Budgets without the bytes that the trainer holds.  Without a budget, the free memory of the
-     * device is used. */
-    s->device_bytes = desc->device_bytes - desc->other_device_bytes;
-    s->host_bytes = desc->host_bytes - desc->other_host_bytes;
-    if (!status && !desc->device_bytes)
-        status = memo_memory_info(s->device, &s->device_bytes, &total_bytes, error);
-    if (!status && !desc->device_bytes)
-        s->device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
-                                                         : memob_max(s->device_bytes, 1);
-
-    /* The swap desc has no rows yet; every stage sets them. */
-    *swap = memo_swap_desc_default();
-    swap->device = s->device;
-    swap->compute_stream = desc->compute_stream;
-    swap->computes_on_host = s->desc.computes_on_host;
-    swap->tensors = s->tensors;
-    swap->n_tensors = desc->n_tensors;
-    swap->n_layers = desc->n_layers;
-    swap->n_rows = desc->n_rows;
-    swap->tile_rows = desc->tile_rows;
-    swap->spill_directory = desc->spill_directory;
-    swap->spill_bytes_per_s = desc->spill_bytes_per_s;
-    swap->is_timed = desc->is_timed;
-    return status ? status : memob_swap_check_desc(swap, error);
-}
-
-/* Do the given rows fit? */
-MEMOI memo_status memoi_session_check_fit(const memo_session* s, memo_error* error) {
-    const int is_device = !memoi_session_fits_device(s);
-    char needs[96];
-    if (!is_device && memoi_session_fits_host(s)) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                          "memo_session_desc.%s: the given table of rows %s",
-                          is_device ? "device_bytes" : "host_bytes",
-                          memoi_session_needs(needs, sizeof needs,
-                                              is_device ? s->plan->peak_bytes : s->sizes.host_bytes,
-                                              is_device ? s->device_bytes : s->host_bytes));
-}
-
-/* Makes a stage of the rows given by the desc or a file. */
-MEMOI memo_status memoi_session_follow(memo_session* s, memo_error* error) {
-    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
-    memo_status status = MEMO_STATUS_OK;
-    if (s->desc.rows)
-        memcpy(s->rows, s->desc.rows, (size_t)n_cells * sizeof *s->rows);
-    else
-        status = memoi_session_read(s, error);
-    s->swap_desc.rows = s->rows;
-    if (!status && s->desc.rows && s->desc.spill_directory && s->host_bytes)
-        status = memo_swap_desc_fit_host(&s->swap_desc, s->host_bytes, error);
-    if (s->desc.is_dry_run && status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK;
-    if (!status) status = memoi_session_stage(s, error);
-    return status || s->desc.is_dry_run ? status : memoi_session_check_fit(s, error);
-}
-
-/* Chooses rows and leaves their stage, which fits. */
-MEMOI memo_status memoi_session_choose(memo_session* s, memo_error* error) {
-    memo_status status;
-    int fits;
-
-    /* Keeping everything is fastest, so the first stage that fits needs no measurement. */
-    memoi_session_log(s, "session: a dry run with every tensor kept");
-    memoi_session_fill(s, 0, MEMO_ROWS_KEPT);
-    status = memoi_session_stage(s, error);
-    if (status || (memoi_session_fits_device(s) && !s->desc.is_alpha_only)) return status;
-
-    /* A measurement must fit the budgets, so first plan rows from estimated times. */
-    if (s->desc.profile) {
-        s->profile = *s->desc.profile;
-        s->is_profiled = 1;
-    } else {
-        memo_profile estimate;
-        memoi_session_log(s, "session: planning rows to measure on");
-        memoi_session_estimate(s, &estimate);
-        status = memoi_session_plan(s, &estimate, &fits, error);
-        if (!status && !fits) status = memoi_session_take_least(s, error);
-        if (status || s->desc.is_dry_run) return status;
-        memoi_session_log(s, "session: measuring copies, layers and recomputation");
-        status = memoi_session_measure(s, error);
-    }
-
-    /* All ranks must plan from the same times.  Otherwise their rows could differ. */
-    if (!status && s->desc.share)
-        status = s->desc.share(s->desc.user, &s->profile, (int64_t)sizeof s->profile, error);
-    if (status) return status;
-
-    /* Now choose the fastest rows by these times. */
-    memoi_session_log(s, "session: planning rows and addresses");
-    status = memoi_session_plan(s, &s->profile, &fits, error);
-    return status || fits ? status : memoi_session_take_least(s, error);
-}
-
-/* All ranks use rank 0's rows, or fail if rank 0 found none. */
-MEMOI memo_status memoi_session_agree(memo_session* s, memo_status status, memo_error* error) {
-    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
-    struct {
-        int32_t status, n_host_layers;
-    } first;
-    memo_status shared;
-    if (!s->desc.share) return status;
-
-    /* Every rank must make the same calls of share, even after an error, or the others would wait
-     * forever. */
-    first.status = (int32_t)status;
-    first.n_host_layers = s->swap_desc.n_host_layers;
-    shared = s->desc.share(s->desc.user, &first, (int64_t)sizeof first, error);
-    if (!shared)
-        shared = s->desc.share(s->desc.user, s->rows, n_cells * (int64_t)sizeof *s->rows, error);
-    if (shared || status) return status ? status : shared;
-
-    if (first.status)
-        return memo_error_set(
-            error, (memo_status)first.status,
-            "memo_session_create: rank 0 found no plan; read the error of rank 0");
-    s->swap_desc.n_host_layers = first.n_host_layers;
-    status = memoi_session_stage(s, error);
-    return status ? status : memoi_session_check_fit(s, error);
-}
-
-memo_status memo_session_create(const memo_session_desc* desc, memo_session** result,
-                                memo_error* error) {
-    memo_session* s;
-    memo_status status = memoi_session_check_desc(desc, error);
-    *result = NULL;
-    if (status) return status;
-
-    /* From here on memo_session_destroy releases a partly made session. */
-    s = (memo_session*)memob_calloc(1, sizeof *s);
-    if (!s) return memob_no_memory(error, "a session");
-    status = memoi_session_take_desc(s, desc, error);
-    if (!status) {
-        s->rows =
-            (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof *s->rows);
-        if (!s->rows) status = memob_no_memory(error, "the rows of a session");
-    }
-
-    /* Given rows are only checked.  Otherwise all ranks agree on the rows of rank 0. */
-    if (!status && (desc->rows || desc->plan_path))
-        status = memoi_session_follow(s, error);
-    else if (!status)
-        status = memoi_session_agree(s, memoi_session_choose(s, error), error);
-    if (!status && !desc->is_dry_run) status = memoi_session_open(s, error);
-    if (status) {
-        memo_session_destroy(s);
-        return status;
-    }
-    *result = s;
-    return MEMO_STATUS_OK;
+void memo_session_get_info(const memo_session* s, memo_session_info* info) {
+    memset(info, 0, sizeof *info);
+    info->plan = &s->stage->plan;
+    info->profile = s->is_profiled ? &s->profile : NULL;
+    info->device = s->device;
+    info->arena = s->arena;
+    info->swap = s->swap;
 }
 
 #endif /* MEMO_PLAN_IMPLEMENTATION */

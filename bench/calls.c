@@ -291,6 +291,7 @@ static void run_session(bench* b, int n_steps) {
     desc.n_layers = N_LAYERS;
     desc.n_rows = N_ROWS;
     desc.tile_rows = TILE_ROWS;
+    desc.policy = MEMO_POLICY_ROWS;
     desc.rows = rows;
     desc.user = b;
     desc.step = step_of_session;
@@ -300,7 +301,7 @@ static void run_session(bench* b, int n_steps) {
     begin_times(n_steps);
     for (step = -N_WARM_UPS; step < n_steps; step++) {
         is_counted = step >= 0;
-        check(memo_session_run(session, 0, &error));
+        check(memo_session_run(session, NULL, &error));
         finish_step(b);
     }
     memo_session_destroy(session);

@@ -9,12 +9,14 @@
  * Expected output:
  *     keep      every tensor stays on the device
  *     plan      device 4.5 MiB (1 buffer, optimal), host 0 B, 0 B moved each way
+ *     device    activations 4.5 MiB
  *     rows      layers    kept  swapped  recomputed   of 512 in tiles of 64
  *               0-7          0      512           0   inp
  *               0-7          0        0         512   hidden, gelu
  *     limit     ...
  *     predicted ... ms a micro-batch, of which ...
  *     plan      device 640 KiB of 640 KiB (1 buffer, optimal), host 384 KiB, 384 KiB moved each way
+ *     device    activations 640 KiB
  *     gradients bitwise the same
  */
 #define MEMO_IMPLEMENTATION
@@ -92,6 +94,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 /* Edit 3: create the session and run. */
 static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
     memo_session_desc desc = memo_session_desc_default();
+    memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};
     memo_status status;
@@ -100,10 +103,11 @@ static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
     desc.device_bytes = device_bytes;
     if ((status = memo_session_create(&desc, &session, error))) return status;
-    memo_session_put_report(session, &report);
+    memo_session_get_info(session, &info);
+    memo_step_plan_put(info.plan, &report);
     status = memo_text_write(&report, "-", error);
     memset(grads, 0, sizeof grads);
-    for (int i = 0; i < n_steps && !status; i++) status = memo_session_run(session, 0, error);
+    for (int i = 0; i < n_steps && !status; i++) status = memo_session_run(session, NULL, error);
     memo_session_destroy(session);
     return status;
 }

@@ -24,7 +24,6 @@
 enum { L = 8, T = 4096, C = 256, TILE = 256 }; /* layers, tokens, channels, rows of a tile */
 enum { W = 4 * C * C, N_PARAMS = 2 * L * W };  /* W1 (C, 4C) and W2 (4C, C) of each layer */
 static float *params, *grads;                  /* (L, 2, W) */
-static float *out, *dout, *dhidden;            /* between layers (T, C), (T, C); (T, 4C) */
 static cudaStream_t stream;
 
 /* Edit 1: describe a layer's activations.  They were float* acts, 9 C per token. */
@@ -33,6 +32,17 @@ static const memo_tensor acts[N_ACTS] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
                                          {"hidden", 16 * C, MEMO_TENSOR_ROWS, 0}, /* (T, 4C) */
                                          {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};  /* (T, 4C) */
 #define ACT(l, act) ((float*)memo_session_get_address(session, l, act)) /* was acts + l * size */
+
+/* Other buffers, with their first and last use; they were cudaMalloc. */
+enum { PARAMS, GRADS, OUT, DOUT, DHIDDEN, N_BUFFERS };
+static const memo_session_buffer buffers[N_BUFFERS] = {
+    {"params", sizeof(float) * N_PARAMS, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
+    {"grads", sizeof(float) * N_PARAMS, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
+    {"out", sizeof(float) * T* C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0},
+    {"dout", sizeof(float) * T* C, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0},
+    {"dhidden", sizeof(float) * T * 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
+     0}};
+#define BUFFER(b) ((float*)memo_session_get_buffer(session, b))
 
 /* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  Each thread computes
  * one element, so that the bits of a row do not depend on the other rows. */
@@ -73,6 +83,7 @@ static void gelu_forward(memo_session* session, int32_t l, int64_t begin, int64_
 
 /* Edit 2: the layers take their addresses from the session, and one function computes rows again. */
 static void forward(void* user, memo_session* session, int32_t l) {
+    float *out = BUFFER(OUT), *dout = BUFFER(DOUT);
     (void)user;
     if (l == 0) {
         fill<<<blocks(T * C), 256, 0, stream>>>(out, 1, 0.7f);
@@ -95,6 +106,7 @@ static void recompute(void* user, memo_session* session, int32_t l, int32_t act,
 static void backward(void* user, memo_session* session, int32_t l) {
     const float *w1 = params + 2 * l * W, *w2 = w1 + W;
     float *dw1 = grads + 2 * l * W, *dw2 = dw1 + W;
+    float *dout = BUFFER(DOUT), *dhidden = BUFFER(DHIDDEN);
     (void)user;
     product<<<blocks(W), 256, 0, stream>>>(dw2, ACT(l, GELU), 1, dout, 0, 4 * C, C, T, 1);
     product<<<blocks(T * 4 * C), 256, 0, stream>>>(dhidden, dout, 0, w2, 1, T, 4 * C, C, 0);
@@ -103,14 +115,10 @@ static void backward(void* user, memo_session* session, int32_t l) {
     product<<<blocks(T * C), 256, 0, stream>>>(dout, dhidden, 0, w1, 1, T, C, 4 * C, 1);
 }
 
-/* Buffers that live as long as the session; they were cudaMalloc. */
+/* For every plan that is tried; in a dry run there is nothing to fill. */
 static void setup(void* user, memo_session* session) {
     (void)user;
-    params = (float*)memo_session_alloc(session, sizeof(float) * N_PARAMS);
-    grads = (float*)memo_session_alloc(session, sizeof(float) * N_PARAMS);
-    out = (float*)memo_session_alloc(session, sizeof(float) * T * C);
-    dout = (float*)memo_session_alloc(session, sizeof(float) * T * C);
-    dhidden = (float*)memo_session_alloc(session, sizeof(float) * T * 4 * C);
+    params = BUFFER(PARAMS), grads = BUFFER(GRADS);
     if (!memo_session_computes(session)) return; /* a dry run */
     fill<<<blocks(N_PARAMS), 256, 0, stream>>>(params, 0.05f, 37);
 }
@@ -119,6 +127,7 @@ static void setup(void* user, memo_session* session) {
 static memo_status train(const memo_device* device, memo_stream compute, int64_t device_bytes,
                          float* gradients, memo_error* error) {
     memo_session_desc desc = memo_session_desc_default();
+    memo_session_info info;
     memo_session* session;
     memo_text report = {NULL, 0, 0, 0};
     memo_status status;
@@ -127,12 +136,14 @@ static memo_status train(const memo_device* device, memo_stream compute, int64_t
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
     desc.setup = setup, desc.forward = forward, desc.backward = backward,
     desc.recompute = recompute;
+    desc.buffers = buffers, desc.n_buffers = N_BUFFERS;
     desc.device_bytes = device_bytes;
     if ((status = memo_session_create(&desc, &session, error))) return status;
-    memo_session_put_report(session, &report);
+    memo_session_get_info(session, &info);
+    memo_step_plan_put(info.plan, &report);
     status = memo_text_write(&report, "-", error);
     cudaMemsetAsync(grads, 0, sizeof(float) * N_PARAMS, stream);
-    for (int i = 0; i < 3 && !status; i++) status = memo_session_run(session, 0, error);
+    for (int i = 0; i < 3 && !status; i++) status = memo_session_run(session, NULL, error);
     if (!status)
         status = memo_copy(device, compute, MEMO_COPY_TO_HOST, gradients, grads,
                            sizeof(float) * N_PARAMS, error);

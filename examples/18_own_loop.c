@@ -80,53 +80,62 @@ static void pass(trainer* t, memo_session* session, int has_backward) {
 static void step(void* user, memo_session* session) { pass((trainer*)user, session, 1); }
 
 static memo_status train(trainer* t, memo_session* session, memo_error* error) {
-    static const int64_t lengths[] = {T, 200, T, 77}; /* rows of the micro-batches */
+    static const memo_batch batches[] = {{T, 0}, {200, 0}, {T, 0}, {77, 0}};
+    static const memo_batch validation = {T, 1}; /* a forward alone moves nothing */
     memo_status status = MEMO_STATUS_OK;
     for (int i = 0; i < 4 && !status; i++) {
         memset(t->d_w, 0, sizeof t->d_w);
-        if (memo_session_begin(session, lengths[i])) pass(t, session, 1);
+        if (memo_session_begin(session, &batches[i])) pass(t, session, 1);
         status = memo_session_end(session, error);
         for (int l = 0; l < L && !status; l++) t->w[l] -= 0.01f * t->d_w[l];
     }
     if (status) return status;
-    if (memo_session_begin(session, T)) pass(t, session, 0);
+    if (memo_session_begin(session, &validation)) pass(t, session, 0);
     return memo_session_end(session, error);
 }
 
-/* Plans, or reads the plan if plan_path is not NULL; then trains from the same parameters. */
-static memo_status run(trainer* t, const char* plan_path, const char* write_path,
-                       memo_error* error) {
+/* Measures and plans; writes the plan, or reads the one that is there. */
+static memo_status make_plan(const memo_session_desc* desc, const char* path, int is_there,
+                             memo_step_plan** plan, memo_error* error) {
+    memo_profile profile;
+    memo_status status;
+    if (is_there) return memo_step_plan_read(desc, path, plan, error);
+    status = memo_session_measure(desc, &profile, error);
+    if (!status) status = memo_session_plan(desc, &profile, plan, error);
+    return status ? status : memo_step_plan_write(*plan, path, error);
+}
+
+static memo_status run(trainer* t, const char* path, int is_there, memo_error* error) {
     memo_session_desc desc = memo_session_desc_default();
-    memo_session_info info;
+    memo_step_plan* plan = NULL;
     memo_session* session = NULL;
     memo_status status;
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
     desc.user = t, desc.step = step, desc.recompute = recompute;
     desc.device_bytes = 400 << 10;
-    desc.plan_path = plan_path;
-    status = memo_session_create(&desc, &session, error);
-    if (status) return status;
-    memo_session_get_info(session, &info);
-    printf("%s device %d KiB of 400 KiB, %d KiB moved to the host\n",
-           plan_path ? "from file " : "planned   ", (int)(info.device_bytes >> 10),
-           (int)(info.sizes.swapped_bytes >> 10));
+    status = make_plan(&desc, path, is_there, &plan, error);
+    if (!status) status = memo_session_open(&desc, plan, &session, error);
+    if (!status)
+        printf("%s device %d KiB of 400 KiB, %d KiB moved to the host\n",
+               is_there ? "from file " : "planned   ", (int)(plan->device_bytes >> 10),
+               (int)(plan->sizes.swapped_bytes >> 10));
 
-    /* Creation measures, so gradients hold garbage until the first micro-batch clears them. */
+    /* Measuring leaves garbage in gradients, until the first micro-batch clears them. */
     for (int l = 0; l < L; l++) t->w[l] = -0.1f;
-    if (write_path) status = memo_session_write(session, write_path, error);
     if (!status) status = train(t, session, error);
     if (!status) printf("validation loss %.4f\n", (double)t->loss);
     memo_session_destroy(session);
+    memo_step_plan_destroy(plan);
     return status;
 }
 
 int main(void) {
     static trainer first, second;
-    static const char path[] = "18_own_loop.session";
+    static const char path[] = "18_own_loop.plan";
     memo_error error;
-    memo_status status = run(&first, NULL, path, &error);
-    if (!status) status = run(&second, path, NULL, &error);
+    memo_status status = run(&first, path, 0, &error);
+    if (!status) status = run(&second, path, 1, &error);
     remove(path);
     if (status) {
         fprintf(stderr, "18_own_loop: %s\n", error.message);

@@ -170,7 +170,7 @@ static inline memo_status train_all(training* t, memo_error* error) {
     return thread_ranks_run_on(&desc, 120, (int32_t)n, train_on_rank, t, error);
 }
 
-static inline training training_of(gpt_config config, gpt_policy policy, int64_t accumulate,
+static inline training training_of(gpt_config config, memo_policy policy, int64_t accumulate,
                                    uint8_t* text) {
     training t;
     memset(&t, 0, sizeof t);

@@ -61,7 +61,7 @@ typedef struct gpt_test_run {
     memo_device* host;
     gpt_host_kernels host_kernels;
     gpt_kernels kernels;
-    memo_session* session; /* the dry run; it owns */
+    memo_step_plan* step; /* it owns */
     const memo_trace* trace;
     const memo_plan* plan;
     gpt_model* model;
@@ -85,15 +85,15 @@ static inline int64_t* gpt_test_table(void) {
     return tables[next];
 }
 
-/* GPT_POLICY_KEEP: without a table. */
-static inline gpt_desc gpt_test_desc(gpt_config config, gpt_policy policy, double alpha) {
+/* MEMO_POLICY_KEEP: without a table. */
+static inline gpt_desc gpt_test_desc(gpt_config config, memo_policy policy, double alpha) {
     int64_t* rows = gpt_test_table();
     gpt_desc desc;
     memo_error error;
     memset(&desc, 0, sizeof desc);
     desc.config = config;
     desc.kernels = gpt_test_kernels();
-    if (policy == GPT_POLICY_KEEP) return desc;
+    if (policy == MEMO_POLICY_KEEP) return desc;
     CHECK_IS(config.n_layers, <=, GPT_TEST_LAYERS);
     CHECK_OK(gpt_fill_rows(&config, policy, alpha, rows, &error));
     desc.rows = rows;
@@ -121,7 +121,7 @@ static inline gpt_config gpt_test_config(int32_t n_layers, int32_t hidden, int32
 static inline void gpt_test_close(gpt_test_run* run) {
     gpt_destroy(run->model);
     if (run->host) memo_host_device_destroy(run->host);
-    memo_session_destroy(run->session);
+    memo_step_plan_destroy(run->step);
     memset(run, 0, sizeof *run);
 }
 
@@ -135,12 +135,10 @@ static inline void gpt_test_attach(gpt_test_run* run, gpt_desc* desc) {
 /* Dry run, then a plan. */
 static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
                                         memo_error* error) {
-    memo_session_info info;
-    memo_status status = gpt_plan(desc, &run->session, error);
+    memo_status status = gpt_plan(desc, NULL, &run->step, error);
     if (status) return status;
-    memo_session_get_info(run->session, &info);
-    run->trace = info.trace;
-    run->plan = info.plan;
+    run->trace = run->step->trace;
+    run->plan = run->step->addresses;
     return status;
 }
 

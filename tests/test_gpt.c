@@ -485,7 +485,7 @@ static gpt_config mlp_in_chunks(gpt_config config, int64_t n_rows) {
     return config;
 }
 
-static void check_against_plain(gpt_config config, gpt_policy policy, double alpha) {
+static void check_against_plain(gpt_config config, memo_policy policy, double alpha) {
     enum { N_MICRO_BATCHES = 2, STEP = 5 };
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
     const int64_t n = gpt_n_parameters(&config), n_rows = config.batch * config.sequence;
@@ -539,19 +539,19 @@ static void check_against_plain(gpt_config config, gpt_policy policy, double alp
 }
 
 static void model_matches_the_plain_one(void) {
-    check_against_plain(gpt_test_config(2, 32, 4, 4, 24, 1, 8, 0), GPT_POLICY_KEEP, 0);
-    check_against_plain(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2), GPT_POLICY_KEEP, 0);
-    check_against_plain(gpt_test_config(3, 48, 4, 1, 37, 1, 16, 0.1), GPT_POLICY_ALPHA, 0.5);
+    check_against_plain(gpt_test_config(2, 32, 4, 4, 24, 1, 8, 0), MEMO_POLICY_KEEP, 0);
+    check_against_plain(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2), MEMO_POLICY_KEEP, 0);
+    check_against_plain(gpt_test_config(3, 48, 4, 1, 37, 1, 16, 0.1), MEMO_POLICY_ALPHA, 0.5);
     check_against_plain(gpt_test_config(1, 24, 2, 1, GPT_ATTENTION_TILE * 2 + 5, 1, 32, 0.1),
-                        GPT_POLICY_SWAP, 0);
+                        MEMO_POLICY_SWAP, 0);
     /* Heads so large that a tile of the backward has 62 keys. */
-    check_against_plain(gpt_test_config(1, 264, 1, 1, 70, 1, 16, 0), GPT_POLICY_KEEP, 0);
-    check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), GPT_POLICY_RECOMPUTE, 0);
+    check_against_plain(gpt_test_config(1, 264, 1, 1, 70, 1, 16, 0), MEMO_POLICY_KEEP, 0);
+    check_against_plain(gpt_test_config(4, 16, 1, 1, 5, 3, 64, 0.1), MEMO_POLICY_RECOMPUTE, 0);
     check_against_plain(mlp_in_chunks(gpt_test_config(3, 48, 4, 1, 37, 1, 4, 0.1), 9),
-                        GPT_POLICY_ALPHA, 0.5);
-    check_against_plain(with_swiglu(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2)), GPT_POLICY_ALPHA,
+                        MEMO_POLICY_ALPHA, 0.5);
+    check_against_plain(with_swiglu(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2)), MEMO_POLICY_ALPHA,
                         0.5);
-    check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), GPT_POLICY_ALPHA, 0);
+    check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), MEMO_POLICY_ALPHA, 0);
 }
 
 /* ---- every policy, bit by bit ------------------------------------------------------------------
@@ -626,15 +626,15 @@ static void check_rows(const gpt_desc* desc, const char* name, const uint8_t* te
 
 static void check_policies(gpt_config config) {
     static const struct {
-        gpt_policy policy;
+        memo_policy policy;
         double alpha;
-    } cases[7] = {{GPT_POLICY_RECOMPUTE, 0}, {GPT_POLICY_SWAP, 0},     {GPT_POLICY_ALPHA, 0},
-                  {GPT_POLICY_ALPHA, 0.125}, {GPT_POLICY_ALPHA, 0.25}, {GPT_POLICY_ALPHA, 0.5},
-                  {GPT_POLICY_ALPHA, 1}};
+    } cases[7] = {{MEMO_POLICY_RECOMPUTE, 0}, {MEMO_POLICY_SWAP, 0},     {MEMO_POLICY_ALPHA, 0},
+                  {MEMO_POLICY_ALPHA, 0.125}, {MEMO_POLICY_ALPHA, 0.25}, {MEMO_POLICY_ALPHA, 0.5},
+                  {MEMO_POLICY_ALPHA, 1}};
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
     uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
     history expected = history_make(&config);
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_test_run run;
     memo_error error;
     int i;
@@ -671,7 +671,7 @@ static uint64_t plain_digest(const gpt_real* x, int64_t n) {
 }
 static void a_digest_has_every_bit(void) {
     const gpt_config config = gpt_test_config(2, 16, 2, 1, 20, 1, 4, 0.1);
-    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[N_ACCUMULATED * 20 + 1];
     history result = history_make(&config);
@@ -769,7 +769,7 @@ static void check_tables(gpt_config config, int n_tables) {
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
     uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
     history expected = history_make(&config);
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_test_run run;
     memo_error error;
     gpt_test_text(text, n_bytes);
@@ -811,9 +811,9 @@ static void chunks_of_the_mlp_give_the_same_bits(void) {
 /* If its chunks are those of the other backward, an MLP in chunks has the bits of one whose tensors are kept. */
 static void an_mlp_in_chunks_is_the_same_mlp(void) {
     const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
-    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const gpt_desc in_chunks =
-        gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), GPT_POLICY_RECOMPUTE, 0);
+        gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), MEMO_POLICY_RECOMPUTE, 0);
     uint8_t text[N_STEPS * N_ACCUMULATED * 50 + 1];
     history expected = history_make(&config);
     gpt_test_run run;
@@ -830,7 +830,7 @@ static void an_mlp_in_chunks_is_the_same_mlp(void) {
 typedef struct arena_bytes {
     int64_t peak, largest, live; /* largest request, and most live bytes, of a micro-batch's own */
 } arena_bytes;
-static arena_bytes arena_bytes_of(gpt_config config, gpt_policy policy) {
+static arena_bytes arena_bytes_of(gpt_config config, memo_policy policy) {
     const gpt_desc desc = gpt_test_desc(config, policy, 0);
     arena_bytes bytes = {0, 0, 0};
     gpt_test_run run;
@@ -860,7 +860,7 @@ static void logits_never_exist_as_a_whole(void) {
     gpt_config config = gpt_test_config(1, 16, 2, 2, 128, 1, 128, 0);
     config.vocabulary = 50304;
     CHECK_IS(gpt_loss_rows(&config), ==, 1);
-    CHECK_IS(arena_bytes_of(config, GPT_POLICY_KEEP).largest, ==,
+    CHECK_IS(arena_bytes_of(config, MEMO_POLICY_KEEP).largest, ==,
              config.vocabulary * (int64_t)sizeof(gpt_real));
     config.vocabulary = 0;
     CHECK_IS(gpt_loss_rows(&config), ==, GPT_LOGITS_BYTES / 256 / (int64_t)sizeof(gpt_real));
@@ -872,8 +872,8 @@ static void logits_never_exist_as_a_whole(void) {
 static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
     const gpt_config config = gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0);
     const int64_t row = (9 * config.hidden + 1) * (int64_t)sizeof(gpt_real);
-    const arena_bytes whole = arena_bytes_of(config, GPT_POLICY_RECOMPUTE);
-    const arena_bytes in_chunks = arena_bytes_of(mlp_in_chunks(config, 128), GPT_POLICY_RECOMPUTE);
+    const arena_bytes whole = arena_bytes_of(config, MEMO_POLICY_RECOMPUTE);
+    const arena_bytes in_chunks = arena_bytes_of(mlp_in_chunks(config, 128), MEMO_POLICY_RECOMPUTE);
     CHECK_CASE(in_chunks.peak <= whole.peak - config.sequence * row + 128 * 2 * row,
                "%lld of %lld bytes", (long long)in_chunks.peak, (long long)whole.peak);
     CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
@@ -894,7 +894,7 @@ static void attention_s_backward_takes_one_tensor(void) {
         config.ulysses = ranks[k][1];
         config.tensor = ranks[k][2];
         n_rows = gpt_n_rows(&config);
-        live = arena_bytes_of(config, GPT_POLICY_RECOMPUTE).live;
+        live = arena_bytes_of(config, MEMO_POLICY_RECOMPUTE).live;
         CHECK_IS(live, >=, n * n_rows * config.hidden * real);
         CHECK_IS(live, <=,
                  n * n_rows * config.hidden * real + n_rows * (config.n_heads * real + 8) + chunk);
@@ -925,8 +925,8 @@ static void policies_give_the_same_bits_with_states_in_bf16(void) {
     CHECK_IS(gpt_optimizer_bytes(&config), ==, 2 * 2 * n);
     CHECK_IS(gpt_state_bytes(&plain) - gpt_state_bytes(&config), ==,
              2 * n * ((int64_t)sizeof(gpt_real) - 2));
-    CHECK_IS(arena_bytes_of(plain, GPT_POLICY_KEEP).peak -
-                 arena_bytes_of(config, GPT_POLICY_KEEP).peak,
+    CHECK_IS(arena_bytes_of(plain, MEMO_POLICY_KEEP).peak -
+                 arena_bytes_of(config, MEMO_POLICY_KEEP).peak,
              >=, 2 * n * ((int64_t)sizeof(gpt_real) - 2) - 1024);
     check_policies(config);
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) return;
@@ -1018,7 +1018,7 @@ static void bf16_is_close_to_float(void) {
     gpt_test_text(text, n_bytes);
     for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         const gpt_desc desc =
-            gpt_test_desc(is_bf16 ? bf16_config(config) : config, GPT_POLICY_SWAP, 0);
+            gpt_test_desc(is_bf16 ? bf16_config(config) : config, MEMO_POLICY_SWAP, 0);
         histories[is_bf16] = history_make(&config);
         CHECK_OK(gpt_test_open(&desc, &run, &error));
         if (run.model) CHECK_OK(train(run.model, &config, 1, text, &histories[is_bf16], &error));
@@ -1044,12 +1044,12 @@ static void bf16_is_close_to_float(void) {
 static void policies_save_memory(void) {
     const gpt_config config = gpt_test_config(6, 64, 4, 4, 256, 1, 16, 0);
     const struct {
-        gpt_policy policy;
+        memo_policy policy;
         double alpha;
-    } cases[4] = {{GPT_POLICY_KEEP, 0},
-                  {GPT_POLICY_SWAP, 0},
-                  {GPT_POLICY_ALPHA, 0.25},
-                  {GPT_POLICY_ALPHA, 0}};
+    } cases[4] = {{MEMO_POLICY_KEEP, 0},
+                  {MEMO_POLICY_SWAP, 0},
+                  {MEMO_POLICY_ALPHA, 0.25},
+                  {MEMO_POLICY_ALPHA, 0}};
     int64_t peaks[4] = {0, 0, 0, 0};
     int i;
     for (i = 0; i < 4; i++) {
@@ -1157,7 +1157,7 @@ static void recorded_steps_have_no_race(void) {
             gpt_test_config((int32_t)memo_test_int(1, 6), 16, 2, 1, memo_test_int(3, 40),
                             memo_test_int(1, 2), memo_test_int(1, 9), 0.1);
         const int64_t n_rows = config.sequence * config.batch;
-        gpt_desc desc = gpt_test_desc(config, (gpt_policy)(trial / 2 % 4), memo_test_real());
+        gpt_desc desc = gpt_test_desc(config, (memo_policy)(trial / 2 % 4), memo_test_real());
         const memo_host_device_desc host = memo_host_device_desc_default();
         memo_recorder_desc recorder_desc = memo_recorder_desc_default();
         memo_recorder* recorder = NULL;
@@ -1210,7 +1210,7 @@ static void a_model_chooses_its_rows(void) {
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * 100 + 1;
     uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
     history expected = history_make(&config), result = history_make(&config);
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     memo_session_desc budgets = memo_session_desc_default();
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_session_info info;
@@ -1231,7 +1231,7 @@ static void a_model_chooses_its_rows(void) {
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) {
         memo_session_get_info(gpt_session(run.model), &info);
-        CHECK(info.profile && info.swap_plan && info.profile->forward_s > 0);
+        CHECK(info.profile && info.plan->times && info.profile->forward_s > 0);
         for (t = 0; t < GPT_N_TENSORS && info.profile; t++)
             if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
                 CHECK_CASE(info.profile->tensors[t].recompute_s_per_row > 0, "%s", tensors[t].name);
@@ -1252,7 +1252,7 @@ static void a_model_chooses_its_rows(void) {
 /* If any call fails: a status with a message, nothing leaked, and an existing model still works. */
 static void any_failing_call_is_reported(void) {
     const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[N_ACCUMULATED * 20 + 1];
     history expected = history_make(&config), result = history_make(&config);
@@ -1323,7 +1323,7 @@ static void impossible_configurations_are_refused(void) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
     gpt_desc cases[11];
     int i;
-    for (i = 0; i < 11; i++) cases[i] = gpt_test_desc(good, GPT_POLICY_SWAP, 0);
+    for (i = 0; i < 11; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -1358,24 +1358,24 @@ static void invalid_tables_are_refused(void) {
                   {GPT_UP, 9, "(up) splits a tile"},
                   {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
     int64_t* rows = gpt_test_table();
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     memo_error error;
     int i;
     desc.rows = rows;
     for (i = 0; i < 4; i++) {
-        memo_session* session = NULL;
-        CHECK_OK(gpt_fill_rows(&config, GPT_POLICY_SWAP, 0, rows, &error));
+        memo_step_plan* plan = NULL;
+        CHECK_OK(gpt_fill_rows(&config, MEMO_POLICY_SWAP, 0, rows, &error));
         rows[cases[i].cell] = cases[i].rows;
         memset(&error, 0, sizeof error);
-        CHECK(gpt_plan(&desc, &session, &error) == MEMO_STATUS_INVALID_ARGUMENT && !session);
+        CHECK(gpt_plan(&desc, NULL, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
         CHECK_CASE(strstr(error.message, cases[i].reason), "%s", error.message);
     }
-    CHECK_IS(gpt_fill_rows(&config, GPT_POLICY_ALPHA, 1.5, rows, &error), ==,
+    CHECK_IS(gpt_fill_rows(&config, MEMO_POLICY_ALPHA, 1.5, rows, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void too_small_a_device_is_refused(void) {
-    gpt_desc desc = gpt_test_desc(gpt_test_config(3, 32, 4, 2, 32, 1, 8, 0), GPT_POLICY_SWAP, 0);
+    gpt_desc desc = gpt_test_desc(gpt_test_config(3, 32, 4, 2, 32, 1, 8, 0), MEMO_POLICY_SWAP, 0);
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_swap_sizes sizes;
     gpt_test_run run;
@@ -1421,7 +1421,7 @@ static void check_learning(memo_type type, gpt_mlp mlp) {
     config.mlp = mlp;
     config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     n = gpt_n_parameters(&config);
-    desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
+    desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
     for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (!run.model) return;

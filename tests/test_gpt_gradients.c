@@ -25,7 +25,7 @@ static double step_loss(gpt_model* model, const uint8_t* text, gpt_real* gradien
     return gpt_discard(model, &loss, error) ? NAN : loss;
 }
 
-static void check_gradients(gpt_config config, gpt_policy policy, double alpha) {
+static void check_gradients(gpt_config config, memo_policy policy, double alpha) {
     const int64_t n = gpt_n_parameters(&config), n_rows = config.sequence * config.batch;
     const double step = 1e-5;
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
@@ -84,27 +84,27 @@ static void check_gradients(gpt_config config, gpt_policy policy, double alpha) 
 
 /* Two sequences of an odd length: tiles straddle their border, the last tile is short. */
 static void of_grouped_heads_and_a_short_tile(void) {
-    check_gradients(gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2), GPT_POLICY_KEEP, 0);
+    check_gradients(gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2), MEMO_POLICY_KEEP, 0);
 }
 static void of_split_rows(void) {
-    check_gradients(gpt_test_config(3, 16, 4, 2, 13, 2, 8, 0.2), GPT_POLICY_ALPHA, 0.5);
+    check_gradients(gpt_test_config(3, 16, 4, 2, 13, 2, 8, 0.2), MEMO_POLICY_ALPHA, 0.5);
 }
 static void of_recomputed_layers(void) {
-    check_gradients(gpt_test_config(3, 12, 2, 1, 9, 1, 4, 0.1), GPT_POLICY_RECOMPUTE, 0);
+    check_gradients(gpt_test_config(3, 12, 2, 1, 9, 1, 4, 0.1), MEMO_POLICY_RECOMPUTE, 0);
 }
 static void of_an_mlp_in_chunks(void) {
     gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2);
     config.mlp_rows = 8;
-    check_gradients(config, GPT_POLICY_ALPHA, 0.5);
+    check_gradients(config, MEMO_POLICY_ALPHA, 0.5);
 }
 static void of_swiglu(void) {
     gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2);
     config.mlp = GPT_MLP_SWIGLU;
-    check_gradients(config, GPT_POLICY_ALPHA, 0.5);
+    check_gradients(config, MEMO_POLICY_ALPHA, 0.5);
 }
 /* Longer than a tile of attention. */
 static void of_several_attention_tiles(void) {
-    check_gradients(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0), GPT_POLICY_SWAP,
+    check_gradients(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0), MEMO_POLICY_SWAP,
                     0);
 }
 

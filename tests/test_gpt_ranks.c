@@ -83,11 +83,11 @@ static void ranks_do_what_one_does(void) {
     for (accumulate = 1; accumulate <= 2; accumulate++) {
         const gpt_config config = config_of(1, 1, 1, 0);
         uint8_t* text = text_of(&config, accumulate);
-        training one = training_of(config, GPT_POLICY_KEEP, accumulate, text);
+        training one = training_of(config, MEMO_POLICY_KEEP, accumulate, text);
         CHECK_OK(train_all(&one, &error));
         for (k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
             const int32_t* s = splits[k];
-            training t = training_of(config_of(s[0], s[1], s[2], s[3]), (gpt_policy)(k % 4),
+            training t = training_of(config_of(s[0], s[1], s[2], s[3]), (memo_policy)(k % 4),
                                      accumulate, text);
             double loss, gradient;
             CHECK_OK(train_all(&t, &error));
@@ -121,7 +121,7 @@ static void check_zero_stages(int64_t accumulate, memo_type type, memo_type stat
     config.states = states;
     for (zero = 0; zero < 3; zero++) {
         config.zero = zero;
-        t[zero] = training_of(config, GPT_POLICY_KEEP, accumulate, text);
+        t[zero] = training_of(config, MEMO_POLICY_KEEP, accumulate, text);
         CHECK_OK(train_all(&t[zero], &error));
     }
     CHECK(are_the_same(&t[0], &t[1]));
@@ -148,7 +148,7 @@ static void sums_behind_the_backward_have_the_same_bits(void) {
         for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
             const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
             uint8_t* text = text_of(&config, accumulate);
-            training late = training_of(config, GPT_POLICY_MEMO, accumulate, text), t = late;
+            training late = training_of(config, MEMO_POLICY_MEMO, accumulate, text), t = late;
             late.n_promised = 0;
             CHECK_OK(train_all(&late, &error));
             CHECK_OK(train_all(&t, &error));
@@ -169,10 +169,10 @@ static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type t
         training keep;
         int policy;
         config.type = type;
-        keep = training_of(config, GPT_POLICY_KEEP, 1, text);
+        keep = training_of(config, MEMO_POLICY_KEEP, 1, text);
         CHECK_OK(train_all(&keep, &error));
-        for (policy = GPT_POLICY_RECOMPUTE; policy <= GPT_POLICY_MEMO; policy++) {
-            training t = training_of(config, (gpt_policy)policy, 1, text);
+        for (policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
+            training t = training_of(config, (memo_policy)policy, 1, text);
             CHECK_OK(train_all(&t, &error));
             CHECK_CASE(are_the_same(&keep, &t), "case %d, policy %d", (int)k, policy);
             training_free(&t);
@@ -202,11 +202,11 @@ static void groups_of_heads_give_the_same_bits(void) {
             training whole;
             config.n_kv_heads = 4;
             config.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-            whole = training_of(config, GPT_POLICY_KEEP, 1, text);
+            whole = training_of(config, MEMO_POLICY_KEEP, 1, text);
             CHECK_OK(train_all(&whole, &error));
             n_group_queries = 1;
-            for (policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_MEMO; policy++) {
-                training t = training_of(config, (gpt_policy)policy, 1, text);
+            for (policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_MEMO; policy++) {
+                training t = training_of(config, (memo_policy)policy, 1, text);
                 t.records = 1;
                 t.n_races = -1;
                 CHECK_OK(train_all(&t, &error));
@@ -229,7 +229,7 @@ static void ranks_divide_the_optimizer(void) {
     int64_t peaks[3];
     memo_error error;
     for (config.zero = 0; config.zero < 3; config.zero++) {
-        const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+        const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
         gpt_test_run run;
         memset(&run, 0, sizeof run);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
@@ -252,7 +252,7 @@ static void groups_of_heads_take_less_memory(void) {
     int i;
     config.ring = config.ulysses = 2;
     for (i = 0; i < 2; i++) {
-        const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_RECOMPUTE, 0);
+        const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_RECOMPUTE, 0);
         gpt_test_run run;
         memset(&run, 0, sizeof run);
         n_group_queries = i ? 2048 : 65536; /* of 8192: 4 groups of one head */
@@ -272,7 +272,7 @@ static void recorded_steps_have_no_race(void) {
     for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
         uint8_t* text = text_of(&config, 1);
-        training t = training_of(config, GPT_POLICY_MEMO, 1, text);
+        training t = training_of(config, MEMO_POLICY_MEMO, 1, text);
         t.records = 1;
         t.n_races = -1;
         CHECK_OK(train_all(&t, &error));
@@ -291,7 +291,7 @@ static void sums_run_beside_the_backward(void) {
         for (sums_late = 0; sums_late < 2; sums_late++) {
             const gpt_config config = config_of(2, 1, 1, zero);
             uint8_t* text = text_of(&config, 1);
-            training t = training_of(config, GPT_POLICY_KEEP, 1, text);
+            training t = training_of(config, MEMO_POLICY_KEEP, 1, text);
             t.records = 1;
             t.n_promised = sums_late ? 0 : 1;
             CHECK_OK(train_all(&t, &error));
@@ -308,7 +308,7 @@ static void sums_run_beside_the_backward(void) {
 static void a_micro_batch_behind_the_sums_is_refused(void) {
     const gpt_config config = config_of(2, 1, 1, 1);
     uint8_t* text = text_of(&config, 2);
-    training t = training_of(config, GPT_POLICY_KEEP, 2, text);
+    training t = training_of(config, MEMO_POLICY_KEEP, 2, text);
     memo_error error;
     t.n_promised = 1;
     CHECK_IS(train_all(&t, &error), ==, MEMO_STATUS_INVALID_STATE);
@@ -324,7 +324,7 @@ static void a_rank_that_fails_ends_all(void) {
     memo_error error;
     int32_t rank;
     for (rank = 0; rank < 4; rank += 3) {
-        training t = training_of(config, GPT_POLICY_RECOMPUTE, 1, text);
+        training t = training_of(config, MEMO_POLICY_RECOMPUTE, 1, text);
         t.failing_rank = rank;
         CHECK_IS(train_all(&t, &error), ==, MEMO_STATUS_INFEASIBLE);
         training_free(&t);
@@ -341,11 +341,11 @@ static void impossible_ranks_are_refused(void) {
     gpt_test_run run;
     size_t k;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
-        desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]), GPT_POLICY_KEEP,
+        desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]), MEMO_POLICY_KEEP,
                              0);
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
-    desc = gpt_test_desc(config_of(2, 1, 1, 0), GPT_POLICY_KEEP, 0);
+    desc = gpt_test_desc(config_of(2, 1, 1, 0), MEMO_POLICY_KEEP, 0);
     memset(&run, 0, sizeof run);
     CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
     gpt_test_attach(&run, &desc);
@@ -389,7 +389,7 @@ static void a_checkpoint_fits_any_ranks(void) {
         config.type = type ? MEMO_TYPE_BF16 : GPT_REAL_TYPE;
         config.states = type == 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         text = text_of(&config, 1);
-        t = training_of(config, GPT_POLICY_KEEP, 1, text);
+        t = training_of(config, MEMO_POLICY_KEEP, 1, text);
         t.saved_last = first;
         CHECK_OK(train_all(&t, &error));
         training_free(&t);
@@ -397,7 +397,7 @@ static void a_checkpoint_fits_any_ranks(void) {
             const int32_t* d = degrees[k];
             config.data = d[0], config.ring = d[1], config.ulysses = d[2];
             config.tensor = d[3], config.zero = d[4];
-            t = training_of(config, GPT_POLICY_RECOMPUTE, 1, text);
+            t = training_of(config, MEMO_POLICY_RECOMPUTE, 1, text);
             t.resumed = first;
             t.saved_first = again;
             CHECK_OK(train_all(&t, &error));
@@ -414,7 +414,7 @@ static void a_checkpoint_fits_any_ranks(void) {
  * keeps its parameters.  A failed save leaves the file before it. */
 static void bad_checkpoints_are_refused(void) {
     const gpt_config config = config_of(1, 1, 1, 0);
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_config other = config;
     const int64_t n_parameters = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     gpt_real *before = (gpt_real*)malloc((size_t)n_parameters),

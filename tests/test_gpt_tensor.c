@@ -25,7 +25,7 @@ static gpt_config config_of(int32_t tensor, int32_t sub_batches, memo_blocks_ord
     return config;
 }
 
-static training train_of(gpt_config config, gpt_policy policy, uint8_t* text) {
+static training train_of(gpt_config config, memo_policy policy, uint8_t* text) {
     training t = training_of(config, policy, ACCUMULATE, text);
     memo_error error;
     CHECK_OK(train_all(&t, &error));
@@ -109,7 +109,7 @@ static training unsplit(gpt_config config, uint8_t* text) {
     config.tensor = config.sub_batches = config.data = config.ulysses = config.ring = 0;
     config.zero = 0;
     config.degrees = NULL;
-    return train_of(config, GPT_POLICY_KEEP, text);
+    return train_of(config, MEMO_POLICY_KEEP, text);
 }
 
 /* Every schedule and policy gives the bits of the default schedule that keeps everything.  one: NULL
@@ -119,12 +119,12 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
     training first;
     int order, policy;
     config.schedule = MEMO_BLOCKS_DEFAULT;
-    first = train_of(config, GPT_POLICY_KEEP, text);
+    first = train_of(config, MEMO_POLICY_KEEP, text);
     if (one) check_against(one, &first, what);
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
         for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
-            static const gpt_policy policies[] = {GPT_POLICY_KEEP, GPT_POLICY_RECOMPUTE,
-                                                  GPT_POLICY_SWAP, GPT_POLICY_ALPHA};
+            static const memo_policy policies[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE,
+                                                  MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA};
             const int k = policy == 1 ? 1 : order % 2 && !gpt_is_mixed(&config) ? 3 : 2;
             training t;
             config.schedule = (memo_blocks_order)order;
@@ -176,8 +176,8 @@ static void check_table(gpt_config config) {
     int64_t* rows = gpt_test_table();
     memo_tensor tensors[GPT_N_TENSORS];
     uint8_t* text = text_of(&config, ACCUMULATE);
-    training keep = train_of(config, GPT_POLICY_KEEP, text);
-    training t = training_of(config, GPT_POLICY_KEEP, ACCUMULATE, text);
+    training keep = train_of(config, MEMO_POLICY_KEEP, text);
+    training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE, text);
     memo_error error;
     int i;
     gpt_fill_tensors(&config, tensors);
@@ -304,9 +304,9 @@ static void it_composes(void) {
         config.ulysses = c[2];
         config.zero = c[3];
         one = unsplit(config, text);
-        t = train_of(config, GPT_POLICY_RECOMPUTE, text);
+        t = train_of(config, MEMO_POLICY_RECOMPUTE, text);
         config.schedule = MEMO_BLOCKS_FINE;
-        fine = train_of(config, GPT_POLICY_ALPHA, text);
+        fine = train_of(config, MEMO_POLICY_ALPHA, text);
         check_against(&one, &t, "composed");
         CHECK_CASE(are_the_same(&t, &fine), "composition %d", (int)k);
         training_free(&one);
@@ -317,7 +317,7 @@ static void it_composes(void) {
 }
 
 /* One recorded step under every schedule. */
-static void check_recorded(gpt_policy policy, const int32_t* degrees, int64_t mlp_rows,
+static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t mlp_rows,
                            int32_t data, int32_t zero) {
     int order;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
@@ -341,15 +341,15 @@ static void check_recorded(gpt_policy policy, const int32_t* degrees, int64_t ml
 }
 
 static void recorded_steps_have_no_race(void) {
-    check_recorded(GPT_POLICY_ALPHA, NULL, 0, 1, 0);
-    check_recorded(GPT_POLICY_ALPHA, NULL, 10, 1, 0);
-    check_recorded(GPT_POLICY_RECOMPUTE, NULL, 0, 2, 0);
-    check_recorded(GPT_POLICY_ALPHA, NULL, 0, 2, 2);
+    check_recorded(MEMO_POLICY_ALPHA, NULL, 0, 1, 0);
+    check_recorded(MEMO_POLICY_ALPHA, NULL, 10, 1, 0);
+    check_recorded(MEMO_POLICY_RECOMPUTE, NULL, 0, 2, 0);
+    check_recorded(MEMO_POLICY_ALPHA, NULL, 0, 2, 2);
 }
 
 static void recorded_gathers_have_no_race(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
-    check_recorded(GPT_POLICY_SWAP, degrees, 0, 1, 0);
+    check_recorded(MEMO_POLICY_SWAP, degrees, 0, 1, 0);
 }
 
 /* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for the end of the
@@ -367,8 +367,8 @@ static void sums_of_norms_run_beside_the_backward(void) {
                 config.data = data;
                 config.zero = zero;
                 if (is_mixed) config.degrees = degrees;
-                late = training_of(config, GPT_POLICY_KEEP, ACCUMULATE, text);
-                early = training_of(config, GPT_POLICY_KEEP, ACCUMULATE, text);
+                late = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE, text);
+                early = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE, text);
                 late.records = early.records = 1;
                 late.n_promised = 0;
                 CHECK_OK(train_all(&late, &error));
@@ -398,7 +398,7 @@ static void a_rank_that_fails_ends_all(void) {
             training t;
             memo_error error;
             if (rank) config.degrees = degrees;
-            t = training_of(config, GPT_POLICY_RECOMPUTE, 1, text);
+            t = training_of(config, MEMO_POLICY_RECOMPUTE, 1, text);
             t.failing_rank = rank;
             t.fails_later = fails_later;
             CHECK_IS(train_all(&t, &error), ==,
@@ -418,11 +418,11 @@ static void impossible_degrees_are_refused(void) {
     gpt_desc desc;
     size_t k;
     config.degrees = mixed;
-    desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.sub_batches = 2;
     CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
-    CHECK_OK(gpt_fill_rows(&desc.config, GPT_POLICY_SWAP, 0, rows, &error));
+    CHECK_OK(gpt_fill_rows(&desc.config, MEMO_POLICY_SWAP, 0, rows, &error));
     rows[GPT_NORM1] = rows[GPT_RSTD1] = 4;
     desc.rows = rows;
     CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
@@ -449,7 +449,7 @@ static void impossible_splits_are_refused(void) {
         config.tensor = bad[k][0];
         config.sub_batches = bad[k][1];
         config.ulysses = bad[k][3];
-        desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+        desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
         CHECK_CASE(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT, "case %d",
                    (int)k);
     }

@@ -6,11 +6,14 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_FAULTS_IMPLEMENTATION
 #include "memo_plan.h"
+#include "extras/memo_faults.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 static memo_error error;
@@ -177,6 +180,7 @@ static void random_model(model* m) {
 static int64_t kept_bytes(model* m) {
     memo_session* s = NULL;
     memo_session_info info;
+    int64_t n_bytes;
     model copy = *m;
     copy.desc.device = NULL;
     copy.desc.device_bytes = copy.desc.host_bytes = 0;
@@ -184,9 +188,10 @@ static int64_t kept_bytes(model* m) {
     memset(&info, 0, sizeof info);
     CHECK_OK(memo_session_create(&copy.desc, &s, &error));
     if (s) memo_session_get_info(s, &info);
-    CHECK(info.profile == NULL && info.sizes.swapped_bytes == 0);
+    CHECK(info.profile == NULL && info.plan->sizes.swapped_bytes == 0);
+    n_bytes = info.plan->device_bytes;
     memo_session_destroy(s);
-    return info.device_bytes;
+    return n_bytes;
 }
 
 /* A device that has just the budget. */
@@ -220,6 +225,7 @@ static void any_budget_is_met_or_refused(void) {
     for (round = 0; round < 200; round++) {
         memo_session* s = NULL;
         memo_session_info info;
+        memo_batch batch = {0, 0};
         memo_status status;
         model m;
         int64_t most, i;
@@ -260,15 +266,15 @@ static void any_budget_is_met_or_refused(void) {
         }
         memo_session_get_info(s, &info);
         n_created++;
-        n_moved += info.sizes.swapped_bytes > 0;
-        n_spilled += info.sizes.n_spilled_layers > 0;
-        n_recomputed += info.swap_plan && info.swap_plan->recompute_s > 0;
-        CHECK_IS(info.device_bytes, <=, m.desc.device_bytes);
-        CHECK(!m.desc.host_bytes || info.host_bytes <= m.desc.host_bytes);
+        n_moved += info.plan->sizes.swapped_bytes > 0;
+        n_spilled += info.plan->sizes.n_spilled_layers > 0;
+        n_recomputed += info.plan->times && info.plan->times->recompute_s > 0;
+        CHECK_IS(info.plan->device_bytes, <=, m.desc.device_bytes);
+        CHECK(!m.desc.host_bytes || info.plan->host_bytes <= m.desc.host_bytes);
         for (i = 0; i < 4; i++) {
             m.micro_batch = i;
-            CHECK_OK(memo_session_run(s, memo_test_int(0, 1) ? 0 : memo_test_int(1, m.desc.n_rows),
-                                      &error));
+            batch.n_rows = memo_test_int(0, 1) ? 0 : memo_test_int(1, m.desc.n_rows);
+            CHECK_OK(memo_session_run(s, &batch, &error));
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
         CHECK_CASE(m.n_wrong == 0, "round %d: %lld bytes differ", round, (long long)m.n_wrong);
@@ -316,7 +322,7 @@ static void forward_alone_needs_nothing_else(void) {
     for (i = 0; i < 6; i++) {
         m.micro_batch = i;
         m.n_backward = i % 3 == 0 ? 8 : i % 3 == 1 ? 0 : 3; /* all, none, given up */
-        CHECK_OK(memo_session_run(s, 0, &error));
+        CHECK_OK(memo_session_run(s, NULL, &error));
     }
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
     CHECK_IS(m.n_wrong, ==, 0);
@@ -326,6 +332,7 @@ static void forward_alone_needs_nothing_else(void) {
 
 static void the_first_error_is_kept(void) {
     memo_session* s = NULL;
+    memo_batch batch = {0, 0};
     model m;
     int64_t n_calls;
     tight_model(&m);
@@ -337,33 +344,37 @@ static void the_first_error_is_kept(void) {
     /* An error of the trainer: later calls do nothing. */
     m.failing_layer = 2;
     n_calls = m.n_calls;
-    CHECK_IS(memo_session_run(s, 0, &error), ==, MEMO_STATUS_DEVICE);
+    CHECK_IS(memo_session_run(s, NULL, &error), ==, MEMO_STATUS_DEVICE);
     CHECK(strstr(error.message, "the trainer's own") != NULL);
     CHECK_IS(m.n_calls, ==, n_calls + 3 * 4);
     m.failing_layer = -1;
     m.micro_batch = 1;
-    CHECK_OK(memo_session_run(s, 0, &error));
+    CHECK_OK(memo_session_run(s, NULL, &error));
 
     /* The engine's, the arena's, and calls that make no sense. */
-    CHECK_IS(memo_session_run(s, 65, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "n_rows: out of range (65)") != NULL);
-    CHECK_IS(memo_session_begin(s, 0), ==, 1);
+    batch.n_rows = 65;
+    CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "memo_batch.n_rows: out of range (65)") != NULL);
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK(memo_session_forward_begin(s, 1) == 0 && memo_session_computes(s) == 0);
     CHECK(memo_session_alloc(s, 1) == NULL);
     CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "forward_begin(0) comes next") != NULL);
-    CHECK_IS(memo_session_begin(s, 0), ==, 1);
+    CHECK_CASE(strstr(error.message, "memo_session_forward_begin(1)") &&
+                   strstr(error.message, "memo_session_forward_begin(0) comes next") &&
+                   !strstr(error.message, "memo_swap"),
+               "%s", error.message);
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK_IS(memo_session_forward_begin(s, 8), ==, 0);
     CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_session_begin(s, 0), ==, 1);
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK(memo_session_alloc(s, 1 << 20) == NULL);
     CHECK_IS(memo_session_end(s, NULL), ==, MEMO_STATUS_DIVERGED);
 
     /* begin abandons a micro-batch that was not ended. */
-    CHECK_IS(memo_session_begin(s, 0), ==, 1);
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
     m.micro_batch = 2;
-    CHECK_OK(memo_session_run(s, 0, &error));
+    CHECK_OK(memo_session_run(s, NULL, &error));
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
     CHECK_IS(m.n_wrong, ==, 0);
     memo_session_destroy(s);
@@ -381,7 +392,7 @@ static void bad_descs_are_refused(void) {
                "%s", error.message);
     m.desc.other_device_bytes = 3000;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "other_device_bytes: not below device_bytes") != NULL);
+    CHECK(strstr(error.message, "other_device_bytes: 3000, not below device_bytes (3000)") != NULL);
     m.desc.other_device_bytes = 0;
     m.desc.step = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -411,130 +422,315 @@ static const char* scratch_file(void) {
     return memo_test_path(path, "session");
 }
 
-/* The rows read are the rows written; a file that was altered or belongs to another
- * model is refused. */
+/* Rows and addresses read are those written; a file that was altered or belongs to another model is
+ * refused. */
 static void a_plan_is_written_and_read(void) {
     memo_session *s = NULL, *again = NULL;
-    memo_session_info a, b;
+    memo_session_info a;
+    memo_step_plan* plan = NULL;
+    memo_swap_times times = memo_swap_times_default();
+    memo_schedule* schedule = NULL;
+    memo_check* check = NULL;
     memo_text report;
-    model m;
+    model m, other;
     char* text = NULL;
     int64_t n_bytes = 0, i;
     tight_model(&m);
     open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
-    CHECK_OK(memo_session_write(s, scratch_file(), &error));
     memo_session_get_info(s, &a);
-    CHECK(a.profile && a.swap_plan && a.sizes.swapped_bytes > 0);
+    CHECK_OK(memo_step_plan_write(a.plan, scratch_file(), &error));
+    CHECK(a.profile && a.plan->times && a.plan->sizes.swapped_bytes > 0);
     memset(&report, 0, sizeof report);
-    memo_session_put_report(s, &report);
+    memo_step_plan_put(a.plan, &report);
     CHECK_CASE(strstr(report.data, "rows      layers") && strstr(report.data, "attention, lse") &&
                    strstr(report.data, "limit     ") && strstr(report.data, "predicted ") &&
-                   strstr(report.data, " of 128 KiB"),
+                   strstr(report.data, " of 128 KiB") &&
+                   strstr(report.data, "device    activations "),
                "%s", report.data);
     memo_text_free(&report);
 
-    /* What it chose can be drawn, and simulated. */
-    {
-        memo_swap_times times = memo_swap_times_default();
-        memo_schedule* schedule = NULL;
-        memo_check* check = NULL;
-        CHECK_OK(memo_swap_generate(a.swap_desc, &times, &schedule, &error));
-        CHECK_OK(memo_schedule_check(schedule, &check, &error));
-        CHECK(check->n_races == 0 && check->n_waits > 0);
-        memo_check_destroy(check);
-        memo_schedule_destroy(schedule);
-        CHECK_OK(memo_plan_write_svg(a.plan, a.trace, "a step", scratch_file(), &error));
-        text = memo_test_file(scratch_file(), &n_bytes);
-        CHECK(n_bytes > 0 && strstr(text, "<svg") && strstr(text, "backward"));
-        free(text);
-        CHECK_OK(memo_session_write(s, scratch_file(), &error));
-    }
+    /* What it chose can be simulated, and drawn. */
+    CHECK_OK(memo_swap_generate(&a.plan->swap, &times, &schedule, &error));
+    CHECK_OK(memo_schedule_check(schedule, &check, &error));
+    CHECK(check->n_races == 0 && check->n_waits > 0);
+    memo_check_destroy(check);
+    memo_schedule_destroy(schedule);
+    CHECK_OK(
+        memo_plan_write_svg(a.plan->addresses, a.plan->trace, "a step", scratch_file(), &error));
+    text = memo_test_file(scratch_file(), &n_bytes);
+    CHECK(n_bytes > 0 && strstr(text, "<svg") && strstr(text, "backward"));
+    free(text);
+    CHECK_OK(memo_step_plan_write(a.plan, scratch_file(), &error));
 
     /* On another device, without measuring. */
-    {
-        model other = m;
-        other.desc.device = NULL;
-        other.host = NULL;
-        other.desc.user = &other;
-        other.desc.plan_path = scratch_file();
-        CHECK_OK(memo_session_create(&other.desc, &again, &error));
-        memo_session_get_info(again, &b);
-        CHECK(!b.profile && !memcmp(a.rows, b.rows, 8 * 4 * sizeof *a.rows));
-        CHECK(a.device_bytes == b.device_bytes && a.n_host_layers == b.n_host_layers);
-        CHECK_OK(memo_session_run(again, 0, &error));
+    other = m;
+    other.desc.device = NULL;
+    other.host = NULL;
+    other.desc.user = &other;
+    CHECK_OK(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error));
+    if (plan) {
+        CHECK(plan->policy == MEMO_POLICY_MEMO && plan->fits && !plan->times);
+        CHECK(!memcmp(a.plan->swap.rows, plan->swap.rows, 8 * 4 * sizeof(int64_t)));
+        CHECK(a.plan->device_bytes == plan->device_bytes &&
+              a.plan->swap.n_host_layers == plan->swap.n_host_layers);
+        for (i = 0; i < plan->addresses->n_buffers; i++)
+            CHECK_IS(plan->addresses->buffers[i].offset_bytes, ==,
+                     a.plan->addresses->buffers[i].offset_bytes);
+        CHECK_OK(memo_session_open(&other.desc, plan, &again, &error));
+        CHECK_OK(memo_session_run(again, NULL, &error));
         CHECK_IS(other.n_wrong, ==, 0);
         memo_session_destroy(again);
 
+        /* A plan belongs to its tensors. */
         other.tensors[1].row_bytes++;
         other.desc.tensors = other.tensors;
-        CHECK_IS(memo_session_create(&other.desc, &again, &error), ==,
+        CHECK_IS(memo_session_open(&other.desc, plan, &again, &error), ==,
                  MEMO_STATUS_INVALID_ARGUMENT);
-        CHECK_CASE(strstr(error.message, "row_bytes") && error.line > 0, "%s", error.message);
-        other.tensors[1].row_bytes--;
-
-        /* Any altered byte, any length. */
-        text = memo_test_file(scratch_file(), &n_bytes);
-        for (i = 0; i < n_bytes; i += 7) {
-            FILE* file = fopen(scratch_file(), "wb");
-            char kept = text[i];
-            text[i] = (char)(kept ^ 1);
-            fwrite(text, 1, (size_t)(i % 2 ? n_bytes : i), file);
-            fclose(file);
-            text[i] = kept;
-            CHECK_CASE(memo_session_create(&other.desc, &again, &error) != MEMO_STATUS_OK,
-                       "byte %lld", (long long)i);
-        }
-        free(text);
-        other.desc.plan_path = "/nonexistent/plan";
-        CHECK_IS(memo_session_create(&other.desc, &again, &error), ==, MEMO_STATUS_IO);
+        CHECK_CASE(strstr(error.message, "another tensor 1, `up`"), "%s", error.message);
+        memo_step_plan_destroy(plan);
     }
+    CHECK_IS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "row_bytes") && error.line > 0, "%s", error.message);
+    other.tensors[1].row_bytes--;
+
+    /* And to its requests. */
+    other.scratch_bytes += 512;
+    CHECK_IS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "is another one; plan again"), "%s", error.message);
+    other.scratch_bytes -= 512;
+
+    /* Any altered byte, any length. */
+    text = memo_test_file(scratch_file(), &n_bytes);
+    for (i = 0; i < n_bytes; i += 7) {
+        FILE* file = fopen(scratch_file(), "wb");
+        char kept = text[i];
+        text[i] = (char)(kept ^ 1);
+        fwrite(text, 1, (size_t)(i % 2 ? n_bytes : i), file);
+        fclose(file);
+        text[i] = kept;
+        CHECK_CASE(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error) && !plan,
+                   "byte %lld", (long long)i);
+    }
+    free(text);
+    CHECK_IS(memo_step_plan_read(&other.desc, "/nonexistent/plan", &plan, &error), ==,
+             MEMO_STATUS_IO);
     remove(scratch_file());
     memo_session_destroy(s);
     close_device(&m);
 }
 
-/* Rank 0 keeps the rows that it shares.  The other rank gets the same rows, even if it measured other times. */
-static unsigned char shared[1 << 16];
-static int64_t n_shared, n_taken;
-static int is_first;
+/* --- ranks ---------------------------------------------------------------------------------------
+ *
+ * Each rank is a thread with a device.  A rank that waits for another for 20 s has found a deadlock. */
 
-static memo_status share(void* user, void* data, int64_t n_bytes, memo_error* e) {
-    (void)user;
-    (void)e;
-    if (is_first) {
-        CHECK_IS(n_shared + n_bytes, <=, (int64_t)sizeof shared);
-        memcpy(shared + n_shared, data, (size_t)n_bytes);
-        n_shared += n_bytes;
+enum { RANKS_MAX = 3 };
+
+typedef struct meeting {
+    pthread_mutex_t mutex;
+    pthread_cond_t all_came;
+    int32_t n_ranks, n_came;
+    int64_t n_meetings, n_values;
+    int64_t values[1 << 16];
+    int is_stuck;
+} meeting;
+
+typedef struct rank_model {
+    model m;
+    memo_faults faults;
+    meeting* at;
+    int64_t values[1 << 16];
+    int32_t rank;
+    int64_t n_agreed;
+    memo_status status;
+    memo_error error;
+    memo_session* session;
+    int64_t rows[8 * 4];
+    int64_t device_bytes;
+} rank_model;
+
+static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* e) {
+    rank_model* r = (rank_model*)((char*)user - offsetof(rank_model, m));
+    meeting* at = r->at;
+    struct timespec until;
+    int64_t number, i;
+    r->n_agreed++;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    pthread_mutex_lock(&at->mutex);
+    number = at->n_meetings;
+    if (at->n_came == 0) at->n_values = n;
+    CHECK_IS(at->n_values, ==, n);
+    for (i = 0; i < n; i++)
+        at->values[i] = at->n_came ? memob_max(at->values[i], values[i]) : values[i];
+    if (++at->n_came == at->n_ranks) {
+        at->n_came = 0;
+        at->n_meetings++;
+        for (i = 0; i < n; i++) r->values[i] = at->values[i]; /* before the next meeting begins */
+        memcpy(values, at->values, (size_t)n * sizeof *values);
+        memcpy(at->values + (1 << 15), at->values, (size_t)n * sizeof *values);
+        pthread_cond_broadcast(&at->all_came);
     } else {
-        CHECK_IS(n_taken + n_bytes, <=, n_shared);
-        memcpy(data, shared + n_taken, (size_t)n_bytes);
-        n_taken += n_bytes;
+        while (at->n_meetings == number && !at->is_stuck)
+            if (pthread_cond_timedwait(&at->all_came, &at->mutex, &until)) at->is_stuck = 1;
+        if (!at->is_stuck) memcpy(values, at->values + (1 << 15), (size_t)n * sizeof *values);
     }
-    return MEMO_STATUS_OK;
+    number = at->is_stuck;
+    pthread_mutex_unlock(&at->mutex);
+    return number ? memo_error_set(e, MEMO_STATUS_COMM, "nobody comes") : MEMO_STATUS_OK;
 }
 
+/* Creates a session, and runs one micro-batch. */
+static void* rank_main(void* argument) {
+    rank_model* r = (rank_model*)argument;
+    memo_session_info info;
+    memset(&r->error, 0, sizeof r->error);
+    r->status = memo_session_create(&r->m.desc, &r->session, &r->error);
+    if (r->status) return NULL;
+    memo_session_get_info(r->session, &info);
+    memcpy(r->rows, info.plan->swap.rows, sizeof r->rows);
+    r->device_bytes = info.plan->device_bytes;
+    r->faults.failing_call = 0;
+    r->status = memo_session_run(r->session, NULL, &r->error);
+    memo_session_destroy(r->session);
+    return NULL;
+}
+
+static void open_rank(rank_model* r, meeting* at, int32_t rank) {
+    tight_model(&r->m);
+    r->at = at;
+    r->rank = rank;
+    r->n_agreed = 0;
+    r->m.desc.agree = agree;
+    r->m.desc.largest_copy_bytes = 1 << 14;
+    r->m.desc.computes_on_host = rank == 1; /* it measures otherwise */
+    open_device(&r->m, 512 << 10, 0);
+    memo_faults_init(&r->faults, r->m.host);
+    r->m.desc.device = &r->faults.device;
+}
+
+/* Runs the ranks; 1 if all ended and agreed equally often. */
+static int run_ranks(rank_model* ranks, meeting* at, int32_t n) {
+    pthread_t threads[RANKS_MAX];
+    int32_t i;
+    at->n_ranks = n;
+    at->n_came = at->is_stuck = 0;
+    for (i = 0; i < n; i++) pthread_create(&threads[i], NULL, rank_main, &ranks[i]);
+    for (i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    for (i = 1; i < n; i++) CHECK_IS(ranks[i].n_agreed, ==, ranks[0].n_agreed);
+    CHECK(!at->is_stuck);
+    return !at->is_stuck;
+}
+
+static rank_model ranks[RANKS_MAX];
+static meeting at = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, {0}, 0};
+
+/* Ranks with unequal budgets, times and buffers of their own choose the same rows, within the least
+ * budget. */
 static void ranks_choose_alike(void) {
-    memo_session* s[2] = {NULL, NULL};
-    memo_session_info info[2];
-    model m[2];
-    int rank;
-    n_shared = n_taken = 0;
-    for (rank = 0; rank < 2; rank++) {
-        tight_model(&m[rank]);
-        is_first = rank == 0;
-        m[rank].desc.share = share;
-        m[rank].desc.computes_on_host = rank; /* the second measures otherwise */
-        open_device(&m[rank], m[rank].desc.device_bytes, 0);
-        CHECK_OK(memo_session_create(&m[rank].desc, &s[rank], &error));
-        memo_session_get_info(s[rank], &info[rank]);
+    int32_t i, n, round;
+    for (round = 0; round < 6; round++) {
+        n = 2 + round % 2;
+        for (i = 0; i < n; i++) {
+            open_rank(&ranks[i], &at, i);
+            ranks[i].m.desc.device_bytes = (int64_t)(128 + 40 * ((i + round) % n)) << 10;
+            ranks[i].m.scratch_bytes = 2000 + 600 * i;
+            if (round == 4) ranks[i].m.desc.device_bytes = i ? (int64_t)1 << 40 : 128 << 10;
+            if (round == 5) ranks[i].m.desc.device_bytes = 0; /* free memory, which differs */
+            if (round == 5 && i == 1) { /* everything would fit on the others */
+                close_device(&ranks[i].m);
+                open_device(&ranks[i].m, 128 << 10, 0);
+                memo_faults_init(&ranks[i].faults, ranks[i].m.host);
+                ranks[i].m.desc.device = &ranks[i].faults.device;
+            }
+        }
+        run_ranks(ranks, &at, n);
+        for (i = 0; i < n; i++) {
+            CHECK_CASE(!ranks[i].status, "round %d, rank %d: %s", (int)round, (int)i,
+                       ranks[i].error.message);
+            CHECK(!memcmp(ranks[i].rows, ranks[0].rows, sizeof ranks[0].rows));
+            CHECK_IS(ranks[i].device_bytes, <=, (int64_t)128 << 10);
+            CHECK_OK(memo_stream_synchronize(ranks[i].m.host, ranks[i].m.compute, &error));
+            CHECK_IS(ranks[i].m.n_wrong, ==, 0);
+            close_device(&ranks[i].m);
+        }
     }
-    CHECK(n_taken == n_shared && n_shared > 0);
-    CHECK(!memcmp(info[0].rows, info[1].rows, 8 * 4 * sizeof *info[0].rows));
-    CHECK(!memcmp(info[0].profile, info[1].profile, sizeof *info[0].profile));
-    for (rank = 0; rank < 2; rank++) {
-        memo_session_destroy(s[rank]);
-        close_device(&m[rank]);
+}
+
+/* One rank's device fails in one call: every rank gets an error, and none waits. */
+static void a_fault_on_one_rank_fails_all(void) {
+    int64_t k, step, n_calls[2], n_faults = 0;
+    int32_t i, victim;
+    for (i = 0; i < 2; i++) open_rank(&ranks[i], &at, i);
+    run_ranks(ranks, &at, 2);
+    for (i = 0; i < 2; i++) {
+        CHECK_IS(ranks[i].status, ==, MEMO_STATUS_OK);
+        n_calls[i] = ranks[i].faults.n_calls;
+        close_device(&ranks[i].m);
+    }
+    for (victim = 0; victim < 2; victim++) {
+        step = n_calls[victim] / 80 + 1;
+        for (k = 1; k < n_calls[victim]; k += k < 40 ? 1 : memo_test_int(1, 2 * step)) {
+            for (i = 0; i < 2; i++) open_rank(&ranks[i], &at, i);
+            ranks[victim].faults.failing_call = k;
+            if (!run_ranks(ranks, &at, 2)) return;
+            if (ranks[victim].faults.failed && ranks[victim].status) {
+                n_faults++;
+                CHECK_CASE(!ranks[!victim].status ||
+                               strstr(ranks[!victim].error.message, "another rank failed"),
+                           "call %lld (%s): %s", (long long)k, ranks[victim].faults.failed,
+                           ranks[!victim].error.message);
+            }
+            CHECK_CASE(!ranks[0].status == !ranks[1].status, "call %lld: %s and %s", (long long)k,
+                       memo_status_name(ranks[0].status), memo_status_name(ranks[1].status));
+            for (i = 0; i < 2; i++) {
+                memo_host_device_destroy(ranks[i].m.host);
+            }
+        }
+    }
+    CHECK_IS(n_faults, >, 60);
+}
+
+/* Fields that must match are named on all ranks. */
+static void unequal_descs_are_refused(void) {
+    static const char* const names[] = {"n_layers", "n_tensors",   "n_rows", "tile_rows",
+                                        "policy",   "tensors",     "rows",   "backward_recomputes",
+                                        "buffers",  "device_bytes"};
+    static const memo_session_buffer buffer = {"one", 1, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION,
+                                               0};
+    int64_t rows[2][8 * 4];
+    int32_t i, k;
+    for (i = 0; i < 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
+    rows[1][1] = 0;
+    for (k = 0; k < 10; k++) {
+        memo_session_desc* d = &ranks[1].m.desc;
+        for (i = 0; i < 2; i++) open_rank(&ranks[i], &at, i);
+        if (k == 0) d->n_layers = 7;
+        if (k == 1) d->n_tensors = 2;
+        if (k == 2) d->n_rows = 32;
+        if (k == 3) d->tile_rows = 16;
+        if (k == 4) d->policy = MEMO_POLICY_ALPHA;
+        if (k == 5) ranks[1].m.tensors[1].row_bytes = 404;
+        for (i = 0; i < 2 && k == 6; i++) {
+            ranks[i].m.desc.policy = MEMO_POLICY_ROWS;
+            ranks[i].m.desc.rows = rows[i];
+        }
+        if (k == 7) d->backward_recomputes = 1;
+        if (k == 8) {
+            d->buffers = &buffer;
+            d->n_buffers = 1;
+        }
+        if (k == 9) d->device_bytes = -1; /* one rank's desc is not valid */
+        run_ranks(ranks, &at, 2);
+        for (i = 0; i < 2; i++) {
+            CHECK_IS(ranks[i].status, ==, MEMO_STATUS_INVALID_ARGUMENT);
+            CHECK_CASE(strstr(ranks[i].error.message, names[k]) ||
+                           (k == 9 && strstr(ranks[i].error.message, "another rank failed")),
+                       "%s: %s", names[k], ranks[i].error.message);
+            close_device(&ranks[i].m);
+        }
     }
 }
 
@@ -548,85 +744,348 @@ static void given_rows_are_used(void) {
     tight_model(&m);
     for (i = 0; i < 8 * 4; i++) rows[i] = i % 4 == 0 ? 64 : i % 4 == 1 ? 16 : 0;
     m.desc.rows = rows;
+    m.desc.policy = MEMO_POLICY_ROWS;
     open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
     memo_session_get_info(s, &info);
-    CHECK(!memcmp(info.rows, rows, sizeof rows) && !info.profile);
-    CHECK_OK(memo_session_run(s, 0, &error));
+    CHECK(!memcmp(info.plan->swap.rows, rows, sizeof rows) && !info.profile);
+    CHECK_OK(memo_session_run(s, NULL, &error));
     CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
     CHECK_IS(m.n_wrong, ==, 0);
     memo_session_destroy(s);
     rows[1] = 15;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    rows[1] = INT64_MIN;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     rows[1] = 16;
     m.desc.device_bytes = 50000;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
-    CHECK(strstr(error.message, "device_bytes: the given table of rows needs ") != NULL);
+    CHECK_CASE(strstr(error.message, "device_bytes: the given table of rows needs "), "%s",
+               error.message);
+    m.desc.rows = NULL;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     close_device(&m);
 }
 
-/* A dry run chooses for lengths that fit nowhere, and takes no memory. */
-static void a_dry_run_takes_no_memory(void) {
-    memo_session* s = NULL;
-    memo_session_info info;
+/* Every policy has a plan with its bytes and times, whether it fits or not, without a device. */
+static void policies_are_compared_without_a_device(void) {
+    memo_step_plan* plan = NULL;
+    memo_profile profile;
+    memo_text report;
+    int64_t step_bytes[MEMO_N_POLICIES];
+    double step_s[MEMO_N_POLICIES];
+    model m;
+    int policy;
+    tight_model(&m);
+    open_device(&m, 256 << 10, 0);
+    m.desc.device_bytes = 200 << 10;
+    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+    close_device(&m);
+    m.desc.device = NULL;
+    m.n_calls = 0;
+    for (policy = 0; policy < MEMO_POLICY_ROWS; policy++) {
+        m.desc.policy = (memo_policy)policy;
+        CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
+        if (!plan) continue;
+        CHECK_CASE(plan->fits == (policy >= MEMO_POLICY_ALPHA || plan->device_bytes <= 200 << 10) &&
+                       plan->fits == !*plan->shortage,
+                   "%s: %s", memo_policy_name(plan->policy), plan->shortage);
+        CHECK_IS(plan->device_bytes, ==,
+                 plan->activation_bytes + plan->persistent_bytes + plan->transient_bytes +
+                     plan->other_device_bytes);
+        step_bytes[policy] = plan->device_bytes;
+        step_s[policy] = plan->times ? plan->times->step_s : 0;
+        CHECK(step_s[policy] > 0);
+        memset(&report, 0, sizeof report);
+        memo_step_plan_put(plan, &report);
+        CHECK(strstr(report.data, "predicted ") != NULL);
+        memo_text_free(&report);
+        memo_step_plan_destroy(plan);
+    }
+    CHECK(m.n_calls == 0);
+    CHECK(step_bytes[MEMO_POLICY_RECOMPUTE] < step_bytes[MEMO_POLICY_KEEP]);
+    CHECK(step_s[MEMO_POLICY_MEMO] <= step_s[MEMO_POLICY_ALPHA] * (1 + 1e-9));
+    CHECK(step_s[MEMO_POLICY_KEEP] <= step_s[MEMO_POLICY_MEMO] * (1 + 1e-9));
+
+    /* One that does not fit cannot be opened. */
+    m.desc.policy = MEMO_POLICY_KEEP;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    if (plan) {
+        memo_session* s = NULL;
+        CHECK(!plan->fits && !plan->times);
+        CHECK_CASE(strstr(plan->shortage, "policy keep needs ") &&
+                       strstr(plan->shortage, "raise device_bytes to "),
+                   "%s", plan->shortage);
+        CHECK_IS(memo_session_open(&m.desc, plan, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
+        CHECK(!strcmp(error.message, plan->shortage));
+        memo_step_plan_destroy(plan);
+    }
+}
+
+/* Plans lengths that fit nowhere, takes no memory and computes nothing. */
+static void a_plan_takes_no_memory(void) {
+    memo_step_plan* plan = NULL;
     memo_text report;
     model m;
     tight_model(&m);
-    open_device(&m, 4096, 4096);
-    m.desc.is_dry_run = 1;
     m.desc.n_rows = 16 << 20;
     m.desc.tile_rows = 1 << 14;
     m.desc.device_bytes = (int64_t)32 << 30;
-    CHECK_OK(memo_session_create(&m.desc, &s, &error));
-    memo_session_get_info(s, &info);
-    CHECK(info.device_bytes <= m.desc.device_bytes && info.sizes.swapped_bytes > 0);
-    CHECK(!info.arena && !info.swap && !info.profile && m.n_calls == 0);
-    CHECK_IS(host_device_stats(m.host).device_peak_bytes, ==, 0);
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK(plan->fits && plan->device_bytes <= m.desc.device_bytes && plan->sizes.swapped_bytes > 0);
+    CHECK(!plan->times && m.n_calls == 0);
     memset(&report, 0, sizeof report);
-    memo_session_put_report(s, &report);
+    memo_step_plan_put(plan, &report);
     CHECK(strstr(report.data, " of 32.0 GiB") && !strstr(report.data, "predicted"));
     memo_text_free(&report);
-    CHECK_IS(memo_session_run(s, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "cannot run") != NULL);
-    memo_session_destroy(s);
+    memo_step_plan_destroy(plan);
     m.desc.device_bytes = (int64_t)4 << 30;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
-    close_device(&m);
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK_CASE(!plan->fits && strstr(plan->shortage, "the smallest plan needs "), "%s",
+               plan->shortage);
+    memo_step_plan_destroy(plan);
+
+    /* A single alpha is planned even if everything could be kept, because hidden swaps cost no
+     * time. */
+    m.desc.device_bytes = m.desc.host_bytes = (int64_t)1 << 40;
+    m.desc.policy = MEMO_POLICY_ALPHA;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK(plan->fits && plan->sizes.swapped_bytes > 0);
+    memo_step_plan_destroy(plan);
 }
 
-/* The report states the memory of given rows, even if it exceeds the budgets. */
-static void a_dry_run_reports_rows_that_do_not_fit(void) {
-    int64_t rows[64], i;
-    memo_session* s = NULL;
-    memo_session_info info;
+/* A profile from elsewhere is checked before it is planned from. */
+static void bad_profiles_are_refused(void) {
+    memo_profile good, bad;
+    memo_step_plan* plan = NULL;
+    double* times[6];
+    const double wrong[] = {NAN, INFINITY, -1, 1e300};
     model m;
+    int i, k;
     tight_model(&m);
-    CHECK_IS((int64_t)m.desc.n_layers * m.desc.n_tensors, <=, 64);
-    for (i = 0; i < 64; i++) rows[i] = MEMO_ROWS_KEPT;
-    open_device(&m, 4096, 4096);
-    m.desc.is_dry_run = 1;
-    m.desc.rows = rows;
-    m.desc.device_bytes = 1024;
+    open_device(&m, 256 << 10, 0);
+    CHECK_OK(memo_session_measure(&m.desc, &good, &error));
+    close_device(&m);
+    m.desc.device = NULL;
+    times[0] = &bad.forward_s;
+    times[1] = &bad.backward_s;
+    times[2] = &bad.between_s;
+    times[3] = &bad.copies[0].to_host_s;
+    times[4] = &bad.copies[0].to_device_s;
+    times[5] = &bad.tensors[1].recompute_s_per_row;
+    for (i = 0; i < 6; i++)
+        for (k = 0; k < 4; k++) {
+            if (i == 5 && k == 2) continue; /* it cannot be recomputed */
+            bad = good;
+            *times[i] = wrong[k];
+            CHECK_CASE(memo_session_plan(&m.desc, &bad, &plan, &error) ==
+                               MEMO_STATUS_INVALID_ARGUMENT &&
+                           !plan,
+                       "%d %d", i, k);
+        }
+    bad = good;
+    bad.n_copies = 100000;
+    CHECK_IS(memo_session_plan(&m.desc, &bad, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_session_plan(&m.desc, &good, &plan, &error));
+    memo_step_plan_destroy(plan);
+}
+
+/* A search that cannot end is not begun if the budget is met at once, and ends by its limit. */
+static void hard_step(void* user, memo_session* s) {
+    void* buffers[60];
+    uint64_t random = 1;
+    int i, k;
+    step(user, s);
+    for (i = 0; i < 60; i++) buffers[i] = NULL;
+    for (k = 0; k < 300; k++) { /* fragments: lifetimes and sizes without order */
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        i = (int)(random >> 33) % 60;
+        if (buffers[i]) memo_session_free(s, buffers[i]);
+        buffers[i] = memo_session_alloc(s, 512 * (1 + (int64_t)(random >> 40) % 97));
+    }
+    for (i = 0; i < 60; i++) memo_session_free(s, buffers[i]);
+}
+
+static void searches_end(void) {
+    memo_step_plan* plan = NULL;
+    double begin_s;
+    model m;
+    int k;
+    tight_model(&m);
+    m.desc.step = hard_step;
+    m.desc.policy = MEMO_POLICY_KEEP;
+    for (k = 0; k < 3; k++) {
+        m.desc.device_bytes = k == 0   ? 0
+                              : k == 1 ? (int64_t)64 << 20
+                                       : plan->addresses->lower_bound_bytes;
+        if (plan) memo_step_plan_destroy(plan);
+        m.desc.time_limit_s = k == 2 ? 0.5 : 0;
+        begin_s = memob_now_s();
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        CHECK_CASE(memob_now_s() - begin_s < (k == 2 ? 5 : 3), "%d: %.3f s", k,
+                   memob_now_s() - begin_s);
+        CHECK(k == 2 || plan->fits);
+    }
+    memo_step_plan_destroy(plan);
+}
+
+/* --- declared buffers, forwards alone --- */
+
+enum { STATE, X, LOSS, SCRATCH, D_X, N_BUFFERS };
+static const memo_session_buffer buffers[N_BUFFERS] = {
+    {"state", 3000, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
+    {"x", 2000, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0},
+    {"loss", 700, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0},
+    {"scratch", 900, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_SESSION, 0},
+    {"d_x", 1500, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 2}};
+
+static void check_buffers(memo_session* s, unsigned int alive) {
+    int i;
+    for (i = 0; i < N_BUFFERS; i++) {
+        void* address = memo_session_get_buffer(s, i);
+        CHECK_CASE((address != NULL) == (alive >> i & 1), "buffer %d", i);
+        if (address) memset(address, i, (size_t)buffers[i].size_bytes);
+    }
+}
+
+static void buffered_forward(void* user, memo_session* s, int32_t layer) {
+    check_buffers(s, 1u << STATE | 1u << X);
+    forward(user, s, layer);
+}
+static void buffered_between(void* user, memo_session* s) {
+    (void)user;
+    check_buffers(s, 1u << STATE | 1u << X | 1u << LOSS | 1u << D_X);
+}
+static void buffered_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                               int64_t begin, int64_t end) {
+    check_buffers(s, 1u << STATE | 1u << SCRATCH | (layer >= 2 ? 1u << D_X : 0));
+    recompute(user, s, layer, tensor, begin, end);
+}
+static void buffered_backward(void* user, memo_session* s, int32_t layer) {
+    model* m = (model*)user;
+    void* addresses[4];
+    int t;
+    check_buffers(s, 1u << STATE | 1u << SCRATCH | (layer >= 2 ? 1u << D_X : 0));
+    memo_session_get_addresses(s, layer, addresses);
+    for (t = 0; t < 4; t++) CHECK(addresses[t] == memo_session_get_address(s, layer, t));
+    m->n_backward++;
+    backward(user, s, layer);
+}
+
+static void buffers_live_as_declared(void) {
+    memo_session* s = NULL;
+    memo_swap_stats before, after;
+    memo_session_info info;
+    memo_batch batch = {0, 1};
+    memo_session_buffer wrong[1];
+    model m;
+    int i;
+    tight_model(&m);
+    m.desc.step = NULL;
+    m.desc.setup = NULL;
+    m.desc.computes_on_host = 1;
+    m.desc.forward = buffered_forward;
+    m.desc.between = buffered_between;
+    m.desc.backward = buffered_backward;
+    m.desc.recompute = buffered_recompute;
+    m.desc.buffers = buffers;
+    m.desc.n_buffers = N_BUFFERS;
+    open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
     memo_session_get_info(s, &info);
-    CHECK(info.device_bytes > 1024 && info.plan && !info.arena && !info.swap_plan);
+    CHECK(info.plan->sizes.swapped_bytes > 0 && info.plan->persistent_bytes >= 3000);
+
+    /* A forward alone moves nothing, in any order with micro-batches that do. */
+    for (i = 0; i < 6; i++) {
+        batch.is_forward_only = i % 3 != 0;
+        batch.n_rows = i == 4 ? 17 : 0;
+        m.micro_batch = i;
+        m.n_backward = 0;
+        CHECK_OK(memo_swap_get_stats(info.swap, &before, &error));
+        CHECK_OK(memo_session_run(s, &batch, &error));
+        CHECK_OK(memo_swap_get_stats(info.swap, &after, &error));
+        CHECK_IS(m.n_backward, ==, i % 3 ? 0 : 8);
+        CHECK((after.to_host_bytes == before.to_host_bytes) == (i % 3 != 0));
+        CHECK(memo_session_get_buffer(s, STATE) && !memo_session_get_buffer(s, X));
+    }
+    CHECK_IS(m.n_wrong, ==, 0);
+    batch.is_forward_only = 1;
+    CHECK_IS(memo_session_begin(s, &batch), ==, 1);
+    CHECK_IS(memo_session_backward_begin(s, 7), ==, 0);
+    CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK(strstr(error.message, "is_forward_only is 1") != NULL);
     memo_session_destroy(s);
+
+    /* Lives that make no sense. */
+    for (i = 0; i < 6; i++) {
+        wrong[0] = buffers[X];
+        if (i == 0) wrong[0].size_bytes = -1;
+        if (i == 1) wrong[0].first = (memo_pass)7;
+        if (i == 2) wrong[0].last = MEMO_PASS_SESSION;
+        if (i == 3) wrong[0].first_layer = 8;
+        if (i == 4) {
+            wrong[0].first = MEMO_PASS_BETWEEN;
+            wrong[0].first_layer = MEMO_EACH_LAYER;
+        }
+        if (i == 5) {
+            wrong[0].first = wrong[0].last = MEMO_PASS_BACKWARD;
+            wrong[0].first_layer = 2;
+            wrong[0].last_layer = 3;
+        }
+        m.desc.buffers = wrong;
+        m.desc.n_buffers = 1;
+        CHECK_CASE(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+                       strstr(error.message, "buffers[0]: `x` has "),
+                   "%d: %s", i, error.message);
+    }
     close_device(&m);
 }
 
-/* A single alpha is planned even if everything could be kept, because hidden swaps cost no time. */
-static void one_alpha_is_planned_if_everything_fits(void) {
+/* --- misuse --- */
+
+static int misuse;
+static void misused_setup(void* user, memo_session* s) {
+    setup(user, s);
+    if (misuse == 1) (void)memo_session_run(s, NULL, NULL);
+}
+static void misused_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                              int64_t begin, int64_t end) {
+    if (misuse == 2) CHECK(memo_session_alloc(s, 8) == NULL);
+    recompute(user, s, layer, tensor, begin, end);
+}
+
+static void misuse_is_an_error(void) {
     memo_session* s = NULL;
-    memo_session_info info;
     model m;
     tight_model(&m);
-    open_device(&m, 4096, 4096);
-    m.desc.is_dry_run = m.desc.is_alpha_only = 1;
-    m.desc.device_bytes = (int64_t)1 << 40;
-    m.desc.host_bytes = (int64_t)1 << 40;
+    m.desc.setup = misused_setup;
+    m.desc.recompute = misused_recompute;
+    open_device(&m, m.desc.device_bytes, 0);
+    misuse = 1;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_CASE(strstr(error.message, "called inside setup"), "%s", error.message);
+    misuse = 2;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_CASE(strstr(error.message, "called inside recompute; declare a buffer"), "%s",
+               error.message);
+    close_device(&m);
+}
+
+static int32_t n_hooks[2];
+static void hook(void* user, memo_session* s, int32_t begins) {
+    (void)user;
+    CHECK(memo_session_measures(s));
+    n_hooks[begins]++;
+}
+
+static void measuring_is_announced(void) {
+    memo_session* s = NULL;
+    model m;
+    tight_model(&m);
+    m.desc.measuring = hook;
+    open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
-    memo_session_get_info(s, &info);
-    CHECK(info.swap_plan && info.swap_plan->alpha >= 0 && info.sizes.swapped_bytes > 0);
+    CHECK(n_hooks[0] == 1 && n_hooks[1] == 1 && !memo_session_measures(s));
     memo_session_destroy(s);
     close_device(&m);
 }
@@ -671,10 +1130,16 @@ int main(int argc, char** argv) {
     TEST(nothing_needs_as_much_as_there_is);
     TEST(a_plan_is_written_and_read);
     TEST(ranks_choose_alike);
+    TEST(a_fault_on_one_rank_fails_all);
+    TEST(unequal_descs_are_refused);
     TEST(given_rows_are_used);
-    TEST(a_dry_run_takes_no_memory);
-    TEST(a_dry_run_reports_rows_that_do_not_fit);
-    TEST(one_alpha_is_planned_if_everything_fits);
+    TEST(policies_are_compared_without_a_device);
+    TEST(a_plan_takes_no_memory);
+    TEST(bad_profiles_are_refused);
+    TEST(searches_end);
+    TEST(buffers_live_as_declared);
+    TEST(misuse_is_an_error);
+    TEST(measuring_is_announced);
     TEST(every_lack_of_memory_is_a_status);
     return memo_test_end();
 }

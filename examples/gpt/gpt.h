@@ -91,25 +91,18 @@ typedef struct gpt_config {
                      and master weights; 2: also the gradient, summed over ranks after every micro-batch */
 } gpt_config;
 
-/* Policies that gpt_fill_rows turns into a table of rows. */
-typedef enum gpt_policy {
-    GPT_POLICY_KEEP = 0,  /* every skeletal tensor of every layer stays on the device */
-    GPT_POLICY_RECOMPUTE, /* only layer inputs stay; the rest, attention too, is recomputed */
-    GPT_POLICY_SWAP,      /* every tensor is swapped */
-    GPT_POLICY_ALPHA,     /* input and attention output are swapped; alpha splits the others */
-    GPT_POLICY_MEMO       /* like ALPHA; a planner writes a better table */
-} gpt_policy;
-
 enum { GPT_STAGED_MAX = 64 }; /* micro-batches that are on their way to the device at once */
 
 typedef struct gpt_desc {
     gpt_config config;
     /* Optional: (n_layers, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create returns.
-     * NULL: the session chooses the rows by `session`. */
+     * NULL: the policy of `session` chooses the rows. */
     const int64_t* rows;
-    /* Optional: budgets, profile, share and its user, spill and is_timed of the model's session;
+    /* Optional: budgets, policy, agree and its user, spill and is_timed of the model's session;
      * borrowed until gpt_create returns.  The model fills in the other fields.  NULL: no limits. */
     const memo_session_desc* session;
+    /* Optional: what gpt_plan made; it must outlive the model.  NULL: gpt_create measures and plans. */
+    const memo_step_plan* plan;
     /* Both unused by gpt_plan, but for kernels->scratch_bytes (kernels NULL: none).  device may be
      * a table around the device of the kernels: a recorder's. */
     const gpt_kernels* kernels;
@@ -123,15 +116,19 @@ typedef struct gpt_desc {
 
 typedef struct gpt_model gpt_model;
 
-/* Writes the table of a policy.  Errors: INVALID_ARGUMENT. */
-GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
+/* Writes the table of a policy; MEMO as ALPHA.  Errors: INVALID_ARGUMENT. */
+GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, memo_policy policy, double alpha,
                                        int64_t* rows, memo_error* error);
 
-/* Plans the rows and requests of one micro-batch in a dry-run session.  Errors: as gpt_create. */
-GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error);
+/* Plans a micro-batch, without a device.  profile may be NULL.  Errors: as memo_session_plan. */
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
+                                  memo_step_plan** plan, memo_error* error);
 
-/* Creates the session and initializes the parameters from config.seed.  The session measures a
- * profile if rows and profile are both NULL and not everything fits.  All ranks call it.  Errors:
+/* Measures the model's layers on its device.  All ranks call it.  Errors: as memo_session_measure. */
+GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile,
+                                     memo_error* error);
+
+/* Creates the session and initializes the parameters from config.seed.  All ranks call it.  Errors:
  * INVALID_ARGUMENT for an invalid configuration; otherwise as memo_session_create. */
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** model, memo_error* error);
 GPT_FUNCTION void gpt_destroy(gpt_model* model);

@@ -62,10 +62,10 @@ struct gpt_model {
     memo_stream compute;
     memo_session* session;
     memo_arena* arena; /* owned by the session, as the next two */
-    memo_status (*share_plan)(void* user, void* data, int64_t n_bytes, memo_error* error);
-    void* share_user;
+    memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
+    void* agree_user;
     const memo_mesh* mesh;          /* while gpt_create creates the session */
-    int32_t is_measured;            /* likewise */
+    int32_t is_measured;            /* while the session measures */
     int64_t columns[GPT_N_TENSORS]; /* of skeletal tensors, in a block of degree `tensor` */
     gpt_array chunk[GPT_N_TENSORS]; /* config.mlp_rows: the MLP's tensors, of the current chunk */
     gpt_tensor_state tensor;

@@ -497,7 +497,7 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
     return MEMO_STATUS_OK;
 }
 
-GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy policy, double alpha,
+GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, memo_policy policy, double alpha,
                                        int64_t* rows, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
     memo_swap_desc swap;
@@ -513,9 +513,9 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, gpt_policy poli
     status = memo_swap_desc_fill_rows(&swap, rows, error);
     for (i = 0; i < (int64_t)config->n_layers * swap.n_tensors && !status; i++) {
         const int is_lost = tensors[i % swap.n_tensors].rule == MEMO_TENSOR_SWAPPED;
-        if (policy == GPT_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
-        if (policy == GPT_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
-        if (policy == GPT_POLICY_SWAP) rows[i] = swap.n_rows;
+        if (policy == MEMO_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
+        if (policy == MEMO_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
+        if (policy == MEMO_POLICY_SWAP) rows[i] = swap.n_rows;
     }
     return status;
 }

@@ -173,7 +173,7 @@ static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch
                                            memo_error* error) {
     memo_status status;
     model->is_last = model->sums && micro_batch + 1 == model->n_micro_batches;
-    status = memo_session_run(model->session, 0, error);
+    status = memo_session_run(model->session, NULL, error);
     model->is_summed = model->is_last;
     model->is_last = 0;
     return status;
@@ -596,46 +596,45 @@ static void gpt_setup(void* user, memo_session* session) {
     memo_session_fail(session, model->status, model->error.message);
 }
 
-static memo_status gpt_share_plan(void* user, void* data, int64_t n_bytes, memo_error* error) {
+static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
     const gpt_model* model = (const gpt_model*)user;
-    return model->share_plan(model->share_user, data, n_bytes, error);
+    return model->agree(model->agree_user, values, n, error);
+}
+
+static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
+    ((gpt_model*)user)->is_measured = begins;
+    (void)session;
 }
 
 /* The caller's budgets, and the model. */
-static memo_status gpt_create_session(gpt_model* model, const gpt_desc* desc, int is_dry_run,
-                                      memo_session** session, memo_error* error) {
+static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc,
+                                          memo_tensor tensors[GPT_N_TENSORS]) {
     memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
-    memo_tensor tensors[GPT_N_TENSORS];
-    memo_session* created = NULL;
-    memo_status status;
     int t;
     gpt_fill_tensors(&desc->config, tensors);
     for (t = 0; t < GPT_N_TENSORS; t++)
         model->columns[t] = tensors[t].row_bytes / gpt_element_bytes(&desc->config, t);
-    model->share_plan = s.share;
-    model->share_user = s.user;
+    model->agree = s.agree;
+    model->agree_user = s.user;
     model->mesh = desc->mesh;
-    model->is_measured = 1;
 
-    s.device = is_dry_run ? NULL : &model->device;
+    s.device = model->compute ? &model->device : NULL;
     s.compute_stream = model->compute;
     s.tensors = tensors;
     s.n_tensors = gpt_n_tensors(&desc->config);
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
+    if (desc->rows) s.policy = MEMO_POLICY_ROWS;
     s.rows = desc->rows;
     s.user = model;
     s.setup = gpt_setup;
     s.step = gpt_step;
     s.recompute = gpt_recompute;
+    s.measuring = gpt_measuring;
     s.backward_recomputes = gpt_is_split(&desc->config);
-    if (s.share) s.share = gpt_share_plan;
-    s.is_dry_run = is_dry_run;
-    status = memo_session_create(&s, &created, error);
-    *session = model->session = created; /* NULL after a failure, even if setup has set it */
-    model->is_measured = 0;
-    return status;
+    if (s.agree) s.agree = gpt_agree;
+    return s;
 }
 
 static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo_error* error) {
@@ -660,7 +659,8 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     return MEMO_STATUS_OK;
 }
 
-GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+/* A model with streams and staging buffers, without a session. */
+static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_error* error) {
     gpt_model* model = NULL;
     memo_status status;
     *result = NULL;
@@ -676,14 +676,40 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     if (status) return status;
     model->device = *desc->device;
     if (model->share.n_ranks > 1) model->gradient = desc->mesh->gradient;
-
     gpt_create_streams(model);
-    status = gpt_finish(model, error);
-    if (!status) status = gpt_create_session(model, desc, 0, &model->session, error);
-    if (status)
-        gpt_destroy(model);
-    else
-        *result = model;
+    *result = model;
+    return gpt_finish(model, error);
+}
+
+GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_session_desc s;
+    gpt_model* model;
+    memo_session* session = NULL;
+    memo_status status = gpt_prepare(desc, &model, error);
+    if (!status) {
+        s = gpt_session_desc(model, desc, tensors);
+        status = desc->plan ? memo_session_open(&s, desc->plan, &session, error)
+                            : memo_session_create(&s, &session, error);
+        model->session = session; /* NULL after a failure, even if setup has set it */
+    }
+    *result = status ? NULL : model;
+    if (status) gpt_destroy(model);
+    return status;
+}
+
+GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile,
+                                     memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_session_desc s;
+    gpt_model* model;
+    memo_status status = gpt_prepare(desc, &model, error);
+    if (!status) {
+        s = gpt_session_desc(model, desc, tensors);
+        status = memo_session_measure(&s, profile, error);
+        model->session = NULL;
+    }
+    gpt_destroy(model);
     return status;
 }
 
@@ -704,15 +730,18 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     free(model);
 }
 
-/* The session outlives its model: after a dry run it does not call the model again. */
-GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, memo_session** session, memo_error* error) {
+GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
+                                  memo_step_plan** plan, memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
     gpt_desc dry = *desc;
+    memo_session_desc s;
     gpt_model* model;
     memo_status status;
     dry.mesh = NULL;
-    *session = NULL;
+    *plan = NULL;
     if ((status = gpt_model_make(&dry, &model, error))) return status;
-    status = gpt_create_session(model, &dry, 1, session, error);
+    s = gpt_session_desc(model, &dry, tensors);
+    status = memo_session_plan(&s, profile, plan, error);
     model->session = NULL;
     gpt_destroy(model);
     return status;

@@ -11,6 +11,7 @@
  *
  *     train_options.h   the command line          train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows      train_report.h   progress, pictures
+ *     train_profile.h   times that are not measured   train_refuse.h   what would fit instead
  *     train_device.h    a rank's device and its kernels: host, or a GPU (-DTRAIN_CUDA)
  *     train_compute.h   threads, OpenBLAS's kernels
  *     train_ranks.h     several ranks: threads, or processes: MPI (mpicc -DTRAIN_MPI), GPUs over NCCL
@@ -37,7 +38,9 @@
 #include "train_options.h"
 #include "train_picture.h"
 #include "train_plan.h"
+#include "train_profile.h"
 #include "train_ranks.h"
+#include "train_refuse.h"
 #include "train_report.h"
 #include "train_text.h"
 
@@ -51,8 +54,8 @@ static void on_interrupt(int signal_number) {
 typedef struct job {
     train_options options;
     train_text text;
-    candidate plan;     /* of the chosen policy */
-    step_memory memory; /* of keeping every activation, and of the plan */
+    memo_step_plan* plan; /* of options.policy */
+    step_memory memory;   /* of keeping every activation, and of the plan */
     memo_profile profile;
     int has_profile;
     double begin_s;   /* when the program began */
@@ -66,15 +69,15 @@ typedef struct job {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,    /* without capacities: a reference if the budget is too small */
-    RUN_TIMED = 2,     /* measure forward, backward and stalls by events, without synchronizing */
-    RUN_RECORDED = 4,  /* record a timed schedule */
-    RUN_MEASURED = 8,  /* the session measures and chooses the rows */
-    RUN_UNSWAPPED = 16 /* measured without swapped rows, if the device has room */
+    RUN_LIFTED = 1,  /* without capacities: a reference if the budget is too small */
+    RUN_TIMED = 2,   /* measure forward, backward and stalls by events, without synchronizing */
+    RUN_RECORDED = 4 /* record a timed schedule */
 };
 
-/* Host memory of RUN_UNSWAPPED: copies are measured, but pinning takes no time. */
-static const int64_t RUN_COPY_BYTES = (int64_t)128 << 20;
+/* Of forward and backward of a step. */
+typedef struct step_times {
+    double layers_s, stall_s, recompute_s;
+} step_times;
 
 typedef struct run {
     thread_rank* rank;
@@ -116,18 +119,15 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
-/* Copies the first rank's figures to all ranks, for the session. */
-static memo_status run_share(void* user, void* data, int64_t n_bytes, memo_error* error) {
-    return train_share((thread_rank*)user, data, n_bytes, error);
-}
-
-static memo_status run_create(run* r, thread_rank* rank, const train_options* o, const candidate* c,
-                              int flags, memo_error* error) {
+/* plan NULL: no model; the layers are measured into *profile. */
+static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
+                              const memo_step_plan* plan, int flags, memo_profile* profile,
+                              memo_error* error) {
     size_t n_rows = (size_t)(o->batch * o->sequence);
     memo_mesh_desc degrees = train_mesh_desc(o);
-    gpt_desc desc = c->desc;
     const int is_lifted = (flags & RUN_LIFTED) != 0;
-    memo_session_desc session = is_lifted ? memo_session_desc_default() : train_budgets(o);
+    memo_session_desc session = train_session(o, (memo_policy)o->policy);
+    gpt_desc desc;
     memo_status status;
 
     /* Rank and tokens. */
@@ -144,7 +144,6 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
                                   "no host memory for the tokens of a micro-batch");
 
     /* What the model runs on. */
-    if (!status && !(flags & RUN_MEASURED)) status = train_check_agreement(rank, c, error);
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
     if (!status)
         status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
@@ -154,22 +153,20 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[0], error);
     if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[1], error);
 
+    memset(&desc, 0, sizeof desc);
+    desc.config = train_config(o);
+    desc.plan = plan;
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
     session.is_timed = r->is_timed;
-    if (flags & RUN_MEASURED) {
-        session.is_alpha_only = 1; /* it measures even if everything fits */
-        session.largest_copy_bytes = o->link_bandwidth / 50;
-        session.share = run_share;
-        session.user = rank;
-        if ((flags & RUN_UNSWAPPED) && !(session.host_bytes && session.host_bytes < RUN_COPY_BYTES))
-            session.host_bytes = RUN_COPY_BYTES;
-    }
-    if (!status) status = gpt_create(&desc, &r->model, error);
-    if (!status && o->is_registered && o->ranks > 1)
+    if (o->ranks > 1) session.agree = train_agree;
+    session.user = rank;
+    if (!status)
+        status = plan ? gpt_create(&desc, &r->model, error) : gpt_measure(&desc, profile, error);
+    if (!status && plan && o->is_registered && o->ranks > 1)
         status = train_register(r->mesh, r->device.device, error);
     return status;
 }
@@ -178,7 +175,7 @@ typedef memo_status (*run_function)(run* r, const job* j, void* result, memo_err
 
 typedef struct run_call {
     const job* j;
-    const candidate* plan;
+    const memo_step_plan* plan;
     int flags;
     run_function function;
     void* result;
@@ -186,16 +183,19 @@ typedef struct run_call {
 
 static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
     const run_call* call = (const run_call*)rank->user;
+    memo_profile profile;
     run r;
-    memo_status status = run_create(&r, rank, &call->j->options, call->plan, call->flags, error);
-    if (!status) status = call->function(&r, call->j, call->result, error);
+    memo_status status =
+        run_create(&r, rank, &call->j->options, call->plan, call->flags, &profile, error);
+    if (!status && !call->plan && r.reports) *(memo_profile*)call->result = profile;
+    if (!status && call->plan) status = call->function(&r, call->j, call->result, error);
     if (status) memo_comm_abort(rank->comm); /* streams may wait for messages that never arrive */
     run_destroy(&r);
     return status;
 }
 
 /* Runs a new model on each rank; only the reporting rank writes result. */
-static memo_status run_on_ranks(const job* j, const candidate* plan, int flags,
+static memo_status run_on_ranks(const job* j, const memo_step_plan* plan, int flags,
                                 run_function function, void* result, memo_error* error) {
     const train_options* o = &j->options;
     memo_host_device_desc desc = memo_host_device_desc_default();
@@ -291,43 +291,13 @@ static memo_status run_step(run* r, const job* j, int64_t step, double* loss, me
 
 /* ---- profile: the times of a layer's parts and of copies ------------------------------------- */
 
-/* The session has measured during its creation. */
-static memo_status profile_on_rank(run* r, const job* j, void* result, memo_error* error) {
-    memo_session_info info;
-    (void)j;
-    memo_session_get_info(gpt_session(r->model), &info);
-    if (!info.profile)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "the session did not measure");
-    if (r->reports) *(memo_profile*)result = *info.profile;
-    return MEMO_STATUS_OK;
-}
-
-/* A layer's times do not depend on which rows are swapped.  The measured run swaps none if the device
- * has room for that, because the system takes a quarter of a second or more to pin a GiB. */
 static memo_status measure_profile(job* j, memo_error* error) {
-    int flags = RUN_MEASURED;
     memo_status status;
-    candidate c;
     if (j->has_profile) return MEMO_STATUS_OK;
     if ((status = check_measurement(&j->options, error))) return status;
-    if ((status = candidate_create_least(&j->options, 1, &c, error))) return status;
-    if (device_fits(&j->options, &c)) flags |= RUN_UNSWAPPED;
-    candidate_destroy(&c);
-    c.desc.config = train_config(&j->options);
-    status = run_on_ranks(j, &c, flags, profile_on_rank, &j->profile, error);
+    status = run_on_ranks(j, NULL, 0, NULL, &j->profile, error);
     j->has_profile = !status;
     return status;
-}
-
-static void print_profile(const memo_profile* profile) {
-    const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
-    printf("profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms",
-           1e3 * profile->forward_s, 1e3 * profile->backward_s, 1e3 * profile->between_s);
-    if (profile->n_copies)
-        printf("; copies run at %.2f GB/s to the host, %.2f GB/s back (medians)",
-               1e-9 * (double)copy->size_bytes / copy->to_host_s,
-               1e-9 * (double)copy->size_bytes / copy->to_device_s);
-    printf("\n");
 }
 
 /* ---- rehearsal: what libraries take beside an arena --------------------------------------------- */
@@ -360,7 +330,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     int64_t room = 0, beside;
     job small = *j;
     train_device device;
-    candidate c;
+    memo_step_plan* plan;
     memo_status status;
     if (j->options.device_memory) return MEMO_STATUS_OK;
     small.options.sequence = gpt_min(j->options.sequence, least);
@@ -368,9 +338,10 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    if ((status = candidate_create(&small.options, GPT_POLICY_KEEP, 0, &c, error))) return status;
-    status = run_on_ranks(&small, &c, RUN_LIFTED, rehearse_on_rank, &room, error);
-    candidate_destroy(&c);
+    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, NULL, &plan, error))) return status;
+    plan->fits = 1;
+    status = run_on_ranks(&small, plan, RUN_LIFTED, rehearse_on_rank, &room, error);
+    memo_step_plan_destroy(plan);
     if (!status) status = train_device_plan(&device, &j->options, error);
     if (status) return status;
     beside = train_device_check_bytes(&device, &all) + j->options.reserve;
@@ -608,13 +579,13 @@ static void print_model(const train_options* o) {
 
 /* Plans for keeping every activation, to compare the chosen plan with it. */
 static memo_status find_keep(job* j, memo_error* error) {
-    candidate keep;
-    memo_status status = candidate_create(&j->options, GPT_POLICY_KEEP, 0, &keep, error);
+    memo_step_plan* keep;
+    memo_status status = train_plan(&j->options, MEMO_POLICY_KEEP, NULL, &keep, error);
     if (status) return status;
     j->memory.n_layers = (int32_t)j->options.layers;
-    j->memory.keep_bytes = keep.device_bytes;
-    j->memory.activation_bytes = keep.sizes.device_bytes;
-    candidate_destroy(&keep);
+    j->memory.keep_bytes = keep->device_bytes;
+    j->memory.activation_bytes = keep->activation_bytes;
+    memo_step_plan_destroy(keep);
     return MEMO_STATUS_OK;
 }
 
@@ -673,9 +644,10 @@ static memo_status prepare(job* j, memo_error* error) {
     }
     take_saved_profile(j);
     if (!status) status = rehearse(j, error);
-    if (!status) status = candidate_of_policy(o, (gpt_policy)o->policy, &j->plan, error);
-    if (!status && !candidate_fits(o, &j->plan) && !has_choice(o, &j->plan))
-        status = refuse(o, &j->plan, error);
+    if (!status)
+        status = train_plan(o, (memo_policy)o->policy, j->has_profile ? &j->profile : NULL,
+                            &j->plan, error);
+    if (!status && !j->plan->fits) status = refuse(o, j->plan, error);
     if (!status) status = find_keep(j, error);
     if (status) return status;
 
@@ -687,21 +659,20 @@ static memo_status prepare(job* j, memo_error* error) {
     print_keep(o, j->memory.keep_bytes);
     fflush(stdout);
 
-    /* Rows by measured times, if the budget leaves a choice. */
-    if (has_choice(o, &j->plan)) {
-        status = measure_profile(j, error);
-        if (status == MEMO_STATUS_INFEASIBLE && !candidate_fits(o, &j->plan) &&
-            !check_measurement(o, NULL))
-            return refuse(o, &j->plan, error);
-        if (status) return status;
+    /* Rows by measured times, if they depend on them. */
+    if (plan_needs_times(o, (memo_policy)o->policy, j->plan)) {
+        memo_step_plan_destroy(j->plan);
+        j->plan = NULL;
+        if ((status = measure_profile(j, error))) return status;
         print_profile(&j->profile);
-        if ((status = candidate_choose_rows(o, &j->profile, &j->plan, error))) return status;
-        if (!candidate_fits(o, &j->plan)) return refuse(o, &j->plan, error);
+        status = train_plan(o, (memo_policy)o->policy, &j->profile, &j->plan, error);
+        if (!status && !j->plan->fits) status = refuse(o, j->plan, error);
+        if (status) return status;
     }
-    if ((status = check_spill_room(o, &j->plan, error))) return status;
-    j->memory.plan_bytes = j->plan.device_bytes;
-    print_choice(o, &j->plan, j->has_profile);
-    print_plan(o, &j->plan);
+    if ((status = check_spill_room(o, j->plan, error))) return status;
+    j->memory.plan_bytes = j->plan->device_bytes;
+    print_choice(o, (memo_policy)o->policy, j->plan, j->has_profile);
+    print_plan(o, (memo_policy)o->policy, j->plan);
     fflush(stdout);
     return MEMO_STATUS_OK;
 }
@@ -763,12 +734,23 @@ static void last_times_add(last_times* last, const step_times* times) {
     last->stall_s[last->n++ % N_TIMED] = times->stall_s;
 }
 
+/* For forward and backward of a step; zeros without a prediction. */
+static step_times predicted_times(const train_options* o, const memo_step_plan* plan) {
+    const double n = (double)o->accumulate;
+    step_times times;
+    memset(&times, 0, sizeof times);
+    if (!plan->times) return times;
+    times.layers_s = n * plan->times->step_s;
+    times.stall_s = n * plan->times->stall_s;
+    times.recompute_s = n * plan->times->recompute_s;
+    return times;
+}
+
 /* The plan's times of a step beside the measured ones.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    step_times predicted;
-    if (!candidate_predict(&j->options, &j->plan, j->has_profile ? &j->profile : NULL, &predicted))
-        return;
+    const step_times predicted = predicted_times(&j->options, j->plan);
+    if (!(predicted.layers_s > 0)) return;
     printf(
         "predicted %.1f ms for forward and backward of a step, stalled %.1f ms, recomputing %.1f "
         "ms; measured ",
@@ -937,7 +919,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     char path[1024], title[128];
     memo_status status = memo_schedule_measured(schedule, &times, error);
     snprintf(title, sizeof title, "One training step, policy %s, measured",
-             policy_names[j->plan.policy]);
+             policy_names[j->options.policy]);
     if (!status) status = make_directory(j->options.output, error);
     if (!status)
         status = memo_schedule_write_chrome(
@@ -997,7 +979,7 @@ static memo_status choose_steps(job* j, memo_error* error) {
     double shared[2], step_s, left_s, n;
     memo_status status;
     if (!o->seconds) return MEMO_STATUS_OK;
-    status = run_on_ranks(j, &j->plan, 0, time_steps, shared, error);
+    status = run_on_ranks(j, j->plan, 0, time_steps, shared, error);
     if (status || interrupted) return status;
 
     step_s = shared[0];
@@ -1031,22 +1013,22 @@ typedef struct comparison {
 typedef struct comparison_table {
     comparison rows[N_POLICIES]; /* by policy; keep is the reference */
     uint64_t* reference;         /* (steps): digests of the gradients under keep */
-    const candidate* plan;       /* of the current policy */
+    memo_policy policy;          /* the current one */
 } comparison_table;
 
 /* Waits for the gradients of a step and stores their digest, or compares it with the stored one.  The
  * reporting rank's gradients are used. */
-static memo_status compare_gradients(comparison_table* table, gpt_policy policy, int64_t step,
+static memo_status compare_gradients(comparison_table* table, memo_policy policy, int64_t step,
                                      gpt_model* model, memo_error* error) {
     uint64_t digest = 0;
     memo_status status = gpt_digest_gradients(model, &digest, error);
-    if (policy == GPT_POLICY_KEEP) table->reference[step] = digest;
+    if (policy == MEMO_POLICY_KEEP) table->reference[step] = digest;
     if (digest != table->reference[step]) table->rows[policy].gradients_equal = 0;
     return status;
 }
 
 static memo_status compare_steps(run* r, const job* j, comparison_table* table, memo_error* error) {
-    gpt_policy policy = table->plan->policy;
+    memo_policy policy = table->policy;
     comparison* row = &table->rows[policy];
     int64_t n = j->options.compare, step;
     double* step_s = (double*)calloc((size_t)(3 * n), sizeof *step_s);
@@ -1084,7 +1066,7 @@ static memo_status compare_steps(run* r, const job* j, comparison_table* table, 
 
 static memo_status compare_on_rank(run* r, const job* j, void* result, memo_error* error) {
     comparison_table* table = (comparison_table*)result;
-    comparison* row = &table->rows[table->plan->policy];
+    comparison* row = &table->rows[table->policy];
     memo_session_info info;
     memo_swap_stats moved;
     memo_status status = compare_steps(r, j, table, error);
@@ -1097,22 +1079,23 @@ static memo_status compare_on_rank(run* r, const job* j, void* result, memo_erro
     return status;
 }
 
-static memo_status compare_policy(const job* j, comparison_table* table, const candidate* c,
-                                  memo_error* error) {
+/* A plan beyond the budget runs on a device without limits. */
+static memo_status compare_policy(const job* j, comparison_table* table, memo_policy policy,
+                                  memo_step_plan* plan, memo_error* error) {
     const train_options* o = &j->options;
-    comparison* row = &table->rows[c->policy];
-    step_times predicted;
-    shortage(o, c, row->shortage, sizeof row->shortage);
-    alpha_name(o, c, row->alpha, sizeof row->alpha);
-    if (candidate_predict(o, c, NULL, &predicted)) row->predicted_s = predicted.layers_s;
+    comparison* row = &table->rows[policy];
+    plan_shortage(plan, row->shortage, sizeof row->shortage);
+    alpha_name(o, policy, plan, row->alpha, sizeof row->alpha);
+    row->predicted_s = predicted_times(o, plan).layers_s;
     row->gradients_equal = 1;
     row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
     if (!row->losses)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for --compare");
-    table->plan = c;
-    return run_on_ranks(j, c, RUN_TIMED | (*row->shortage ? RUN_LIFTED : 0), compare_on_rank, table,
-                        error);
+    table->policy = policy;
+    plan->fits = 1;
+    return run_on_ranks(j, plan, RUN_TIMED | (*row->shortage ? RUN_LIFTED : 0), compare_on_rank,
+                        table, error);
 }
 
 /* Returns whether all results are bitwise equal. */
@@ -1166,15 +1149,11 @@ static memo_status compare_all(job* j, comparison_table* table, memo_error* erro
     memo_status status = has_plans ? measure_profile(j, error) : MEMO_STATUS_OK;
     int policy;
     for (policy = 0; policy < train_n_policies(&j->options) && !status && !interrupted; policy++) {
-        candidate c;
-        if (policy == (int)j->plan.policy) {
-            status = compare_policy(j, table, &j->plan, error);
-            continue;
-        }
-        status = candidate_planned(&j->options, (gpt_policy)policy, &j->profile, &c, error);
-        if (status) return status;
-        status = compare_policy(j, table, &c, error);
-        candidate_destroy(&c);
+        memo_step_plan* plan = NULL;
+        status = train_plan(&j->options, (memo_policy)policy, j->has_profile ? &j->profile : NULL,
+                            &plan, error);
+        if (!status) status = compare_policy(j, table, (memo_policy)policy, plan, error);
+        memo_step_plan_destroy(plan);
     }
     return status;
 }
@@ -1202,7 +1181,7 @@ static memo_status compare_policies(job* j, memo_error* error) {
                    o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
     }
 
-    j->compared = table.rows[GPT_POLICY_KEEP].losses;
+    j->compared = table.rows[MEMO_POLICY_KEEP].losses;
     for (policy = 1; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
     free(table.reference);
     return status;
@@ -1211,30 +1190,32 @@ static memo_status compare_policies(job* j, memo_error* error) {
 /* ---- pictures ------------------------------------------------------------------------------- */
 
 static memo_status write_outputs(const job* j, memo_error* error) {
-    const candidate* c = &j->plan;
+    const memo_step_plan* plan = j->plan;
     loss_chart chart;
     char path[1024], title[128], loss_title[128];
     memo_status status;
 
     snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
-             policy_names[c->policy], bytes_name((double)c->plan->peak_bytes));
+             policy_names[j->options.policy], bytes_name((double)plan->addresses->peak_bytes));
     memset(&chart, 0, sizeof chart);
     chart.losses = j->losses;
     chart.n_steps = j->n_done - j->n_resumed;
     chart.unigram_nats = j->text.unigram_nats;
     chart.bigram_nats = j->text.bigram_nats;
     snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
-             policy_names[c->policy], bytes_name((double)c->device_bytes));
+             policy_names[j->options.policy], bytes_name((double)plan->device_bytes));
     chart.title = loss_title;
 
-    status = memo_plan_write_svg(c->plan, c->trace, title,
+    status = memo_plan_write_svg(plan->addresses, plan->trace, title,
                                  output_path(j, "plan.svg", path, sizeof path), error);
     if (!status)
         status = loss_chart_write(&chart, output_path(j, "loss.svg", path, sizeof path), error);
     if (!status)
-        status = memo_trace_write(c->trace, output_path(j, "step.trace", path, sizeof path), error);
+        status =
+            memo_trace_write(plan->trace, output_path(j, "step.trace", path, sizeof path), error);
     if (!status)
-        status = memo_plan_write(c->plan, output_path(j, "step.plan", path, sizeof path), error);
+        status =
+            memo_plan_write(plan->addresses, output_path(j, "step.plan", path, sizeof path), error);
     if (!status && j->has_profile)
         status = memo_profile_write(&j->profile, output_path(j, "step.profile", path, sizeof path),
                                     error);
@@ -1250,38 +1231,26 @@ static void print_outputs(const job* j) {
 
 /* ---- the program ---------------------------------------------------------------------------- */
 
-static void print_estimate(const train_options* o) {
-    printf(
-        "profile   estimated: %g TFLOP/s, of which products reach %g and attention %g, %g in the "
-        "backward; ",
-        estimate_tflops(o), ESTIMATE_GEMM, ESTIMATE_ATTENTION_FORWARD, ESTIMATE_ATTENTION_BACKWARD);
-    if (o->link_bandwidth)
-        printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
-    else
-        printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
-}
-
 /* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    int fits = 0;
     memo_status status = MEMO_STATUS_OK;
     if (o->n_text_files)
         status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
     estimate_profile(o, &j->profile);
     if (!status && o->profile) status = read_profile(o, &j->profile, error);
-    if (!status) status = candidate_planned(o, (gpt_policy)o->policy, &j->profile, &j->plan, error);
+    if (!status) status = train_plan(o, (memo_policy)o->policy, &j->profile, &j->plan, error);
     if (status) return status;
     print_model(o);
     print_ranks(o);
     if (o->profile)
         print_profile(&j->profile);
-    else if (j->plan.swap_plan)
+    else if (plan_needs_times(o, (memo_policy)o->policy, j->plan))
         print_estimate(o);
-    print_choice(o, &j->plan, o->profile || o->link_bandwidth > 0);
-    print_plan(o, &j->plan);
-    status = print_policies(o, &j->plan, &j->profile, &fits, error);
-    return status || fits ? status : refuse(o, &j->plan, error);
+    print_choice(o, (memo_policy)o->policy, j->plan, o->profile || o->link_bandwidth > 0);
+    print_plan(o, (memo_policy)o->policy, j->plan);
+    status = print_policies(o, &j->profile, error);
+    return status || j->plan->fits ? status : refuse(o, j->plan, error);
 }
 
 /* Training repeats the steps of the comparison. */
@@ -1303,10 +1272,10 @@ static memo_status work(job* j, memo_error* error) {
     status = choose_steps(j, error);
     if (!status && !interrupted && o->compare) status = compare_policies(j, error);
     if (!status && !interrupted)
-        status = run_on_ranks(j, &j->plan, o->is_graph ? 0 : RUN_TIMED, train_and_sample, j, error);
+        status = run_on_ranks(j, j->plan, o->is_graph ? 0 : RUN_TIMED, train_and_sample, j, error);
     if (!status) status = check_training(j, error);
     if (!status && !interrupted && o->output)
-        status = run_on_ranks(j, &j->plan, RUN_RECORDED, record_step, NULL, error);
+        status = run_on_ranks(j, j->plan, RUN_RECORDED, record_step, NULL, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
     if (!status && !interrupted && o->output) print_outputs(j);
     return status;
@@ -1323,7 +1292,7 @@ static int exit_code_of(memo_status status, int is_training) {
 }
 
 static void job_destroy(job* j) {
-    candidate_destroy(&j->plan);
+    memo_step_plan_destroy(j->plan);
     train_text_free(&j->text);
     free(j->losses);
     free(j->compared);

@@ -17,7 +17,7 @@
 typedef struct train_options {
     char** text_files; /* n_text_files entries of argv; 0: the project's own sources */
     int64_t n_text_files;
-    int64_t policy;                     /* gpt_policy */
+    int64_t policy;                     /* memo_policy */
     double alpha;                       /* below 0: planned */
     int64_t device_memory, host_memory; /* bytes; 0: no limit */
     int64_t reserve;                    /* of a GPU without device_memory */
@@ -230,7 +230,7 @@ static char* demo_arguments[] = {
 static train_options train_options_default(void) {
     train_options options;
     memset(&options, 0, sizeof options);
-    options.policy = GPT_POLICY_MEMO;
+    options.policy = MEMO_POLICY_MEMO;
     options.alpha = -1;
     options.layers = 10;
     options.hidden = 96;
@@ -580,7 +580,7 @@ static memo_status train_parse_arguments(int argc, char** argv, train_options* o
 static memo_status train_check_model(train_options* o, memo_error* error) {
     double elements = (double)o->layers * (double)o->hidden *
                       ((double)o->sequence * (double)o->batch + 12 * (double)o->hidden);
-    if (o->alpha >= 0 && o->policy != GPT_POLICY_ALPHA && o->policy != GPT_POLICY_MEMO &&
+    if (o->alpha >= 0 && o->policy != MEMO_POLICY_ALPHA && o->policy != MEMO_POLICY_MEMO &&
         !o->compare)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,

@@ -390,7 +390,7 @@ static memo_status train_check_mixed(const train_options* o, memo_error* error) 
                               "ranks; --batch %lld could be",
                               (long long)o->batch, (int)gpt_least_degree(&config),
                               (long long)o->tensor, (long long)((o->batch / unit + 1) * unit));
-    if (o->policy > GPT_POLICY_SWAP)
+    if (o->policy > MEMO_POLICY_SWAP)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "--policy %s plans rows, and with --degrees that differ a rank has "
                               "other rows of each block; --policy keep, recompute and swap work",
@@ -483,15 +483,6 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
 
 /* ---- agreement between ranks ---------------------------------------------------------------- */
 
-/* Returns a number that distinguishes plans. */
-static int64_t train_plan_mark(const candidate* c) {
-    uint64_t mark = (uint64_t)c->policy;
-    int64_t i;
-    for (i = 0; i < c->desc.config.n_layers * (int64_t)gpt_n_tensors(&c->desc.config); i++)
-        mark = train_mix(mark) + (uint64_t)c->desc.rows[i];
-    return (int64_t)(train_mix(mark) >> 1); /* its negative is valid too */
-}
-
 /* Runs a collective in place on host memory, and waits.  Off the training path: NCCL takes memory of
  * the device only, so the data is copied there and back. */
 static memo_status train_collective(thread_rank* rank, memo_collective kind, void* data,
@@ -537,20 +528,10 @@ static memo_status train_collective(thread_rank* rank, memo_collective kind, voi
     return status;
 }
 
-/* Fails if ranks decided differently, since they would then wait for each other's messages for ever.
- * All ranks call it; waits. */
-static memo_status train_check_agreement(thread_rank* rank, const candidate* c, memo_error* error) {
-    const int64_t mine = train_plan_mark(c);
-    int64_t bounds[2]; /* the maximum of the values, and of their negatives */
-    memo_status status;
-    bounds[0] = mine;
-    bounds[1] = -mine;
-    status = train_collective(rank, MEMO_COLLECTIVE_ALL_REDUCE, bounds, 2, MEMO_TYPE_I64, error);
-    if (!status && (bounds[0] != mine || bounds[1] != -mine))
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "rank %d: the ranks have made different plans",
-                              (int)rank->comm->rank);
-    return status;
+/* For memo_session_desc.agree; user: the rank. */
+static memo_status train_agree(void* rank, int64_t* values, int64_t n, memo_error* error) {
+    return train_collective((thread_rank*)rank, MEMO_COLLECTIVE_ALL_REDUCE, values, n,
+                            MEMO_TYPE_I64, error);
 }
 
 /* Copies the first rank's bytes to all ranks, so that a measurement has the same effect on all. All

@@ -64,7 +64,7 @@ static memo_status train(gpt_model* model, const gpt_config* config, const uint8
 }
 
 static history on_the_host(gpt_config config, const uint8_t* text) {
-    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     history h = {};
     gpt_test_run run;
     CHECK_OK(gpt_test_open(&desc, &run, &error));
@@ -79,7 +79,7 @@ static gpt_cuda_attention instead;
 /* rows: NULL keeps everything. */
 static history on_the_gpu(memo_device* device, gpt_config config, const int64_t* rows,
                           const uint8_t* text, void (*created)(void)) {
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     history h = {};
     gpt_cuda_kernels* cuda = NULL;
     gpt_kernels kernels;
@@ -151,9 +151,9 @@ static void check_model(gpt_config config, double loss_tolerance, double gradien
     CHECK_IS(difference, <, gradient_tolerance);
     CHECK_IS(fabs(keep.norm[0] / host.norm[0] - 1), <, gradient_tolerance);
     CHECK_IS(fabs(keep.loss[1] / host.loss[1] - 1), <, 100 * loss_tolerance);
-    for (int policy = GPT_POLICY_RECOMPUTE; policy <= GPT_POLICY_ALPHA; policy++) {
+    for (int policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_ALPHA; policy++) {
         static const char* const names[] = {"keep", "recompute", "swap", "alpha"};
-        const gpt_desc desc = gpt_test_desc(config, (gpt_policy)policy, 0.5);
+        const gpt_desc desc = gpt_test_desc(config, (memo_policy)policy, 0.5);
         check_rows(device, config, names[policy], desc.rows, text, keep);
     }
     check_rows(device, config, "odd stages", rows_of_stages(&config, 0), text, keep);
@@ -483,7 +483,7 @@ static memo_status graph_step(gpt_model* model, const gpt_config* config, const 
 
 /* Bit s of graph_steps: step s is staged.  n_failing_copy: step 1 fails at this copy first, and is repeated; 0: it
  * does not. */
-static graph_history graph_steps_of(memo_device* device, gpt_config config, gpt_policy policy,
+static graph_history graph_steps_of(memo_device* device, gpt_config config, memo_policy policy,
                                     const uint8_t* text, unsigned graph_steps, int n_failing_copy) {
     gpt_desc desc = gpt_test_desc(config, policy, 0.5);
     graph_history h = {};
@@ -521,7 +521,7 @@ static graph_history graph_steps_of(memo_device* device, gpt_config config, gpt_
     return h;
 }
 
-static void check_graph(memo_device* device, gpt_config config, gpt_policy policy,
+static void check_graph(memo_device* device, gpt_config config, memo_policy policy,
                         const uint8_t* text, unsigned graph_steps, int n_failing_copy) {
     const graph_history calls = graph_steps_of(device, config, policy, text, 0, 0);
     const graph_history graph =
@@ -541,9 +541,9 @@ static void a_graph_gives_the_bits_of_calls(void) {
     std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
     config.n_layers = 3;
     gpt_test_text(text.data(), (int64_t)text.size());
-    for (int policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_ALPHA; policy++)
-        check_graph(device, config, (gpt_policy)policy, text.data(), 0xf, 0);
-    check_graph(device, config, GPT_POLICY_SWAP, text.data(), 0xa, 0); /* calls in between */
+    for (int policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_ALPHA; policy++)
+        check_graph(device, config, (memo_policy)policy, text.data(), 0xf, 0);
+    check_graph(device, config, MEMO_POLICY_SWAP, text.data(), 0xa, 0); /* calls in between */
     memo_cuda_device_destroy(device);
 }
 
@@ -555,7 +555,7 @@ static void a_failed_capture_can_be_repeated(void) {
     std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
     config.n_layers = 4;
     gpt_test_text(text.data(), (int64_t)text.size());
-    for (int n : {1, 2, 7, 40}) check_graph(device, config, GPT_POLICY_SWAP, text.data(), 0xf, n);
+    for (int n : {1, 2, 7, 40}) check_graph(device, config, MEMO_POLICY_SWAP, text.data(), 0xf, n);
     memo_cuda_device_destroy(device);
     CHECK_IS(fake_n_objects(), ==, 0);
 }
@@ -574,8 +574,8 @@ static void a_step_waits_once(void) {
     const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
     const uint8_t text[6] = {0};
     config.n_layers = 3;
-    for (int policy = GPT_POLICY_KEEP; policy <= GPT_POLICY_SWAP; policy++) {
-        gpt_desc desc = gpt_test_desc(config, (gpt_policy)policy, 0);
+    for (int policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_SWAP; policy++) {
+        gpt_desc desc = gpt_test_desc(config, (memo_policy)policy, 0);
         gpt_cuda_kernels* cuda = NULL;
         gpt_kernels kernels;
         gpt_model* model = NULL;
@@ -604,7 +604,7 @@ static void what_is_no_graph_is_refused(void) {
     const gpt_config config = config_of(MEMO_TYPE_F32, 16, 13, 1);
     const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
     const uint8_t text[14] = {0};
-    gpt_desc desc = gpt_test_desc(config, GPT_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_test_run run;
     NEED_DEVICE(device);
     gpt_cuda_kernels* cuda = NULL;
@@ -734,7 +734,7 @@ static void ask_again(void) { fake_lt_ignores = 1; }
 static void products_that_are_not_pinned_differ(void) {
     NEED_DEVICE(device);
     const gpt_config config = config_of(MEMO_TYPE_F32, 16, 19, 1);
-    const gpt_desc desc = gpt_test_desc(config, GPT_POLICY_ALPHA, 0.5);
+    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
     uint8_t* text = text_of(&config);
     history keep, recomputed;
     keep = on_the_gpu(device, config, NULL, text, ask_again);

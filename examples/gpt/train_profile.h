@@ -1,0 +1,113 @@
+/* train_profile.h - the times of a layer that are not measured: estimated from a GPU's rates for a dry run, or
+ * read from a file.  Single translation unit: everything is static. */
+#ifndef TRAIN_PROFILE_H
+#define TRAIN_PROFILE_H
+
+#include "train_plan.h"
+
+/* Rates of a dry run: the fractions of the peak that layout_plan assumes too. */
+#define ESTIMATE_TFLOPS             312.0 /* A100 */
+#define ESTIMATE_GEMM               0.75
+#define ESTIMATE_ATTENTION_FORWARD  0.6
+#define ESTIMATE_ATTENTION_BACKWARD 0.55
+static double estimate_tflops(const train_options* o) {
+    return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
+}
+
+/* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
+ * rate of --link-bandwidth; without it copies take no time.  Attention has two products of the causal
+ * half forward and five backward.  The backward of other products takes twice their forward. */
+static void estimate_profile(const train_options* o, memo_profile* profile) {
+    const gpt_config config = train_config(o);
+    const gpt_layout at = gpt_layout_make(&config);
+    const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
+    const double wide = (double)at.wide, up = (double)at.up_wide, peak = 1e12 * estimate_tflops(o);
+    const double product_s = 2 / (ESTIMATE_GEMM * peak); /* a multiplication and an addition */
+    const double attention_flops = 2 * (double)o->sequence * q;
+    const double attention_s = attention_flops / (ESTIMATE_ATTENTION_FORWARD * peak);
+    const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
+    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv, h * kv,   0,
+                                            -1, h * q, -1,    4 * h, h * up, 10 * wide};
+    double row_s = product_s * h * wide; /* down; the other tensors it reads are below */
+    double chunk_s = 0;                  /* what the backward of an MLP in chunks recomputes */
+    memo_tensor tensors[GPT_N_TENSORS];
+    int t;
+    gpt_fill_tensors(&config, tensors);
+    memset(profile, 0, sizeof *profile);
+    profile->n_rows = train_rows(o);
+    profile->n_tensors = gpt_n_tensors(&config);
+
+    /* A row of each tensor, and of the layer. */
+    for (t = 0; t < GPT_N_TENSORS; t++) {
+        memo_profile_tensor* tensor = &profile->tensors[t];
+        if (products[t] > 0) row_s += product_s * products[t];
+        if (products[t] > 0 && t >= profile->n_tensors) chunk_s += product_s * products[t];
+        if (t >= profile->n_tensors) continue;
+        snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
+        tensor->recompute_s_per_row = product_s * products[t];
+        if (t == GPT_ATTENTION) tensor->recompute_s_per_row = attention_s;
+        if (products[t] < 0 || tensors[t].rule == MEMO_TENSOR_SWAPPED)
+            tensor->recompute_s_per_row = -1;
+    }
+    profile->forward_s = (row_s + attention_s) * (double)profile->n_rows;
+    profile->backward_s = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
+    profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)profile->n_rows;
+
+    if (o->link_bandwidth) {
+        memo_profile_copy* copy = &profile->copies[profile->n_copies++];
+        copy->size_bytes = o->link_bandwidth;
+        copy->to_host_s = copy->to_device_s = 1;
+    }
+}
+
+/* Reads --profile.  Its times must be those of a layer of this model with as many rows. */
+static memo_status read_profile(const train_options* o, memo_profile* profile, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int32_t n_tensors = gpt_n_tensors(&config);
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_error reason;
+    memo_status status = memo_profile_read(o->profile, profile, &reason);
+    int t = 0;
+    if (status) /* of any kind: a mistake of the caller */
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "--profile %s", reason.message);
+    if (profile->n_rows != train_rows(o))
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "--profile %.300s: has times of %lld rows, but a micro-batch of a rank "
+            "has %lld; measure again with these --seq, --batch and ranks",
+            o->profile, (long long)profile->n_rows, (long long)train_rows(o));
+
+    gpt_fill_tensors(&config, tensors);
+    while (t < n_tensors && t < profile->n_tensors &&
+           !strcmp(profile->tensors[t].name, tensors[t].name))
+        t++;
+    if (t == n_tensors && t == profile->n_tensors) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "--profile %.300s: has other tensors than this model; use a file that "
+                          "--output has written",
+                          o->profile);
+}
+
+static void print_estimate(const train_options* o) {
+    printf(
+        "profile   estimated: %g TFLOP/s, of which products reach %g and attention %g, %g in the "
+        "backward; ",
+        estimate_tflops(o), ESTIMATE_GEMM, ESTIMATE_ATTENTION_FORWARD, ESTIMATE_ATTENTION_BACKWARD);
+    if (o->link_bandwidth)
+        printf("copies %.4g GB/s each way\n", 1e-9 * (double)o->link_bandwidth);
+    else
+        printf("copies take no time; --link-bandwidth or --cluster would give their rate\n");
+}
+
+static void print_profile(const memo_profile* profile) {
+    const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
+    printf("profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms",
+           1e3 * profile->forward_s, 1e3 * profile->backward_s, 1e3 * profile->between_s);
+    if (profile->n_copies)
+        printf("; copies run at %.2f GB/s to the host, %.2f GB/s back (medians)",
+               1e-9 * (double)copy->size_bytes / copy->to_host_s,
+               1e-9 * (double)copy->size_bytes / copy->to_device_s);
+    printf("\n");
+}
+
+#endif

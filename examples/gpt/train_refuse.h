@@ -1,0 +1,144 @@
+/* train_refuse.h - why a run does not fit, and what would.  Single translation unit: everything is static. */
+#ifndef TRAIN_REFUSE_H
+#define TRAIN_REFUSE_H
+
+#include "train_plan.h"
+
+static int fits_with(const train_options* o, memo_policy policy) {
+    memo_step_plan* plan;
+    int fits;
+    if (train_plan(o, policy, NULL, &plan, NULL)) return 0;
+    fits = plan->fits;
+    memo_step_plan_destroy(plan);
+    return fits;
+}
+
+/* Writes ", --policy recompute" for each other policy that fits, or nothing. */
+static void append_fitting_policies(const train_options* o, memo_policy except, char* text,
+                                    size_t n_text) {
+    train_options other = *o;
+    int policy;
+    if (o->alpha > 0) other.alpha = 0;
+    for (policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
+        const int has_alpha = policy >= MEMO_POLICY_ALPHA && o->alpha >= 0;
+        const size_t used = strlen(text);
+        if (policy == (int)except && !(has_alpha && o->alpha > 0)) continue;
+        if (fits_with(&other, (memo_policy)policy))
+            snprintf(text + used, n_text - used, ", --policy %s%s", policy_names[policy],
+                     has_alpha ? " --alpha 0" : "");
+    }
+}
+
+/* Writes ", --mlp-rows 64" if the MLP in so many chunks fits, or nothing. */
+static void append_mlp_rows(const train_options* o, memo_policy policy, char* text, size_t n_text) {
+    enum { N_CHUNKS = 64 };
+    const size_t used = strlen(text);
+    train_options other = *o;
+    if (o->mlp_rows) return;
+    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
+    if (fits_with(&other, policy))
+        snprintf(text + used, n_text - used, ", --mlp-rows %lld", (long long)other.mlp_rows);
+}
+
+/* Writes ", --deterministic 0" if that fits, or nothing: cuDNN's deterministic backward takes memory for each
+ * pair of a query and a key. */
+static void append_any_order(const train_options* o, memo_policy policy, char* text,
+                             size_t n_text) {
+    const size_t used = strlen(text);
+    train_options other = *o;
+    other.is_deterministic = 0;
+    if (o->is_deterministic && !o->compare && fits_with(&other, policy))
+        snprintf(text + used, n_text - used, ", --deterministic 0");
+}
+
+/* Writes ", or --seq 4096" with the longest sequence of whole tiles that fits, or a hint. */
+static void append_length(const train_options* o, memo_policy policy, char* text, size_t n_text) {
+    const size_t used = strlen(text);
+    int64_t fitting = 0, beyond = (o->sequence + o->tile - 1) / o->tile; /* in tiles */
+    train_options other = *o;
+    while (beyond - fitting > 1) {
+        const int64_t middle = fitting + (beyond - fitting) / 2;
+        other.sequence = middle * o->tile;
+        if (fits_with(&other, policy))
+            fitting = middle;
+        else
+            beyond = middle;
+    }
+    if (fitting)
+        snprintf(text + used, n_text - used, ", or --seq %lld", (long long)(fitting * o->tile));
+    else
+        snprintf(text + used, n_text - used, ", or a smaller --hidden or fewer --layers");
+}
+
+static const char* refused_policy(const train_options* o, memo_policy policy,
+                                  const memo_step_plan* plan, char* text, size_t n_text) {
+    const char* name = policy_names[policy];
+    if (policy < MEMO_POLICY_ALPHA)
+        snprintf(text, n_text, "policy %s needs", name);
+    else if (o->alpha > 0)
+        snprintf(text, n_text, "policy %s needs at alpha %.4g", name, alpha_of(plan));
+    else if (is_by_alpha(o, policy))
+        snprintf(text, n_text, "policy %s needs, even at alpha 0,", name);
+    else
+        snprintf(text, n_text, "policy %s needs, even with all but layer inputs recomputed,", name);
+    return text;
+}
+
+/* Explains why this plan cannot run, and suggests what would work. */
+static memo_status refuse(const train_options* o, const memo_step_plan* plan, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const memo_policy policy = (memo_policy)o->policy;
+    const double peak = (double)plan->device_bytes, states = (double)gpt_state_bytes(&config);
+    const double activations = (double)plan->activation_bytes;
+    const int is_device = plan_shortage_bytes(plan->device_bytes, plan->device_budget_bytes) > 0;
+    char needs[80], others[256] = "";
+    refused_policy(o, policy, plan, needs, sizeof needs);
+    if (is_device && plan_shortage_bytes(plan->host_bytes, plan->host_budget_bytes))
+        snprintf(others, sizeof others, " and --host-memory %s", bytes_option(plan->host_bytes));
+    append_fitting_policies(o, policy, others, sizeof others);
+    append_mlp_rows(o, policy, others, sizeof others);
+    append_any_order(o, policy, others, sizeof others);
+    append_length(o, policy, others, sizeof others);
+
+    if (is_device)
+        return memo_error_set(
+            error, MEMO_STATUS_INFEASIBLE,
+            "%s of device memory cannot hold this run: %s %s (parameters, gradients and optimizer "
+            "%s, activations between forward and backward %s, the rest %s); try --device-memory "
+            "%s%s",
+            bytes_name((double)o->device_memory), needs, bytes_name(peak), bytes_name(states),
+            bytes_name(activations), bytes_name(peak - states - activations),
+            bytes_option(plan->device_bytes), others);
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "%s of host memory cannot hold this run: %s %s; try --host-memory "
+                          "%s%s",
+                          bytes_name((double)o->host_memory), needs,
+                          bytes_name((double)plan->host_bytes), bytes_option(plan->host_bytes),
+                          others);
+}
+
+/* The file of a plan must fit into --spill. */
+static memo_status check_spill_room(const train_options* o, const memo_step_plan* plan,
+                                    memo_error* error) {
+    const int64_t free_bytes = plan->sizes.spill_bytes ? spill_bytes_free(o) : 0;
+    if (plan->sizes.spill_bytes <= free_bytes) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "--spill %.300s: a rank's file of %s does not fit into %s of free space; "
+                          "another folder, or more --host-memory, would work",
+                          o->spill, bytes_name((double)plan->sizes.spill_bytes),
+                          bytes_name((double)free_bytes));
+}
+
+/* Copies are measured from pinned memory beside the tokens. */
+static memo_status check_measurement(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t least = gpt_staging_bytes(&config, o->accumulate) + 512;
+    if (!o->host_memory || o->host_memory / 512 * 512 >= least) return MEMO_STATUS_OK;
+    return memo_error_set(
+        error, MEMO_STATUS_INFEASIBLE,
+        "%s of host memory cannot hold the tokens of a step and the copies that are "
+        "measured; try --host-memory %s",
+        bytes_name((double)o->host_memory), bytes_option(least));
+}
+
+#endif
