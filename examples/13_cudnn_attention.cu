@@ -38,7 +38,7 @@ static memo_status prepare(const memo_sp_attention_desc* desc, attention_blocks*
     int64_t n_bytes = 0;
     if (cudnnCreate(&c->plans->handle) != CUDNN_STATUS_SUCCESS)
         return attention_failed(error, "cudnnCreate", "failed");
-    if (attention_shapes_over_ranks(*desc, c->is_deterministic, &shapes, error))
+    if (attention_shapes_over_ranks(*desc, c->is_deterministic, 0, 0, &shapes, error))
         return error->status;
     for (const attention_shape& s : shapes)
         n_bytes = std::max(n_bytes, attention_scratch_bytes(s, limit_bytes));
@@ -171,7 +171,7 @@ int main() {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     attention_plans plans;
-    attention_blocks c = {&plans, false, NULL};
+    attention_blocks c = {&plans, false, 0, NULL};
     memo_error error;
     memo_status status = memo_cuda_device_create(&desc, &device, &error);
     if (!status) status = check(device, &c, &error);

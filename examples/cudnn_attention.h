@@ -34,11 +34,14 @@ struct attention_shape {
     float scale;                        /* of the scores */
     bool is_causal;                     /* row i sees keys 0 to n_k - n_q + i */
     bool is_backward, is_deterministic; /* the latter of the backward only */
+    /* Causal masks of one sequence (b 1).  window: row i sees as many keys at most, its own the last; 0: all.
+     * documents: the most that are packed; a row sees its own only; 0: the sequence is one. */
+    int64_t window, documents;
 
     auto key() const {
         return std::tie(b, n_q, n_k, h_q, h_k, d, q.row, q.batch, k.row, k.batch, d_out.row,
                         d_out.batch, q_result.row, q_result.batch, k_result.row, k_result.batch,
-                        scale, is_causal, is_backward, is_deterministic);
+                        scale, is_causal, is_backward, is_deterministic, window, documents);
     }
     bool operator<(const attention_shape& other) const { return key() < other.key(); }
 };
@@ -53,8 +56,17 @@ enum {
     ATTENTION_D_OUT,
     ATTENTION_D_Q,
     ATTENTION_D_K,
-    ATTENTION_D_V
+    ATTENTION_D_V,
+    /* Of documents: their lengths, and where each begins in tensors of other rows, in elements. */
+    ATTENTION_LENGTHS,
+    ATTENTION_BEGINS_Q,
+    ATTENTION_BEGINS_K,
+    ATTENTION_BEGINS_OUT,
+    ATTENTION_BEGINS_D_K,
+    ATTENTION_BEGINS_STATS,
+    ATTENTION_BEGINS /* rows: for the comparison alone */
 };
+enum { ATTENTION_N_BEGINS = ATTENTION_BEGINS - ATTENTION_BEGINS_Q + 1 };
 
 struct attention_plan {
     std::shared_ptr<cudnn_frontend::graph::Graph> graph;
@@ -88,7 +100,8 @@ static inline void attention_place(cudnn_frontend::graph::Tensor_attributes& t, 
                                    const attention_rows& rows) {
     const int64_t h = is_k ? s.h_k : s.h_q, n = is_k ? s.n_k : s.n_q;
     const int64_t row = rows.row ? rows.row : h * s.d, batch = rows.row ? rows.batch : n * row;
-    t.set_uid(uid).set_dim({s.b, h, n, s.d}).set_stride({batch, s.d, row, 1});
+    t.set_uid(uid).set_dim({s.documents ? s.documents : s.b, h, n, s.d});
+    t.set_stride({s.documents ? n * row : batch, s.d, row, 1});
 }
 
 static inline memo_status attention_build(const attention_plans* c, const attention_shape& s,
@@ -99,46 +112,77 @@ static inline memo_status attention_build(const attention_plans* c, const attent
     g.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    auto input = [&](int64_t uid, const char* name, bool is_k, const attention_rows& rows) {
+    const bool ends_late = s.is_causal && s.n_q < s.n_k;
+    /* What documents need; none otherwise. */
+    std::map<int64_t, std::shared_ptr<fe::graph::Tensor_attributes>> of_documents;
+    for (int64_t uid = ATTENTION_LENGTHS; s.documents && uid < ATTENTION_BEGINS; uid++)
+        of_documents[uid] =
+            g.tensor(fe::graph::Tensor_attributes()
+                         .set_name("documents")
+                         .set_uid(uid)
+                         .set_dim({s.documents + (uid != ATTENTION_LENGTHS), 1, 1, 1})
+                         .set_stride({1, 1, 1, 1})
+                         .set_data_type(uid == ATTENTION_LENGTHS ? fe::DataType_t::INT32
+                                                                 : fe::DataType_t::INT64));
+    auto begin = [&](fe::graph::Tensor_attributes& t, int64_t uid) {
+        if (s.documents) t.set_ragged_offset(of_documents[uid]);
+    };
+    auto mask = [&](auto attributes) {
+        attributes.set_causal_mask(s.is_causal && !ends_late)
+            .set_causal_mask_bottom_right(ends_late)
+            .set_attn_scale(s.scale);
+        if (s.window) attributes.set_sliding_window_length((int)s.window);
+        if (s.documents)
+            attributes.set_padding_mask(true)
+                .set_seq_len_q(of_documents[ATTENTION_LENGTHS])
+                .set_seq_len_kv(of_documents[ATTENTION_LENGTHS]);
+        return attributes;
+    };
+    auto input = [&](int64_t uid, const char* name, bool is_k, const attention_rows& rows,
+                     int64_t begins) {
         fe::graph::Tensor_attributes t;
         attention_place(t.set_name(name), uid, s, is_k, rows);
+        begin(t, begins);
         return g.tensor(t);
     };
-    auto q = input(ATTENTION_Q, "q", false, s.q);
-    auto k = input(ATTENTION_K, "k", true, s.k), v = input(ATTENTION_V, "v", true, s.k);
-    const bool ends_late = s.is_causal && s.n_q < s.n_k;
+    auto q = input(ATTENTION_Q, "q", false, s.q, ATTENTION_BEGINS_Q);
+    auto k = input(ATTENTION_K, "k", true, s.k, ATTENTION_BEGINS_K);
+    auto v = input(ATTENTION_V, "v", true, s.k, ATTENTION_BEGINS_K);
 
     /* The node, and where its results lie. */
     if (!s.is_backward) {
-        auto [out, stats] = g.sdpa(q, k, v,
-                                   fe::graph::SDPA_attributes()
-                                       .set_name("attention")
-                                       .set_generate_stats(true)
-                                       .set_causal_mask(s.is_causal && !ends_late)
-                                       .set_causal_mask_bottom_right(ends_late)
-                                       .set_attn_scale(s.scale));
+        auto [out, stats] = g.sdpa(
+            q, k, v,
+            mask(fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true)));
         attention_place(out->set_output(true), ATTENTION_OUT, s, false, s.q_result);
+        begin(*out, ATTENTION_BEGINS_OUT);
         stats->set_output(true).set_uid(ATTENTION_STATS).set_data_type(fe::DataType_t::FLOAT);
+        if (s.documents)
+            stats->set_dim({s.documents, s.h_q, s.n_q, 1}).set_stride({s.h_q * s.n_q, 1, s.h_q, 1});
+        begin(*stats, ATTENTION_BEGINS_STATS);
     } else {
-        auto out = input(ATTENTION_OUT, "out", false, s.q_result);
-        auto d_out = input(ATTENTION_D_OUT, "d_out", false, s.d_out);
-        auto stats = g.tensor(fe::graph::Tensor_attributes()
-                                  .set_name("stats")
-                                  .set_uid(ATTENTION_STATS)
-                                  .set_dim({s.b, s.h_q, s.n_q, 1})
-                                  .set_stride({s.h_q * s.n_q, s.n_q, 1, 1})
-                                  .set_data_type(fe::DataType_t::FLOAT));
-        auto [d_q, d_k, d_v] =
-            g.sdpa_backward(q, k, v, out, d_out, stats,
-                            fe::graph::SDPA_backward_attributes()
-                                .set_name("attention backward")
-                                .set_causal_mask(s.is_causal && !ends_late)
-                                .set_causal_mask_bottom_right(ends_late)
-                                .set_attn_scale(s.scale)
-                                .set_deterministic_algorithm(s.is_deterministic));
+        auto out = input(ATTENTION_OUT, "out", false, s.q_result, ATTENTION_BEGINS_OUT);
+        auto d_out = input(ATTENTION_D_OUT, "d_out", false, s.d_out, ATTENTION_BEGINS_Q);
+        fe::graph::Tensor_attributes t;
+        t.set_name("stats").set_uid(ATTENTION_STATS).set_data_type(fe::DataType_t::FLOAT);
+        t.set_dim({s.documents ? s.documents : s.b, s.h_q, s.n_q, 1});
+        if (s.documents)
+            t.set_stride({s.h_q * s.n_q, 1, s.h_q, 1});
+        else
+            t.set_stride({s.h_q * s.n_q, s.n_q, 1, 1});
+        begin(t, ATTENTION_BEGINS_STATS);
+        auto stats = g.tensor(t);
+        auto attributes = mask(fe::graph::SDPA_backward_attributes()
+                                   .set_name("attention backward")
+                                   .set_deterministic_algorithm(s.is_deterministic));
+        if (s.documents) attributes.set_max_total_seq_len_q(s.n_q).set_max_total_seq_len_kv(s.n_k);
+        auto [d_q, d_k, d_v] = g.sdpa_backward(q, k, v, out, d_out, stats, attributes);
         attention_place(d_q->set_output(true), ATTENTION_D_Q, s, false, s.q_result);
         attention_place(d_k->set_output(true), ATTENTION_D_K, s, true, s.k_result);
         attention_place(d_v->set_output(true), ATTENTION_D_V, s, true, s.k_result);
+        begin(*d_q, ATTENTION_BEGINS_OUT);
+        begin(*d_k, ATTENTION_BEGINS_D_K);
+        begin(*d_v, ATTENTION_BEGINS_D_K);
     }
 
     /* A kernel for it. */
@@ -179,6 +223,8 @@ static inline memo_status attention_run(const attention_plans* c, const attentio
 struct attention_scratch {
     float* stats;
     uint16_t *out, *d_q, *d_k, *d_v; /* NULL if they lie in the caller's rows */
+    int64_t* begins;                 /* of documents: (ATTENTION_N_BEGINS, documents + 1) */
+    int32_t* lengths;
     char* workspace;
     int64_t n_bytes; /* without the workspace */
 };
@@ -196,6 +242,10 @@ static inline attention_scratch attention_carve(const attention_shape& s, char* 
     if (!s.k_result.row && s.is_backward) {
         m.d_k = (uint16_t*)(void*)take(n_k * s.d * 2);
         m.d_v = (uint16_t*)(void*)take(n_k * s.d * 2);
+    }
+    if (s.documents) {
+        m.begins = (int64_t*)(void*)take(ATTENTION_N_BEGINS * (s.documents + 1) * 8);
+        m.lengths = (int32_t*)(void*)take(s.documents * 4);
     }
     m.workspace = base ? base + m.n_bytes : nullptr;
     return m;
@@ -350,11 +400,13 @@ __global__ static void attention_put_kernel(void* to, memo_type type, const uint
     }
 }
 
-/* LSE of rows (b, n, h), at b * batch + i * row + h, from or to cuDNN's (b, h, n). */
+/* LSE of rows (b, n, h), at b * batch + i * row + h, from or to cuDNN's (b, h, n), or of documents (n, h). */
 __global__ static void attention_lse_kernel(float* lse, float* stats, placed_rows r, int64_t total,
-                                            bool is_to_rows) {
+                                            bool is_to_rows, bool has_documents) {
     ATTENTION_EACH(x, total) {
-        float* at = lse + x / (r.n * r.h) * r.batch + x % r.n * r.row + x / r.n % r.h;
+        float* at = has_documents
+                        ? lse + x / r.h * r.row + x % r.h
+                        : lse + x / (r.n * r.h) * r.batch + x % r.n * r.row + x / r.n % r.h;
         if (is_to_rows)
             *at = stats[x];
         else
@@ -400,10 +452,11 @@ static inline memo_status attention_put(cudaStream_t stream, void* to, memo_type
                                         attention_rows rows, bool adds, memo_error* error) {
     const placed_rows r = {is_k ? s.n_k : s.n_q, is_k ? s.h_k : s.h_q, s.d, rows.row, rows.batch};
     if (((uintptr_t)to | (uintptr_t)(rows.row * 2) | (uintptr_t)(rows.batch * 2)) % 16)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "cuDNN's attention: rows at %p with strides of %lld and %lld elements; "
-                              "multiples of 16 bytes would work",
-                              to, (long long)rows.row, (long long)rows.batch);
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "cuDNN's attention: rows at %p with strides of %lld and %lld elements; "
+            "multiples of 16 bytes would work",
+            to, (long long)rows.row, (long long)rows.batch);
     return attention_launch(stream, s.b * r.n * 32, error, attention_put_kernel, to, type, from, r,
                             s.b * r.n, adds);
 }
@@ -413,7 +466,54 @@ static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, fl
     const placed_rows r = {s.n_q, s.h_q, 1, rows.row, rows.batch};
     const int64_t total = s.b * s.h_q * s.n_q;
     return attention_launch(stream, total, error, attention_lse_kernel, lse, stats, r, total,
-                            is_to_rows);
+                            is_to_rows, s.documents > 0);
+}
+
+/* Documents of a call: a part of them, which the kernel gets by value, so that no host memory has to stay. */
+enum { ATTENTION_DOCUMENTS = 128 };
+struct attention_documents {
+    int64_t first, n, n_all; /* of this part; of the graph, which has as many or more */
+    int64_t rows[ATTENTION_N_BEGINS];
+    int64_t begins[ATTENTION_DOCUMENTS + 1];
+};
+__global__ static void attention_documents_kernel(attention_documents d, int64_t* begins,
+                                                  int32_t* lengths) {
+    ATTENTION_EACH(i, d.n) {
+        for (int k = 0; k < ATTENTION_N_BEGINS; k++) {
+            int64_t* at = begins + k * (d.n_all + 1) + d.first;
+            at[i] = d.begins[i] * d.rows[k];
+            if (d.first + i + 1 == d.n_all) at[i + 1] = d.begins[i + 1] * d.rows[k];
+        }
+        lengths[d.first + i] = (int32_t)(d.begins[i + 1] - d.begins[i]);
+    }
+}
+
+/* Sets the documents of a call; those that it lacks are empty.  begins NULL: one. */
+static inline memo_status attention_set_documents(cudaStream_t stream, const attention_shape& s,
+                                                  const int64_t* begins, int64_t n,
+                                                  const attention_scratch& m,
+                                                  std::unordered_map<int64_t, void*>* addresses,
+                                                  memo_error* error) {
+    const int64_t rows[ATTENTION_N_BEGINS] = {s.q.row, s.k.row, s.h_q * s.d, s.h_k * s.d, s.h_q, 1};
+    attention_documents d;
+    if (!s.documents) return MEMO_STATUS_OK;
+    d.n_all = s.documents;
+    memcpy(d.rows, rows, sizeof rows);
+    for (d.first = 0; d.first < s.documents; d.first += d.n) {
+        d.n = s.documents - d.first < ATTENTION_DOCUMENTS ? s.documents - d.first
+                                                          : (int64_t)ATTENTION_DOCUMENTS;
+        for (int64_t i = 0; i <= d.n; i++) {
+            const int64_t document = d.first + i;
+            d.begins[i] = begins ? begins[document < n ? document : n] : document ? s.n_q : 0;
+        }
+        if (attention_launch(stream, d.n, error, attention_documents_kernel, d, m.begins,
+                             m.lengths))
+            return error->status;
+    }
+    (*addresses)[ATTENTION_LENGTHS] = m.lengths;
+    for (int64_t k = 0; k < ATTENTION_N_BEGINS; k++)
+        (*addresses)[ATTENTION_BEGINS_Q + k] = m.begins + k * (s.documents + 1);
+    return MEMO_STATUS_OK;
 }
 
 /* ---- rows computed again ----------------------------------------------------------------------------------------
@@ -433,8 +533,26 @@ struct attention_operands {
     const float* stats;
     placed_rows at_q, at_k, at_d_out, at_out, at_d_k; /* at_out: d_q, too */
     int64_t group, ahead;                             /* query i sees keys up to i + ahead */
+    int64_t window;                                   /* as many; 0: all */
+    const int64_t* begins; /* of documents, which end at the last; NULL: one */
+    int64_t n_documents;
     float scale;
 };
+/* The rows of i's document. */
+__device__ static inline void attention_document(const attention_operands& o, int64_t i,
+                                                 int64_t* begin, int64_t* end) {
+    *begin = 0;
+    *end = o.at_k.n;
+    for (int64_t d = 0; d < o.n_documents; d++) {
+        if (i < o.begins[d] || i >= o.begins[d + 1]) continue;
+        *begin = o.begins[d];
+        *end = o.begins[d + 1];
+    }
+}
+__device__ static inline float attention_stat(const attention_operands& o, int64_t b, int64_t h,
+                                              int64_t i) {
+    return o.stats[o.begins ? i * o.at_q.h + h : (b * o.at_q.h + h) * o.at_q.n + i];
+}
 enum { ATTENTION_LANE_MAX = 8 }; /* elements of a head that a lane has */
 struct attention_lanes {
     float v[ATTENTION_LANE_MAX];
@@ -487,16 +605,19 @@ __global__ static void attention_check_queries_kernel(attention_operands o, cons
     ATTENTION_EACH(thread, n_samples * 32) {
         const int64_t x = attention_sample(thread / 32, n_samples, total), h = x % o.at_q.h;
         const int64_t i = x / o.at_q.h % o.at_q.n, b = x / o.at_q.h / o.at_q.n;
-        const int64_t n_keys = i + o.ahead + 1 < o.at_k.n ? i + o.ahead + 1 : o.at_k.n;
+        int64_t first, n_keys;
+        attention_document(o, i, &first, &n_keys);
+        if (i + o.ahead + 1 < n_keys) n_keys = i + o.ahead + 1;
+        if (o.window && n_keys - o.window > first) first = n_keys - o.window;
         const attention_lanes q = attention_row(o.q, o.at_q, b, i, h);
         attention_lanes d_out = {}, sum = {};
         float max = -INFINITY, weight = 0, squares = 0, delta = 0;
         if (o.d_out) {
             d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
             delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
-            max = o.stats[(b * o.at_q.h + h) * o.at_q.n + i];
+            max = attention_stat(o, b, h, i);
         }
-        for (int64_t j = 0; j < n_keys; j++) {
+        for (int64_t j = first; j < n_keys; j++) {
             const attention_lanes k = attention_row(o.k, o.at_k, b, j, h / o.group);
             const attention_lanes v = attention_row(o.v, o.at_k, b, j, h / o.group);
             const float score = o.scale * attention_dot(q, k);
@@ -534,13 +655,16 @@ __global__ static void attention_check_keys_kernel(attention_operands o, const u
         const attention_lanes v = attention_row(o.v, o.at_k, b, j, g);
         attention_lanes sum_k = {}, sum_v = {};
         float squares_k = 0, squares_v = 0, of_k, of_v;
+        int64_t begin, end;
+        attention_document(o, j, &begin, &end);
+        if (!o.begins || end > o.at_q.n) end = o.at_q.n;
+        if (o.window && j - o.ahead + o.window < end) end = j - o.ahead + o.window;
         for (int64_t h = g * o.group; h < (g + 1) * o.group; h++)
-            for (int64_t i = j > o.ahead ? j - o.ahead : 0; i < o.at_q.n; i++) {
+            for (int64_t i = j > o.ahead ? j - o.ahead : 0; i < end; i++) {
                 const attention_lanes q = attention_row(o.q, o.at_q, b, i, h);
                 const attention_lanes d_out = attention_row(o.d_out, o.at_d_out, b, i, h);
                 const float delta = attention_dot(d_out, attention_row(o.out, o.at_out, b, i, h));
-                const float p = expf(o.scale * attention_dot(q, k) -
-                                     o.stats[(b * o.at_q.h + h) * o.at_q.n + i]);
+                const float p = expf(o.scale * attention_dot(q, k) - attention_stat(o, b, h, i));
                 const float dp = attention_dot(d_out, v);
                 const float size = o.scale * p * (fabsf(dp) + fabsf(delta));
                 attention_add(&sum_k, o.scale * p * (dp - delta), q);
@@ -597,20 +721,23 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
         return error->status;
     if (capture != cudaStreamCaptureStatusNone) return MEMO_STATUS_OK; /* nothing runs now */
 
-    o = {at(ATTENTION_Q),
-         at(ATTENTION_K),
-         at(ATTENTION_V),
-         at(ATTENTION_OUT),
-         s.is_backward ? at(ATTENTION_D_OUT) : nullptr,
-         (const float*)addresses[ATTENTION_STATS],
-         attention_placed(s, false, s.q),
-         attention_placed(s, true, s.k),
-         attention_placed(s, false, s.d_out),
-         attention_placed(s, false, s.q_result),
-         attention_placed(s, true, s.k_result),
-         s.h_q / s.h_k,
-         s.is_causal ? s.n_k - s.n_q : s.n_k,
-         s.scale};
+    o.q = at(ATTENTION_Q);
+    o.k = at(ATTENTION_K);
+    o.v = at(ATTENTION_V);
+    o.out = at(ATTENTION_OUT);
+    o.d_out = s.is_backward ? at(ATTENTION_D_OUT) : nullptr;
+    o.stats = (const float*)addresses[ATTENTION_STATS];
+    o.at_q = attention_placed(s, false, s.q);
+    o.at_k = attention_placed(s, true, s.k);
+    o.at_d_out = attention_placed(s, false, s.d_out);
+    o.at_out = attention_placed(s, false, s.q_result);
+    o.at_d_k = attention_placed(s, true, s.k_result);
+    o.group = s.h_q / s.h_k;
+    o.ahead = s.is_causal ? s.n_k - s.n_q : s.n_k;
+    o.window = s.window;
+    o.begins = s.documents ? (const int64_t*)addresses[ATTENTION_BEGINS] : nullptr;
+    o.n_documents = s.documents;
+    o.scale = s.scale;
     if (attention_launch(stream, n_q * 32, error, attention_check_queries_kernel, o,
                          (const uint16_t*)at(s.is_backward ? ATTENTION_D_Q : ATTENTION_OUT), c->off,
                          n_q, n_queries) ||
@@ -628,9 +755,9 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
 
 /* ---- the local attention of memo_sp.h --------------------------------------------------------------------------
  *
- * A zigzag without padding, window, prefix or documents has two kinds of blocks: the rank's own keys, causal by rows,
- * and keys of other ranks, all of them visible.  Without a ring only the first kind exists, for any sharding.  Other
- * masks fail with MEMO_STATUS_UNSUPPORTED.
+ * A zigzag without padding has two kinds of blocks: the rank's own keys, causal by rows, and keys of other ranks, all of
+ * them visible.  Without a ring only the first kind exists, for any sharding; a window and packed documents then work,
+ * by cuDNN's sliding windows and ragged sequences (cuDNN 9.6).  Other masks fail with MEMO_STATUS_UNSUPPORTED.
  *
  * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.  cuDNN's backward reads the
  * output only for the row sums of d_out * output.  row_dots holds these sums for the final output.  The backward
@@ -639,7 +766,8 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
 struct attention_blocks {
     attention_plans* plans;
     bool is_deterministic;
-    char* scratch; /* shared by all blocks, which run one after the other */
+    int64_t documents; /* the most that a mask packs, as prepared; 0: none */
+    char* scratch;     /* shared by all blocks, which run one after the other */
 };
 
 static inline attention_shape attention_block_shape(const memo_attention_block& b, int64_t n_q,
@@ -671,9 +799,9 @@ static inline int64_t attention_count_rows(const memo_run* runs, int32_t n_runs,
 }
 
 /* Causal by rows, or whole; else refused. */
-static inline memo_status attention_classify(const memo_attention_block* b, bool is_backward,
-                                             bool is_deterministic, attention_shape* s,
-                                             memo_error* error) {
+static inline memo_status attention_classify(const memo_attention_block* b,
+                                             const attention_blocks* c, bool is_backward,
+                                             attention_shape* s, memo_error* error) {
     const char* unsupported = nullptr;
     int64_t q_last = 0, k_last = 0;
     const int64_t n_q = attention_count_rows(b->q_runs, b->n_q_runs, &q_last);
@@ -688,9 +816,13 @@ static inline memo_status attention_classify(const memo_attention_block* b, bool
         unsupported = "heads of v of another size; pad the smaller ones with zeros";
     else if (b->softcap != 0)
         unsupported = "a softcap; take 0, or a kernel that has it";
-    else if (b->mask.window_before || b->mask.window_after || b->mask.prefixes ||
-             b->mask.document_begins)
-        unsupported = "a window, prefix or documents; take a causal or a full mask";
+    else if (b->mask.window_after || b->mask.prefixes || b->mask.key_begins)
+        unsupported = "a window after, prefix or documents of keys; take a causal or a full mask";
+    else if ((b->mask.window_before || b->mask.document_begins) &&
+             !(is_causal && is_own && b->n_q_runs == 1))
+        unsupported = "a window or documents over a ring; take Ulysses, and a causal mask";
+    else if (b->mask.document_begins && (b->n_batch > 1 || b->mask.n_documents > c->documents))
+        unsupported = "documents of several sequences, or more than were prepared";
     else if (is_causal && n_keys != b->mask.n_tokens)
         unsupported = "keys of another length; take a full mask";
     else if (q_last >= b->mask.n_tokens || k_last >= n_keys)
@@ -702,7 +834,9 @@ static inline memo_status attention_classify(const memo_attention_block* b, bool
     if (unsupported)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "cuDNN's attention does not have %s",
                               unsupported);
-    *s = attention_block_shape(*b, n_q, n_k, is_causal && is_own, is_backward, is_deterministic);
+    *s = attention_block_shape(*b, n_q, n_k, is_causal && is_own, is_backward, c->is_deterministic);
+    s->window = b->mask.window_before;
+    s->documents = c->documents;
     return MEMO_STATUS_OK;
 }
 
@@ -713,7 +847,7 @@ static inline memo_status attention_block_forward(void* user, memo_stream memo,
     const cudaStream_t stream = memo_cuda_stream(memo);
     const attention_call* call = nullptr;
     attention_shape whole;
-    if (attention_classify(b, false, c->is_deterministic, &whole, error) ||
+    if (attention_classify(b, c, false, &whole, error) ||
         attention_get(c->plans, whole, &call, error))
         return error->status;
     const attention_shape& s = call->shape;
@@ -726,7 +860,9 @@ static inline memo_status attention_block_forward(void* user, memo_stream memo,
             {ATTENTION_V, (uint16_t*)(uintptr_t)b->v + k_at},
             {ATTENTION_OUT, m.out},
             {ATTENTION_STATS, m.stats}};
-        if (attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
+        if (attention_set_documents(stream, s, b->mask.document_begins, b->mask.n_documents, m,
+                                    &addresses, error) ||
+            attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_put(stream, b->out + q_at, MEMO_TYPE_F32, m.out, s, false,
                           {b->out_row_stride, b->out_batch_stride}, false, error) ||
             attention_turn_lse(stream, b->lse + i * s.h_q, m.stats, s,
@@ -746,7 +882,7 @@ static inline memo_status attention_block_backward(void* user, memo_stream memo,
     const attention_rows lse_rows = {b->lse_row_stride, b->lse_batch_stride};
     const attention_call* call = nullptr;
     attention_shape whole;
-    if (attention_classify(b, true, c->is_deterministic, &whole, error) ||
+    if (attention_classify(b, c, true, &whole, error) ||
         attention_get(c->plans, whole, &call, error))
         return error->status;
     const attention_shape& s = call->shape;
@@ -768,7 +904,9 @@ static inline memo_status attention_block_backward(void* user, memo_stream memo,
             {ATTENTION_D_Q, m.d_q},
             {ATTENTION_D_K, m.d_k},
             {ATTENTION_D_V, m.d_v}};
-        if (attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
+        if (attention_set_documents(stream, s, b->mask.document_begins, b->mask.n_documents, m,
+                                    &addresses, error) ||
+            attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
             attention_launch(stream, n_lse * 32, error, attention_out_kernel, m.out, d_out,
                              b->row_dots + i * s.h_q, of_d_out, of_lse, n_lse) ||
             attention_run_call(c->plans, call, i, addresses, m.workspace, stream, error) ||
@@ -794,6 +932,7 @@ static inline memo_attention attention_over_ranks(attention_blocks* blocks) {
 /* Appends the shapes of a rank's own heads, which query heads that share a key head unevenly divide. */
 static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
                                              const memo_ulysses_heads& own, bool is_deterministic,
+                                             int64_t window, int64_t documents,
                                              std::vector<attention_shape>* shapes) {
     const int64_t n = desc.sharding.ring_tokens;
     const int32_t group = desc.n_q_heads / desc.n_kv_heads, end = own.first_q + own.n_q;
@@ -815,6 +954,8 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
             auto add = [&](int64_t n_q, int64_t n_k, bool is_causal) {
                 shapes->push_back(attention_block_shape(b, n_q, n_k, is_causal, is_backward != 0,
                                                         is_deterministic));
+                shapes->back().window = window;
+                shapes->back().documents = documents;
             };
             add(n, n, true);
             if (has_others) add(n, n / 2, false); /* keys of earlier ranks */
@@ -823,9 +964,11 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
     }
 }
 
-/* The blocks of a causal mask, of any rank: of a zigzag over a ring, or of whole sequences by heads. */
+/* The blocks of a causal mask, of any rank: of a zigzag over a ring, or of whole sequences by heads.  window, documents:
+ * of the masks that calls get, 0 for none. */
 static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_desc& desc,
-                                                      bool is_deterministic,
+                                                      bool is_deterministic, int64_t window,
+                                                      int64_t documents,
                                                       std::vector<attention_shape>* shapes,
                                                       memo_error* error) {
     memo_sp_attention_desc of_rank = desc;
@@ -841,6 +984,10 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
                               "that %sulysses divides (%lld tokens)",
                               has_ring ? "zigzag" : "sequence", has_ring ? "2 x ring x " : "",
                               (long long)desc.sharding.n_tokens);
+    if ((window || documents) && (has_ring || (documents && desc.n_batch > 1)))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "cuDNN's attention over ranks: takes windows and documents of one "
+                              "sequence at a time, without a ring; Ulysses works");
     for (int32_t u = 0; u < desc.sharding.ulysses; u++) {
         of_rank.ulysses_rank = u;
         if (memo_sp_attention_desc_get_sizes(&of_rank, &sizes, error)) return error->status;
@@ -853,7 +1000,7 @@ static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_de
                                   n_groups, sizes.heads.n_kv);
         sizes.heads.n_q /= n_groups;
         sizes.heads.n_kv /= n_groups;
-        attention_shapes_of_heads(desc, sizes.heads, is_deterministic, shapes);
+        attention_shapes_of_heads(desc, sizes.heads, is_deterministic, window, documents, shapes);
     }
     return MEMO_STATUS_OK;
 }

@@ -42,8 +42,8 @@ static attention_shape gpt_cudnn_shape(const gpt_cudnn* c, const gpt_attention_s
 static memo_status gpt_cudnn_shapes(const gpt_cudnn* c, const gpt_shapes* of,
                                     std::vector<attention_shape>* shapes, memo_error* error) {
     if (of->over_ranks.sharding.ring * of->over_ranks.sharding.ulysses > 1)
-        return attention_shapes_over_ranks(of->over_ranks, c->desc.is_deterministic != 0, shapes,
-                                           error);
+        return attention_shapes_over_ranks(of->over_ranks, c->desc.is_deterministic != 0, 0, 0,
+                                           shapes, error);
     for (int32_t i = 0; i < of->n_attention; i++)
         for (int is_backward = 0; is_backward < 2; is_backward++)
             shapes->push_back(gpt_cudnn_shape(c, of->attention[i].shape, of->attention[i].batch,

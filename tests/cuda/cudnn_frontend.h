@@ -68,6 +68,7 @@ static inline void fake_cudnn_misused(const std::string& how) {
 struct fake_cudnn_view {
     void* address;
     int64_t dim[4], stride[4];
+    const int64_t* begins; /* of documents, in elements; NULL: batches lie a stride apart */
     float load(int64_t b, int64_t h, int64_t n, int64_t e) const {
         return memo_f32_from_bf16(((const uint16_t*)address)[at(b, h, n, e)]);
     }
@@ -76,7 +77,8 @@ struct fake_cudnn_view {
     }
     float* stat(int64_t b, int64_t h, int64_t n) const { return (float*)address + at(b, h, n, 0); }
     int64_t at(int64_t b, int64_t h, int64_t n, int64_t e) const {
-        const int64_t i = b * stride[0] + h * stride[1] + n * stride[2] + e * stride[3];
+        const int64_t i =
+            (begins ? begins[b] : b * stride[0]) + h * stride[1] + n * stride[2] + e * stride[3];
         return fake_cudnn_wraps ? i % fake_cudnn_wraps : i;
     }
 };
@@ -84,7 +86,9 @@ struct fake_cudnn_view {
 struct fake_cudnn_operation {
     fake_cudnn_view q, k, v, out, stats, d_out, d_q, d_k, d_v;
     float scale;
-    int64_t ahead; /* query i sees keys up to i + ahead */
+    int64_t ahead;          /* query i sees keys up to i + ahead */
+    int64_t window;         /* as many; 0: all */
+    const int32_t* lengths; /* of documents */
     int64_t width;
     int64_t
         turn; /* not 0, of a backward that is not deterministic: the key that d_q's sums begin with */
@@ -101,29 +105,39 @@ static inline float fake_cudnn_dot(const fake_cudnn_view& x, int64_t n, int64_t 
     return sum;
 }
 
-static inline int64_t fake_cudnn_n_seen(const fake_cudnn_operation& o, int64_t query) {
-    return std::min(o.k.dim[2], query + o.ahead + 1);
+/* Of sequence b, whose rows are as many as its length. */
+static inline int64_t fake_cudnn_n_rows(const fake_cudnn_operation& o, const fake_cudnn_view& x,
+                                        int64_t b) {
+    return o.lengths ? o.lengths[b] : x.dim[2];
+}
+static inline int64_t fake_cudnn_n_seen(const fake_cudnn_operation& o, int64_t b, int64_t query) {
+    return std::min(fake_cudnn_n_rows(o, o.k, b), query + o.ahead + 1);
+}
+static inline int64_t fake_cudnn_first_seen(const fake_cudnn_operation& o, int64_t b,
+                                            int64_t query) {
+    return o.window ? std::max<int64_t>(0, fake_cudnn_n_seen(o, b, query) - o.window) : 0;
 }
 
 static inline void fake_cudnn_forward(const fake_cudnn_operation& o) {
     const int64_t group = o.q.dim[1] / o.k.dim[1], d = o.q.dim[3];
     for (int64_t b = 0; b < o.q.dim[0]; b++)
         for (int64_t h = 0; h < o.q.dim[1]; h++)
-            for (int64_t i = 0; i < o.q.dim[2]; i++) {
-                const int64_t n = fake_cudnn_n_seen(o, i);
+            for (int64_t i = 0; i < fake_cudnn_n_rows(o, o.q, b); i++) {
+                const int64_t n = fake_cudnn_n_seen(o, b, i);
+                const int64_t first = fake_cudnn_first_seen(o, b, i);
                 std::vector<float> p((size_t)n), out((size_t)d);
                 float max = -INFINITY, sum = 0;
-                for (int64_t j = 0; j < n; j++) {
+                for (int64_t j = first; j < n; j++) {
                     p[(size_t)j] = o.scale * fake_cudnn_dot(o.q, i, h, o.k, j, h / group, b);
                     max = fmaxf(max, p[(size_t)j]);
                 }
-                for (int64_t end = n; end > 0; end -= o.width) {
+                for (int64_t end = n; end > first; end -= o.width) {
                     float part = 0;
-                    for (int64_t j = end; j-- > std::max<int64_t>(0, end - o.width);)
+                    for (int64_t j = end; j-- > std::max<int64_t>(first, end - o.width);)
                         part += p[(size_t)j] = expf(p[(size_t)j] - max);
                     sum += part;
                 }
-                for (int64_t j = n; j-- > 0;)
+                for (int64_t j = n; j-- > first;)
                     for (int64_t e = 0; e < d; e++)
                         out[(size_t)e] +=
                             fake_cudnn_bf16(p[(size_t)j]) * o.v.load(b, h / group, j, e);
@@ -137,13 +151,14 @@ static inline void fake_cudnn_backward_head(const fake_cudnn_operation& o, int64
     const int64_t group = o.q.dim[1] / o.k.dim[1], d = o.q.dim[3], n_k = o.k.dim[2];
     std::vector<float> d_k((size_t)(n_k * d)), d_v((size_t)(n_k * d)), d_q((size_t)d);
     for (int64_t h = g * group; h < (g + 1) * group; h++)
-        for (int64_t i = 0; i < o.q.dim[2]; i++) {
+        for (int64_t i = 0; i < fake_cudnn_n_rows(o, o.q, b); i++) {
             const float delta = fake_cudnn_dot(o.d_out, i, h, o.out, i, h, b);
             const float lse = *o.stats.stat(b, h, i);
-            const int64_t n = fake_cudnn_n_seen(o, i);
+            const int64_t first = fake_cudnn_first_seen(o, b, i);
+            const int64_t n = fake_cudnn_n_seen(o, b, i) - first;
             std::fill(d_q.begin(), d_q.end(), 0.0f);
             for (int64_t c = n; c-- > 0;) {
-                const int64_t j = (c + o.turn) % n;
+                const int64_t j = first + (c + o.turn) % n;
                 const float p = expf(o.scale * fake_cudnn_dot(o.q, i, h, o.k, j, g, b) - lse);
                 const float dp = fake_cudnn_dot(o.d_out, i, h, o.v, j, g, b);
                 const float ds = fake_cudnn_bf16(p * (dp - delta)) * o.scale;
@@ -157,7 +172,7 @@ static inline void fake_cudnn_backward_head(const fake_cudnn_operation& o, int64
             }
             for (int64_t e = 0; e < d; e++) o.d_q.store(b, h, i, e, d_q[(size_t)e]);
         }
-    for (int64_t j = 0; j < n_k; j++)
+    for (int64_t j = 0; j < fake_cudnn_n_rows(o, o.k, b); j++)
         for (int64_t e = 0; e < d; e++) {
             o.d_k.store(b, g, j, e, d_k[(size_t)(j * d + e)]);
             o.d_v.store(b, g, j, e, d_v[(size_t)(j * d + e)]);
@@ -168,7 +183,7 @@ static inline void fake_cudnn_backward_head(const fake_cudnn_operation& o, int64
 
 namespace cudnn_frontend {
 
-enum class DataType_t { NOT_SET, FLOAT, BFLOAT16 };
+enum class DataType_t { NOT_SET, FLOAT, BFLOAT16, INT32, INT64 };
 enum class HeurMode_t { A, B, FALLBACK };
 
 struct error_object {
@@ -187,6 +202,11 @@ struct Tensor_attributes {
     std::vector<int64_t> dim, stride;
     DataType_t type = DataType_t::NOT_SET;
     bool is_output = false;
+    std::shared_ptr<Tensor_attributes> begins;
+    Tensor_attributes& set_ragged_offset(const std::shared_ptr<Tensor_attributes>& value) {
+        begins = value;
+        return *this;
+    }
     Tensor_attributes& set_name(const std::string& value) {
         name = value;
         return *this;
@@ -217,6 +237,25 @@ template <typename T> struct fake_attention_attributes {
     bool is_top_left = false, is_bottom_right = false, makes_stats = false;
     bool is_deterministic = false;
     float scale = 1;
+    int window = 0;
+    bool is_padded = false;
+    std::shared_ptr<Tensor_attributes> q_lengths, kv_lengths;
+    T& set_sliding_window_length(int value) {
+        window = value;
+        return *(T*)this;
+    }
+    T& set_padding_mask(bool value) {
+        is_padded = value;
+        return *(T*)this;
+    }
+    T& set_seq_len_q(const std::shared_ptr<Tensor_attributes>& value) {
+        q_lengths = value;
+        return *(T*)this;
+    }
+    T& set_seq_len_kv(const std::shared_ptr<Tensor_attributes>& value) {
+        kv_lengths = value;
+        return *(T*)this;
+    }
     T& set_name(const std::string&) { return *(T*)this; }
     T& set_causal_mask(bool value) {
         is_top_left = value;
@@ -242,6 +281,13 @@ struct SDPA_backward_attributes : fake_attention_attributes<SDPA_backward_attrib
         is_deterministic = value;
         return *this;
     }
+    int64_t most_rows =
+        0; /* of all sequences; without it the workspace is for as many of the longest */
+    SDPA_backward_attributes& set_max_total_seq_len_q(int64_t value) {
+        most_rows = value;
+        return *this;
+    }
+    SDPA_backward_attributes& set_max_total_seq_len_kv(int64_t) { return *this; }
 };
 
 class Graph {
@@ -252,9 +298,16 @@ class Graph {
     bool is_top_left = false, is_bottom_right = false;
     float scale = 1;
     DataType_t io = DataType_t::NOT_SET;
-    int64_t workspace_bytes = 0;
+    int64_t workspace_bytes = 0, window = 0, most_rows = 0;
+    bool is_padded = false;
+    tensor_ptr lengths;
 
     template <typename T> void take(const T& attributes) {
+        window = attributes.window;
+        is_padded = attributes.is_padded;
+        lengths = attributes.q_lengths;
+        if (is_padded && (!lengths || attributes.kv_lengths != lengths))
+            fake_cudnn_misused("a padding mask without lengths");
         is_top_left = attributes.is_top_left;
         is_bottom_right = attributes.is_bottom_right;
         is_deterministic = attributes.is_deterministic;
@@ -286,6 +339,10 @@ class Graph {
             const Tensor_attributes& t = *tensors[i];
             std::vector<int64_t> dim = is_k ? k : q;
             if (is_stats) dim[3] = 1;
+            if (!t.begins != !is_padded) return "documents of some tensors only";
+            if (t.begins &&
+                (t.begins->type != DataType_t::INT64 || t.begins->dim[0] != t.dim[0] + 1))
+                return "begins of documents must be one more than these, of 64 bits";
             if (!is_placed(t, is_stats)) return "strides of a tensor overlap or are missing";
             if (t.dim != dim) return "a tensor has other dimensions";
             if ((t.type == DataType_t::FLOAT) != is_stats) return "statistics must be fp32";
@@ -302,6 +359,8 @@ class Graph {
         if (q[1] % k[1] != 0) return "number of heads for query must be a multiple of keys'";
         if (is_bottom_right && q[2] > k[2])
             return "Bottom right causal mask does not support max_s_q > max_s_kv";
+        if (window && !is_top_left && !is_bottom_right)
+            return "a sliding window needs a causal mask";
         if (is_backward && q[2] == 1 && k[2] == 1) return "s_q = s_kv = 1 is not supported.";
         return "";
     }
@@ -327,6 +386,7 @@ class Graph {
                                             const SDPA_backward_attributes& attributes) {
         tensors = {q, k, v, out, stats, d_out, output(), output(), output()};
         take(attributes);
+        most_rows = attributes.most_rows;
         is_backward = true;
         return {tensors[6], tensors[7], tensors[8]};
     }
@@ -347,9 +407,10 @@ class Graph {
         if (!fake_load("cuDNN")) return {"no device memory for the kernel"};
 
         const int64_t n_q = (q[2] + 63) / 64 * 64, n_k = (k[2] + 63) / 64 * 64;
-        workspace_bytes = is_backward ? q[0] * q[1] * q[2] * (4 * q[3] + 8) : 16;
+        const int64_t n_rows = most_rows ? most_rows : q[0] * q[2];
+        workspace_bytes = is_backward ? n_rows * q[1] * (4 * q[3] + 8) : 16;
         workspace_bytes += k[1] * fake_cudnn_head_bytes;
-        if (is_deterministic) workspace_bytes += q[0] * q[1] * n_q * n_k * 2;
+        if (is_deterministic) workspace_bytes += (is_padded ? 1 : q[0]) * q[1] * n_q * n_k * 2;
         is_built = true;
         return {};
     }
@@ -374,11 +435,18 @@ class Graph {
             if ((uintptr_t)found->second % 16)
                 fake_cudnn_misused("an address is no multiple of 16");
             views[i]->address = found->second;
+            if (tensors[i]->begins) {
+                auto begins = addresses.find(tensors[i]->begins->uid);
+                if (begins == addresses.end()) return {"documents have no begins"};
+                views[i]->begins = (const int64_t*)begins->second;
+            }
             for (size_t k = 0; k < 4; k++) {
                 views[i]->dim[k] = tensors[i]->dim[k];
                 views[i]->stride[k] = tensors[i]->stride[k];
             }
         }
+        if (is_padded) o.lengths = (const int32_t*)addresses[lengths->uid];
+        o.window = window;
         o.scale = scale;
         o.ahead = is_top_left ? 0 : is_bottom_right ? o.k.dim[2] - o.q.dim[2] : o.k.dim[2];
         o.width = fake_cudnn_looks_at_queries ? 1 + o.q.dim[2] % 5 : 3;

@@ -277,6 +277,7 @@ static void scratch_memory_is_bounded(void) {
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static attention_plans ranks_plans;
 static attention_blocks ranks_blocks;
+static int64_t ranks_window, ranks_documents; /* of the masks of a case */
 static std::vector<char> ranks_scratch;
 
 struct ranks_args {
@@ -314,7 +315,8 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     std::vector<attention_shape> shapes;
     int64_t n_bytes = 0;
     pthread_mutex_lock(&one_at_a_time);
-    CHECK_OK(attention_shapes_over_ranks(*desc, true, &shapes, &error));
+    CHECK_OK(
+        attention_shapes_over_ranks(*desc, true, ranks_window, ranks_documents, &shapes, &error));
     for (const attention_shape& s : shapes)
         n_bytes = std::max(n_bytes, attention_scratch_bytes(s, 1));
     if (ranks_scratch.size() < (size_t)n_bytes + 512) ranks_scratch.resize((size_t)n_bytes + 512);
@@ -322,6 +324,7 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     ranks_plans.off = off;
     ranks_blocks.plans = &ranks_plans;
     ranks_blocks.is_deterministic = true;
+    ranks_blocks.documents = ranks_documents;
     ranks_blocks.scratch = (char*)(((uintptr_t)ranks_scratch.data() + 511) / 512 * 512);
     for (const attention_shape& s : shapes)
         CHECK_OK(attention_prepare(&ranks_plans, s, n_bytes, &error));
@@ -377,6 +380,37 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
     cudnnDestroy(ranks_plans.handle);
 }
 
+/* Windows, packed documents, some of them empty, and both, by heads; more documents are prepared than a mask has. */
+static void windows_and_documents_are_the_reference_but_for_rounding(void) {
+    cudnnCreate(&ranks_plans.handle);
+    for (int k = 0; k < 12; k++) {
+        const int32_t ulysses = 1 + k % 2;
+        attention_case c = case_of(1, ulysses, 2 * 13, 4, 2, 8);
+        c.type = MEMO_TYPE_BF16;
+        c.sharding = MEMO_SHARDING_PLAIN;
+        c.sends_again = (int32_t)memo_test_int(0, 1);
+        if (k % 3 != 1) {
+            c.window = memo_test_int(1, 30);
+            c.window_after = -1;
+        }
+        if (k % 3) {
+            c.n_documents = memo_test_int(1, 4);
+            for (int64_t d = 1; d < c.n_documents; d++)
+                c.document_begins[d] = memo_test_int(c.document_begins[d - 1], c.n_tokens);
+            c.document_begins[c.n_documents] = c.n_tokens;
+        }
+        ranks_window = c.window;
+        ranks_documents = c.n_documents ? c.n_documents + memo_test_int(0, 2) : 0;
+        expect_right(&c, 6e-3, 1.2e-2, NULL);
+    }
+    ranks_window = ranks_documents = 0;
+    report_worst();
+    CHECK_IS(fake_cudnn_n_misuses, ==, 0);
+    cudnnDestroy(ranks_plans.handle);
+    ranks_plans.built.clear();
+    ranks_plans.prepared.clear();
+}
+
 static void a_sharding_with_padding_is_refused(void) {
     memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
@@ -385,15 +419,25 @@ static void a_sharding_with_padding_is_refused(void) {
     sharding.n_tokens = 31;
     desc.type = MEMO_TYPE_BF16;
     CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
+    CHECK_IS(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "31 tokens") != NULL);
+
+    /* Nor do windows and documents work over a ring. */
+    sharding.n_tokens = 32;
+    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+    for (int64_t window = 0; window < 2; window++) {
+        CHECK_IS(attention_shapes_over_ranks(desc, false, window, 1 - window, &shapes, &error), ==,
+                 MEMO_STATUS_UNSUPPORTED);
+        CHECK(strstr(error.message, "without a ring; Ulysses works") != NULL);
+    }
+    sharding.n_tokens = 31;
 
     /* Also without a ring. */
     sharding.ring = 1;
     sharding.ulysses = 2;
     CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
+    CHECK_IS(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "that ulysses divides (31 tokens)") != NULL);
 }
@@ -411,11 +455,11 @@ static void groups_that_differ_are_refused(void) {
     desc.head_size = 8;
     desc.ulysses_groups = 2;
     CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    CHECK_IS(attention_shapes_over_ranks(desc, false, &shapes, &error), ==,
+    CHECK_IS(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "2 groups do not divide the") != NULL);
     desc.n_kv_heads = 4;
-    CHECK_OK(attention_shapes_over_ranks(desc, false, &shapes, &error));
+    CHECK_OK(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error));
 }
 
 int main(int argc, char** argv) {
@@ -428,6 +472,7 @@ int main(int argc, char** argv) {
     TEST(scratch_memory_can_be_set);
     TEST(scratch_memory_is_bounded);
     TEST(over_ranks_it_is_the_reference_but_for_rounding);
+    TEST(windows_and_documents_are_the_reference_but_for_rounding);
     TEST(a_sharding_with_padding_is_refused);
     TEST(groups_that_differ_are_refused);
     return memo_test_end();
