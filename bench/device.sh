@@ -396,8 +396,9 @@ part_c() { # TOKENS...
         done
     done
     # The first two steps of a graph do not count.  It is for short steps, which launches could delay.
+    steps=${STEPS:-5}
     [ "$first" -gt 131072 ] ||
-        train "graph-$first" $((60 + first / 1500)) memo "$first" "${LAYERS:-8}" "${STEPS:-5}" --graph
+        train "graph-$first" $((60 + first / 1500)) memo "$first" "$layers" $((steps > 3 ? steps : 4)) --graph
     is_dry && return
 
     {

@@ -14,7 +14,7 @@
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 
 #ifdef MEMO_SP_NCCL
