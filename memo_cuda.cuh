@@ -181,32 +181,14 @@ MEMO_API void memo_cuda_range_end(void);
 
 /* ---- 3 row kernels ------------------------------------------------------------------------------
  *
- * The loops of memo.h's row kernels on the GPU, enqueued on stream, which belongs to the current
- * device.  Arrays are in device or pinned memory and may be of any length.  The desc is read before
- * the call returns.  Errors: INVALID_ARGUMENT as in memo.h, DEVICE. */
-MEMO_API memo_status memo_cuda_gather_rows(memo_stream stream, const memo_rows_desc* rows,
-                                           memo_error* error);
-MEMO_API memo_status memo_cuda_scatter_rows(memo_stream stream, const memo_rows_desc* rows,
-                                            memo_error* error);
-MEMO_API memo_status memo_cuda_merge(memo_stream stream, const memo_merge_desc* merge,
-                                     memo_error* error);
-MEMO_API memo_status memo_cuda_add(memo_stream stream, const memo_add_desc* add, memo_error* error);
-MEMO_API memo_status memo_cuda_row_sums(memo_stream stream, const memo_row_sums_desc* sums,
-                                        memo_error* error);
-MEMO_API memo_status memo_cuda_cast(memo_stream stream, const memo_cast_desc* cast,
-                                    memo_error* error);
-MEMO_API memo_status memo_cuda_softmax_parts(memo_stream stream,
-                                             const memo_cross_entropy_desc* entropy,
-                                             memo_error* error);
-MEMO_API memo_status memo_cuda_cross_entropy(memo_stream stream,
-                                             const memo_cross_entropy_desc* entropy,
-                                             memo_error* error);
-MEMO_API memo_status memo_cuda_loss_sums(memo_stream stream, const memo_cross_entropy_desc* entropy,
-                                         memo_error* error);
-MEMO_API memo_status memo_cuda_sinks(memo_stream stream, const memo_sinks_desc* sinks,
-                                     memo_error* error);
-MEMO_API memo_status memo_cuda_sink_sums(memo_stream stream, const memo_sinks_desc* sinks,
-                                         memo_error* error);
+ * The row kernels of memo_sp.h on the GPU, if memo_sp.h is included before this file's
+ * implementation.  Otherwise the device has none. */
+
+#ifdef MEMO_SP_H
+/* Enqueues a kernel on stream, which belongs to the current GPU.  Errors: as memo_row_kernel. */
+MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
+                                          memo_error* error);
+#endif
 
 /* ---- 4 phantom memory: addresses that share one chunk of memory ---------------------------------
  *
@@ -1827,7 +1809,9 @@ MEMOI_CUDA void memoi_cuda_end_worker(memoi_cuda* cuda) {
 }
 
 /* ---- >>row kernels ------------------------------------------------------------------------------
- * Knows: grids.  Knows nothing of the arithmetic, which memo.h has for host and GPU. */
+ * Knows: grids.  Knows nothing of the arithmetic, which memo_sp.h has for host and GPU. */
+#ifdef MEMO_SP_H
+#define MEMO_CUDA_ROW_KERNELS
 
 #define MEMOI_CUDA_THREADS 256
 
@@ -1877,7 +1861,7 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
         int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES, place = 0;
         float a = 0, b = 0;
         if (row < n_rows) {
-            place = memob_merge_place(&merge, row);
+            place = memo_merge_place(&merge, row);
             a = merge.lse[place];
             b = merge.part_lse[place];
             memo_merge_lane(&merge, row, lane, memo_merge_weights_of(a, b));
@@ -1950,11 +1934,9 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     if (((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_LOSS_LANES >= n_warps) return;
     sum = memo_loss_lane(&entropy, lane);
     for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2) {
-        MEMOI_UNROLL
         for (k = 0; k < 3; k++) sum.numbers[k] += memoi_cuda_shuffle(sum.numbers[k], apart);
     }
     if (lane || !entropy.sums) return;
-    MEMOI_UNROLL
     for (k = 0; k < 3; k++) entropy.sums[k] += sum.numbers[k];
 }
 
@@ -1997,47 +1979,64 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
     }
 }
 
-#define MEMOI_CUDA_LAUNCH(name, desc_type, n_items_of, items_per_block)                            \
-    memo_status memo_cuda_##name(memo_stream stream, const desc_type* desc, memo_error* error) {   \
-        desc_type resolved = *desc;                                                                \
-        memo_status status = desc_type##_resolve(&resolved, error);                                \
-        int64_t n_items;                                                                           \
-        unsigned n_blocks = 0;                                                                     \
-        if (status) return status;                                                                 \
-        n_items = n_items_of;                                                                      \
-        if (n_items == 0) return MEMO_STATUS_OK;                                                   \
-        status = memoi_cuda_grid(n_items, items_per_block, &n_blocks, error);                      \
-        if (status) return status;                                                                 \
-        return memo_cuda_check_at(                                                                 \
-            memoi_cuda_launch(memoi_cuda_##name##_kernel, n_blocks, stream, resolved, n_items),    \
-            "memo_cuda_" #name, __FILE__, __LINE__, error);                                        \
-    }
 #define MEMOI_CUDA_ROWS_PER_BLOCK (MEMOI_CUDA_THREADS / MEMO_ROW_LANES)
 
-MEMOI_CUDA_LAUNCH(gather_rows, memo_rows_desc, memo_rows_items(&resolved), MEMOI_CUDA_THREADS)
-MEMOI_CUDA_LAUNCH(scatter_rows, memo_rows_desc, memo_rows_items(&resolved), MEMOI_CUDA_THREADS)
-MEMOI_CUDA_LAUNCH(add, memo_add_desc, memo_add_items(&resolved), MEMOI_CUDA_THREADS)
-MEMOI_CUDA_LAUNCH(cast, memo_cast_desc, memo_cast_items(&resolved), MEMOI_CUDA_THREADS)
-MEMOI_CUDA_LAUNCH(merge, memo_merge_desc, resolved.n_batches* resolved.n_rows,
-                  MEMOI_CUDA_ROWS_PER_BLOCK)
-MEMOI_CUDA_LAUNCH(row_sums, memo_row_sums_desc, resolved.n_rows, MEMOI_CUDA_ROWS_PER_BLOCK)
-MEMOI_CUDA_LAUNCH(softmax_parts, memo_cross_entropy_desc, resolved.n_rows,
-                  MEMOI_CUDA_THREADS / MEMO_LOSS_LANES)
-MEMOI_CUDA_LAUNCH(cross_entropy, memo_cross_entropy_desc, resolved.n_rows* MEMO_LOSS_LANES,
-                  MEMOI_CUDA_THREADS)
-MEMOI_CUDA_LAUNCH(loss_sums, memo_cross_entropy_desc, resolved.n_rows > 0, 1)
-MEMOI_CUDA_LAUNCH(sinks, memo_sinks_desc, resolved.out ? resolved.n_rows* resolved.n_heads : 0,
-                  MEMOI_CUDA_ROWS_PER_BLOCK)
-MEMOI_CUDA_LAUNCH(sink_sums, memo_sinks_desc, resolved.d_sinks ? resolved.n_heads : 0,
-                  MEMOI_CUDA_THREADS / MEMO_SINK_LANES)
+/* One grid for the items of a resolved desc; none if there are none. */
+template <typename Desc>
+static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream stream,
+                                      const void* desc, int64_t n_items, int64_t items_per_block,
+                                      memo_error* error) {
+    unsigned n_blocks = 0;
+    memo_status status;
+    if (n_items == 0) return MEMO_STATUS_OK;
+    status = memoi_cuda_grid(n_items, items_per_block, &n_blocks, error);
+    if (status) return status;
+    return memo_cuda_check_at(
+        memoi_cuda_launch(kernel, n_blocks, stream, *(const Desc*)desc, n_items),
+        "memo_cuda_row_kernel", __FILE__, __LINE__, error);
+}
 
-#define MEMOI_CUDA_ENTRY(entry, name, shown, desc_type)                                            \
-    MEMOI_CUDA memo_status memoi_cuda_entry_##entry(void* context, memo_stream stream,             \
-                                                    const desc_type* desc, memo_error* error) {    \
-        memoi_cuda_on on((memoi_cuda*)context, error);                                             \
-        return on.status ? on.status : memo_cuda_##entry(stream, desc, error);                     \
+MEMOI_CUDA memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind kind,
+                                                 const memo_row_desc& d, memo_error* error) {
+    const int64_t items = MEMOI_CUDA_THREADS, rows = MEMOI_CUDA_ROWS_PER_BLOCK,
+                  warps = MEMOI_CUDA_THREADS / MEMO_LOSS_LANES;
+    switch (kind) {
+#define MEMOI_CUDA_CASE(kind, kernel, n_items, per_block)                                          \
+    case kind:                                                                                     \
+        return memoi_cuda_enqueue(memoi_cuda_##kernel##_kernel, stream, &d, n_items, per_block,    \
+                                  error);
+        MEMOI_CUDA_CASE(MEMO_ROW_GATHER, gather_rows, memo_rows_items(&d.rows), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_SCATTER, scatter_rows, memo_rows_items(&d.rows), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_MERGE, merge, d.merge.n_batches * d.merge.n_rows, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memo_add_items(&d.add), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_SUMS, row_sums, d.sums.n_rows, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_cast_items(&d.cast), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, d.entropy.n_rows, warps)
+        MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,
+                        items)
+        MEMOI_CUDA_CASE(MEMO_ROW_LOSS_SUMS, loss_sums, d.entropy.n_rows > 0, 1)
+        MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.out ? d.sinks.n_rows * d.sinks.n_heads : 0,
+                        rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.d_sinks ? d.sinks.n_heads : 0, warps)
     }
-MEMO_ROW_KERNELS(MEMOI_CUDA_ENTRY)
+    return MEMOI_CUDA_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
+}
+
+memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
+                                 memo_error* error) {
+    memo_row_desc taken;
+    memo_status status = memo_row_take(kind, desc, &taken, error);
+    return status ? status : memoi_cuda_run_row_kernel(stream, kind, taken, error);
+}
+
+MEMOI_CUDA memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
+                                             const memo_row_call* call, memo_error* error) {
+    memoi_cuda_on on((memoi_cuda*)context, error);
+    return on.status ? on.status
+                     : memoi_cuda_run_row_kernel(stream, call->kind,
+                                                 *(const memo_row_desc*)call->desc, error);
+}
+#endif /* MEMO_SP_H */
 
 /* ---- >>device life ------------------------------------------------------------------------------
  * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
@@ -2153,8 +2152,9 @@ MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
     table->copy_rows = memoi_cuda_copy_rows;
     table->fill = memoi_cuda_fill;
     table->status = memoi_cuda_status;
-#define MEMOI_CUDA_FILL(entry, name, shown, desc_type) table->entry = memoi_cuda_entry_##entry;
-    MEMO_ROW_KERNELS(MEMOI_CUDA_FILL)
+#ifdef MEMO_SP_H
+    table->row_kernel = memoi_cuda_row_kernel;
+#endif
     table->launch_host = memoi_cuda_launch_host;
 }
 

@@ -45,7 +45,7 @@
  *     }
  *
  * CHAPTERS  1 comm | 2 mesh | 3 shardings | 4 local attention | 5 Ulysses | 6 ring | 7 hybrid
- *           8 overlapped tensor-parallel blocks | 9 loss in tiles
+ *           8 overlapped tensor-parallel blocks | 9 loss in tiles | 10 row kernels
  *
  * OPTIONS (define before the implementation, and identically in every file that includes memo_sp.h)
  *     MEMO_SP_NCCL             adds the NCCL back end; requires nccl.h and cuda_runtime_api.h
@@ -1205,6 +1205,948 @@ MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* ten
 MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, double* mean,
                                     memo_error* error);
 
+/* ---- 10 row kernels: the arithmetic between copies ----------------------------------------------
+ *
+ * Operations on rows other than matrix products: gather, scatter, merge of partial attention, add,
+ * sum of products, cast, cross-entropy, attention sinks.  Each kernel is a loop over an inline
+ * function of this chapter.  memo_row_run loops on the calling thread, memo_cuda.cuh on a GPU, and
+ * memo_row_kernel enqueues it on a device.
+ *
+ * Numbers are F32, BF16 or F16, computed in fp32 and rounded once, to nearest even.  Every product
+ * that is added is an explicit fma, so that host and GPU agree bit for bit.  Only exp and log1p of
+ * the merge may differ: by 4 units in the last place of the weight, and of the larger term of the
+ * LSE.  So may exp and log of the cross-entropy: each exp by 2 units, the LSE by 4 units of 1 or of
+ * the LSE.  A NaN stays a NaN.  Arrays must be aligned to their element; 16 bytes are faster.
+ *
+ * Strides count elements (gather and scatter: bytes) from the start of one row to the next; 0 means
+ * contiguous rows.  An output may overlap an input only if both are the same array with the same
+ * stride and element size. */
+
+/* Bytes of an element; 0: the row kernels do not accept the type. */
+MEMO_INLINE int64_t memoi_row_type_bytes(memo_type type) {
+    return type == MEMO_TYPE_F32 ? 4 : type == MEMO_TYPE_BF16 || type == MEMO_TYPE_F16 ? 2 : 0;
+}
+
+/* --- one number --- */
+
+MEMO_INLINE uint32_t memoi_f32_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+MEMO_INLINE float memoi_f32_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+MEMO_INLINE float memo_f32_from_bf16(uint16_t bits) {
+    return memoi_f32_from_bits((uint32_t)bits << 16);
+}
+MEMO_INLINE uint16_t memo_bf16_from_f32(float value) {
+    uint32_t bits = memoi_f32_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+MEMO_INLINE float memo_f32_from_f16(uint16_t bits) {
+#if defined(__CUDA_ARCH__)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
+    if (magnitude >= 0x7c00) /* infinity and NaN */
+        return memoi_f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ff) << 13);
+    if (magnitude >= 0x0400) return memoi_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+    /* Below the normal ones: a multiple of 2^-24, exact in fp32. */
+    return memoi_f32_from_bits(sign | memoi_f32_bits((float)magnitude * 5.9604644775390625e-8f));
+#endif
+}
+MEMO_INLINE uint16_t memo_f16_from_f32(float value) {
+    uint32_t bits = memoi_f32_bits(value), magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0x7fff;
+#if defined(__CUDA_ARCH__)
+    uint16_t rounded;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+    return rounded;
+#else
+    {
+        uint32_t sign = bits >> 16 & 0x8000;
+        if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more */
+        if (magnitude <= 0x33000000u) return (uint16_t)sign;            /* 2^-25 and less */
+        if (magnitude < 0x38800000u) { /* the result counts units of 2^-24 */
+            uint32_t shift = 126 - (magnitude >> 23), one = (magnitude & 0x7fffffu) | 0x800000u;
+            uint32_t odd = (one >> shift) & 1;
+            return (uint16_t)(sign | (one + (1u << (shift - 1)) - 1 + odd) >> shift);
+        }
+        magnitude += 0xfff + ((magnitude >> 13) & 1);
+        return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
+    }
+#endif
+}
+
+/* --- groups: the numbers that a thread reads at a time ---
+ *
+ * A group has eight numbers, 16 bytes of a 16-bit type.  It has four if the output is F32, so that
+ * neighboring threads write neighboring 16 bytes.
+ *
+ * A GPU reaches its memory bandwidth only if enough reads are in flight.  So an item of gather,
+ * scatter, add and cast has two groups, half a row apart, and reads both before it writes one.  Row
+ * sums read two before they add one.  Groups are converted only after all are read, so that no read
+ * waits for a conversion. */
+
+#define MEMOI_ROW_GROUP 8
+
+#if defined(__CUDA_ARCH__)
+#define MEMOI_UNROLL  _Pragma("unroll")
+#define MEMOI_VECTORS /* several words in one access */
+#else
+#define MEMOI_UNROLL
+#endif
+
+/* Up to 8 numbers as in memory: a word is one F32, or two of a 16-bit type; or bytes. */
+typedef struct memoi_row_group {
+    uint32_t words[MEMOI_ROW_GROUP];
+} memoi_row_group;
+
+/* Loads 2 or 4 words; the address is aligned to their size. */
+MEMO_INLINE void memoi_words_load(uint32_t* to, const void* from, int n) {
+#if defined(MEMOI_VECTORS)
+    if (n == 4) {
+        uint4 v = *(const uint4*)from;
+        to[0] = v.x;
+        to[1] = v.y;
+        to[2] = v.z;
+        to[3] = v.w;
+    } else {
+        uint2 v = *(const uint2*)from;
+        to[0] = v.x;
+        to[1] = v.y;
+    }
+#else
+    memcpy(to, from, (size_t)n * 4);
+#endif
+}
+MEMO_INLINE void memoi_words_store(void* to, const uint32_t* from, int n) {
+#if defined(MEMOI_VECTORS)
+    if (n == 4)
+        *(uint4*)to = make_uint4(from[0], from[1], from[2], from[3]);
+    else
+        *(uint2*)to = make_uint2(from[0], from[1]);
+#else
+    memcpy(to, from, (size_t)n * 4);
+#endif
+}
+
+MEMO_INLINE int memoi_is_aligned_to(const void* address, int n_bytes) {
+    return ((uintptr_t)address & (uintptr_t)(n_bytes - 1)) == 0;
+}
+
+/* Words of aligned accesses that hold n elements: 8, 4 or 2; 0: access element by element. */
+MEMO_INLINE int memoi_row_words(const void* address, memo_type type, int32_t n) {
+    int is_f32 = type == MEMO_TYPE_F32;
+    if (n == 8 && memoi_is_aligned_to(address, 16)) return is_f32 ? 8 : 4;
+    if (n == 4 && memoi_is_aligned_to(address, is_f32 ? 16 : 8)) return is_f32 ? 4 : 2;
+    return 0;
+}
+
+/* Loads n elements, at most 8 (0 or below: none), followed by zeros. */
+MEMO_INLINE void memoi_group_load(memoi_row_group* group, const void* from, memo_type type,
+                                  int32_t n) {
+    int words = memoi_row_words(from, type, n), k;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) group->words[k] = 0;
+    if (words == 2) {
+        memoi_words_load(group->words, from, 2);
+    } else if (words) {
+        memoi_words_load(group->words, from, 4);
+        if (words == 8) memoi_words_load(group->words + 4, (const char*)from + 16, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+            if (k >= n) continue;
+            if (type == MEMO_TYPE_F32)
+                group->words[k] = memoi_f32_bits(((const float*)from)[k]);
+            else
+                group->words[k / 2] |= (uint32_t)((const uint16_t*)from)[k] << (k % 2 * 16);
+        }
+    }
+}
+
+/* A pair of a 16-bit type, to fp32 and back. */
+MEMO_INLINE void memoi_pair_widen(float* to, uint32_t pair, memo_type type) {
+    if (type == MEMO_TYPE_BF16) {
+        to[0] = memoi_f32_from_bits(pair << 16);
+        to[1] = memoi_f32_from_bits(pair & 0xffff0000u);
+    } else {
+        to[0] = memo_f32_from_f16((uint16_t)(pair & 0xffff));
+        to[1] = memo_f32_from_f16((uint16_t)(pair >> 16));
+    }
+}
+MEMO_INLINE uint32_t memoi_pair_narrow(const float* from, memo_type type) {
+    if (type == MEMO_TYPE_BF16)
+        return memo_bf16_from_f32(from[0]) | (uint32_t)memo_bf16_from_f32(from[1]) << 16;
+    return memo_f16_from_f32(from[0]) | (uint32_t)memo_f16_from_f32(from[1]) << 16;
+}
+
+MEMO_INLINE void memoi_group_widen(float* to, const memoi_row_group* group, memo_type type) {
+    int k;
+    if (type == MEMO_TYPE_F32) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) to[k] = memoi_f32_from_bits(group->words[k]);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP / 2; k++)
+            memoi_pair_widen(to + 2 * k, group->words[k], type);
+    }
+}
+/* Stores the first n of 8 numbers, 0 to 8. */
+MEMO_INLINE void memoi_group_store(void* to, const float* from, memo_type type, int32_t n) {
+    int words = memoi_row_words(to, type, n), k;
+
+    /* Aligned groups in few accesses, else element by element. */
+    if (words && type != MEMO_TYPE_F32) {
+        uint32_t pairs[4];
+        MEMOI_UNROLL
+        for (k = 0; k < 4; k++) pairs[k] = memoi_pair_narrow(from + 2 * k, type);
+        if (words == 4)
+            memoi_words_store(to, pairs, 4);
+        else
+            memoi_words_store(to, pairs, 2);
+    } else if (words) {
+        uint32_t bits[MEMOI_ROW_GROUP];
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) bits[k] = memoi_f32_bits(from[k]);
+        memoi_words_store(to, bits, 4);
+        if (words == 8) memoi_words_store((char*)to + 16, bits + 4, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+            if (k >= n) continue;
+            if (type == MEMO_TYPE_F32)
+                ((float*)to)[k] = from[k];
+            else if (type == MEMO_TYPE_BF16)
+                ((uint16_t*)to)[k] = memo_bf16_from_f32(from[k]);
+            else
+                ((uint16_t*)to)[k] = memo_f16_from_f32(from[k]);
+        }
+    }
+}
+
+/* Numbers of a group: a power of two, whose exponent this is.  memoi_row_rest is how many of the
+ * group at `first` a row of n has; a group beyond the row has none, 0 or below. */
+MEMO_INLINE int memoi_row_shift(memo_type to_type) { return to_type == MEMO_TYPE_F32 ? 2 : 3; }
+MEMO_INLINE int64_t memoi_n_shifted(int64_t n, int shift) {
+    return (n + ((int64_t)1 << shift) - 1) >> shift;
+}
+MEMO_INLINE int32_t memoi_row_rest(int64_t n, int64_t first, int shift) {
+    return n - first < (int64_t)1 << shift ? (int32_t)(n - first) : 1 << shift;
+}
+
+/* Loads the group of a matrix that begins at row and column. */
+MEMO_INLINE void memoi_group_load_at(memoi_row_group* group, const void* matrix, memo_type type,
+                                     int64_t stride, int64_t row, int64_t column, int32_t n) {
+    memoi_group_load(
+        group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
+}
+
+/* Splits item into its row and its number in the row; a row has n_each items. */
+MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
+    int64_t row;
+    if (((uint64_t)item | (uint64_t)n_each) >> 32)
+        row = item / n_each;
+    else
+        row = (int64_t)((uint32_t)item / (uint32_t)n_each);
+    *rest = item - row * n_each;
+    return row;
+}
+MEMO_INLINE int64_t memoi_n_groups(int64_t n, int64_t n_each) {
+    return n / n_each + (n % n_each != 0);
+}
+
+/* Items of a row, of two groups each; the last second group may be empty. */
+MEMO_INLINE int64_t memoi_n_pairs(int64_t n_groups) { return n_groups / 2 + n_groups % 2; }
+
+/* --- gather and scatter ---
+ *
+ * gather:  to[i] = from[index[i]]; zeros if index[i] is outside [0, n_indexed_rows)
+ * scatter: to[index[i]] = from[i]; nothing if index[i] is outside; if an index occurs twice, either
+ *          row is written. */
+typedef struct memo_rows_desc {
+    void* to;
+    const void* from;
+    const int64_t* index;   /* (n_rows); device memory for CUDA */
+    int64_t n_rows;         /* of the side without index */
+    int64_t n_indexed_rows; /* of the other side */
+    int64_t row_bytes;
+    int64_t to_stride_bytes, from_stride_bytes;
+} memo_rows_desc;
+
+#define MEMOI_ROW_BLOCK_BYTES 16
+/* Items of a gather or scatter: pairs of blocks of 16 bytes; the last block may be short. */
+MEMO_INLINE int64_t memoi_rows_pairs(const memo_rows_desc* rows) {
+    return memoi_n_pairs(memoi_n_groups(rows->row_bytes, MEMOI_ROW_BLOCK_BYTES));
+}
+MEMO_INLINE int64_t memo_rows_items(const memo_rows_desc* rows) {
+    return rows->n_rows * memoi_rows_pairs(rows);
+}
+
+/* Loads n bytes of a row, 0 to 16; zeros if row is NULL. */
+MEMO_INLINE memoi_row_group memoi_block_load(const char* row, int64_t at, int32_t n) {
+    memoi_row_group block;
+    int k;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) block.words[k] = 0;
+    if (!row) return block;
+    if (n == MEMOI_ROW_BLOCK_BYTES && memoi_is_aligned_to(row + at, MEMOI_ROW_BLOCK_BYTES)) {
+        memoi_words_load(block.words, row + at, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_BLOCK_BYTES; k++)
+            if (k < n) block.words[k / 4] |= (uint32_t)(unsigned char)row[at + k] << (k % 4 * 8);
+    }
+    return block;
+}
+MEMO_INLINE void memoi_block_store(char* to, memoi_row_group block, int32_t n) {
+    int k;
+    if (n == MEMOI_ROW_BLOCK_BYTES && memoi_is_aligned_to(to, MEMOI_ROW_BLOCK_BYTES)) {
+        memoi_words_store(to, block.words, 4);
+    } else {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_BLOCK_BYTES; k++)
+            if (k < n) to[k] = (char)(block.words[k / 4] >> (k % 4 * 8) & 0xff);
+    }
+}
+
+/* Copies an item of a row; zeros if from is NULL. */
+MEMO_INLINE void memoi_row_move(char* to, const char* from, int64_t n_bytes, int64_t item,
+                                int64_t n_pairs) {
+    int64_t at = item * MEMOI_ROW_BLOCK_BYTES, second_at = at + n_pairs * MEMOI_ROW_BLOCK_BYTES;
+    int32_t n = memoi_row_rest(n_bytes, at, 4), n_second = memoi_row_rest(n_bytes, second_at, 4);
+    memoi_row_group block = memoi_block_load(from, at, n);
+    memoi_row_group second = memoi_block_load(from, second_at, n_second);
+    memoi_block_store(to + at, block, n);
+    memoi_block_store(to + second_at, second, n_second);
+}
+
+MEMO_INLINE void memo_gather_item(const memo_rows_desc* rows, int64_t item) {
+    int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
+    int64_t source = rows->index[row];
+    memoi_row_move((char*)rows->to + row * rows->to_stride_bytes,
+                   source >= 0 && source < rows->n_indexed_rows
+                       ? (const char*)rows->from + source * rows->from_stride_bytes
+                       : (const char*)0,
+                   rows->row_bytes, pair, n_pairs);
+}
+
+MEMO_INLINE void memo_scatter_item(const memo_rows_desc* rows, int64_t item) {
+    int64_t n_pairs = memoi_rows_pairs(rows), pair, row = memoi_row_of(item, n_pairs, &pair);
+    int64_t target = rows->index[row];
+    if (target < 0 || target >= rows->n_indexed_rows) return;
+    memoi_row_move((char*)rows->to + target * rows->to_stride_bytes,
+                   (const char*)rows->from + row * rows->from_stride_bytes, rows->row_bytes, pair,
+                   n_pairs);
+}
+
+/* --- lanes: 8 threads share a row; lane l takes groups l, l + 8, ... --- */
+
+#define MEMO_ROW_LANES 8
+
+/* --- merge of partial attention ---
+ *
+ * out and lse cover some keys, part_out and part_lse cover others.  Afterwards out and lse cover
+ * all:
+ *   e = exp(-|a - b|),  weights 1 / (1 + e) of the part with the larger LSE and e / (1 + e) of the
+ *   other,  O = w_a O_a + w_b O_b,  LSE = max(a, b) + log1p(e).
+ * LSE -inf means that no key was seen; O is then ignored.  The error of an output element is at
+ * most (8 + |a - b|) 2^-24 (w_a |O_a| + w_b |O_b|), so a part keeps its precision beside another
+ * that takes nearly all.  An LSE of fp32 is itself rounded, by |LSE| 2^-24 of its weight. */
+typedef struct memo_merge_desc {
+    float* out;           /* (n_batches, n_rows, n_columns); a row is a token and head */
+    float* lse;           /* (n_batches, n_rows) */
+    const void* part_out; /* as out */
+    const float* part_lse;
+    memo_type part_type; /* of part_out */
+    int64_t n_batches;   /* 0: 1 */
+    int64_t n_rows, n_columns;
+    int64_t batch_stride_rows; /* of all four arrays; 0: n_rows */
+} memo_merge_desc;
+
+/* The shares of two parts in the whole; they add up to 1.  Neither is computed as 1 minus the
+ * other, so that the smaller one keeps its precision if the other rounds to 1. */
+typedef struct memo_merge_weights {
+    float out, part;
+} memo_merge_weights;
+
+MEMO_INLINE memo_merge_weights memo_merge_weights_of(float lse, float part_lse) {
+    memo_merge_weights weights = {1, 0};
+    float ratio, larger, smaller;
+    if (part_lse == -INFINITY) return weights;
+    ratio = lse == -INFINITY ? 0.0f : expf(-fabsf(lse - part_lse));
+    larger = 1.0f / (1.0f + ratio);
+    smaller = ratio * larger;
+    weights.out = lse >= part_lse ? larger : smaller;
+    weights.part = lse >= part_lse ? smaller : larger;
+    return weights;
+}
+MEMO_INLINE float memo_merge_lse(float a, float b) {
+    if (b == -INFINITY) return a;
+    if (a == -INFINITY) return b;
+    return (a > b ? a : b) + log1pf(expf(-fabsf(a - b)));
+}
+
+/* The row of the arrays, for a row that is counted through all batches. */
+MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) {
+    int64_t rest = row, batch = 0;
+    if (merge->n_batches > 1) batch = memoi_row_of(row, merge->n_rows, &rest);
+    return batch * merge->batch_stride_rows + rest;
+}
+
+MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
+                                   memo_merge_weights weights, const memoi_row_group* part_group,
+                                   const memoi_row_group* out_group, int32_t n) {
+    float out[MEMOI_ROW_GROUP], other[MEMOI_ROW_GROUP];
+    int k;
+    memoi_group_widen(other, part_group, merge->part_type);
+    memoi_group_widen(out, out_group, MEMO_TYPE_F32);
+    if (weights.out != 0) { /* otherwise out may be anything */
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+            other[k] = fmaf(weights.part, other[k], weights.out * out[k]);
+    }
+    memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
+}
+
+/* The work of one lane on a row; weights belong to the row. */
+MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
+                                 memo_merge_weights weights) {
+    const int shift = memoi_row_shift(MEMO_TYPE_F32);
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
+    int64_t place, column;
+    if (weights.part == 0) return;
+    place = memo_merge_place(merge, row);
+    /* Two groups at a time: all four loads are on their way before the first is used. */
+    for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
+        int32_t n_second = memoi_row_rest(merge->n_columns, second, shift);
+        memoi_row_group part, out, second_part, second_out;
+        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, place,
+                            column, n);
+        memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
+                            weights.out != 0 ? n : 0);
+        memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
+                            place, second, n_second);
+        memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
+                            weights.out != 0 ? n_second : 0);
+        memoi_merge_group(merge, place, column, weights, &part, &out, n);
+        if (n_second > 0)
+            memoi_merge_group(merge, place, second, weights, &second_part, &second_out, n_second);
+    }
+}
+
+/* --- add: to = a + b --- */
+typedef struct memo_add_desc {
+    void* to;          /* (n_rows, n_columns) */
+    const void *a, *b; /* likewise; a may be to */
+    memo_type to_type, a_type, b_type;
+    int64_t n_rows; /* 0: 1 */
+    int64_t n_columns;
+    int64_t to_stride, a_stride, b_stride;
+} memo_add_desc;
+
+MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) {
+    return memoi_n_pairs(memoi_n_shifted(add->n_columns, memoi_row_shift(add->to_type)));
+}
+MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
+    return add->n_rows * memoi_add_pairs(add);
+}
+MEMO_INLINE void memoi_add_groups(const memo_add_desc* add, int64_t row, int64_t column,
+                                  const memoi_row_group* a_group, const memoi_row_group* b_group,
+                                  int32_t n) {
+    float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
+    int k;
+    memoi_group_widen(a, a_group, add->a_type);
+    memoi_group_widen(b, b_group, add->b_type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) a[k] += b[k];
+    memoi_group_store((char*)add->to +
+                          (row * add->to_stride + column) * memoi_row_type_bytes(add->to_type),
+                      a, add->to_type, n);
+}
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    const int shift = memoi_row_shift(add->to_type);
+    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add), second;
+    int32_t n, n_second;
+    memoi_row_group a, b, second_a, second_b;
+    if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
+    second = (column + n_pairs) << shift;
+    column <<= shift;
+    n = memoi_row_rest(add->n_columns, column, shift);
+    n_second = memoi_row_rest(add->n_columns, second, shift);
+    memoi_group_load_at(&a, add->a, add->a_type, add->a_stride, row, column, n);
+    memoi_group_load_at(&b, add->b, add->b_type, add->b_stride, row, column, n);
+    memoi_group_load_at(&second_a, add->a, add->a_type, add->a_stride, row, second, n_second);
+    memoi_group_load_at(&second_b, add->b, add->b_type, add->b_stride, row, second, n_second);
+    memoi_add_groups(add, row, column, &a, &b, n);
+    memoi_add_groups(add, row, second, &second_a, &second_b, n_second);
+}
+
+/* --- row sums: sums[row] = sum over columns of a * b ---
+ *
+ * With a = dO and b = O it is D of attention's backward.  Each lane adds its products in order, by
+ * fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
+typedef struct memo_row_sums_desc {
+    float* sums;       /* (n_rows) */
+    const void *a, *b; /* (n_rows, n_columns) */
+    memo_type a_type, b_type;
+    int64_t n_rows, n_columns;
+    int64_t a_stride, b_stride;
+} memo_row_sums_desc;
+
+/* Adds the products of a group, in order. */
+MEMO_INLINE float memoi_sum_group(const memo_row_sums_desc* sums, float sum,
+                                  const memoi_row_group* a_group, const memoi_row_group* b_group) {
+    float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
+    int k;
+    memoi_group_widen(a, a_group, sums->a_type);
+    memoi_group_widen(b, b_group, sums->b_type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
+    return sum;
+}
+MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row, int32_t lane) {
+    const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
+    float sum = 0;
+    int64_t column;
+    for (column = (int64_t)lane * MEMOI_ROW_GROUP; column < sums->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(sums->n_columns, column, 3);
+        int32_t n_second = memoi_row_rest(sums->n_columns, second, 3);
+        memoi_row_group a, b, second_a, second_b;
+        memoi_group_load_at(&a, sums->a, sums->a_type, sums->a_stride, row, column, n);
+        memoi_group_load_at(&b, sums->b, sums->b_type, sums->b_stride, row, column, n);
+        memoi_group_load_at(&second_a, sums->a, sums->a_type, sums->a_stride, row, second,
+                            n_second);
+        memoi_group_load_at(&second_b, sums->b, sums->b_type, sums->b_stride, row, second,
+                            n_second);
+        sum = memoi_sum_group(sums, sum, &a, &b);
+        if (n_second > 0) sum = memoi_sum_group(sums, sum, &second_a, &second_b);
+    }
+    return sum;
+}
+
+/* --- cast --- */
+typedef struct memo_cast_desc {
+    void* to;
+    const void* from;
+    memo_type to_type, from_type;
+    int64_t n; /* elements */
+} memo_cast_desc;
+
+MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
+    return memoi_n_pairs(memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type)));
+}
+MEMO_INLINE void memoi_cast_group(const memo_cast_desc* cast, int64_t first,
+                                  const memoi_row_group* group, int32_t n) {
+    float values[MEMOI_ROW_GROUP];
+    memoi_group_widen(values, group, cast->from_type);
+    memoi_group_store((char*)cast->to + first * memoi_row_type_bytes(cast->to_type), values,
+                      cast->to_type, n);
+}
+MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
+    const int shift = memoi_row_shift(cast->to_type);
+    int64_t first = item << shift, second = (item + memo_cast_items(cast)) << shift;
+    int32_t n = memoi_row_rest(cast->n, first, shift);
+    int32_t n_second = memoi_row_rest(cast->n, second, shift);
+    memoi_row_group group, second_group;
+    memoi_group_load_at(&group, cast->from, cast->from_type, 0, 0, first, n);
+    memoi_group_load_at(&second_group, cast->from, cast->from_type, 0, 0, second, n_second);
+    memoi_cast_group(cast, first, &group, n);
+    memoi_cast_group(cast, second, &second_group, n_second);
+}
+
+/* --- cross-entropy of logits, of which this rank may hold only some columns ---
+ *
+ * logits are columns first_column, first_column + 1, ... of the whole vocabulary of V columns.
+ * Three kernels use one desc, in this order:
+ *
+ *   softmax_parts   parts[part][row] = the largest logit m of the row's columns other than its
+ *                   label, the sum of their exp(z - m), the logit of the label (-inf if it is not
+ *                   among these columns), and for smoothing the sum of largest - z and the number
+ *                   of columns
+ *   cross_entropy   reads all parts, and sets losses and d_logits
+ *   loss_sums       sums[0] += the losses of the rows with a label, sums[1] += their number,
+ *                   sums[2] += the number of labels at or beyond the vocabulary
+ *
+ * With z the logits (softcap: z = softcap tanh(x / softcap)), p = exp(z - LSE), y = [the column is
+ * the label], s = smoothing and w = z_weight:
+ *
+ *   loss     = LSE - z[label] + s (z[label] - mean of z) + w LSE^2
+ *   d_logits = scale (p - y + s (y - 1 / V) + 2 w LSE p) (1 - (z / softcap)^2)
+ *
+ * p - y of the label is minus the sum of the other p, and p is exp(z - max) / sum: gradients and
+ * losses keep their precision with large logits and confident labels.  A row without label (label <
+ * 0) gets loss 0 and gradient 0.  A label at or beyond the vocabulary is an error that only the
+ * device sees: its loss is NaN, so sums[0] is, its gradient is 0, and sums[2] counts it
+ * (memo_loss_read).  With smoothing, a logit of -inf makes the loss infinite.
+ *
+ * 32 lanes share a row: lane l takes groups l, l + 32, ... in order; then lanes l and l + 16, l and
+ * l + 8, ... are joined.  Lane l of loss_sums adds rows l, l + 32, ... in double. */
+typedef struct memo_cross_entropy_desc {
+    const void* logits;    /* (n_rows, n_columns) */
+    void* d_logits;        /* likewise, same stride; may be logits; NULL: no gradient */
+    const int32_t* labels; /* (n_rows) */
+    float* parts;          /* (n_parts, n_rows, MEMO_LOSS_NUMBERS) */
+    float* losses;         /* (n_rows), in nats */
+    double* sums;          /* (3); loss_sums only */
+    memo_type type;        /* of logits and d_logits */
+    int32_t n_parts;       /* 0: 1 */
+    int32_t part;          /* the part that softmax_parts writes */
+    float scale;
+    float softcap;   /* 0: none */
+    float smoothing; /* of labels, 0 to 1; 0: none */
+    float z_weight;  /* of LSE^2; 0: none */
+    int64_t n_rows, n_columns, stride;
+    int64_t first_column;
+    int64_t vocabulary; /* V; 0: first_column + n_columns, if there is one part */
+} memo_cross_entropy_desc;
+
+#define MEMO_LOSS_LANES   32
+#define MEMO_LOSS_NUMBERS 5
+
+/* Some columns of a row, of which the label counts only in below and n. */
+typedef struct memo_softmax_sum {
+    float max, sum; /* the sum of exp(z - max) */
+    float below, n; /* with smoothing: the sum of top - z, with the largest of all; their number */
+    float top;
+} memo_softmax_sum;
+
+MEMO_INLINE memo_softmax_sum memoi_softmax_none(void) {
+    memo_softmax_sum none;
+    none.max = none.top = -INFINITY;
+    none.sum = none.below = none.n = 0;
+    return none;
+}
+/* The sum relative to a maximum that is not below its own. */
+MEMO_INLINE float memoi_softmax_scaled(memo_softmax_sum x, float max) {
+    return x.max == max ? x.sum : x.sum * expf(x.max - max);
+}
+MEMO_INLINE float memoi_softmax_below(memo_softmax_sum x, float top) {
+    return x.n == 0 ? 0 : x.below + x.n * (top - x.top);
+}
+MEMO_INLINE memo_softmax_sum memo_softmax_join(memo_softmax_sum a, memo_softmax_sum b) {
+    memo_softmax_sum both;
+    both.max = a.max > b.max ? a.max : b.max;
+    both.sum = memoi_softmax_scaled(a, both.max) + memoi_softmax_scaled(b, both.max);
+    both.top = a.top > b.top ? a.top : b.top;
+    both.below = memoi_softmax_below(a, both.top) + memoi_softmax_below(b, both.top);
+    both.n = a.n + b.n;
+    return both;
+}
+
+MEMO_INLINE float memoi_softcap(const memo_cross_entropy_desc* entropy, float x) {
+    return entropy->softcap > 0 ? entropy->softcap * tanhf(x / entropy->softcap) : x;
+}
+/* Its derivative, 1 - tanh^2, which keeps its precision where tanh rounds to 1. */
+MEMO_INLINE float memoi_softcap_slope(float softcap, float x) {
+    float e = expf(-2 * fabsf(x / softcap));
+    return 4 * e / ((1 + e) * (1 + e));
+}
+
+/* Adds the first n numbers of a group, in order; label is its place in the group, if it is there.
+ * A logit of -inf adds nothing to the sum, even first. */
+MEMO_INLINE memo_softmax_sum memoi_softmax_group(const memo_cross_entropy_desc* entropy,
+                                                 memo_softmax_sum to, const memoi_row_group* group,
+                                                 int32_t n, int64_t label) {
+    float x[MEMOI_ROW_GROUP], max = to.max;
+    int k;
+    memoi_group_widen(x, group, entropy->type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = k < n ? memoi_softcap(entropy, x[k]) : -INFINITY;
+    if (entropy->smoothing > 0) {
+        float top = to.top;
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+            if (x[k] > top) top = x[k];
+        to.below = memoi_softmax_below(to, top);
+        to.top = top;
+        to.n += (float)(n < MEMOI_ROW_GROUP ? n : MEMOI_ROW_GROUP);
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++)
+            if (k < n) to.below += top - x[k];
+    }
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+        if (k == label) x[k] = -INFINITY;
+        if (x[k] > max) max = x[k];
+    }
+    to.sum = memoi_softmax_scaled(to, max);
+    to.max = max;
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++)
+        if (x[k] != -INFINITY) to.sum += expf(x[k] - max);
+    return to;
+}
+
+/* The label's column among these; -1: it is not. */
+MEMO_INLINE int64_t memoi_label_column(const memo_cross_entropy_desc* entropy, int64_t row) {
+    int64_t column = (int64_t)entropy->labels[row] - entropy->first_column;
+    return entropy->labels[row] >= 0 && column >= 0 && column < entropy->n_columns ? column : -1;
+}
+
+MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                               int32_t lane) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t label = memoi_label_column(entropy, row);
+    memo_softmax_sum sum = memoi_softmax_none();
+    int64_t column;
+    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift);
+        int32_t n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_row_group group, second_group;
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            n);
+        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
+                            second, n_second);
+        sum = memoi_softmax_group(entropy, sum, &group, n, label - column);
+        if (n_second > 0)
+            sum = memoi_softmax_group(entropy, sum, &second_group, n_second, label - second);
+    }
+    return sum;
+}
+
+/* The end of softmax_parts for a row, with the sum of all lanes. */
+MEMO_INLINE void memo_softmax_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                                  memo_softmax_sum sum) {
+    float* part = entropy->parts + (entropy->part * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
+    int64_t column = memoi_label_column(entropy, row);
+    part[0] = sum.max;
+    part[1] = sum.sum;
+    part[2] = -INFINITY;
+    part[3] = sum.below;
+    part[4] = sum.n;
+    if (column >= 0) {
+        memoi_row_group group;
+        float x[MEMOI_ROW_GROUP];
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            1);
+        memoi_group_widen(x, &group, entropy->type);
+        part[2] = memoi_softcap(entropy, x[0]);
+    }
+}
+
+/* What the columns of a row need: d_logits = factor exp(z - max) - uniform, or of the label. */
+typedef struct memoi_entropy_row {
+    float loss, max, factor, uniform, of_label;
+} memoi_entropy_row;
+
+/* Joins the parts of a row, in order.  Every lane does. */
+MEMO_INLINE memoi_entropy_row memoi_entropy_row_of(const memo_cross_entropy_desc* entropy,
+                                                   int64_t row) {
+    memo_softmax_sum all = memoi_softmax_none();
+    memoi_entropy_row r;
+    float label = -INFINITY, others, of_label, sum, lse, z_factor, smoothing = entropy->smoothing;
+    int32_t p;
+    for (p = 0; p < entropy->n_parts; p++) {
+        const float* part = entropy->parts + (p * entropy->n_rows + row) * MEMO_LOSS_NUMBERS;
+        memo_softmax_sum next;
+        next.max = part[0];
+        next.sum = part[1];
+        next.below = part[3];
+        next.n = part[4];
+        next.top = part[0] > part[2] ? part[0] : part[2];
+        all = memo_softmax_join(all, next);
+        if (!(part[2] <= label)) label = part[2]; /* a NaN too */
+    }
+
+    /* Relative to the largest logit.  Its own term is 1, so that no log loses precision. */
+    r.max = label > all.max ? label : all.max;
+    others = memoi_softmax_scaled(all, r.max);
+    of_label = expf(label - r.max);
+    sum = others + of_label;
+    lse = r.max + logf(sum);
+    r.loss = r.max - label + (label >= all.max ? log1pf(others) : logf(sum));
+    z_factor = 2 * entropy->z_weight * lse;
+    r.factor = (1 + z_factor) / sum;
+    r.uniform = smoothing > 0 ? smoothing / (float)entropy->vocabulary : 0;
+    r.of_label = (z_factor * of_label - others) / sum + (smoothing - r.uniform);
+    if (smoothing > 0)
+        r.loss += smoothing *
+                  (memoi_softmax_below(all, r.max) / (float)entropy->vocabulary - (r.max - label));
+    if (entropy->z_weight > 0) r.loss += entropy->z_weight * lse * lse;
+    return r;
+}
+MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int64_t row,
+                                     int64_t column, int64_t label, const memoi_entropy_row* r,
+                                     const memoi_row_group* group, int32_t n) {
+    float x[MEMOI_ROW_GROUP];
+    int k;
+    memoi_group_widen(x, group, entropy->type);
+    MEMOI_UNROLL
+    for (k = 0; k < MEMOI_ROW_GROUP; k++) {
+        float d = entropy->scale;
+        if (entropy->softcap > 0) d *= memoi_softcap_slope(entropy->softcap, x[k]);
+        x[k] = column + k == label
+                   ? r->of_label * d
+                   : (r->factor * expf(memoi_softcap(entropy, x[k]) - r->max) - r->uniform) * d;
+    }
+    if (entropy->labels[row] < 0 || entropy->labels[row] >= entropy->vocabulary) {
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
+    }
+    memoi_group_store((char*)entropy->d_logits +
+                          (row * entropy->stride + column) * memoi_row_type_bytes(entropy->type),
+                      x, entropy->type, n);
+}
+/* The work of one lane on a row.  Lane 0 writes the loss. */
+MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                   int32_t lane) {
+    const int shift = memoi_row_shift(entropy->type);
+    const int64_t step = (int64_t)MEMO_LOSS_LANES << shift;
+    const int64_t label = memoi_label_column(entropy, row);
+    const memoi_entropy_row r = memoi_entropy_row_of(entropy, row);
+    int64_t column;
+    if (lane == 0)
+        entropy->losses[row] = entropy->labels[row] < 0                      ? 0.0f
+                               : entropy->labels[row] >= entropy->vocabulary ? NAN
+                                                                             : r.loss;
+    if (!entropy->d_logits) return;
+    for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
+        const int64_t second = column + step;
+        int32_t n = memoi_row_rest(entropy->n_columns, column, shift);
+        int32_t n_second = memoi_row_rest(entropy->n_columns, second, shift);
+        memoi_row_group group, second_group;
+        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
+                            n);
+        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
+                            second, n_second);
+        memoi_entropy_group(entropy, row, column, label, &r, &group, n);
+        if (n_second > 0)
+            memoi_entropy_group(entropy, row, second, label, &r, &second_group, n_second);
+    }
+}
+
+/* What loss_sums adds up: losses, labels, labels that are not valid. */
+typedef struct memo_loss_sum {
+    double numbers[3];
+} memo_loss_sum;
+
+/* One lane's share of loss_sums. */
+MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_t lane) {
+    memo_loss_sum sum = {{0, 0, 0}};
+    int64_t row;
+    for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
+        int is_valid = entropy->labels[row] < entropy->vocabulary;
+        if (entropy->labels[row] < 0) continue;
+        sum.numbers[0] += (double)entropy->losses[row];
+        sum.numbers[1] += is_valid;
+        sum.numbers[2] += !is_valid;
+    }
+    return sum;
+}
+
+/* --- attention sinks ---
+ *
+ * A sink is a logit of a head that takes part in the softmax of every row and has no value.
+ *
+ *   sinks       the merge with a part whose LSE is the sink and whose output is 0: out *= w_a,
+ *               LSE = log(exp(LSE) + exp(sink)).  A row that saw no key has output 0 and the sink
+ *               as LSE
+ *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
+ *               sinks left, and row_dots = sum of d_out * out of a row and head
+ *
+ * A kernel checks its other arrays, and does nothing if the one that it sets, out or d_sinks, is
+ * NULL.
+ * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds
+ * rows l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
+typedef struct memo_sinks_desc {
+    float* out;            /* (n_rows, n_heads, n_columns); sinks only */
+    float* lse;            /* (n_rows, n_heads) */
+    const float* sinks;    /* (n_heads) */
+    const float* row_dots; /* (n_rows, n_heads); sink_sums only */
+    float* d_sinks;        /* (n_heads); sink_sums only */
+    int64_t n_rows, n_heads, n_columns;
+} memo_sinks_desc;
+
+#define MEMO_SINK_LANES 32
+
+/* The work of one lane on a row and head (place = row * n_heads + head), whose LSE is still that of
+ * the keys. */
+MEMO_INLINE void memo_sink_lane(const memo_sinks_desc* sinks, int64_t place, int32_t lane) {
+    memo_merge_weights weights =
+        memo_merge_weights_of(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+    float* out = sinks->out + place * sinks->n_columns;
+    int64_t column;
+    for (column = lane; column < sinks->n_columns; column += MEMO_ROW_LANES)
+        out[column] *= weights.out;
+}
+/* The row's LSE, when every lane is done. */
+MEMO_INLINE void memo_sink_end(const memo_sinks_desc* sinks, int64_t place) {
+    sinks->lse[place] = memo_merge_lse(sinks->lse[place], sinks->sinks[place % sinks->n_heads]);
+}
+MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head, int32_t lane) {
+    float sink = sinks->sinks[head];
+    double sum = 0;
+    int64_t row;
+    for (row = lane; row < sinks->n_rows && sink != -INFINITY; row += MEMO_SINK_LANES) {
+        int64_t place = row * sinks->n_heads + head;
+        sum += (double)(expf(sink - sinks->lse[place]) * sinks->row_dots[place]);
+    }
+    return sum;
+}
+
+/* --- running them --- */
+
+/* All row kernels: K(memo_row_kind, name, name in schedules, desc). */
+#define MEMO_ROW_KERNELS(K)                                                                        \
+    K(MEMO_ROW_GATHER, gather, "gather rows", memo_rows_desc)                                      \
+    K(MEMO_ROW_SCATTER, scatter, "scatter rows", memo_rows_desc)                                   \
+    K(MEMO_ROW_MERGE, merge, "merge", memo_merge_desc)                                             \
+    K(MEMO_ROW_ADD, add, "add", memo_add_desc)                                                     \
+    K(MEMO_ROW_SUMS, sums, "row sums", memo_row_sums_desc)                                         \
+    K(MEMO_ROW_CAST, cast, "cast", memo_cast_desc)                                                 \
+    K(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, "softmax parts", memo_cross_entropy_desc)             \
+    K(MEMO_ROW_CROSS_ENTROPY, cross_entropy, "cross entropy", memo_cross_entropy_desc)             \
+    K(MEMO_ROW_LOSS_SUMS, loss_sums, "loss sums", memo_cross_entropy_desc)                         \
+    K(MEMO_ROW_SINKS, sinks, "sinks", memo_sinks_desc)                                             \
+    K(MEMO_ROW_SINK_SUMS, sink_sums, "sink sums", memo_sinks_desc)
+
+/* Enqueues a kernel, whose desc is that of its kind.  A recorder records what it reads and writes.
+ * Errors: INVALID_ARGUMENT (a type other than F32, BF16 and F16; a negative size; a stride shorter
+ * than a row; an address that is NULL or not aligned to its element; sizes above 2^62), UNSUPPORTED
+ * (the device has no row kernels), the device's. */
+MEMO_API memo_status memo_row_kernel(const memo_device* device, memo_stream stream,
+                                     memo_row_kind kind, const void* desc, memo_error* error);
+/* Runs a kernel on the calling thread.  Errors: INVALID_ARGUMENT, as above; also a sink that is
+ * NaN, which a GPU cannot report: the output of its head is then NaN. */
+MEMO_API memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error);
+/* A desc of any kind. */
+typedef union memo_row_desc {
+    memo_rows_desc rows;
+    memo_merge_desc merge;
+    memo_add_desc add;
+    memo_row_sums_desc sums;
+    memo_cast_desc cast;
+    memo_cross_entropy_desc entropy;
+    memo_sinks_desc sinks;
+} memo_row_desc;
+/* For a device of your own: checks desc, as above, and copies it with each 0 replaced by its
+ * default. */
+MEMO_API memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
+                                   memo_error* error);
+
+/* memo_row_gather(device, stream, &rows, error) and so on: memo_row_kernel with the right desc. */
+#define MEMOI_ROW_INLINE(kind, name, shown, desc_type)                                             \
+    static inline memo_status memo_row_##name(const memo_device* device, memo_stream stream,       \
+                                              const desc_type* desc, memo_error* error) {          \
+        return memo_row_kernel(device, stream, kind, desc, error);                                 \
+    }
+MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
+
 #ifdef __cplusplus
 }
 #endif
@@ -1217,11 +2159,15 @@ MEMO_API memo_status memo_loss_read(const memo_loss* loss, const double* sums, d
 #ifndef MEMO_IMPLEMENTATION_DONE
 #error "memo_sp.h: MEMO_IMPLEMENTATION is not defined; define it in the same file"
 #endif
+#if defined(MEMO_CUDA_IMPLEMENTATION_DONE) && !defined(MEMO_CUDA_ROW_KERNELS)
+#error "memo_sp.h: include it before memo_cuda.cuh, whose implementation compiles the row kernels"
+#endif
 
 /* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
  * rooms above it.
  *
  *     >>comm checks         types, bytes of collectives, checks and labels for all back ends
+ *     >>row kernels         loops over the inline functions of chapter 10; their devices
  *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
@@ -1401,6 +2347,563 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
     text[0] = 0;
     if (label->text) snprintf(text, 64, " for %.32s %lld", label->text, (long long)label->number);
     return text;
+}
+
+/* ---- >>row kernels ------------------------------------------------------------------------------
+ * Knows: the inline functions of chapter 10, the device table.  Knows nothing of CUDA, attention or
+ * its callers. */
+
+/* --- descs --- */
+
+/* Is an array there, and aligned to its element? */
+MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void* address,
+                                  int64_t element_bytes, memo_error* error) {
+    if (!address) return MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
+    if ((uintptr_t)address % (uintptr_t)element_bytes)
+        return MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
+                             address, (long long)element_bytes);
+    return MEMO_STATUS_OK;
+}
+
+/* Checks size and address of a matrix, and replaces stride 0 by its default. */
+MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const void* address,
+                                   int64_t n_rows, int64_t n_columns, int64_t element_bytes,
+                                   int64_t* stride, memo_error* error) {
+    if (element_bytes == 0)
+        return MEMOB_INVALID(error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
+                             name);
+    if (n_rows < 0 || n_columns < 0 || *stride < 0)
+        return MEMOB_INVALID(
+            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
+            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
+
+    if (*stride == 0) *stride = n_columns;
+    if (*stride < n_columns && n_rows > 1)
+        return MEMOB_INVALID(
+            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
+            desc, name, (long long)*stride, (long long)n_columns);
+
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
+    if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
+        (n_rows && memob_max(n_columns, *stride) + 64 > MEMOB_BYTES_MAX / element_bytes / n_rows))
+        return MEMOB_INVALID(
+            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
+            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
+
+    return n_rows && n_columns ? memoi_row_array(desc, name, address, element_bytes, error)
+                               : MEMO_STATUS_OK;
+}
+
+/* A matrix whose rows are contiguous. */
+MEMOI memo_status memoi_row_dense(const char* desc, const char* name, const void* address,
+                                  int64_t n_rows, int64_t n_columns, int64_t element_bytes,
+                                  memo_error* error) {
+    int64_t stride = 0;
+    return memoi_row_matrix(desc, name, address, n_rows, n_columns, element_bytes, &stride, error);
+}
+
+MEMOI memo_status memoi_resolve_memo_rows_desc(void* desc_of_kind, memo_error* error) {
+    memo_rows_desc* rows = (memo_rows_desc*)desc_of_kind;
+    static const char desc[] = "memo_rows_desc";
+    memo_status status;
+    int64_t n; /* rows of the larger side, because gather and scatter index different sides */
+    if ((status = memob_check_integer(desc, "n_rows", rows->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
+                                      MEMOB_BYTES_MAX, error)))
+        return status;
+    n = rows->n_rows ? memob_max(rows->n_rows, rows->n_indexed_rows) : 0;
+    status = memoi_row_matrix(desc, "to", rows->to, n, rows->row_bytes, 1, &rows->to_stride_bytes,
+                              error);
+    if (!status)
+        status = memoi_row_matrix(desc, "from", rows->from, n, rows->row_bytes, 1,
+                                  &rows->from_stride_bytes, error);
+    if (!status && (rows->n_rows || rows->index))
+        status = memoi_row_array(desc, "index", rows->index, 8, error);
+    return status;
+}
+
+MEMOI memo_status memoi_resolve_memo_merge_desc(void* desc_of_kind, memo_error* error) {
+    memo_merge_desc* merge = (memo_merge_desc*)desc_of_kind;
+    static const char desc[] = "memo_merge_desc";
+    memo_status status;
+    int64_t rows;
+    if (merge->n_batches == 0) merge->n_batches = 1;
+    if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
+
+    /* Batches must not overlap or overflow. */
+    if ((status =
+             memob_check_integer(desc, "n_batches", merge->n_batches, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, MEMOB_BYTES_MAX, error)))
+        return status;
+    if (merge->n_batches > 1 && merge->batch_stride_rows < merge->n_rows)
+        return MEMOB_INVALID(error,
+                             "%s.batch_stride_rows: below n_rows (%lld of %lld), so that batches "
+                             "overlap; 0 means n_rows",
+                             desc, (long long)merge->batch_stride_rows, (long long)merge->n_rows);
+    if (merge->batch_stride_rows > MEMOB_BYTES_MAX / merge->n_batches)
+        return MEMOB_INVALID(
+            error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit", desc,
+            (long long)merge->n_batches, (long long)merge->batch_stride_rows);
+    rows = merge->n_rows ? merge->batch_stride_rows * merge->n_batches : 0;
+
+    /* All four arrays have dense rows. */
+    status = memoi_row_dense(desc, "out", merge->out, rows, merge->n_columns, 4, error);
+    if (!status)
+        status = memoi_row_dense(desc, "part_out", merge->part_out, rows, merge->n_columns,
+                                 memoi_row_type_bytes(merge->part_type), error);
+    if (!status) status = memoi_row_dense(desc, "lse", merge->lse, rows, 1, 4, error);
+    if (!status) status = memoi_row_dense(desc, "part_lse", merge->part_lse, rows, 1, 4, error);
+    return status;
+}
+
+MEMOI memo_status memoi_resolve_memo_add_desc(void* desc_of_kind, memo_error* error) {
+    memo_add_desc* add = (memo_add_desc*)desc_of_kind;
+    static const char desc[] = "memo_add_desc";
+    memo_status status;
+    if (add->n_rows == 0) add->n_rows = 1;
+    status = memoi_row_matrix(desc, "to", add->to, add->n_rows, add->n_columns,
+                              memoi_row_type_bytes(add->to_type), &add->to_stride, error);
+    if (!status)
+        status = memoi_row_matrix(desc, "a", add->a, add->n_rows, add->n_columns,
+                                  memoi_row_type_bytes(add->a_type), &add->a_stride, error);
+    if (!status)
+        status = memoi_row_matrix(desc, "b", add->b, add->n_rows, add->n_columns,
+                                  memoi_row_type_bytes(add->b_type), &add->b_stride, error);
+    if (status) return status;
+    if (add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
+        add->b_stride == add->n_columns) { /* one long row */
+        add->n_columns *= add->n_rows;
+        add->n_rows = 1;
+        add->to_stride = add->a_stride = add->b_stride = add->n_columns;
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_resolve_memo_row_sums_desc(void* desc_of_kind, memo_error* error) {
+    memo_row_sums_desc* sums = (memo_row_sums_desc*)desc_of_kind;
+    static const char desc[] = "memo_row_sums_desc";
+    memo_status status =
+        memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
+                         memoi_row_type_bytes(sums->a_type), &sums->a_stride, error);
+    if (!status)
+        status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
+                                  memoi_row_type_bytes(sums->b_type), &sums->b_stride, error);
+    if (!status) status = memoi_row_dense(desc, "sums", sums->sums, sums->n_rows, 1, 4, error);
+    return status;
+}
+
+MEMOI memo_status memoi_resolve_memo_cast_desc(void* desc_of_kind, memo_error* error) {
+    memo_cast_desc* cast = (memo_cast_desc*)desc_of_kind;
+    static const char desc[] = "memo_cast_desc";
+    memo_status status = memoi_row_dense(desc, "to", cast->to, 1, cast->n,
+                                         memoi_row_type_bytes(cast->to_type), error);
+    if (!status)
+        status = memoi_row_dense(desc, "from", cast->from, 1, cast->n,
+                                 memoi_row_type_bytes(cast->from_type), error);
+    return status;
+}
+
+MEMOI memo_status memoi_resolve_memo_cross_entropy_desc(void* desc_of_kind, memo_error* error) {
+    memo_cross_entropy_desc* entropy = (memo_cross_entropy_desc*)desc_of_kind;
+    static const char desc[] = "memo_cross_entropy_desc";
+    int64_t element_bytes = memoi_row_type_bytes(entropy->type), n = entropy->n_rows;
+    memo_status status;
+    if (entropy->n_parts == 0) entropy->n_parts = 1;
+    if ((status =
+             memob_check_integer(desc, "part", entropy->part, 0, entropy->n_parts - 1, error)) ||
+        (status = memob_check_integer(desc, "first_column", entropy->first_column, 0,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "vocabulary", entropy->vocabulary, entropy->n_parts > 1,
+                                      MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_real(desc, "softcap", (double)entropy->softcap, 0, 3e38, error)) ||
+        (status = memob_check_real(desc, "smoothing", (double)entropy->smoothing, 0, 1, error)) ||
+        (status = memob_check_real(desc, "z_weight", (double)entropy->z_weight, 0, 3e38, error)))
+        return status;
+    if (!entropy->vocabulary) entropy->vocabulary = entropy->first_column + entropy->n_columns;
+
+    /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
+    status = memoi_row_matrix(desc, "logits", entropy->logits, n, entropy->n_columns, element_bytes,
+                              &entropy->stride, error);
+    if (!status && entropy->d_logits)
+        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, n, entropy->n_columns,
+                                  element_bytes, &entropy->stride, error);
+    if (!status) status = memoi_row_dense(desc, "labels", entropy->labels, n, 1, 4, error);
+    if (!status)
+        status = memoi_row_dense(desc, "parts", entropy->parts, n,
+                                 MEMO_LOSS_NUMBERS * (int64_t)entropy->n_parts, 4, error);
+    if (!status) status = memoi_row_dense(desc, "losses", entropy->losses, n, 1, 4, error);
+    if (!status && entropy->sums) status = memoi_row_array(desc, "sums", entropy->sums, 8, error);
+    return status;
+}
+
+MEMOI memo_status memoi_resolve_memo_sinks_desc(void* desc_of_kind, memo_error* error) {
+    memo_sinks_desc* sinks = (memo_sinks_desc*)desc_of_kind;
+    static const char desc[] = "memo_sinks_desc";
+    int64_t n;
+    memo_status status;
+    if ((status = memob_check_integer(desc, "n_rows", sinks->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
+        (status = memob_check_integer(desc, "n_heads", sinks->n_heads, 0, MEMOB_BYTES_MAX, error)))
+        return status;
+    if (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads)
+        return MEMOB_INVALID(error,
+                             "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit",
+                             desc, (long long)sinks->n_rows, (long long)sinks->n_heads);
+    n = sinks->n_rows * sinks->n_heads;
+
+    /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */
+    status = memoi_row_dense(desc, "lse", sinks->lse, n, 1, 4, error);
+    if (!status) status = memoi_row_dense(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, error);
+    if (status) return status;
+    if (sinks->out) return memoi_row_dense(desc, "out", sinks->out, n, sinks->n_columns, 4, error);
+    status = memoi_row_dense(desc, "row_dots", sinks->row_dots, n, 1, 4, error);
+    if (status) return status;
+    return memoi_row_dense(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, error);
+}
+
+/* --- the loops; descs are resolved --- */
+
+#define MEMOI_ROW_LOOP(name, desc_type, n_items_of, item_function)                                 \
+    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
+        const desc_type* desc = (const desc_type*)args;                                            \
+        int64_t item, n = n_items_of(desc);                                                        \
+        for (item = 0; item < n; item++) item_function(desc, item);                                \
+    }
+MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items, memo_gather_item)
+MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items, memo_scatter_item)
+MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items, memo_add_item)
+MEMOI_ROW_LOOP(cast, memo_cast_desc, memo_cast_items, memo_cast_item)
+
+MEMOI void memoi_row_loop_merge(const void* desc) {
+    const memo_merge_desc* merge = (const memo_merge_desc*)desc;
+    int64_t row, n = merge->n_batches * merge->n_rows, place;
+    for (row = 0; row < n; row++) {
+        memo_merge_weights weights;
+        float a, b;
+        int32_t lane;
+        place = memo_merge_place(merge, row);
+        a = merge->lse[place];
+        b = merge->part_lse[place];
+        weights = memo_merge_weights_of(a, b);
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weights);
+        merge->lse[place] = memo_merge_lse(a, b);
+    }
+}
+MEMOI void memoi_row_loop_sums(const void* desc) {
+    const memo_row_sums_desc* sums = (const memo_row_sums_desc*)desc;
+    int64_t row;
+    for (row = 0; row < sums->n_rows; row++) {
+        float parts[MEMO_ROW_LANES];
+        int32_t lane, apart;
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++)
+            parts[lane] = memo_row_sum_lane(sums, row, lane);
+        for (apart = MEMO_ROW_LANES / 2; apart > 0; apart /= 2)
+            for (lane = 0; lane < apart; lane++) parts[lane] += parts[lane + apart];
+        sums->sums[row] = parts[0];
+    }
+}
+
+MEMOI void memoi_row_loop_softmax_parts(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    int64_t row;
+    for (row = 0; row < entropy->n_rows; row++) {
+        memo_softmax_sum parts[MEMO_LOSS_LANES];
+        int32_t lane, apart;
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++)
+            parts[lane] = memo_softmax_lane(entropy, row, lane);
+        for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
+            for (lane = 0; lane < apart; lane++)
+                parts[lane] = memo_softmax_join(parts[lane], parts[lane + apart]);
+        memo_softmax_end(entropy, row, parts[0]);
+    }
+}
+MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    int64_t row;
+    int32_t lane;
+    for (row = 0; row < entropy->n_rows; row++)
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++) memo_entropy_lane(entropy, row, lane);
+}
+/* The sum of a power of two of lanes, in the order of the GPU's shuffles. */
+MEMOI double memoi_row_lanes_sum(double* lanes, int32_t n_lanes) {
+    int32_t lane, apart;
+    for (apart = n_lanes / 2; apart > 0; apart /= 2)
+        for (lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
+    return lanes[0];
+}
+MEMOI void memoi_row_loop_loss_sums(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    double lanes[MEMO_LOSS_LANES];
+    int32_t lane, k;
+    for (k = 0; k < 3 && entropy->sums; k++) {
+        for (lane = 0; lane < MEMO_LOSS_LANES; lane++)
+            lanes[lane] = memo_loss_lane(entropy, lane).numbers[k];
+        entropy->sums[k] += memoi_row_lanes_sum(lanes, MEMO_LOSS_LANES);
+    }
+}
+MEMOI void memoi_row_loop_sinks(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    int64_t place;
+    int32_t lane;
+    for (place = 0; sinks->out && place < sinks->n_rows * sinks->n_heads; place++) {
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
+        memo_sink_end(sinks, place);
+    }
+}
+MEMOI void memoi_row_loop_sink_sums(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    double sums[MEMO_SINK_LANES];
+    int64_t head;
+    int32_t lane;
+    for (head = 0; sinks->d_sinks && head < sinks->n_heads; head++) {
+        for (lane = 0; lane < MEMO_SINK_LANES; lane++)
+            sums[lane] = memo_sink_sum_lane(sinks, head, lane);
+        sinks->d_sinks[head] -= (float)memoi_row_lanes_sum(sums, MEMO_SINK_LANES);
+    }
+}
+
+/* --- what they read and write --- */
+
+typedef struct memoi_row_touched {
+    memo_range reads[4], writes[2];
+    int64_t n_reads, n_writes;
+} memoi_row_touched;
+
+/* Bytes from the first row to the end of the last, of elements, strides in elements. */
+MEMOI memo_range memoi_row_range(const void* address, int64_t n_rows, int64_t n_columns,
+                                 int64_t stride, int64_t element_bytes) {
+    return memob_range_at(address,
+                          n_rows ? ((n_rows - 1) * stride + n_columns) * element_bytes : 0);
+}
+
+MEMOI memoi_row_touched memoi_row_touched_none(void) {
+    memoi_row_touched none;
+    none.n_reads = none.n_writes = 0;
+    return none;
+}
+MEMOI void memoi_row_reads(memoi_row_touched* touched, memo_range range) {
+    touched->reads[touched->n_reads++] = range;
+}
+MEMOI void memoi_row_writes(memoi_row_touched* touched, memo_range range) {
+    touched->writes[touched->n_writes++] = range;
+}
+
+MEMOI memoi_row_touched memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to,
+                                             int64_t n_from) {
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(
+        &touched, memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1));
+    memoi_row_reads(&touched, memob_range_at(rows->index, rows->n_rows * 8));
+    memoi_row_writes(&touched,
+                     memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1));
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_gather(const void* desc) {
+    const memo_rows_desc* rows = (const memo_rows_desc*)desc;
+    return memoi_row_touch_rows(rows, rows->n_rows, rows->n_indexed_rows);
+}
+MEMOI memoi_row_touched memoi_row_touch_scatter(const void* desc) {
+    const memo_rows_desc* rows = (const memo_rows_desc*)desc;
+    return memoi_row_touch_rows(rows, rows->n_indexed_rows, rows->n_rows);
+}
+MEMOI memoi_row_touched memoi_row_touch_merge(const void* desc) {
+    const memo_merge_desc* merge = (const memo_merge_desc*)desc;
+    int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
+    int64_t part_bytes = merge->n_columns * memoi_row_type_bytes(merge->part_type);
+    memo_range out = memob_range_at(merge->out, n * merge->n_columns * 4);
+    memo_range lse = memob_range_at(merge->lse, n * 4);
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, out);
+    memoi_row_reads(&touched, lse);
+    memoi_row_reads(&touched, memob_range_at(merge->part_out, n * part_bytes));
+    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n * 4));
+    memoi_row_writes(&touched, out);
+    memoi_row_writes(&touched, lse);
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_add(const void* desc) {
+    const memo_add_desc* add = (const memo_add_desc*)desc;
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
+                                              memoi_row_type_bytes(add->a_type)));
+    memoi_row_reads(&touched, memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
+                                              memoi_row_type_bytes(add->b_type)));
+    memoi_row_writes(&touched, memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
+                                               memoi_row_type_bytes(add->to_type)));
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_sums(const void* desc) {
+    const memo_row_sums_desc* sums = (const memo_row_sums_desc*)desc;
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_range(sums->a, sums->n_rows, sums->n_columns,
+                                              sums->a_stride, memoi_row_type_bytes(sums->a_type)));
+    memoi_row_reads(&touched, memoi_row_range(sums->b, sums->n_rows, sums->n_columns,
+                                              sums->b_stride, memoi_row_type_bytes(sums->b_type)));
+    memoi_row_writes(&touched, memob_range_at(sums->sums, sums->n_rows * 4));
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_cast(const void* desc) {
+    const memo_cast_desc* cast = (const memo_cast_desc*)desc;
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched,
+                    memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type)));
+    memoi_row_writes(&touched,
+                     memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type)));
+    return touched;
+}
+
+/* n_parts: how many, from first_part on. */
+MEMOI memo_range memoi_row_parts(const memo_cross_entropy_desc* entropy, int32_t first_part,
+                                 int32_t n_parts) {
+    return memob_range_at(entropy->parts + first_part * entropy->n_rows * MEMO_LOSS_NUMBERS,
+                          n_parts * entropy->n_rows * MEMO_LOSS_NUMBERS * 4);
+}
+/* logits or d_logits */
+MEMOI memo_range memoi_row_logits(const memo_cross_entropy_desc* entropy, const void* logits) {
+    return memoi_row_range(logits, entropy->n_rows, entropy->n_columns, entropy->stride,
+                           memoi_row_type_bytes(entropy->type));
+}
+MEMOI memoi_row_touched memoi_row_touch_softmax_parts(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_writes(&touched, memoi_row_parts(entropy, entropy->part, 1));
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_cross_entropy(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_reads(&touched, memoi_row_parts(entropy, 0, entropy->n_parts));
+    memoi_row_writes(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
+    if (entropy->d_logits) memoi_row_writes(&touched, memoi_row_logits(entropy, entropy->d_logits));
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_loss_sums(const void* desc) {
+    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
+    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
+    memoi_row_writes(&touched, memob_range_at(entropy->sums, entropy->sums ? 24 : 0));
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_sinks(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    int64_t n = sinks->n_rows * sinks->n_heads;
+    memo_range out = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
+    memo_range lse = memob_range_at(sinks->lse, n * 4);
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, out);
+    memoi_row_reads(&touched, lse);
+    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
+    memoi_row_writes(&touched, out);
+    memoi_row_writes(&touched, lse);
+    return touched;
+}
+MEMOI memoi_row_touched memoi_row_touch_sink_sums(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    int64_t n = sinks->n_rows * sinks->n_heads;
+    memo_range d_sinks = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
+    memoi_row_touched touched = memoi_row_touched_none();
+    memoi_row_reads(&touched, memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0));
+    memoi_row_reads(&touched, memob_range_at(sinks->lse, n * 4));
+    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
+    memoi_row_reads(&touched, d_sinks);
+    memoi_row_writes(&touched, d_sinks);
+    return touched;
+}
+
+/* --- of every kind --- */
+
+typedef struct memoi_row_kernel {
+    const char* name;
+    size_t desc_bytes;
+    memo_status (*resolve)(void* desc, memo_error* error);
+    void (*loop)(const void* desc);
+    memoi_row_touched (*touch)(const void* desc);
+} memoi_row_kernel;
+
+#define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
+    {shown, sizeof(desc_type), memoi_resolve_##desc_type, memoi_row_loop_##name,                   \
+     memoi_row_touch_##name},
+static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
+
+memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
+                          memo_error* error) {
+    if (kind < MEMO_ROW_GATHER || kind > MEMO_ROW_SINK_SUMS)
+        return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
+                             (int)kind, (int)MEMO_ROW_SINK_SUMS);
+    if (!desc)
+        return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
+                             memoi_row_kernels[kind].name);
+    memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
+    return memoi_row_kernels[kind].resolve(taken, error);
+}
+
+/* A kernel on its way to a stream. */
+typedef struct memoi_row_args {
+    memo_row_kind kind;
+    memo_row_desc desc;
+} memoi_row_args;
+
+MEMOI memo_status memoi_row_run_args(void* args, memo_error* error) {
+    const memoi_row_args* run = (const memoi_row_args*)args;
+    if (run->kind == MEMO_ROW_SINKS || run->kind == MEMO_ROW_SINK_SUMS) {
+        const memo_sinks_desc* sinks = &run->desc.sinks;
+        int64_t head;
+        for (head = 0; head < sinks->n_heads; head++)
+            if (sinks->sinks[head] != sinks->sinks[head])
+                return MEMOB_INVALID(error,
+                                     "memo_sinks_desc.sinks[%lld]: not a number; -inf is none",
+                                     (long long)head);
+    }
+    memoi_row_kernels[run->kind].loop(&run->desc);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error) {
+    memoi_row_args args;
+    memo_status status = memo_row_take(kind, desc, &args.desc, error);
+    args.kind = kind;
+    return status ? status : memoi_row_run_args(&args, error);
+}
+
+/* The operation of a resolved desc; it borrows touched. */
+MEMOI memo_op_desc memoi_row_op(memo_row_kind kind, const void* desc, memoi_row_touched* touched) {
+    memo_op_desc op = memo_op_desc_default();
+    *touched = memoi_row_kernels[kind].touch(desc);
+    op.name = memoi_row_kernels[kind].name;
+    op.reads = touched->reads;
+    op.n_reads = touched->n_reads;
+    op.writes = touched->writes;
+    op.n_writes = touched->n_writes;
+    return op;
+}
+
+memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_row_kind kind,
+                            const void* desc, memo_error* error) {
+    memoi_row_args args;
+    memo_row_call call;
+    memo_status status;
+    if (!MEMO_DEVICE_HAS(device, row_kernel))
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "device '%s': it has no row kernels; use a device that has them, and "
+                              "include memo_sp.h before memo_cuda.cuh",
+                              device->name);
+    status = memo_row_take(kind, desc, &args.desc, error);
+    if (!status && MEMO_DEVICE_HAS(device, annotate)) {
+        memoi_row_touched touched;
+        memo_op_desc op = memoi_row_op(kind, &args.desc, &touched);
+        status = memo_annotate(device, stream, &op, error);
+    }
+    if (status) return status;
+    call.kind = args.kind = kind;
+    call.desc = &args.desc;
+    call.function = memoi_row_run_args;
+    call.args = &args;
+    call.args_bytes = sizeof args;
+    return device->row_kernel(device->context, stream, &call, error);
 }
 
 /* ---- >>reductions -------------------------------------------------------------------------------
@@ -4147,32 +5650,21 @@ MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* c
 
 /* --- row kernels --- */
 
-MEMOI void memoi_target_no_kernel(memoi_target* target) {
-    target->status = memo_error_set(
-        target->error, MEMO_STATUS_UNSUPPORTED,
-        "device '%s': it has no row kernels; use a device that has them", target->device->name);
-}
-
-/* Appends a row kernel to the schedule. */
-MEMOI void memoi_target_add_kernel(memoi_target* target, int stream, const char* name,
-                                   memob_row_touched touched) {
-    memo_op_desc op = memob_row_op(name, &touched);
-    memoi_target_announce(target, stream, &op);
-}
-
 /* Enqueues a row kernel, or appends it to the schedule.  In desc, strides and n_batches are not
  * 0. */
-#define MEMOI_TARGET_KERNEL(target, stream, entry, name, shown, desc)                              \
-    do {                                                                                           \
-        if ((target)->status) break;                                                               \
-        if (!(target)->device)                                                                     \
-            memoi_target_add_kernel(target, stream, shown, memob_row_touch_##name(desc));          \
-        else if (!MEMO_DEVICE_HAS((target)->device, entry))                                        \
-            memoi_target_no_kernel(target);                                                        \
-        else                                                                                       \
-            (target)->status = (target)->device->entry(                                            \
-                (target)->device->context, (target)->streams[stream], desc, (target)->error);      \
-    } while (0)
+MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind kind,
+                               const void* desc) {
+    memoi_row_touched touched;
+    memo_op_desc op;
+    if (target->status) return;
+    if (target->device) {
+        target->status =
+            memo_row_kernel(target->device, target->streams[stream], kind, desc, target->error);
+        return;
+    }
+    op = memoi_row_op(kind, desc, &touched);
+    memoi_target_announce(target, stream, &op);
+}
 
 /* to (type) += from, in rows of n elements. */
 MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_type type,
@@ -4189,7 +5681,7 @@ MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_typ
     add.n_columns = n;
     add.to_stride = add.a_stride = to_stride;
     add.b_stride = from_stride;
-    MEMOI_TARGET_KERNEL(target, stream, add, add, "add", &add);
+    memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
 }
 
 /* to[row] = sum of a * b over the n elements of a row. */
@@ -4203,7 +5695,7 @@ MEMOI void memoi_target_row_sums(memoi_target* target, float* to, const void* a,
     sums.a_type = sums.b_type = type;
     sums.n_rows = n_rows;
     sums.n_columns = sums.a_stride = sums.b_stride = n;
-    MEMOI_TARGET_KERNEL(target, MEMOI_TARGET_COMPUTE, row_sums, sums, "row sums", &sums);
+    memoi_target_kernel(target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SUMS, &sums);
 }
 
 /* to (type) = from (from_type), n elements. */
@@ -4217,7 +5709,7 @@ MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_ty
     cast.to_type = type;
     cast.from_type = from_type;
     cast.n = n;
-    MEMOI_TARGET_KERNEL(target, stream, cast, cast, "cast", &cast);
+    memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
@@ -5355,6 +6847,7 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* mes
     const int64_t row_bytes = row * memo_type_bytes(message->type);
     memoi_ring_ranges ranges;
     int32_t b, k, n_alike;
+    memset(&ranges, 0, sizeof ranges);
     for (b = 0; b < shape->n_batch; b += n_alike) {
         if (b == 0 || shape->n_parts > 1)
             ranges = memoi_ring_message_rows(ring, message, s, is_receive, b);
@@ -5642,7 +7135,7 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     merge.n_rows = memoi_ring_runs_rows(block->q_runs, block->n_q_runs) * shape->heads.n_q;
     merge.n_columns = shape->v_head_size;
     merge.batch_stride_rows = shape->sharding.ring_tokens * shape->heads.n_q;
-    MEMOI_TARGET_KERNEL(ring->target, MEMOI_TARGET_COMPUTE, merge, merge, "merge", &merge);
+    memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
 }
 
 /* The contribution of a block to d_k or d_v, in d_kv_step: the rows of all key runs, in each
@@ -6933,12 +8426,11 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     sinks.n_columns = ring->shape->v_head_size;
     if (!ring->is_backward) {
         sinks.out = ring->out;
-        MEMOI_TARGET_KERNEL(&walk->target, MEMOI_TARGET_COMPUTE, sinks, sinks, "sinks", &sinks);
+        memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SINKS, &sinks);
     } else {
         sinks.row_dots = ring->row_dots;
         sinks.d_sinks = walk->tensors.d_sinks + heads->first_q;
-        MEMOI_TARGET_KERNEL(&walk->target, MEMOI_TARGET_COMPUTE, sink_sums, sink_sums, "sink sums",
-                            &sinks);
+        memoi_target_kernel(&walk->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SINK_SUMS, &sinks);
     }
 }
 
@@ -6983,8 +8475,7 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
     if (missing)
         return MEMOB_INVALID(error, "memo_sp_attention_tensors.%s: NULL; it is required here",
                              missing);
-    if (t->sinks &&
-        !(MEMO_DEVICE_HAS(a->target.device, sinks) && MEMO_DEVICE_HAS(a->target.device, sink_sums)))
+    if (t->sinks && !MEMO_DEVICE_HAS(a->target.device, row_kernel))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
             "device '%s': it has no kernels for attention sinks; pass sinks NULL, "
@@ -8364,11 +9855,9 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
         return MEMOB_INVALID(error,
                              "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
                              desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
-    if (!MEMO_DEVICE_HAS(desc->device, softmax_parts) ||
-        !MEMO_DEVICE_HAS(desc->device, cross_entropy) || !MEMO_DEVICE_HAS(desc->device, loss_sums))
+    if (!MEMO_DEVICE_HAS(desc->device, row_kernel))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "device '%s': it has no cross-entropy kernels; use a device that has "
-                              "them",
+                              "device '%s': it has no row kernels; use a device that has them",
                               desc->device->name);
     return MEMO_STATUS_OK;
 }
@@ -8431,7 +9920,7 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     entropy.n_rows = tile->n_rows;
     entropy.n_columns = tile->n_columns;
     entropy.first_column = tile->first_column;
-    if (!status) status = device->softmax_parts(device->context, tile->stream, &entropy, error);
+    if (!status) status = memo_row_softmax_parts(device, tile->stream, &entropy, error);
 
     /* In place: this rank's part is where the gather puts it. */
     if (!status && loss->n_parts > 1) {
@@ -8441,9 +9930,9 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
                                  loss->parts, count, MEMO_TYPE_F32, error);
         memoi_comm_label(tensor, NULL, 0);
     }
-    if (!status) status = device->cross_entropy(device->context, tile->stream, &entropy, error);
+    if (!status) status = memo_row_cross_entropy(device, tile->stream, &entropy, error);
     if (!status && tensors->sums)
-        status = device->loss_sums(device->context, tile->stream, &entropy, error);
+        status = memo_row_loss_sums(device, tile->stream, &entropy, error);
     if (!status && tensors->scale != 0)
         status = functions->gradients(functions->context, tile, error);
     return status;

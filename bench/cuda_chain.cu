@@ -39,7 +39,9 @@
  * the measured times of both. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 #include "extras/memo_look.h"
 
@@ -408,7 +410,7 @@ static void cast_gradient(const policy* w, bf16* to, const float* from) {
     cast.to_type = MEMO_TYPE_BF16;
     cast.from = from;
     cast.n = options.n_tokens * H;
-    check(memo_cuda_cast(w->compute, &cast, &error));
+    check(memo_cuda_row_kernel(w->compute, MEMO_ROW_CAST, &cast, &error));
 }
 
 static void backward_attention(const policy* w) {

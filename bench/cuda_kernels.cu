@@ -6,7 +6,9 @@
  * many bytes (at most the whole array, 4 bytes per element), measured right after it.  Medians of 9; each time covers
  * several launches, so that the time to enqueue one hides behind the launch before. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 
 #include "cuda_bench.h"
@@ -100,14 +102,14 @@ int main(int argc, char** argv) {
     rows.n_rows = rows.n_indexed_rows = n_rows;
     rows.row_bytes = 2 * COLUMNS;
     shuffle<<<1024, 256, 0, memo_cuda_stream(stream)>>>((int64_t*)(void*)small, n_rows);
-    TIME(seconds, check(memo_cuda_gather_rows(stream, &rows, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_GATHER, &rows, &error)));
     print("gather rows, bf16, any order", 4.0 * (double)n + 8.0 * (double)n_rows, seconds);
-    TIME(seconds, check(memo_cuda_scatter_rows(stream, &rows, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SCATTER, &rows, &error)));
     print("scatter rows, bf16, any order", 4.0 * (double)n + 8.0 * (double)n_rows, seconds);
     rows.row_bytes = 2 * COLUMNS * 32; /* a token of 32 heads */
     rows.n_rows = rows.n_indexed_rows = n_rows / 32;
     shuffle<<<1024, 256, 0, memo_cuda_stream(stream)>>>((int64_t*)(void*)small, n_rows / 32);
-    TIME(seconds, check(memo_cuda_gather_rows(stream, &rows, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_GATHER, &rows, &error)));
     print("gather rows of 32 heads", 4.0 * (double)n, seconds);
 
     memo_merge_desc merge;
@@ -119,10 +121,10 @@ int main(int argc, char** argv) {
     merge.n_rows = n_rows;
     merge.n_columns = COLUMNS;
     check(memo_fill(device, stream, small, 0, 8 * n_rows, &error));
-    TIME(seconds, check(memo_cuda_merge(stream, &merge, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_MERGE, &merge, &error)));
     print("merge, part fp32", 12.0 * (double)n + 12.0 * (double)n_rows, seconds);
     merge.part_type = MEMO_TYPE_BF16;
-    TIME(seconds, check(memo_cuda_merge(stream, &merge, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_MERGE, &merge, &error)));
     print("merge, part bf16", 10.0 * (double)n + 12.0 * (double)n_rows, seconds);
 
     memo_add_desc add;
@@ -131,15 +133,15 @@ int main(int argc, char** argv) {
     add.a = b;
     add.b = a;
     add.n_columns = n;
-    TIME(seconds, check(memo_cuda_add(stream, &add, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &add, &error)));
     print("add, fp32", 12.0 * (double)n, seconds);
     add.to_type = add.a_type = add.b_type = MEMO_TYPE_BF16;
-    TIME(seconds, check(memo_cuda_add(stream, &add, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &add, &error)));
     print("add, bf16", 6.0 * (double)n, seconds);
     add.n_rows = n_rows;
     add.n_columns = COLUMNS;
     add.b_stride = 2 * COLUMNS;
-    TIME(seconds, check(memo_cuda_add(stream, &add, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &add, &error)));
     print("add, bf16, rows that do not touch", 6.0 * (double)n, seconds);
 
     memo_row_sums_desc sums;
@@ -150,10 +152,10 @@ int main(int argc, char** argv) {
     sums.n_rows = n_rows;
     sums.n_columns = COLUMNS;
     sums.a_type = sums.b_type = MEMO_TYPE_BF16;
-    TIME(seconds, check(memo_cuda_row_sums(stream, &sums, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SUMS, &sums, &error)));
     print("row sums, bf16", 4.0 * (double)n + 4.0 * (double)n_rows, seconds);
     sums.a_type = sums.b_type = MEMO_TYPE_F32;
-    TIME(seconds, check(memo_cuda_row_sums(stream, &sums, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SUMS, &sums, &error)));
     print("row sums, fp32", 8.0 * (double)n + 4.0 * (double)n_rows, seconds);
 
     static const struct {
@@ -171,7 +173,7 @@ int main(int argc, char** argv) {
         cast.from_type = each.from;
         cast.to_type = each.to;
         cast.n = n;
-        TIME(seconds, check(memo_cuda_cast(stream, &cast, &error)));
+        TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_CAST, &cast, &error)));
         print(each.name, 6.0 * (double)n, seconds);
     }
 
@@ -189,9 +191,9 @@ int main(int argc, char** argv) {
     entropy.parts = (float*)(void*)(small + 8 * entropy.n_rows);
     check(
         memo_fill(device, stream, small, 0, (8 + 4 * MEMO_LOSS_NUMBERS) * entropy.n_rows, &error));
-    TIME(seconds, check(memo_cuda_softmax_parts(stream, &entropy, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_SOFTMAX_PARTS, &entropy, &error)));
     print("softmax parts, bf16, 2^17 columns", 2.0 * (double)n, seconds);
-    TIME(seconds, check(memo_cuda_cross_entropy(stream, &entropy, &error)));
+    TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_CROSS_ENTROPY, &entropy, &error)));
     print("cross-entropy, bf16, 2^17 columns", 4.0 * (double)n, seconds);
     printf("\n");
     check(memo_event_destroy(device, begin_event, &error));

@@ -9,7 +9,9 @@
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h" /* the row kernels */
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
 #include <stdio.h>
@@ -39,7 +41,8 @@ static memo_status step(memo_arena* arena, const memo_device* device, memo_strea
     second.to = z;
     if (device) {
         set<<<256, 256, 0, memo_cuda_stream(stream)>>>((float*)x, 0.5f);
-        if (memo_cuda_add(stream, &first, error) || memo_cuda_add(stream, &second, error) ||
+        if (memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &first, error) ||
+            memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &second, error) ||
             memo_copy(device, stream, MEMO_COPY_TO_HOST, result, z, sizeof *result, error))
             return error->status;
     }

@@ -15,10 +15,10 @@
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
-#include "memo_cuda.cuh"
 #define MEMO_SP_NCCL
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include "memo_cuda.cuh"
 #include <stdio.h>
 
 enum { N_TOKENS = 4096, HEADS = 2, HEAD_SIZE = 8, ROW = HEADS * HEAD_SIZE };

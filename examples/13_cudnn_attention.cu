@@ -17,9 +17,9 @@
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
-#include "memo_cuda.cuh"
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
+#include "memo_cuda.cuh"
 
 #include "cudnn_attention.h"
 

@@ -1,7 +1,7 @@
 /* 16_row_kernels.c - runs row kernels on the calling thread: gathers tokens for an expert, scatters them back, and merges
- * the attention over two parts of the keys (memo.h, chapter 10).
+ * the attention over two parts of the keys (memo_sp.h, chapter 10).
  *
- * A device has the same kernels as operations of a stream: device->gather_rows and so on.
+ * A device has the same kernels as operations of a stream: memo_row_gather(device, stream, ...) and so on.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/16_row_kernels.c -o 16_row_kernels -lpthread -lm
@@ -11,7 +11,8 @@
  *     merged attention: 2.000, LSE 0.693
  */
 #define MEMO_IMPLEMENTATION
-#include "memo.h"
+#define MEMO_SP_IMPLEMENTATION
+#include "memo_sp.h"
 #include <stdio.h>
 
 enum { N_TOKENS = 4, N_PICKED = 3, N_COLUMNS = 4 };
@@ -34,33 +35,33 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     rows.row_bytes = sizeof x[0];
     rows.from = x;
     rows.to = packed;
-    if (memo_row_gather(&rows, error)) return error->status;
+    if (memo_row_run(MEMO_ROW_GATHER, &rows, error)) return error->status;
 
     /* The expert doubles them. */
     add.to = packed; /* the expert: packed + packed, as F32, which is 0 */
     add.a = add.b = packed;
     add.n_rows = N_PICKED;
     add.n_columns = N_COLUMNS;
-    if (memo_row_add(&add, error)) return error->status;
+    if (memo_row_run(MEMO_ROW_ADD, &add, error)) return error->status;
 
     /* Scatter them back. */
     memcpy(y, x, sizeof x[0] * N_TOKENS);
     rows.from = packed;
     rows.to = y;
-    if (memo_row_scatter(&rows, error)) return error->status;
+    if (memo_row_run(MEMO_ROW_SCATTER, &rows, error)) return error->status;
 
     products.sums = sums;
     products.a = x;
     products.b = y;
     products.n_rows = N_TOKENS;
     products.n_columns = N_COLUMNS;
-    if (memo_row_sums(&products, error)) return error->status;
+    if (memo_row_run(MEMO_ROW_SUMS, &products, error)) return error->status;
 
     cast.from = y;
     cast.to = narrow;
     cast.to_type = MEMO_TYPE_BF16;
     cast.n = N_TOKENS * N_COLUMNS;
-    return memo_row_cast(&cast, error);
+    return memo_row_run(MEMO_ROW_CAST, &cast, error);
 }
 
 int main(void) {
@@ -80,7 +81,7 @@ int main(void) {
     merge.part_lse = &part_lse;
     merge.n_rows = merge.n_columns = 1;
 
-    if (experts(x, y, sums, narrow, &error) || memo_row_merge(&merge, &error)) {
+    if (experts(x, y, sums, narrow, &error) || memo_row_run(MEMO_ROW_MERGE, &merge, &error)) {
         fprintf(stderr, "16_row_kernels: %s\n", error.message);
         return 1;
     }

@@ -162,11 +162,6 @@ MEMOI int memoi_faults_enqueue(memo_faults* f, memo_stream stream, const char* f
         memo_faults* f = (memo_faults*)context;                                                    \
         return f->inner.function(f->inner.context, released, error);                               \
     }
-#define MEMOI_FAULTS_ROW_KERNEL(function, kernel, shown, desc_type)                                \
-    MEMOI_FAULTS_ENQUEUE(                                                                          \
-        function,                                                                                  \
-        (void* context, memo_stream stream, const struct desc_type* desc, memo_error* error),      \
-        (f->inner.context, stream, desc, error))
 
 /* All functions of the table: C calls, W waits, E enqueues, R releases. */
 #define MEMOI_FAULTS_TABLE(C, W, E, R)                                                             \
@@ -214,13 +209,15 @@ MEMOI int memoi_faults_enqueue(memo_faults* f, memo_stream stream, const char* f
       (f->inner.context, stream, address, value, n, error))                                        \
     E(launch_host, (void* context, memo_stream stream, memo_host_call* call, memo_error* error),   \
       (f->inner.context, stream, call, error))                                                     \
+    E(row_kernel,                                                                                  \
+      (void* context, memo_stream stream, const memo_row_call* call, memo_error* error),           \
+      (f->inner.context, stream, call, error))                                                     \
     R(device_free, void*)                                                                          \
     R(host_free, void*)                                                                            \
     R(stream_destroy, memo_stream)                                                                 \
     R(event_destroy, memo_event)
 
 MEMOI_FAULTS_TABLE(MEMOI_FAULTS_CALL, MEMOI_FAULTS_WAIT, MEMOI_FAULTS_ENQUEUE, MEMOI_FAULTS_RELEASE)
-MEMO_ROW_KERNELS(MEMOI_FAULTS_ROW_KERNEL)
 
 void memo_faults_init(memo_faults* faults, const memo_device* inner) {
     memo_faults* f = faults;
@@ -236,12 +233,10 @@ void memo_faults_init(memo_faults* faults, const memo_device* inner) {
     f->device.inner = &f->inner;
 #define MEMOI_FAULTS_SET(function)                                                                 \
     if (f->inner.function) f->device.function = memoi_faults_##function;
-#define MEMOI_FAULTS_SET_3(function, parameters, arguments)             MEMOI_FAULTS_SET(function)
-#define MEMOI_FAULTS_SET_2(function, type)                              MEMOI_FAULTS_SET(function)
-#define MEMOI_FAULTS_SET_ROW_KERNEL(function, kernel, shown, desc_type) MEMOI_FAULTS_SET(function)
+#define MEMOI_FAULTS_SET_3(function, parameters, arguments) MEMOI_FAULTS_SET(function)
+#define MEMOI_FAULTS_SET_2(function, type)                  MEMOI_FAULTS_SET(function)
     MEMOI_FAULTS_TABLE(MEMOI_FAULTS_SET_3, MEMOI_FAULTS_SET_3, MEMOI_FAULTS_SET_3,
                        MEMOI_FAULTS_SET_2)
-    MEMO_ROW_KERNELS(MEMOI_FAULTS_SET_ROW_KERNEL)
 }
 
 #ifdef __cplusplus

@@ -3419,33 +3419,11 @@ MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_
     return memo_launch_host(&r->inner, stream, call, error);
 }
 
-/* --- row kernels: RUN with the name of the entry, and what it reads and writes --- */
-
-#define MEMOI_REC_ROW_KERNEL(entry, kernel, shown, desc_type)                                      \
-    MEMOI memo_status memoi_rec_##entry(void* context, memo_stream stream, const desc_type* desc,  \
-                                        memo_error* error) {                                       \
-        memo_recorder* r = (memo_recorder*)context;                                                \
-        memob_row_touched touched;                                                                 \
-        memo_op_desc op;                                                                           \
-        desc_type resolved = *desc;                                                                \
-        memoi_passing passing;                                                                     \
-        memo_status status;                                                                        \
-        if (r->is_paused) return r->inner.entry(r->inner.context, stream, desc, error);            \
-        status = desc_type##_resolve(&resolved, error);                                            \
-        if (!status) status = memoi_rec_begin(r, stream, &passing, error);                         \
-        if (status) return status;                                                                 \
-        touched = memob_row_touch_##kernel(&resolved);                                             \
-        op = memob_row_op(shown, &touched);                                                        \
-        status = r->inner.entry(r->inner.context, stream, desc, error);                            \
-        return memoi_rec_end(r, &passing, &op, status, error);                                     \
-    }
-MEMO_ROW_KERNELS(MEMOI_REC_ROW_KERNEL)
-
-/* The recorder has only the row kernels that the inner device has. */
-MEMOI void memoi_rec_fill_row_kernels(memo_recorder* r) {
-#define MEMOI_ROW_FILL_REC(entry, name, shown, desc_type)                                          \
-    if (r->inner.entry) r->device.entry = memoi_rec_##entry;
-    MEMO_ROW_KERNELS(MEMOI_ROW_FILL_REC)
+/* memo_row_kernel has announced what it reads and writes. */
+MEMOI memo_status memoi_rec_row_kernel(void* context, memo_stream stream, const memo_row_call* call,
+                                       memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    return r->inner.row_kernel(r->inner.context, stream, call, error);
 }
 
 /* --- the recorder itself --- */
@@ -3495,7 +3473,7 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->fill = memoi_rec_fill;
     device->status = memoi_rec_status;
     device->annotate = memoi_rec_annotate;
-    memoi_rec_fill_row_kernels(r);
+    if (r->inner.row_kernel) device->row_kernel = memoi_rec_row_kernel;
     if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
     *recorder = r;
     return MEMO_STATUS_OK;

@@ -51,8 +51,8 @@ on_the_emulated_grid() { # SOURCE
 
 # Memory of a thread's own, spilled registers or a copied desc, would cost the row kernels their bandwidth.
 keeps_to_registers() {
-    nvcc -arch=sm_90 -std=c++17 -O3 -I. -DMEMO_IMPLEMENTATION -DMEMO_CUDA_IMPLEMENTATION '-DHEADER="memo_cuda.cuh"' \
-        -Xptxas -v -x cu -cubin tests/compile/alone.c -o "$folder/kernels.cubin" >"$folder/ptxas" 2>&1 || {
+    nvcc -arch=sm_90 -std=c++17 -O3 -I. -DMEMO_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION -DMEMO_CUDA_IMPLEMENTATION \
+        -include memo_sp.h '-DHEADER="memo_cuda.cuh"' -Xptxas -v -x cu -cubin tests/compile/alone.c -o "$folder/kernels.cubin" >"$folder/ptxas" 2>&1 || {
         cat "$folder/ptxas"
         return 1
     }

@@ -180,9 +180,11 @@ static void kernels_match_the_reference(void) {
                 }
                 for (i = 0; i < n; i++) expected[row][i] = labels[row] < 0 ? 0 : gradient[i];
             }
-            for (p = 0; p < n_parts; p++) CHECK_OK(memo_row_softmax_parts(&desc[p], &error));
-            for (p = 0; p < n_parts; p++) CHECK_OK(memo_row_cross_entropy(&desc[p], &error));
-            CHECK_OK(memo_row_loss_sums(&desc[0], &error));
+            for (p = 0; p < n_parts; p++)
+                CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc[p], &error));
+            for (p = 0; p < n_parts; p++)
+                CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc[p], &error));
+            CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc[0], &error));
             for (row = 0; row < n_rows; row++) {
                 CHECK_CASE(fabs((double)losses[row] - expected_loss[row]) <=
                                2e-6 * (1 + spread / 2) + 2e-6 * fabs(expected_loss[row]),
@@ -225,10 +227,10 @@ static void kernels_write_nothing_else(void) {
         desc.n_columns = 7;
         desc.stride = 9;
         desc.scale = 1;
-        CHECK_OK(memo_row_softmax_parts(&desc, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error));
         CHECK_IS(memcmp(logits, before, sizeof before), ==, 0);
-        CHECK_OK(memo_row_cross_entropy(&desc, &error));
-        CHECK_OK(memo_row_loss_sums(&desc, &error)); /* sums NULL: nothing */
+        CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc, &error)); /* sums NULL: nothing */
         for (i = 0; i < 45; i++) {
             int is_logit = i / 9 < 4 && i % 9 < 7;
             CHECK(is_logit && has_gradient ? logits[i] != before[i] : logits[i] == before[i]);
@@ -258,9 +260,9 @@ static memo_cross_entropy_desc one_row(const float* logits, float* d, int64_t n,
     return desc;
 }
 static void run_row(const memo_cross_entropy_desc* desc) {
-    CHECK_OK(memo_row_softmax_parts(desc, &error));
-    CHECK_OK(memo_row_cross_entropy(desc, &error));
-    CHECK_OK(memo_row_loss_sums(desc, &error));
+    CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, desc, &error));
+    CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, desc, &error));
+    CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, desc, &error));
 }
 
 /* Large logits, and labels that are nearly certain: every gradient and the loss have nearly all digits of fp32.  One LSE
@@ -336,44 +338,44 @@ static void descs_that_are_refused(void) {
     int32_t labels[2] = {0, 0};
     memo_cross_entropy_desc desc;
     memset(&desc, 0, sizeof desc);
-    CHECK_OK(memo_row_softmax_parts(&desc, &error)); /* no rows */
+    CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error)); /* no rows */
     desc.n_rows = 1;
     desc.n_columns = 2;
-    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "logits"));
     desc.logits = x;
-    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "labels"));
     desc.labels = labels;
-    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "parts"));
     desc.parts = x + 2;
-    CHECK(memo_row_cross_entropy(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "losses"));
     desc.losses = x;
     desc.n_parts = 2;
     desc.part = 2;
-    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "part"));
     desc.part = 0;
-    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "vocabulary"));
     desc.vocabulary = 2;
     desc.smoothing = 1.5f;
-    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "smoothing"));
     desc.smoothing = 0;
     desc.softcap = (float)memo_test_nan();
-    CHECK(memo_row_softmax_parts(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "softcap"));
     desc.softcap = 0;
     desc.sums = (double*)(void*)((char*)x + 4);
     if ((uintptr_t)desc.sums % 8)
-        CHECK(memo_row_loss_sums(&desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+        CHECK(memo_row_run(MEMO_ROW_LOSS_SUMS, &desc, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
               strstr(error.message, "sums"));
     desc.sums = NULL;
     desc.type = MEMO_TYPE_I32;
-    CHECK_IS(memo_row_softmax_parts(&desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 /* ---- tiles over tensor ranks ---- */
@@ -739,7 +741,7 @@ static void sizes_and_refusals(void) {
           strstr(error.message, "logits"));
     desc.functions.logits = count_tiles;
     old = *host;
-    old.struct_bytes = (int64_t)offsetof(memo_device, softmax_parts);
+    old.struct_bytes = (int64_t)offsetof(memo_device, row_kernel);
     desc.device = &old;
     CHECK_IS(memo_loss_create(&desc, &loss, &error), ==, MEMO_STATUS_UNSUPPORTED);
     memo_loss_destroy(NULL);
@@ -752,7 +754,7 @@ static void nothing_behind_a_short_table_is_read(void) {
     memo_loss_desc desc = memo_loss_desc_default();
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     const int64_t n_bytes =
-        (int64_t)(offsetof(memo_device, loss_sums) + sizeof desc.device->loss_sums);
+        (int64_t)(offsetof(memo_device, row_kernel) + sizeof desc.device->row_kernel);
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char* pages =
         (char*)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

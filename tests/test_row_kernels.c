@@ -2,7 +2,9 @@
  */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#include "memo_sp.h"
 #include "extras/memo_look.h"
 
 #include "memo_test.h"
@@ -139,7 +141,7 @@ static void casts_each_element_and_no_other(void) {
         memset(to_memory, 0x55, sizeof to_memory);
         cast.to = to;
         cast.from = from;
-        CHECK_OK(memo_row_cast(&cast, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
         for (i = 0; i < cast.n; i++) {
             float value = get(from, cast.from_type, i);
             if (cast.to_type == MEMO_TYPE_BF16)
@@ -182,7 +184,7 @@ static void gathers_and_scatters_rows(void) {
         for (i = 0; i < (int64_t)sizeof from_memory; i++) from_memory[i] = (char)memo_test_random();
         memset(to_memory, 0x55, sizeof to_memory);
         memset(expected, 0x55, sizeof expected);
-        CHECK_OK((is_gather ? memo_row_gather : memo_row_scatter)(&rows, &error));
+        CHECK_OK(memo_row_run(is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER, &rows, &error));
         n_to = rows.to_stride_bytes ? rows.to_stride_bytes : rows.row_bytes;
         n_from = rows.from_stride_bytes ? rows.from_stride_bytes : rows.row_bytes;
         for (i = 0; i < rows.n_rows; i++) {
@@ -237,7 +239,7 @@ static void adds_rows_in_fp32(void) {
                     sums[row * 90 + column] = sum;
                 }
             }
-            CHECK_OK(memo_row_add(&add, &error));
+            CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error));
             for (row = 0; row < add.n_rows; row++)
                 for (column = 0; column < add.n_columns; column++) {
                     int64_t at = row * (add.to_stride ? add.to_stride : add.n_columns) + column;
@@ -266,7 +268,7 @@ static void sums_products_of_rows(void) {
         desc.sums = sums;
         fill_random(a, desc.a_type, 8192);
         fill_random(b, desc.b_type, 8192);
-        CHECK_OK(memo_row_sums(&desc, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &desc, &error));
         for (row = 0; row < desc.n_rows; row++) {
             double sum = 0, size = 0;
             for (column = 0; column < desc.n_columns; column++) {
@@ -323,7 +325,7 @@ static void merges_parts_of_attention(void) {
             merge.part_lse = &part_lse;
             merge.n_rows = 1;
             merge.n_columns = n_columns;
-            CHECK_OK(memo_row_merge(&merge, &error));
+            CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
             begin += n;
         }
         attend(scores, values, N_KEYS, n_columns, whole, &whole_lse);
@@ -373,19 +375,19 @@ static void sinks_count_once(void) {
         desc.n_rows = n_rows;
         desc.n_heads = n_heads;
         desc.n_columns = n_columns;
-        CHECK_OK(memo_row_sinks(&desc, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SINKS, &desc, &error));
         for (i = 0; i < n_rows * n_heads * n_columns; i++)
             CHECK_CASE(fabs((double)out[i] - expected[i]) <= 1e-6, "case %d: %g, not %g", c, out[i],
                        expected[i]);
         desc.out = NULL; /* not needed */
-        CHECK_OK(memo_row_sink_sums(&desc, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SINK_SUMS, &desc, &error));
         for (h = 0; h < n_heads; h++)
             CHECK_CASE(fabs((double)d_sinks[h] - 1 - sums[h]) <= 2e-6 * (1 + sizes[h]),
                        "case %d: head %d is %g, not %g", c, (int)h, d_sinks[h], 1 + sums[h]);
         desc.d_sinks = NULL;
-        CHECK_IS(memo_row_sink_sums(&desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(memo_row_run(MEMO_ROW_SINK_SUMS, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
         desc.n_heads = -1;
-        CHECK_IS(memo_row_sinks(&desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(memo_row_run(MEMO_ROW_SINKS, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
 }
 
@@ -455,7 +457,7 @@ static void merge_leaves_other_batches_alone(void) {
     {
         float lse_before[BATCHES * STRIDE];
         memcpy(lse_before, lse, sizeof lse);
-        CHECK_OK(memo_row_merge(&merge, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
         for (b = 0; b < BATCHES; b++) {
             for (row = 0; row < STRIDE; row++) {
                 int64_t at = b * STRIDE + row;
@@ -495,6 +497,7 @@ static void indices_pass_32_bits(void) {
         memo_rows_desc rows;
         memo_row_sums_desc sums;
         memo_merge_desc merge;
+        memo_row_desc taken;
         int64_t index[3] = {0, 0, 0}, n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
         float sum = 0;
         memset(&cast, 0, sizeof cast);
@@ -503,7 +506,6 @@ static void indices_pass_32_bits(void) {
         cast.to_type = MEMO_TYPE_BF16;
         cast.n = HUGE_ELEMENTS;
         ((float*)a)[last] = 3.0f;
-        CHECK_OK(memo_cast_desc_resolve(&cast, &error));
         memo_cast_item(&cast, memo_cast_items(&cast) - 2); /* its second group is the last one */
         CHECK_IS(memo_f32_from_bf16(((uint16_t*)b)[last]), ==, 3.0f);
 
@@ -513,7 +515,8 @@ static void indices_pass_32_bits(void) {
         add.b = a;
         add.n_columns = 4;
         add.n_rows = HUGE_ELEMENTS / 4;
-        CHECK_OK(memo_add_desc_resolve(&add, &error));
+        CHECK_OK(memo_row_take(MEMO_ROW_ADD, &add, &taken, &error));
+        add = taken.add;
         memo_add_item(&add, memo_add_items(&add) - 1);
         CHECK_IS(((float*)b)[last], ==, 6.0f);
         add.n_rows = HUGE_ELEMENTS / 4; /* the same as rows that do not touch */
@@ -531,12 +534,12 @@ static void indices_pass_32_bits(void) {
         rows.n_indexed_rows = HUGE_ELEMENTS / 8;
         rows.row_bytes = 32;
         index[2] = rows.n_indexed_rows - 1;
-        CHECK_OK(memo_row_gather(&rows, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
         CHECK_IS(((float*)b)[2 * 8 + 7], ==, 3.0f);
         rows.from = b;
         rows.to = a;
         ((float*)b)[2 * 8 + 7] = 4.0f;
-        CHECK_OK(memo_row_scatter(&rows, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SCATTER, &rows, &error));
         CHECK_IS(((float*)a)[last], ==, 4.0f);
 
         memset(&sums, 0, sizeof sums);
@@ -582,49 +585,49 @@ static void invalid_arguments_are_refused(void) {
     rows.n_rows = 2;
     rows.n_indexed_rows = 2;
     rows.row_bytes = 16;
-    CHECK(memo_row_gather(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_GATHER, &rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "index: NULL"));
     rows.index = index;
-    CHECK_OK(memo_row_gather(&rows, &error));
+    CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
     rows.to_stride_bytes = 8;
-    CHECK(memo_row_scatter(&rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_SCATTER, &rows, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "to: rows overlap (stride 8)"));
     rows.to_stride_bytes = (int64_t)1 << 61;
-    CHECK_IS(memo_row_scatter(&rows, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_row_run(MEMO_ROW_SCATTER, &rows, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memset(&cast, 0, sizeof cast);
     cast.to = numbers;
     cast.from = numbers + 32;
     cast.n = 4;
     cast.to_type = MEMO_TYPE_I64;
-    CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_CAST, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "to: its type is not supported; f32, bf16 and f16 are"));
     cast.to_type = MEMO_TYPE_F32;
     cast.to = (char*)numbers + 2;
-    CHECK(memo_row_cast(&cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_CAST, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "not aligned"));
     cast.to = numbers;
     cast.n = -1;
-    CHECK_IS(memo_row_cast(&cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_row_run(MEMO_ROW_CAST, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memset(&add, 0, sizeof add);
-    CHECK_OK(memo_row_add(&add, &error)); /* nothing to do needs no addresses */
+    CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error)); /* nothing to do needs no addresses */
     add.n_columns = 3;
-    CHECK(memo_row_add(&add, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_ADD, &add, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "to: NULL"));
     memset(&merge, 0, sizeof merge);
-    CHECK_OK(memo_row_merge(&merge, &error));
+    CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
     merge.n_batches = 2;
     merge.n_rows = 4;
     merge.n_columns = 1;
     merge.batch_stride_rows = 2;
-    CHECK(memo_row_merge(&merge, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_MERGE, &merge, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "overlap"));
     memset(&sums, 0, sizeof sums);
-    CHECK_OK(memo_row_sums(&sums, &error));
+    CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &sums, &error));
     sums.n_rows = (int64_t)1 << 40;
     sums.n_columns = (int64_t)1 << 40;
     sums.a = sums.b = numbers;
     sums.sums = numbers;
-    CHECK(memo_row_sums(&sums, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
+    CHECK(memo_row_run(MEMO_ROW_SUMS, &sums, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
           strstr(error.message, "2^62"));
 }
 
@@ -670,13 +673,12 @@ static void run_on_a_host_stream(void) {
     rows.n_rows = 2;
     rows.n_indexed_rows = N;
     rows.row_bytes = 2;
-    CHECK_OK(device->cast(device->context, stream, &cast, &error));
-    CHECK_OK(device->add(device->context, stream, &add, &error));
-    CHECK_OK(device->gather_rows(device->context, stream, &rows, &error));
+    CHECK_OK(memo_row_cast(device, stream, &cast, &error));
+    CHECK_OK(memo_row_add(device, stream, &add, &error));
+    CHECK_OK(memo_row_gather(device, stream, &rows, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
     cast.n = -1;
-    CHECK_IS(device->cast(device->context, stream, &cast, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_row_cast(device, stream, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     for (i = 0; i < N; i++) CHECK_IS(sum[i], ==, (float)(2 * i));
     CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);
     CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));

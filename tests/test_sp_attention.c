@@ -748,7 +748,7 @@ static void merge_2(float* out, float* lse, const float* part, float part_lse) {
     merge.part_lse = &part_lse;
     merge.n_rows = 1;
     merge.n_columns = 2;
-    CHECK_OK(memo_row_merge(&merge, &error));
+    CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
 }
 
 static void merging_is_exact_and_never_overflows(void) {
@@ -2381,7 +2381,7 @@ static void invalid_arguments_are_refused(void) {
     memo_host_attention state;
     memo_device* device = NULL;
     float data[9][8 * 2 * 4];
-    float lse[16], sinks[2] = {0, 0};
+    float lse[16], sinks[2] = {0, 0}, nan_sinks[2] = {0, (float)nan("")};
     memo_device old;
     memo_error error;
     int k;
@@ -2537,14 +2537,14 @@ static void invalid_arguments_are_refused(void) {
     CHECK_IS(memo_sp_attention_forward(attention, &tensors, &mask, &error), ==,
              MEMO_STATUS_UNSUPPORTED);
     memo_sp_attention_destroy(attention);
-    tensors.sinks = sinks; /* a table of older code, and one without a kernel for their gradient */
+    tensors.sinks = sinks; /* a table of older code, and one without row kernels */
     for (k = 0; k < 2; k++) {
         int64_t n_calls = state.n_scores;
         old = *device;
         if (k)
-            old.sink_sums = NULL;
+            old.row_kernel = NULL;
         else
-            old.struct_bytes = (int64_t)offsetof(memo_device, sinks);
+            old.struct_bytes = (int64_t)offsetof(memo_device, row_kernel);
         desc = good;
         desc.device = &old;
         CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
@@ -2555,6 +2555,13 @@ static void invalid_arguments_are_refused(void) {
         CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
         memo_sp_attention_destroy(attention);
     }
+    tensors.sinks = nan_sinks; /* the host device finds it where the operation runs */
+    CHECK_OK(memo_sp_attention_create(&good, &attention, &error));
+    CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
+    CHECK_IS(memo_stream_synchronize(device, good.stream, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "sinks[1]: not a number") != NULL, "%s", error.message);
+    memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
 

@@ -1,5 +1,7 @@
 /* gpt_cudnn.cu - cuDNN's fused attention for the trainer: see gpt_cudnn.h.  Compile it with the headers of
  * cudnn-frontend, and link with -lcudnn -lnvrtc. */
+#include "memo_sp.h" /* the row kernels, before memo_cuda.cuh */
+
 #include "memo_cuda.cuh"
 
 #include "gpt_cudnn.h"

@@ -5,6 +5,8 @@
  * parts that a later kernel adds in order.  Integer sums (digests) use atomics.
  *
  * Include memo_cuda.cuh before, or compile alone and link with memo's implementation. */
+#include "memo_sp.h" /* the row kernels, before memo_cuda.cuh */
+
 #include "memo_cuda.cuh"
 
 #include "gpt_kernels_cuda.h"

@@ -668,7 +668,7 @@ static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_er
     if (!status && (!desc->kernels || !desc->device))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "gpt_desc.kernels, device: must be set; gpt_plan needs none");
-    if (!status && gpt_has_masters(&desc->config) && !desc->device->cast)
+    if (!status && gpt_has_masters(&desc->config) && !desc->device->row_kernel)
         status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                                 "gpt_desc.device: has no cast for master weights");
     if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);

@@ -324,8 +324,7 @@ static void gpt_set_masters(gpt_model* model) {
         cast.from = gpt_weight(model, part.begin);
         cast.from_type = model->config.type;
         cast.n = part.end - part.begin;
-        model->status =
-            model->device.cast(model->device.context, model->compute, &cast, &model->error);
+        model->status = memo_row_cast(&model->device, model->compute, &cast, &model->error);
     }
 }
 

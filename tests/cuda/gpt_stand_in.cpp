@@ -11,9 +11,9 @@
 #define MEMO_LOOK_IMPLEMENTATION
 #endif
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
-#include "memo_sp.h"
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 

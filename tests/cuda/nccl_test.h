@@ -9,6 +9,16 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
+#define MEMO_SP_NCCL
+#define MEMO_SP_IMPLEMENTATION
+#include "memo.h"
+
+static inline memo_status launch_on_stream(memo_stream stream, memo_host_function function,
+                                           const void* args, int64_t args_bytes, memo_error* error);
+#define memo_host_device_launch(device, stream, function, args, args_bytes, error)                 \
+    ((void)(device), launch_on_stream(stream, function, args, args_bytes, error))
+
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 
 static int n_host_failures; /* of functions that ran on streams */
@@ -37,13 +47,6 @@ static inline memo_status launch_on_stream(memo_stream stream, memo_host_functio
     if (status) free(call);
     return status;
 }
-
-#define memo_host_device_launch(device, stream, function, args, args_bytes, error)                 \
-    ((void)(device), launch_on_stream(stream, function, args, args_bytes, error))
-
-#define MEMO_SP_NCCL
-#define MEMO_SP_IMPLEMENTATION
-#include "memo_sp.h"
 
 #include "../memo_test.h"
 #include "../nccl_ranks.h"

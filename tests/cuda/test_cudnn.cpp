@@ -4,9 +4,9 @@
 #include "emulated_grid.h"
 
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
-#include "memo_sp.h"
 
 #include "fake_cublaslt.h"
 #define ATTENTION_SAMPLES 9

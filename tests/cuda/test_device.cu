@@ -3,7 +3,9 @@
  * It runs on a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in
  * host memory and can be made to fail. */
 #define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 
 #include "cuda_test.h"
@@ -1129,24 +1131,24 @@ static void kernels_are_launched_with_enough_threads(void) {
     cast.to = numbers;
     cast.from = numbers;
     cast.n = ((int64_t)1 << 31) + 8;
-    CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
     CHECK(fake_grid() == 32 * 132); /* the fake has 132 processors */
     cast.n = 1;
-    CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
     CHECK(fake_grid() == 1);
     cast.n = -1;
-    CHECK(memo_cuda_cast(NULL, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memset(&merge, 0, sizeof merge);
     merge.out = merge.lse = numbers;
     merge.part_out = numbers;
     merge.part_lse = numbers;
     merge.n_rows = 33;
     merge.n_columns = 1;
-    CHECK_OK(memo_cuda_merge(NULL, &merge, &error));
+    CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
     CHECK(fake_grid() == 2);
     fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
-    CHECK(memo_cuda_merge(NULL, &merge, &error) == MEMO_STATUS_DEVICE &&
-          strstr(error.message, "memo_cuda_merge: cudaErrorInvalidConfiguration"));
+    CHECK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error) == MEMO_STATUS_DEVICE &&
+          strstr(error.message, "memo_cuda_row_kernel: cudaErrorInvalidConfiguration"));
 }
 
 #endif

@@ -4,7 +4,9 @@
 #include "emulated_grid.h"
 
 #define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 
 #include <signal.h>
@@ -178,7 +180,7 @@ static void stays_within_its_arrays(void) {
         cast.from_type = other;
         cast.to = guarded(0, cast.n * type_bytes);
         cast.from = guarded(1, cast.n * other_bytes);
-        CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
 
         memset(&add, 0, sizeof add);
         add.n_rows = n_rows;
@@ -189,7 +191,7 @@ static void stays_within_its_arrays(void) {
         add.to = guarded(0, dense * type_bytes);
         add.a = guarded(1, wide * other_bytes);
         add.b = guarded(2, dense * type_bytes);
-        CHECK_OK(memo_cuda_add(NULL, &add, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD, &add, &error));
 
         memset(&sums, 0, sizeof sums);
         sums.n_rows = n_rows;
@@ -200,7 +202,7 @@ static void stays_within_its_arrays(void) {
         sums.sums = (float*)guarded(0, n_rows * 4);
         sums.a = guarded(1, wide * other_bytes);
         sums.b = guarded(2, dense * type_bytes);
-        CHECK_OK(memo_cuda_row_sums(NULL, &sums, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SUMS, &sums, &error));
 
         memset(&merge, 0, sizeof merge);
         merge.n_rows = n_rows;
@@ -210,7 +212,7 @@ static void stays_within_its_arrays(void) {
         merge.part_out = guarded(1, dense * type_bytes);
         merge.lse = (float*)guarded(2, n_rows * 4);
         merge.part_lse = (float*)guarded(3, n_rows * 4);
-        CHECK_OK(memo_cuda_merge(NULL, &merge, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
 
         memset(&entropy, 0, sizeof entropy);
         entropy.n_rows = n_rows;
@@ -224,11 +226,11 @@ static void stays_within_its_arrays(void) {
         entropy.softcap = 30;
         entropy.labels = labels = (int32_t*)guarded(3, n_rows * 4);
         for (int64_t i = 0; i < n_rows; i++) labels[i] = (int32_t)memo_test_int(-1, n_columns);
-        CHECK_OK(memo_cuda_softmax_parts(NULL, &entropy, &error));
-        CHECK_OK(memo_cuda_cross_entropy(NULL, &entropy, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SOFTMAX_PARTS, &entropy, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CROSS_ENTROPY, &entropy, &error));
         entropy.sums = (double*)guarded(0, 24);
         entropy.logits = entropy.d_logits = guarded(0, wide * type_bytes);
-        CHECK_OK(memo_cuda_loss_sums(NULL, &entropy, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_LOSS_SUMS, &entropy, &error));
 
         memset(&sinks, 0, sizeof sinks);
         sinks.n_heads = memo_test_int(1, 9);
@@ -237,11 +239,11 @@ static void stays_within_its_arrays(void) {
         sinks.lse = (float*)guarded(1, sinks.n_rows * sinks.n_heads * 4);
         sinks.sinks = (float*)guarded(2, sinks.n_heads * 4);
         sinks.out = (float*)guarded(0, sinks.n_rows * sinks.n_heads * n_columns * 4);
-        CHECK_OK(memo_cuda_sinks(NULL, &sinks, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SINKS, &sinks, &error));
         sinks.out = NULL;
         sinks.row_dots = (float*)guarded(3, sinks.n_rows * sinks.n_heads * 4);
         sinks.d_sinks = (float*)guarded(0, sinks.n_heads * 4);
-        CHECK_OK(memo_cuda_sink_sums(NULL, &sinks, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SINK_SUMS, &sinks, &error));
 
         memset(&rows, 0, sizeof rows);
         rows.n_rows = n_rows;
@@ -257,8 +259,8 @@ static void stays_within_its_arrays(void) {
                                         rows.to_stride_bytes));
             rows.from = guarded(1, extent(is_gather ? rows.n_indexed_rows : n_rows, rows.row_bytes,
                                           rows.from_stride_bytes));
-            CHECK_OK(
-                (is_gather ? memo_cuda_gather_rows : memo_cuda_scatter_rows)(NULL, &rows, &error));
+            CHECK_OK(memo_cuda_row_kernel(NULL, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER,
+                                          &rows, &error));
         }
     }
 }
@@ -329,7 +331,7 @@ static void casts_far_elements(void) {
         fill_tail(f.from, cast.n / 2 + 1,
                   4 * FAR_TAIL); /* of the first groups, and of the second */
         fill_tail(f.from, cast.n, 4 * FAR_TAIL);
-        CHECK_OK(memo_cuda_cast(NULL, &cast, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
         for (int64_t i = cast.n - 4 * FAR_TAIL; i < cast.n; i++)
             CHECK(((float*)(void*)f.to)[i] == far_number(i));
         for (int64_t i = cast.n / 2 + 1 - 4 * FAR_TAIL; i < cast.n / 2 + 1; i++)
@@ -350,7 +352,7 @@ static void adds_far_elements(void) {
         add.n_columns = FAR_ROW - 1; /* one item */
         add.to_stride = add.a_stride = add.b_stride = FAR_ROW;
         fill_tail(f.from, f.n_items * FAR_ROW, FAR_TAIL * FAR_ROW);
-        CHECK_OK(memo_cuda_add(NULL, &add, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_ADD, &add, &error));
         for (int64_t i = (f.n_items - FAR_TAIL) * FAR_ROW; i < f.n_items * FAR_ROW; i++)
             CHECK(((float*)(void*)f.to)[i] == (i % FAR_ROW == FAR_ROW - 1 ? 0 : 2 * far_number(i)));
     }
@@ -373,8 +375,8 @@ static void moves_far_rows(void) {
             char* to = is_gather ? f.to : f.other;
             rows.to = to;
             rows.from = f.from;
-            CHECK_OK(
-                (is_gather ? memo_cuda_gather_rows : memo_cuda_scatter_rows)(NULL, &rows, &error));
+            CHECK_OK(memo_cuda_row_kernel(NULL, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER,
+                                          &rows, &error));
             for (int64_t k = 0; k < n_tail * n_each; k++) {
                 int64_t row = n_rows - n_tail + k / n_each, other = n_rows - 1 - k / n_each;
                 CHECK(((float*)(void*)to)[row * n_each + k % n_each] ==
@@ -399,7 +401,7 @@ static void merges_far_rows(void) {
         merge.lse = (float*)(void*)f.other;
         merge.part_lse = (float*)(void*)f.index;
         fill_tail(f.from, n, FAR_TAIL * FAR_ROW);
-        CHECK_OK(memo_cuda_merge(NULL, &merge, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
         for (int64_t i = n - FAR_TAIL * FAR_ROW; i < n; i++)
             CHECK(merge.out[i] == far_number(i) / 2);
         for (int64_t i = f.n_items - FAR_TAIL; i < f.n_items; i++)
@@ -417,7 +419,7 @@ static void sums_far_rows(void) {
         sums.a = sums.b = f.from;
         sums.sums = (float*)(void*)f.to;
         fill_tail(f.from, f.n_items * FAR_ROW, FAR_TAIL * FAR_ROW);
-        CHECK_OK(memo_cuda_row_sums(NULL, &sums, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SUMS, &sums, &error));
         for (int64_t row = f.n_items - FAR_TAIL; row < f.n_items; row++) {
             float expected = 0;
             for (int64_t i = row * FAR_ROW; i < (row + 1) * FAR_ROW; i++)
@@ -443,8 +445,8 @@ static void finds_losses_of_far_rows(void) {
         entropy.vocabulary = 2;
         for (int64_t i = f.n_items - FAR_TAIL; i < f.n_items; i++) labels[i] = (int32_t)(i % 2);
         fill_tail(f.from, f.n_items, FAR_TAIL);
-        CHECK_OK(memo_cuda_softmax_parts(NULL, &entropy, &error));
-        CHECK_OK(memo_cuda_cross_entropy(NULL, &entropy, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SOFTMAX_PARTS, &entropy, &error));
+        CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CROSS_ENTROPY, &entropy, &error));
         for (int64_t i = f.n_items - 4; i < f.n_items;
              i++) { /* the last 3 blocks have 24 rows less 20 */
             CHECK(entropy.parts[MEMO_LOSS_NUMBERS * i + (i % 2 ? 0 : 2)] == far_number(i));

@@ -13,9 +13,9 @@
 #define MEMO_SP_IMPLEMENTATION
 #endif
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
-#include "memo_sp.h"
 
 #ifndef __CUDACC__
 #include "fake_cublaslt.h"

@@ -5,7 +5,9 @@
 #endif
 
 #define MEMO_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
+#include "memo_sp.h"
 #include "memo_cuda.cuh"
 
 #include "cuda_test.h"
@@ -103,8 +105,8 @@ static void casts_as_on_the_host(void) {
         on_gpu = cast;
         on_gpu.from = ON_GPU(cast.from);
         on_gpu.to = ON_GPU(cast.to);
-        CHECK_OK(memo_row_cast(&cast, &error));
-        CHECK_OK(memo_cuda_cast(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_CAST, &on_gpu, &error));
         receive(&s);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
@@ -129,8 +131,8 @@ static void every_sixteen_bits_widen_alike(void) {
         on_gpu = cast;
         on_gpu.from = ON_GPU(cast.from);
         on_gpu.to = ON_GPU(cast.to);
-        CHECK_OK(memo_row_cast(&cast, &error));
-        CHECK_OK(memo_cuda_cast(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_CAST, &on_gpu, &error));
         receive(&s);
         for (i = 0; i < 65536; i++) {
             float x = ((float*)cast.to)[i], y = ((float*)(s.copy + 2 * QUARTER))[i];
@@ -174,9 +176,9 @@ static void moves_rows_as_on_the_host(void) {
         on_gpu.from = ON_GPU(rows.from);
         on_gpu.to = ON_GPU(rows.to);
         on_gpu.index = (const int64_t*)(void*)ON_GPU(rows.index);
-        CHECK_OK((is_gather ? memo_row_gather : memo_row_scatter)(&rows, &error));
-        CHECK_OK((is_gather ? memo_cuda_gather_rows : memo_cuda_scatter_rows)(s.stream, &on_gpu,
-                                                                              &error));
+        CHECK_OK(memo_row_run(is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER, &rows, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER,
+                                      &on_gpu, &error));
         receive(&s);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
@@ -221,8 +223,8 @@ static void adds_as_on_the_host(void) {
             add.a_type = on_gpu.a_type = add.to_type;
             add.a_stride = on_gpu.a_stride = add.to_stride;
         }
-        CHECK_OK(memo_row_add(&add, &error));
-        CHECK_OK(memo_cuda_add(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_ADD, &on_gpu, &error));
         receive(&s);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
@@ -253,8 +255,8 @@ static void sums_rows_as_on_the_host(void) {
         on_gpu.a = ON_GPU(sums.a);
         on_gpu.b = ON_GPU(sums.b);
         on_gpu.sums = (float*)(void*)ON_GPU(sums.sums);
-        CHECK_OK(memo_row_sums(&sums, &error));
-        CHECK_OK(memo_cuda_row_sums(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &sums, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SUMS, &on_gpu, &error));
         receive(&s);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
@@ -292,10 +294,10 @@ static void adds_sinks_as_on_the_host(void) {
         on_gpu.lse = (float*)(void*)ON_GPU(sinks.lse);
         on_gpu.row_dots = (const float*)(void*)ON_GPU(sinks.row_dots);
         on_gpu.out = (float*)(void*)ON_GPU(sinks.out);
-        CHECK_OK(memo_row_sinks(&sinks, &error));
-        CHECK_OK(memo_row_sink_sums(&sinks, &error));
-        CHECK_OK(memo_cuda_sinks(s.stream, &on_gpu, &error));
-        CHECK_OK(memo_cuda_sink_sums(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SINKS, &sinks, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SINK_SUMS, &sinks, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SINKS, &on_gpu, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SINK_SUMS, &on_gpu, &error));
         receive(&s);
         for (i = 0; i < (2048 + 2 * rows_bytes) / 4; i++) {
             float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
@@ -348,8 +350,8 @@ static void merges_as_on_the_host(void) {
         on_gpu.part_lse = (float*)(void*)ON_GPU(merge.part_lse);
         on_gpu.out = (float*)(void*)ON_GPU(merge.out);
         on_gpu.part_out = ON_GPU(merge.part_out);
-        CHECK_OK(memo_row_merge(&merge, &error));
-        CHECK_OK(memo_cuda_merge(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_MERGE, &on_gpu, &error));
         receive(&s);
         for (i = 0; i < (2 * rows_bytes) / 4; i++) {
             float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
@@ -417,12 +419,12 @@ static void finds_losses_as_on_the_host(void) {
         on_gpu.parts = (float*)(void*)ON_GPU(entropy.parts);
         on_gpu.logits = ON_GPU(entropy.logits);
         on_gpu.d_logits = ON_GPU(entropy.d_logits);
-        CHECK_OK(memo_row_softmax_parts(&entropy, &error));
-        CHECK_OK(memo_row_cross_entropy(&entropy, &error));
-        CHECK_OK(memo_row_loss_sums(&entropy, &error));
-        CHECK_OK(memo_cuda_softmax_parts(s.stream, &on_gpu, &error));
-        CHECK_OK(memo_cuda_cross_entropy(s.stream, &on_gpu, &error));
-        CHECK_OK(memo_cuda_loss_sums(s.stream, &on_gpu, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &entropy, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &entropy, &error));
+        CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &entropy, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SOFTMAX_PARTS, &on_gpu, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_CROSS_ENTROPY, &on_gpu, &error));
+        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_LOSS_SUMS, &on_gpu, &error));
         receive(&s);
         for (i = 4096 / 4; i < QUARTER / 4; i++) {
             float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
@@ -447,7 +449,7 @@ static void finds_losses_as_on_the_host(void) {
                 cast.n = 1;
                 cast.from = (side ? s.copy : s.host) + ((char*)entropy.d_logits - s.host) +
                             i * memoi_row_type_bytes(entropy.type);
-                CHECK_OK(memo_row_cast(&cast, &error));
+                CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
             }
             if (i % entropy.stride >= entropy.n_columns)
                 n_others += memcmp(&x[0], &x[1], 4) != 0;
@@ -572,13 +574,13 @@ static void casts_huge_arrays(void) {
         cast.from = h.a;
         cast.to = h.b;
         cast.to_type = types[t];
-        CHECK_OK(memo_cuda_cast(h.stream, &cast, &error));
+        CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
         CHECK_OK(memo_fill(h.device, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
         cast.from = h.b;
         cast.to = h.a;
         cast.from_type = types[t];
         cast.to_type = MEMO_TYPE_F32;
-        CHECK_OK(memo_cuda_cast(h.stream, &cast, &error));
+        CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
         compare_huge(&h, h.a, 1, 0);
     }
     close_huge(&h);
@@ -591,7 +593,7 @@ static void adds_huge_arrays(void) {
     add.to = h.b;
     add.a = add.b = h.a;
     add.n_columns = HUGE_ELEMENTS;
-    CHECK_OK(memo_cuda_add(h.stream, &add, &error));
+    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_ADD, &add, &error));
     compare_huge(&h, h.b, 2, 0);
     close_huge(&h);
 }
@@ -606,12 +608,12 @@ static void gathers_and_scatters_huge_arrays(void) {
     rows.to = h.b;
     rows.from = h.a;
     launch(huge_mirror, h.stream, (int64_t*)h.small, HUGE_ELEMENTS / 8);
-    CHECK_OK(memo_cuda_gather_rows(h.stream, &rows, &error));
+    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_GATHER, &rows, &error));
     compare_huge(&h, h.b, 1, 1);
     CHECK_OK(memo_fill(h.device, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
     rows.to = h.a;
     rows.from = h.b;
-    CHECK_OK(memo_cuda_scatter_rows(h.stream, &rows, &error));
+    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_SCATTER, &rows, &error));
     compare_huge(&h, h.a, 1, 0);
     close_huge(&h);
 }
@@ -629,7 +631,7 @@ static void merges_huge_arrays(void) {
     /* Equal LSEs: halfway between 0 and the part. */
     CHECK_OK(memo_fill(h.device, h.stream, h.b, 0, HUGE_ELEMENTS * 4, &error));
     CHECK_OK(memo_fill(h.device, h.stream, h.small, 0, HUGE_ELEMENTS, &error));
-    CHECK_OK(memo_cuda_merge(h.stream, &merge, &error));
+    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_MERGE, &merge, &error));
     compare_huge(&h, h.b, 0.5f, 0);
     close_huge(&h);
 }
@@ -642,7 +644,7 @@ static void sums_huge_arrays(void) {
     sums.sums = (float*)h.small;
     sums.n_rows = HUGE_ELEMENTS / 8;
     sums.n_columns = 8;
-    CHECK_OK(memo_cuda_row_sums(h.stream, &sums, &error));
+    CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_SUMS, &sums, &error));
     launch(huge_compare_sums, h.stream, (const float*)h.small, sums.n_rows, h.n_wrong);
     close_huge(&h);
 }
