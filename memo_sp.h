@@ -104,13 +104,18 @@ typedef enum memo_collective {
     MEMO_COLLECTIVE_BARRIER
 } memo_collective;
 
-/* The step that a call belongs to, for example {"ring backward", 3}.  The threads back end, and MPI
- * in debug mode, compare the labels of a message or collective.  If two ranks give different labels
- * the call fails on all ranks with MEMO_STATUS_COMM.  text NULL matches every label.  text must
- * outlive the communicator. */
+#define MEMO_LABEL_FIELDS 14
+
+/* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
+ * must agree on.  The threads back end, and MPI in debug mode, compare the labels of a message or
+ * collective.  If two ranks give different labels the call fails on all ranks with
+ * MEMO_STATUS_COMM, and names the field.  text NULL matches every label, fields NULL all digests.
+ * text and fields must outlive the communicator. */
 typedef struct memo_label {
     const char* text;
     int64_t number;
+    const char* const* fields; /* a name for each digest */
+    uint32_t digests[MEMO_LABEL_FIELDS];
 } memo_label;
 
 /* The arguments of a collective, see memo_all_reduce and the functions after it.  Fields that a
@@ -853,7 +858,8 @@ MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention
  * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
  * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
  * undefined.  Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs
- * another pass); errors of the device, of memo_comm and of the local attention. */
+ * another pass, or has another desc, sharding or mask: threads, and MPI in debug mode, compare
+ * digests with each message and name the field; NCCL does not); errors of the device, of memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* masks, memo_error* error);
@@ -2334,12 +2340,21 @@ MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t grou
 MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
     comm->label.text = text;
     comm->label.number = number;
+    comm->label.fields = NULL;
 }
 
 /* NULL matches every label.  Equal texts of two ranks may have different addresses. */
 MEMOI int memoi_comm_labels_match(const memo_label* a, const memo_label* b) {
     if (!a->text || !b->text) return 1;
+    if (a->fields && b->fields && memcmp(a->digests, b->digests, sizeof a->digests)) return 0;
     return a->number == b->number && (a->text == b->text || !strcmp(a->text, b->text));
+}
+/* The first field on which two labels disagree, for an error. */
+MEMOI const char* memoi_comm_label_field(const memo_label* a, const memo_label* b) {
+    int k;
+    for (k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
+        if (a->digests[k] != b->digests[k]) return a->fields[k];
+    return NULL;
 }
 
 /* Writes " for ring backward 3", or nothing, and returns text. */
@@ -3374,6 +3389,14 @@ MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, int32_t from, i
 MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* sent,
                                   const memoi_message* received, uint32_t number) {
     char sent_for[64], received_for[64];
+    const char* field = memoi_comm_label_field(&sent->label, &received->label);
+    if (field && sent->label.number == received->label.number) {
+        memoi_threads_fail(me->group->world,
+                           "%s: rank %d and rank %d of '%s' disagree; all ranks of an attention "
+                           "must pass the same",
+                           field, (int)received->peer, (int)me->table.rank, me->group->name);
+        return;
+    }
     memoi_threads_fail(
         me->group->world,
         "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
@@ -3589,7 +3612,15 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     for (r = 1; r < group->n_ranks; r++) {
         const memoi_threads_op* op = &group->seats[r].op[turn];
         char first_text[160], text[160];
+        const char* field = memoi_comm_label_field(&first->label, &op->label);
         if (memoi_threads_agree(first, op)) continue;
+        if (field && first->label.number == op->label.number) {
+            memoi_threads_fail(group->world,
+                               "%s: rank 0 and rank %d of '%s' disagree; all ranks of an attention "
+                               "must pass the same",
+                               field, (int)r, group->name);
+            return 0;
+        }
         memoi_threads_fail(group->world,
                            "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
                            memoi_threads_describe(first_text, first), me->seat->n_collectives,
@@ -5514,7 +5545,8 @@ typedef struct memoi_target {
     memo_schedule* schedule;
     int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
     int32_t event_indices[MEMOI_TARGET_N_EVENTS];
-    int32_t has_ranges; /* 0: addresses are not real; leave them out */
+    int32_t has_ranges;       /* 0: addresses are not real; leave them out */
+    const memo_label* agreed; /* its fields and digests go with each message; NULL: none */
     memo_status status;
     memo_error* error;
 } memoi_target;
@@ -5621,10 +5653,18 @@ MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
 
 /* --- messages; with a device only --- */
 
+/* Of the next group or collective. */
+MEMOI void memoi_target_label(memoi_target* target, memo_comm* comm, const char* text,
+                              int64_t number) {
+    if (target->agreed) comm->label = *target->agreed;
+    comm->label.text = text;
+    comm->label.number = number;
+}
+
 /* The label holds until the group ends. */
 MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const char* label,
                                     int64_t number) {
-    memoi_comm_label(comm, label, number);
+    memoi_target_label(target, comm, label, number);
     if (!target->status) target->status = memo_group_begin(comm, target->error);
 }
 
@@ -7302,7 +7342,7 @@ MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, 
     memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op);
     if (target->status || !target->device) return;
 
-    memoi_comm_label(ring->comm, op.name, ring->is_backward);
+    memoi_target_label(target, ring->comm, op.name, ring->is_backward);
     target->status = is_scatter
                          ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
                                                MEMO_REDUCTION_SUM, target->error)
@@ -7457,6 +7497,7 @@ typedef struct memoi_hybrid_buffers {
 
 struct memo_sp_attention {
     memoi_shape shape;
+    memo_label agreed;          /* digests of the desc and its shardings; text is not used */
     memoi_shape_tokens* tokens; /* one allocation, with their runs */
     int64_t max_documents;
     memo_attention attention;
@@ -7945,6 +7986,110 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
     return status;
 }
 
+/* --- what all ranks must agree on ---
+ *
+ * A rank whose desc or mask differs would compute other numbers than the others expect. */
+
+enum {
+    MEMOI_AGREED_SCALE = 0,
+    MEMOI_AGREED_SOFTCAP,
+    MEMOI_AGREED_FIRST_HEAD,
+    MEMOI_AGREED_HEADS,
+    MEMOI_AGREED_BATCH,
+    MEMOI_AGREED_WAY,
+    MEMOI_AGREED_SHARDING,
+    MEMOI_AGREED_KEY_SHARDING,
+    MEMOI_AGREED_SINKS,
+    MEMOI_AGREED_KIND,
+    MEMOI_AGREED_WINDOW,
+    MEMOI_AGREED_DOCUMENTS,
+    MEMOI_AGREED_KEY_DOCUMENTS,
+    MEMOI_AGREED_PREFIXES,
+    MEMOI_AGREED_N
+};
+typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
+
+static const char* const memoi_agreed_fields[] = {
+    "memo_sp_attention_desc.scale",
+    "memo_sp_attention_desc.softcap",
+    "memo_sp_attention_desc.first_q_head",
+    "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size or v_head_size",
+    "memo_sp_attention_desc: n_batch, n_masks or type",
+    "memo_sp_attention_desc: gathers_keys, rounds_gradients, sends_again or ulysses_groups",
+    "memo_sp_attention_desc: sharding or row_shardings",
+    "memo_sp_attention_desc.key_sharding",
+    "memo_sp_attention_tensors.sinks, NULL on one rank",
+    "memo_mask.kind",
+    "memo_mask: window_before or window_after",
+    "memo_mask: document_begins or n_documents",
+    "memo_mask.key_begins",
+    "memo_mask.prefixes"};
+
+/* Adds bytes (FNV-1a). */
+MEMOI void memoi_agreed_add(memo_label* label, int field, const void* bytes, int64_t n_bytes) {
+    const unsigned char* at = (const unsigned char*)bytes;
+    uint32_t digest = label->digests[field];
+    int64_t i;
+    for (i = 0; i < n_bytes; i++) digest = (digest ^ at[i]) * 16777619u;
+    label->digests[field] = digest;
+}
+MEMOI void memoi_agreed_add_number(memo_label* label, int field, int64_t number) {
+    memoi_agreed_add(label, field, &number, sizeof number);
+}
+MEMOI void memoi_agreed_add_array(memo_label* label, int field, const int64_t* numbers, int64_t n) {
+    memoi_agreed_add_number(label, field, numbers ? n : -1);
+    if (numbers) memoi_agreed_add(label, field, numbers, n * 8);
+}
+
+MEMOI void memoi_agreed_add_sharding(memo_label* label, int field, const memo_sharding* sharding) {
+    memoi_agreed_add_number(label, field, sharding->kind);
+    memoi_agreed_add_number(label, field, sharding->n_tokens);
+    memoi_agreed_add_array(label, field, sharding->document_begins, sharding->n_documents + 1);
+}
+
+/* Of the shape and its shardings. */
+MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
+    int32_t i;
+    memset(label, 0, sizeof *label);
+    label->fields = memoi_agreed_fields;
+    memoi_agreed_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
+    memoi_agreed_add(label, MEMOI_AGREED_SOFTCAP, &shape->softcap, sizeof shape->softcap);
+    memoi_agreed_add_number(label, MEMOI_AGREED_FIRST_HEAD, shape->first_q_head);
+    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->n_q_heads);
+    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->n_kv_heads);
+    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->head_size);
+    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->v_head_size);
+    memoi_agreed_add_number(label, MEMOI_AGREED_BATCH, shape->n_batch);
+    memoi_agreed_add_number(label, MEMOI_AGREED_BATCH, shape->n_masks);
+    memoi_agreed_add_number(label, MEMOI_AGREED_BATCH, shape->type);
+    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->gathers_keys);
+    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->carried_type);
+    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->sends_again);
+    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->n_groups);
+    for (i = 0; i < shape->n_tokens_of; i++)
+        memoi_agreed_add_sharding(label, MEMOI_AGREED_SHARDING, &shape->tokens[i].sharding);
+    if (shape->has_key_sharding)
+        memoi_agreed_add_sharding(label, MEMOI_AGREED_KEY_SHARDING,
+                                  &memoi_shape_tokens_of(shape, 1, 0)->sharding);
+}
+
+/* Of one call: the masks, complete with the documents of shardings, and whether there are sinks. */
+MEMOI void memoi_agreed_call(memo_label* label, const memoi_shape* shape,
+                             const memo_sp_attention_tensors* tensors, const memo_mask* masks) {
+    int32_t part;
+    memoi_agreed_add_number(label, MEMOI_AGREED_SINKS, tensors->sinks != NULL);
+    for (part = 0; part < shape->n_parts; part++) {
+        const memo_mask mask = memoi_shape_mask(shape, masks, part);
+        const int64_t n = mask.document_begins ? mask.n_documents : 1;
+        memoi_agreed_add_number(label, MEMOI_AGREED_KIND, mask.kind);
+        memoi_agreed_add_number(label, MEMOI_AGREED_WINDOW, mask.window_before);
+        memoi_agreed_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(&mask));
+        memoi_agreed_add_array(label, MEMOI_AGREED_DOCUMENTS, mask.document_begins, n + 1);
+        memoi_agreed_add_array(label, MEMOI_AGREED_KEY_DOCUMENTS, mask.key_begins, n + 1);
+        memoi_agreed_add_array(label, MEMOI_AGREED_PREFIXES, mask.prefixes, n);
+    }
+}
+
 /* --- creation --- */
 
 MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, memo_error* error) {
@@ -7975,6 +8120,7 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     int i;
     if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
+    memoi_agreed_shape(&a->agreed, &a->shape);
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
@@ -8066,6 +8212,7 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
     status = memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], error);
     for (i = 0; i < a->shape.n_tokens_of && !status; i++)
         memoi_hybrid_take_runs(&a->tokens[i], &shardings[i]);
+    memoi_agreed_shape(&a->agreed, &a->shape);
     return status;
 }
 
@@ -8488,6 +8635,7 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
                                    const memo_mask* mask, int is_backward, memo_error* error) {
     memoi_hybrid_walk walk;
     memoi_ring ring;
+    memo_label agreed = a->agreed;
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
     memoi_hybrid_walk_init(&walk, &a->shape, &a->target, is_backward ? &a->backward : &a->forward,
@@ -8495,6 +8643,10 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
     walk.ring.attention = &a->attention;
     walk.ring.comm = a->ring;
     walk.ulysses.comm = a->ulysses;
+    if (a->shape.sharding.ring * a->shape.sharding.ulysses > 1) {
+        memoi_agreed_call(&agreed, &a->shape, tensors, mask);
+        walk.target.agreed = &agreed;
+    }
     return memoi_hybrid_walk_through(&walk, &ring, 1);
 }
 

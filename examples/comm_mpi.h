@@ -46,6 +46,9 @@ typedef struct comm_mpi_world { /* shared by all communicators of a world */
 typedef struct comm_mpi_label {
     char text[32];
     int64_t number;
+    const char* const*
+        fields; /* of the rank that reads it; another's only tells that it has some */
+    uint32_t digests[MEMO_LABEL_FIELDS];
 } comm_mpi_label;
 
 typedef struct comm_mpi_message {
@@ -150,11 +153,22 @@ static comm_mpi_label comm_mpi_label_of(const memo_comm* comm) {
     memset(&label, 0, sizeof label);
     if (comm->label.text) snprintf(label.text, sizeof label.text, "%.31s", comm->label.text);
     label.number = comm->label.number;
+    label.fields = comm->label.fields;
+    if (label.fields) memcpy(label.digests, comm->label.digests, sizeof label.digests);
     return label;
 }
 
+/* The first field on which two labels disagree; -1: none. */
+static int comm_mpi_label_field(const comm_mpi_label* a, const comm_mpi_label* b) {
+    int k;
+    for (k = 0; k < MEMO_LABEL_FIELDS && a->fields && b->fields; k++)
+        if (a->digests[k] != b->digests[k]) return k;
+    return -1;
+}
+
 static int comm_mpi_labels_match(const comm_mpi_label* a, const comm_mpi_label* b) {
-    return !a->text[0] || !b->text[0] || (a->number == b->number && !strcmp(a->text, b->text));
+    return !a->text[0] || !b->text[0] ||
+           (a->number == b->number && !strcmp(a->text, b->text) && comm_mpi_label_field(a, b) < 0);
 }
 
 /* Debug mode: what two ranks call for the same message, but for the peers. */
@@ -165,6 +179,12 @@ static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
     if (sent->n_bytes == received->n_bytes && sent->type == received->type &&
         comm_mpi_labels_match(&sent->label, &received->label))
         return 0;
+    if (comm_mpi_label_field(&own->label, &theirs->label) >= 0) {
+        snprintf(text, text_bytes, "%s: rank %d and rank %d of '%s' disagree",
+                 own->label.fields[comm_mpi_label_field(&own->label, &theirs->label)],
+                 (int)received->peer, (int)sent->peer, me->name);
+        return 1;
+    }
     snprintf(
         text, text_bytes,
         "on '%s' rank %d sends %lld %s to rank %d, which receives %lld %s (message %lld of the "
@@ -338,6 +358,10 @@ static memo_status comm_mpi_check(const comm_mpi_run* run, memo_error* error) {
                  memo_type_name(b->call.type), (int)a->call.reduction, (int)b->call.reduction,
                  (int)a->call.root, (int)b->call.root, a->label.text, (long long)a->label.number,
                  b->label.text, (long long)b->label.number);
+        if (comm_mpi_label_field(&a->label, &b->label) >= 0)
+            snprintf(message, sizeof message, "%s: rank 0 and rank %d of '%s' disagree",
+                     run->label.fields[comm_mpi_label_field(&a->label, &b->label)], (int)r,
+                     me->name);
         status = comm_mpi_fail(me->world, 1, message, error);
     }
 
