@@ -88,4 +88,14 @@ test_is closed_output_is_a_failure each closed
 test_is output_that_nobody_reads_is_a_failure each piped
 test_is closed_output_stays_out_of_files closed_output_stays_out_of_files
 test_is closed_output_stays_out_of_a_csv closed_output_stays_out_of_a_csv
+# The pictures of docs/memory.md are whole; a folder that does not exist is named.
+pictures() {
+    build/examples/draw_memory "$folder" >"$folder/out" || return 1
+    for name in rows arena tiers; do
+        [ "$(tail -n 1 "$folder/memory-$name.svg")" = "</svg>" ] || { echo "memory-$name.svg is not whole"; return 1; }
+    done
+    build/examples/draw_memory "$folder/missing" 2>"$folder/err" && return 1
+    grep -q "missing/memory-rows.svg" "$folder/err"
+}
+test_is pictures_of_memory_are_drawn pictures
 tap_end

@@ -1,0 +1,208 @@
+/* draw_memory.c - draws where a step's bytes lie, for docs/memory.md, from the plan of a small GPT.
+ *
+ *     draw_memory [FOLDER]       writes memory-rows.svg, memory-arena.svg and memory-tiers.svg; default: docs
+ *
+ * memory-rows: the address of every row of every tensor, layer by layer, as the swap engine places it.
+ * memory-arena: the arena over one micro-batch.  memory-tiers: what each tier holds, under three budgets. */
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
+#include "memo_plan.h"
+#include "extras/memo_look.h"
+#include <stdio.h>
+
+enum { L = 8, C = 256, T = 4096 };
+
+static const memo_tensor tensors[] = {
+    {"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0}, {"qkv", 12 * C, MEMO_TENSOR_ROWS, 0},
+    {"att", 4 * C, MEMO_TENSOR_WHOLE, 0},   {"middle", 4 * C, MEMO_TENSOR_ROWS, 0},
+    {"up", 16 * C, MEMO_TENSOR_ROWS, 0},    {"gelu", 16 * C, MEMO_TENSOR_ROWS, 0}};
+enum { N_TENSORS = 6 };
+
+static const memo_session_buffer buffers[] = {
+    {"logits", (int64_t)4 * T * 1024, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0},
+    {"d_x", (int64_t)4 * T* C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0},
+    {"scratch", (int64_t)16 * T* C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+
+static const char swapped_color[] = "#4878a8", other_color[] = "#e8a868", kept_color[] = "#b8b8b8";
+static const char frame[] = "fill=\"none\" stroke=\"#404040\" stroke-width=\"0.6\"";
+
+/* A third of what keeping every activation needs; times of a machine whose link is slow. */
+static memo_status make_plan(double share, memo_step_plan** plan, memo_error* error) {
+    memo_session_desc desc = memo_session_desc_default();
+    memo_profile profile;
+    const double all_bytes = 56.0 * C * T * L;
+    int t;
+    memset(&profile, 0, sizeof profile);
+    profile.n_rows = T;
+    profile.forward_s = 0.02;
+    profile.backward_s = 0.04;
+    profile.n_tensors = N_TENSORS;
+    for (t = 0; t < N_TENSORS; t++) {
+        snprintf(profile.tensors[t].name, sizeof profile.tensors[t].name, "%s", tensors[t].name);
+        profile.tensors[t].recompute_s_per_row = t == 0 ? -1 : 0.002 / T * (t == 2 ? 4 : 1);
+    }
+    profile.n_copies = 1;
+    profile.copies[0].size_bytes = 1 << 20;
+    profile.copies[0].to_host_s = profile.copies[0].to_device_s = (1 << 20) / 2e9;
+    desc.tensors = tensors, desc.n_tensors = N_TENSORS;
+    desc.n_layers = L, desc.n_rows = T, desc.tile_rows = 64;
+    desc.buffers = buffers, desc.n_buffers = 3;
+    desc.device_bytes = (int64_t)(share * all_bytes) + (24 << 20);
+    desc.host_bytes = (int64_t)(0.3 * all_bytes);
+    return memo_session_plan(&desc, &profile, plan, error);
+}
+
+static void rectangle(memo_text* svg, double x, double y, double width, double height,
+                      const char* color) {
+    memo_text_put(svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n",
+                  x, y, width, height, color);
+}
+
+static void label(memo_text* svg, double x, double y, const char* anchor, const char* text) {
+    memo_text_put(svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
+    memo_text_put_xml(svg, text);
+    memo_text_put(svg, "</text>\n");
+}
+
+static void begin(memo_text* svg, int width, int height, const char* title) {
+    memo_text_put(svg,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+                  "font-family=\"sans-serif\" font-size=\"12\">\n<title>%s</title>\n",
+                  width, height, title);
+    rectangle(svg, 0, 0, width, height, "#ffffff");
+}
+
+/* Every tensor of every layer at its address. */
+static memo_status draw_rows(const memo_step_plan* plan, const char* path, memo_error* error) {
+    const double left = 70, top = 40, column = 76, height = 420;
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    memo_swap_desc desc = plan->swap;
+    memo_swap* swap = NULL;
+    memo_text svg = {NULL, 0, 0, 0};
+    memo_status status = memo_host_device_create(&host_desc, &host, error);
+    const char* base = NULL;
+    int32_t l, t;
+    desc.device = host;
+    desc.computes_on_host = 1;
+    desc.spill_directory = NULL;
+    if (!status) status = memo_swap_create(&desc, &swap, error);
+    if (status) {
+        memo_host_device_destroy(host);
+        return status;
+    }
+
+    /* The lowest address is the engine's first byte. */
+    for (l = 0; l < L; l++)
+        for (t = 0; t < N_TENSORS; t++) {
+            const char* address = (const char*)memo_swap_get_address(swap, l, t);
+            if (!base || address < base) base = address;
+        }
+
+    begin(&svg, 720, 540, "Addresses of activations, layer by layer");
+    label(&svg, left, 20, "start", "device memory of the activations; each column is one layer");
+    for (l = 0; l < L; l++) {
+        char name[32];
+        snprintf(name, sizeof name, "layer %d", (int)l);
+        label(&svg, left + (l + 0.45) * column, top + height + 18, "middle", name);
+        for (t = 0; t < N_TENSORS; t++) {
+            const double scale = height / (double)plan->sizes.device_bytes;
+            const double row = (double)tensors[t].row_bytes * scale;
+            const double y =
+                top + (double)((const char*)memo_swap_get_address(swap, l, t) - base) * scale;
+            const int64_t rows = desc.rows ? desc.rows[l * N_TENSORS + t] : T;
+            const double x = left + l * column, width = column * 0.9;
+            const double n = rows < 0 ? 0 : (double)rows;
+            if (rows < 0)
+                rectangle(&svg, x, y, width, row * T, kept_color);
+            else if (l % 2) {
+                rectangle(&svg, x, y, width, row * (T - n), other_color);
+                rectangle(&svg, x, y + row * (T - n), width, row * n, swapped_color);
+            } else {
+                rectangle(&svg, x, y, width, row * n, swapped_color);
+                rectangle(&svg, x, y + row * n, width, row * (T - n), other_color);
+            }
+            memo_text_put(&svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" %s/>\n",
+                          x, y, width, row * T, frame);
+            label(&svg, x + width / 2, y + row * T / 2 + 4, "middle", tensors[t].name);
+        }
+    }
+    rectangle(&svg, left, 505, 14, 14, swapped_color);
+    label(&svg, left + 20, 517, "start", "rows that leave for the host");
+    rectangle(&svg, left + 210, 505, 14, 14, other_color);
+    label(&svg, left + 230, 517, "start", "rows that are recomputed");
+    rectangle(&svg, left + 400, 505, 14, 14, kept_color);
+    label(&svg, left + 420, 517, "start", "kept on the device");
+    memo_text_put(&svg, "</svg>\n");
+    memo_swap_destroy(swap);
+    memo_host_device_destroy(host);
+    return memo_text_write(&svg, path, error);
+}
+
+/* Who needs which bytes of each tier, under three budgets. */
+static memo_status draw_tiers(const char* path, memo_error* error) {
+    static const double shares[] = {1.1, 0.5, 0.25};
+    static const char* const colors[] = {"#4878a8", "#88b878", "#d8c858", "#b8b8b8"};
+    static const char* const names[] = {"activations", "buffers of a micro-batch", "host memory",
+                                        "keeping everything"};
+    const double left = 150, width = 500, all_bytes = 56.0 * C * T * L + (24 << 20);
+    memo_text svg = {NULL, 0, 0, 0};
+    int i, k;
+    begin(&svg, 720, 250, "What each tier holds");
+    for (i = 0; i < 3; i++) {
+        memo_step_plan* plan = NULL;
+        const double y = 20 + 60.0 * i, scale = width / all_bytes;
+        memo_status status = make_plan(shares[i], &plan, error);
+        char text[64];
+        if (status) {
+            memo_text_free(&svg);
+            return status;
+        }
+        snprintf(text, sizeof text, "budget %.0f MiB",
+                 (double)plan->device_budget_bytes / (1 << 20));
+        label(&svg, left - 10, y + 15, "end", text);
+        rectangle(&svg, left, y, scale * (double)plan->activation_bytes, 20, colors[0]);
+        rectangle(&svg, left + scale * (double)plan->activation_bytes, y,
+                  scale * (double)(plan->transient_bytes + plan->persistent_bytes), 20, colors[1]);
+        rectangle(&svg, left, y + 22, scale * (double)plan->host_bytes, 14, colors[2]);
+        memo_text_put(&svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"20\" %s/>\n", left,
+                      y, scale * all_bytes, frame);
+        memo_step_plan_destroy(plan);
+    }
+    for (k = 0; k < 3; k++) {
+        rectangle(&svg, left + 170 * k, 215, 14, 14, colors[k]);
+        label(&svg, left + 170 * k + 20, 227, "start", names[k]);
+    }
+    label(&svg, left - 10, 227, "end", "frame: keep all");
+    memo_text_put(&svg, "</svg>\n");
+    return memo_text_write(&svg, path, error);
+}
+
+int main(int argc, char** argv) {
+    const char* folder = argc > 1 ? argv[1] : "docs";
+    char path[3][512];
+    memo_step_plan* plan = NULL;
+    memo_error error;
+    memo_status status;
+    if (argc > 2 || strlen(folder) > 480 || folder[0] == '-') {
+        fprintf(stderr, "usage: draw_memory [FOLDER]\n");
+        return 2;
+    }
+    snprintf(path[0], sizeof path[0], "%s/memory-rows.svg", folder);
+    snprintf(path[1], sizeof path[1], "%s/memory-arena.svg", folder);
+    snprintf(path[2], sizeof path[2], "%s/memory-tiers.svg", folder);
+    status = make_plan(0.3, &plan, &error);
+    if (!status) status = draw_rows(plan, path[0], &error);
+    if (!status)
+        status = memo_plan_write_svg(plan->addresses, plan->trace, "The arena over one micro-batch",
+                                     path[1], &error);
+    if (!status) status = draw_tiers(path[2], &error);
+    memo_step_plan_destroy(plan);
+    if (status) {
+        fprintf(stderr, "draw_memory: %s\n", error.message);
+        return 1;
+    }
+    printf("%s\n%s\n%s\n", path[0], path[1], path[2]);
+    return 0;
+}
