@@ -1,7 +1,7 @@
 /* memo_faults.h - a device around a device that fails a chosen call and delays streams, to test a
  * trainer.
  *
- * EXAMPLE: fail every call in turn (examples/19_inject_faults.c is complete).
+ * EXAMPLE: fail every call in turn (examples/20_inject_faults.c is complete).
  *
  *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
  *     #define MEMO_FAULTS_IMPLEMENTATION      // in the same one

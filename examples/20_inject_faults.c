@@ -1,11 +1,11 @@
-/* 19_inject_faults.c - tests how a trainer uses memo: every call of the device fails once, then streams are delayed at
+/* 20_inject_faults.c - tests how a trainer uses memo: every call of the device fails once, then streams are delayed at
  * random.
  *
  * A failed call must end the step with a status, leak nothing, and leave a session whose next step is right.  Delays must
  * change no bit: a missing wait does.  Each layer computes x = x + tanh(w x) on a stream, with one parameter w.
  *
  * Build:
- *     cc -std=c99 -O2 -I. -Iextras examples/19_inject_faults.c -o 19_inject_faults -lpthread -lm
+ *     cc -std=c99 -O2 -I. -Iextras examples/20_inject_faults.c -o 20_inject_faults -lpthread -lm
  * Expected output:
  *     faults  ... calls failed in turn, ... of them in the step: each a status, nothing leaked
  *     again   ... steps after a fault: gradients bitwise the same
@@ -116,7 +116,7 @@ static memo_status open_trainer(trainer* t, const memo_device* device, memo_sess
 /* Exits with the message if it does not hold. */
 static void require(int holds, const char* what, const memo_error* error) {
     if (holds) return;
-    fprintf(stderr, "19_inject_faults: %s (%s)\n", what, error->message);
+    fprintf(stderr, "20_inject_faults: %s (%s)\n", what, error->message);
     exit(1);
 }
 
