@@ -94,10 +94,12 @@ MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
 
 #define MEMO_PROFILE_TENSORS_MAX 64
 #define MEMO_PROFILE_COPIES_MAX  24
+#define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
 
 typedef struct memo_profile_tensor {
-    char name[32];              /* no blanks */
-    double recompute_s_per_row; /* negative: cannot be recomputed, or not measured */
+    char name[32]; /* no blanks */
+    /* Of each kind.  Negative: cannot be recomputed, or not measured. */
+    double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
 } memo_profile_tensor;
 
 /* How long copies of a size take, in seconds. */
@@ -115,10 +117,12 @@ typedef struct memo_profile_file {
 } memo_profile_file;
 
 typedef struct memo_profile {
-    int64_t n_rows;               /* of the micro-batch that the times below are for */
-    double forward_s, backward_s; /* of a layer */
-    double between_s;             /* between the last forward and the first backward */
+    int64_t n_rows;  /* of the micro-batch that the times below are for */
+    int32_t n_kinds; /* of layers */
     int32_t n_tensors, n_copies;
+    int32_t reserved;                                                             /* 0 */
+    double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
+    double between_s; /* between the last forward and the first backward */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     memo_profile_copy copies[MEMO_PROFILE_COPIES_MAX]; /* by size, rising */
     memo_profile_file file;
@@ -146,7 +150,7 @@ typedef struct memo_profile_desc {
 } memo_profile_desc;
 
 MEMO_API memo_profile_desc memo_profile_desc_default(void);
-/* Measures a profile.  It synchronizes with the device many times, so call it before training.
+/* Measures a profile of one kind of layer.  It synchronizes with the device many times, so call it before training.
  * Errors: INVALID_ARGUMENT; errors of the device and of the functions; IO and UNSUPPORTED of
  * spill_directory, as memo_swap_create. */
 MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
@@ -156,9 +160,9 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
- *   rows ROWS
- *   layer FORWARD BACKWARD BETWEEN
- *   tensor NAME FEMTOSECONDS_PER_ROW|-
+ *   rows ROWS KINDS BETWEEN
+ *   layer FORWARD BACKWARD                    of each kind
+ *   tensor NAME FEMTOSECONDS_PER_ROW|-...     a time for each kind
  *   copy BYTES TO_HOST TO_DEVICE
  *   file BYTES WRITE READ WRITE_WITH_COPIES READ_WITH_COPIES    (may be absent) */
 MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
@@ -236,9 +240,9 @@ typedef struct memo_swap_plan {
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
  * largest copy of the profile.  The file: its rates beside copies, if it was measured.  Layers: the
- * caller's times, for which recompute_s_per_row has room for n_tensors of desc->swap, filled by
- * their names; desc->kinds becomes times.
- * Errors: INVALID_ARGUMENT (another number of rows; a tensor the profile does not have). */
+ * caller's times of each of profile->n_kinds kinds, for which recompute_s_per_row has room for
+ * (n_kinds, n_tensors), filled by the names of the tensors; desc->kinds becomes times.
+ * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
                                                 const memo_profile* profile, memo_error* error);
@@ -446,6 +450,12 @@ typedef struct memo_session_desc {
     int32_t n_tensors, n_layers;
     int64_t n_rows;    /* tokens of a micro-batch, at most */
     int64_t tile_rows; /* 0: 1 */
+    /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
+    const int32_t* layer_kinds;   /* (n_layers) */
+    const uint32_t* tensor_kinds; /* (n_tensors) */
+    /* (kinds): what the trainer itself copies on the same link while a layer computes, such as
+     * weights and optimizer states; the planner leaves it room.  NULL: nothing. */
+    const memo_traffic *forward_traffic, *backward_traffic;
 
     void* user; /* first argument of every function */
     /* Requests buffers that live as long as the session, with memo_session_alloc; NULL: none.  It
@@ -6114,26 +6124,29 @@ MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, 
 
     /* The trainer's functions are optional: without one its time stays 0. */
     if (desc->forward)
-        status = memoi_profile_time(p, stream, memoi_profile_forward, &profile->forward_s, error);
+        status =
+            memoi_profile_time(p, stream, memoi_profile_forward, &profile->forward_s[0], error);
     if (!status && desc->between)
         status = memoi_profile_time(p, stream, memoi_profile_between, &profile->between_s, error);
     if (!status && desc->backward)
-        status = memoi_profile_time(p, stream, memoi_profile_backward, &profile->backward_s, error);
+        status =
+            memoi_profile_time(p, stream, memoi_profile_backward, &profile->backward_s[0], error);
 
     /* A tensor that recompute does not support gets -1, and is not recomputed. */
     for (t = 0; t < desc->n_tensors && !status; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         double time_s = -1;
         snprintf(tensor->name, sizeof tensor->name, "%s", desc->tensors[t].name);
-        tensor->recompute_s_per_row = -1;
+        tensor->recompute_s_per_row[0] = -1;
         p->tensor = t;
         if (!desc->recompute) continue;
         status = memoi_profile_time(p, stream, memoi_profile_recompute, &time_s, error);
         if (status == MEMO_STATUS_UNSUPPORTED)
             status = MEMO_STATUS_OK;
         else
-            tensor->recompute_s_per_row = time_s / (double)desc->n_rows;
+            tensor->recompute_s_per_row[0] = time_s / (double)desc->n_rows;
     }
+    profile->n_kinds = 1;
     profile->n_tensors = desc->n_tensors;
     return status;
 }
@@ -6318,15 +6331,14 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 #define MEMOI_PROFILE_TIME(what, of, field)                                                        \
     MEMOI_PROFILE_VALUE(what, MEMOB_VALUE_FEMTOSECONDS, of, field, 0)
 static const memob_value memoi_profile_rows_values[] = {
-    MEMOI_PROFILE_VALUE("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1)};
+    MEMOI_PROFILE_VALUE("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1),
+    {"number of kinds", MEMOB_VALUE_INT32, offsetof(memo_profile, n_kinds), 1,
+     MEMO_PROFILE_KINDS_MAX, NULL},
+    MEMOI_PROFILE_TIME("time between", memo_profile, between_s)};
+/* Of kind 0; a line of another kind is that many numbers farther. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s),
-    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s),
-    MEMOI_PROFILE_TIME("time between", memo_profile, between_s)};
-static const memob_value memoi_profile_tensor_values[] = {
-    {"name", MEMOB_VALUE_NAME, offsetof(memo_profile_tensor, name), 1, 32, NULL},
-    MEMOI_PROFILE_VALUE("time of a row", MEMOB_VALUE_FEMTOSECONDS, memo_profile_tensor,
-                        recompute_s_per_row, -1)};
+    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s)};
 static const memob_value memoi_profile_copy_values[] = {
     MEMOI_PROFILE_VALUE("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 1),
     MEMOI_PROFILE_TIME("time to host", memo_profile_copy, to_host_s),
@@ -6345,11 +6357,29 @@ enum {
     MEMOI_PROFILE_COPY,
     MEMOI_PROFILE_FILE
 };
-static const memob_record memoi_profile_records[] = {{"rows", memoi_profile_rows_values, 1, 0},
-                                                     {"layer", memoi_profile_layer_values, 3, 0},
-                                                     {"tensor", memoi_profile_tensor_values, 2, 0},
+static const memob_record memoi_profile_records[] = {{"rows", memoi_profile_rows_values, 3, 0},
+                                                     {"layer", memoi_profile_layer_values, 2, 0},
+                                                     {"tensor", NULL, 0, 0}, /* see below */
                                                      {"copy", memoi_profile_copy_values, 3, 0},
                                                      {"file", memoi_profile_file_values, 5, 0}};
+
+/* A line of a tensor has a time for each kind. */
+typedef struct memoi_profile_tensor_line {
+    memob_record record;
+    memob_value values[1 + MEMO_PROFILE_KINDS_MAX];
+} memoi_profile_tensor_line;
+MEMOI void memoi_profile_tensor_line_init(memoi_profile_tensor_line* line, int32_t n_kinds) {
+    const memob_value name = {"name", MEMOB_VALUE_NAME, offsetof(memo_profile_tensor, name), 1, 32,
+                              NULL};
+    memob_value time = MEMOI_PROFILE_VALUE("time of a row", MEMOB_VALUE_FEMTOSECONDS,
+                                           memo_profile_tensor, recompute_s_per_row, -1);
+    int32_t k;
+    line->values[0] = name;
+    for (k = 0; k < n_kinds; k++, time.offset += sizeof(double)) line->values[1 + k] = time;
+    line->record = memoi_profile_records[MEMOI_PROFILE_TENSOR];
+    line->record.values = line->values;
+    line->record.n_values = 1 + n_kinds;
+}
 
 /* Sizes must rise, because readers take the first as the smallest and the last as the largest. */
 MEMOI int memoi_profile_rises(const memo_profile* profile, int32_t i) {
@@ -6366,30 +6396,35 @@ MEMOI memo_status memoi_profile_check(const memo_profile* profile, double most_s
     const memo_profile_file* file = &profile->file;
     int64_t smallest = 0;
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
-    if (profile->n_rows < 1 || profile->n_tensors < 0 ||
-        profile->n_tensors > MEMO_PROFILE_TENSORS_MAX || profile->n_copies < 0 ||
-        profile->n_copies > MEMO_PROFILE_COPIES_MAX)
-        return MEMOB_INVALID(error,
-                             "profile: its counts are out of range (%lld rows, %d tensors, %d "
-                             "copies); read or measure it first",
-                             (long long)profile->n_rows, (int)profile->n_tensors,
-                             (int)profile->n_copies);
-    if (!memob_is_in(profile->forward_s, 0, most_s) ||
-        !memob_is_in(profile->backward_s, 0, most_s) || !memob_is_in(profile->between_s, 0, most_s))
-        return MEMOB_INVALID(error, "profile: a time is out of range; 0 to %g s are valid", most_s);
+    int32_t i, k;
+    if (profile->n_rows < 1 || profile->n_kinds < 1 || profile->n_kinds > MEMO_PROFILE_KINDS_MAX ||
+        profile->n_tensors < 0 || profile->n_tensors > MEMO_PROFILE_TENSORS_MAX ||
+        profile->n_copies < 0 || profile->n_copies > MEMO_PROFILE_COPIES_MAX)
+        return MEMOB_INVALID(
+            error,
+            "profile: its counts are out of range (%lld rows, %d kinds, %d tensors, %d "
+            "copies); read or measure it first",
+            (long long)profile->n_rows, (int)profile->n_kinds, (int)profile->n_tensors,
+            (int)profile->n_copies);
+    for (k = 0; k < profile->n_kinds; k++)
+        if (!memob_is_in(profile->forward_s[k], 0, most_s) ||
+            !memob_is_in(profile->backward_s[k], 0, most_s) ||
+            !memob_is_in(profile->between_s, 0, most_s))
+            return MEMOB_INVALID(error, "profile: a time is out of range; 0 to %g s are valid",
+                                 most_s);
     for (i = 0; i < profile->n_tensors && !status; i++) {
         const memo_profile_tensor* tensor = &profile->tensors[i];
         if (!memchr(tensor->name, 0, sizeof tensor->name))
             return MEMOB_INVALID(error, "profile.tensors[%d]: its name does not end", (int)i);
         status = memoi_profile_check_name(tensor->name, error);
-        if (!status && !(tensor->recompute_s_per_row < 0) &&
-            !memob_is_in(tensor->recompute_s_per_row, 0, most_s))
-            status =
-                MEMOB_INVALID(error,
-                              "profile: the time of tensor `%s` is out of range; 0 to %g s, or a "
-                              "negative one, are valid",
-                              tensor->name, most_s);
+        for (k = 0; k < profile->n_kinds && !status; k++)
+            if (!(tensor->recompute_s_per_row[k] < 0) &&
+                !memob_is_in(tensor->recompute_s_per_row[k], 0, most_s))
+                status = MEMOB_INVALID(
+                    error,
+                    "profile: the time of tensor `%s` is out of range; 0 to %g s, or a negative "
+                    "one, are valid",
+                    tensor->name, most_s);
     }
     for (i = 0; i < profile->n_copies && !status; i++) {
         const memo_profile_copy* copy = &profile->copies[i];
@@ -6414,6 +6449,7 @@ MEMOI memo_status memoi_profile_check(const memo_profile* profile, double most_s
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
     const memob_record* records = memoi_profile_records;
     memo_status status = memoi_profile_check(profile, MEMOI_PROFILE_FILE_S, error);
+    memoi_profile_tensor_line tensor;
     memo_text text;
     int32_t i;
     if (status) return status;
@@ -6421,10 +6457,12 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
 
     memo_text_put(&text, "memo profile 1\n");
     status = memob_put_record(&text, &records[MEMOI_PROFILE_ROWS], profile, error);
-    if (!status) status = memob_put_record(&text, &records[MEMOI_PROFILE_LAYER], profile, error);
+    for (i = 0; i < profile->n_kinds && !status; i++)
+        status = memob_put_record(&text, &records[MEMOI_PROFILE_LAYER],
+                                  (const char*)profile + sizeof(double) * (size_t)i, error);
+    memoi_profile_tensor_line_init(&tensor, profile->n_kinds);
     for (i = 0; i < profile->n_tensors && !status; i++)
-        status =
-            memob_put_record(&text, &records[MEMOI_PROFILE_TENSOR], &profile->tensors[i], error);
+        status = memob_put_record(&text, &tensor.record, &profile->tensors[i], error);
     for (i = 0; i < profile->n_copies && !status; i++)
         status = memob_put_record(&text, &records[MEMOI_PROFILE_COPY], &profile->copies[i], error);
     if (profile->file.size_bytes > 0 && !status)
@@ -6435,38 +6473,50 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
         memo_text_free(&text);
         return status;
     }
-    memob_put_last_line(&text, 2 + (int64_t)profile->n_tensors + profile->n_copies +
-                                   (profile->file.size_bytes > 0));
+    memob_put_last_line(&text, 1 + (int64_t)profile->n_kinds + profile->n_tensors +
+                                   profile->n_copies + (profile->file.size_bytes > 0));
     return memo_text_write(&text, path, error);
 }
 
-/* One line between the first and the last; *stage: the least kind that may come. */
+/* One line between the first and the last; *stage: the least record that may come.  n_layers: lines
+ * `layer` before. */
 MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* word, int64_t length,
-                                           int* stage, memo_profile* profile, memo_error* error) {
-    int32_t kind = memob_find_record(memoi_profile_records, 5, word, length);
-    void* const to[] = {profile, profile, &profile->tensors[profile->n_tensors],
-                        &profile->copies[profile->n_copies], &profile->file};
+                                           int* stage, int32_t* n_layers, memo_profile* profile,
+                                           memo_error* error) {
+    const int32_t kind = memob_find_record(memoi_profile_records, 5, word, length);
+    void* const to[] = {profile, (char*)profile + sizeof(double) * (size_t)*n_layers,
+                        &profile->tensors[profile->n_tensors], &profile->copies[profile->n_copies],
+                        &profile->file};
+    memoi_profile_tensor_line tensor;
     char shown[40];
     memo_status status;
 
-    /* `rows` and `layer` come once, then the others any number of times; `file` at most once. */
+    /* `rows` comes once, `layer` for each kind, then the others any number of times; `file` at most
+     * once. */
     if (kind < *stage || (*stage < MEMOI_PROFILE_TENSOR && kind > *stage))
         return MEMOB_BAD_LINE(
-            reader, error, "unexpected `%s`; the order is rows, layer, tensors, copies, one file",
+            reader, error, "unexpected `%s`; the order is rows, layers, tensors, copies, one file",
             memob_word_text(shown, word, length));
-    *stage = kind == MEMOI_PROFILE_TENSOR || kind == MEMOI_PROFILE_COPY ? kind : kind + 1;
     if ((kind == MEMOI_PROFILE_TENSOR && profile->n_tensors == MEMO_PROFILE_TENSORS_MAX) ||
         (kind == MEMOI_PROFILE_COPY && profile->n_copies == MEMO_PROFILE_COPIES_MAX))
         return MEMOB_BAD_LINE(reader, error, "too many lines `%s`; %d tensors, %d copies are valid",
                               memoi_profile_records[kind].word, MEMO_PROFILE_TENSORS_MAX,
                               MEMO_PROFILE_COPIES_MAX);
 
-    status = memob_read_record(reader, &memoi_profile_records[kind], to[kind], error);
+    memoi_profile_tensor_line_init(&tensor, profile->n_kinds);
+    status = memob_read_record(
+        reader, kind == MEMOI_PROFILE_TENSOR ? &tensor.record : &memoi_profile_records[kind],
+        to[kind], error);
     if (!status && kind == MEMOI_PROFILE_COPY && !memoi_profile_rises(profile, profile->n_copies))
         status =
             MEMOB_BAD_LINE(reader, error, "wrong size; sizes of copies must be above 0 and ascend");
     profile->n_tensors += kind == MEMOI_PROFILE_TENSOR;
     profile->n_copies += kind == MEMOI_PROFILE_COPY;
+    *n_layers += kind == MEMOI_PROFILE_LAYER;
+    *stage = kind == MEMOI_PROFILE_TENSOR || kind == MEMOI_PROFILE_COPY ||
+                     (kind == MEMOI_PROFILE_LAYER && *n_layers < profile->n_kinds)
+                 ? kind
+                 : kind + 1;
     return status;
 }
 
@@ -6475,10 +6525,11 @@ MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profil
     memob_reader last_line;
     const char* word;
     int64_t length, count, n_lines = 0;
+    int32_t n_layers = 0;
     int stage = 0;
     memo_status status = memob_read_frame(reader, "profile", 0, &count, &last_line, error);
     while (!status && memob_next_entry(reader, &word, &length)) {
-        status = memoi_profile_parse_line(reader, word, length, &stage, profile, error);
+        status = memoi_profile_parse_line(reader, word, length, &stage, &n_layers, profile, error);
         n_lines++;
     }
 
@@ -6594,31 +6645,42 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
 memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                        double* recompute_s_per_row, const memo_profile* profile,
                                        memo_error* error) {
-    int32_t t, k;
+    const memo_swap_desc* swap = desc->swap;
+    int32_t layer, t, k, i;
     memo_status status = memoi_profile_check(profile, MEMOI_PROFILE_S, error);
     if (status) return status;
-    if (profile->n_rows != desc->swap->n_rows)
+    if (profile->n_rows != swap->n_rows)
         return MEMOB_INVALID(
             error,
             "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
-            (long long)profile->n_rows, (long long)desc->swap->n_rows);
+            (long long)profile->n_rows, (long long)swap->n_rows);
+
+    for (layer = 0; layer < swap->n_layers; layer++)
+        if (memob_layer_kind(swap, layer) >= profile->n_kinds)
+            return MEMOB_INVALID(
+                error, "profile.n_kinds: %d, but layer %d is of kind %d; measure this model",
+                (int)profile->n_kinds, (int)layer, (int)memob_layer_kind(swap, layer));
 
     /* Match tensors by name, because a profile may have others or another order. */
-    for (t = 0; t < desc->swap->n_tensors; t++) {
-        const char* name = desc->swap->tensors[t].name;
-        for (k = 0; k < profile->n_tensors; k++)
-            if (name && strcmp(profile->tensors[k].name, name) == 0) break;
-        if (k == profile->n_tensors)
+    for (t = 0; t < swap->n_tensors; t++) {
+        const char* name = swap->tensors[t].name;
+        for (i = 0; i < profile->n_tensors; i++)
+            if (name && strcmp(profile->tensors[i].name, name) == 0) break;
+        if (i == profile->n_tensors)
             return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
                                  name ? name : "NULL");
-        recompute_s_per_row[t] = profile->tensors[k].recompute_s_per_row;
+        for (k = 0; k < profile->n_kinds; k++)
+            recompute_s_per_row[k * swap->n_tensors + t] =
+                profile->tensors[i].recompute_s_per_row[k];
     }
 
     /* The layer times are used as they are. */
-    memset(times, 0, sizeof *times);
-    times->forward_s = profile->forward_s;
-    times->backward_s = profile->backward_s;
-    times->recompute_s_per_row = recompute_s_per_row;
+    for (k = 0; k < profile->n_kinds; k++) {
+        memset(&times[k], 0, sizeof times[k]);
+        times[k].forward_s = profile->forward_s[k];
+        times[k].backward_s = profile->backward_s[k];
+        times[k].recompute_s_per_row = recompute_s_per_row + k * swap->n_tensors;
+    }
     desc->kinds = times;
     desc->between_s = profile->between_s;
 
@@ -9379,6 +9441,8 @@ typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
     memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     char names[MEMO_PROFILE_TENSORS_MAX][32];
+    uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
+    int32_t* layer_kinds;
     int64_t* rows;
 } memoi_step_plan;
 
@@ -9413,9 +9477,10 @@ struct memo_session {
     int is_forward_only; /* the engine is not called */
 
     /* Measuring. */
-    int32_t measured_layer; /* recomputes every tensor; -1: not measuring */
-    memo_event* events;     /* of each mark, or */
-    double* marks_s;        /* if the calling thread computes */
+    int is_measuring;
+    int32_t n_kinds, measured_layers[MEMO_PROFILE_KINDS_MAX]; /* they recompute every tensor */
+    memo_event* events;                                       /* of each mark, or */
+    double* marks_s;                                          /* if the calling thread computes */
 };
 
 memo_session_desc memo_session_desc_default(void) {
@@ -9546,6 +9611,7 @@ MEMOI void memoi_stage_destroy(memoi_step_plan* stage) {
     memo_swap_plan_destroy(stage->plan.times);
     memo_plan_destroy(stage->plan.addresses);
     memo_trace_destroy(stage->plan.trace);
+    MEMO_FREE(stage->layer_kinds);
     MEMO_FREE(stage->rows);
     MEMO_FREE(stage);
 }
@@ -9562,7 +9628,12 @@ MEMOI memo_status memoi_stage_create(const memo_session_desc* desc, memoi_step_p
     if (!stage) return memob_no_memory(error, "a plan");
     stage->rows =
         (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof(int64_t));
-    if (!stage->rows) return memob_no_memory(error, "the rows of a plan");
+    stage->layer_kinds = (int32_t*)memob_calloc(desc->n_layers, sizeof(int32_t));
+    if (!stage->rows || !stage->layer_kinds) return memob_no_memory(error, "the rows of a plan");
+    if (desc->layer_kinds)
+        memcpy(stage->layer_kinds, desc->layer_kinds, (size_t)desc->n_layers * sizeof(int32_t));
+    if (desc->tensor_kinds)
+        memcpy(stage->tensor_kinds, desc->tensor_kinds, (size_t)desc->n_tensors * sizeof(uint32_t));
     for (t = 0; t < desc->n_tensors; t++) {
         stage->tensors[t] = desc->tensors[t];
         snprintf(stage->names[t], sizeof stage->names[t], "%s", desc->tensors[t].name);
@@ -9571,6 +9642,8 @@ MEMOI memo_status memoi_stage_create(const memo_session_desc* desc, memoi_step_p
     swap = &stage->plan.swap;
     *swap = memo_swap_desc_default();
     swap->tensors = stage->tensors;
+    swap->tensor_kinds = stage->tensor_kinds;
+    swap->layer_kinds = stage->layer_kinds;
     swap->n_tensors = desc->n_tensors;
     swap->n_layers = desc->n_layers;
     swap->n_rows = desc->n_rows;
@@ -9650,28 +9723,30 @@ MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_
 }
 
 MEMOI int64_t memoi_session_digest_tensors(const memo_session_desc* desc) {
-    int64_t digest = 0, numbers[3];
+    int64_t digest = 0, numbers[4];
     int32_t t;
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         numbers[0] = tensor->row_bytes;
         numbers[1] = (int64_t)tensor->rule;
         numbers[2] = tensor->with;
+        numbers[3] = desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
         digest = memoi_session_digest(digest, tensor->name, (int64_t)strlen(tensor->name));
         digest = memoi_session_digest(digest, numbers, (int64_t)sizeof numbers);
     }
     return digest;
 }
 
-enum { MEMOI_SESSION_FIELDS = 10, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
+enum { MEMOI_SESSION_FIELDS = 11, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
 
 /* The first agreement: descs match, budgets are the least, what trainers hold is the most.  extra:
  * a value of the call that must match, named by extra_name. */
 MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_t extra,
                                      const char* extra_name, memo_error* error) {
-    static const char* const names[] = {
-        "n_layers",        "n_tensors", "n_rows",  "tile_rows",    "policy", "backward_recomputes",
-        "spill_directory", "tensors",   "buffers", "rows or alpha"};
+    static const char* const names[] = {"n_layers",        "n_tensors",  "n_rows",
+                                        "tile_rows",       "policy",     "backward_recomputes",
+                                        "spill_directory", "tensors",    "buffers",
+                                        "rows or alpha",   "layer_kinds"};
     memo_session_desc* desc = &s->desc;
     const int64_t n_cells = (int64_t)desc->n_layers * desc->n_tensors;
     int64_t values[MEMOI_SESSION_VALUES + 2], mine[MEMOI_SESSION_FIELDS + 1];
@@ -9695,7 +9770,10 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
         mine[8] = desc->n_buffers;
         if (desc->policy == MEMO_POLICY_ROWS)
             mine[9] = memoi_session_digest(0, desc->rows, n_cells * (int64_t)sizeof *desc->rows);
-        mine[10] = extra;
+        if (desc->layer_kinds)
+            mine[10] = memoi_session_digest(0, desc->layer_kinds,
+                                            (int64_t)sizeof(int32_t) * desc->n_layers);
+        mine[11] = extra;
     }
     for (i = 0; i < n; i++) {
         values[1 + 2 * i] = mine[i];
@@ -9762,7 +9840,6 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes
         return memoi_session_meet(&none, memob_no_memory(error, "a session"), 0, "", error);
     }
     s->desc = *desc;
-    s->measured_layer = -1;
     if (!status && desc->n_buffers)
         memcpy(s->buffers, desc->buffers, (size_t)desc->n_buffers * sizeof *desc->buffers);
     s->desc.buffers = s->buffers;
@@ -9826,7 +9903,7 @@ MEMOI int memoi_session_swap_ok(memo_session* s, memo_status status, memo_error*
 MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
     memo_error error;
     memo_status status;
-    if (s->measured_layer < 0 || s->error.status) return;
+    if (!s->is_measuring || s->error.status) return;
     if (s->desc.computes_on_host) {
         s->marks_s[mark] = memob_now_s();
         return;
@@ -9840,7 +9917,7 @@ MEMOI void memoi_session_mark_layer(memo_session* s, int32_t layer, int32_t what
 }
 
 int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
-int memo_session_measures(const memo_session* s) { return s->measured_layer >= 0; }
+int memo_session_measures(const memo_session* s) { return s->is_measuring; }
 int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
@@ -10028,25 +10105,27 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
 }
 
 /* Does the tensor need its own call of recompute? */
-MEMOI int memoi_session_recomputes(const memo_session* s, int32_t t) {
-    const memo_tensor* tensor = &s->stage->tensors[t];
-    return !tensor->with && tensor->row_bytes > 0 && tensor->rule <= MEMO_TENSOR_WHOLE;
+MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
+    const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
+    return !tensor->with && memob_layer_has(&s->stage->plan.swap, layer, t) &&
+           tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
-/* Recomputes the rows that the engine did not bring back, or all rows of the measured layer. */
+/* Recomputes the rows that the engine did not bring back, or all rows of a layer that is measured. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
-    int32_t t, first = MEMOI_MARKS_OF_LAYER * s->desc.n_layers;
+    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer);
+    const int is_measured = s->is_measuring && s->measured_layers[kind] == layer;
+    int32_t t, mark = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * kind * s->desc.n_tensors;
     s->is_recomputing = 1;
-    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
+    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++, mark += 2) {
         int64_t begin = 0, end = s->n_rows;
-        if (!memoi_session_recomputes(s, t)) continue;
-        if (s->desc.backward_recomputes && layer != s->measured_layer) continue;
-        if (layer != s->measured_layer)
-            memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
+        if (!memoi_session_recomputes(s, layer, t)) continue;
+        if (s->desc.backward_recomputes && !is_measured) continue;
+        if (!is_measured) memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         if (begin == end) continue;
-        if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t);
+        if (is_measured) memoi_session_mark(s, mark);
         s->desc.recompute(s->desc.user, s, layer, t, begin, end);
-        if (layer == s->measured_layer) memoi_session_mark(s, first + 2 * t + 1);
+        if (is_measured) memoi_session_mark(s, mark + 1);
     }
     s->is_recomputing = 0;
 }
@@ -10303,11 +10382,18 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     return status;
 }
 
+/* Times as the planner takes them. */
+typedef struct memoi_session_times {
+    memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
+    double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
+} memoi_session_times;
+
 /* The planner's desc, with the profile's costs and the budgets that are left for activations. */
 MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
                                       memo_swap_plan_desc* desc, memo_swap_desc* swap,
-                                      memo_kind_times* times, double* recompute_s_per_row,
-                                      memo_error* error) {
+                                      memoi_session_times* times, memo_error* error) {
+    memo_status status;
+    int32_t k;
     *desc = memo_swap_plan_desc_default();
     *swap = s->stage->plan.swap;
     swap->rows = NULL;
@@ -10317,19 +10403,25 @@ MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile*
     if (s->host_bytes && !desc->host_bytes) desc->host_bytes = 1;
     if (s->desc.spill_directory && s->host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
-    return memo_swap_plan_use_profile(desc, times, recompute_s_per_row, profile, error);
+    status =
+        memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, profile, error);
+    for (k = 0; k < profile->n_kinds && !status; k++) {
+        if (s->desc.forward_traffic) times->kinds[k].forward_traffic = s->desc.forward_traffic[k];
+        if (s->desc.backward_traffic)
+            times->kinds[k].backward_traffic = s->desc.backward_traffic[k];
+    }
+    return status;
 }
 
 /* Predicts the times of a stage whose rows are given. */
 MEMOI memo_status memoi_session_predict(memo_session* s, const memo_profile* profile,
                                         memo_error* error) {
-    double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
-    memo_kind_times times;
+    memoi_session_times times;
     memo_swap_plan_desc desc;
     memo_swap_desc swap;
     memo_status status;
     if (!profile || s->stage->plan.times) return MEMO_STATUS_OK;
-    status = memoi_session_costs(s, profile, &desc, &swap, &times, recompute_s_per_row, error);
+    status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
     swap.rows = s->stage->rows;
     if (!status) status = memo_plan_swap(&desc, &s->stage->plan.times, error);
     return memoi_session_verdict(&s->desc, status, error);
@@ -10343,15 +10435,14 @@ MEMOI memo_status memoi_session_predict(memo_session* s, const memo_profile* pro
 MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* profile, int* fits,
                                           memo_error* error) {
     const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
-    double recompute_s_per_row[MEMO_PROFILE_TENSORS_MAX];
-    memo_kind_times times;
+    memoi_session_times times;
     memo_step_plan* plan = &s->stage->plan;
     memo_swap_plan_desc desc;
     memo_swap_desc swap;
     memo_status status;
     int round;
     *fits = 0;
-    status = memoi_session_costs(s, profile, &desc, &swap, &times, recompute_s_per_row, error);
+    status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
     if (s->device_bytes)
         desc.device_bytes = s->device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
 
@@ -10388,18 +10479,22 @@ MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* p
 
 /* An estimated profile.  Its plan must fit, but need not be fast. */
 MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) {
-    int32_t t;
+    int32_t t, k;
     memset(profile, 0, sizeof *profile);
     profile->n_rows = s->desc.n_rows;
     profile->n_tensors = s->desc.n_tensors;
-    profile->forward_s = 1;
-    profile->backward_s = 2;
+    profile->n_kinds = MEMO_PROFILE_KINDS_MAX;
+    for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++) {
+        profile->forward_s[k] = 1;
+        profile->backward_s[k] = 2;
+    }
     for (t = 0; t < s->desc.n_tensors; t++) {
         memcpy(profile->tensors[t].name, s->stage->names[t], sizeof s->stage->names[t]);
-        profile->tensors[t].recompute_s_per_row =
-            memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE
-                ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
-                : -1;
+        for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++)
+            profile->tensors[t].recompute_s_per_row[k] =
+                memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE
+                    ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
+                    : -1;
     }
 }
 
@@ -10564,7 +10659,7 @@ memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, m
         memo_text_put(&text, "tensor %s %lld\n", swap->tensors[t].name,
                       (long long)swap->tensors[t].row_bytes);
     for (layer = 0; layer < swap->n_layers; layer++) {
-        memo_text_put(&text, "layer");
+        memo_text_put(&text, "layer %d", (int)memob_layer_kind(swap, layer));
         for (t = 0; t < swap->n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
         memo_text_put(&text, "\n");
     }
@@ -10660,6 +10755,8 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
         status = memoi_session_expect(reader, "row_bytes", s->stage->tensors[t].row_bytes, error);
     } else if (kind == 3) {
         int64_t* rows = s->stage->rows + (line - first_layer) * n_tensors;
+        status =
+            memoi_session_expect(reader, "kind", s->stage->layer_kinds[line - first_layer], error);
         for (t = 0; t < n_tensors && !status; t++)
             status = memob_expect_number(reader, "number of rows", &rows[t], error);
     } else {
@@ -10791,12 +10888,19 @@ MEMOI memo_status memoi_session_match(const memo_session_desc* desc, const memo_
     while (t < desc->n_tensors && !strcmp(swap->tensors[t].name, desc->tensors[t].name) &&
            swap->tensors[t].row_bytes == desc->tensors[t].row_bytes &&
            swap->tensors[t].rule == desc->tensors[t].rule &&
-           swap->tensors[t].with == desc->tensors[t].with)
+           swap->tensors[t].with == desc->tensors[t].with &&
+           memob_tensor_kinds(swap, t) == (desc->tensor_kinds ? desc->tensor_kinds[t] : 0))
         t++;
     if (t < desc->n_tensors)
         return MEMOB_INVALID(error,
                              "memo_session_open: the plan has another tensor %d, `%s`; plan again",
                              (int)t, swap->tensors[t].name);
+    for (t = 0; t < desc->n_layers; t++)
+        if (memob_layer_kind(swap, t) != (desc->layer_kinds ? desc->layer_kinds[t] : 0))
+            return MEMOB_INVALID(error,
+                                 "memo_session_open: the plan has another kind of layer %d; plan "
+                                 "again",
+                                 (int)t);
     if (plan->fits) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
 }
@@ -10888,71 +10992,84 @@ MEMOI double memoi_session_median(double* times_s, int64_t n) {
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-enum { MEMOI_SESSION_REPETITIONS = 3, MEMOI_SESSION_FIGURES = 3 + MEMO_PROFILE_TENSORS_MAX };
+/* Figures of a micro-batch: the time between the passes, then of each kind forward, backward and the
+ * recomputation of each tensor. */
+enum { MEMOI_SESSION_REPETITIONS = 3 };
+MEMOI int32_t memoi_session_n_figures(const memo_session* s) {
+    return 1 + s->n_kinds * (2 + s->desc.n_tensors);
+}
 
-/* Runs a micro-batch and reads its marks: medians over layers of forward and backward, the time
- * between them, and the recomputation of each tensor.  layers_s: (n_layers). */
+/* Runs a micro-batch and reads its marks.  layers_s: (n_layers). */
 MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, double* figures_s,
                                              memo_error* error) {
+    const memo_swap_desc* swap = &s->stage->plan.swap;
     const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
-    const int32_t first = MEMOI_MARKS_OF_LAYER * n;
     memo_status status = memo_session_run(s, NULL, error);
-    int32_t layer, t, k;
+    int32_t kind, layer, t, k, mark = MEMOI_MARKS_OF_LAYER * n;
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
-
-    /* Medians over the layers, so that one slow layer does not count. */
-    for (k = 0; k < 2; k++) {
-        const int32_t begin = k ? MEMOI_MARK_BACKWARD : MEMOI_MARK_FORWARD;
-        for (layer = 0; layer < n; layer++)
-            layers_s[layer] = memoi_session_between(s, MEMOI_MARKS_OF_LAYER * layer + begin,
-                                                    MEMOI_MARKS_OF_LAYER * layer + begin + 1);
-        figures_s[k] = memoi_session_median(layers_s, n);
-    }
-    figures_s[2] =
+    *figures_s++ =
         memoi_session_between(s, last + MEMOI_MARK_FORWARD_END, last + MEMOI_MARK_RECOMPUTE);
-    for (t = 0; t < s->desc.n_tensors; t++)
-        if (memoi_session_recomputes(s, t))
-            figures_s[3 + t] = memoi_session_between(s, first + 2 * t, first + 2 * t + 1);
+    for (kind = 0; kind < s->n_kinds; kind++) {
+        for (k = 0; k < 2; k++) { /* medians over layers, so that one slow layer does not count */
+            const int32_t begin = k ? MEMOI_MARK_BACKWARD : MEMOI_MARK_FORWARD;
+            int32_t n_layers = 0;
+            for (layer = 0; layer < n; layer++)
+                if (memob_layer_kind(swap, layer) == kind)
+                    layers_s[n_layers++] =
+                        memoi_session_between(s, MEMOI_MARKS_OF_LAYER * layer + begin,
+                                              MEMOI_MARKS_OF_LAYER * layer + begin + 1);
+            *figures_s++ = n_layers ? memoi_session_median(layers_s, n_layers) : 0;
+        }
+        for (t = 0; t < s->desc.n_tensors; t++, mark += 2)
+            *figures_s++ = s->measured_layers[kind] >= 0 &&
+                                   memoi_session_recomputes(s, s->measured_layers[kind], t)
+                               ? memoi_session_between(s, mark, mark + 1)
+                               : 0;
+    }
     if (s->error.status && error) *error = s->error;
     return s->error.status;
 }
 
-/* A median of each figure, from one micro-batch to warm up and a few more. */
-MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s,
+/* A median of each figure, from one micro-batch to warm up and a few more.  figures_s: (1 +
+ * repetitions, figures). */
+MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s, double* figures_s,
                                                memo_error* error) {
-    double figures_s[MEMOI_SESSION_FIGURES][MEMOI_SESSION_REPETITIONS];
-    double once_s[MEMOI_SESSION_FIGURES], begin_s = memob_now_s();
+    const int32_t n_figures = memoi_session_n_figures(s);
+    double times_s[MEMOI_SESSION_REPETITIONS], begin_s = memob_now_s();
     int64_t values[2];
-    int32_t k, i, n;
+    int32_t k, i, n, kind, t;
     memo_status status;
-    memset(once_s, 0, sizeof once_s);
 
     /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
      * because layers may contain collectives. */
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
-    status = memoi_session_measure_once(s, layers_s, once_s, error);
+    status = memoi_session_measure_once(s, layers_s, figures_s, error);
     values[1] = memob_now_s() - begin_s > 5;
     status = memoi_session_agree(&s->desc, status, values, 2, error);
     n = values[1] ? 1 : MEMOI_SESSION_REPETITIONS;
-    for (i = 0; i < n && !status; i++) {
-        status = memoi_session_measure_once(s, layers_s, once_s, error);
-        for (k = 0; k < MEMOI_SESSION_FIGURES; k++) figures_s[k][i] = once_s[k];
-    }
+    for (i = 0; i < n && !status; i++)
+        status = memoi_session_measure_once(s, layers_s, figures_s + (1 + i) * n_figures, error);
     if (status) return status;
+    for (k = 0; k < n_figures; k++) {
+        for (i = 0; i < n; i++) times_s[i] = figures_s[(1 + i) * n_figures + k];
+        figures_s[k] = memoi_session_median(times_s, n);
+    }
 
     /* Tensors that cannot be recomputed get -1.  Tensors recomputed with another one cost nothing
      * themselves. */
-    s->profile.forward_s = memoi_session_median(figures_s[0], n);
-    s->profile.backward_s = memoi_session_median(figures_s[1], n);
-    s->profile.between_s = memoi_session_median(figures_s[2], n);
-    for (k = 0; k < s->desc.n_tensors; k++)
-        s->profile.tensors[k].recompute_s_per_row =
-            memoi_session_recomputes(s, k)
-                ? memoi_session_median(figures_s[3 + k], n) / (double)s->desc.n_rows
-            : memob_tensor_rule(s->stage->tensors, k) <= MEMO_TENSOR_WHOLE ? 0
-                                                                           : -1;
+    s->profile.n_kinds = s->n_kinds;
+    s->profile.between_s = *figures_s++;
+    for (kind = 0; kind < s->n_kinds; kind++) {
+        s->profile.forward_s[kind] = *figures_s++;
+        s->profile.backward_s[kind] = *figures_s++;
+        for (t = 0; t < s->desc.n_tensors; t++)
+            s->profile.tensors[t].recompute_s_per_row[kind] =
+                memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE
+                    ? *figures_s++ / (double)s->desc.n_rows
+                    : (figures_s++, -1);
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -10969,30 +11086,42 @@ MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
 
 /* Runs the stage, which fits, and fills s->profile. */
 MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error) {
-    const int32_t n_marks = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * s->desc.n_tensors;
-    double* layers_s = (double*)memob_calloc(s->desc.n_layers, sizeof(double));
+    const memo_swap_desc* swap = &s->stage->plan.swap;
+    double *layers_s, *figures_s;
     memo_status status = MEMO_STATUS_OK;
-    int32_t i;
+    int32_t i, k, n_marks;
+
+    /* The layer in the middle of each kind recomputes every tensor, so that all of them are timed. */
+    for (i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) s->measured_layers[i] = -1;
+    for (i = 0; i < s->desc.n_layers; i++) {
+        const int32_t layer = (i + s->desc.n_layers / 2) % s->desc.n_layers;
+        k = memob_layer_kind(swap, layer);
+        if (s->measured_layers[k] < 0) s->measured_layers[k] = layer;
+        if (k >= s->n_kinds) s->n_kinds = k + 1;
+    }
+    n_marks = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * s->n_kinds * s->desc.n_tensors;
+    layers_s = (double*)memob_calloc(s->desc.n_layers, sizeof(double));
+    figures_s = (double*)memob_calloc(
+        (int64_t)memoi_session_n_figures(s) * (1 + MEMOI_SESSION_REPETITIONS), sizeof(double));
 
     /* Marks are events, or times if the calling thread computes. */
     s->marks_s = (double*)memob_calloc(n_marks, sizeof(double));
     s->events = (memo_event*)memob_calloc(n_marks, sizeof(memo_event));
-    if (!layers_s || !s->marks_s || !s->events)
+    if (!layers_s || !figures_s || !s->marks_s || !s->events)
         status = memob_no_memory(error, "the times of a profile");
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
 
-    /* One layer in the middle recomputes every tensor, so that all of them are timed.  No rank
-     * begins unless all can. */
+    /* No rank begins unless all can. */
     if (!status) status = memoi_session_start(s, error);
     if (!status) status = memoi_session_clear(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     if (!status) {
-        s->measured_layer = s->desc.n_layers / 2;
+        s->is_measuring = 1;
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
-        status = memoi_session_measure_layers(s, layers_s, error);
+        status = memoi_session_measure_layers(s, layers_s, figures_s, error);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
-        s->measured_layer = -1;
+        s->is_measuring = 0;
     }
 
     memoi_session_close(s);
@@ -11000,6 +11129,7 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
         if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
     MEMO_FREE(s->events);
     MEMO_FREE(s->marks_s);
+    MEMO_FREE(figures_s);
     MEMO_FREE(layers_s);
     s->events = NULL;
     s->marks_s = NULL;

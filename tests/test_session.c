@@ -23,6 +23,8 @@ enum { TENSORS_MAX = 6, LAYERS_MAX = 9 };
 typedef struct model {
     memo_session_desc desc;
     memo_tensor tensors[TENSORS_MAX];
+    int32_t layer_kinds[LAYERS_MAX];
+    uint32_t tensor_kinds[TENSORS_MAX];
     memo_device* host;
     memo_stream compute;
     int64_t setup_bytes, scratch_bytes;
@@ -164,6 +166,14 @@ static void random_model(model* m) {
         m->tensors[t].rule = (memo_tensor_rule)memo_test_int(0, memo_test_int(0, 2) ? 2 : 3);
         if (t && memo_test_int(0, 4) == 0 && m->tensors[t - 1].row_bytes && !m->tensors[t - 1].with)
             m->tensors[t].with = t;
+    }
+    for (t = 0; t < LAYERS_MAX; t++) m->layer_kinds[t] = (int32_t)memo_test_int(0, 2);
+    for (t = 0; t < m->desc.n_tensors; t++) /* 0: all kinds */
+        m->tensor_kinds[t] = m->tensors[t].with ? m->tensor_kinds[m->tensors[t].with - 1]
+                                                : (uint32_t)memo_test_int(0, 7);
+    if (memo_test_int(0, 2) == 0) {
+        m->desc.layer_kinds = m->layer_kinds;
+        m->desc.tensor_kinds = m->tensor_kinds;
     }
     m->desc.forward = forward;
     m->desc.backward = backward;
@@ -867,12 +877,12 @@ static void bad_profiles_are_refused(void) {
     CHECK_OK(memo_session_measure(&m.desc, &good, &error));
     close_device(&m);
     m.desc.device = NULL;
-    times[0] = &bad.forward_s;
-    times[1] = &bad.backward_s;
+    times[0] = &bad.forward_s[0];
+    times[1] = &bad.backward_s[0];
     times[2] = &bad.between_s;
     times[3] = &bad.copies[0].to_host_s;
     times[4] = &bad.copies[0].to_device_s;
-    times[5] = &bad.tensors[1].recompute_s_per_row;
+    times[5] = &bad.tensors[1].recompute_s_per_row[0];
     for (i = 0; i < 6; i++)
         for (k = 0; k < 4; k++) {
             if (i == 5 && k == 2) continue; /* it cannot be recomputed */
@@ -927,6 +937,52 @@ static void searches_end(void) {
         CHECK(k == 2 || plan->fits);
     }
     memo_step_plan_destroy(plan);
+}
+
+/* Each kind of layer has its own times, and a plan for other kinds is refused. */
+static void layers_have_kinds(void) {
+    static const int32_t kinds[8] = {0, 1, 0, 0, 1, 0, 2, 0};
+    static const uint32_t of_tensors[4] = {0, 1, 6, 6};
+    int32_t others[8];
+    memo_session* s = NULL;
+    memo_step_plan* plan = NULL;
+    memo_profile profile;
+    model m;
+    int k;
+    tight_model(&m);
+    m.desc.layer_kinds = kinds;
+    m.desc.tensor_kinds = of_tensors;
+    m.desc.device_bytes = 96 << 10;
+    m.desc.computes_on_host = 1;
+    open_device(&m, m.desc.device_bytes, 0);
+    CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+    CHECK_IS(profile.n_kinds, ==, 3);
+    for (k = 0; k < 3; k++) {
+        CHECK(profile.forward_s[k] > 0 && profile.backward_s[k] > 0);
+        CHECK(profile.tensors[0].recompute_s_per_row[k] < 0);
+        CHECK((profile.tensors[1].recompute_s_per_row[k] > 0) == (k == 0));
+        CHECK((profile.tensors[2].recompute_s_per_row[k] > 0) == (k > 0));
+    }
+    CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
+    CHECK_OK(memo_session_open(&m.desc, plan, &s, &error));
+    CHECK(!memo_session_get_address(s, 0, 2) && !memo_session_get_address(s, 1, 1));
+    CHECK(memo_session_get_address(s, 6, 3) != NULL);
+    for (k = 0; k < 4; k++) {
+        m.micro_batch = k;
+        CHECK_OK(memo_session_run(s, NULL, &error));
+    }
+    CHECK_IS(m.n_wrong, ==, 0);
+    memo_session_destroy(s);
+    memcpy(others, kinds, sizeof others);
+    others[3] = 1;
+    m.desc.layer_kinds = others;
+    CHECK_IS(memo_session_open(&m.desc, plan, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "another kind of layer 3"), "%s", error.message);
+    others[3] = 3;
+    memo_step_plan_destroy(plan);
+    CHECK_IS(memo_session_plan(&m.desc, &profile, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "layer 3 is of kind 3"), "%s", error.message);
+    close_device(&m);
 }
 
 /* --- declared buffers, forwards alone --- */
@@ -1137,6 +1193,7 @@ int main(int argc, char** argv) {
     TEST(a_plan_takes_no_memory);
     TEST(bad_profiles_are_refused);
     TEST(searches_end);
+    TEST(layers_have_kinds);
     TEST(buffers_live_as_declared);
     TEST(misuse_is_an_error);
     TEST(measuring_is_announced);

@@ -1342,13 +1342,15 @@ static void a_device_is_measured(void) {
     desc.n_repetitions = 3;
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
     /* Never shorter than set; longer on a busy machine. */
-    CHECK_CASE(profile.forward_s > 0.0199 && profile.forward_s < 0.1, "%g", profile.forward_s);
-    CHECK_CASE(profile.backward_s > 0.0399 && profile.backward_s < 0.2, "%g", profile.backward_s);
+    CHECK_CASE(profile.forward_s[0] > 0.0199 && profile.forward_s[0] < 0.1, "%g",
+               profile.forward_s[0]);
+    CHECK_CASE(profile.backward_s[0] > 0.0399 && profile.backward_s[0] < 0.2, "%g",
+               profile.backward_s[0]);
     CHECK(profile.between_s == 0 && profile.n_rows == 100 && profile.n_tensors == 2);
-    CHECK_IS(profile.tensors[0].recompute_s_per_row, <, 0);
-    CHECK_CASE(profile.tensors[1].recompute_s_per_row > 0.000099 &&
-                   profile.tensors[1].recompute_s_per_row < 0.0005,
-               "%g", profile.tensors[1].recompute_s_per_row);
+    CHECK_IS(profile.tensors[0].recompute_s_per_row[0], <, 0);
+    CHECK_CASE(profile.tensors[1].recompute_s_per_row[0] > 0.000099 &&
+                   profile.tensors[1].recompute_s_per_row[0] < 0.0005,
+               "%g", profile.tensors[1].recompute_s_per_row[0]);
     CHECK(profile.n_copies == 3 && profile.copies[0].size_bytes == 65536 &&
           profile.copies[1].size_bytes == 524288);
     last = &profile.copies[2];
@@ -1365,8 +1367,8 @@ static void a_device_is_measured(void) {
     CHECK_CASE(fabs(plan_desc.to_host_bytes_per_s / 100e6 - 1) < 0.5, "%g",
                plan_desc.to_host_bytes_per_s);
     CHECK(plan_desc.to_device_bytes_per_s > 0 && plan_desc.copy_s >= 0);
-    CHECK(times.forward_s == profile.forward_s && per_row[0] < 0 &&
-          per_row[1] == profile.tensors[1].recompute_s_per_row);
+    CHECK(times.forward_s == profile.forward_s[0] && per_row[0] < 0 &&
+          per_row[1] == profile.tensors[1].recompute_s_per_row[0]);
     swap.n_rows = 99;
     CHECK_IS(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -1447,17 +1449,22 @@ static void a_disk_is_measured(void) {
 }
 
 static void random_profile(memo_profile* p) {
-    int i;
+    int i, k;
     memset(p, 0, sizeof *p);
     p->n_rows = memo_test_int(1, 1 << 20);
-    p->forward_s = memo_test_real();
-    p->backward_s = memo_test_real() * 1000;
+    p->n_kinds = (int32_t)memo_test_int(1, memo_test_int(0, 1) ? 3 : MEMO_PROFILE_KINDS_MAX);
+    for (k = 0; k < p->n_kinds; k++) {
+        p->forward_s[k] = memo_test_real();
+        p->backward_s[k] = memo_test_real() * 1000;
+    }
     p->between_s = memo_test_real() * 1e-6;
     p->n_tensors = (int32_t)memo_test_int(0, MEMO_PROFILE_TENSORS_MAX);
     p->n_copies = (int32_t)memo_test_int(0, MEMO_PROFILE_COPIES_MAX);
     for (i = 0; i < p->n_tensors; i++) {
         snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "t%d", i);
-        p->tensors[i].recompute_s_per_row = memo_test_int(0, 3) ? memo_test_real() * 1e-6 : -1;
+        for (k = 0; k < p->n_kinds; k++)
+            p->tensors[i].recompute_s_per_row[k] =
+                memo_test_int(0, 3) ? memo_test_real() * 1e-6 : -1;
     }
     for (i = 0; i < p->n_copies; i++) {
         p->copies[i].size_bytes = (i ? p->copies[i - 1].size_bytes : 0) + memo_test_int(1, 1 << 30);
@@ -1494,11 +1501,15 @@ static void profiles_come_back_from_their_file(void) {
         CHECK_OK(memo_profile_write(&p, path, &error));
         CHECK_OK(memo_profile_read(path, &q, &error));
         CHECK(q.n_rows == p.n_rows && q.n_tensors == p.n_tensors && q.n_copies == p.n_copies);
-        CHECK(is_near(q.forward_s, p.forward_s) && is_near(q.backward_s, p.backward_s) &&
-              is_near(q.between_s, p.between_s));
+        CHECK(q.n_kinds == p.n_kinds && is_near(q.between_s, p.between_s));
+        for (k = 0; k < p.n_kinds; k++)
+            CHECK(is_near(q.forward_s[k], p.forward_s[k]) &&
+                  is_near(q.backward_s[k], p.backward_s[k]));
         for (i = 0; i < p.n_tensors; i++)
-            CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
-                  is_near(p.tensors[i].recompute_s_per_row, q.tensors[i].recompute_s_per_row));
+            for (k = 0; k < p.n_kinds; k++)
+                CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
+                      is_near(p.tensors[i].recompute_s_per_row[k],
+                              q.tensors[i].recompute_s_per_row[k]));
         for (i = 0; i < p.n_copies; i++)
             CHECK(p.copies[i].size_bytes == q.copies[i].size_bytes &&
                   is_near(p.copies[i].to_host_s, q.copies[i].to_host_s) &&
@@ -1540,47 +1551,49 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
 
 static void bad_profiles_are_refused(void) {
     memo_profile profile;
-    const char* good = "memo profile 1\n# a comment\nrows 8\nlayer 1000 2000 0\ntensor x -\n"
+    const char* good = "memo profile 1\n# a comment\nrows 8 1 0\nlayer 1000 2000\ntensor x -\n"
                        "tensor y 5\ncopy 64 1 2\ncopy 128 2 3\n";
     CHECK_OK(parse_lines(good, 6, &profile));
-    CHECK(profile.n_tensors == 2 && profile.tensors[0].recompute_s_per_row < 0 &&
-          is_near(profile.tensors[1].recompute_s_per_row, 5e-15) && profile.n_copies == 2);
+    CHECK(profile.n_tensors == 2 && profile.tensors[0].recompute_s_per_row[0] < 0 &&
+          is_near(profile.tensors[1].recompute_s_per_row[0], 5e-15) && profile.n_copies == 2);
     CHECK_IS(parse_lines(good, 5, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "profile:9: wrong count: 5 stated, 6 lines") && error.line == 9);
     CHECK_IS(parse_lines("memo plan 1\n", 0, &profile), ==, MEMO_STATUS_FORMAT);
     CHECK(parse_lines("memo profile 2\n", 0, &profile) == MEMO_STATUS_VERSION && error.line == 1);
-    CHECK_IS(parse_lines("memo profile 1\nrows 8\n", 1, &profile), ==, MEMO_STATUS_FORMAT);
-    CHECK_IS(parse_lines("memo profile 1\nrows 0\nlayer 1 2 3\n", 2, &profile), ==,
+    CHECK_IS(parse_lines("memo profile 1\nrows 8 1 0\n", 1, &profile), ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 0 1 3\nlayer 1 2\n", 2, &profile), ==,
              MEMO_STATUS_FORMAT);
-    CHECK_IS(parse_lines("memo profile 1\nlayer 1 2 3\nrows 1\n", 2, &profile), ==,
+    CHECK_IS(parse_lines("memo profile 1\nlayer 1 2\nrows 1 1 3\n", 2, &profile), ==,
              MEMO_STATUS_FORMAT);
-    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 -3\n", 2, &profile), ==,
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 -3\nlayer 1 2\n", 2, &profile), ==,
              MEMO_STATUS_FORMAT);
-    CHECK(strstr(error.message, "profile:3:") != NULL);
-    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3 4\n", 2, &profile), ==,
+    CHECK(strstr(error.message, "profile:2:") != NULL);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 2 3\nlayer 1 2\n", 2, &profile), ==,
+             MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2 4\n", 2, &profile), ==,
              MEMO_STATUS_FORMAT);
     CHECK_IS(
-        parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1\ncopy 8 1 1\n", 4, &profile),
+        parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\ncopy 8 1 1\ncopy 8 1 1\n", 4, &profile),
         ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "wrong size; sizes of copies must be above 0 and ascend") &&
           error.line == 5);
     CHECK_IS(
-        parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ncopy 8 1 1\ntensor x 1\n", 4, &profile),
+        parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\ncopy 8 1 1\ntensor x 1\n", 4, &profile),
         ==, MEMO_STATUS_FORMAT);
-    CHECK_OK(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 2 3 4\n", 3, &profile));
+    CHECK_OK(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\nfile 8 1 2 3 4\n", 3, &profile));
     CHECK(profile.file.size_bytes == 8 && is_near(profile.file.read_s, 2e-15));
-    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n", 4,
-                         &profile),
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\nfile 8 1 1 1 1\nfile 8 1 1 1 1\n",
+                         4, &profile),
              ==, MEMO_STATUS_FORMAT);
     CHECK(strstr(error.message, "unexpected `file`; the order") && error.line == 5);
-    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 0 1 1 1 1\n", 3, &profile), ==,
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\nfile 0 1 1 1 1\n", 3, &profile),
+             ==, MEMO_STATUS_FORMAT);
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\nfile 8 1 1 1\n", 3, &profile), ==,
              MEMO_STATUS_FORMAT);
-    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1\n", 3, &profile), ==,
-             MEMO_STATUS_FORMAT);
-    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\nfile 8 1 1 1 1\ncopy 8 1 1\n", 4,
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\nfile 8 1 1 1 1\ncopy 8 1 1\n", 4,
                          &profile),
              ==, MEMO_STATUS_FORMAT);
-    CHECK_IS(parse_lines("memo profile 1\nrows 1\nlayer 1 2 3\ntensor "
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\ntensor "
                          "a_name_that_is_much_too_long_to_be_that_of_a_tensor 1\n",
                          3, &profile),
              ==, MEMO_STATUS_FORMAT);
@@ -1588,9 +1601,9 @@ static void bad_profiles_are_refused(void) {
     memset(&profile, 0, sizeof profile);
     CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     profile.n_rows = 1;
-    profile.forward_s = -1;
+    profile.forward_s[0] = -1;
     CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    profile.forward_s = 1;
+    profile.forward_s[0] = 1;
     profile.n_tensors = 1;
     strcpy(profile.tensors[0].name, "a b");
     CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);

@@ -36,6 +36,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     memset(profile, 0, sizeof *profile);
     profile->n_rows = train_rows(o);
     profile->n_tensors = gpt_n_tensors(&config);
+    profile->n_kinds = 1;
 
     /* A row of each tensor, and of the layer. */
     for (t = 0; t < GPT_N_TENSORS; t++) {
@@ -44,13 +45,13 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
         if (products[t] > 0 && t >= profile->n_tensors) chunk_s += product_s * products[t];
         if (t >= profile->n_tensors) continue;
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
-        tensor->recompute_s_per_row = product_s * products[t];
-        if (t == GPT_ATTENTION) tensor->recompute_s_per_row = attention_s;
+        tensor->recompute_s_per_row[0] = product_s * products[t];
+        if (t == GPT_ATTENTION) tensor->recompute_s_per_row[0] = attention_s;
         if (products[t] < 0 || tensors[t].rule == MEMO_TENSOR_SWAPPED)
-            tensor->recompute_s_per_row = -1;
+            tensor->recompute_s_per_row[0] = -1;
     }
-    profile->forward_s = (row_s + attention_s) * (double)profile->n_rows;
-    profile->backward_s = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
+    profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
+    profile->backward_s[0] = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
     profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)profile->n_rows;
 
     if (o->link_bandwidth) {
@@ -102,7 +103,7 @@ static void print_estimate(const train_options* o) {
 static void print_profile(const memo_profile* profile) {
     const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
     printf("profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms",
-           1e3 * profile->forward_s, 1e3 * profile->backward_s, 1e3 * profile->between_s);
+           1e3 * profile->forward_s[0], 1e3 * profile->backward_s[0], 1e3 * profile->between_s);
     if (profile->n_copies)
         printf("; copies run at %.2f GB/s to the host, %.2f GB/s back (medians)",
                1e-9 * (double)copy->size_bytes / copy->to_host_s,
