@@ -6978,6 +6978,9 @@ typedef struct memoi_rows_planner {
     memoi_rows_table trial, here, best;
     uint64_t random;
     double program_s;
+    /* A plan that is made for the words of its gain: the step before; 0: any other plan. */
+    double now_s;
+    int is_settled; /* no better table would change these words */
 } memoi_rows_planner;
 
 /* Far below what sums of times over 2^31 layers could overflow. */
@@ -7318,12 +7321,30 @@ MEMOI memo_status memoi_rows_score_trial(memoi_rows_planner* p, memo_error* erro
     return memoi_rows_score_desc(p, &swap, &p->trial.score, error);
 }
 
+#define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
+
+/* "6.1", of a share of the step. */
+MEMOI const char* memoi_rows_percent(char buffer[32], double share) {
+    snprintf(buffer, 32, "%.2g", 100 * share);
+    return buffer;
+}
+
+/* 1 if the shortest step there could be, which only computes, has the same gain in words. */
+MEMOI int memoi_rows_says_the_same(const memoi_rows_planner* p) {
+    const double saved = 1 - p->best.score.step_s / p->now_s;
+    const double most = 1 - (p->layers_s + p->desc->between_s) / p->now_s;
+    char words[2][32];
+    return p->best.score.excess_bytes <= 0 && saved >= MEMOI_ROWS_GAIN &&
+           !strcmp(memoi_rows_percent(words[0], saved), memoi_rows_percent(words[1], most));
+}
+
 /* Scores p->trial.  p->best becomes it if it is better. */
 MEMOI memo_status memoi_rows_try(memoi_rows_planner* p, memo_error* error) {
     memo_status status = memoi_rows_score_trial(p, error);
     if (status || !memoi_rows_is_better(&p->trial.score, &p->best.score)) return status;
     p->best.score = p->trial.score;
     memcpy(p->best.cells, p->trial.cells, (size_t)p->n_cells * sizeof(int64_t));
+    p->is_settled = p->now_s > 0 && memoi_rows_says_the_same(p);
     return status;
 }
 
@@ -8259,7 +8280,7 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
     int64_t i, k;
     p->here.score = p->best.score;
     memcpy(p->here.cells, p->best.cells, n_bytes);
-    for (i = 0; i < n_trials && !status; i++) {
+    for (i = 0; i < n_trials && !status && !p->is_settled; i++) {
         double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
         memcpy(p->trial.cells, p->here.cells, n_bytes);
@@ -8288,6 +8309,7 @@ MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
     p->random = 0x9e3779b97f4a7c15u;
     for (pass = 0; pass < MEMOI_ROWS_PASSES && n_idle < MEMOI_ROWS_IDLE && !status; pass++) {
         memoi_rows_score before = p->best.score;
+        if (p->is_settled) break;
         if (before.excess_bytes <= 0 && before.stall_s <= 0 && before.recompute_s <= 0 &&
             !before.sizes.swapped_bytes)
             break;
@@ -8304,6 +8326,7 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
     int way;
     memset(&p->best.score, 0, sizeof p->best.score);
     p->best.score.excess_bytes = 2 * MEMOI_ROWS_IMPOSSIBLE; /* so that anything is better */
+    p->is_settled = 0;
     if (p->n_bundles == 0) return MEMO_STATUS_OK;
 
     /* The best alpha, and a table that needs little host memory. */
@@ -8312,7 +8335,8 @@ MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, mem
         status = memoi_rows_try(p, error);
     }
 
-    if (!status) status = memoi_rows_program_create(p, MEMOI_ROWS_AIM_TABLE, &g, error);
+    if (status || p->is_settled) return status;
+    status = memoi_rows_program_create(p, MEMOI_ROWS_AIM_TABLE, &g, error);
     if (status) return status;
     status = memoi_rows_run(&g, 4, error);
     p->program_s = g.bound_s > 0 ? g.bound_s : 0;
@@ -8406,7 +8430,8 @@ MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, 
 }
 
 /* Plans again without this limit, for the plan's gain.  A memory becomes as large as the shortest
- * step needs. */
+ * step needs.  The search ends as soon as no shorter step would change the words, which halves the
+ * time that naming a limit takes. */
 MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_swap_limit limit, double now_s,
                                   double* saved, double* extra_bytes, memo_error* error) {
     int is_host = limit == MEMO_SWAP_LIMIT_HOST_MEMORY;
@@ -8423,7 +8448,9 @@ MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_swap_limit limit, 
         if (*capacity < there) *capacity = there;
         *extra_bytes = (double)(*capacity - there);
     }
+    p->now_s = now_s;
     status = memoi_rows_best_score(p, &score, error);
+    p->now_s = 0;
     memoi_rows_restore(p);
     *saved = !status && score.excess_bytes <= 0 ? 1 - score.step_s / now_s : 0;
     return status;
@@ -8441,7 +8468,7 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
     memoi_rows_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
-    char bytes[32];
+    char bytes[32], percent[32];
     memo_status status = memoi_rows_foresee(p, 0, &now, error);
     int is_all, i;
 
@@ -8467,16 +8494,17 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
     status = memoi_rows_gain(p, limit, plan->step_s, &saved, &extra_bytes, error);
-    if (status || saved < 1e-5) return status;
+    if (status || saved < MEMOI_ROWS_GAIN) return status;
     plan->limit = limit;
     if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
-                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
+                 "%s is the limit; %s twice as fast would save %s%% of the step", names[limit],
+                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link",
+                 memoi_rows_percent(percent, saved));
     else
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
-                 memob_bytes_text(bytes, extra_bytes), 100 * saved);
+                 "%s is the limit; %s more would save %s%% of the step", names[limit],
+                 memob_bytes_text(bytes, extra_bytes), memoi_rows_percent(percent, saved));
     return status;
 }
 
