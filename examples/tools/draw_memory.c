@@ -35,12 +35,13 @@ static memo_status make_plan(double share, memo_step_plan** plan, memo_error* er
     int t;
     memset(&profile, 0, sizeof profile);
     profile.n_rows = T;
-    profile.forward_s = 0.02;
-    profile.backward_s = 0.04;
+    profile.n_kinds = 1;
+    profile.forward_s[0] = 0.02;
+    profile.backward_s[0] = 0.04;
     profile.n_tensors = N_TENSORS;
     for (t = 0; t < N_TENSORS; t++) {
         snprintf(profile.tensors[t].name, sizeof profile.tensors[t].name, "%s", tensors[t].name);
-        profile.tensors[t].recompute_s_per_row = t == 0 ? -1 : 0.002 / T * (t == 2 ? 4 : 1);
+        profile.tensors[t].recompute_s_per_row[0] = t == 0 ? -1 : 0.002 / T * (t == 2 ? 4 : 1);
     }
     profile.n_copies = 1;
     profile.copies[0].size_bytes = 1 << 20;
