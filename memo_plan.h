@@ -1532,7 +1532,8 @@ typedef struct memoi_cover {
     int64_t* gain;       /* of a candidate: pairs that it would bring */
     int64_t n_members, n_candidates, n_sections, n_work;
     memob_keyed* stays; /* an item in a section */
-    int64_t n_stays, stay_capacity;
+    memob_keyed* order; /* sections by time: that of the latest member, then of the earliest */
+    int64_t n_stays, stay_capacity, order_capacity;
 } memoi_cover;
 
 MEMOI int memoi_cover_create(memoi_cover* cover, const memoi_problem* problem) {
@@ -1587,7 +1588,7 @@ MEMOI int memoi_cover_join(memoi_cover* cover, int32_t i) {
 /* Makes a section that contains item i, and those of the set.  0: no memory. */
 MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set) {
     const memoi_neighbors* neighbors = cover->problem->neighbors;
-    int64_t k;
+    int64_t first = cover->n_stays, earliest = i, latest = i, k;
     int ok;
     cover->n_members = cover->n_candidates = 0;
     for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
@@ -1607,8 +1608,30 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
         }
         ok = memoi_cover_join(cover, i);
     }
+    for (k = first; ok && k < cover->n_stays; k++) {
+        earliest = memob_min(earliest, cover->stays[k].key);
+        latest = memob_max(latest, cover->stays[k].key);
+    }
+    if (!ok || !memob_reserve(&cover->order, &cover->order_capacity, cover->n_sections + 1,
+                              sizeof(memob_keyed)))
+        return 0;
+    cover->order[cover->n_sections].key = latest * cover->problem->n_items + earliest;
+    cover->order[cover->n_sections].index = cover->n_sections;
     cover->n_sections++;
-    return ok;
+    return 1;
+}
+
+/* Numbers sections by time, and sorts the stays by item, then section.  0: no memory. */
+MEMOI int memoi_cover_sort(memoi_cover* cover) {
+    int64_t* number = (int64_t*)memob_calloc(cover->n_sections, sizeof(int64_t));
+    int64_t k;
+    if (!number) return 0;
+    qsort(cover->order, (size_t)cover->n_sections, sizeof(memob_keyed), memob_keyed_compare);
+    for (k = 0; k < cover->n_sections; k++) number[cover->order[k].index] = k;
+    for (k = 0; k < cover->n_stays; k++) cover->stays[k].index = number[cover->stays[k].index];
+    qsort(cover->stays, (size_t)cover->n_stays, sizeof(memob_keyed), memob_keyed_compare);
+    MEMO_FREE(number);
+    return 1;
 }
 
 /* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
@@ -1635,6 +1658,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     }
 
     /* An item has a range for each run of sections that it is in. */
+    ok = ok && memoi_cover_sort(&cover);
     range = ok && cover.n_work < MEMOI_COVER_WORK
                 ? (memoi_range*)memob_calloc(cover.n_stays, sizeof(memoi_range))
                 : NULL;
@@ -1642,26 +1666,21 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
         MEMO_FREE(problem->ranges);
         MEMO_FREE(problem->held);
         MEMO_FREE(problem->first_held);
-        problem->ranges = range--;
+        problem->ranges = range;
         problem->held = NULL;
         problem->first_held = NULL;
         problem->n_sections = cover.n_sections;
         problem->n_ranges = 0;
         problem->has_gaps = problem->is_cover = 1;
-        memob_keyed_sort(cover.stays, cover.n_stays);
         for (k = 0; k < cover.n_stays; k++) {
             memoi_item* item = &problem->items[cover.stays[k].key];
+            int64_t section = cover.stays[k].index;
             int is_first = k == 0 || cover.stays[k - 1].key != cover.stays[k].key;
-            if (is_first) {
-                item->first_range = problem->n_ranges;
-                item->n_ranges = 0;
-            }
-            if (is_first || range->end != cover.stays[k].index) {
-                (++range)->begin = cover.stays[k].index;
-                item->n_ranges++;
-                problem->n_ranges++;
-            }
-            range->end = cover.stays[k].index + 1;
+            if (is_first) item->first_range = problem->n_ranges;
+            if (is_first || range[problem->n_ranges - 1].end != section)
+                range[problem->n_ranges++].begin = section;
+            range[problem->n_ranges - 1].end = section + 1;
+            item->n_ranges = problem->n_ranges - item->first_range;
         }
         memoi_problem_limits(problem);
         ok = memoi_problem_bounds(problem);
@@ -1670,6 +1689,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     }
     memob_arrays_free(&cover.arrays);
     MEMO_FREE(cover.stays);
+    MEMO_FREE(cover.order);
     return ok;
 }
 

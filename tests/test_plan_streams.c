@@ -7,6 +7,7 @@
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
+#include "stream_patterns.h"
 
 static memo_error error;
 
@@ -549,6 +550,30 @@ static void bounds_and_sections_follow_conflicts(void) {
     CHECK_CASE(n_above > 300, "%d above the largest sum of live sizes", n_above);
 }
 
+/* Blocks cut into buffers of several streams, and streams that wait in patterns. */
+static void tilings_and_patterns_are_proven(void) {
+    memo_plan_desc desc = memo_plan_desc_default();
+    int n_streams, which, k;
+    desc.time_limit_s = 60;
+    for (n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2) {
+        memo_plan* plan = tiling_of_streams(n_streams, 128, 1 << 20, (uint64_t)n_streams);
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK_CASE(plan->peak_bytes == 1 << 20 && plan->proof == MEMO_PROOF_OPTIMAL,
+                   "%d streams: %lld", n_streams, (long long)plan->peak_bytes);
+        memo_plan_destroy(plan);
+    }
+    for (which = 0; which < N_PATTERNS; which++)
+        for (k = 0; k < 2; k++) {
+            memo_plan* plan = pattern_of_streams((pattern)which, 2 + 2 * k, 64, (uint64_t)k);
+            CHECK_OK(memo_plan_solve(plan, &desc, &error));
+            CHECK_OK(memo_plan_validate(plan, &error));
+            CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "pattern %d of %d streams: %lld", which,
+                       2 + 2 * k, (long long)plan->peak_bytes);
+            memo_plan_destroy(plan);
+        }
+}
+
 /* Too many buffers for sections instead of pairs.  Two streams with a wait now and then. */
 static void large_problems_keep_their_pairs(void) {
     enum { N = 9000, LIVE = 8 };
@@ -730,6 +755,7 @@ int main(int argc, char** argv) {
     TEST(conflicts_match_unsafe_pairs);
     TEST(plans_by_pairs_are_the_smallest);
     TEST(bounds_and_sections_follow_conflicts);
+    TEST(tilings_and_patterns_are_proven);
     TEST(large_problems_keep_their_pairs);
     TEST(too_many_pairs_are_planned_as_lifetimes);
     TEST(thousands_of_lanes_are_planned_in_time);
