@@ -2015,9 +2015,8 @@ MEMOI_CUDA memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_ki
         MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,
                         items)
         MEMOI_CUDA_CASE(MEMO_ROW_LOSS_SUMS, loss_sums, d.entropy.n_rows > 0, 1)
-        MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.out ? d.sinks.n_rows * d.sinks.n_heads : 0,
-                        rows)
-        MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.d_sinks ? d.sinks.n_heads : 0, warps)
+        MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.n_rows * d.sinks.n_heads, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
     }
     return MEMOI_CUDA_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
 }

@@ -2065,8 +2065,6 @@ MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy,
  *   sink_sums   d_sinks[h] -= sum over the rows of exp(sink - LSE) * row_dots, with the LSE that
  *               sinks left, and row_dots = sum of d_out * out of a row and head
  *
- * A kernel checks its other arrays, and does nothing if the one that it sets, out or d_sinks, is
- * NULL.
  * sinks takes MEMO_ROW_LANES lanes a row and head.  sink_sums takes 32 lanes a head: lane l adds
  * rows l, l + 32, ... in double; then lanes l and l + 16, l and l + 8, ... are added. */
 typedef struct memo_sinks_desc {
@@ -2370,209 +2368,244 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
 
 /* --- descs --- */
 
-/* Is an array there, and aligned to its element? */
-MEMOI memo_status memoi_row_array(const char* desc, const char* name, const void* address,
-                                  int64_t element_bytes, memo_error* error) {
-    if (!address) return MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, name);
-    if ((uintptr_t)address % (uintptr_t)element_bytes)
-        return MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes", desc, name,
-                             address, (long long)element_bytes);
+/* An array of a desc, which the kernel reads or writes. */
+enum { MEMOI_ROW_READS = 1, MEMOI_ROW_WRITES = 2, MEMOI_ROW_UPDATES = 3 };
+typedef struct memoi_row_matrix {
+    const char* name;
+    const void* address;
+    int64_t n_rows, n_columns, element_bytes;
+    int64_t* stride; /* of the desc; NULL: contiguous rows */
+    int access;
+} memoi_row_matrix;
+
+typedef struct memoi_row_arrays {
+    const char* desc;
+    memoi_row_matrix all[6];
+    int n;
+} memoi_row_arrays;
+
+MEMOI void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
+                         const void* address, int64_t n_rows, int64_t n_columns,
+                         int64_t element_bytes, int64_t* stride) {
+    memoi_row_matrix* m = &arrays->all[arrays->n++];
+    m->name = name;
+    m->address = address;
+    m->n_rows = n_rows;
+    m->n_columns = n_columns;
+    m->element_bytes = element_bytes;
+    m->stride = stride;
+    m->access = access;
+}
+
+/* The arrays of a desc whose counts are valid. */
+MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_arrays* to) {
+    enum { R = MEMOI_ROW_READS, W = MEMOI_ROW_WRITES, RW = MEMOI_ROW_UPDATES };
+    const int64_t type_bytes = memoi_row_type_bytes(d->entropy.type);
+    const int64_t n_loss = d->entropy.n_rows, n_numbers = MEMO_LOSS_NUMBERS * n_loss;
+    int64_t n;
+    to->n = 0;
+    switch (kind) {
+    case MEMO_ROW_GATHER:
+    case MEMO_ROW_SCATTER: {
+        memo_rows_desc* rows = &d->rows;
+        int64_t n_indexed = rows->n_rows ? rows->n_indexed_rows : 0;
+        int64_t n_to = kind == MEMO_ROW_GATHER ? rows->n_rows : n_indexed;
+        int64_t n_from = kind == MEMO_ROW_GATHER ? n_indexed : rows->n_rows;
+        to->desc = "memo_rows_desc";
+        memoi_row_add(to, W, "to", rows->to, n_to, rows->row_bytes, 1, &rows->to_stride_bytes);
+        memoi_row_add(to, R, "from", rows->from, n_from, rows->row_bytes, 1,
+                      &rows->from_stride_bytes);
+        memoi_row_add(to, R, "index", rows->index, rows->n_rows, 1, 8, NULL);
+        break;
+    }
+    case MEMO_ROW_MERGE: {
+        memo_merge_desc* merge = &d->merge;
+        to->desc = "memo_merge_desc";
+        n = merge->n_rows ? (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows : 0;
+        memoi_row_add(to, RW, "out", merge->out, n, merge->n_columns, 4, NULL);
+        memoi_row_add(to, R, "part_out", merge->part_out, n, merge->n_columns,
+                      memoi_row_type_bytes(merge->part_type), NULL);
+        memoi_row_add(to, RW, "lse", merge->lse, n, 1, 4, NULL);
+        memoi_row_add(to, R, "part_lse", merge->part_lse, n, 1, 4, NULL);
+        break;
+    }
+    case MEMO_ROW_ADD: {
+        memo_add_desc* add = &d->add;
+        to->desc = "memo_add_desc";
+        memoi_row_add(to, W, "to", add->to, add->n_rows, add->n_columns,
+                      memoi_row_type_bytes(add->to_type), &add->to_stride);
+        memoi_row_add(to, R, "a", add->a, add->n_rows, add->n_columns,
+                      memoi_row_type_bytes(add->a_type), &add->a_stride);
+        memoi_row_add(to, R, "b", add->b, add->n_rows, add->n_columns,
+                      memoi_row_type_bytes(add->b_type), &add->b_stride);
+        break;
+    }
+    case MEMO_ROW_SUMS: {
+        memo_row_sums_desc* sums = &d->sums;
+        to->desc = "memo_row_sums_desc";
+        memoi_row_add(to, R, "a", sums->a, sums->n_rows, sums->n_columns,
+                      memoi_row_type_bytes(sums->a_type), &sums->a_stride);
+        memoi_row_add(to, R, "b", sums->b, sums->n_rows, sums->n_columns,
+                      memoi_row_type_bytes(sums->b_type), &sums->b_stride);
+        memoi_row_add(to, W, "sums", sums->sums, sums->n_rows, 1, 4, NULL);
+        break;
+    }
+    case MEMO_ROW_CAST:
+        to->desc = "memo_cast_desc";
+        memoi_row_add(to, W, "to", d->cast.to, 1, d->cast.n, memoi_row_type_bytes(d->cast.to_type),
+                      NULL);
+        memoi_row_add(to, R, "from", d->cast.from, 1, d->cast.n,
+                      memoi_row_type_bytes(d->cast.from_type), NULL);
+        break;
+    case MEMO_ROW_SOFTMAX_PARTS:
+    case MEMO_ROW_CROSS_ENTROPY:
+    case MEMO_ROW_LOSS_SUMS: {
+        memo_cross_entropy_desc* e = &d->entropy;
+        to->desc = "memo_cross_entropy_desc";
+        if (kind != MEMO_ROW_LOSS_SUMS)
+            memoi_row_add(to, R, "logits", e->logits, n_loss, e->n_columns, type_bytes, &e->stride);
+        memoi_row_add(to, R, "labels", e->labels, n_loss, 1, 4, NULL);
+        if (kind == MEMO_ROW_SOFTMAX_PARTS)
+            memoi_row_add(to, W, "parts", e->parts ? e->parts + e->part * n_numbers : NULL, 1,
+                          n_numbers, 4, NULL);
+        if (kind == MEMO_ROW_CROSS_ENTROPY)
+            memoi_row_add(to, R, "parts", e->parts, e->n_parts, n_numbers, 4, NULL);
+        if (kind != MEMO_ROW_SOFTMAX_PARTS)
+            memoi_row_add(to, kind == MEMO_ROW_LOSS_SUMS ? R : W, "losses", e->losses, n_loss, 1, 4,
+                          NULL);
+        if (kind == MEMO_ROW_CROSS_ENTROPY && e->d_logits)
+            memoi_row_add(to, W, "d_logits", e->d_logits, n_loss, e->n_columns, type_bytes,
+                          &e->stride);
+        if (kind == MEMO_ROW_LOSS_SUMS && e->sums)
+            memoi_row_add(to, RW, "sums", e->sums, 1, 3, 8, NULL);
+        break;
+    }
+    case MEMO_ROW_SINKS:
+    case MEMO_ROW_SINK_SUMS: {
+        memo_sinks_desc* sinks = &d->sinks;
+        to->desc = "memo_sinks_desc";
+        n = sinks->n_rows * sinks->n_heads;
+        memoi_row_add(to, kind == MEMO_ROW_SINKS ? RW : R, "lse", sinks->lse, n, 1, 4, NULL);
+        memoi_row_add(to, R, "sinks", sinks->sinks, 1, sinks->n_heads, 4, NULL);
+        if (kind == MEMO_ROW_SINKS) {
+            memoi_row_add(to, RW, "out", sinks->out, n, sinks->n_columns, 4, NULL);
+            break;
+        }
+        memoi_row_add(to, R, "row_dots", sinks->row_dots, n, 1, 4, NULL);
+        memoi_row_add(to, RW, "d_sinks", sinks->d_sinks, 1, sinks->n_heads, 4, NULL);
+        break;
+    }
+    }
+}
+
+/* Checks size and address, and replaces stride 0 by its default. */
+MEMOI memo_status memoi_row_check(const char* desc, const memoi_row_matrix* m, memo_error* error) {
+    int64_t dense = 0, *stride = m->stride ? m->stride : &dense;
+    if (m->element_bytes == 0)
+        return MEMOB_INVALID(error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
+                             m->name);
+    if (m->n_rows < 0 || m->n_columns < 0 || *stride < 0)
+        return MEMOB_INVALID(
+            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
+            desc, m->name, (long long)m->n_rows, (long long)m->n_columns, (long long)*stride);
+
+    if (*stride == 0) *stride = m->n_columns;
+    if (*stride < m->n_columns && m->n_rows > 1)
+        return MEMOB_INVALID(
+            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
+            desc, m->name, (long long)*stride, (long long)m->n_columns);
+
+    /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
+    if (m->n_columns > MEMOB_BYTES_MAX / m->element_bytes - 64 ||
+        (m->n_rows &&
+         memob_max(m->n_columns, *stride) + 64 > MEMOB_BYTES_MAX / m->element_bytes / m->n_rows))
+        return MEMOB_INVALID(
+            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
+            desc, m->name, (long long)m->n_rows, (long long)m->n_columns, (long long)*stride);
+
+    if (!m->n_rows || !m->n_columns) return MEMO_STATUS_OK;
+    if (!m->address)
+        return MEMOB_INVALID(error, "%s.%s: NULL; an array is required", desc, m->name);
+    if ((uintptr_t)m->address % (uintptr_t)m->element_bytes)
+        return MEMOB_INVALID(error, "%s.%s: not aligned (%p); align it to %lld bytes", desc,
+                             m->name, m->address, (long long)m->element_bytes);
     return MEMO_STATUS_OK;
 }
 
-/* Checks size and address of a matrix, and replaces stride 0 by its default. */
-MEMOI memo_status memoi_row_matrix(const char* desc, const char* name, const void* address,
-                                   int64_t n_rows, int64_t n_columns, int64_t element_bytes,
-                                   int64_t* stride, memo_error* error) {
-    if (element_bytes == 0)
-        return MEMOB_INVALID(error, "%s.%s: its type is not supported; f32, bf16 and f16 are", desc,
-                             name);
-    if (n_rows < 0 || n_columns < 0 || *stride < 0)
-        return MEMOB_INVALID(
-            error, "%s.%s: negative size (%lld rows of %lld, stride %lld); 0 or more are valid",
-            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
-
-    if (*stride == 0) *stride = n_columns;
-    if (*stride < n_columns && n_rows > 1)
-        return MEMOB_INVALID(
-            error, "%s.%s: rows overlap (stride %lld); use the %lld elements of a row, or more",
-            desc, name, (long long)*stride, (long long)n_columns);
-
-    /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
-    if (n_columns > MEMOB_BYTES_MAX / element_bytes - 64 ||
-        (n_rows && memob_max(n_columns, *stride) + 64 > MEMOB_BYTES_MAX / element_bytes / n_rows))
-        return MEMOB_INVALID(
-            error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
-            desc, name, (long long)n_rows, (long long)n_columns, (long long)*stride);
-
-    return n_rows && n_columns ? memoi_row_array(desc, name, address, element_bytes, error)
-                               : MEMO_STATUS_OK;
-}
-
-/* A matrix whose rows are contiguous. */
-MEMOI memo_status memoi_row_dense(const char* desc, const char* name, const void* address,
-                                  int64_t n_rows, int64_t n_columns, int64_t element_bytes,
-                                  memo_error* error) {
-    int64_t stride = 0;
-    return memoi_row_matrix(desc, name, address, n_rows, n_columns, element_bytes, &stride, error);
-}
-
-MEMOI memo_status memoi_resolve_memo_rows_desc(void* desc_of_kind, memo_error* error) {
-    memo_rows_desc* rows = (memo_rows_desc*)desc_of_kind;
-    static const char desc[] = "memo_rows_desc";
-    memo_status status;
-    int64_t n; /* rows of the larger side, because gather and scatter index different sides */
-    if ((status = memob_check_integer(desc, "n_rows", rows->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(desc, "n_indexed_rows", rows->n_indexed_rows, 0,
-                                      MEMOB_BYTES_MAX, error)))
-        return status;
-    n = rows->n_rows ? memob_max(rows->n_rows, rows->n_indexed_rows) : 0;
-    status = memoi_row_matrix(desc, "to", rows->to, n, rows->row_bytes, 1, &rows->to_stride_bytes,
-                              error);
-    if (!status)
-        status = memoi_row_matrix(desc, "from", rows->from, n, rows->row_bytes, 1,
-                                  &rows->from_stride_bytes, error);
-    if (!status && (rows->n_rows || rows->index))
-        status = memoi_row_array(desc, "index", rows->index, 8, error);
+/* Checks counts, on which the sizes of arrays depend, and replaces 0 by its default. */
+MEMOI memo_status memoi_row_counts(memo_row_kind kind, memo_row_desc* d, memo_error* error) {
+    const int64_t most = MEMOB_BYTES_MAX;
+    memo_status status = MEMO_STATUS_OK;
+    if (kind == MEMO_ROW_GATHER || kind == MEMO_ROW_SCATTER) {
+        status = memob_check_integer("memo_rows_desc", "n_rows", d->rows.n_rows, 0, most, error)
+                     ? MEMO_STATUS_INVALID_ARGUMENT
+                     : memob_check_integer("memo_rows_desc", "n_indexed_rows",
+                                           d->rows.n_indexed_rows, 0, most, error);
+    } else if (kind == MEMO_ROW_MERGE) {
+        static const char desc[] = "memo_merge_desc";
+        memo_merge_desc* merge = &d->merge;
+        if (merge->n_batches == 0) merge->n_batches = 1;
+        if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
+        if ((status = memob_check_integer(desc, "n_batches", merge->n_batches, 0, most, error)) ||
+            (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, most, error)))
+            return status;
+        if (merge->n_batches > 1 && merge->batch_stride_rows < merge->n_rows)
+            return MEMOB_INVALID(
+                error,
+                "%s.batch_stride_rows: below n_rows (%lld of %lld), so that batches overlap; 0 "
+                "means n_rows",
+                desc, (long long)merge->batch_stride_rows, (long long)merge->n_rows);
+        if (merge->batch_stride_rows > most / merge->n_batches)
+            return MEMOB_INVALID(
+                error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit",
+                desc, (long long)merge->n_batches, (long long)merge->batch_stride_rows);
+    } else if (kind == MEMO_ROW_ADD) {
+        if (d->add.n_rows == 0) d->add.n_rows = 1;
+    } else if (kind >= MEMO_ROW_SINKS) {
+        static const char desc[] = "memo_sinks_desc";
+        memo_sinks_desc* sinks = &d->sinks;
+        if ((status = memob_check_integer(desc, "n_rows", sinks->n_rows, 0, most, error)) ||
+            (status = memob_check_integer(desc, "n_heads", sinks->n_heads, 0, most, error)))
+            return status;
+        if (sinks->n_heads && sinks->n_rows > most / sinks->n_heads)
+            return MEMOB_INVALID(
+                error, "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit", desc,
+                (long long)sinks->n_rows, (long long)sinks->n_heads);
+    } else if (kind >= MEMO_ROW_SOFTMAX_PARTS) {
+        static const char desc[] = "memo_cross_entropy_desc";
+        memo_cross_entropy_desc* e = &d->entropy;
+        if (e->n_parts == 0) e->n_parts = 1;
+        if ((status = memob_check_integer(desc, "part", e->part, 0, e->n_parts - 1, error)) ||
+            (status = memob_check_integer(desc, "first_column", e->first_column, 0, most, error)) ||
+            (status = memob_check_integer(desc, "vocabulary", e->vocabulary, e->n_parts > 1, most,
+                                          error)) ||
+            (status = memob_check_integer(desc, "n_rows", e->n_rows, 0,
+                                          most / (4 * MEMO_LOSS_NUMBERS) / e->n_parts, error)) ||
+            (status = memob_check_real(desc, "softcap", (double)e->softcap, 0, 3e38, error)) ||
+            (status = memob_check_real(desc, "smoothing", (double)e->smoothing, 0, 1, error)) ||
+            (status = memob_check_real(desc, "z_weight", (double)e->z_weight, 0, 3e38, error)))
+            return status;
+        if (!e->vocabulary) e->vocabulary = e->first_column + e->n_columns;
+    }
     return status;
 }
 
-MEMOI memo_status memoi_resolve_memo_merge_desc(void* desc_of_kind, memo_error* error) {
-    memo_merge_desc* merge = (memo_merge_desc*)desc_of_kind;
-    static const char desc[] = "memo_merge_desc";
-    memo_status status;
-    int64_t rows;
-    if (merge->n_batches == 0) merge->n_batches = 1;
-    if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
-
-    /* Batches must not overlap or overflow. */
-    if ((status =
-             memob_check_integer(desc, "n_batches", merge->n_batches, 0, MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, MEMOB_BYTES_MAX, error)))
-        return status;
-    if (merge->n_batches > 1 && merge->batch_stride_rows < merge->n_rows)
-        return MEMOB_INVALID(error,
-                             "%s.batch_stride_rows: below n_rows (%lld of %lld), so that batches "
-                             "overlap; 0 means n_rows",
-                             desc, (long long)merge->batch_stride_rows, (long long)merge->n_rows);
-    if (merge->batch_stride_rows > MEMOB_BYTES_MAX / merge->n_batches)
-        return MEMOB_INVALID(
-            error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit", desc,
-            (long long)merge->n_batches, (long long)merge->batch_stride_rows);
-    rows = merge->n_rows ? merge->batch_stride_rows * merge->n_batches : 0;
-
-    /* All four arrays have dense rows. */
-    status = memoi_row_dense(desc, "out", merge->out, rows, merge->n_columns, 4, error);
-    if (!status)
-        status = memoi_row_dense(desc, "part_out", merge->part_out, rows, merge->n_columns,
-                                 memoi_row_type_bytes(merge->part_type), error);
-    if (!status) status = memoi_row_dense(desc, "lse", merge->lse, rows, 1, 4, error);
-    if (!status) status = memoi_row_dense(desc, "part_lse", merge->part_lse, rows, 1, 4, error);
-    return status;
-}
-
-MEMOI memo_status memoi_resolve_memo_add_desc(void* desc_of_kind, memo_error* error) {
-    memo_add_desc* add = (memo_add_desc*)desc_of_kind;
-    static const char desc[] = "memo_add_desc";
-    memo_status status;
-    if (add->n_rows == 0) add->n_rows = 1;
-    status = memoi_row_matrix(desc, "to", add->to, add->n_rows, add->n_columns,
-                              memoi_row_type_bytes(add->to_type), &add->to_stride, error);
-    if (!status)
-        status = memoi_row_matrix(desc, "a", add->a, add->n_rows, add->n_columns,
-                                  memoi_row_type_bytes(add->a_type), &add->a_stride, error);
-    if (!status)
-        status = memoi_row_matrix(desc, "b", add->b, add->n_rows, add->n_columns,
-                                  memoi_row_type_bytes(add->b_type), &add->b_stride, error);
+MEMOI memo_status memoi_row_resolve(memo_row_kind kind, memo_row_desc* d, memo_error* error) {
+    memoi_row_arrays arrays;
+    memo_add_desc* add = &d->add;
+    memo_status status = memoi_row_counts(kind, d, error);
+    int i;
     if (status) return status;
-    if (add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
-        add->b_stride == add->n_columns) { /* one long row */
+    memoi_row_arrays_of(kind, d, &arrays);
+    for (i = 0; i < arrays.n && !status; i++)
+        status = memoi_row_check(arrays.desc, &arrays.all[i], error);
+    if (!status && kind == MEMO_ROW_ADD && add->to_stride == add->n_columns &&
+        add->a_stride == add->n_columns && add->b_stride == add->n_columns) { /* one long row */
         add->n_columns *= add->n_rows;
         add->n_rows = 1;
         add->to_stride = add->a_stride = add->b_stride = add->n_columns;
     }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_resolve_memo_row_sums_desc(void* desc_of_kind, memo_error* error) {
-    memo_row_sums_desc* sums = (memo_row_sums_desc*)desc_of_kind;
-    static const char desc[] = "memo_row_sums_desc";
-    memo_status status =
-        memoi_row_matrix(desc, "a", sums->a, sums->n_rows, sums->n_columns,
-                         memoi_row_type_bytes(sums->a_type), &sums->a_stride, error);
-    if (!status)
-        status = memoi_row_matrix(desc, "b", sums->b, sums->n_rows, sums->n_columns,
-                                  memoi_row_type_bytes(sums->b_type), &sums->b_stride, error);
-    if (!status) status = memoi_row_dense(desc, "sums", sums->sums, sums->n_rows, 1, 4, error);
     return status;
-}
-
-MEMOI memo_status memoi_resolve_memo_cast_desc(void* desc_of_kind, memo_error* error) {
-    memo_cast_desc* cast = (memo_cast_desc*)desc_of_kind;
-    static const char desc[] = "memo_cast_desc";
-    memo_status status = memoi_row_dense(desc, "to", cast->to, 1, cast->n,
-                                         memoi_row_type_bytes(cast->to_type), error);
-    if (!status)
-        status = memoi_row_dense(desc, "from", cast->from, 1, cast->n,
-                                 memoi_row_type_bytes(cast->from_type), error);
-    return status;
-}
-
-MEMOI memo_status memoi_resolve_memo_cross_entropy_desc(void* desc_of_kind, memo_error* error) {
-    memo_cross_entropy_desc* entropy = (memo_cross_entropy_desc*)desc_of_kind;
-    static const char desc[] = "memo_cross_entropy_desc";
-    int64_t element_bytes = memoi_row_type_bytes(entropy->type), n = entropy->n_rows;
-    memo_status status;
-    if (entropy->n_parts == 0) entropy->n_parts = 1;
-    if ((status =
-             memob_check_integer(desc, "part", entropy->part, 0, entropy->n_parts - 1, error)) ||
-        (status = memob_check_integer(desc, "first_column", entropy->first_column, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(desc, "vocabulary", entropy->vocabulary, entropy->n_parts > 1,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_real(desc, "softcap", (double)entropy->softcap, 0, 3e38, error)) ||
-        (status = memob_check_real(desc, "smoothing", (double)entropy->smoothing, 0, 1, error)) ||
-        (status = memob_check_real(desc, "z_weight", (double)entropy->z_weight, 0, 3e38, error)))
-        return status;
-    if (!entropy->vocabulary) entropy->vocabulary = entropy->first_column + entropy->n_columns;
-
-    /* Sizes of every array; cross_entropy may have no gradient, and softmax_parts no sums. */
-    status = memoi_row_matrix(desc, "logits", entropy->logits, n, entropy->n_columns, element_bytes,
-                              &entropy->stride, error);
-    if (!status && entropy->d_logits)
-        status = memoi_row_matrix(desc, "d_logits", entropy->d_logits, n, entropy->n_columns,
-                                  element_bytes, &entropy->stride, error);
-    if (!status) status = memoi_row_dense(desc, "labels", entropy->labels, n, 1, 4, error);
-    if (!status)
-        status = memoi_row_dense(desc, "parts", entropy->parts, n,
-                                 MEMO_LOSS_NUMBERS * (int64_t)entropy->n_parts, 4, error);
-    if (!status) status = memoi_row_dense(desc, "losses", entropy->losses, n, 1, 4, error);
-    if (!status && entropy->sums) status = memoi_row_array(desc, "sums", entropy->sums, 8, error);
-    return status;
-}
-
-MEMOI memo_status memoi_resolve_memo_sinks_desc(void* desc_of_kind, memo_error* error) {
-    memo_sinks_desc* sinks = (memo_sinks_desc*)desc_of_kind;
-    static const char desc[] = "memo_sinks_desc";
-    int64_t n;
-    memo_status status;
-    if ((status = memob_check_integer(desc, "n_rows", sinks->n_rows, 0, MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(desc, "n_heads", sinks->n_heads, 0, MEMOB_BYTES_MAX, error)))
-        return status;
-    if (sinks->n_heads && sinks->n_rows > MEMOB_BYTES_MAX / sinks->n_heads)
-        return MEMOB_INVALID(error,
-                             "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit",
-                             desc, (long long)sinks->n_rows, (long long)sinks->n_heads);
-    n = sinks->n_rows * sinks->n_heads;
-
-    /* Each kernel reads some of the arrays; the ones it does not need may be NULL. */
-    status = memoi_row_dense(desc, "lse", sinks->lse, n, 1, 4, error);
-    if (!status) status = memoi_row_dense(desc, "sinks", sinks->sinks, sinks->n_heads, 1, 4, error);
-    if (status) return status;
-    if (sinks->out) return memoi_row_dense(desc, "out", sinks->out, n, sinks->n_columns, 4, error);
-    status = memoi_row_dense(desc, "row_dots", sinks->row_dots, n, 1, 4, error);
-    if (status) return status;
-    return memoi_row_dense(desc, "d_sinks", sinks->d_sinks, sinks->n_heads, 1, 4, error);
 }
 
 /* --- the loops; descs are resolved --- */
@@ -2659,7 +2692,7 @@ MEMOI void memoi_row_loop_sinks(const void* desc) {
     const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
     int64_t place;
     int32_t lane;
-    for (place = 0; sinks->out && place < sinks->n_rows * sinks->n_heads; place++) {
+    for (place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
         for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
         memo_sink_end(sinks, place);
     }
@@ -2669,164 +2702,11 @@ MEMOI void memoi_row_loop_sink_sums(const void* desc) {
     double sums[MEMO_SINK_LANES];
     int64_t head;
     int32_t lane;
-    for (head = 0; sinks->d_sinks && head < sinks->n_heads; head++) {
+    for (head = 0; head < sinks->n_heads; head++) {
         for (lane = 0; lane < MEMO_SINK_LANES; lane++)
             sums[lane] = memo_sink_sum_lane(sinks, head, lane);
         sinks->d_sinks[head] -= (float)memoi_row_lanes_sum(sums, MEMO_SINK_LANES);
     }
-}
-
-/* --- what they read and write --- */
-
-typedef struct memoi_row_touched {
-    memo_range reads[4], writes[2];
-    int64_t n_reads, n_writes;
-} memoi_row_touched;
-
-/* Bytes from the first row to the end of the last, of elements, strides in elements. */
-MEMOI memo_range memoi_row_range(const void* address, int64_t n_rows, int64_t n_columns,
-                                 int64_t stride, int64_t element_bytes) {
-    return memob_range_at(address,
-                          n_rows ? ((n_rows - 1) * stride + n_columns) * element_bytes : 0);
-}
-
-MEMOI memoi_row_touched memoi_row_touched_none(void) {
-    memoi_row_touched none;
-    none.n_reads = none.n_writes = 0;
-    return none;
-}
-MEMOI void memoi_row_reads(memoi_row_touched* touched, memo_range range) {
-    touched->reads[touched->n_reads++] = range;
-}
-MEMOI void memoi_row_writes(memoi_row_touched* touched, memo_range range) {
-    touched->writes[touched->n_writes++] = range;
-}
-
-MEMOI memoi_row_touched memoi_row_touch_rows(const memo_rows_desc* rows, int64_t n_to,
-                                             int64_t n_from) {
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(
-        &touched, memoi_row_range(rows->from, n_from, rows->row_bytes, rows->from_stride_bytes, 1));
-    memoi_row_reads(&touched, memob_range_at(rows->index, rows->n_rows * 8));
-    memoi_row_writes(&touched,
-                     memoi_row_range(rows->to, n_to, rows->row_bytes, rows->to_stride_bytes, 1));
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_gather(const void* desc) {
-    const memo_rows_desc* rows = (const memo_rows_desc*)desc;
-    return memoi_row_touch_rows(rows, rows->n_rows, rows->n_indexed_rows);
-}
-MEMOI memoi_row_touched memoi_row_touch_scatter(const void* desc) {
-    const memo_rows_desc* rows = (const memo_rows_desc*)desc;
-    return memoi_row_touch_rows(rows, rows->n_indexed_rows, rows->n_rows);
-}
-MEMOI memoi_row_touched memoi_row_touch_merge(const void* desc) {
-    const memo_merge_desc* merge = (const memo_merge_desc*)desc;
-    int64_t n = (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows;
-    int64_t part_bytes = merge->n_columns * memoi_row_type_bytes(merge->part_type);
-    memo_range out = memob_range_at(merge->out, n * merge->n_columns * 4);
-    memo_range lse = memob_range_at(merge->lse, n * 4);
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, out);
-    memoi_row_reads(&touched, lse);
-    memoi_row_reads(&touched, memob_range_at(merge->part_out, n * part_bytes));
-    memoi_row_reads(&touched, memob_range_at(merge->part_lse, n * 4));
-    memoi_row_writes(&touched, out);
-    memoi_row_writes(&touched, lse);
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_add(const void* desc) {
-    const memo_add_desc* add = (const memo_add_desc*)desc;
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, memoi_row_range(add->a, add->n_rows, add->n_columns, add->a_stride,
-                                              memoi_row_type_bytes(add->a_type)));
-    memoi_row_reads(&touched, memoi_row_range(add->b, add->n_rows, add->n_columns, add->b_stride,
-                                              memoi_row_type_bytes(add->b_type)));
-    memoi_row_writes(&touched, memoi_row_range(add->to, add->n_rows, add->n_columns, add->to_stride,
-                                               memoi_row_type_bytes(add->to_type)));
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_sums(const void* desc) {
-    const memo_row_sums_desc* sums = (const memo_row_sums_desc*)desc;
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, memoi_row_range(sums->a, sums->n_rows, sums->n_columns,
-                                              sums->a_stride, memoi_row_type_bytes(sums->a_type)));
-    memoi_row_reads(&touched, memoi_row_range(sums->b, sums->n_rows, sums->n_columns,
-                                              sums->b_stride, memoi_row_type_bytes(sums->b_type)));
-    memoi_row_writes(&touched, memob_range_at(sums->sums, sums->n_rows * 4));
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_cast(const void* desc) {
-    const memo_cast_desc* cast = (const memo_cast_desc*)desc;
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched,
-                    memob_range_at(cast->from, cast->n * memoi_row_type_bytes(cast->from_type)));
-    memoi_row_writes(&touched,
-                     memob_range_at(cast->to, cast->n * memoi_row_type_bytes(cast->to_type)));
-    return touched;
-}
-
-/* n_parts: how many, from first_part on. */
-MEMOI memo_range memoi_row_parts(const memo_cross_entropy_desc* entropy, int32_t first_part,
-                                 int32_t n_parts) {
-    return memob_range_at(entropy->parts + first_part * entropy->n_rows * MEMO_LOSS_NUMBERS,
-                          n_parts * entropy->n_rows * MEMO_LOSS_NUMBERS * 4);
-}
-/* logits or d_logits */
-MEMOI memo_range memoi_row_logits(const memo_cross_entropy_desc* entropy, const void* logits) {
-    return memoi_row_range(logits, entropy->n_rows, entropy->n_columns, entropy->stride,
-                           memoi_row_type_bytes(entropy->type));
-}
-MEMOI memoi_row_touched memoi_row_touch_softmax_parts(const void* desc) {
-    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
-    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
-    memoi_row_writes(&touched, memoi_row_parts(entropy, entropy->part, 1));
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_cross_entropy(const void* desc) {
-    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, memoi_row_logits(entropy, entropy->logits));
-    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
-    memoi_row_reads(&touched, memoi_row_parts(entropy, 0, entropy->n_parts));
-    memoi_row_writes(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
-    if (entropy->d_logits) memoi_row_writes(&touched, memoi_row_logits(entropy, entropy->d_logits));
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_loss_sums(const void* desc) {
-    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, memob_range_at(entropy->losses, entropy->n_rows * 4));
-    memoi_row_reads(&touched, memob_range_at(entropy->labels, entropy->n_rows * 4));
-    memoi_row_writes(&touched, memob_range_at(entropy->sums, entropy->sums ? 24 : 0));
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_sinks(const void* desc) {
-    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    int64_t n = sinks->n_rows * sinks->n_heads;
-    memo_range out = memob_range_at(sinks->out, sinks->out ? n * sinks->n_columns * 4 : 0);
-    memo_range lse = memob_range_at(sinks->lse, n * 4);
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, out);
-    memoi_row_reads(&touched, lse);
-    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
-    memoi_row_writes(&touched, out);
-    memoi_row_writes(&touched, lse);
-    return touched;
-}
-MEMOI memoi_row_touched memoi_row_touch_sink_sums(const void* desc) {
-    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    int64_t n = sinks->n_rows * sinks->n_heads;
-    memo_range d_sinks = memob_range_at(sinks->d_sinks, sinks->d_sinks ? sinks->n_heads * 4 : 0);
-    memoi_row_touched touched = memoi_row_touched_none();
-    memoi_row_reads(&touched, memob_range_at(sinks->row_dots, sinks->row_dots ? n * 4 : 0));
-    memoi_row_reads(&touched, memob_range_at(sinks->lse, n * 4));
-    memoi_row_reads(&touched, memob_range_at(sinks->sinks, sinks->n_heads * 4));
-    memoi_row_reads(&touched, d_sinks);
-    memoi_row_writes(&touched, d_sinks);
-    return touched;
 }
 
 /* --- of every kind --- */
@@ -2834,14 +2714,11 @@ MEMOI memoi_row_touched memoi_row_touch_sink_sums(const void* desc) {
 typedef struct memoi_row_kernel {
     const char* name;
     size_t desc_bytes;
-    memo_status (*resolve)(void* desc, memo_error* error);
     void (*loop)(const void* desc);
-    memoi_row_touched (*touch)(const void* desc);
 } memoi_row_kernel;
 
 #define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
-    {shown, sizeof(desc_type), memoi_resolve_##desc_type, memoi_row_loop_##name,                   \
-     memoi_row_touch_##name},
+    {shown, sizeof(desc_type), memoi_row_loop_##name},
 static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
 
 memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
@@ -2853,7 +2730,7 @@ memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* t
         return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
                              memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
-    return memoi_row_kernels[kind].resolve(taken, error);
+    return memoi_row_resolve(kind, taken, error);
 }
 
 /* A kernel on its way to a stream. */
@@ -2884,15 +2761,31 @@ memo_status memo_row_run(memo_row_kind kind, const void* desc, memo_error* error
     return status ? status : memoi_row_run_args(&args, error);
 }
 
-/* The operation of a resolved desc; it borrows touched. */
-MEMOI memo_op_desc memoi_row_op(memo_row_kind kind, const void* desc, memoi_row_touched* touched) {
+/* The bytes that a kernel reads and writes. */
+typedef struct memoi_row_touched {
+    memo_range reads[6], writes[6];
+} memoi_row_touched;
+
+/* The operation of a valid desc without defaults; it borrows touched. */
+MEMOI memo_op_desc memoi_row_op(memo_row_kind kind, const memo_row_desc* desc,
+                                memoi_row_touched* touched) {
     memo_op_desc op = memo_op_desc_default();
-    *touched = memoi_row_kernels[kind].touch(desc);
+    memo_row_desc copy = *desc;
+    memoi_row_arrays arrays;
+    int i;
+    memoi_row_arrays_of(kind, &copy, &arrays);
+    for (i = 0; i < arrays.n; i++) {
+        const memoi_row_matrix* m = &arrays.all[i];
+        int64_t n = m->n_rows
+                        ? (m->n_rows - 1) * (m->stride ? *m->stride : m->n_columns) + m->n_columns
+                        : 0;
+        memo_range range = memob_range_at(m->address, n * m->element_bytes);
+        if (m->access & MEMOI_ROW_READS) touched->reads[op.n_reads++] = range;
+        if (m->access & MEMOI_ROW_WRITES) touched->writes[op.n_writes++] = range;
+    }
     op.name = memoi_row_kernels[kind].name;
     op.reads = touched->reads;
-    op.n_reads = touched->n_reads;
     op.writes = touched->writes;
-    op.n_writes = touched->n_writes;
     return op;
 }
 
@@ -5695,6 +5588,7 @@ MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* c
 MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind kind,
                                const void* desc) {
     memoi_row_touched touched;
+    memo_row_desc copy;
     memo_op_desc op;
     if (target->status) return;
     if (target->device) {
@@ -5702,7 +5596,8 @@ MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind k
             memo_row_kernel(target->device, target->streams[stream], kind, desc, target->error);
         return;
     }
-    op = memoi_row_op(kind, desc, &touched);
+    memcpy(&copy, desc, memoi_row_kernels[kind].desc_bytes);
+    op = memoi_row_op(kind, &copy, &touched);
     memoi_target_announce(target, stream, &op);
 }
 
