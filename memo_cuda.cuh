@@ -97,9 +97,9 @@ typedef struct memo_cuda_device_desc {
      * (chapter 4) out of this many bytes, and memory_info counts them.  0: device memory. */
     int64_t phantom_bytes;
     int64_t phantom_chunk_bytes; /* memory behind them; 0: 1 GiB, or less if less is free */
-    /* 1: device_alloc of 2 MiB or more takes memory from the driver's virtual memory calls, which other
-     * processes and GPUDirect RDMA may map, as memo_comm_nccl_register needs.  A GPU without them gets
-     * memory of cudaMalloc, and the log says so. */
+    /* 1: device_alloc of 2 MiB or more takes memory from the driver's virtual memory calls, which
+     * other processes and GPUDirect RDMA may map, as memo_comm_nccl_register needs.  A GPU without
+     * them gets memory of cudaMalloc, and the log says so. */
     int32_t is_exportable;
     /* Pinned memory (chapter 2). */
     memo_cuda_host_limit host_limit;

@@ -375,14 +375,15 @@ MEMO_API memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream str
                                                 double timeout_s, memo_error* error);
 
 /* Device memory that the communicator holds, for a plan to leave room.  NCCL 2.30 and later report
- * it.  Before, it is what creation took from the GPU's free memory; channels come on top at the first
- * operation.  A part shares the buffers of its world. */
+ * it.  Before, it is what creation took from the GPU's free memory; channels come on top at the
+ * first operation.  A part shares the buffers of its world. */
 MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
 /* Registers memory as NCCL's window of the communicator, instead of an earlier one: an arena, whose
  * offsets are the same on all ranks because they share the plan.  NCCL may then transfer it without
  * copies into its own buffers, and take fewer multiprocessors; what this brings is not measured.
- * size_bytes 0 ends it, which must precede freeing the memory.  All ranks must call it, while none has
- * an operation under way; then all buffers of an operation must be registered, or none on any rank.
+ * size_bytes 0 ends it, which must precede freeing the memory.  All ranks must call it, while none
+ * has an operation under way; then all buffers of an operation must be registered, or none on any
+ * rank.
  * The memory must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both
  * numbers multiples of 4096.  Errors: UNSUPPORTED (NCCL before 2.27; GPUs that cannot), COMM. */
 MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
@@ -859,7 +860,8 @@ MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention
  * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
  * undefined.  Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs
  * another pass, or has another desc, sharding or mask: threads, and MPI in debug mode, compare
- * digests with each message and name the field; NCCL does not); errors of the device, of memo_comm and of the local attention. */
+ * digests with each message and name the field; NCCL does not); errors of the device, of memo_comm
+ * and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* masks, memo_error* error);
