@@ -1317,9 +1317,46 @@ static void print_clocks(const char* name, int n_streams, memo_plan* plan, int64
     memo_plan_destroy(plan);
 }
 
+/* Objects with "size", "start" and "end", which are vectors of clocks; NULL if the file is missing. */
+static memo_plan* read_clocks(const char* path) {
+    FILE* file = fopen(path, "r");
+    clocked* buffers = NULL;
+    int64_t n = 0, capacity = 0;
+    char word[64];
+    memo_plan* plan;
+    if (!file) return NULL;
+    while (fscanf(file, "%63s", word) == 1) {
+        int64_t* clock;
+        char after = ',';
+        long long value;
+        int is_start = !strcmp(word, "\"start\":"), is_size = !strcmp(word, "\"size\":");
+        if (!is_start && !is_size && strcmp(word, "\"end\":")) continue;
+        if (is_size) {
+            if (!memob_reserve(&buffers, &capacity, n + 1, sizeof *buffers) ||
+                fscanf(file, "%lld", &value) != 1)
+                break;
+            memset(&buffers[n], 0, sizeof *buffers);
+            buffers[n++].size = value;
+            continue;
+        }
+        clock = is_start ? buffers[n - 1].start : buffers[n - 1].end;
+        if (fscanf(file, " [") != 0) break;
+        for (n_clocks = 0; after == ',' && n_clocks < CLOCKS_MAX; n_clocks++) {
+            if (fscanf(file, "%lld %c", &value, &after) != 2) break;
+            clock[n_clocks] = value;
+        }
+    }
+    fclose(file);
+    plan = plan_of_clocks(buffers, n);
+    MEMO_FREE(buffers);
+    return plan;
+}
+
 /* Streams that wait for each other now and then. */
 static void print_synchronization(double limit) {
     static const char* const names[] = {"ring", "pipeline", "barrier", "star", "pairs", "never"};
+    static const char* const files[] = {"concurrent-4x128.1048576", "concurrent-4x512.1048576",
+                                        "sync-ring-4x256"};
     static const int64_t counts[] = {128, 512};
     int which, n_streams, k;
     printf("\n## Streams that wait for each other, limit %.0f s: above the largest sum of live "
@@ -1337,6 +1374,14 @@ static void print_synchronization(double limit) {
         for (k = 0; k < 2; k++)
             print_clocks(names[which], 4, pattern_of_streams((pattern)which, 4, counts[k], 7), 0,
                          limit);
+    for (k = 0; k < 3; k++) {
+        char path[128];
+        memo_plan* plan;
+        snprintf(path, sizeof path, "../shared/instances/%s.json", files[k]);
+        pattern_state = 7; /* of the order, which it shuffles */
+        plan = read_clocks(path);
+        if (plan) print_clocks(files[k], n_clocks, plan, k < 2 ? 1 << 20 : 0, limit);
+    }
 }
 
 /* Medians of five.  The time of reading includes the file; the time of planning begins with the problem. */
