@@ -128,18 +128,10 @@ typedef struct memo_profile {
     memo_profile_file file;
 } memo_profile;
 
-/* Each function of the trainer enqueues its work on compute_stream.  NULL: no time. */
 typedef struct memo_profile_desc {
     const memo_device* device;
-    memo_stream compute_stream;
-    memo_status (*forward)(void* user, memo_error* error);
-    memo_status (*backward)(void* user, memo_error* error); /* without recomputation */
-    memo_status (*between)(void* user, memo_error* error);
-    /* Recomputes all rows of one tensor; returns UNSUPPORTED if it cannot.  NULL: none can be. */
-    memo_status (*recompute)(void* user, int32_t tensor, memo_error* error);
-    void* user;
-    const memo_tensor* tensors;
-    int32_t n_tensors; /* at most MEMO_PROFILE_TENSORS_MAX */
+    const memo_tensor* tensors; /* their names go into the profile */
+    int32_t n_tensors;          /* at most MEMO_PROFILE_TENSORS_MAX */
     int64_t n_rows;
     /* Copies of 64 KiB, eight times as much, and so on up to this size are measured.  The call
      * takes device and host memory for two of the largest.  0: 32 MiB. */
@@ -150,8 +142,10 @@ typedef struct memo_profile_desc {
 } memo_profile_desc;
 
 MEMO_API memo_profile_desc memo_profile_desc_default(void);
-/* Measures a profile of one kind of layer.  It synchronizes with the device many times, so call it before training.
- * Errors: INVALID_ARGUMENT; errors of the device and of the functions; IO and UNSUPPORTED of
+/* Measures copies and the file.  The times of one kind of layer are 0, and no tensor can be
+ * recomputed, until the caller sets them.  It synchronizes with the device many times, so call it
+ * before training.
+ * Errors: INVALID_ARGUMENT; errors of the device; IO and UNSUPPORTED of
  * spill_directory, as memo_swap_create. */
 MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                           memo_error* error);
@@ -6068,7 +6062,6 @@ typedef struct memoi_profiler {
     memob_spill_file file;
     memob_spill_op file_op;
     int64_t n_beside; /* copies beside it */
-    int32_t tensor;   /* that is recomputed */
 } memoi_profiler;
 
 /* What lies between two events of a stream. */
@@ -6104,18 +6097,6 @@ MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* er
     return memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, p->on_device + p->half_bytes,
                      p->on_host + p->half_bytes, p->copy_bytes, error);
 }
-MEMOI memo_status memoi_profile_forward(memoi_profiler* p, memo_error* error) {
-    return p->desc->forward(p->desc->user, error);
-}
-MEMOI memo_status memoi_profile_backward(memoi_profiler* p, memo_error* error) {
-    return p->desc->backward(p->desc->user, error);
-}
-MEMOI memo_status memoi_profile_between(memoi_profiler* p, memo_error* error) {
-    return p->desc->between(p->desc->user, error);
-}
-MEMOI memo_status memoi_profile_recompute(memoi_profiler* p, memo_error* error) {
-    return p->desc->recompute(p->desc->user, p->tensor, error);
-}
 
 MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
                                        memo_error* error) {
@@ -6136,39 +6117,16 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
     return status;
 }
 
-MEMOI memo_status memoi_profile_layer(memoi_profiler* p, memo_profile* profile, memo_error* error) {
-    const memo_profile_desc* desc = p->desc;
-    memo_stream stream = desc->compute_stream;
-    memo_status status = MEMO_STATUS_OK;
+/* Names without times. */
+MEMOI void memoi_profile_tensors(const memo_profile_desc* desc, memo_profile* profile) {
     int32_t t;
-
-    /* The trainer's functions are optional: without one its time stays 0. */
-    if (desc->forward)
-        status =
-            memoi_profile_time(p, stream, memoi_profile_forward, &profile->forward_s[0], error);
-    if (!status && desc->between)
-        status = memoi_profile_time(p, stream, memoi_profile_between, &profile->between_s, error);
-    if (!status && desc->backward)
-        status =
-            memoi_profile_time(p, stream, memoi_profile_backward, &profile->backward_s[0], error);
-
-    /* A tensor that recompute does not support gets -1, and is not recomputed. */
-    for (t = 0; t < desc->n_tensors && !status; t++) {
+    for (t = 0; t < desc->n_tensors; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
-        double time_s = -1;
         snprintf(tensor->name, sizeof tensor->name, "%s", desc->tensors[t].name);
         tensor->recompute_s_per_row[0] = -1;
-        p->tensor = t;
-        if (!desc->recompute) continue;
-        status = memoi_profile_time(p, stream, memoi_profile_recompute, &time_s, error);
-        if (status == MEMO_STATUS_UNSUPPORTED)
-            status = MEMO_STATUS_OK;
-        else
-            tensor->recompute_s_per_row[0] = time_s / (double)desc->n_rows;
     }
     profile->n_kinds = 1;
     profile->n_tensors = desc->n_tensors;
-    return status;
 }
 
 /* A read or write, and copies that keep their link busy meanwhile: what they touch lies in the
@@ -6273,7 +6231,6 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
 MEMOI void memoi_profiler_release(memoi_profiler* p) {
     const memo_device* d = p->device;
     int i;
-    if (p->desc->compute_stream) memo_stream_synchronize(d, p->desc->compute_stream, NULL);
     for (i = 0; i < 2; i++) {
         if (!p->streams[i]) continue;
         memo_stream_synchronize(d, p->streams[i], NULL);
@@ -6336,7 +6293,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 
     /* The copies come before the file, which is timed beside the largest of them. */
     status = memoi_profiler_acquire(&p, error);
-    if (!status) status = memoi_profile_layer(&p, profile, error);
+    memoi_profile_tensors(desc, profile);
     if (!status) status = memoi_profile_copies(&p, profile, error);
     if (!status) status = memoi_profile_spill(&p, profile, error);
     memoi_profiler_release(&p);

@@ -80,26 +80,34 @@ static void trainer_set_length(trainer* t, int64_t n_rows) {
     t->recompute_s[3] = 0.003 * length;
 }
 
-static memo_status trainer_forward(void* user, memo_error* e) {
-    trainer* t = (trainer*)user;
-    return memo_host_device_sleep(t->host, t->compute, t->forward_s, e);
+static memo_status compute(trainer* t, double duration_s) {
+    return memo_host_device_sleep(t->host, t->compute, duration_s, &error);
 }
-static memo_status trainer_backward(void* user, memo_error* e) {
-    trainer* t = (trainer*)user;
-    return memo_host_device_sleep(t->host, t->compute, t->backward_s, e);
-}
-static memo_status trainer_recompute(void* user, int32_t tensor, memo_error* e) {
-    trainer* t = (trainer*)user;
-    if (t->recompute_s[tensor] < 0)
-        return memo_error_set(e, MEMO_STATUS_UNSUPPORTED, "not recomputed");
-    return memo_host_device_sleep(t->host, t->compute, t->recompute_s[tensor], e);
+
+/* How long this computation takes: the median. */
+static double time_of(trainer* t, double duration_s, int repetitions) {
+    double times_s[REPETITIONS_MAX];
+    memo_event begin, end;
+    int i;
+    check(memo_event_create(t->host, &begin, &error));
+    check(memo_event_create(t->host, &end, &error));
+    for (i = 0; i < repetitions; i++) {
+        check(memo_event_record(t->host, begin, t->compute, &error));
+        check(compute(t, duration_s));
+        check(memo_event_record(t->host, end, t->compute, &error));
+        check(memo_event_synchronize(t->host, end, &error));
+        check(memo_event_elapsed(t->host, begin, end, &times_s[i], &error));
+    }
+    memo_event_destroy(t->host, begin, NULL);
+    memo_event_destroy(t->host, end, NULL);
+    return median(times_s, repetitions);
 }
 
 static void step(trainer* t, memo_swap* swap) {
     int32_t layer, k;
     for (layer = 0; layer < N_LAYERS; layer++) {
         check(memo_swap_forward_begin(swap, layer, &error));
-        check(trainer_forward(t, &error));
+        check(compute(t, t->forward_s));
         check(memo_swap_forward_end(swap, layer, &error));
     }
     for (layer = N_LAYERS - 1; layer >= 0; layer--) {
@@ -110,9 +118,8 @@ static void step(trainer* t, memo_swap* swap) {
             memo_swap_get_recompute_rows(swap, layer, k, &begin, &end);
             recompute_s += t->recompute_s[k] * (double)(end - begin) / (double)t->n_rows;
         }
-        if (recompute_s > 0)
-            check(memo_host_device_sleep(t->host, t->compute, recompute_s, &error));
-        check(trainer_backward(t, &error));
+        if (recompute_s > 0) check(compute(t, recompute_s));
+        check(compute(t, t->backward_s));
         check(memo_swap_backward_end(swap, layer, &error));
     }
 }
@@ -293,11 +300,6 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
 
     /* Measure a profile on this device. */
     profile_desc.device = t.host;
-    profile_desc.compute_stream = t.compute;
-    profile_desc.forward = trainer_forward;
-    profile_desc.backward = trainer_backward;
-    profile_desc.recompute = trainer_recompute;
-    profile_desc.user = &t;
     profile_desc.tensors = tensors;
     profile_desc.n_tensors = N_TENSORS;
     profile_desc.n_rows = n_rows;
@@ -306,6 +308,12 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     profile_desc.spill_directory = disk_over_link > 0 ? folder() : NULL;
     profile_desc.spill_bytes_per_s = disk_bytes_per_s;
     check(memo_profile_measure(&profile_desc, &profile, &error));
+    profile.forward_s[0] = time_of(&t, t.forward_s, repetitions);
+    profile.backward_s[0] = time_of(&t, t.backward_s, repetitions);
+    for (i = 0; i < N_TENSORS; i++)
+        if (t.recompute_s[i] >= 0)
+            profile.tensors[i].recompute_s_per_row[0] =
+                time_of(&t, t.recompute_s[i], repetitions) / (double)n_rows;
 
     for (i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
         if (capacities[i].has_disk == (disk_over_link > 0))
