@@ -1035,8 +1035,8 @@ typedef struct memo_swap_sizes {
 typedef struct memo_swap_stats {
     int64_t to_host_bytes, to_device_bytes; /* enqueued so far */
     int64_t to_file_bytes, from_file_bytes; /* likewise */
-    double forward_stall_s,
-        backward_stall_s; /* of the compute stream, last micro-batch; is_timed only */
+    /* Of the compute stream in the last micro-batch; is_timed only. */
+    double forward_stall_s, backward_stall_s;
 } memo_swap_stats;
 
 typedef struct memo_swap memo_swap;
@@ -1460,6 +1460,16 @@ MEMOI int memob_counter_is_past(uint32_t value, uint32_t target);
 /* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
 #define MEMOB_SPINS 64
 MEMOI void memob_spin_pause(void);
+
+/* The first failure of several threads; all zero is none.  memob_failure_keep keeps the one that
+ * comes first; a failure can be read when it returns, also by a thread that came later. */
+typedef struct memob_failure {
+    int32_t is_claimed, is_kept;
+    memo_error error; /* valid if memob_failure_is_kept */
+} memob_failure;
+MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...)
+    MEMO_PRINTF(3, 4);
+MEMOI int memob_failure_is_kept(const memob_failure* failure);
 /* 1: threads sleep on a futex.  syscall() is not in POSIX; if it is not declared, they poll. */
 #if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
 #define MEMOB_HAS_FUTEX 1
@@ -3993,8 +4003,8 @@ typedef struct memoi_blocks {
 typedef struct memoi_slot {
     char* address;
     int64_t size_bytes;
-    int64_t*
-        holder; /* who lives at this address: an index of slots; slots of equal address share it */
+    /* Who lives at this address: an index of slots; slots of equal address share it. */
+    int64_t* holder;
     int32_t is_live, in_body;
     int32_t ends_before_body; /* planned to be free again before the first micro-batch */
 } memoi_slot;
@@ -4759,24 +4769,31 @@ typedef struct memoi_host {
     int64_t copied_bytes[2];
     int32_t n_copies[2]; /* in progress, if there is a rate */
 
-    /* The first failure: claimed, written, then published. */
-    int32_t is_failure_claimed;
-    int32_t is_failed;
-    memo_error failure;
+    memob_failure failure;
 } memoi_host;
+
+MEMOI int memob_failure_is_kept(const memob_failure* failure) {
+    return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
+}
+
+MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
+    /* Claimed, written, then published. */
+    if (!__atomic_exchange_n(&failure->is_claimed, 1, __ATOMIC_RELAXED)) {
+        va_list arguments;
+        failure->error.status = status;
+        va_start(arguments, format);
+        vsnprintf(failure->error.message, sizeof failure->error.message, format, arguments);
+        va_end(arguments);
+        __atomic_store_n(&failure->is_kept, 1, __ATOMIC_SEQ_CST);
+    }
+    while (!memob_failure_is_kept(failure)) memob_spin_pause();
+}
 
 /* --- what the workers do --- */
 
 MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const memo_error* error) {
-    memoi_host* host = stream->host;
-    if (!__atomic_exchange_n(&host->is_failure_claimed, 1, __ATOMIC_RELAXED)) {
-        memo_error_set(&host->failure, status, "stream %s: %.400s", stream->name,
+    memob_failure_keep(&stream->host->failure, status, "stream %s: %.400s", stream->name,
                        error->message[0] ? error->message : memo_status_name(status));
-        __atomic_store_n(&host->is_failed, 1, __ATOMIC_RELEASE);
-    }
-    /* The loser of the claim waits until the error is published, because synchronizing this stream
-     * must return it. */
-    while (!__atomic_load_n(&host->is_failed, __ATOMIC_RELAXED)) memob_spin_pause();
 }
 
 MEMOI void* memoi_host_worker(void* argument) {
@@ -4801,7 +4818,7 @@ MEMOI void* memoi_host_worker(void* argument) {
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (op->kind == MEMOI_HOST_WAIT) {
             memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
-        } else if (!__atomic_load_n(&stream->host->is_failed, __ATOMIC_RELAXED)) {
+        } else if (!memob_failure_is_kept(&stream->host->failure)) {
             memo_error error;
             memo_status status;
             memset(&error, 0, sizeof error);
@@ -4899,8 +4916,8 @@ MEMOI memo_status memoi_host_run_copy(void* args, memo_error* error) {
 
 MEMOI memo_status memoi_host_status(void* context, memo_error* error) {
     memoi_host* host = (memoi_host*)context;
-    if (!__atomic_load_n(&host->is_failed, __ATOMIC_ACQUIRE)) return MEMO_STATUS_OK;
-    return memo_error_set(error, host->failure.status, "%s", host->failure.message);
+    if (!memob_failure_is_kept(&host->failure)) return MEMO_STATUS_OK;
+    return memo_error_set(error, host->failure.error.status, "%s", host->failure.error.message);
 }
 
 MEMOI memo_status memoi_host_find_stream(const memoi_host* host, memo_stream handle,

@@ -2997,10 +2997,7 @@ typedef struct memoi_threads_world {
     int64_t timeout_ns;
     int32_t n_groups; /* that use it */
 
-    /* The first failure is claimed, written, and then published. */
-    int32_t is_failure_claimed;
-    int32_t is_failed;
-    memo_error failure;
+    memob_failure failure;
 } memoi_threads_world;
 
 typedef struct memoi_threads_group {
@@ -3039,26 +3036,12 @@ typedef struct memoi_threads_rank {
 /* --- failures --- */
 
 MEMOI memo_status memoi_threads_failure(memoi_threads_world* world, memo_error* error) {
-    return memo_error_set(error, world->failure.status, "%s", world->failure.message);
+    const memo_error* kept = &world->failure.error;
+    return memo_error_set(error, kept->status, "%s", kept->message);
 }
 
-MEMOI int memoi_threads_has_failed(memoi_threads_world* world) {
-    return __atomic_load_n(&world->is_failed, __ATOMIC_SEQ_CST);
-}
-
-/* Keeps this failure, unless there is one.  A failure is published when it returns. */
-MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...)
-    MEMO_PRINTF(2, 3);
-MEMOI void memoi_threads_fail(memoi_threads_world* world, const char* format, ...) {
-    if (!__atomic_exchange_n(&world->is_failure_claimed, 1, __ATOMIC_RELAXED)) {
-        va_list arguments;
-        va_start(arguments, format);
-        vsnprintf(world->failure.message, sizeof world->failure.message, format, arguments);
-        va_end(arguments);
-        world->failure.status = MEMO_STATUS_COMM;
-        __atomic_store_n(&world->is_failed, 1, __ATOMIC_SEQ_CST);
-    }
-    while (!memoi_threads_has_failed(world)) memob_spin_pause();
+MEMOI int memoi_threads_has_failed(const memoi_threads_world* world) {
+    return memob_failure_is_kept(&world->failure);
 }
 
 /* Returns 0, with the flag clear, if the world has failed. */
@@ -3187,11 +3170,12 @@ MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, cons
             continue;
 
         if (is_lost)
-            memoi_threads_fail(group->world, "rank %d of '%s' is lost in %s: %.400s", (int)r,
-                               group->name, what, reason);
+            memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
+                               "rank %d of '%s' is lost in %s: %.400s", (int)r, group->name, what,
+                               reason);
         else
-            memoi_threads_fail(
-                group->world,
+            memob_failure_keep(
+                &group->world->failure, MEMO_STATUS_COMM,
                 "rank %d of '%s' did not arrive at %s within %g s; it has started %u "
                 "collectives",
                 (int)r, group->name, what, memoi_threads_timeout_s(me),
@@ -3286,14 +3270,14 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
     char sent_for[64], received_for[64];
     const char* field = memoi_comm_label_field(&sent->label, &received->label);
     if (field && sent->label.number == received->label.number) {
-        memoi_threads_fail(me->group->world,
+        memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM,
                            "%s: rank %d and rank %d of '%s' disagree; all ranks of an attention "
                            "must pass the same",
                            field, (int)received->peer, (int)me->table.rank, me->group->name);
         return;
     }
-    memoi_threads_fail(
-        me->group->world,
+    memob_failure_keep(
+        &me->group->world->failure, MEMO_STATUS_COMM,
         "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
         "'%s')",
         (int)received->peer, (long long)sent->count, memo_type_name(sent->type),
@@ -3384,12 +3368,13 @@ MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memoi_messa
 
     if (memoi_threads_is_lost(me, MEMOI_LANE_STREAM, message->peer, reason)) {
         if (__atomic_load_n(moves, __ATOMIC_ACQUIRE) != before) return; /* it acted before */
-        memoi_threads_fail(group->world, "rank %d of '%s' is lost; rank %d %s: %.400s",
-                           (int)message->peer, group->name, (int)me->table.rank,
+        memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
+                           "rank %d of '%s' is lost; rank %d %s: %.400s", (int)message->peer,
+                           group->name, (int)me->table.rank,
                            message->is_send ? "sends to it" : "receives from it", reason);
     } else if (is_late) {
-        memoi_threads_fail(
-            group->world,
+        memob_failure_keep(
+            &group->world->failure, MEMO_STATUS_COMM,
             "rank %d of '%s' did not %s %lld %s that rank %d %s within %g s; it has started %u "
             "collectives, rank %d has started %u",
             (int)message->peer, group->name, message->is_send ? "receive" : "send",
@@ -3510,13 +3495,13 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
         const char* field = memoi_comm_label_field(&first->label, &op->label);
         if (memoi_threads_agree(first, op)) continue;
         if (field && first->label.number == op->label.number) {
-            memoi_threads_fail(group->world,
+            memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
                                "%s: rank 0 and rank %d of '%s' disagree; all ranks of an attention "
                                "must pass the same",
                                field, (int)r, group->name);
             return 0;
         }
-        memoi_threads_fail(group->world,
+        memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
                            "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
                            memoi_threads_describe(first_text, first), me->seat->n_collectives,
                            group->name, (int)r, memoi_threads_describe(text, op));
@@ -3654,7 +3639,8 @@ MEMOI memo_status memoi_threads_status(memo_comm* comm, memo_error* error) {
 
 MEMOI void memoi_threads_abort(memo_comm* comm) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_fail(me->group->world, "rank %d of '%s' aborted it", (int)comm->rank, comm->name);
+    memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM, "rank %d of '%s' aborted it",
+                       (int)comm->rank, comm->name);
 }
 
 /* If a rank cannot enqueue, it fails the world at once: its peers wait for it. */
@@ -3665,7 +3651,8 @@ MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream strea
         memo_host_device_launch(me->device, stream, function, args, args_bytes, error);
     memo_error failure;
     if (status && memo_device_status(me->device, &failure))
-        memoi_threads_fail(me->group->world, "rank %d of '%s' is lost: its device failed: %.400s",
+        memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM,
+                           "rank %d of '%s' is lost: its device failed: %.400s",
                            (int)me->table.rank, me->group->name, failure.message);
     return status;
 }
