@@ -362,14 +362,15 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  *
  *     for (desc.policy = 0; desc.policy < MEMO_N_POLICIES - 1; desc.policy++) {
  *         if (memo_session_plan(&desc, &profile, &plan, &error)) return error.status;
- *         printf("%s %lld %s\n", memo_policy_name(plan->policy), plan->device_bytes, plan->shortage);
+ *         printf("%s %lld %s\n", memo_policy_name(plan->policy), plan->device_bytes,
+ *                plan->shortage);
  *         memo_step_plan_destroy(plan);
  *     }
  *
  * Bits.  A run keeps its bits if recompute gives each row the bits of its first computation, for
  * any run of whole tiles.  Products of libraries choose their algorithm by shape: compute them tile
- * by tile in the forward too, or make the tensor WHOLE.  A checked session (is_checked, or MEMO_CHECK=1
- * in the environment) tests this, and finds wrong sizes, orders and recomputations.
+ * by tile in the forward too, or make the tensor WHOLE.  A checked session (is_checked, or
+ * MEMO_CHECK=1 in the environment) tests this, and finds wrong sizes, orders and recomputations.
  *
  * Functions.  forward, between, backward and recompute compute; they are never called in a dry run.
  * A trainer with its own loop gives `step` instead of the first three.  It computes everything
@@ -421,8 +422,8 @@ typedef enum memo_pass {
 
 /* A buffer of device memory, requested and freed by the session.  It lives from the begin of layer
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  first_layer
- * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.  Layers
- * of SESSION and BETWEEN do not count. */
+ * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.
+ * Layers of SESSION and BETWEEN do not count. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes;
@@ -525,9 +526,9 @@ MEMO_API memo_session_desc memo_session_desc_default(void);
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  It runs 3 to
  * 5 micro-batches, so inputs must be valid.  Gradients are undefined afterwards.  What lies in
- * session memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory the
- * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
- * measuring would take minutes); errors of step and the device. */
+ * session memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory
+ * the smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow
+ * that measuring would take minutes); errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch by desc->policy.  Without a profile (NULL) MEMO and ALPHA plan from estimated
@@ -1397,8 +1398,8 @@ MEMOI void memoi_reuse_mark(memoi_reuse* reuse, int32_t* mark, int32_t j) {
     reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
 }
 
-/* The latest in the ring that item j follows, from i backward; n: none.  What is late is followed by
- * the fewest others. */
+/* The latest in the ring that item j follows, from i backward; n: none.  What is late is followed
+ * by the fewest others. */
 MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const memoi_lenders* ring, const int32_t* mark,
                                  int32_t i, int32_t j) {
     int32_t n = (int32_t)reuse->problem->n_items;
@@ -6736,8 +6737,8 @@ typedef struct memoi_rows_layer {
     memoi_rows_moment passed;         /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
 
-/* One direction of the link.  Copies of the engine follow each other, and so do the trainer's; while
- * both are active, each gets half of the link. */
+/* One direction of the link.  Copies of the engine follow each other, and so do the trainer's;
+ * while both are active, each gets half of the link. */
 typedef struct memoi_rows_link {
     double time_s;             /* up to which it is known */
     double traffic_s;          /* of the trainer's copies, left then */
@@ -9694,7 +9695,8 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
  * phase that can fail ends with one, which carries the status.  Whatever a decision depends on is
  * agreed first; decisions are then the same without a word. */
 
-/* values[0] is the status; the others become their maxima.  Fails on every rank if one has failed. */
+/* values[0] is the status; the others become their maxima.  Fails on every rank if one has
+ * failed. */
 MEMOI memo_status memoi_session_agree(const memo_session_desc* desc, memo_status status,
                                       int64_t* values, int64_t n, memo_error* error) {
     memo_status agreed;
@@ -10116,7 +10118,8 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t
            tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
-/* Recomputes the rows that the engine did not bring back, or all rows of a layer that is measured. */
+/* Recomputes the rows that the engine did not bring back, or all rows of a layer that is
+ * measured. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer);
     const int is_measured = s->is_measuring && s->measured_layers[kind] == layer;
@@ -10358,7 +10361,8 @@ MEMOI void memoi_session_explain(memo_session* s, const char* subject, int64_t k
                  s->desc.spill_directory ? ", or lower n_rows" : ", or set spill_directory");
 }
 
-/* If the planner found nothing: makes a stage of the least memory, or one that says what it lacks. */
+/* If the planner found nothing: makes a stage of the least memory, or one that says what it
+ * lacks. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     int64_t peak_bytes[2];
     memo_status status = MEMO_STATUS_OK;
@@ -10997,8 +11001,8 @@ MEMOI double memoi_session_median(double* times_s, int64_t n) {
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-/* Figures of a micro-batch: the time between the passes, then of each kind forward, backward and the
- * recomputation of each tensor. */
+/* Figures of a micro-batch: the time between the passes, then of each kind forward, backward and
+ * the recomputation of each tensor. */
 enum { MEMOI_SESSION_REPETITIONS = 3 };
 MEMOI int32_t memoi_session_n_figures(const memo_session* s) {
     return 1 + s->n_kinds * (2 + s->desc.n_tensors);
@@ -11096,7 +11100,8 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
     memo_status status = MEMO_STATUS_OK;
     int32_t i, k, n_marks;
 
-    /* The layer in the middle of each kind recomputes every tensor, so that all of them are timed. */
+    /* The layer in the middle of each kind recomputes every tensor, so that all of them are
+     * timed. */
     for (i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) s->measured_layers[i] = -1;
     for (i = 0; i < s->desc.n_layers; i++) {
         const int32_t layer = (i + s->desc.n_layers / 2) % s->desc.n_layers;
