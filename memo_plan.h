@@ -498,7 +498,14 @@ typedef struct memo_session_desc {
     double alpha;        /* of policy ALPHA; negative (the default): planned */
     double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
     int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
-    memo_log log;        /* a line for each phase */
+    /* 1, or MEMO_CHECK=1 in the environment of memo_session_open: a checked session.  Tensors are
+     * computed between guards, and hashed when their layer ends; every row must have its bytes again
+     * when its backward begins.  The first difference is an error that names layer, tensor, row and
+     * the likely cause.  Once, it also finds the least tile_rows that gives the bits, and logs it.
+     * It takes three layers of device memory and two of host memory beside the budgets, 8 bytes for
+     * each row of each tensor of each layer, and waits in every layer. */
+    int32_t is_checked;
+    memo_log log; /* a line for each phase */
 } memo_session_desc;
 
 /* A plan of a micro-batch: data, without a device.  swap, trace, addresses and times are owned by
@@ -669,6 +676,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>session desc           a desc, checked and copied
  *     >>session agreement      what ranks decide together
  *     >>session running        a micro-batch
+ *     >>session checked        hashes of tensors between forward and backward
  *     >>session plan           stages until one fits
  *     >>session words          a plan on the terminal
  *     >>session file           a plan as a file
@@ -9425,6 +9433,7 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
  *   >>session desc       the desc, checked and copied
  *   >>session agreement  what ranks decide together
  *   >>session running    a micro-batch, dry or not
+ *   >>session checked    hashes of tensors between forward and backward
  *   >>session plan       stages until one fits
  *   >>session words      a plan on the terminal
  *   >>session file       a plan as a file
@@ -9451,6 +9460,8 @@ typedef struct memoi_step_plan {
     int32_t* layer_kinds;
     int64_t* rows;
 } memoi_step_plan;
+
+typedef struct memoi_inspector memoi_inspector;
 
 struct memo_session {
     memo_session_desc desc;
@@ -9482,11 +9493,26 @@ struct memo_session {
     int is_midway;       /* a forward began and no backward ended */
     int is_forward_only; /* the engine is not called */
 
+    memoi_inspector* checker; /* NULL: not checked */
+
     /* Measuring. */
     int is_measuring;
     int32_t n_kinds, measured_layers[MEMO_PROFILE_KINDS_MAX]; /* they recompute every tensor */
     memo_event* events;                                       /* of each mark, or */
     double* marks_s;                                          /* if the calling thread computes */
+};
+
+/* For >>session checked. */
+struct memoi_inspector {
+    memob_arrays arrays;
+    memo_stream stream;  /* the compute stream, or its own if the calling thread computes */
+    char* slots;         /* on the device; two, and room behind them for what overflows */
+    char *image, *probe; /* of a slot, pinned */
+    int64_t slot_bytes;
+    int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes;  /* (n_layers, n_tensors, n_rows) */
+    int32_t closed[2]; /* 1 + the layer whose forward ended in the slot and is still there */
+    int32_t are_tiles_tested;
 };
 
 memo_session_desc memo_session_desc_default(void) {
@@ -9932,6 +9958,9 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
     place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    if (s->checker && place->row_bytes)
+        return s->checker->slots + (layer & 1) * s->checker->slot_bytes +
+               s->checker->offsets[tensor];
     return place->row_bytes ? s->base + place->offset : NULL;
 }
 
@@ -10088,6 +10117,324 @@ MEMOI int memoi_session_enter(memo_session* s, int32_t layer, const char* what) 
     return !s->error.status;
 }
 
+/* Does the tensor need its own call of recompute? */
+MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
+    const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
+    return !tensor->with && memob_layer_has(&s->stage->plan.swap, layer, t) &&
+           tensor->rule <= MEMO_TENSOR_WHOLE;
+}
+
+/* --- >>session checked ---
+ * Knows: a layer's tensors, before and after they wait for their backward.  Knows nothing of how
+ * they are kept, moved or recomputed.
+ *
+ * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
+ * memory.  In a slot each tensor lies between guards, and all bytes begin as MEMOI_POISON.  The end
+ * of a forward copies the slot to the engine; the begin of a backward takes back what the engine
+ * has, and recomputes the rest. */
+
+#define MEMOI_POISON 0xff /* NaN in every floating-point type */
+#define MEMOI_GUARD  512
+
+MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
+    return s->checker->slots + (layer & 1) * s->checker->slot_bytes;
+}
+
+MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, int32_t t) {
+    return s->placement.places[(int64_t)layer * s->desc.n_tensors + t].row_bytes;
+}
+
+MEMOI void memoi_inspector_destroy(memo_session* s) {
+    memoi_inspector* c = s->checker;
+    if (!c) return;
+    if (c->slots) memo_device_free(s->device, c->slots, NULL);
+    if (c->image) memo_host_free(s->device, c->image, NULL);
+    if (c->stream && s->desc.computes_on_host) memo_stream_destroy(s->device, c->stream, NULL);
+    memob_arrays_free(&c->arrays);
+    MEMO_FREE(c);
+    s->checker = NULL;
+}
+
+/* Takes two layers on the device and two pinned, beside the budgets. */
+MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
+    memoi_inspector* c = (memoi_inspector*)memob_calloc(1, sizeof *c);
+    const int32_t n = s->desc.n_tensors;
+    void* address = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t at = MEMOI_GUARD;
+    int32_t t;
+    s->checker = c;
+    if (!c) return memob_no_memory(error, "a checked session");
+    c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
+    c->hashes = (uint64_t*)memob_arrays_add(
+        &c->arrays, (int64_t)s->desc.n_layers * n * s->desc.n_rows, sizeof *c->hashes);
+    if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
+    for (t = 0; t < n; t++) {
+        c->offsets[t] = at;
+        at = memob_align_up(at + s->desc.n_rows * s->stage->plan.swap.tensors[t].row_bytes,
+                            MEMOI_GUARD) +
+             MEMOI_GUARD;
+    }
+    c->offsets[n] = c->slot_bytes = at;
+    c->stream = s->desc.compute_stream;
+    if (s->desc.computes_on_host)
+        status = memo_stream_create(s->device, "checks", 0, &c->stream, error);
+    if (!status) status = memo_device_alloc(s->device, 3 * at, &address, error);
+    c->slots = (char*)address;
+    address = NULL;
+    if (!status) status = memo_host_alloc(s->device, 2 * at, &address, error);
+    c->image = (char*)address;
+    c->probe = c->image ? c->image + at : NULL;
+    return status;
+}
+
+/* FNV-1a by words, so that a row of some KiB takes little. */
+MEMOI uint64_t memoi_inspector_hash(const char* bytes, int64_t n_bytes) {
+    uint64_t hash = 0xcbf29ce484222325u, word;
+    int64_t i;
+    for (i = 0; i + 8 <= n_bytes; i += 8) {
+        memcpy(&word, bytes + i, 8);
+        hash = (hash ^ word) * 0x100000001b3u;
+        hash ^= hash >> 32;
+    }
+    for (; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+MEMOI int memoi_inspector_is_poison(const char* bytes, int64_t n_bytes) {
+    int64_t i = 0;
+    while (i < n_bytes && (unsigned char)bytes[i] == MEMOI_POISON) i++;
+    return i == n_bytes;
+}
+
+/* Copies rows of a slot to or from the host, and waits. */
+MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, char* host, int64_t begin,
+                                        int64_t end, int to_host, memo_error* error) {
+    char* slot = memoi_inspector_slot(s, layer);
+    memo_status status =
+        memo_copy(s->device, s->checker->stream, to_host ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
+                  to_host ? host + begin : slot + begin, to_host ? slot + begin : host + begin,
+                  end - begin, error);
+    return status ? status : memo_stream_synchronize(s->device, s->checker->stream, error);
+}
+
+/* Poisons a slot. */
+MEMOI memo_status memoi_inspector_clear(memo_session* s, int32_t layer, memo_error* error) {
+    const memoi_inspector* c = s->checker;
+    memo_status status = memo_fill(s->device, c->stream, memoi_inspector_slot(s, layer),
+                                   MEMOI_POISON, c->slot_bytes, error);
+    return status ? status : memo_stream_synchronize(s->device, c->stream, error);
+}
+
+/* Copies rows between a slot and the engine's memory: all, or, back, all but the recomputed. */
+MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back,
+                                           memo_error* error) {
+    const memoi_inspector* c = s->checker;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t, part;
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+        char* slot = memoi_inspector_slot(s, layer) + c->offsets[t];
+        char* engine = (char*)memo_swap_get_address(s->swap, layer, t);
+        int64_t bounds[4] = {0, s->n_rows, s->n_rows, s->n_rows}; /* of two parts */
+        if (row_bytes && is_back)
+            memo_swap_get_recompute_rows(s->swap, layer, t, &bounds[1], &bounds[2]);
+        for (part = 0; part < 4 && row_bytes && !status; part += 2) {
+            const int64_t begin = bounds[part] * row_bytes;
+            const int64_t n_bytes = bounds[part + 1] * row_bytes - begin;
+            if (n_bytes > 0)
+                status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                                   (is_back ? slot : engine) + begin,
+                                   (is_back ? engine : slot) + begin, n_bytes, error);
+        }
+    }
+    return status ? status : memo_stream_synchronize(s->device, c->stream, error);
+}
+
+/* The image of a slot has whole guards; else names the tensor that wrote behind its rows. */
+MEMOI memo_status memoi_inspector_check_guards(const memo_session* s, int32_t layer,
+                                               const char* when, memo_error* error) {
+    const memoi_inspector* c = s->checker;
+    int32_t t;
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
+        const int64_t end = c->offsets[t] + s->desc.n_rows * tensor->row_bytes;
+        const int64_t next =
+            t + 1 < s->desc.n_tensors ? c->offsets[t + 1] : c->offsets[s->desc.n_tensors];
+        if (memoi_inspector_is_poison(c->image + end, next - end)) continue;
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
+            "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
+            "the table has another order than the kernels",
+            (int)layer, tensor->name, (long long)s->desc.n_rows, when, (long long)s->desc.n_rows,
+            (long long)tensor->row_bytes);
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* The first row in [begin, end) of an image that differs from the forward's; end: none. */
+MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, int32_t layer,
+                                    int32_t t, int64_t begin, int64_t end) {
+    const memoi_inspector* c = s->checker;
+    const uint64_t* hash = c->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.n_rows;
+    const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+    const char* rows = image + c->offsets[t];
+    while (begin < end && memoi_inspector_hash(rows + begin * row_bytes, row_bytes) == hash[begin])
+        begin++;
+    return begin;
+}
+
+/* Nobody writes to a layer that has ended.  Then poisons its slot for another. */
+MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, memo_error* error) {
+    memoi_inspector* c = s->checker;
+    const int32_t closed = c->closed[layer & 1] - 1;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t;
+    c->closed[layer & 1] = 0;
+    if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, error);
+    for (t = 0; t < s->desc.n_tensors && closed >= 0 && !status; t++) {
+        const int64_t row = memoi_inspector_row_bytes(s, closed, t)
+                                ? memoi_inspector_first(s, c->image, closed, t, 0, s->n_rows)
+                                : s->n_rows;
+        if (row < s->n_rows)
+            status =
+                memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                               "checked session: layer %d, tensor `%s`, row %lld: its bytes "
+                               "changed after the layer had ended; a kernel of another layer "
+                               "writes there",
+                               (int)closed, s->stage->plan.swap.tensors[t].name, (long long)row);
+    }
+    return status ? status : memoi_inspector_clear(s, layer, error);
+}
+
+/* Before a forward. */
+MEMOI void memoi_inspector_forward_begin(memo_session* s, int32_t layer) {
+    memo_error error;
+    if (layer == 0) s->checker->closed[0] = s->checker->closed[1] = 0;
+    (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer, &error), &error);
+}
+
+/* After a forward: guards, hashes, and the rows to the engine. */
+MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
+    memoi_inspector* c = s->checker;
+    uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->desc.n_rows;
+    memo_error error;
+    int64_t row;
+    int32_t t;
+    memo_status status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, &error);
+    if (!status) status = memoi_inspector_check_guards(s, layer, "forward", &error);
+    for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->desc.n_rows) {
+        const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+        for (row = 0; row < s->n_rows && row_bytes; row++)
+            hash[row] = memoi_inspector_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
+    }
+    if (!status) status = memoi_inspector_exchange(s, layer, 0, &error);
+    c->closed[layer & 1] = layer + 1;
+    (void)memoi_session_is_ok(s, status, &error);
+}
+
+/* What the engine has of a layer, in its slot; the rest is poison until it is recomputed. */
+MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
+    memo_error error;
+    memo_status status = memoi_inspector_reuse(s, layer, &error);
+    if (!status) status = memoi_inspector_exchange(s, layer, 1, &error);
+    (void)memoi_session_is_ok(s, status, &error);
+}
+
+/* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
+ * A few runs are tried; the slot is as before afterwards. */
+MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows,
+                                     memo_error* error) {
+    memoi_inspector* c = s->checker;
+    const int64_t n_runs = (s->n_rows + tile_rows - 1) / tile_rows;
+    int64_t i, previous = -1;
+    int32_t u;
+    int keeps = 1;
+    for (i = 0; i < 4 && keeps && !s->error.status; i++) {
+        const int64_t run = i * (n_runs - 1) / 3, begin = run * tile_rows;
+        const int64_t end = memob_min(begin + tile_rows, s->n_rows);
+        if (run == previous) continue;
+        previous = run;
+        s->desc.recompute(s->desc.user, s, layer, t, begin, end);
+        if (!memoi_session_is_ok(
+                s, memoi_inspector_fetch(s, layer, c->probe, 0, c->slot_bytes, 1, error), error))
+            return 0;
+        for (u = 0; u < s->desc.n_tensors; u++)
+            if (memoi_inspector_row_bytes(s, layer, u) &&
+                (u == t || s->stage->plan.swap.tensors[u].with == t + 1))
+                keeps = keeps && memoi_inspector_first(s, c->probe, layer, u, begin, end) == end;
+        (void)memoi_session_is_ok(
+            s, memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 0, error), error);
+    }
+    return keeps;
+}
+
+/* Once: the least tile_rows that gives the bits of each tensor that is recomputed by rows. */
+MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
+    const int64_t given = memob_swap_tile_rows(&s->stage->plan.swap);
+    memo_error error;
+    int32_t t;
+    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
+        const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
+        int64_t least = s->n_rows, tile;
+        if (!memoi_session_recomputes(s, layer, t) || tensor->rule == MEMO_TENSOR_WHOLE) continue;
+        for (tile = 1; tile < s->n_rows && least == s->n_rows; tile *= 2)
+            if (memoi_inspector_keeps_bits(s, layer, t, tile, &error)) least = tile;
+        memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
+                          tensor->name, (long long)least);
+        if (memoi_inspector_keeps_bits(s, layer, t, given, &error) || s->error.status) continue;
+        memoi_session_misuse(
+            s, MEMO_STATUS_INVALID_ARGUMENT,
+            least < s->n_rows ? "checked session: tensor `%s` has other bits if it is recomputed "
+                                "in tiles of %lld rows; tile_rows of %lld would work"
+                              : "checked session: tensor `%s` has other bits if it is recomputed "
+                                "in tiles of %lld rows, but not if all %lld are; make it WHOLE",
+            tensor->name, (long long)given, (long long)least);
+    }
+}
+
+/* Before a backward: every row has the bytes that the forward gave it. */
+MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
+    memoi_inspector* c = s->checker;
+    memo_error error;
+    int32_t t;
+    memo_status status;
+    if (s->error.status) return;
+    status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, &error);
+    if (!status) status = memoi_inspector_check_guards(s, layer, "recomputation", &error);
+    for (t = 0; t < s->desc.n_tensors && !status; t++) {
+        const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+        const char* name = s->stage->plan.swap.tensors[t].name;
+        int64_t begin = 0, end = 0, row;
+        int is_recomputed;
+        if (!row_bytes) continue;
+        memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
+        row = memoi_inspector_first(s, c->image, layer, t, 0, s->n_rows);
+        is_recomputed = row >= begin && row < end;
+        if (row == s->n_rows || (is_recomputed && s->desc.backward_recomputes)) continue;
+        status = memo_error_set(
+            &error, MEMO_STATUS_INVALID_ARGUMENT,
+            "checked session: layer %d, tensor `%s`, row %lld: %s", (int)layer, name,
+            (long long)row,
+            !is_recomputed ? "it came back with other bytes; something writes to memory of the "
+                             "session"
+            : memoi_inspector_is_poison(c->image + c->offsets[t] + row * row_bytes, row_bytes)
+                ? "recompute did not write it; recompute this tensor, or declare it SWAPPED"
+                : "recompute gives it other bytes than the forward; it must compute the same rows "
+                  "by the same operations, or tile_rows is too small, or the table has another "
+                  "order");
+    }
+    if (!memoi_session_is_ok(s, status, &error)) return;
+    if (c->are_tiles_tested || s->desc.backward_recomputes || layer != s->desc.n_layers / 2) return;
+    c->are_tiles_tested = 1;
+    s->is_recomputing = 1;
+    memoi_inspector_test_tiles(s, layer);
+    s->is_recomputing = 0;
+}
+
+/* Back in >>session running. */
+
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
     memo_error error;
     if (!memoi_session_enter(s, layer, "forward begin")) return 0;
@@ -10096,6 +10443,7 @@ int memo_session_forward_begin(memo_session* s, int32_t layer) {
     if (!s->is_forward_only) {
         s->is_midway = 1;
         (void)memoi_session_swap_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
+        if (s->checker && !s->error.status) memoi_inspector_forward_begin(s, layer);
     }
     memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD);
     return memo_session_computes(s);
@@ -10105,17 +10453,11 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     memo_error error;
     if (!memoi_session_enter(s, layer, "forward end")) return;
     if (!s->is_dry) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
-    if (!s->is_dry && !s->is_forward_only)
+    if (s->checker && !s->is_forward_only) memoi_inspector_forward_end(s, layer);
+    if (!s->is_dry && !s->is_forward_only && !s->error.status)
         (void)memoi_session_swap_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 1);
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
-}
-
-/* Does the tensor need its own call of recompute? */
-MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
-    const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
-    return !tensor->with && memob_layer_has(&s->stage->plan.swap, layer, t) &&
-           tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
 /* Recomputes the rows that the engine did not bring back, or all rows of a layer that is
@@ -10146,8 +10488,10 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
     if (s->is_dry ||
         !memoi_session_swap_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error))
         return 0;
+    if (s->checker) memoi_inspector_take_back(s, layer);
     memoi_session_mark_layer(s, layer, MEMOI_MARK_RECOMPUTE);
     memoi_session_recompute(s, layer);
+    if (s->checker) memoi_inspector_backward_begin(s, layer);
     memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD);
     return memo_session_computes(s);
 }
@@ -10854,6 +11198,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 MEMOI void memoi_session_close(memo_session* s) {
     if (s->base && !s->desc.computes_on_host)
         memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+    memoi_inspector_destroy(s);
     memo_swap_destroy(s->swap);
     memo_arena_destroy(s->arena);
     s->swap = NULL;
@@ -10919,6 +11264,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     const int64_t n_cells = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
     const int64_t digest = memoi_session_digest(plan->swap.n_host_layers, plan->swap.rows,
                                                 n_cells * (int64_t)sizeof *plan->swap.rows);
+    const char* check = getenv("MEMO_CHECK");
     memo_session_desc own = *desc;
     memo_session* s;
     memo_status status;
@@ -10939,6 +11285,8 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
                           (long long)plan->addresses->peak_bytes,
                           (long long)plan->sizes.host_bytes);
         status = memoi_session_start(s, error);
+        if (!status && (desc->is_checked || (check && *check && strcmp(check, "0"))))
+            status = memoi_inspector_create(s, error);
     }
     status = memoi_session_verdict(desc, status, error);
     if (status)

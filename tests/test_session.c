@@ -1097,6 +1097,190 @@ static void buffers_live_as_declared(void) {
     close_device(&m);
 }
 
+/* --- checked sessions: a trainer that computes, with planted mistakes --- */
+
+enum { C_ROWS = 48, C_WIDTH = 5, C_LAYERS = 6 };
+enum { C_INPUT, C_HIDDEN, C_OUT };
+typedef struct computer {
+    memo_session_desc desc;
+    memo_tensor tensors[3];
+    double x[C_ROWS * C_WIDTH], d[C_ROWS * C_WIDTH], sum;
+    int64_t block; /* rows that one product takes: its rounding depends on them */
+    int places[3]; /* where the kernels think that the tensors are */
+    int forgets, clobbers;
+    char log[2000];
+} computer;
+
+static double* c_at(computer* c, memo_session* s, int32_t layer, int t) {
+    return (double*)memo_session_get_address(s, layer, c->places[t]);
+}
+
+static void c_hidden(computer* c, memo_session* s, int32_t layer, int64_t begin, int64_t end) {
+    const double* in = c_at(c, s, layer, C_INPUT);
+    double* hidden = c_at(c, s, layer, C_HIDDEN);
+    int64_t i, k;
+    for (i = begin; i < end; i++)
+        for (k = 0; k < 2 * C_WIDTH; k++)
+            hidden[i * 2 * C_WIDTH + k] = /* as if a library took another algorithm for few rows */
+                sin(in[i * C_WIDTH + k % C_WIDTH] + (double)k) +
+                (end - begin < c->block ? 1e-16 * (double)(i + 1) : 0) + layer;
+}
+static void c_out(computer* c, memo_session* s, int32_t layer, int64_t begin, int64_t end) {
+    const double* hidden = c_at(c, s, layer, C_HIDDEN);
+    double* out = c_at(c, s, layer, C_OUT);
+    int64_t i, k;
+    for (i = begin; i < end; i++)
+        for (k = 0; k < C_WIDTH; k++)
+            out[i * C_WIDTH + k] = cos(hidden[i * 2 * C_WIDTH + k] * hidden[i * 2 * C_WIDTH + 5]);
+}
+static void c_forward(void* user, memo_session* s, int32_t layer) {
+    computer* c = (computer*)user;
+    int64_t i;
+    for (i = 0; i < C_ROWS * C_WIDTH && layer == 0; i++) c->x[i] = sin((double)i);
+    memcpy(c_at(c, s, layer, C_INPUT), c->x, sizeof c->x);
+    c_hidden(c, s, layer, 0, C_ROWS);
+    c_out(c, s, layer, 0, C_ROWS);
+    memcpy(c->x, c_at(c, s, layer, C_OUT), sizeof c->x);
+    if (c->clobbers && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] = 1;
+}
+static void c_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor, int64_t begin,
+                        int64_t end) {
+    computer* c = (computer*)user;
+    if (tensor == c->places[C_HIDDEN]) c_hidden(c, s, layer, begin, end);
+    if (tensor == c->places[C_OUT] && !c->forgets) c_out(c, s, layer, begin, end);
+}
+static void c_backward(void* user, memo_session* s, int32_t layer) {
+    computer* c = (computer*)user;
+    const double *hidden = c_at(c, s, layer, C_HIDDEN), *out = c_at(c, s, layer, C_OUT);
+    int64_t i;
+    for (i = 0; i < C_ROWS * C_WIDTH; i++) c->sum += hidden[2 * i] * out[i] * (double)(layer + 1);
+}
+static void c_log(void* user, const char* line) {
+    computer* c = (computer*)user;
+    size_t n = strlen(c->log);
+    snprintf(c->log + n, sizeof c->log - n, "%s\n", line);
+}
+
+static void c_make(computer* c, int is_checked) {
+    static const memo_tensor tensors[] = {{"input", 8 * C_WIDTH, MEMO_TENSOR_SWAPPED, 0},
+                                          {"hidden", 16 * C_WIDTH, MEMO_TENSOR_ROWS, 0},
+                                          {"out", 8 * C_WIDTH, MEMO_TENSOR_ROWS, 0}};
+    int t;
+    memset(c, 0, sizeof *c);
+    memcpy(c->tensors, tensors, sizeof tensors);
+    for (t = 0; t < 3; t++) c->places[t] = t;
+    c->desc = memo_session_desc_default();
+    c->desc.user = c;
+    c->desc.tensors = c->tensors;
+    c->desc.n_tensors = 3;
+    c->desc.n_layers = C_LAYERS;
+    c->desc.n_rows = C_ROWS;
+    c->desc.tile_rows = 8;
+    c->desc.forward = c_forward;
+    c->desc.backward = c_backward;
+    c->desc.recompute = c_recompute;
+    c->desc.policy = MEMO_POLICY_RECOMPUTE;
+    c->desc.is_checked = is_checked;
+    c->desc.log.write = c_log;
+    c->desc.log.user = c;
+}
+
+/* Two micro-batches; the second must be as the first. */
+static memo_status c_run(computer* c) {
+    memo_session* s = NULL;
+    memo_status status = memo_session_create(&c->desc, &s, &error);
+    double sum;
+    if (!status) status = memo_session_run(s, NULL, &error);
+    sum = c->sum;
+    c->sum = 0;
+    if (!status) status = memo_session_run(s, NULL, &error);
+    CHECK(status || (sum >= c->sum && sum <= c->sum));
+    memo_session_destroy(s);
+    return status;
+}
+
+static void mistakes_are_found(void) {
+    static const struct {
+        const char* what;
+        const char* message;
+    } mistakes[] = {{"none", ""},
+                    {"row_bytes too small", "tensor `hidden`, row 48: the forward wrote behind"},
+                    {"another order", "tensor `out`, row 48: the forward wrote behind"},
+                    {"n_rows halved", "tensor `input`, row 24: the forward wrote behind"},
+                    {"an input declared ROWS", "tensor `input`, row 0: recompute did not write it"},
+                    {"a tensor forgotten", "tensor `out`, row 0: recompute did not write it"},
+                    {"tiles too small", "in tiles of 8 rows; tile_rows of 16 would work"},
+                    {"not by rows", "but not if all 48 are; make it WHOLE"},
+                    {"another layer's bytes", "layer 4, tensor `input`, row 7: its bytes changed"}};
+    computer c;
+    double right;
+    int i;
+    c_make(&c, 0);
+    CHECK_OK(c_run(&c));
+    right = c.sum;
+    for (i = 0; i < (int)(sizeof mistakes / sizeof mistakes[0]); i++) {
+        memo_status status;
+        c_make(&c, 1);
+        if (i == 1) c.tensors[C_HIDDEN].row_bytes -= 8;
+        if (i == 2) { /* the table's order is not the kernels' */
+            memo_tensor swap = c.tensors[C_HIDDEN];
+            c.tensors[C_HIDDEN] = c.tensors[C_OUT];
+            c.tensors[C_OUT] = swap;
+            c.tensors[C_HIDDEN].name = "out";
+        }
+        if (i == 3) c.desc.n_rows /= 2;
+        if (i == 4) c.tensors[C_INPUT].rule = MEMO_TENSOR_ROWS;
+        if (i == 5) c.forgets = 1;
+        if (i == 6) c.block = 13;
+        if (i == 7) c.block = C_ROWS;
+        if (i == 8) c.clobbers = 1;
+        if (i == 8) c.desc.policy = MEMO_POLICY_SWAP;
+        status = c_run(&c);
+        if (i == 0) {
+            CHECK_OK(status);
+            CHECK(c.sum >= right && c.sum <= right);
+            CHECK(strstr(c.log, "tensor `hidden` keeps its bits in tiles of 1 rows") != NULL);
+            continue;
+        }
+        CHECK_CASE(status == MEMO_STATUS_INVALID_ARGUMENT &&
+                       strstr(error.message, mistakes[i].message),
+                   "%s: %s", mistakes[i].what, status ? error.message : "not found");
+    }
+
+    /* Under every policy, on the calling thread or a stream, with layers of several kinds. */
+    for (i = 0; i < 40; i++) {
+        memo_session* s = NULL;
+        model m;
+        int k;
+        random_model(&m);
+        m.desc.is_checked = 1;
+        m.desc.policy = (memo_policy)memo_test_int(0, MEMO_POLICY_MEMO);
+        if (m.desc.policy == MEMO_POLICY_MEMO) m.desc.policy = MEMO_POLICY_RECOMPUTE;
+        open_device(&m, 0, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        for (k = 0; k < 3 && s; k++) {
+            memo_batch batch = {0, 0};
+            m.micro_batch = k;
+            batch.n_rows = memo_test_int(1, m.desc.n_rows);
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        }
+        CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
+        CHECK_CASE(m.n_wrong == 0, "%d: %lld", i, (long long)m.n_wrong);
+        memo_session_destroy(s);
+        close_device(&m);
+    }
+
+    /* The environment does the same for a program that is built. */
+    setenv("MEMO_CHECK", "1", 1);
+    c_make(&c, 0);
+    c.forgets = 1;
+    CHECK_IS(c_run(&c), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    setenv("MEMO_CHECK", "0", 1);
+    c_make(&c, 0);
+    CHECK_OK(c_run(&c));
+    unsetenv("MEMO_CHECK");
+}
+
 /* --- misuse --- */
 
 static int misuse;
@@ -1195,6 +1379,7 @@ int main(int argc, char** argv) {
     TEST(searches_end);
     TEST(layers_have_kinds);
     TEST(buffers_live_as_declared);
+    TEST(mistakes_are_found);
     TEST(misuse_is_an_error);
     TEST(measuring_is_announced);
     TEST(every_lack_of_memory_is_a_status);
