@@ -3071,6 +3071,16 @@ typedef struct memoi_failure {
 
 enum { MEMOI_FAILURES = 1 << 16 }; /* remembered; a later one replaces an earlier one */
 
+/* What unplaced items say together.  Kept for each block of items, and taken again only if one of
+ * them has changed. */
+typedef struct memoi_tally {
+    memoi_failure state;        /* sum of hashes */
+    int64_t floor, hole, bound; /* least minimum of those that can be first; top above the minimum;
+                                   bound.  INT64_MAX: none */
+} memoi_tally;
+
+enum { MEMOI_TALLY_ITEMS = 64 };
+
 typedef struct memoi_search {
     const memoi_problem* problem;
     memob_arrays arrays; /* all but the two logs */
@@ -3093,6 +3103,8 @@ typedef struct memoi_search {
     int64_t* unplaced_sum; /* sizes, of a section */
     int32_t* n_unplaced;   /* of a section */
     int32_t* crossing;     /* unplaced items that begin before section s and reach into it */
+    memoi_tally* tallies;  /* of a block of items */
+    char* is_stale_tally;  /* of a block: an item has changed since */
     memoi_look* looks;     /* at a section, when last taken */
     char* is_stale;        /* section: something that it looked at has changed */
 
@@ -3214,6 +3226,9 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->unplaced_sum = (int64_t*)memob_arrays_add(a, n_sections, sizeof(int64_t));
     search->n_unplaced = (int32_t*)memob_arrays_add(a, n_sections, sizeof(int32_t));
     search->crossing = (int32_t*)memob_arrays_add(a, n_sections, sizeof(int32_t));
+    search->tallies =
+        (memoi_tally*)memob_arrays_add(a, n / MEMOI_TALLY_ITEMS + 1, sizeof(memoi_tally));
+    search->is_stale_tally = (char*)memob_arrays_add(a, n / MEMOI_TALLY_ITEMS + 1, 1);
     search->looks = (memoi_look*)memob_arrays_add(a, n_sections, sizeof(memoi_look));
     search->is_stale = (char*)memob_arrays_add(a, n_sections, 1);
     search->rank = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
@@ -3256,6 +3271,7 @@ MEMOI void memoi_search_log(memoi_search* search, memoi_change_kind kind, int64_
         search->is_out_of_memory = 1; /* the run ends, and nothing of its state is used again */
         return;
     }
+    if (kind != MEMOI_CHANGE_STALE) search->is_stale_tally[index / MEMOI_TALLY_ITEMS] = 1;
     search->changes[search->n_changes].kind = (int32_t)kind;
     search->changes[search->n_changes].index = (int32_t)index;
     search->changes[search->n_changes++].value = before;
@@ -3291,6 +3307,8 @@ MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
     }
     while (search->n_changes > moment.n_changes) {
         const memoi_change* change = &search->changes[--search->n_changes];
+        if (change->kind != MEMOI_CHANGE_STALE)
+            search->is_stale_tally[change->index / MEMOI_TALLY_ITEMS] = 1;
         switch (change->kind) {
         case MEMOI_CHANGE_MINIMUM: search->minimum[change->index] = change->value; break;
         case MEMOI_CHANGE_BOUND: search->bound[change->index] = change->value; break;
@@ -3459,16 +3477,18 @@ MEMOI int memoi_search_block(memoi_search* search, int64_t i) {
     return least < INT64_MAX && memoi_search_raise(search, i, least);
 }
 
-/* Mixes an unplaced item into a state. */
+/* Adds an unplaced item to a state.  The order of items does not matter. */
 MEMOI void memoi_failure_add(memoi_failure* state, int64_t i, int64_t minimum, int64_t bound,
                              int is_blocked) {
     /* Two hashes that share no constant: both agree by chance once in 2^128. */
     uint64_t x = (uint64_t)minimum * 0x9e3779b97f4a7c15u + (uint64_t)(2 * i + is_blocked);
     uint64_t y = (uint64_t)bound * 0xc2b2ae3d27d4eb4fu + (uint64_t)i;
-    state->low = (state->low ^ x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
-    state->low ^= state->low >> 29;
-    state->high = (state->high ^ y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
-    state->high ^= state->high >> 31;
+    uint64_t low = (x ^ (y << 32 | y >> 32)) * 0xbf58476d1ce4e5b9u;
+    uint64_t high = (y ^ (x << 32 | x >> 32)) * 0x94d049bb133111ebu;
+    low = (low ^ low >> 29) * 0xff51afd7ed558ccdu;
+    high = (high ^ high >> 33) * 0xc4ceb9fe1a85ec53u;
+    state->low += low ^ low >> 32;
+    state->high += high ^ high >> 29;
 }
 
 MEMOI memoi_failure* memoi_failure_slot(const memoi_search* search, const memoi_failure* state) {
@@ -3484,44 +3504,90 @@ typedef struct memoi_part {
     int32_t is_dead;     /* nothing can be first, or a hole is left */
 } memoi_part;
 
-MEMOI memoi_part memoi_search_part(const memoi_search* search, int64_t begin, int64_t end) {
-    int64_t last = search->first_item[end], hole = INT64_MAX, i;
+/* Adds the unplaced items of [first, last) to a tally. */
+MEMOI void memoi_search_tally(const memoi_search* search, int64_t first, int64_t last,
+                              memoi_tally* tally) {
+    int64_t i;
+    for (i = first; i < last; i++) {
+        int64_t minimum = search->minimum[i], bound = search->bound[i];
+        if (search->is_placed[i]) continue;
+        memoi_failure_add(&tally->state, i, minimum, bound, search->is_blocked[i]);
+        tally->bound = memob_min(tally->bound, bound);
+        if (bound == minimum && !search->is_blocked[i])
+            tally->floor = memob_min(tally->floor, minimum);
+        if (search->problem->items[i].fixed < 0)
+            tally->hole = memob_min(tally->hole, minimum + search->size[i]);
+    }
+}
+
+/* The tally of the items from i to the end of their block or to last, which *next becomes.  NULL if
+ * this is not the whole block: then nothing is kept. */
+MEMOI const memoi_tally* memoi_search_block_tally(memoi_search* search, int64_t i, int64_t last,
+                                                  int64_t* next) {
+    static const memoi_tally empty = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
+    int64_t block = i / MEMOI_TALLY_ITEMS, first = block * MEMOI_TALLY_ITEMS;
+    int64_t end = memob_min(first + MEMOI_TALLY_ITEMS, search->problem->n_items);
+    *next = memob_min(end, last);
+    if (i != first || *next != end) return NULL;
+    if (search->is_stale_tally[block]) {
+        search->is_stale_tally[block] = 0;
+        search->tallies[block] = empty;
+        memoi_search_tally(search, first, end, &search->tallies[block]);
+    }
+    return &search->tallies[block];
+}
+
+MEMOI memoi_part memoi_search_part(memoi_search* search, int64_t begin, int64_t end) {
+    int64_t last = search->first_item[end], i, next;
+    memoi_tally sum = {{0, 0}, INT64_MAX, INT64_MAX, INT64_MAX};
     memoi_part part;
-    part.state.low = (uint64_t)search->capacity;
-    part.state.high = ~part.state.low;
+    for (i = search->first_item[begin]; i < last; i = next) {
+        const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+        if (!block) {
+            memoi_search_tally(search, i, next, &sum);
+            continue;
+        }
+        sum.state.low += block->state.low;
+        sum.state.high += block->state.high;
+        sum.floor = memob_min(sum.floor, block->floor);
+        sum.hole = memob_min(sum.hole, block->hole);
+        sum.bound = memob_min(sum.bound, block->bound);
+    }
     part.begin = begin;
     part.end = end;
-    part.floor = INT64_MAX;
-    part.is_done = 1;
-    for (i = search->first_item[begin]; i < last; i++) {
-        int64_t minimum = search->minimum[i];
-        if (search->is_placed[i]) continue;
-        part.is_done = 0;
-        memoi_failure_add(&part.state, i, minimum, search->bound[i], search->is_blocked[i]);
-        if (minimum < part.floor && !search->is_blocked[i] && search->bound[i] == minimum)
-            part.floor = minimum;
-        if (minimum + search->size[i] < hole && search->problem->items[i].fixed < 0)
-            hole = minimum + search->size[i];
-    }
-    part.is_dead = !part.is_done && (part.floor == INT64_MAX || hole <= part.floor);
+    part.floor = sum.floor;
+    part.state.low = sum.state.low + (uint64_t)search->capacity;
+    part.state.high = sum.state.high - (uint64_t)search->capacity;
+    part.is_done = sum.bound == INT64_MAX;
+    part.is_dead = !part.is_done && (part.floor == INT64_MAX || sum.hole <= part.floor);
     return part;
+}
+
+/* The first of [begin, end) that has a mark, or end. */
+MEMOI int64_t memoi_search_marked(const char* marks, int64_t begin, int64_t end) {
+    const void* found = begin < end ? memchr(marks + begin, 1, (size_t)(end - begin)) : NULL;
+    return found ? (int64_t)((const char*)found - marks) : end;
 }
 
 /* Applies all rules; returns 0 if the part cannot be filled. */
 MEMOI int memoi_search_prune(memoi_search* search, const memoi_part* part) {
-    int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, s;
-    for (i = first; i < last; i++)
-        if (!search->is_placed[i] && !memoi_search_raise(search, i, part->floor)) return 0;
-    for (s = part->begin; s < part->end; s++) {
-        if (!search->is_stale[s]) continue;
+    int64_t first = search->first_item[part->begin], last = search->first_item[part->end], i, next,
+            s;
+    for (i = first; i < last; i = next) {
+        const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+        if (block && block->bound >= part->floor) continue;
+        for (; i < next; i++)
+            if (!search->is_placed[i] && !memoi_search_raise(search, i, part->floor)) return 0;
+    }
+    for (s = part->begin; (s = memoi_search_marked(search->is_stale, s, part->end)) < part->end;
+         s++) {
         search->is_stale[s] = 0;
         if (memoi_search_section(search, s)) continue;
         search->weight[s] += 1;
         return 0;
     }
-    for (i = first; i < last; i++)
-        if (search->is_blocked[i] && !search->is_placed[i] && !memoi_search_block(search, i))
-            return 0;
+    for (i = first; (i = memoi_search_marked(search->is_blocked, i, last)) < last; i++)
+        if (!memoi_search_block(search, i)) return 0; /* no placed item is blocked */
     return 1;
 }
 
@@ -3550,11 +3616,18 @@ MEMOI double memoi_search_tightness(const memoi_search* search, int64_t i) {
     return least;
 }
 
-MEMOI int64_t memoi_search_choose(const memoi_search* search, const memoi_part* part) {
-    int64_t last = search->first_item[part->end], best = -1, i;
+MEMOI int64_t memoi_search_choose(memoi_search* search, const memoi_part* part) {
+    int64_t last = search->first_item[part->end], next = 0, best = -1, i;
     double least = -1; /* of the best; not computed while it has no rival */
     for (i = search->first_item[part->begin]; i < last; i++) {
         double tightness;
+        if (i >= next) {
+            const memoi_tally* block = memoi_search_block_tally(search, i, last, &next);
+            if (block && block->floor != part->floor) {
+                i = next - 1;
+                continue;
+            }
+        }
         if (search->bound[i] != part->floor || search->minimum[i] != part->floor ||
             search->is_placed[i] || search->is_blocked[i])
             continue;
@@ -3632,8 +3705,8 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 
         /* Place the chosen item.  If that fails, forbid its place and choose again. */
         branch = memoi_search_now(search);
-        for (s = begin; s < end; s++)
-            if (search->is_stale[s]) memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
+        for (s = begin; (s = memoi_search_marked(search->is_stale, s, end)) < end; s++)
+            memoi_search_log(search, MEMOI_CHANGE_STALE, s, 0);
         if (memoi_search_place(search, chosen)) verdict = memoi_search_node(search, begin, end);
         if (verdict != MEMOI_FAILED) break;
         memset(search->is_stale + begin, 0, (size_t)(end - begin));
@@ -3661,6 +3734,7 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     int64_t i;
     search->n_changes = search->n_old_looks = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
+    memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
     memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->n_unplaced, 0, (size_t)problem->n_sections * sizeof(int32_t));
     memset(search->unplaced_sum, 0, (size_t)problem->n_sections * sizeof(int64_t));
