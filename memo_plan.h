@@ -3659,7 +3659,7 @@ MEMOI int64_t memoi_search_moment_of(const memoi_search* search) {
 }
 
 MEMOI int memoi_search_is_stopped(memoi_search* search) {
-    if (++search->n_nodes % 64 == 0) {
+    if (++search->n_nodes % 16 == 0) {
         if (memob_now_s() > search->deadline) search->is_out_of_time = 1;
         if (__atomic_load_n(search->answered, __ATOMIC_RELAXED) < memoi_search_moment_of(search))
             search->is_overtaken = 1;
@@ -3891,6 +3891,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     memoi_search* searches = team->searches;
     uint64_t random[MEMOI_THREADS];
     int64_t answered = INT64_MAX, before = searches[0].n_nodes, n_together = 0, k;
+    int64_t rest = searches[0].problem->n_items > MEMOI_SMALL_ITEMS ? 0 : budget / 2;
     int is_open;
 
     /* Each attempt begins again with the first style of run and the shortest run. */
@@ -3907,7 +3908,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
      * rest. */
     searches[0].node_begin = before;
     searches[0].node_end = before + budget;
-    searches[0].node_long = before + budget / 2;
+    searches[0].node_long = before + budget - rest;
     is_open = memoi_search_run(&searches[0]);
     *n_nodes = searches[0].n_nodes - before;
     if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
@@ -3915,7 +3916,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         for (k = 0; k < team->n; k++) {
             searches[k].node_begin = searches[k].n_nodes;
             searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
-            searches[k].node_long = searches[k].n_nodes + (budget - *n_nodes) / 2;
+            searches[k].node_long = searches[k].node_end - rest;
         }
         memoi_team_runs(team);
         for (k = 0; k < team->n; k++) {
@@ -4478,18 +4479,24 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
  * the goal counts, because a capacity that was given up often is rarely met.
  *
  * The first round of a plain problem has no climb.  A large plain problem also has spots in a
- * round, and attempts the goal in every round but the first. */
+ * round, and attempts the goal in every round but the first.
+ *
+ * If nearly every section is as full as the bound, failures show soon, and only at the goal.  Then
+ * the first attempt has three quarters of the time for it. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000 };
+    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = memoi_problem_is_plain(problem);
     int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
     int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
-    int64_t budget =
-        is_large ? memob_max(shortest, memob_min(10 * shortest, FIRST_NODES)) : 10 * shortest;
-    int is_over = 0, is_at_goal = 0;
+    int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
+    int is_over = 0, is_at_goal = 0, is_full, is_first;
+    double mean = 0;
+    for (k = 0; is_large && k < problem->n_sections; k++)
+        mean += (double)problem->section_bounds[k];
+    is_full = mean > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || is_large || round < KEEN_ROUNDS;
@@ -4499,7 +4506,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
         /* No capacity is left between the last one given up and the best: begin another round. */
         if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             round++;
-            is_at_goal = is_large ? round > 0 || effort->has_capacity : round % 3 == 0 || is_keen;
+            is_at_goal =
+                is_large ? round > 0 || effort->has_capacity || is_full : round % 3 == 0 || is_keen;
             given_up = goal;
             if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
@@ -4517,7 +4525,11 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
         /* Attempt the goal, or the middle between the last capacity given up and the best. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
+        is_first = is_large && is_full && is_at_goal && round == 0;
         is_at_goal = 0;
+        if (is_first) limit *= FIRST_GOAL;
+        for (k = 0; is_first && k < team->n; k++)
+            team->searches[k].deadline = effort->deadline - (effort->deadline - memob_now_s()) / 4;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
         answer =
             memoi_team_capacity(team, capacity, cores->problem ? (limit + 3) / 4 : limit, &n_spent);
@@ -4525,7 +4537,9 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
         n_nodes += n_spent;
         for (k = 0; k < team->n; k++) {
             if (team->searches[k].is_out_of_memory) return 0;
-            if (team->searches[k].is_out_of_time) is_over = 1;
+            if (team->searches[k].is_out_of_time) is_over = !is_first;
+            if (is_first) team->searches[k].is_out_of_time = 0;
+            team->searches[k].deadline = effort->deadline;
         }
 
         /* A plan lowers the best; an exhausted search raises the bound. */

@@ -272,14 +272,21 @@ static void a_deadline_leaves_a_plan(void) {
     }
 }
 
-/* The first n buffers become a full rectangle cut into pieces. */
-static void cut_rectangle(memo_plan* plan, int64_t n, int64_t height) {
+/* The first n buffers become a full rectangle cut into pieces; the next to be cut is the largest of
+ * `of` random ones. */
+static void cut_rectangle(memo_plan* plan, int64_t n, int64_t height, int of) {
     int64_t made = 1;
     plan->buffers[0].end = 4 * n;
     plan->buffers[0].size_bytes = height;
     while (made < n) {
-        memo_buffer* piece = &plan->buffers[memo_test_int(0, made - 1)];
-        memo_buffer* rest = &plan->buffers[made];
+        memo_buffer *piece = NULL, *rest = &plan->buffers[made];
+        int k;
+        for (k = 0; k < of; k++) {
+            memo_buffer* other = &plan->buffers[memo_test_int(0, made - 1)];
+            if (!piece || (double)(other->end - other->begin) * (double)other->size_bytes >
+                              (double)(piece->end - piece->begin) * (double)piece->size_bytes)
+                piece = other;
+        }
         *rest = *piece;
         if (memo_test_int(0, 1) && piece->end - piece->begin > 1) {
             piece->end = rest->begin = memo_test_int(piece->begin + 1, piece->end - 1);
@@ -301,7 +308,7 @@ static void search_fills_cut_rectangles(void) {
         memo_error error;
         int64_t n = memo_test_int(20, 60), i, offsets[60];
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
-        cut_rectangle(plan, n, 1000);
+        cut_rectangle(plan, n, 1000, 1);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 100000;
         desc.time_limit_s = 1000;
@@ -317,6 +324,27 @@ static void search_fills_cut_rectangles(void) {
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
 }
 
+/* Of many pieces, too: the search goes to the bound first, before plans a little lower use it up. */
+static void large_rectangles_are_filled_at_once(void) {
+    int k, n_met = 0;
+    for (k = 0; k < 6 && n_met == 0; k++) {
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t n = memo_test_int(1000, 1200), i;
+        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        cut_rectangle(plan, n, 1000000, 3);
+        for (i = 0; i < n; i++) plan->buffers[i].id = i;
+        desc.node_limit = 60000;
+        desc.time_limit_s = 1000;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        n_met += plan->peak_bytes == 1000000;
+        memo_plan_destroy(plan);
+    }
+    CHECK(n_met > 0);
+}
+
 /* A part that the search does not finish gets the effort that other parts leave. */
 static void no_effort_is_left_over(void) {
     int k, n_open = 0;
@@ -330,7 +358,7 @@ static void no_effort_is_left_over(void) {
         memo_log log;
         int64_t i;
         CHECK_OK(memo_plan_create(HARD + EASY, 0, 1, &plan, &error));
-        cut_rectangle(plan, HARD, 5000);
+        cut_rectangle(plan, HARD, 5000, 1);
         for (i = 0; i < HARD; i++)
             plan->buffers[i].size_bytes -= memo_test_int(0, plan->buffers[i].size_bytes / 8);
         for (i = HARD; i < HARD + EASY; i++) {
@@ -1006,6 +1034,7 @@ int main(int argc, char** argv) {
     TEST(a_deadline_leaves_a_plan);
     TEST(search_meets_brute_force);
     TEST(search_fills_cut_rectangles);
+    TEST(large_rectangles_are_filled_at_once);
     TEST(no_effort_is_left_over);
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
