@@ -4,20 +4,32 @@
 
     python3 bench/pytorch_gpt.py --tokens 65536 --layers 8 --hidden 4096 --heads 32 --vocabulary 50304
     python3 bench/pytorch_gpt.py --alone ...    # only the step's products and attention: a ceiling
+    python3 bench/pytorch_gpt.py --device cpu --tokens 4096 --layers 6 --hidden 512 --heads 8 --vocabulary 256
 
 Same model: RMSNorm before each block, RoPE, causal attention (scaled_dot_product_attention, by cuDNN where
 it works), GELU, an untied classifier, random tokens, one sequence.  Same states: bf16 weights, fp32 master
 weights and Adam moments, gradients clipped at norm 1.  Gradients are bf16, as autograd makes them; the
-trainer sums its own in fp32.  Every layer is recomputed (torch.utils.checkpoint), and the classifier's loss
-in chunks of rows, so that logits never exist as a whole.
+trainer sums its own in fp32.  On the CPU all is fp32, with --threads threads.  The classifier's loss is
+computed in chunks of rows, so that logits never exist as a whole.
 
-Prints one line of Markdown: the median step after one warm-up, tokens/s, peak memory.  Out of memory is a
-result, not a failure.
+What the backward has of each layer, by --policy:
+
+    keep       all that autograd saves
+    recompute  the layer's input; torch.utils.checkpoint recomputes the rest
+    select     also the output of attention (selective checkpointing)
+    offload    as recompute, and the inputs wait in pinned host memory (save_on_cpu)
+
+--mlp-rows N computes the MLP N rows at a time, each checkpointed.  --compile compiles each layer.
+
+Prints one line of Markdown: the median step after one warm-up, tokens/s, peak memory (on the CPU the
+process's largest resident size).  On the CPU also the tokens for each second of processor time, which other
+programs disturb less.  Out of memory is a result, not a failure.
 """
 import argparse
 import contextlib
 import math
 import os
+import resource
 import statistics
 import sys
 import time
@@ -27,7 +39,15 @@ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, CheckpointPolicy
+
+POLICIES = {"keep": "everything kept", "recompute": "layers recomputed",
+            "select": "layers recomputed, attention kept",
+            "offload": "layers recomputed, inputs offloaded"}
+ATTENTION = {getattr(torch.ops.aten, name).default for name in (
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention_for_cpu")
+    if hasattr(torch.ops.aten, name)}
 
 
 def parse():
@@ -40,12 +60,15 @@ def parse():
     p.add_argument("--vocabulary", type=int, default=50304)
     p.add_argument("--chunk", type=int, default=8192, help="rows of the classifier at a time")
     p.add_argument("--steps", type=int, default=4, help="the first warms up")
-    p.add_argument("--keep", action="store_true", help="keep all activations instead")
+    p.add_argument("--policy", choices=list(POLICIES), default="recompute")
+    p.add_argument("--mlp-rows", type=int, default=0, help="rows of the MLP at a time; 0: all")
     p.add_argument("--compile", action="store_true", help="torch.compile each layer")
     p.add_argument("--alone", action="store_true", help="products and attention of a step only")
     p.add_argument("--device", default="cuda")
+    p.add_argument("--threads", type=int, default=2, help="of the CPU")
     o = p.parse_args()
     o.kv_heads = o.kv_heads or o.heads
+    o.type = torch.bfloat16 if o.device == "cuda" else torch.float32
     return o
 
 
@@ -62,10 +85,14 @@ def attention_backends(o):
     return sdpa_kernel(order, set_priority=True)
 
 
-def print_row(o, what, seconds):
-    peak = torch.cuda.max_memory_allocated() / 2**30 if o.device == "cuda" else 0
+def print_row(o, what, seconds, cpu_seconds=0):
+    if o.device == "cuda":
+        peak = torch.cuda.max_memory_allocated() / 2**30
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    cpu = f" {o.tokens / cpu_seconds:.1f} |" if cpu_seconds else ""
     print(f"| {what} | {o.tokens} | {o.layers} | {seconds * 1e3:.1f} ms | {o.tokens / seconds:.1f} "
-          f"| {peak:.1f} GiB |")
+          f"| {peak:.2f} GiB |{cpu}")
 
 
 # ---- the model ----
@@ -74,7 +101,7 @@ def rope_tables(o):
     pairs = o.hidden // o.heads // 2
     angles = torch.outer(torch.arange(o.tokens, dtype=torch.float64),
                          10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs))
-    return tuple(t.to(torch.bfloat16).to(o.device) for t in (angles.cos(), angles.sin()))
+    return tuple(t.to(o.type).to(o.device) for t in (angles.cos(), angles.sin()))
 
 
 def rotate(x, tables):
@@ -88,6 +115,7 @@ class Layer(torch.nn.Module):
     def __init__(self, o):
         super().__init__()
         h, size = o.hidden, o.hidden // o.heads
+        self.mlp_rows = o.mlp_rows
         self.heads, self.kv_heads, self.size = o.heads, o.kv_heads, size
         self.norm1, self.norm2 = (torch.nn.Parameter(torch.ones(h)) for _ in range(2))
         self.q = torch.nn.Linear(h, h, bias=False)
@@ -106,8 +134,21 @@ class Layer(torch.nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True,
                                            enable_gqa=self.heads != self.kv_heads)
         x = x + self.projection(y[0].transpose(0, 1).reshape(x.shape))
+        if not self.mlp_rows:
+            return x + self.mlp(x)
+        return x + torch.cat([checkpoint(self.mlp, rows, use_reentrant=False)
+                              for rows in x.split(self.mlp_rows)])
+
+    def mlp(self, x):
         y = F.rms_norm(x, x.shape[-1:], self.norm2)
-        return x + self.down(F.gelu(self.up(y), approximate="tanh"))
+        return self.down(F.gelu(self.up(y), approximate="tanh"))
+
+
+def keep_attention():
+    def policy(_context, op, *_args, **_options):
+        return (CheckpointPolicy.MUST_SAVE if op in ATTENTION
+                else CheckpointPolicy.PREFER_RECOMPUTE)
+    return create_selective_checkpoint_contexts(policy)
 
 
 class Model(torch.nn.Module):
@@ -122,11 +163,20 @@ class Model(torch.nn.Module):
     def chunk_loss(self, x, targets):
         return F.cross_entropy(self.classifier(x).float(), targets, reduction="sum")
 
+    def run_layer(self, layer, *inputs):
+        if self.o.policy == "keep":
+            return layer(*inputs)
+        if self.o.policy == "select":
+            return checkpoint(layer, *inputs, use_reentrant=False, context_fn=keep_attention)
+        if self.o.policy == "offload":
+            with torch.autograd.graph.save_on_cpu(pin_memory=self.o.device == "cuda"):
+                return checkpoint(layer, *inputs, use_reentrant=True)
+        return checkpoint(layer, *inputs, use_reentrant=False)
+
     def forward(self, tokens, targets, cos, sin):
         x = self.embedding(tokens)
         for layer in self.layers:
-            x = (layer(x, cos, sin) if self.o.keep
-                 else checkpoint(layer, x, cos, sin, use_reentrant=False))
+            x = self.run_layer(layer, x, cos, sin)
         x = F.rms_norm(x, x.shape[-1:], self.norm)
         loss = 0
         for rows, want in zip(x.split(self.o.chunk), targets.split(self.o.chunk)):
@@ -135,17 +185,23 @@ class Model(torch.nn.Module):
 
 
 class MasterAdam:
-    """AdamW on fp32 copies of bf16 parameters."""
+    """AdamW on fp32 copies of bf16 parameters, or on fp32 parameters themselves."""
 
     def __init__(self, parameters):
         self.parameters = list(parameters)
-        self.masters = [p.detach().float() for p in self.parameters]
+        self.has_masters = self.parameters[0].dtype != torch.float32
+        self.masters = ([p.detach().float() for p in self.parameters] if self.has_masters
+                        else self.parameters)
         self.adam = torch.optim.AdamW(self.masters, lr=1e-3, betas=(0.9, 0.99), eps=1e-8,
                                       weight_decay=0.01,
-                                      fused=self.masters[0].device.type == "cuda")
+                                      fused=True)
 
     def step(self):
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        if not self.has_masters:
+            self.adam.step()
+            self.adam.zero_grad(set_to_none=True)
+            return norm
         for p, master in zip(self.parameters, self.masters):
             master.grad = p.grad.float()
             p.grad = None
@@ -158,7 +214,9 @@ class MasterAdam:
 
 def train(o):
     torch.manual_seed(1)
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(o.type)
+    if o.device == "cpu":
+        torch.set_num_threads(o.threads)
     with torch.device(o.device):
         model = Model(o)
         for p in model.parameters():
@@ -170,22 +228,27 @@ def train(o):
     adam = MasterAdam(model.parameters())
     cos, sin = rope_tables(o)
     generator = torch.Generator().manual_seed(1)
-    times = []
+    times, cpu_times = [], []
     for step in range(o.steps):
         text = torch.randint(o.vocabulary, (o.tokens + 1,), generator=generator).to(o.device)
         synchronize(o)
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         loss = model(text[:-1], text[1:], cos, sin)
         loss.backward()
         adam.step()
         value = loss.item()  # as the trainer, which returns the loss of every step
         synchronize(o)
         times.append(time.perf_counter() - begin)
+        cpu_times.append(time.process_time() - cpu_begin)
         print(f"step {step + 1} of {o.steps}: loss {value:.4f}, {times[-1]:.3f} s", file=sys.stderr)
         if not math.isfinite(value):
             sys.exit("pytorch_gpt.py: the loss is not finite")
-    name = ("PyTorch, everything kept" if o.keep else "PyTorch, layers recomputed")
-    print_row(o, name + (", compiled" if o.compile else ""), statistics.median(times[1:] or times))
+    name = "PyTorch, " + POLICIES[o.policy]
+    if o.mlp_rows:
+        name += f", MLP in chunks of {o.mlp_rows}"
+    cpu = statistics.median(cpu_times[1:] or cpu_times) if o.device == "cpu" else 0
+    print_row(o, name + (", compiled" if o.compile else ""), statistics.median(times[1:] or times),
+              cpu)
 
 
 # ---- products and attention alone ----
@@ -202,7 +265,7 @@ def timed(o, run, repetitions=3):
 
 def alone(o):
     """Forward and backward of one layer's products and attention times layers, and the classifier's."""
-    options = {"device": o.device, "dtype": torch.bfloat16}
+    options = {"device": o.device, "dtype": o.type}
     size, h, n = o.hidden // o.heads, o.hidden, o.tokens
 
     def product(inputs, outputs, rows):
