@@ -1,0 +1,358 @@
+/* fuzz_descs.c - fills the public structs with extreme numbers: each is refused with a message, or works.
+ *
+ * A byte of the input chooses the struct, and each further byte one of its words: 0, small numbers, extremes of 32 and 64
+ * bits, NaN, infinities, tiny and huge reals.  Pointers are valid, and counts of what they point to are those of the
+ * arrays, or what no array can have.  make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs
+ * that were found. */
+#ifndef FUZZ_REPLAY
+#include <stddef.h>
+static void* fuzz_malloc(size_t n_bytes);
+#define MEMO_MALLOC(n_bytes) fuzz_malloc(n_bytes)
+#define MEMO_FREE(address)   free(address)
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
+#endif
+#include "memo.h"
+#include "memo_plan.h"
+#include "memo_sp.h"
+#include "extras/memo_look.h"
+#include "fuzz.h"
+
+#ifndef FUZZ_REPLAY
+/* Large arrays are refused, as on a machine without memory for them. */
+static void* fuzz_malloc(size_t n_bytes) { return n_bytes > (64 << 20) ? NULL : malloc(n_bytes); }
+#endif
+
+enum { FUZZ_N = 4 }; /* elements of every array */
+
+typedef struct fuzz_bytes {
+    const uint8_t* next;
+    size_t left;
+} fuzz_bytes;
+
+static int fuzz_pick(fuzz_bytes* in, int n) {
+    if (!in->left) return 0;
+    in->left--;
+    return *in->next++ % n;
+}
+
+static void fuzz_word(fuzz_bytes* in, void* word) {
+    static const int64_t integers[] = {1,
+                                       2,
+                                       3,
+                                       4,
+                                       8,
+                                       64,
+                                       512,
+                                       -1,
+                                       -2,
+                                       INT64_MIN,
+                                       INT64_MAX,
+                                       INT32_MAX,
+                                       -512,
+                                       1LL << 62,
+                                       1LL << 31,
+                                       1LL << 32,
+                                       3LL << 32 | 2,
+                                       1000,
+                                       4LL << 32,
+                                       INT64_MIN + INT32_MAX};
+    static const double reals[] = {1, 0.5, 2, -1, 1e-300, 1e300, 1e9, 100};
+    const int k = fuzz_pick(in, 64);
+    int64_t integer = 0;
+    double real;
+    if (k < 20) integer = integers[k];
+    memcpy(word, &integer, sizeof integer);
+    if (k < 20 || k >= 31) return; /* half the words are 0, the default */
+    real = k < 28 ? reals[k - 20] : k == 28 ? (double)INFINITY : k == 29 ? -(double)INFINITY : NAN;
+    memcpy(word, &real, sizeof real);
+}
+
+/* All words of a struct. */
+static void fuzz_fill(fuzz_bytes* in, void* desc, size_t n_bytes) {
+    size_t at;
+    memset(desc, 0, n_bytes);
+    for (at = 0; at + 8 <= n_bytes; at += 8) fuzz_word(in, (char*)desc + at);
+}
+
+/* A float has the type of its own bytes, so it takes the reals in another way. */
+static float fuzz_float(fuzz_bytes* in) {
+    static const float values[] = {0, 1, 0.5f, -1, 1e-38f, 3e38f, INFINITY, -INFINITY, NAN};
+    return values[fuzz_pick(in, 9)];
+}
+
+/* A count of an array of FUZZ_N elements, or an impossible one. */
+static int64_t fuzz_count(fuzz_bytes* in) {
+    static const int64_t counts[] = {1, 2, FUZZ_N, 0, 3, -1, INT64_MIN, INT64_MAX, (int64_t)1e18};
+    return counts[fuzz_pick(in, 9)];
+}
+static int32_t fuzz_count_32(fuzz_bytes* in) {
+    static const int32_t counts[] = {1, 2, FUZZ_N, 0, 3, -1, INT32_MIN};
+    return counts[fuzz_pick(in, 7)];
+}
+
+static int fuzz_is_refused(memo_status status, const memo_error* error) {
+    if (!status) return 0;
+    FUZZ_CHECK(error->status == status && error->message[0]);
+    FUZZ_CHECK(strlen(error->message) < sizeof error->message);
+    return 1;
+}
+
+/* A table of rows: mostly rows of a layer that exist. */
+static void fuzz_rows(fuzz_bytes* in, int64_t* rows) {
+    int i;
+    for (i = 0; i < FUZZ_N * FUZZ_N; i++)
+        if (fuzz_pick(in, 4))
+            rows[i] = fuzz_pick(in, 9) - 1;
+        else
+            fuzz_word(in, &rows[i]);
+}
+
+static void fuzz_tensors(fuzz_bytes* in, memo_tensor* tensors) {
+    int t;
+    for (t = 0; t < FUZZ_N; t++) {
+        tensors[t].name = "t";
+        fuzz_word(in, &tensors[t].row_bytes);
+        tensors[t].rule = (memo_tensor_rule)(fuzz_pick(in, 8) - 2);
+        tensors[t].with = fuzz_pick(in, 4) ? 0 : fuzz_pick(in, 8) - 2;
+    }
+}
+
+/* ---- the structs ---- */
+
+static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_tensor* tensors,
+                                int64_t* rows) {
+    fuzz_fill(in, desc, sizeof *desc);
+    fuzz_tensors(in, tensors);
+    fuzz_rows(in, rows);
+    desc->device = NULL;
+    desc->compute_stream = NULL;
+    desc->device_memory = NULL;
+    desc->spill_directory = NULL;
+    desc->layer_kinds = NULL;
+    desc->tensor_kinds = NULL;
+    desc->tensors = tensors;
+    desc->n_tensors = fuzz_count_32(in);
+    desc->n_layers = fuzz_count_32(in);
+    desc->rows = fuzz_pick(in, 2) ? rows : NULL;
+}
+
+static void fuzz_swap(fuzz_bytes* in) {
+    memo_swap_desc desc;
+    memo_tensor tensors[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N], host_bytes;
+    memo_swap_sizes sizes;
+    memo_error error;
+    fuzz_swap_desc_fill(in, &desc, tensors, rows);
+    (void)fuzz_is_refused(memo_swap_desc_fill_rows(&desc, by_alpha, &error), &error);
+    if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &error), &error))
+        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 && sizes.swapped_bytes >= 0);
+    fuzz_word(in, &host_bytes);
+    (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &error), &error);
+}
+
+static void fuzz_row_plan(fuzz_bytes* in) {
+    memo_swap_plan_desc desc;
+    memo_swap_desc swap;
+    memo_kind_times times;
+    memo_tensor tensors[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N];
+    double recompute_s[FUZZ_N];
+    memo_profile profile;
+    memo_swap_plan* plan = NULL;
+    memo_error error;
+    int i;
+    fuzz_swap_desc_fill(in, &swap, tensors, rows);
+    swap.rows = NULL;
+    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_fill(in, &times, sizeof times);
+    for (i = 0; i < FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
+    times.recompute_s_per_row = recompute_s;
+    desc.swap = &swap;
+    desc.kinds = &times;
+    if (fuzz_pick(in, 2)) {
+        fuzz_fill(in, &profile, sizeof profile);
+        profile.n_tensors = fuzz_count_32(in);
+        profile.n_copies = fuzz_pick(in, 2) ? fuzz_count_32(in) : 100000;
+        for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
+        if (fuzz_is_refused(
+                memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &error), &error))
+            return;
+    }
+    if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &error), &error)) FUZZ_CHECK(plan);
+    memo_swap_plan_destroy(plan);
+}
+
+/* The check looks at no array. */
+static void fuzz_row_kernels(fuzz_bytes* in) {
+    memo_row_desc desc, taken;
+    memo_error error;
+    fuzz_fill(in, &desc, sizeof desc);
+    (void)fuzz_is_refused(
+        memo_row_take((memo_row_kind)(fuzz_pick(in, 13) - 1), &desc, &taken, &error), &error);
+}
+
+static void fuzz_host_device(fuzz_bytes* in) {
+    memo_host_device_desc desc;
+    memo_device* device = NULL;
+    void* address;
+    int64_t n_bytes;
+    memo_error error;
+    fuzz_fill(in, &desc, sizeof desc);
+    if (fuzz_is_refused(memo_host_device_create(&desc, &device, &error), &error)) return;
+    fuzz_word(in, &n_bytes);
+    if (n_bytes <= 4096)
+        (void)fuzz_is_refused(memo_device_alloc(device, n_bytes, &address, &error), &error);
+    memo_host_device_destroy(device);
+}
+
+static void fuzz_plan_desc(fuzz_bytes* in) {
+    memo_plan* plan = NULL;
+    memo_plan_desc desc;
+    memo_error error;
+    int i;
+    FUZZ_CHECK(memo_plan_create(FUZZ_N, 0, 512, &plan, &error) == MEMO_STATUS_OK);
+    plan->n_times = 8;
+    for (i = 0; i < FUZZ_N; i++) {
+        fuzz_fill(in, &plan->buffers[i], sizeof plan->buffers[i]);
+        if (fuzz_pick(in, 2)) { /* a valid one, of any size */
+            int64_t size = plan->buffers[i].size_bytes;
+            memset(&plan->buffers[i], 0, sizeof plan->buffers[i]);
+            plan->buffers[i].id = i;
+            plan->buffers[i].begin = i;
+            plan->buffers[i].end = i + 3;
+            plan->buffers[i].size_bytes = size;
+        }
+    }
+    fuzz_fill(in, &desc, sizeof desc);
+    memset(&desc.log, 0, sizeof desc.log);
+    desc.trace = NULL;
+    if (desc.n_threads > 2) desc.n_threads = 65;
+    if (!fuzz_is_refused(memo_plan_prepare(plan, &error), &error) &&
+        !fuzz_is_refused(memo_plan_solve(plan, &desc, &error), &error))
+        FUZZ_CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_OK);
+    memo_plan_destroy(plan);
+}
+
+static void fuzz_operation(fuzz_bytes* in) {
+    memo_schedule* schedule = NULL;
+    memo_simulation* simulation = NULL;
+    memo_check* check = NULL;
+    memo_op_desc op;
+    memo_range ranges[FUZZ_N];
+    int32_t streams[FUZZ_N], stream;
+    memo_error error;
+    int i;
+    FUZZ_CHECK(memo_schedule_create(&schedule, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_add_stream(schedule, "a", &stream, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_add_stream(schedule, "b", &stream, &error) == MEMO_STATUS_OK);
+    for (i = 0; i < FUZZ_N; i++) {
+        fuzz_fill(in, &ranges[i], sizeof ranges[i]);
+        streams[i] = fuzz_pick(in, 4) - 1;
+    }
+    for (i = 0; i < 2; i++) {
+        fuzz_fill(in, &op, sizeof op);
+        op.name = "op";
+        op.reads = op.writes = ranges;
+        op.more_streams = streams;
+        op.n_reads = fuzz_count(in);
+        op.n_writes = fuzz_count(in);
+        op.n_more_streams = fuzz_count(in);
+        if (op.n_reads > FUZZ_N) op.n_reads = 0;
+        if (op.n_writes > FUZZ_N) op.n_writes = 0;
+        if (op.n_more_streams > FUZZ_N) op.n_more_streams = 0;
+        (void)fuzz_is_refused(memo_schedule_add_op(schedule, &op, &error), &error);
+    }
+    (void)fuzz_is_refused(memo_schedule_check(schedule, &check, &error), &error);
+    (void)fuzz_is_refused(memo_schedule_simulate(schedule, &simulation, &error), &error);
+    memo_check_destroy(check);
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
+}
+
+static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
+    int i;
+    fuzz_fill(in, desc, sizeof *desc);
+    begins[0] = 0;
+    for (i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
+    desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
+    desc->n_documents = fuzz_count(in);
+}
+
+static void fuzz_attention(fuzz_bytes* in) {
+    memo_sharding_desc queries, keys;
+    memo_sp_attention_desc desc;
+    memo_sp_attention_sizes sizes;
+    int64_t begins[FUZZ_N + 1], key_begins[FUZZ_N + 1];
+    memo_sharding sharding, key_sharding;
+    memo_error error;
+    fuzz_sharding_of(in, &queries, begins);
+    fuzz_sharding_of(in, &keys, key_begins);
+    fuzz_fill(in, &desc, sizeof desc);
+    if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &error), &error)) return;
+    memset(&key_sharding, 0, sizeof key_sharding);
+    if (fuzz_pick(in, 2) &&
+        fuzz_is_refused(memo_sharding_make(&keys, &key_sharding, &error), &error))
+        return;
+    desc.device = NULL;
+    desc.stream = NULL;
+    desc.ring = desc.ulysses = NULL;
+    desc.row_shardings = NULL;
+    desc.device_memory = NULL;
+    memset(&desc.attention, 0, sizeof desc.attention);
+    desc.sharding = sharding;
+    desc.key_sharding = key_sharding;
+    desc.scale = fuzz_float(in);
+    desc.softcap = fuzz_float(in);
+    if (!fuzz_is_refused(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), &error))
+        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.lse_bytes >= 0 && sizes.saved_bytes >= 0);
+}
+
+static void fuzz_loss(fuzz_bytes* in) {
+    memo_loss_desc desc;
+    memo_loss_sizes sizes;
+    memo_error error;
+    fuzz_fill(in, &desc, sizeof desc);
+    desc.device = NULL;
+    desc.stream = NULL;
+    desc.tensor = NULL;
+    desc.device_memory = NULL;
+    memset(&desc.functions, 0, sizeof desc.functions);
+    desc.softcap = fuzz_float(in);
+    desc.smoothing = fuzz_float(in);
+    desc.z_weight = fuzz_float(in);
+    if (!fuzz_is_refused(memo_loss_desc_get_sizes(&desc, &sizes, &error), &error))
+        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0);
+}
+
+static void fuzz_mesh(fuzz_bytes* in) {
+    memo_mesh_desc desc;
+    memo_mesh mesh;
+    memo_error error;
+    int64_t size, rank;
+    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_word(in, &size);
+    fuzz_word(in, &rank);
+    (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &error),
+                          &error);
+}
+
+static void fuzz_descs(const uint8_t* data, size_t size) {
+    static void (*const targets[])(fuzz_bytes*) = {
+        fuzz_swap,      fuzz_row_plan,  fuzz_row_kernels, fuzz_host_device, fuzz_plan_desc,
+        fuzz_operation, fuzz_attention, fuzz_loss,        fuzz_mesh};
+    fuzz_bytes in;
+    in.next = data;
+    in.left = size;
+    targets[fuzz_pick(&in, (int)(sizeof targets / sizeof *targets))](&in);
+}
+
+#ifndef FUZZ_REPLAY
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    fuzz_descs(data, size);
+    return 0;
+}
+#endif

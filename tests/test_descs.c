@@ -1,0 +1,50 @@
+/* test_descs.c - public structs with extreme numbers (fuzz_descs.c): random ones, and tests/corpus/descs, the inputs that
+ * once broke something.  Each is refused with a message or works; make asan-ubsan also shows overflows and overruns. */
+#define FUZZ_REPLAY
+#include "fuzz_descs.c"
+#include "memo_test.h"
+
+#include <dirent.h>
+
+/* One of three words is not the default, so that most checks before it pass. */
+static void random_descs_are_refused_or_work(void) {
+    uint8_t bytes[400];
+    int round, n_rounds = memo_test_all() ? 3000000 : 100000;
+    for (round = 0; round < n_rounds; round++) {
+        size_t size = (size_t)memo_test_int(20, (int64_t)sizeof bytes), i;
+        int some = (int)memo_test_int(1, 12);
+        for (i = 0; i < size; i++)
+            bytes[i] = memo_test_int(0, some) ? 63 : (uint8_t)memo_test_random();
+        bytes[0] = (uint8_t)memo_test_random();
+        fuzz_descs(bytes, size);
+    }
+}
+
+static void corpus_of_descs(void) {
+    char path[512];
+    struct dirent* entry;
+    int n_files = 0;
+    DIR* listing = opendir("tests/corpus/descs");
+    CHECK(listing != NULL);
+    while (listing && (entry = readdir(listing)) != NULL) {
+        int64_t n_bytes;
+        char* bytes;
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "tests/corpus/descs/%s", entry->d_name);
+        fuzz_input = path;
+        bytes = memo_test_file(path, &n_bytes);
+        CHECK(bytes != NULL);
+        if (bytes) fuzz_descs((const uint8_t*)bytes, (size_t)n_bytes);
+        free(bytes);
+        n_files++;
+    }
+    if (listing) closedir(listing);
+    CHECK(n_files > 0);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(corpus_of_descs);
+    TEST(random_descs_are_refused_or_work);
+    return memo_test_end();
+}
