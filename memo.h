@@ -5676,9 +5676,10 @@ MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule, memo_op_kind kind, i
 memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* desc,
                                  memo_error* error) {
     const char* name = desc->name ? desc->name : "run";
-    int64_t n_ranges = desc->n_reads + desc->n_writes, text = 0;
+    int64_t n_ranges, text = 0;
     memo_op* op;
     if (memoi_schedule_check_desc(schedule, desc, name, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    n_ranges = desc->n_reads + desc->n_writes; /* only of counts that passed */
     if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)) ||
         !memob_grow(&schedule->more_streams, schedule->n_more_streams, desc->n_more_streams,
                     sizeof(int32_t)) ||
