@@ -37,8 +37,7 @@ static void use_trace(memo_trace* trace) {
 
     /* May be refused, but must not break. */
     memo_trace_classify(trace);
-    if (trace_apply_layers(trace, 5, &other, &error) == MEMO_STATUS_OK)
-        memo_trace_destroy(other);
+    if (trace_apply_layers(trace, 5, &other, &error) == MEMO_STATUS_OK) memo_trace_destroy(other);
     if (memo_plan_from_trace(trace, 0, &plan, &error) == MEMO_STATUS_OK) {
         FUZZ_CHECK(memo_plan_prepare(plan, &error) == MEMO_STATUS_OK);
         memo_plan_destroy(plan);

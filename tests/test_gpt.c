@@ -1234,7 +1234,8 @@ static void a_model_chooses_its_rows(void) {
         CHECK(info.profile && info.plan->times && info.profile->forward_s[0] > 0);
         for (t = 0; t < GPT_N_TENSORS && info.profile; t++)
             if (tensors[t].rule <= MEMO_TENSOR_WHOLE && !tensors[t].with)
-                CHECK_CASE(info.profile->tensors[t].recompute_s_per_row[0] > 0, "%s", tensors[t].name);
+                CHECK_CASE(info.profile->tensors[t].recompute_s_per_row[0] > 0, "%s",
+                           tensors[t].name);
         CHECK_OK(train(run.model, &config, N_STEPS, text, &result, &error));
         CHECK(!memcmp(result.loss, expected.loss, sizeof result.loss));
         CHECK(!memcmp(result.parameters, expected.parameters,

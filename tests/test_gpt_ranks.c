@@ -341,8 +341,8 @@ static void impossible_ranks_are_refused(void) {
     gpt_test_run run;
     size_t k;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
-        desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]), MEMO_POLICY_KEEP,
-                             0);
+        desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]),
+                             MEMO_POLICY_KEEP, 0);
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), MEMO_POLICY_KEEP, 0);

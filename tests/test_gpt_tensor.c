@@ -124,7 +124,7 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
         for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
             static const memo_policy policies[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE,
-                                                  MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA};
+                                                   MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA};
             const int k = policy == 1 ? 1 : order % 2 && !gpt_is_mixed(&config) ? 3 : 2;
             training t;
             config.schedule = (memo_blocks_order)order;

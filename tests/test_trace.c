@@ -601,8 +601,7 @@ static void unsuitable_layers_are_refused(void) {
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
         trace = parsed(cases[i][0]);
         result = (memo_trace*)&result;
-        CHECK_IS(trace_apply_layers(trace, 4, &result, &error), ==,
-                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_IS(trace_apply_layers(trace, 4, &result, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, cases[i][1]) && !result, "%s", error.message);
         memo_trace_destroy(trace);
     }

@@ -23,7 +23,8 @@ typedef struct gpt_cuda_attention {
     int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes); /* needs no GPU */
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
-    int64_t (*check_bytes)(void* context, const gpt_shapes* shapes); /* of prepare alone; optional */
+    /* Of prepare alone; optional. */
+    int64_t (*check_bytes)(void* context, const gpt_shapes* shapes);
     /* kind: GPT_KIND_ATTENTION or GPT_KIND_ATTENTION_BACKWARD. */
     memo_status (*enqueue)(void* context, memo_stream stream, gpt_kind kind,
                            const gpt_attention_args* args, void* scratch, memo_error* error);
