@@ -6675,7 +6675,7 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
         rows->end += n ? row : 0;
         if (!k || !n || rows[-1].end != rows->begin) continue;
         rows->begin = rows[-1].begin;
-        memset(&rows[-1], 0, sizeof rows[-1]);
+        rows[-1].begin = rows[-1].end = 0;
     }
     return ranges;
 }
