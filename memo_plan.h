@@ -499,11 +499,11 @@ typedef struct memo_session_desc {
     double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
     int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
     /* 1, or MEMO_CHECK=1 in the environment of memo_session_open: a checked session.  Tensors are
-     * computed between guards, and hashed when their layer ends; every row must have its bytes again
-     * when its backward begins.  The first difference is an error that names layer, tensor, row and
-     * the likely cause.  Once, it also finds the least tile_rows that gives the bits, and logs it.
-     * It takes three layers of device memory and two of host memory beside the budgets, 8 bytes for
-     * each row of each tensor of each layer, and waits in every layer. */
+     * computed between guards, and hashed when their layer ends; every row must have its bytes
+     * again when its backward begins.  The first difference is an error that names layer, tensor,
+     * row and the likely cause.  Once, it also finds the least tile_rows that gives the bits, and
+     * logs it. It takes three layers of device memory and two of host memory beside the budgets, 8
+     * bytes for each row of each tensor of each layer, and waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
