@@ -134,7 +134,8 @@ typedef struct memo_profile_desc {
     int32_t n_tensors;          /* at most MEMO_PROFILE_TENSORS_MAX */
     int64_t n_rows;
     /* Copies of 64 KiB, eight times as much, and so on up to this size are measured.  The call
-     * takes device and host memory for two of the largest.  0: 32 MiB. */
+     * takes device and host memory for two of the largest.  Sizes end before a copy would take over
+     * 10 s.  0: 32 MiB. */
     int64_t largest_copy_bytes;
     int32_t n_repetitions;       /* each time is the median of these after one warm-up; 0: 5 */
     const char* spill_directory; /* measures a file of largest_copy_bytes in it; NULL: no file */
@@ -390,8 +391,9 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  *     }
  *
  * `step` and `setup` are also called in dry runs, with addresses that must not be used: they
- * compute only if the begin call returned 1, or if memo_session_computes returns 1.  Two layers may
- * be open at a time, for fused kernels (memo.h, chapter 9).
+ * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
+ * memo_session_get_address makes an error.  Two layers may be open at a time, for fused kernels
+ * (memo.h, chapter 9).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
  * need not check them.  memo_session_end and memo_session_run return the error.
@@ -499,11 +501,11 @@ typedef struct memo_session_desc {
     double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
     int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
     /* 1, or MEMO_CHECK=1 in the environment of memo_session_open: a checked session.  Tensors are
-     * computed between guards, and hashed when their layer ends; every row must have its bytes
+     * computed between guards, and hashed when their layer ends.  Every row must have its bytes
      * again when its backward begins.  The first difference is an error that names layer, tensor,
      * row and the likely cause.  Once, it also finds the least tile_rows that gives the bits, and
-     * logs it. It takes three layers of device memory and two of host memory beside the budgets, 8
-     * bytes for each row of each tensor of each layer, and waits in every layer. */
+     * logs it.  It takes three layers of device memory and two of host memory beside the budgets,
+     * 8 bytes for each row of each tensor of each layer, and waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -6195,11 +6197,39 @@ MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* er
                      p->on_host + p->half_bytes, p->copy_bytes, error);
 }
 
+#define MEMOI_PROFILE_COPY_S 10 /* the longest that a copy may take */
+
+/* Refuses a link on which measuring would take hours: copies grow from 8 bytes while the next one
+ * is short. */
+MEMOI memo_status memoi_profile_probe(memoi_profiler* p, memo_error* error) {
+    const int32_t n = p->n_repetitions;
+    double to_host_s = 0, to_device_s = 0, slower_s = 0;
+    memo_status status = MEMO_STATUS_OK;
+    p->n_repetitions = 1;
+    for (p->copy_bytes = 8;
+         p->copy_bytes <= p->largest_bytes && !status && p->copy_bytes < MEMOI_PROFILE_LEAST_BYTES;
+         p->copy_bytes *= 8) {
+        status =
+            memoi_profile_time(p, p->streams[0], memoi_profile_copy_to_host, &to_host_s, error);
+        if (!status)
+            status = memoi_profile_time(p, p->streams[1], memoi_profile_copy_to_device,
+                                        &to_device_s, error);
+        slower_s = to_host_s > to_device_s ? to_host_s : to_device_s;
+        if (!status && 8 * slower_s > MEMOI_PROFILE_COPY_S)
+            status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                    "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
+                                    "measuring such a link would take hours, so give a profile",
+                                    (long long)p->copy_bytes, slower_s);
+    }
+    p->n_repetitions = n;
+    return status;
+}
+
+/* Sizes end before a copy would take too long: smaller ones show the rate of a slow link, too. */
 MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
                                        memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t bytes = MEMOI_PROFILE_LEAST_BYTES;
-    if (bytes > p->largest_bytes) bytes = p->largest_bytes;
+    int64_t bytes = memob_min(MEMOI_PROFILE_LEAST_BYTES, p->largest_bytes);
+    memo_status status = memoi_profile_probe(p, error);
     for (; !status && profile->n_copies < MEMO_PROFILE_COPIES_MAX;) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];
         copy->size_bytes = p->copy_bytes = bytes;
@@ -6208,7 +6238,9 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
         if (!status)
             status = memoi_profile_time(p, p->streams[1], memoi_profile_copy_to_device,
                                         &copy->to_device_s, error);
-        if (bytes == p->largest_bytes) break;
+        if (bytes == p->largest_bytes ||
+            8 * (copy->to_host_s + copy->to_device_s) > MEMOI_PROFILE_COPY_S)
+            break;
         bytes = bytes > p->largest_bytes / 8 ? p->largest_bytes : bytes * 8;
     }
     return status;
@@ -6358,6 +6390,18 @@ MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_e
         (status = memob_check_integer(name, "n_repetitions", desc->n_repetitions, 0,
                                       MEMOI_PROFILE_REPETITIONS_MAX, error)))
         return status;
+
+    /* A file so slow that each of some ten transfers would take longer than this. */
+    if ((status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
+        return status;
+    if (desc->spill_directory && desc->spill_bytes_per_s > 0 &&
+        (double)memob_max(desc->largest_copy_bytes, MEMOB_SPILL_ALIGNMENT) >
+            MEMOI_PROFILE_COPY_S * desc->spill_bytes_per_s)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "memo_profile_desc.spill_bytes_per_s: %g, so that measuring a file of "
+            "%lld bytes would take minutes; raise it, or give a profile",
+            desc->spill_bytes_per_s, (long long)desc->largest_copy_bytes);
 
     /* What they count. */
     if (!desc->device || (desc->n_tensors && !desc->tensors))
@@ -9572,7 +9616,8 @@ struct memo_session {
     memo_arena* arena;
     memo_swap* swap;
     memo_swap_desc swap_desc;
-    char* base; /* of the engine's device memory */
+    char* base;       /* of the engine's device memory */
+    char* dry_memory; /* of a step that computes in a dry run; else NULL */
     memo_error error;
     int64_t n_rows;
     int is_dry;
@@ -10041,11 +10086,28 @@ int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->erro
 int memo_session_measures(const memo_session* s) { return s->is_measuring; }
 int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
 
+#define MEMOI_SESSION_DRY_BYTES ((int64_t)1 << 30)
+
+/* A step that takes addresses in a dry run is about to compute.  The error names that.  Memory, if
+ * it is not large, keeps the step from crashing before the error is read. */
+MEMOI void* memoi_session_refuse_address(const memo_session* session,
+                                         const memob_swap_place* place) {
+    memo_session* s = (memo_session*)(uintptr_t)session;
+    const int64_t n_bytes = s->placement.sizes.device_bytes;
+    memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                      "memo_session_get_address: called in a dry run, which computes nothing; "
+                      "compute only if the begin call, or memo_session_computes, returned 1");
+    if (!s->dry_memory && n_bytes <= MEMOI_SESSION_DRY_BYTES)
+        s->dry_memory = (char*)memob_calloc(memob_max(n_bytes, 1), 1);
+    return s->dry_memory && place->row_bytes ? s->dry_memory + place->offset : NULL;
+}
+
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
     place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    if (s->is_dry) return memoi_session_refuse_address(s, place);
     if (s->checker && place->row_bytes)
         return s->checker->slots + (layer & 1) * s->checker->slot_bytes +
                s->checker->offsets[tensor];
@@ -11682,6 +11744,7 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     memoi_session_close(s);
     memob_swap_placement_free(&s->placement);
+    MEMO_FREE(s->dry_memory);
     if (!s->is_borrowed) memoi_stage_destroy(s->stage);
     memo_step_plan_destroy(s->own_plan);
 #ifndef MEMO_NO_HOST_DEVICE

@@ -1294,6 +1294,17 @@ static void misused_recompute(void* user, memo_session* s, int32_t layer, int32_
     recompute(user, s, layer, tensor, begin, end);
 }
 
+/* Computes in a dry run, too. */
+static void computing_step(void* user, memo_session* s) {
+    model* m = (model*)user;
+    int32_t l;
+    for (l = 0; l < m->desc.n_layers; l++) {
+        (void)memo_session_forward_begin(s, l);
+        memset(memo_session_get_address(s, l, 1), 1, 400 * 64);
+        memo_session_forward_end(s, l);
+    }
+}
+
 static void misuse_is_an_error(void) {
     memo_session* s = NULL;
     model m;
@@ -1304,6 +1315,11 @@ static void misuse_is_an_error(void) {
     misuse = 1;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_CASE(strstr(error.message, "called inside setup"), "%s", error.message);
+    misuse = 0;
+    m.desc.step = computing_step;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_CASE(strstr(error.message, "called in a dry run"), "%s", error.message);
+    m.desc.step = step;
     misuse = 2;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_CASE(strstr(error.message, "called inside recompute; declare a buffer"), "%s",

@@ -1362,6 +1362,37 @@ static void a_device_is_measured(void) {
     memo_host_device_destroy(host);
 }
 
+/* Rates at which measuring would take hours are refused within seconds. */
+static void slow_links_are_refused(void) {
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_profile_desc desc = memo_profile_desc_default();
+    memo_profile profile;
+    memo_device* host = NULL;
+    double begin_s = memob_now_s();
+    host_desc.to_device_bytes_per_s = 5;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    desc.device = host;
+    desc.n_rows = 100;
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK_CASE(strstr(error.message, "a copy of 8 bytes takes "), "%s", error.message);
+    CHECK_IS(memob_now_s() - begin_s, <, 30);
+    memo_host_device_destroy(host);
+
+    /* And a file's. */
+    host_desc.to_device_bytes_per_s = 0;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    desc.device = host;
+    desc.largest_copy_bytes = 1 << 16;
+    desc.spill_directory = chain_folder();
+    desc.spill_bytes_per_s = 100;
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    desc.spill_bytes_per_s = 1e-300;
+    CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "spill_bytes_per_s"), "%s", error.message);
+    CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
+    memo_host_device_destroy(host);
+}
+
 static void a_disk_is_measured(void) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_profile_desc desc = memo_profile_desc_default();
@@ -1590,6 +1621,7 @@ int main(int argc, char** argv) {
     TEST(bad_descs_are_refused);
     TEST(plans_run_in_the_memory_they_were_made_for);
     TEST(a_device_is_measured);
+    TEST(slow_links_are_refused);
     TEST(a_disk_is_measured);
     TEST(profiles_come_back_from_their_file);
     TEST(bad_profiles_are_refused);
