@@ -6999,9 +6999,11 @@ MEMOI void memoi_rows_await(memoi_rows_clock* c, int way, int32_t i) {
     c->compute = memoi_rows_later(c->compute, way ? c->layers[i].loaded : c->layers[i].stored);
 }
 
-/* The makespan of memo_swap_generate's schedule, with its waits and one operation at a time on each
- * stream.  The last two forwards wait for all stores, and no load begins before the backward of the
- * last layer. */
+/* The makespan of memo_swap_generate's schedule (memo_look.h), with its waits and one operation at
+ * a time on each stream.  The law is written twice because simulating that schedule takes 7 times
+ * as long as a score (bench/swap_plan predict), and a plan takes up to 20,000 scores;
+ * test_swap_plan compares both.  The last two forwards wait for all stores, and no load begins
+ * before the backward of the last layer. */
 MEMOI memoi_rows_moment memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
     memoi_rows_layer* layers = c->layers;
     int32_t i, way;
