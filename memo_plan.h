@@ -2002,7 +2002,8 @@ typedef enum memoi_item_order {
     MEMOI_ORDER_SIZE,         /* largest, then longest */
     MEMOI_ORDER_SIZE_START,   /* largest, then as requested: for many items of few sizes */
     MEMOI_ORDER_START,        /* as requested */
-    MEMOI_N_ORDERS
+    MEMOI_N_ORDERS,
+    MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
 } memoi_item_order;
 
 typedef struct memoi_ranked {
@@ -2151,6 +2152,28 @@ MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
     double now = memob_now_s();
     return n_placed < MEMOI_GREEDY_PACE ? now
                                         : begin + (now - begin) * (double)n / (double)n_placed;
+}
+
+/* The order by the fullest section that an item meets, then by lifetime.  What meets full sections
+ * lies low, and the others have room on top of it. */
+MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    memoi_skyline* load = &greedy->skyline; /* nothing is placed yet */
+    int64_t i;
+    memoi_skyline_clear(load);
+    memcpy(load->top + load->n_leaves, problem->section_bounds,
+           (size_t)problem->n_sections * sizeof(int64_t));
+    for (i = load->n_leaves - 1; i > 0; i--)
+        load->top[i] = memob_max(load->top[2 * i], load->top[2 * i + 1]);
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        greedy->ranked[i].index = i;
+        greedy->ranked[i].first = (double)memoi_skyline_top(load, item->begin, item->end);
+        greedy->ranked[i].second = (double)item->lifetime;
+    }
+    qsort(greedy->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
+          memoi_greedy_compare_ranked);
+    memoi_skyline_clear(load);
 }
 
 /* Finds two fixed items that share a byte; returns 0 if there are none. */
@@ -2766,11 +2789,12 @@ typedef struct memoi_rule {
 MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
                                      int64_t target, double last_begin, double deadline,
                                      memoi_solution* best, memo_error* error) {
-    static const memoi_rule rules[] = {
-        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_LIFETIME, 0},   {MEMOI_ORDER_AREA, 0},
-        {MEMOI_ORDER_SIZE, 1},  {MEMOI_ORDER_SIZE_START, 1}, {MEMOI_ORDER_SIZE, 0},
-        {MEMOI_ORDER_START, 0}, {MEMOI_ORDER_LIFETIME, 1},   {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 3 }; /* repeats the first rule, for easy problems, which skip that */
+    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
+                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_LOAD, 0},
+                                       {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE_START, 1},
+                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
+                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
+    enum { AGAIN = 4 }; /* repeats the first rule, for easy problems, which skip that */
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;
@@ -2799,7 +2823,10 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         int is_done;
         if (k == AGAIN && !is_easy) continue;
         if (memob_now_s() > last_begin) break;
-        memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
+        if (rules[k].order == MEMOI_ORDER_LOAD)
+            memoi_greedy_order_by_load(&greedy);
+        else
+            memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
         if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
         if (rules[k].is_fit) memoi_fit_order(&fit, greedy.ranked);
