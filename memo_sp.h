@@ -2402,7 +2402,6 @@ MEMOI void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
 /* The arrays of a desc whose counts are valid. */
 MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_arrays* to) {
     enum { R = MEMOI_ROW_READS, W = MEMOI_ROW_WRITES, RW = MEMOI_ROW_UPDATES };
-    const int64_t type_bytes = memoi_row_type_bytes(d->entropy.type);
     const int64_t n_loss = d->entropy.n_rows, n_numbers = MEMO_LOSS_NUMBERS * n_loss;
     int64_t n;
     to->n = 0;
@@ -2465,7 +2464,8 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
         memo_cross_entropy_desc* e = &d->entropy;
         to->desc = "memo_cross_entropy_desc";
         if (kind != MEMO_ROW_LOSS_SUMS)
-            memoi_row_add(to, R, "logits", e->logits, n_loss, e->n_columns, type_bytes, &e->stride);
+            memoi_row_add(to, R, "logits", e->logits, n_loss, e->n_columns,
+                          memoi_row_type_bytes(e->type), &e->stride);
         memoi_row_add(to, R, "labels", e->labels, n_loss, 1, 4, NULL);
         if (kind == MEMO_ROW_SOFTMAX_PARTS)
             memoi_row_add(to, W, "parts", e->parts ? e->parts + e->part * n_numbers : NULL, 1,
@@ -2476,8 +2476,8 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
             memoi_row_add(to, kind == MEMO_ROW_LOSS_SUMS ? R : W, "losses", e->losses, n_loss, 1, 4,
                           NULL);
         if (kind == MEMO_ROW_CROSS_ENTROPY && e->d_logits)
-            memoi_row_add(to, W, "d_logits", e->d_logits, n_loss, e->n_columns, type_bytes,
-                          &e->stride);
+            memoi_row_add(to, W, "d_logits", e->d_logits, n_loss, e->n_columns,
+                          memoi_row_type_bytes(e->type), &e->stride);
         if (kind == MEMO_ROW_LOSS_SUMS && e->sums)
             memoi_row_add(to, RW, "sums", e->sums, 1, 3, 8, NULL);
         break;
