@@ -1375,7 +1375,7 @@ static void slow_links_are_refused(void) {
     desc.n_rows = 100;
     CHECK_IS(memo_profile_measure(&desc, &profile, &error), ==, MEMO_STATUS_UNSUPPORTED);
     CHECK_CASE(strstr(error.message, "a copy of 8 bytes takes "), "%s", error.message);
-    CHECK_IS(memob_now_s() - begin_s, <, 30);
+    CHECK_IS(memob_now_s() - begin_s, <, 300);
     memo_host_device_destroy(host);
 
     /* And a file's. */
