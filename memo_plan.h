@@ -11440,14 +11440,16 @@ MEMOI memo_status memoi_session_match(const memo_session_desc* desc, const memo_
 
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** result, memo_error* error) {
-    const int64_t n_cells = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
-    const int64_t digest = memoi_session_digest(plan->swap.n_host_layers, plan->swap.rows,
-                                                n_cells * (int64_t)sizeof *plan->swap.rows);
     const char* check = getenv("MEMO_CHECK");
     memo_session_desc own = *desc;
     memo_session* s;
+    int64_t digest = 0;
     memo_status status;
     *result = NULL;
+    if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
+    digest = memoi_session_digest(plan->swap.n_host_layers, plan->swap.rows,
+                                  (int64_t)plan->swap.n_layers * plan->swap.n_tensors *
+                                      (int64_t)sizeof *plan->swap.rows);
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
     status = memoi_session_make(&own, 1, digest, "plan", &s, error);
     if (status) {

@@ -828,6 +828,7 @@ static void policies_are_compared_without_a_device(void) {
                    "%s", plan->shortage);
         CHECK_IS(memo_session_open(&m.desc, plan, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
         CHECK(!strcmp(error.message, plan->shortage));
+        CHECK_IS(memo_session_open(&m.desc, NULL, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
         memo_step_plan_destroy(plan);
     }
 }
