@@ -60,7 +60,7 @@ build/config.mk: scripts/setup.sh
 Q := $(if $(V),,@)
 # WERROR=1 applies to the plain build only: under sanitizers gcc's warnings of uninitialized values are wrong.
 WARNINGS = -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(if $(WERROR),$(if $(VARIANT),,-Werror))
-FLAGS    = -std=c99 -g -I. -Iextras -Iexamples $(WARNINGS) -pthread
+FLAGS    = -std=c99 -g -I. -Iexamples $(WARNINGS) -pthread
 
 # Compiling takes most of the time of a test run, so tests are built with -O1.
 OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
@@ -284,7 +284,7 @@ test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 build/fuzz/%: tests/%.c Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)clang -std=c99 -g -O1 -I. -Iextras -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
+	$(Q)clang -std=c99 -g -O1 -I. -Iexamples -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all $< -o $@ -lm
 
 fuzz: ## fuzz the readers of traces, plans and schedules, and the planner, FUZZ_SECONDS each (60)

@@ -23,7 +23,7 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #define MEMO_LOOK_IMPLEMENTATION
-#include "memo_look.h"
+#include "extras/memo_look.h"
 #include "tests/gpt_layers.h"
 
 #include <stdio.h>

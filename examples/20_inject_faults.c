@@ -5,7 +5,7 @@
  * change no bit: a missing wait does.  Each layer computes x = x + tanh(w x) on a stream, with one parameter w.
  *
  * Build:
- *     cc -std=c99 -O2 -I. -Iextras examples/20_inject_faults.c -o 20_inject_faults -lpthread -lm
+ *     cc -std=c99 -O2 -I. examples/20_inject_faults.c -o 20_inject_faults -lpthread -lm
  * Expected output:
  *     faults  ... calls failed in turn, ... of them in the step: each a status, nothing leaked
  *     again   ... steps after a fault: gradients bitwise the same
@@ -15,7 +15,7 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_FAULTS_IMPLEMENTATION
 #include "memo_plan.h"
-#include "memo_faults.h"
+#include "extras/memo_faults.h"
 #include <stdio.h>
 
 /* ---- the trainer -------------------------------------------------------------------------------- */

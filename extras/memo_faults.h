@@ -5,7 +5,7 @@
  *
  *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
  *     #define MEMO_FAULTS_IMPLEMENTATION      // in the same one
- *     #include "memo_faults.h"                // cc -std=c99 test.c -lpthread -lm
+ *     #include "extras/memo_faults.h"                // cc -std=c99 test.c -lpthread -lm
  *
  *     memo_status status;
  *     int64_t k = 1;

@@ -11,7 +11,7 @@
  *     #define MEMO_PLAN_IMPLEMENTATION
  *     #define MEMO_SP_IMPLEMENTATION
  *     #define MEMO_LAYOUT_IMPLEMENTATION
- *     #include "memo_layout.h"            // cc -std=c99 -I. -Iextras ... -lpthread -lm
+ *     #include "extras/memo_layout.h"            // cc -std=c99 -I. ... -lpthread -lm
  *
  * EXAMPLE: the fastest layout of a model on two nodes of eight GPUs.
  *

@@ -55,10 +55,10 @@ if has cppcheck; then
         --suppress=invalidPointerCast -DUINTPTR_MAX=0xffffffffffffffffu \
         -DMEMO_IMPLEMENTATION -DMEMO_PLAN_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION -DMEMO_LOOK_IMPLEMENTATION \
         -DMEMO_FAULTS_IMPLEMENTATION -D__GNUC__=12 \
-        -I. -Iextras $source
+        -I. $source
 fi
 if has gcc && echo 'int main(void) { return 0; }' | gcc -fanalyzer -x c -fsyntax-only - 2>/dev/null; then
-    analyzer "gcc -fanalyzer" gcc -fanalyzer -Werror -O1 -std=c99 -I. -Iextras $lp_cflags -c $source -o /dev/null
+    analyzer "gcc -fanalyzer" gcc -fanalyzer -Werror -O1 -std=c99 -I. $lp_cflags -c $source -o /dev/null
 fi
 if [ $ran -eq 0 ]; then
     echo "make analyze: needs clang, cppcheck or gcc 10 (apt-get install clang cppcheck)" >&2

@@ -1,6 +1,6 @@
 /* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split model, order and
  * errors.  Losses and gradients match the default order bitwise, and the unsplit model up to rounding. */
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "bench/block_parts.h"
 #include "memo_test.h"

@@ -84,7 +84,7 @@ trainer_runs_on_stand_ins() {
 trainer_runs() { # PROGRAM ATTENTION BUDGET FLAGS...; BUDGET: 6 layers need more to keep everything
     program=$folder/$1 attention=$2 budget=$3
     shift 3
-    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA "$@" -I. -Iextras -Iexamples -pthread \
+    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA "$@" -I. -Iexamples -pthread \
         -isystem "${CUDA_HOME:-/usr/local/cuda}/include" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c \
         -o "$program.o" || return 1
     nvcc -x c++ $flags -cudart none tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/gpt_stand_in.o" \
@@ -186,7 +186,7 @@ has_cudnn() { [ -f "${CUDNN:-}/include/cudnn_frontend.h" ]; }
 compiles_with_cudnn() { # SOURCE FLAGS...; its headers are not free of warnings
     source=$1
     shift
-    nvcc -arch=sm_90 -std=c++17 -O1 -I. -Iextras -Iexamples -I"$CUDNN/include" "$@" -c "$source" -o "$folder/compiles.o"
+    nvcc -arch=sm_90 -std=c++17 -O1 -I. -Iexamples -I"$CUDNN/include" "$@" -c "$source" -o "$folder/compiles.o"
 }
 
 tap_jobs=$tap_processors

@@ -1,7 +1,7 @@
 /* test_degrees.c - the planner of degrees against all plans, and against a table of all bytes, sizes and times; its cost
  * against the simulated schedule; files. */
 #include "scarce.h"
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include <time.h>

@@ -1,5 +1,5 @@
 /* test_faults.c - memo_faults.h: the whole table is wrapped, the chosen calls fail, and a missing wait is seen. */
-#include "memo_faults.h"
+#include "extras/memo_faults.h"
 #include "memo_test.h"
 #include "stats.h"
 

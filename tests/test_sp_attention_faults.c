@@ -3,7 +3,7 @@
  * leaks.  The next run gives the right results, on a new communicator, and on new devices because a host device cannot
  * be used after a failed operation. */
 #include "memo_sp.h"
-#include "memo_faults.h"
+#include "extras/memo_faults.h"
 #include <pthread.h>
 #include "memo_test.h"
 #include "stats.h"

@@ -5,7 +5,7 @@
 #define MEMO_FAULTS_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
-#include "memo_faults.h"
+#include "extras/memo_faults.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"

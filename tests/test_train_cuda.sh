@@ -36,13 +36,13 @@ has_header nccl.h || skip_all "NCCL's header is not installed"
 builds_trainer() { # PROGRAM FLAGS...
     program=$folder/$1
     shift
-    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -DMEMO_SP_NCCL "$@" -I. -Iextras -Iexamples \
+    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -DMEMO_SP_NCCL "$@" -I. -Iexamples \
         -pthread -isystem "$cuda" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c -o "$program.o" &&
         nvcc -cudart none -Xlinker --wrap=memo_cuda_device_create "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" \
             "$folder/capacities.o" "$program.o" -o "$program" -lpthread -lm
 }
 builds() {
-    flags="-std=c++17 -O1 -I. -Iextras -Iexamples -Itests/cuda -Werror all-warnings"
+    flags="-std=c++17 -O1 -I. -Iexamples -Itests/cuda -Werror all-warnings"
     flags="$flags -Xcompiler -Wall,-Wextra,-Wshadow,-Werror,-fno-strict-aliasing"
     nvcc -x c++ $flags -DMEMO_SP_NCCL -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
         nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&

@@ -23,7 +23,7 @@
 #ifndef MEMO_LAYOUT_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
 #endif
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 
 #include <math.h>

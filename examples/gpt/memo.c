@@ -7,6 +7,6 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #define MEMO_LAYOUT_IMPLEMENTATION
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"

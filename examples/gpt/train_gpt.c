@@ -1,6 +1,6 @@
 /* train_gpt.c - a byte-level GPT learns from text inside a memory budget that could not hold it.
  *
- *     gcc -std=c99 -O3 -I. -Iextras -Iexamples examples/gpt/train_gpt.c examples/gpt/memo.c -o train_gpt \
+ *     gcc -std=c99 -O3 -I. -Iexamples examples/gpt/train_gpt.c examples/gpt/memo.c -o train_gpt \
  *         -lpthread -lm
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help

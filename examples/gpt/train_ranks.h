@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 #include "memo_sp.h"
 #include "thread_ranks.h"
 #include "train_device.h"

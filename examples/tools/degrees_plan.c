@@ -27,13 +27,13 @@
  *
  * Exit status: 0, 1 if no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
  *
- * Build:  cc -std=c99 -O2 -I. -Iextras examples/tools/degrees_plan.c -o degrees_plan -lpthread -lm */
+ * Build:  cc -std=c99 -O2 -I. examples/tools/degrees_plan.c -o degrees_plan -lpthread -lm */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 
 #include "clusters.h"

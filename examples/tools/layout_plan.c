@@ -5,14 +5,14 @@
  * Prints every legal layout (data, pipeline, tensor, ulysses, ring, ZeRO stage, activations), the fastest that fits
  * first, with predicted memory, bytes sent inside and between nodes, step time and MFU.
  *
- * Build:   cc -std=c99 -O2 -I. -Iextras examples/tools/layout_plan.c -o layout_plan -lpthread -lm
+ * Build:   cc -std=c99 -O2 -I. examples/tools/layout_plan.c -o layout_plan -lpthread -lm
  * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K --cluster h100
  *          build/examples/layout_plan --model llama3-8b --gpus 16 --explain 1,1,16,1,1 */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
-#include "memo_layout.h"
+#include "extras/memo_layout.h"
 
 #include "clusters.h"
 #include "tool_files.h"

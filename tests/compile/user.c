@@ -2,8 +2,8 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "memo_layout.h"
-#include "memo_look.h"
+#include "extras/memo_layout.h"
+#include "extras/memo_look.h"
 
 int main(void) {
     memo_error error;

@@ -9,6 +9,6 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "memo_faults.h"
-#include "memo_layout.h"
+#include "extras/memo_faults.h"
+#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
