@@ -2404,7 +2404,7 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
     enum { R = MEMOI_ROW_READS, W = MEMOI_ROW_WRITES, RW = MEMOI_ROW_UPDATES };
     const int64_t n_loss = d->entropy.n_rows, n_numbers = MEMO_LOSS_NUMBERS * n_loss;
     int64_t n;
-    to->n = 0;
+    memset(to, 0, sizeof *to);
     switch (kind) {
     case MEMO_ROW_GATHER:
     case MEMO_ROW_SCATTER: {
