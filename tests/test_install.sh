@@ -27,7 +27,7 @@ builds() { # FLAGS...
         (cd "$folder/empty" && $cc -std=c99 implementation.c user.c -o user "$@" && ./user)
 }
 
-with_include_path() { builds "-I$folder/prefix/include" "-I$folder/prefix/include/memo/extras" -lpthread -lm; }
+with_include_path() { builds "-I$folder/prefix/include" "-I$folder/prefix/include/memo" -lpthread -lm; }
 
 with_pkg_config() {
     PKG_CONFIG_PATH=$folder/prefix/share/pkgconfig
