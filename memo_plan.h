@@ -8324,10 +8324,10 @@ MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* 
 
 /* The number of trials, and of cells that all trials may visit.  A trial visits every tensor of
  * every layer. */
-#define MEMOI_ROWS_TRIALS_MAX 20000
+#define MEMOI_ROWS_TRIALS_MAX 50000
 #define MEMOI_ROWS_LOOKS_MAX  1500000
-#define MEMOI_ROWS_PASSES     6
-#define MEMOI_ROWS_IDLE       3    /* passes that find nothing better before the search ends */
+#define MEMOI_ROWS_PASSES     8
+#define MEMOI_ROWS_IDLE       4    /* passes that find nothing better before the search ends */
 #define MEMOI_ROWS_HEAT       0.04 /* how much longer a step is accepted at first */
 
 /* In [0, n) */
@@ -8369,7 +8369,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
 
     /* Choose layers: one, all, all that move, the last ones, every second one, a range, or the
      * layers a few before or after those of one kind. */
-    switch (memoi_rows_random(p, 10)) {
+    switch (memoi_rows_random(p, p->n_kinds > 1 ? 10 : 8)) {
     case 0: begin = 0, end = n; break;
     case 1: begin = 0, end = p->n_moved; break;
     case 2: begin = p->n_moved, end = n; break;
@@ -8378,11 +8378,11 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin);
         stride = 1 + (int32_t)memoi_rows_random(p, 2);
         break;
-    case 5:
-    case 6:
-        kind = p->n_kinds > 1 ? memob_layer_kind(p->desc->swap, begin) : -1;
+    case 8:
+    case 9:
+        kind = memob_layer_kind(p->desc->swap, begin);
         shift = (int32_t)memoi_rows_random(p, 4) - 2;
-        if (kind >= 0) begin = 0, end = n;
+        begin = 0, end = n;
         break;
     default: break;
     }

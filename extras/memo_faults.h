@@ -128,10 +128,12 @@ MEMOI int memoi_faults_enqueue(memo_faults* f, memo_stream stream, const char* f
         if (*status) return 1;
     }
     if (!memoi_faults_count(f, function, error)) return 0;
+    /* The call itself follows the failure: without its record or wait, operations of other streams
+     * could pass it before it happens. */
     *status = f->is_late && f->inner.launch_host
                   ? memo_launch_host(&f->inner, stream, &f->late_call, error)
                   : MEMO_STATUS_DEVICE;
-    return 1;
+    return *status != MEMO_STATUS_OK;
 }
 
 /* Functions of the table, by kind.  Their arguments, in parentheses, begin with the inner device's
