@@ -6149,6 +6149,7 @@ MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placemen
     int64_t area_bytes = 0, later_bytes[2] = {0, 0};
     memoi_swap_pack pack, last[2];
     int32_t layer, t;
+    if (!desc->tensor_kinds) return 1;
     memset(last, 0, sizeof last);
 
     /* Two layers, one even and one odd, of which one follows the other in this area. */
@@ -6167,8 +6168,7 @@ MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placemen
         if (!memoi_swap_add_product(&pair_bytes, 1,
                                     other->n_bytes - memob_min(pack.free_bytes, other->free_bytes)))
             return 0;
-        area_bytes = memob_max(area_bytes, memob_max(pair_bytes, other->n_bytes));
-        area_bytes = memob_max(area_bytes, pack.n_bytes);
+        area_bytes = memob_max(area_bytes, pair_bytes); /* each of the two is no larger */
     }
     if (!memoi_swap_add_product(&placement->sizes.device_bytes, 1, area_bytes)) return 0;
 

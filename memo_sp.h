@@ -2010,6 +2010,7 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
                           (row * entropy->stride + column) * memoi_row_type_bytes(entropy->type),
                       x, entropy->type, n);
 }
+
 /* The work of one lane on a row.  Lane 0 writes the loss. */
 MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64_t row,
                                    int32_t lane) {
