@@ -731,7 +731,7 @@ typedef struct memo_ulysses_heads {
  * nothing: no copy, no message, no buffer.  The beginning of this file has an example. */
 
 typedef struct memo_sp_attention_desc {
-    const memo_device* device; /* optional for get_sizes and ring_schedule */
+    const memo_device* device; /* optional for get_sizes */
     memo_stream stream;        /* runs everything except the ring's exchanges */
     /* memo_mesh.ring and .ulysses; NULL if the degree is 1, and for get_sizes. */
     memo_comm *ring, *ulysses;
@@ -886,13 +886,6 @@ MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attenti
                                                 const memo_mask* masks, int32_t is_backward,
                                                 const memo_sp_attention_costs* costs,
                                                 memo_schedule* schedule, memo_error* error);
-/* The same for all ring ranks together, without addresses, to simulate and draw.  Streams are
- * "compute 0", "ring 0", ...; an exchange occupies the ring streams of all ranks. */
-MEMO_API memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
-                                                     const memo_mask* masks, int32_t is_backward,
-                                                     const memo_sp_attention_costs* costs,
-                                                     memo_schedule* schedule, memo_error* error);
-
 /* ---- 8 overlapped tensor-parallel blocks --------------------------------------------------------
  *
  * A model split by tensor parallelism is a sequence of blocks (attention, MLP, attention, ...).
@@ -963,17 +956,6 @@ MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_des
                                                   memo_schedule* schedule, memo_error* error);
 MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
                                                    memo_schedule* schedule, memo_error* error);
-
-/* Measures an all-reduce, all-gather or reduce-scatter alone on stream.  measured_s[k] is its time
- * for counts[k] elements (of a share, for a gather or scatter): the median of 5 runs after one
- * warm-up, on the slowest rank.  So all ranks get the same numbers and decide alike.  All ranks
- * must call it with equal arguments; it waits on the host, and allocates and frees buffers.  The
- * results serve memo_block_times and the degrees-profile of memo_plan.h.
- * Errors: INVALID_ARGUMENT (n, counts, another collective), and errors of device and comm. */
-MEMO_API memo_status memo_comm_measure(memo_comm* comm, const memo_device* device,
-                                       memo_stream stream, memo_collective kind, memo_type type,
-                                       const int64_t* counts, int32_t n, double* measured_s,
-                                       memo_error* error);
 
 /* --- running the blocks ---
  *
@@ -2188,7 +2170,6 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
  *     >>block schedules     the orders of overlapped blocks, as schedules
- *     >>collective times    measured collectives
  *     >>block runs          a schedule of blocks, enqueued
  *     >>degrees             groups of two degrees
  *     >>loss                tiles of the classifier, their losses and gradients */
@@ -5428,7 +5409,6 @@ typedef struct memoi_target {
     memo_schedule* schedule;
     int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
     int32_t event_indices[MEMOI_TARGET_N_EVENTS];
-    int32_t has_ranges;       /* 0: addresses are not real; leave them out */
     const memo_label* agreed; /* its fields and digests go with each message; NULL: none */
     memo_status status;
     memo_error* error;
@@ -5445,7 +5425,6 @@ MEMOI void memoi_target_announce(memoi_target* target, int stream, memo_op_desc*
         return;
     }
     op->stream = target->stream_indices[stream];
-    if (!target->has_ranges) op->n_reads = op->n_writes = 0;
     target->status = memo_schedule_add_op(target->schedule, op, target->error);
 }
 
@@ -6498,8 +6477,6 @@ typedef struct memoi_ring {
     const memo_sp_attention_costs* costs; /* for a schedule */
     const memo_mask* masks;               /* (n_masks), of the caller */
     int32_t is_backward;
-    const int32_t* more_streams; /* the other ranks' streams, in a schedule of all ranks */
-    int32_t n_more_streams;
 
     const char *q, *kv[2], *d_out;
     float *out, *lse; /* merged so far; final at the end */
@@ -6809,27 +6786,17 @@ MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, int32_t s) {
     return n_bytes;
 }
 
-/* An exchange has three parts, so that one schedule can contain those of all ranks. */
-MEMOI void memoi_ring_exchange_begin(const memoi_ring* ring, int32_t s) {
-    if (s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready)
-        memoi_target_wait(ring->target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
-}
-
-/* rings: this rank's; or all ranks', for one schedule. */
-MEMOI void memoi_ring_exchange(const memoi_ring* rings, int32_t n_rings, int32_t s) {
-    const memoi_ring* ring = &rings[0];
+/* Exchange s.  Only a schedule or a recorder needs to know what it reads, writes and sends. */
+MEMOI void memoi_ring_exchange(const memoi_ring* ring, int32_t s) {
     memoi_target* target = ring->target;
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[4], writes[4];
     memoi_ring_message messages[4];
     int32_t n = memoi_ring_messages(ring, s, messages), i;
+    if (s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready)
+        memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
 
-    /* Announce what is read and written: whole buffers, whichever rows travel.  The rank that sends
-     * most sets the time. */
-    for (i = 0; i < n_rings; i++) {
-        if (target->device && !MEMO_DEVICE_HAS(target->device, annotate)) break;
-        op.link_bytes = memob_max(op.link_bytes, memoi_ring_sent_bytes(&rings[i], s));
-    }
+    /* Whole buffers are announced, whichever rows travel. */
     for (i = 0; i < n; i++) {
         int64_t n_bytes = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens *
                           messages[i].row_elements * memo_type_bytes(messages[i].type);
@@ -6840,23 +6807,20 @@ MEMOI void memoi_ring_exchange(const memoi_ring* rings, int32_t n_rings, int32_t
     op.reads = reads;
     op.writes = writes;
     op.n_reads = op.n_writes = n;
-    op.more_streams = ring->more_streams;
-    op.n_more_streams = ring->n_more_streams;
+    if (!target->device || MEMO_DEVICE_HAS(target->device, annotate))
+        op.link_bytes = memoi_ring_sent_bytes(ring, s);
     if (!target->device)
         op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
                                                 ring->costs->ring_latency_s, op.link_bytes);
     memoi_target_announce(target, MEMOI_TARGET_RING, &op);
-    if (!target->device) return;
 
-    memoi_target_group_begin(target, ring->comm,
-                             ring->is_backward ? "ring backward" : "ring forward", s);
-    for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2);
-    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
-}
-
-MEMOI void memoi_ring_exchange_end(const memoi_ring* ring, int32_t s) {
-    memoi_target_record(ring->target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN,
-                        MEMOI_TARGET_RING);
+    if (target->device) {
+        memoi_target_group_begin(target, ring->comm,
+                                 ring->is_backward ? "ring backward" : "ring forward", s);
+        for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2);
+        memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
+    }
+    memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
 }
 
 /* The compute stream waits for exchange s, unless it has already. */
@@ -7219,8 +7183,6 @@ MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, 
     op.writes = &write;
     op.n_reads = op.n_writes = 1;
     op.link_bytes = (rd - 1) * n_bytes;
-    op.more_streams = ring->more_streams;
-    op.n_more_streams = ring->n_more_streams;
     if (!target->device)
         op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
                                                 ring->costs->ring_latency_s, op.link_bytes);
@@ -7284,82 +7246,61 @@ MEMOI void memoi_ring_gather_attend(const memoi_ring* ring) {
 }
 
 /* Before attention: k or v of all ranks, and in backward room for its gradient. */
-MEMOI void memoi_ring_gather_keys(const memoi_ring* rings, int32_t n_rings, int is_v) {
-    const memoi_shape* shape = rings->shape;
+MEMOI void memoi_ring_gather_keys(const memoi_ring* ring, int is_v) {
+    const memoi_shape* shape = ring->shape;
     int64_t n = memoi_ring_kv_elements(shape, is_v);
     int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(shape->type);
-    int32_t i;
-    memoi_ring_gather_collective(rings, 0, rings->kv[is_v], rings->buffers.gathered, n,
-                                 shape->type);
-    for (i = 0; i < n_rings; i++) {
-        const memoi_ring* ring = &rings[i];
-        memoi_ring_gather_order(ring, ring->buffers.gathered, ring->buffers.kv_all[is_v], row_bytes,
-                                0);
-        if (ring->is_backward)
-            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_all[is_v],
-                              n * shape->sharding.ring * 4);
-    }
+    memoi_ring_gather_collective(ring, 0, ring->kv[is_v], ring->buffers.gathered, n, shape->type);
+    memoi_ring_gather_order(ring, ring->buffers.gathered, ring->buffers.kv_all[is_v], row_bytes, 0);
+    if (ring->is_backward)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_all[is_v],
+                          n * shape->sharding.ring * 4);
 }
 
 /* After backward: the sums of d_k or d_v go to their ranks. */
-MEMOI void memoi_ring_gather_gradients(const memoi_ring* rings, int32_t n_rings, int is_v) {
-    const memoi_shape* shape = rings->shape;
+MEMOI void memoi_ring_gather_gradients(const memoi_ring* ring, int is_v) {
+    const memoi_shape* shape = ring->shape;
     memo_type type = shape->carried_type;
     int64_t n = memoi_ring_kv_elements(shape, is_v);
     int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(type);
-    int32_t i;
-    for (i = 0; i < n_rings; i++) {
-        const memoi_ring* ring = &rings[i];
-        char* all = (char*)(void*)ring->buffers.d_kv_all[is_v];
-        if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
-            all = ring->buffers.kv_all[is_v];
-            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, all, type,
-                              ring->buffers.d_kv_all[is_v], MEMO_TYPE_F32,
-                              n * shape->sharding.ring);
-        }
-        memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
+    char* all = (char*)(void*)ring->buffers.d_kv_all[is_v];
+    if (type != MEMO_TYPE_F32) { /* the keys are no longer used */
+        all = ring->buffers.kv_all[is_v];
+        memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, all, type,
+                          ring->buffers.d_kv_all[is_v], MEMO_TYPE_F32, n * shape->sharding.ring);
     }
-    memoi_ring_gather_collective(rings, 1, rings->buffers.gathered, rings->d_kv_final[is_v], n,
-                                 type);
+    memoi_ring_gather_order(ring, ring->buffers.gathered, all, row_bytes, 1);
+    memoi_ring_gather_collective(ring, 1, ring->buffers.gathered, ring->d_kv_final[is_v], n, type);
 }
 
-MEMOI void memoi_ring_gather_run(memoi_ring* rings, int32_t n_rings) {
-    const memoi_shape* shape = rings->shape;
-    int32_t i, is_v;
-    if (!shape->heads.n_q) return;
-    for (is_v = 0; is_v < 2; is_v++) memoi_ring_gather_keys(rings, n_rings, is_v);
-    for (i = 0; i < n_rings; i++) {
-        for (is_v = 0; is_v < 2 && rings->is_backward; is_v++) {
-            rings[i].buffers.d_kv_step[is_v] = rings[i].buffers.d_kv_all[is_v];
-            rings[i].buffers.d_kv[is_v][1] = rings[i].d_kv_final[is_v];
-        }
-        if (rings->is_backward)
-            memoi_target_fill(rings[i].target, MEMOI_TARGET_COMPUTE, rings[i].d_q,
-                              memoi_ring_q_elements(shape) * 4);
-        memoi_ring_gather_attend(&rings[i]);
+MEMOI void memoi_ring_gather_run(memoi_ring* ring) {
+    int32_t is_v;
+    if (!ring->shape->heads.n_q) return;
+    for (is_v = 0; is_v < 2; is_v++) memoi_ring_gather_keys(ring, is_v);
+    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) {
+        ring->buffers.d_kv_step[is_v] = ring->buffers.d_kv_all[is_v];
+        ring->buffers.d_kv[is_v][1] = ring->d_kv_final[is_v];
     }
-    for (is_v = 0; is_v < 2 && rings->is_backward; is_v++)
-        memoi_ring_gather_gradients(rings, n_rings, is_v);
+    if (ring->is_backward)
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
+                          memoi_ring_q_elements(ring->shape) * 4);
+    memoi_ring_gather_attend(ring);
+    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_gather_gradients(ring, is_v);
 }
 
-/* n_rings: 1; or all ranks, for one schedule: then the first ring exchanges for all. */
-MEMOI void memoi_ring_run(memoi_ring* rings, int32_t n_rings) {
-    int32_t n_exchanges = memoi_ring_n_exchanges(rings), s, i;
-    int32_t n_steps = rings->shape->heads.n_q ? rings->last_step + 1 : 0;
-    if (rings->shape->gathers_keys) {
-        memoi_ring_gather_run(rings, n_rings);
+MEMOI void memoi_ring_run(memoi_ring* ring) {
+    int32_t n_exchanges = memoi_ring_n_exchanges(ring), s;
+    int32_t n_steps = ring->shape->heads.n_q ? ring->last_step + 1 : 0;
+    if (ring->shape->gathers_keys) {
+        memoi_ring_gather_run(ring);
         return;
     }
-    for (i = 0; i < n_rings; i++) memoi_ring_begin(&rings[i]);
+    memoi_ring_begin(ring);
     for (s = 0; s < n_exchanges || s < n_steps; s++) {
-        if (s < n_exchanges) {
-            for (i = 0; i < n_rings; i++) memoi_ring_exchange_begin(&rings[i], s);
-            memoi_ring_exchange(rings, n_rings, s);
-            for (i = 0; i < n_rings; i++) memoi_ring_exchange_end(&rings[i], s);
-        }
-        for (i = 0; i < n_rings && s < n_steps; i++) memoi_ring_step(&rings[i], s);
+        if (s < n_exchanges) memoi_ring_exchange(ring, s);
+        if (s < n_steps) memoi_ring_step(ring, s);
     }
-    for (i = 0; i < n_rings; i++) memoi_ring_end(&rings[i]);
+    memoi_ring_end(ring);
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
@@ -8010,7 +7951,6 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
     a->target.device = device;
-    a->target.has_ranges = 1;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     if (a->shape.sharding.ring > 1 && !a->shape.gathers_keys)
         status =
@@ -8195,13 +8135,6 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memoi_shape* sh
     walk->last_step = walk->ring.last_step = memoi_ring_last_step(&walk->ring);
     if (is_backward) walk->ring.carried = memoi_ring_carried(&walk->ring);
     walk->ring.cuts_runs = memoi_ring_cuts_runs(&walk->ring);
-}
-
-MEMOI void memoi_hybrid_walk_set_costs(memoi_hybrid_walk* walk,
-                                       const memo_sp_attention_costs* costs) {
-    walk->ring.costs = costs;
-    walk->ulysses.bytes_per_s = costs->ulysses_bytes_per_s;
-    walk->ulysses.latency_s = costs->ulysses_latency_s;
 }
 
 /* --- one group of heads --- */
@@ -8466,28 +8399,17 @@ MEMOI void memoi_hybrid_sinks(memoi_hybrid_walk* walk) {
     }
 }
 
-/* n_walks: 1; or all ring ranks, for one schedule: then the first ring exchanges for all.  rings:
- * room for their rings. */
-MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walks, memoi_ring* rings,
-                                            int32_t n_walks) {
-    int32_t n_groups = walks->shape->n_groups, g, i;
-    for (i = 0; i < n_walks; i++) memoi_hybrid_open(&walks[i]);
+MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
+    int32_t n_groups = walk->shape->n_groups, g;
+    memoi_hybrid_open(walk);
     for (g = 0; g < n_groups; g++) {
-        for (i = 0; i < n_walks; i++) {
-            memoi_hybrid_next(&walks[i], g);
-            rings[i] = walks[i].ring;
-        }
-        memoi_ring_run(rings, n_walks);
-        for (i = 0; i < n_walks; i++) {
-            memoi_hybrid_sinks(&walks[i]);
-            memoi_hybrid_leave(&walks[i], g);
-        }
+        memoi_hybrid_next(walk, g);
+        memoi_ring_run(&walk->ring);
+        memoi_hybrid_sinks(walk);
+        memoi_hybrid_leave(walk, g);
     }
-    for (i = 0; i < n_walks && n_groups > 1; i++)
-        memoi_target_wait(&walks[i].target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
-    for (i = 0; i < n_walks; i++)
-        if (walks[i].target.status) return walks[i].target.status;
-    return MEMO_STATUS_OK;
+    if (n_groups > 1) memoi_target_wait(&walk->target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
+    return walk->target.status;
 }
 
 MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
@@ -8519,7 +8441,6 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
                                    const memo_mask* mask, int is_backward, memo_error* error) {
     memoi_hybrid_walk walk;
-    memoi_ring ring;
     memo_label agreed = a->agreed;
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
@@ -8532,7 +8453,7 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
         memoi_agreed_call(&agreed, &a->shape, tensors, mask);
         walk.target.agreed = &agreed;
     }
-    return memoi_hybrid_walk_through(&walk, &ring, 1);
+    return memoi_hybrid_walk_through(&walk);
 }
 
 memo_status memo_sp_attention_forward(memo_sp_attention* attention,
@@ -8548,26 +8469,21 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 
 /* --- as a schedule --- */
 
-/* suffix: of the names of streams. */
-MEMOI memo_status memoi_hybrid_schedule_target(memo_schedule* schedule, const char* suffix,
-                                               const memoi_shape* shape, memoi_target* target,
-                                               memo_error* error) {
+MEMOI memo_status memoi_hybrid_schedule_target(memo_schedule* schedule, const memoi_shape* shape,
+                                               memoi_target* target, memo_error* error) {
     static const char* const names[MEMOI_TARGET_N_STREAMS] = {"compute", "ring", "ulysses"};
     int has_stream[MEMOI_TARGET_N_STREAMS];
     memo_status status = MEMO_STATUS_OK;
-    char name[32];
     int i;
     memset(target, 0, sizeof *target);
     target->schedule = schedule;
     has_stream[MEMOI_TARGET_COMPUTE] = 1;
     has_stream[MEMOI_TARGET_RING] = shape->sharding.ring > 1 && !shape->gathers_keys;
     has_stream[MEMOI_TARGET_ULYSSES] = shape->n_groups > 1;
-    for (i = 0; i < MEMOI_TARGET_N_STREAMS && !status; i++) {
-        snprintf(name, sizeof name, "%s%s", names[i], suffix);
+    for (i = 0; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (has_stream[i])
             status =
-                memoi_target_schedule_stream(schedule, name, &target->stream_indices[i], error);
-    }
+                memoi_target_schedule_stream(schedule, names[i], &target->stream_indices[i], error);
     for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
         if (has_stream[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
             status = memo_schedule_add_event(schedule, &target->event_indices[i], error);
@@ -8582,95 +8498,16 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
     memo_sp_attention_costs none;
     memoi_target target;
     memoi_hybrid_walk walk;
-    memoi_ring ring;
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     memset(&none, 0, sizeof none);
-    if (!status) status = memoi_hybrid_schedule_target(schedule, "", &a->shape, &target, error);
+    if (!status) status = memoi_hybrid_schedule_target(schedule, &a->shape, &target, error);
     if (status) return status;
-    target.has_ranges = 1;
     memoi_hybrid_walk_init(&walk, &a->shape, &target, is_backward ? &a->backward : &a->forward,
                            tensors, mask, is_backward, error);
-    memoi_hybrid_walk_set_costs(&walk, costs ? costs : &none);
-    return memoi_hybrid_walk_through(&walk, &ring, 1);
-}
-
-typedef struct memoi_hybrid_all_ranks {
-    memob_arrays arrays;
-    memoi_shape* shapes;
-    memoi_hybrid_walk* walks;
-    memoi_ring* rings;
-    memoi_shape_tokens* tokens;
-    int32_t* more_streams;
-} memoi_hybrid_all_ranks;
-
-/* The walk of ring rank r, on streams of its own. */
-MEMOI memo_status memoi_hybrid_all_ranks_add(memoi_hybrid_all_ranks* all,
-                                             const memo_sp_attention_desc* rank_desc, int32_t r,
-                                             const memo_mask* mask, int32_t is_backward,
-                                             const memo_sp_attention_costs* costs,
-                                             memo_schedule* schedule, memo_error* error) {
-    char* somewhere = (char*)(uintptr_t)4096; /* never accessed; not NULL */
-    memo_sp_attention_tensors tensors;
-    memo_sp_attention_desc desc = *rank_desc;
-    char suffix[16];
-    memoi_hybrid_buffers buffers;
-    memoi_target target;
-    memo_status status;
-    desc.ring_rank = r;
-    snprintf(suffix, sizeof suffix, " %d", (int)r);
-    status = memoi_hybrid_shape_make(&desc, all->tokens, &all->shapes[r], error);
-    if (!status) status = memoi_hybrid_mask_check(&all->shapes[r], mask, error);
-    if (!status)
-        status = memoi_hybrid_schedule_target(schedule, suffix, &all->shapes[r], &target, error);
-    if (status) return status;
-
-    memset(&tensors, 0, sizeof tensors);
-    tensors.q = tensors.k = tensors.v = tensors.d_out = somewhere;
-    tensors.out = tensors.saved = tensors.d_q = tensors.d_k = tensors.d_v = somewhere;
-    tensors.lse = (float*)(void*)somewhere;
-    memoi_hybrid_carve_all(&all->shapes[r], somewhere + ((int64_t)1 << 40), is_backward, &buffers);
-    memoi_hybrid_walk_init(&all->walks[r], &all->shapes[r], &target, &buffers, &tensors, mask,
-                           is_backward, error);
-    memoi_hybrid_walk_set_costs(&all->walks[r], costs);
-    if (r)
-        all->more_streams[r - 1] =
-            target.stream_indices[desc.gathers_keys ? MEMOI_TARGET_COMPUTE : MEMOI_TARGET_RING];
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_sp_attention_ring_schedule(const memo_sp_attention_desc* desc,
-                                            const memo_mask* masks, int32_t is_backward,
-                                            const memo_sp_attention_costs* costs,
-                                            memo_schedule* schedule, memo_error* error) {
-    memo_status status = memoi_hybrid_shape_check(desc, error);
-    memo_sp_attention_costs none;
-    memo_sp_attention_desc rank_desc = *desc;
-    memoi_hybrid_all_ranks all;
-    int32_t rd = desc->sharding.ring, r;
-    if (status) return status;
-    memset(&none, 0, sizeof none);
-    if (desc->ulysses) rank_desc.ulysses_rank = desc->ulysses->rank;
-    rank_desc.ring = rank_desc.ulysses = NULL;
-    memset(&all, 0, sizeof all);
-    all.shapes = (memoi_shape*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_shape));
-    all.walks = (memoi_hybrid_walk*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_hybrid_walk));
-    all.rings = (memoi_ring*)memob_arrays_add(&all.arrays, rd, sizeof(memoi_ring));
-    all.more_streams = (int32_t*)memob_arrays_add(&all.arrays, rd, sizeof(int32_t));
-    all.tokens = memoi_hybrid_tokens_create(desc);
-    if (all.arrays.failed || !all.tokens) status = memob_no_memory(error, "the schedule of a ring");
-
-    for (r = 0; r < rd && !status; r++)
-        status = memoi_hybrid_all_ranks_add(&all, &rank_desc, r, masks, is_backward,
-                                            costs ? costs : &none, schedule, error);
-    if (!status) {
-        all.walks[0].ring.more_streams = all.more_streams;
-        all.walks[0].ring.n_more_streams = rd - 1;
-        status = memoi_hybrid_walk_through(all.walks, all.rings, rd);
-    }
-
-    memob_arrays_free(&all.arrays);
-    MEMO_FREE(all.tokens);
-    return status;
+    walk.ring.costs = costs ? costs : &none;
+    walk.ulysses.bytes_per_s = walk.ring.costs->ulysses_bytes_per_s;
+    walk.ulysses.latency_s = walk.ring.costs->ulysses_latency_s;
+    return memoi_hybrid_walk_through(&walk);
 }
 
 /* ---- >>block schedules --------------------------------------------------------------------------
@@ -9266,135 +9103,6 @@ memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
 memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
                                           memo_schedule* schedule, memo_error* error) {
     return memoi_blocks_build(desc, 1, schedule, NULL, NULL, error);
-}
-
-/* ---- >>collective times -------------------------------------------------------------------------
- * Knows: a communicator and a device, to measure collectives.  Knows nothing of blocks. */
-
-#define MEMOI_MEASURE_RUNS 5
-
-typedef struct memoi_measure {
-    memo_comm* comm;
-    const memo_device* device;
-    memo_stream stream;
-    memo_collective kind;
-    memo_type type;
-    memo_event events[2];
-    void* x;
-    void *on_device, *host; /* the measured times; host is pinned */
-} memoi_measure;
-
-MEMOI memo_status memoi_blocks_measure_once(const memoi_measure* m, int64_t count,
-                                            double* elapsed_s, memo_error* error) {
-    const memo_device* d = m->device;
-    int is_scatter = m->kind == MEMO_COLLECTIVE_REDUCE_SCATTER;
-    char* share = (char*)m->x + m->comm->rank * count * memo_type_bytes(m->type);
-    memo_status status = memo_barrier(m->comm, m->stream, error);
-    if (!status) status = memo_event_record(d, m->events[0], m->stream, error);
-    if (!status)
-        status = memoi_collective(
-            m->comm, m->stream, m->kind, m->kind == MEMO_COLLECTIVE_ALL_GATHER ? share : m->x,
-            is_scatter ? share : m->x, count, m->type, MEMO_REDUCTION_SUM, 0, error);
-    if (!status) status = memo_event_record(d, m->events[1], m->stream, error);
-    if (!status) status = memo_stream_synchronize(d, m->stream, error);
-    return status ? status : memo_event_elapsed(d, m->events[0], m->events[1], elapsed_s, error);
-}
-
-/* Replaces host[n] by the maxima over all ranks. */
-MEMOI memo_status memoi_blocks_measure_share(const memoi_measure* m, int32_t n, memo_error* error) {
-    const memo_device* d = m->device;
-    int64_t n_bytes = n * (int64_t)sizeof(double);
-    memo_status status =
-        memo_copy(d, m->stream, MEMO_COPY_TO_DEVICE, m->on_device, m->host, n_bytes, error);
-    if (!status)
-        status = memo_all_reduce(m->comm, m->stream, m->on_device, m->on_device, n, MEMO_TYPE_F64,
-                                 MEMO_REDUCTION_MAX, error);
-    if (!status)
-        status = memo_copy(d, m->stream, MEMO_COPY_TO_HOST, m->host, m->on_device, n_bytes, error);
-    return status ? status : memo_stream_synchronize(d, m->stream, error);
-}
-
-/* The largest count; 0 if one is below 1. */
-MEMOI int64_t memoi_blocks_measure_largest(const int64_t* counts, int32_t n) {
-    int64_t largest = 0;
-    int32_t k;
-    for (k = 0; k < n; k++) {
-        if (counts[k] < 1) return 0;
-        if (counts[k] > largest) largest = counts[k];
-    }
-    return largest;
-}
-
-MEMOI memo_status memoi_blocks_measure_open(memoi_measure* m, int64_t n_bytes, int32_t n,
-                                            memo_error* error) {
-    const memo_device* d = m->device;
-    int32_t k;
-    memo_status status = memo_device_alloc(d, n_bytes, &m->x, error);
-    if (!status) status = memo_fill(d, m->stream, m->x, 0, n_bytes, error);
-    if (!status) status = memo_device_alloc(d, n * (int64_t)sizeof(double), &m->on_device, error);
-    if (!status) status = memo_host_alloc(d, n * (int64_t)sizeof(double), &m->host, error);
-    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &m->events[k], error);
-    return status;
-}
-
-MEMOI void memoi_blocks_measure_close(memoi_measure* m) {
-    const memo_device* d = m->device;
-    int32_t k;
-    for (k = 0; k < 2; k++)
-        if (m->events[k]) (void)memo_event_destroy(d, m->events[k], NULL);
-    if (m->host) (void)memo_host_free(d, m->host, NULL);
-    if (m->on_device) (void)memo_device_free(d, m->on_device, NULL);
-    if (m->x) (void)memo_device_free(d, m->x, NULL);
-}
-
-/* The median of MEMOI_MEASURE_RUNS runs after one warm-up. */
-MEMOI memo_status memoi_blocks_measure_count(const memoi_measure* m, int64_t count,
-                                             double* median_s, memo_error* error) {
-    double runs[MEMOI_MEASURE_RUNS], elapsed_s = 0;
-    int32_t run, j;
-    for (run = -1; run < MEMOI_MEASURE_RUNS; run++) {
-        memo_status status = memoi_blocks_measure_once(m, count, &elapsed_s, error);
-        if (status) return status;
-        for (j = run; j > 0 && runs[j - 1] > elapsed_s; j--) runs[j] = runs[j - 1];
-        if (run >= 0) runs[j] = elapsed_s;
-    }
-    *median_s = runs[MEMOI_MEASURE_RUNS / 2];
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_comm_measure(memo_comm* comm, const memo_device* device, memo_stream stream,
-                              memo_collective kind, memo_type type, const int64_t* counts,
-                              int32_t n, double* measured_s, memo_error* error) {
-    int64_t largest = memoi_blocks_measure_largest(counts, n), bytes = memo_type_bytes(type);
-    memoi_measure m;
-    int32_t k;
-    memo_status status;
-    if ((int)kind < MEMO_COLLECTIVE_ALL_REDUCE || (int)kind > MEMO_COLLECTIVE_REDUCE_SCATTER)
-        return MEMOB_INVALID(error,
-                             "memo_comm_measure.kind: not supported (%d); all-reduce, all-gather "
-                             "and reduce-scatter are",
-                             (int)kind);
-    if (!bytes || largest < 1 || largest > MEMOB_BYTES_MAX / bytes / comm->size)
-        return MEMOB_INVALID(error,
-                             "memo_comm_measure.counts: out of range (%d counts up to %lld, type "
-                             "%s); counts of at least 1 whose bytes fit 2^62 are valid",
-                             (int)n, (long long)largest, memo_type_name(type));
-    memset(&m, 0, sizeof m);
-    m.comm = comm;
-    m.device = device;
-    m.stream = stream;
-    m.kind = kind;
-    m.type = type;
-
-    status = memoi_blocks_measure_open(
-        &m, largest * bytes * (kind == MEMO_COLLECTIVE_ALL_REDUCE ? 1 : comm->size), n, error);
-    for (k = 0; k < n && !status; k++)
-        status = memoi_blocks_measure_count(&m, counts[k], &((double*)m.host)[k], error);
-    if (!status) status = memoi_blocks_measure_share(&m, n, error);
-    if (!status) memcpy(measured_s, m.host, (size_t)n * sizeof(double));
-    if (status) (void)memo_stream_synchronize(device, stream, NULL);
-    memoi_blocks_measure_close(&m);
-    return status;
 }
 
 /* ---- >>block runs -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@
  *   measured    the time until all streams are done: the fastest run, because other programs only add time
  *   busy        busy time of the compute stream / makespan, simulated and measured by a recorder
  *
- *   parts       the best number of parts of the batch, from all-reduces that the ranks measure (memo_comm_measure):
+ *   parts       the best number of parts of the batch, from all-reduces that the ranks measure (measure_collective.h):
  *               for the message above, and for one whose time is nearly all latency
  *
  * Exit status 1, which fails make bench, if a measured time differs by more than 10 % from the simulation, or if the
@@ -23,6 +23,7 @@
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 #include "block_parts.h"
+#include "measure_collective.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -167,8 +168,8 @@ static memo_status run_all(rank* r, memo_error* error) {
         memset(address, 0, COUNT * sizeof(float));
     }
     if (!status)
-        status = memo_comm_measure(r->comm, d, r->stream, MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32,
-                                   sizes, N_SIZES, r->collective_s, error);
+        status = measure_collective(r->comm, d, r->stream, MEMO_COLLECTIVE_ALL_REDUCE,
+                                    MEMO_TYPE_F32, sizes, N_SIZES, r->collective_s, error);
     if (status) return status;
     desc = desc_of(r, d, buffers);
     status = memo_blocks_create(&desc, &blocks, error);

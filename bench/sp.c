@@ -11,7 +11,7 @@
  *   measured     the fastest of the repetitions, because other programs only add time, and of up to 12 times as many if it
  *                is more than 5 % above the simulated one; from a common start to the end of the last rank
  *   gathered     zigzag with keys gathered before attention instead of a ring
- *   simulated    makespan of memo_sp_attention_ring_schedule with the same rates
+ *   simulated    makespan of ring_schedule.h with the same rates
  *   efficiency   ideal / measured
  *   work         scores of the rank with most / scores of the rank with fewest
  *
@@ -21,6 +21,7 @@
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "extras/memo_look.h"
+#include "ring_schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,7 +254,7 @@ static double simulated_s(const run* r, int is_backward) {
     costs.backward_s_per_score = BACKWARD * r->s_per_score;
     costs.ring_bytes_per_s = costs.ulysses_bytes_per_s = r->bytes_per_s;
     if (memo_schedule_create(&schedule, &error) ||
-        memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
+        ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error) ||
         memo_schedule_simulate(schedule, &simulation, &error))
         fail(&error);
     makespan_s = simulation->makespan_s;

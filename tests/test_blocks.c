@@ -3,6 +3,7 @@
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "bench/block_parts.h"
+#include "measure_collective.h"
 #include "memo_test.h"
 #include "stats.h"
 #include "thread_ranks.h"
@@ -565,18 +566,11 @@ static const double measured_bytes_per_s = 1e8;
 
 static memo_status measure_rank(thread_rank* rank, memo_error* e) {
     measurement* to = (measurement*)rank->user;
-    int64_t none = 0;
     int kind;
-    CHECK_IS(memo_comm_measure(rank->comm, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_REDUCE,
-                               MEMO_TYPE_F32, &none, 1, NULL, e),
-             ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_IS(memo_comm_measure(rank->comm, rank->device, rank->stream, MEMO_COLLECTIVE_BARRIER,
-                               MEMO_TYPE_F32, measured_counts, 1, NULL, e),
-             ==, MEMO_STATUS_INVALID_ARGUMENT);
     for (kind = 0; kind < 3; kind++)
-        if (memo_comm_measure(rank->comm, rank->device, rank->stream, (memo_collective)kind,
-                              MEMO_TYPE_F32, measured_counts, MEASURED,
-                              to->measured_s[rank->comm->rank][kind], e))
+        if (measure_collective(rank->comm, rank->device, rank->stream, (memo_collective)kind,
+                               MEMO_TYPE_F32, measured_counts, MEASURED,
+                               to->measured_s[rank->comm->rank][kind], e))
             return e->status;
     return host_device_stats(rank->device).device_bytes
                ? memo_error_set(e, MEMO_STATUS_INVALID_STATE, "memory is left")
@@ -690,20 +684,20 @@ static memo_status profile_degree(thread_rank* rank, memo_degrees_problem* probl
         c->state_bytes = 16 * weights;
         c->saved_bytes = 2 * message * (int64_t)sizeof(float);
         status =
-            memo_comm_measure(comms.tensor, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_REDUCE,
-                              MEMO_TYPE_F32, &message, 1, &c->forward_collective_s, e);
+            measure_collective(comms.tensor, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_REDUCE,
+                               MEMO_TYPE_F32, &message, 1, &c->forward_collective_s, e);
         c->backward_collective_s = c->forward_collective_s;
         if (!status)
-            status = memo_comm_measure(comms.data, rank->device, rank->stream,
-                                       MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32, &weights, 1,
-                                       &c->gradient_s, e);
+            status = measure_collective(comms.data, rank->device, rank->stream,
+                                        MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32, &weights, 1,
+                                        &c->gradient_s, e);
         if (!status) status = profile_time(rank, profile_forward_s, &c->forward_s, e);
         if (!status) status = profile_time(rank, 3 * profile_forward_s, &c->backward_s, e);
     }
     if (!status && next)
         status =
-            memo_comm_measure(comms.across, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_GATHER,
-                              MEMO_TYPE_F32, &message, 1, &problem->gather_s[k][k + 1], e);
+            measure_collective(comms.across, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_GATHER,
+                               MEMO_TYPE_F32, &message, 1, &problem->gather_s[k][k + 1], e);
     memo_degree_comms_destroy(&comms);
     return status;
 }

@@ -35,6 +35,7 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "extras/memo_look.h"
+#include "bench/ring_schedule.h"
 #include "memo_test.h"
 #include "sp_attention_cases.h"
 #include "thread_ranks.h"
@@ -1297,8 +1298,7 @@ static void a_window_sends_the_ends_of_runs(void) {
             desc.type = MEMO_TYPE_BF16;
             mask.window_before = 128;
             CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(
-                memo_sp_attention_ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            CHECK_OK(ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
             for (op = 0; op < schedule->n_ops; op++)
                 if (!strcmp(memo_schedule_op_name(schedule, op), "ring exchange"))
                     n_rows += schedule->ops[op].link_bytes / (2 * 64 * 2);
@@ -1793,8 +1793,7 @@ static void gathered_keys_are_simulated(void) {
         costs.ring_bytes_per_s = 1e9;
         costs.ring_latency_s = 1e-4;
         CHECK_OK(memo_schedule_create(&schedule, &error));
-        CHECK_OK(
-            memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
+        CHECK_OK(ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
         CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
         /* Zigzag ranks differ by nothing. */
         CHECK_IS(fabs(simulation->makespan_s / ((is_backward ? 4 : 2) * (bytes / 1e9 + 1e-4) +
@@ -1918,7 +1917,7 @@ static void groups_hide_the_exchange(void) {
             costs.ulysses_bytes_per_s =
                 (double)sizes.ulysses_forward_bytes / (ratios[k] * compute_s);
             CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
+            CHECK_OK(ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
             CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
             expected_s = grouped_s(n_groups, 0.75 * ratios[k] * compute_s / n_groups,
                                    compute_s / n_groups, 0.25 * ratios[k] * compute_s / n_groups);
@@ -2013,8 +2012,7 @@ static void degree_1_costs_nothing(void) {
             CHECK_IS(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes, ==, 0);
             if (!type) CHECK_IS(sizes.device_bytes, ==, 1024 * 8 * 4); /* row dots */
             CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(
-                memo_sp_attention_ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            CHECK_OK(ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
             /* Backward: row dots, three fills, attention. */
             CHECK_CASE(schedule->n_ops == (is_backward ? 5 + 3 * type : 1 + type), "%d",
                        (int)schedule->n_ops);
@@ -2073,8 +2071,7 @@ static void ulysses_copies_one_side_only(void) {
                 expected_bytes += 2 * (int64_t)c.n_kv_heads * 4 * row_bytes;
             }
             CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(
-                memo_sp_attention_ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            CHECK_OK(ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
             for (op = 0; op < schedule->n_ops; op++) /* of ring rank 0 */
                 if (schedule->ops[op].stream == 0 &&
                     !strcmp(memo_schedule_op_name(schedule, op), "on device")) {
@@ -2148,8 +2145,7 @@ static void the_ring_s_schedule_overlaps(void) {
         sent_s[4] = fmax(sent_s[3], computed_s[3]) + hop_s;
         sum_s = is_backward ? sent_s[4] : computed_s[3];
         CHECK_OK(memo_schedule_create(&schedule, &error));
-        CHECK_OK(
-            memo_sp_attention_ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
+        CHECK_OK(ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
         CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
         CHECK_CASE(fabs(simulation->makespan_s / sum_s - 1) < 1e-6, "%g s, not %g",
                    simulation->makespan_s, sum_s);
@@ -2210,8 +2206,7 @@ static void the_ring_really_overlaps(void) {
         costs.forward_s_per_score = costs.backward_s_per_score = c.s_per_score;
         costs.ring_bytes_per_s = c.bytes_per_s;
         CHECK_OK(memo_schedule_create(&schedule, &error));
-        for (k = 0; k < 2; k++)
-            CHECK_OK(memo_sp_attention_ring_schedule(&desc, &mask, k, &costs, schedule, &error));
+        for (k = 0; k < 2; k++) CHECK_OK(ring_schedule(&desc, &mask, k, &costs, schedule, &error));
         CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
         whole_create(&w, &c);
         for (k = 0; k < 30 && best_s > 1.1 * simulation->makespan_s; k++) {

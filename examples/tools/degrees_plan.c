@@ -15,15 +15,15 @@
  *
  * Replace the estimates of a profile by what all ranks measure, for each degree d:
  *
- *   memo_degree_comms_create(world, d, next, ...)         the groups of d, and across to the next larger degree
- *   memo_comm_measure(comms.tensor, ..., ALL_REDUCE, ...) C and CB: of a part's rows x hidden elements
- *   memo_comm_measure(comms.data, ..., ALL_REDUCE, ...)   GRADIENTS: of the block's share of the weights
- *   memo_comm_measure(comms.across, ..., ALL_GATHER, ...) gather d next: of a part's rows x hidden elements
- *   event_elapsed around the block's functions, no comm   F: forward; X: recompute, backward and weights
- *   memory_info, or the plan of the arena                 STATE, SAVED, RUNTIME
+ *   memo_degree_comms_create(world, d, next, ...)            the groups of d, and across to the next larger degree
+ *   measure_collective(comms.tensor, ..., ALL_REDUCE, ...)   C and CB: of a part's rows x hidden elements
+ *   measure_collective(comms.data, ..., ALL_REDUCE, ...)     GRADIENTS: of the block's share of the weights
+ *   measure_collective(comms.across, ..., ALL_GATHER, ...)   gather d next: of a part's rows x hidden elements
+ *   event_elapsed around the block's functions, no comm      F: forward; X: recompute, backward and weights
+ *   memory_info, or the plan of the arena                    STATE, SAVED, RUNTIME
  *
  * If two degrees are not adjacent, their gather uses the communicator across between these two.  For an example with
- * two degrees, see measured_profile in tests/test_blocks.c.
+ * two degrees, see measured_profile in tests/test_blocks.c; examples/measure_collective.h measures.
  *
  * Exit status: 0, 1 if no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
  *
