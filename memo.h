@@ -340,7 +340,10 @@ MEMO_API memo_status memo_trace_parse(const char* text, int64_t n_bytes, const c
  *
  * Holds make a plan safe on several streams.  When a buffer is freed, another stream may not have
  * waited yet for all uses of it.  Until it has, the buffer is *held* against every buffer that this
- * stream may use directly after its request. */
+ * stream may use directly after its request.
+ *
+ * A plan may *buy* waits that the trace does not have: it has fewer holds then, and the arena makes
+ * the waits. */
 
 typedef enum memo_proof {
     MEMO_PROOF_NONE = 0, /* not planned yet */
@@ -377,6 +380,15 @@ typedef struct memo_hold {
     int32_t lane;
 } memo_hold;
 
+/* Stream `from` records an event when one buffer is freed, and stream `to` waits for it before
+ * another is requested.  So all work on `from` up to that free comes first: what the recorded step
+ * has enqueued by then, every micro-batch must have. */
+typedef struct memo_wait {
+    int64_t freed, requested; /* indices into buffers; not persistent; freed first */
+    int32_t from, to;
+    double cost_s; /* what the caller says; 0 or more */
+} memo_wait;
+
 typedef struct memo_plan {
     memo_buffer* buffers; /* ordered by begin */
     int64_t n_buffers;
@@ -384,6 +396,8 @@ typedef struct memo_plan {
     int64_t n_gaps;
     memo_hold* holds; /* ordered by buffer, then lane; set by memo_plan_from_trace */
     int64_t n_holds;
+    memo_wait* waits; /* ordered by requested, to, from, freed; set by memo_plan_set_waits */
+    int64_t n_waits;
     /* A power of two.  Offsets are multiples of it; sizes are rounded up to it. */
     int64_t alignment_bytes;
     int64_t n_times;    /* lifetimes lie in [0, n_times] */
@@ -409,8 +423,16 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
 
-/* Sorts buffers by begin, with their gaps and holds.  Checks sizes, lifetimes, alignments, gaps and
- * holds; a plan must not have both.  Sets lower_bound_bytes, and raises n_times to the last end.
+/* Replaces the waits that the plan of a trace buys, and its holds, which follow from both.  Offsets
+ * stay: memo_plan_validate tells whether they are still valid.  memo_plan_solve with offers calls
+ * it.  On failure the plan is unchanged.
+ * Errors: INVALID_ARGUMENT (a wait; another plan's trace), OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace,
+                                         const memo_wait* waits, int64_t n_waits,
+                                         memo_error* error);
+
+/* Sorts buffers by begin, with their gaps, holds and waits.  Checks all of them; a plan must not
+ * have both gaps and holds.  Sets lower_bound_bytes, and raises n_times to the last end.
  * Every planner calls it first.  Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
@@ -673,7 +695,8 @@ static inline memo_status memo_annotate(const memo_device* device, memo_stream s
  * Requests before the first memo_arena_begin are persistent.  Begin and end enclose one
  * micro-batch, which may be repeated any number of times.  It must free all its buffers, early and
  * in any order.  It may request less than planned: smaller sizes, or fewer requests.  Only the
- * first micro-batch is recorded; later ones are served but not recorded.
+ * first micro-batch is recorded; later ones are served but not recorded.  Waits that the plan buys
+ * are enqueued by the request, and their events by the free before it.
  *
  * A request other than the next planned one (too large, or one too many) diverges.  The call fails
  * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
@@ -684,6 +707,9 @@ typedef struct memo_arena_desc {
     memo_trace* trace;         /* record; borrowed until destroy */
     void* memory;              /* replay: use these bytes instead; aligned like the plan */
     int64_t memory_bytes;
+    /* Replay of a plan that buys waits: the streams of its numbers, on device, which has events. */
+    const memo_stream* streams;
+    int32_t n_streams;
 } memo_arena_desc;
 
 typedef struct memo_arena_stats {
@@ -2980,6 +3006,7 @@ void memo_plan_destroy(memo_plan* plan) {
     MEMO_FREE(plan->buffers);
     MEMO_FREE(plan->gaps);
     MEMO_FREE(plan->holds);
+    MEMO_FREE(plan->waits);
     MEMO_FREE(plan);
 }
 
@@ -2997,6 +3024,34 @@ MEMOI int memoi_plan_compare_holds(const void* a, const void* b) {
     const memo_hold* y = (const memo_hold*)b;
     return x->buffer != y->buffer ? memob_compare(x->buffer, y->buffer)
                                   : memob_compare(x->lane, y->lane);
+}
+
+MEMOI int memoi_plan_compare_waits(const void* a, const void* b) {
+    const memo_wait* x = (const memo_wait*)a;
+    const memo_wait* y = (const memo_wait*)b;
+    if (x->requested != y->requested) return memob_compare(x->requested, y->requested);
+    if (x->to != y->to) return memob_compare(x->to, y->to);
+    return x->from != y->from ? memob_compare(x->from, y->from)
+                              : memob_compare(x->freed, y->freed);
+}
+
+/* What is wrong with wait i alone; NULL: nothing. */
+MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* wait) {
+    const memo_buffer *freed, *requested;
+    if (wait->freed < 0 || wait->freed >= plan->n_buffers || wait->requested < 0 ||
+        wait->requested >= plan->n_buffers)
+        return "a buffer is out of range; indices into plan.buffers are valid";
+    freed = &plan->buffers[wait->freed];
+    requested = &plan->buffers[wait->requested];
+    if (freed->memory_class == MEMO_CLASS_PERSISTENT ||
+        requested->memory_class == MEMO_CLASS_PERSISTENT || freed->end < plan->body_begin)
+        return "a buffer is persistent, or is freed before the body; name two of the body";
+    if (freed->end > requested->begin) return "the request comes before the free";
+    if (wait->from < 0 || wait->from >= MEMOB_STREAMS || wait->to < 0 ||
+        wait->to >= MEMOB_STREAMS || wait->from == wait->to)
+        return "streams are equal or out of range; two of 0 to 63 are valid";
+    if (!memob_is_in(wait->cost_s, 0, 9000)) return "its cost is not 0 to 9000 s";
+    return NULL;
 }
 
 /* What is wrong with buffer i alone; NULL: nothing. */
@@ -3079,10 +3134,14 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                 "a hold must end after the lifetime and not above 2^62, and its "
                 "lane must be 0 or more");
     }
+    for (i = 0; i < plan->n_waits; i++) {
+        const char* fault = memoi_plan_wait_fault(plan, &plan->waits[i]);
+        if (fault) return MEMOB_INVALID(error, "plan.waits[%lld]: %s", (long long)i, fault);
+    }
     return MEMO_STATUS_OK;
 }
 
-/* Gaps and holds must be in order. */
+/* Gaps, holds and waits must be in order. */
 MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit,
                                          memo_error* error) {
     int64_t i;
@@ -3100,6 +3159,12 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
         if (gap[-1].buffer == gap->buffer && gap[-1].end > gap->begin)
             return memoi_plan_buffer_error(plan, gap->buffer, culprit, error, "two gaps overlap");
     }
+    for (i = 1; i < plan->n_waits; i++)
+        if (memoi_plan_compare_waits(&plan->waits[i - 1], &plan->waits[i]) >= 0)
+            return MEMOB_INVALID(error,
+                                 "plan.waits[%lld]: not in order, or equal to the one before; "
+                                 "memo_plan_prepare sorts them",
+                                 (long long)i);
     return MEMO_STATUS_OK;
 }
 
@@ -3138,7 +3203,7 @@ MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
     return bound;
 }
 
-/* Sorts buffers by begin, stably; gaps and holds follow. */
+/* Sorts buffers by begin, stably; gaps, holds and waits follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     int64_t n = plan->n_buffers, i;
     memob_arrays arrays = {NULL, 0};
@@ -3156,13 +3221,17 @@ MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
     }
     memob_keyed_sort(order, n);
 
-    /* Buffers move; gaps and holds follow them. */
+    /* Buffers move; gaps, holds and waits follow them. */
     for (i = 0; i < n; i++) {
         sorted[i] = plan->buffers[order[i].index];
         place[order[i].index] = i;
     }
     for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
     for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
+    for (i = 0; i < plan->n_waits; i++) {
+        plan->waits[i].freed = place[plan->waits[i].freed];
+        plan->waits[i].requested = place[plan->waits[i].requested];
+    }
 
     /* The array stays the caller's, so copy back. */
     memcpy(plan->buffers, sorted, (size_t)n * sizeof(memo_buffer));
@@ -3178,6 +3247,8 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
     qsort(plan->gaps, (size_t)plan->n_gaps, sizeof(memo_gap), memoi_plan_compare_gaps);
     if (plan->n_holds > 0)
         qsort(plan->holds, (size_t)plan->n_holds, sizeof(memo_hold), memoi_plan_compare_holds);
+    if (plan->n_waits > 0)
+        qsort(plan->waits, (size_t)plan->n_waits, sizeof(memo_wait), memoi_plan_compare_waits);
     return status;
 }
 
@@ -3232,6 +3303,9 @@ typedef struct memoi_clocks {
     int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
     uint64_t* starts;      /* of each request that is a malloc: its own stream, and those that use
                               the buffer without having waited for the malloc */
+    const memo_plan* buyer; /* its waits come on top of the trace's; NULL: there are none */
+    int64_t* request_at;    /* of each time */
+    int64_t next_wait;
     memoi_lane* lanes;
     int64_t n_lanes, lane_capacity;
     int64_t* mallocs;    /* requests, by lane */
@@ -3279,6 +3353,34 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
     return MEMO_STATUS_OK;
 }
 
+/* The clock of stream s for stream u just after request i, a malloc or free. */
+MEMOI int64_t memoi_clocks_after(const memoi_clocks* clocks, int64_t s, int64_t u, int64_t i) {
+    const memoi_advances* advances = &clocks->advances[s * clocks->n + u];
+    int64_t k = advances->n;
+    if (s == u) return i;
+    while (k > 0 && advances->list[k - 1].at >= i) k--; /* seldom far back */
+    return k > 0 ? advances->list[k - 1].reaches : -1;
+}
+
+/* Makes the bought waits right before request i, at `time`: it advances clocks from i - 1 on. */
+MEMOI memo_status memoi_clocks_buy(memoi_clocks* clocks, int64_t i, int64_t time,
+                                   memo_error* error) {
+    const memo_plan* buyer = clocks->buyer;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t snapshot[MEMOB_STREAMS], u;
+    for (; buyer && clocks->next_wait < buyer->n_waits && !status; clocks->next_wait++) {
+        const memo_wait* wait = &buyer->waits[clocks->next_wait];
+        int64_t from = clocks->index[wait->from], to = clocks->index[wait->to];
+        if (buyer->buffers[wait->requested].begin > time) break;
+        if (from < 0 || to < 0) continue; /* without requests there is nothing to order */
+        for (u = 0; u < clocks->n; u++)
+            snapshot[u] = memoi_clocks_after(clocks, from, u,
+                                             clocks->request_at[buyer->buffers[wait->freed].end]);
+        status = memoi_clocks_wait(clocks, i - 1, to, snapshot, error);
+    }
+    return status;
+}
+
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
     int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
@@ -3291,6 +3393,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     clocks->starts = (uint64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     clocks->mallocs = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
     clocks->lane_of = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->request_at = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
     for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
@@ -3300,6 +3403,11 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         const memo_request* request = &trace->requests[i];
         int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
         int64_t origin = memob_request_origin(trace, i);
+        if (request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE) {
+            memo_status status = memoi_clocks_buy(clocks, i, time, error);
+            if (status) return status;
+            clocks->request_at[time] = i;
+        }
         if (request->kind == MEMO_REQUEST_MALLOC) {
             clocks->starts[i] = (uint64_t)1 << s;
             clocks->time[i] = time;
@@ -3458,12 +3566,14 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const m
 
 /* Sets lanes and holds.  number: of each request that is a malloc, its buffer. */
 MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
-                                     const int64_t* number, memo_error* error) {
+                                     const int64_t* number, const memo_plan* buyer,
+                                     memo_error* error) {
     memoi_clocks clocks;
     memo_status status;
     int64_t i, capacity = 0;
     memoi_clocks_count(&clocks, trace);
     if (clocks.n <= 1) return MEMO_STATUS_OK;
+    clocks.buyer = buyer;
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
@@ -3503,8 +3613,14 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
     plan->n_times = time;
 }
 
-memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes, memo_plan** plan,
-                                 memo_error* error) {
+MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
+    return MEMOB_INVALID(error, "plan: its buffers are not those of the trace; pass the trace that "
+                                "the plan was made from");
+}
+
+/* The plan of a trace.  With a buyer, a plan of the same trace, its waits shorten holds. */
+MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_bytes,
+                                  const memo_plan* buyer, memo_plan** plan, memo_error* error) {
     int64_t* number; /* of each request that is a malloc: its buffer */
     int64_t i;
     memo_status status =
@@ -3515,7 +3631,9 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
     number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
-        status = memoi_plan_streams(*plan, trace, number, error);
+        if (buyer && (buyer->n_buffers != trace->n_buffers || buyer->n_times != (*plan)->n_times))
+            status = memoi_plan_of_other_trace(error);
+        if (!status) status = memoi_plan_streams(*plan, trace, number, buyer, error);
         MEMO_FREE(number);
     } else {
         status = memob_no_memory(error, "a plan");
@@ -3537,6 +3655,45 @@ memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_byte
         *plan = NULL;
     }
     return status;
+}
+
+memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes, memo_plan** plan,
+                                 memo_error* error) {
+    return memoi_plan_make(trace, alignment_bytes, NULL, plan, error);
+}
+
+memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const memo_wait* waits,
+                                int64_t n_waits, memo_error* error) {
+    memo_plan bought = *plan, *made = NULL;
+    memo_status status;
+    int64_t i;
+    bought.waits = (memo_wait*)memob_calloc(n_waits, sizeof(memo_wait));
+    bought.n_waits = n_waits;
+    if (!bought.waits) return memob_no_memory(error, "the waits of a plan");
+    if (n_waits > 0) memcpy(bought.waits, waits, (size_t)n_waits * sizeof(memo_wait));
+
+    status = memo_plan_prepare(&bought, error);
+    if (!status) status = memoi_plan_make(trace, plan->alignment_bytes, &bought, &made, error);
+    for (i = 0; !status && i < plan->n_buffers; i++)
+        if (plan->buffers[i].id != made->buffers[i].id ||
+            plan->buffers[i].begin != made->buffers[i].begin ||
+            plan->buffers[i].end != made->buffers[i].end)
+            status = memoi_plan_of_other_trace(error);
+    if (status) {
+        memo_plan_destroy(made);
+        MEMO_FREE(bought.waits);
+        return status;
+    }
+    for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].lane = made->buffers[i].lane;
+    MEMO_FREE(plan->holds);
+    MEMO_FREE(plan->waits);
+    plan->holds = made->holds;
+    plan->n_holds = made->n_holds;
+    plan->waits = bought.waits;
+    plan->n_waits = n_waits;
+    made->holds = NULL;
+    memo_plan_destroy(made);
+    return MEMO_STATUS_OK;
 }
 
 /* ---- >>plan validation --------------------------------------------------------------------------
@@ -3791,8 +3948,9 @@ static const memob_value memoi_plan_head_values[] = {
     MEMOI_PLAN_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16, NULL),
     MEMOI_PLAN_NUMBER("buffers", memo_plan, n_buffers),
     MEMOI_PLAN_NUMBER("gaps", memo_plan, n_gaps),
-    MEMOI_PLAN_NUMBER("holds", memo_plan, n_holds)};
-#define MEMOI_PLAN_HEAD_LINES 10
+    MEMOI_PLAN_NUMBER("holds", memo_plan, n_holds),
+    MEMOI_PLAN_NUMBER("waits", memo_plan, n_waits)};
+#define MEMOI_PLAN_HEAD_LINES 11
 static const memob_value memoi_plan_buffer_values[] = {
     MEMOI_PLAN_NUMBER("id", memo_buffer, id),
     MEMOI_PLAN_NUMBER("begin", memo_buffer, begin),
@@ -3812,9 +3970,16 @@ static const memob_value memoi_plan_hold_values[] = {
     MEMOI_PLAN_NUMBER("buffer", memo_hold, buffer),
     MEMOI_PLAN_VALUE("lane", MEMOB_VALUE_INT32, memo_hold, lane, 0, INT32_MAX, NULL),
     MEMOI_PLAN_NUMBER("until", memo_hold, until)};
+static const memob_value memoi_plan_wait_values[] = {
+    MEMOI_PLAN_NUMBER("freed", memo_wait, freed),
+    MEMOI_PLAN_NUMBER("requested", memo_wait, requested),
+    MEMOI_PLAN_VALUE("from", MEMOB_VALUE_INT32, memo_wait, from, 0, MEMOB_STREAMS - 1, NULL),
+    MEMOI_PLAN_VALUE("to", MEMOB_VALUE_INT32, memo_wait, to, 0, MEMOB_STREAMS - 1, NULL),
+    MEMOI_PLAN_VALUE("cost", MEMOB_VALUE_FEMTOSECONDS, memo_wait, cost_s, 0, INT64_MAX, NULL)};
 static const memob_record memoi_plan_buffer_record = {"buffer", memoi_plan_buffer_values, 10, 0};
 static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 3, 0};
 static const memob_record memoi_plan_hold_record = {"hold", memoi_plan_hold_values, 3, 0};
+static const memob_record memoi_plan_wait_record = {"wait", memoi_plan_wait_values, 5, 0};
 
 /* A line of the head has one value, whose name is its word. */
 MEMOI memob_record memoi_plan_head_record(int k) {
@@ -3841,16 +4006,18 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
         status = memob_put_record(&text, &memoi_plan_gap_record, &plan->gaps[i], error);
     for (i = 0; i < plan->n_holds && !status; i++)
         status = memob_put_record(&text, &memoi_plan_hold_record, &plan->holds[i], error);
+    for (i = 0; i < plan->n_waits && !status; i++)
+        status = memob_put_record(&text, &memoi_plan_wait_record, &plan->waits[i], error);
     if (status) {
         memo_text_free(&text);
         return status;
     }
-    memob_put_last_line(&text,
-                        1 + MEMOI_PLAN_HEAD_LINES + plan->n_buffers + plan->n_gaps + plan->n_holds);
+    memob_put_last_line(&text, 1 + MEMOI_PLAN_HEAD_LINES + plan->n_buffers + plan->n_gaps +
+                                   plan->n_holds + plan->n_waits);
     return memo_text_write(&text, path, error);
 }
 
-/* Reads buffers, gaps and holds, then checks the plan; an error has the line of its buffer. */
+/* Reads buffers, gaps, holds and waits, then checks the plan; an error has the line of its buffer. */
 MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -3865,10 +4032,13 @@ MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, i
         status = memob_expect_record(reader, &memoi_plan_gap_record, &plan->gaps[i], error);
     for (i = 0; i < plan->n_holds && !status; i++)
         status = memob_expect_record(reader, &memoi_plan_hold_record, &plan->holds[i], error);
+    for (i = 0; i < plan->n_waits && !status; i++)
+        status = memob_expect_record(reader, &memoi_plan_wait_record, &plan->waits[i], error);
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
         return MEMOB_BAD_LINE(reader, error,
-                              "there are more lines than `buffers`, `gaps` and `holds` state");
+                              "there are more lines than `buffers`, `gaps`, `holds` and `waits` "
+                              "state");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
     if (culprit >= 0) reader->n_line = lines[culprit];
@@ -3896,15 +4066,18 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
 
     /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
     n_bytes = reader->end - reader->next;
-    if (head.n_buffers < 0 || head.n_gaps < 0 || head.n_holds < 0 || head.n_buffers > n_bytes ||
-        head.n_gaps > n_bytes || head.n_holds > n_bytes)
+    if (head.n_buffers < 0 || head.n_gaps < 0 || head.n_holds < 0 || head.n_waits < 0 ||
+        head.n_buffers > n_bytes || head.n_gaps > n_bytes || head.n_holds > n_bytes ||
+        head.n_waits > n_bytes)
         return MEMOB_BAD_LINE(
             reader, error,
-            "%lld buffers, %lld gaps and %lld holds do not fit in the rest of the file",
-            (long long)head.n_buffers, (long long)head.n_gaps, (long long)head.n_holds);
-    status = memob_check_count(
-        &last_line, count, 1 + MEMOI_PLAN_HEAD_LINES + head.n_buffers + head.n_gaps + head.n_holds,
-        error);
+            "%lld buffers, %lld gaps, %lld holds and %lld waits do not fit in the rest of the file",
+            (long long)head.n_buffers, (long long)head.n_gaps, (long long)head.n_holds,
+            (long long)head.n_waits);
+    status = memob_check_count(&last_line, count,
+                               1 + MEMOI_PLAN_HEAD_LINES + head.n_buffers + head.n_gaps +
+                                   head.n_holds + head.n_waits,
+                               error);
     if (status) return status;
     status = memoi_plan_check_alignment(head.alignment_bytes, &reason);
     if (status) return memob_reader_result(reader, status, &reason, error);
@@ -3917,9 +4090,10 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
 
     /* Lines of buffers are kept for errors of the whole plan. */
     made->holds = (memo_hold*)memob_calloc(made->n_holds, sizeof(memo_hold));
+    made->waits = (memo_wait*)memob_calloc(made->n_waits, sizeof(memo_wait));
     lines = (int64_t*)memob_calloc(made->n_buffers, sizeof(int64_t));
-    status = lines && made->holds ? memoi_plan_parse_body(reader, made, lines, error)
-                                  : memob_no_memory(error, "a plan");
+    status = lines && made->holds && made->waits ? memoi_plan_parse_body(reader, made, lines, error)
+                                                 : memob_no_memory(error, "a plan");
     MEMO_FREE(lines);
     if (status)
         memo_plan_destroy(made);
@@ -4009,6 +4183,15 @@ typedef struct memoi_slot {
     int32_t ends_before_body; /* planned to be free again before the first micro-batch */
 } memoi_slot;
 
+/* Half of a bought wait: the record, due once the event before `at` has happened, or the wait, due
+ * before the event `at`, which is a malloc. */
+typedef struct memoi_step {
+    int64_t at; /* among memo_arena.events */
+    int32_t is_wait;
+    memo_stream stream;
+    memo_event event;
+} memoi_step;
+
 typedef enum memoi_arena_state {
     MEMOI_ARENA_BEFORE = 0, /* no micro-batch yet: requests are persistent */
     MEMOI_ARENA_INSIDE,
@@ -4035,6 +4218,8 @@ struct memo_arena {
     int64_t cursor;
     int64_t n_body_live, n_body_requests;
     int64_t n_early_live; /* of those that end before the body */
+    memoi_step* steps;    /* in order; each wait has two and shares their event */
+    int64_t n_steps, next_step;
     memoi_slot* slots;
     int64_t* holders;
     memob_map addresses; /* address -> index in holders */
@@ -4128,6 +4313,8 @@ MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int only_body) {
  * Knows: a plan, the device, and the slots that follow from both.  Knows nothing of requests. */
 
 MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* error) {
+    int64_t i;
+    memo_status status;
     if (desc->device && (!desc->device->device_alloc || !desc->device->device_free))
         return MEMOB_INVALID(
             error, "memo_arena_desc.device: device_alloc or device_free is NULL; set both");
@@ -4152,7 +4339,17 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     if (!desc->device && !desc->memory)
         return MEMOB_INVALID(
             error, "memo_arena_desc: device and memory are NULL; replay needs one of them");
-    return memo_plan_validate(desc->plan, error);
+    status = memo_plan_validate(desc->plan, error);
+    for (i = 0; i < desc->plan->n_waits && !status; i++) {
+        const memo_wait* wait = &desc->plan->waits[i];
+        if (!desc->device || !desc->device->event_wait || !desc->streams ||
+            memob_max(wait->from, wait->to) >= desc->n_streams)
+            status = MEMOB_INVALID(error,
+                                   "memo_arena_desc.streams: the plan buys a wait of stream %d for "
+                                   "stream %d; pass both streams, and a device with events",
+                                   (int)wait->to, (int)wait->from);
+    }
+    return status;
 }
 
 /* Is the buffer requested before the first micro-batch? */
@@ -4218,6 +4415,44 @@ MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     }
     arena->n_events = n;
     MEMO_FREE(events);
+    return status;
+}
+
+MEMOI int memoi_arena_compare_steps(const void* a, const void* b) {
+    const memoi_step* x = (const memoi_step*)a;
+    const memoi_step* y = (const memoi_step*)b;
+    return x->at != y->at ? memob_compare(x->at, y->at) : x->is_wait - y->is_wait;
+}
+
+/* The waits that the plan buys, as steps between events. */
+MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
+                                  memo_error* error) {
+    const memo_plan* plan = arena->plan;
+    int64_t i, n = plan->n_waits;
+    int64_t* place = (int64_t*)memob_calloc(2 * plan->n_buffers, sizeof(int64_t));
+    memo_status status = MEMO_STATUS_OK;
+    arena->steps = (memoi_step*)memob_calloc(2 * n, sizeof(memoi_step));
+    if (!place || !arena->steps) {
+        MEMO_FREE(place);
+        return memob_no_memory(error, "an arena");
+    }
+    for (i = 0; i < arena->n_events; i++) place[arena->events[i]] = i;
+    for (i = 0; i < n && !status; i++) {
+        const memo_wait* wait = &plan->waits[i];
+        memoi_step* record = &arena->steps[arena->n_steps];
+        status = memo_event_create_untimed(arena->device, &record->event, error);
+        if (status) break;
+        record->at = place[2 * wait->freed + 1] + 1;
+        record->stream = streams[wait->from];
+        record[1].at = place[2 * wait->requested];
+        record[1].is_wait = 1;
+        record[1].stream = streams[wait->to];
+        record[1].event = record->event;
+        arena->n_steps += 2;
+    }
+    if (n > 0)
+        qsort(arena->steps, (size_t)arena->n_steps, sizeof(memoi_step), memoi_arena_compare_steps);
+    MEMO_FREE(place);
     return status;
 }
 
@@ -4330,6 +4565,8 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
         status = memoi_arena_events(made, error);
         if (!status) status = memoi_arena_take_memory(made, desc, error);
         if (!status) status = memoi_arena_slots(made, error);
+        if (!status && made->plan->n_waits > 0)
+            status = memoi_arena_buy(made, desc->streams, error);
         made->stats.reserved_bytes = made->plan->peak_bytes;
     }
     if (status)
@@ -4340,8 +4577,12 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
 }
 
 void memo_arena_destroy(memo_arena* arena) {
+    int64_t i;
     if (!arena) return;
     memoi_arena_blocks_drop(arena, 0);
+    for (i = 0; i < arena->n_steps; i++)
+        if (arena->steps[i].is_wait) memo_event_destroy(arena->device, arena->steps[i].event, NULL);
+    MEMO_FREE(arena->steps);
     if (arena->own_memory) memo_device_free(arena->device, arena->own_memory, NULL);
     memob_map_free(&arena->blocks.index);
     memob_map_free(&arena->addresses);
@@ -4373,6 +4614,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     }
     arena->dry_address_begin = arena->dry_address;
     arena->cursor = arena->body_event;
+    arena->next_step = 0;
     arena->n_body_requests = 0;
     arena->state = MEMOI_ARENA_INSIDE;
     return MEMO_STATUS_OK;
@@ -4472,6 +4714,20 @@ MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
     return cursor;
 }
 
+/* Enqueues the steps that are due before event `cursor`: records, and waits if it is requested. */
+MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_requested,
+                                    memo_error* error) {
+    for (; arena->next_step < arena->n_steps; arena->next_step++) {
+        const memoi_step* step = &arena->steps[arena->next_step];
+        memo_status status;
+        if (step->at > cursor || (step->is_wait && !is_requested)) break;
+        status = step->is_wait ? memo_event_wait(arena->device, step->event, step->stream, error)
+                               : memo_event_record(arena->device, step->event, step->stream, error);
+        if (status) return status;
+    }
+    return MEMO_STATUS_OK;
+}
+
 MEMOI void memoi_arena_serve(memo_arena* arena, void** address) {
     int64_t buffer = arena->events[arena->cursor++] / 2;
     memoi_slot* slot = &arena->slots[buffer];
@@ -4511,6 +4767,10 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     event = arena->cursor < end ? arena->events[arena->cursor] : 1;
     if (event % 2 || size_bytes > arena->slots[event / 2].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
+    if (arena->n_steps > 0 && arena->state == MEMOI_ARENA_INSIDE) {
+        memo_status status = memoi_arena_steps(arena, arena->cursor, 1, error);
+        if (status) return status;
+    }
     memoi_arena_serve(arena, address);
     arena->n_body_requests++;
     arena->stats.n_requests++;
@@ -4557,10 +4817,10 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
             slot = memoi_arena_find_slot(arena, address); /* early, or late */
         }
         if (slot) {
-            slot->is_live = 0;
-            arena->n_body_live -= slot->in_body;
-            arena->n_early_live -= slot->ends_before_body;
-            return MEMO_STATUS_OK;
+            memoi_arena_release(arena, slot);
+            return arena->n_steps > 0 && arena->state == MEMOI_ARENA_INSIDE
+                       ? memoi_arena_steps(arena, arena->cursor, 0, error)
+                       : MEMO_STATUS_OK;
         }
     }
 

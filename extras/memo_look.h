@@ -107,7 +107,7 @@ MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo
 
 /* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
  * one comes before all work on the other, by the order of each stream and the waits between
- * streams.  Lifetimes are ignored, and a gap counts as occupied.  The proof uses nothing that
+ * streams, those that the plan buys included.  Lifetimes are ignored, and a gap counts as occupied.  The proof uses nothing that
  * memo_plan_from_trace computed.  Time: O(requests * streams), and the pairs that share bytes.
  * Errors: INVALID_ARGUMENT (the two buffers and the stream without a wait; or the plan's buffers do
  * not match the trace), OUT_OF_HOST_MEMORY. */
@@ -1075,6 +1075,12 @@ typedef struct memoi_places {
     int64_t* before;
     uint8_t* least;
     memob_keyed* list;
+    /* The waits that the plan buys: clocks of their records (waits, n_streams), and the records by
+     * time. */
+    const memo_plan* plan;
+    int64_t* recorded;
+    memob_keyed* records;
+    int64_t next_record, next_wait;
     memob_arrays arrays; /* all of these */
 } memoi_places;
 
@@ -1114,12 +1120,49 @@ MEMOI void memoi_places_begin(memoi_places* p, const memoi_places_clocks* clocks
     }
 }
 
+/* Makes the bought waits whose buffer request i asks for, at `time`. */
+MEMOI void memoi_places_wait(memoi_places* p, memoi_places_clocks* clocks, int64_t i,
+                             int64_t time) {
+    const memo_plan* plan = p->plan;
+    int64_t n = p->n_streams, u;
+    for (; p->next_wait < plan->n_waits; p->next_wait++) {
+        const memo_wait* wait = &plan->waits[p->next_wait];
+        const memo_buffer* buffer = &plan->buffers[wait->requested];
+        if (buffer->begin > time) break;
+        if (buffer->begin != time || p->trace->requests[i].kind != MEMO_REQUEST_MALLOC ||
+            buffer->id != p->trace->requests[i].id || p->number[wait->to] < 0)
+            continue;
+        for (u = 0; u < n; u++) {
+            int64_t* clock = &clocks->streams[p->number[wait->to] * n + u];
+            *clock = memob_max(*clock, p->recorded[p->next_wait * n + u]);
+        }
+    }
+}
+
+/* Makes the records of bought waits whose buffer request i frees, at `time`. */
+MEMOI void memoi_places_record(memoi_places* p, const memoi_places_clocks* clocks, int64_t i,
+                               int64_t time) {
+    int64_t n = p->n_streams;
+    for (; p->next_record < p->plan->n_waits && p->records[p->next_record].key <= time;
+         p->next_record++) {
+        int64_t w = p->records[p->next_record].index;
+        const memo_wait* wait = &p->plan->waits[w];
+        if (p->records[p->next_record].key == time && p->number[wait->from] >= 0 &&
+            p->trace->requests[i].kind == MEMO_REQUEST_FREE &&
+            p->trace->requests[i].id == p->plan->buffers[wait->freed].id)
+            memcpy(p->recorded + w * n, clocks->streams + p->number[wait->from] * n,
+                   (size_t)n * sizeof(int64_t));
+    }
+}
+
 /* Walks through the requests: first finds last uses and early streams, then what comes before each
  * malloc.  0: no memory. */
 MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is_second) {
     const memo_trace* trace = p->trace;
-    int64_t n = p->n_streams, i, u, k, n_mallocs = 0;
+    int64_t n = p->n_streams, i, u, k, n_mallocs = 0, time = 0;
     for (i = 0; i < n * n; i++) clocks->streams[i] = -1;
+    for (i = 0; i < n * p->plan->n_waits; i++) p->recorded[i] = -1;
+    p->next_record = p->next_wait = 0;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t origin = memob_request_origin(trace, i), own = 0, s;
@@ -1128,6 +1171,7 @@ MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is
         if (origin >= 0) own = p->number[trace->requests[origin].stream];
         s = request->kind == MEMO_REQUEST_FREE ? own : p->number[request->stream];
         clock = clocks->streams + s * n;
+        if (origin >= 0 && request->kind != MEMO_REQUEST_USE) memoi_places_wait(p, clocks, i, time);
         clock[s] = i;
         switch (request->kind) {
         case MEMO_REQUEST_MALLOC:
@@ -1148,6 +1192,8 @@ MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is
             if (request->kind == MEMO_REQUEST_RECORD) memcpy(event, clock, (size_t)n * 8);
             for (u = 0; u < n; u++) clock[u] = memob_max(clock[u], event[u]);
         }
+        if (origin >= 0 && request->kind != MEMO_REQUEST_USE)
+            memoi_places_record(p, clocks, i, time++);
     }
     return 1;
 }
@@ -1241,11 +1287,13 @@ MEMOI memo_status memoi_places_pairs(memoi_places* p, const memo_plan* plan, mem
 }
 
 /* Streams, the body, and room for all that the walks find. */
-MEMOI memo_status memoi_places_create(memoi_places* p, const memo_trace* trace, memo_error* error) {
+MEMOI memo_status memoi_places_create(memoi_places* p, const memo_plan* plan,
+                                      const memo_trace* trace, memo_error* error) {
     memob_arrays* arrays = &p->arrays;
     int64_t i, n_buffers = trace->n_buffers, n;
     memset(p, 0, sizeof *p);
     p->trace = trace;
+    p->plan = plan;
     p->body = -1;
     for (i = 0; i < MEMOB_STREAMS; i++) p->number[i] = -1;
     for (i = 0; i < trace->n_requests; i++) {
@@ -1265,8 +1313,24 @@ MEMOI memo_status memoi_places_create(memoi_places* p, const memo_trace* trace, 
     p->last = (int64_t*)memob_arrays_add(arrays, n, 8);
     p->before = (int64_t*)memob_arrays_add(arrays, n, 8);
     p->least = (uint8_t*)memob_arrays_add(arrays, n, 1);
+    p->recorded = (int64_t*)memob_arrays_add(arrays, plan->n_waits * p->n_streams, 8);
+    p->records = (memob_keyed*)memob_arrays_add(arrays, plan->n_waits, sizeof(memob_keyed));
     if (arrays->failed) return memob_no_memory(error, "checking a plan");
     for (i = 0; i < n; i++) p->last[i] = -1;
+
+    for (i = 0; i < plan->n_waits; i++) {
+        const memo_wait* wait = &plan->waits[i];
+        if (wait->freed < 0 || wait->freed >= n_buffers || wait->requested < 0 ||
+            wait->requested >= n_buffers || wait->from < 0 || wait->from >= MEMOB_STREAMS ||
+            wait->to < 0 || wait->to >= MEMOB_STREAMS)
+            return MEMOB_INVALID(error,
+                                 "plan.waits[%lld]: a buffer or stream is out of range; "
+                                 "memo_plan_validate checks the plan",
+                                 (long long)i);
+        p->records[i].key = plan->buffers[wait->freed].end;
+        p->records[i].index = i;
+    }
+    qsort(p->records, (size_t)plan->n_waits, sizeof(memob_keyed), memob_keyed_compare);
     return MEMO_STATUS_OK;
 }
 
@@ -1280,7 +1344,7 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
             error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
             (long long)plan->n_buffers, (long long)trace->n_buffers);
     clocks = (memoi_places_clocks*)memob_calloc(1, sizeof *clocks);
-    status = memoi_places_create(&p, trace, error);
+    status = memoi_places_create(&p, plan, trace, error);
     is_walked =
         !status && clocks && memoi_places_walk(&p, clocks, 0) && memoi_places_walk(&p, clocks, 1);
     if (!status && !is_walked) status = memob_no_memory(error, "checking a plan");

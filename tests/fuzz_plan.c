@@ -29,6 +29,12 @@ static void same_plan(const memo_plan* a, const memo_plan* b) {
     for (i = 0; i < a->n_holds; i++)
         FUZZ_CHECK(a->holds[i].buffer == b->holds[i].buffer &&
                    a->holds[i].lane == b->holds[i].lane && a->holds[i].until == b->holds[i].until);
+    FUZZ_CHECK(a->n_waits == b->n_waits);
+    for (i = 0; i < a->n_waits; i++) {
+        const memo_wait *x = &a->waits[i], *y = &b->waits[i];
+        FUZZ_CHECK(x->freed == y->freed && x->requested == y->requested && x->from == y->from &&
+                   x->to == y->to && fabs(x->cost_s - y->cost_s) <= 1e-15 * (1 + x->cost_s));
+    }
 }
 
 static void fuzz_plan_text(const char* text, int64_t n_bytes) {

@@ -170,6 +170,15 @@ static memo_plan* random_plan(int64_t n) {
             }
         }
     }
+    plan->waits = (memo_wait*)calloc((size_t)n + 1, sizeof(memo_wait));
+    for (i = n - 1; i >= 0; i--) { /* waits, in any order */
+        memo_wait wait = {memo_test_int(0, n - 1), i, (int32_t)memo_test_int(0, 1),
+                          (int32_t)memo_test_int(2, 3), 0.5 * (double)memo_test_int(0, 3)};
+        const memo_buffer* freed = &plan->buffers[wait.freed];
+        if (freed->end <= plan->buffers[i].begin && freed->memory_class != MEMO_CLASS_PERSISTENT &&
+            plan->buffers[i].memory_class != MEMO_CLASS_PERSISTENT)
+            plan->waits[plan->n_waits++] = wait;
+    }
     CHECK_OK(memo_plan_prepare(plan, &error));
     first_fit(plan);
     return plan;
@@ -526,7 +535,7 @@ static void plans_make_the_round_trip(void) {
         char *first, *second;
         if (round % 3 == 0) plan->proof = MEMO_PROOF_NONE;
         if (round % 4 == 0) plan->engine[0] = 0;
-        plan->body_begin = plan->n_times / 2;
+        if (plan->n_waits == 0) plan->body_begin = plan->n_times / 2;
         CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
         first = memo_test_file(temporary_path(), NULL);
         CHECK_OK(memo_plan_read(temporary_path(), &again, &error));
@@ -537,6 +546,7 @@ static void plans_make_the_round_trip(void) {
             CHECK(again->proof == plan->proof && strcmp(again->engine, plan->engine) == 0);
             CHECK_IS(memcmp(again->gaps, plan->gaps, (size_t)plan->n_gaps * sizeof(memo_gap)), ==,
                      0);
+            CHECK_IS(again->n_waits, ==, plan->n_waits);
             CHECK_OK(memo_plan_write(again, temporary_path(), &error));
             second = memo_test_file(temporary_path(), NULL);
             CHECK_IS(strcmp(first, second), ==, 0);
@@ -571,12 +581,12 @@ static void refuses(const char* lines, int64_t count, int64_t line, const char* 
 /* As a word it would be written shorter than it was read. */
 static void engine_with_a_0_byte_is_refused(void) {
     const char lines[] = "memo plan 1\nalignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\n"
-                         "engine a\0b\nbuffers 0\ngaps 0\nholds 0\n";
+                         "engine a\0b\nbuffers 0\ngaps 0\nholds 0\nwaits 0\n";
     char text[300];
     memo_plan* plan = NULL;
     int length = (int)sizeof lines - 1;
     memcpy(text, lines, sizeof lines);
-    length += snprintf(text + length, sizeof text - sizeof lines, "end 11 %016llx\n",
+    length += snprintf(text + length, sizeof text - sizeof lines, "end 12 %016llx\n",
                        (unsigned long long)memob_hash(text, length));
     CHECK_IS(parse(text, length, &plan), ==, MEMO_STATUS_FORMAT);
     CHECK_CASE(strstr(error.message, "1 to 15 bytes") && error.line == 8, "%s", error.message);
@@ -585,7 +595,16 @@ static void engine_with_a_0_byte_is_refused(void) {
 
 static void bad_plans_are_named(void) {
 #define HEAD "alignment 1\ntimes 4\nbody 0\npeak 20\nbound 20\nproof feasible\nengine x\n"
+    /* The first is given a persistent buffer. */
+    static const char* const waits[][2] = {{"wait 0 1 0 1 0", "a buffer is persistent"},
+                                           {"wait 2 1 0 1 0", "a buffer is out of range"},
+                                           {"wait 0 -1 0 1 0", "a buffer is out of range"},
+                                           {"wait 1 0 0 1 0", "the request comes before the free"},
+                                           {"wait 0 1 1 1 0", "streams are equal"},
+                                           {"wait 0 1 0 64 0", "to: out of range (64)"},
+                                           {"wait 0 1 0 1 -1", "cost"}};
     memo_plan* plan;
+    int i;
     const char* newer = "memo plan 2\n";
     const char* trace = "memo trace 1\n";
     CHECK_IS(parse(newer, 12, &plan), ==, MEMO_STATUS_VERSION);
@@ -599,62 +618,80 @@ static void bad_plans_are_named(void) {
     refuses("alignment 1 1\n", 0, 2, "unexpected `1`");
     refuses("alignment 1\n", 0, 2, "a line `times` is missing");
     refuses("alignment 3\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine -\nbuffers 0\n"
-            "gaps 0\nholds 0\n",
-            11, 11, "power of two");
+            "gaps 0\nholds 0\nwaits 0\n",
+            12, 12, "power of two");
     refuses("alignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof maybe\n", 0, 7,
             "none, feasible or optimal");
     refuses("alignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\nengine "
             "1234567890123456\n",
             0, 8, "1 to 15 bytes");
     engine_with_a_0_byte_is_refused();
-    refuses(HEAD "buffers 1000000\ngaps 0\nholds 0\n", 0, 11, "do not fit");
-    refuses(HEAD "buffers -1\ngaps 0\nholds 0\n", 0, 11, "do not fit");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4, 13,
-            "wrong count");
-    refuses(HEAD "buffers 0\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 11, 12,
-            "more lines than");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 13, 12,
-            "a line `buffer` is missing");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 12, 12,
-            "fixed: out of range (2)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 12, 12,
-            "stream: out of range (99)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 12, 12,
+    refuses(HEAD "buffers 1000000\ngaps 0\nholds 0\nwaits 0\n", 0, 12, "do not fit");
+    refuses(HEAD "buffers -1\ngaps 0\nholds 0\nwaits 0\n", 0, 12, "do not fit");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4,
+            14, "wrong count");
+    refuses(HEAD "buffers 0\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 12,
+            13, "more lines than");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 14,
+            13, "a line `buffer` is missing");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 2 0 0 transient\n", 13,
+            13, "fixed: out of range (2)");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 99 0 transient\n", 13,
+            13, "stream: out of range (99)");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0\n", 13, 13,
             "class is missing");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 4 0 20 0 0 0 0 0 transient\n", 12, 12,
-            "not a valid plan: buffer 0 (id 1): its lifetime is empty");
-    refuses(HEAD "buffers 1\ngaps 1\nholds 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\ngap 5 1 2\n", 13,
-            13, "gaps[0].buffer: out of range (5)");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\n"
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 4 0 20 0 0 0 0 0 transient\n", 13,
+            13, "not a valid plan: buffer 0 (id 1): its lifetime is empty");
+    refuses(HEAD
+            "buffers 1\ngaps 1\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\ngap 5 1 2\n",
+            14, 14, "gaps[0].buffer: out of range (5)");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\n# two\nbuffer 1 0 4 10 0 0 0 0 0 transient\n"
                  "buffer 2 1 4 10 9 0 0 0 0 transient\n",
-            13, 14, "peak_bytes: wrong (20)");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\n# two\nbuffer 1 0 4 11 0 0 0 0 0 transient\n"
+            14, 15, "peak_bytes: wrong (20)");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\n# two\nbuffer 1 0 4 11 0 0 0 0 0 transient\n"
                  "buffer 2 1 4 10 10 0 0 0 0 transient\n",
-            13, 14, "share bytes");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nbuffer 1 1 4 10 0 0 0 0 0 transient\n"
+            14, 15, "share bytes");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 0\nbuffer 1 1 4 10 0 0 0 0 0 transient\n"
                  "buffer 2 0 4 10 10 0 0 0 0 transient\n",
-            13, 13, "it begins before");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 10 10 0 0 0 0 transient\n", 12, 12,
-            "lower_bound_bytes: wrong (20)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 5 20 0 0 0 0 0 transient\n", 12, 12,
-            "after the last time");
-    refuses(HEAD "buffers 1\ngaps 0\nholds -1\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 0, 11,
-            "do not fit");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 12, 12,
-            "lane: out of range (-1)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 1 0 4\n",
-            13, 13, "holds[0].buffer: out of range (1)");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 0 3\n",
-            13, 12, "a hold must end after the lifetime");
-    refuses(HEAD "buffers 1\ngaps 0\nholds 2\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 1 4\n"
-                 "hold 0 1 4\n",
-            14, 12, "its holds are not in order");
-    refuses(HEAD "buffers 1\ngaps 1\nholds 1\nbuffer 1 0 3 20 0 0 0 0 0 transient\ngap 0 1 2\n"
-                 "hold 0 0 4\n",
-            14, 14, "the plan has gaps and 1 holds");
-    refuses(HEAD "buffers 2\ngaps 0\nholds 1\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
+            14, 14, "it begins before");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 10 10 0 0 0 0 transient\n", 13,
+            13, "lower_bound_bytes: wrong (20)");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 5 20 0 0 0 0 0 transient\n", 13,
+            13, "after the last time");
+    refuses(HEAD "buffers 1\ngaps 0\nholds -1\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 0,
+            12, "do not fit");
+    refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 13,
+            13, "lane: out of range (-1)");
+    refuses(
+        HEAD
+        "buffers 1\ngaps 0\nholds 1\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 1 0 4\n",
+        14, 14, "holds[0].buffer: out of range (1)");
+    refuses(
+        HEAD
+        "buffers 1\ngaps 0\nholds 1\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 0 3\n",
+        14, 13, "a hold must end after the lifetime");
+    refuses(HEAD
+            "buffers 1\ngaps 0\nholds 2\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\nhold 0 1 4\n"
+            "hold 0 1 4\n",
+            15, 13, "its holds are not in order");
+    refuses(HEAD
+            "buffers 1\ngaps 1\nholds 1\nwaits 0\nbuffer 1 0 3 20 0 0 0 0 0 transient\ngap 0 1 2\n"
+            "hold 0 0 4\n",
+            15, 15, "the plan has gaps and 1 holds");
+    refuses(HEAD "buffers 2\ngaps 0\nholds 1\nwaits 0\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
                  "buffer 2 3 4 10 10 0 0 0 1 transient\nhold 0 1 4\n",
-            14, 13, "lane 1 may not reuse the first before time 4");
+            15, 14, "lane 1 may not reuse the first before time 4");
+    for (i = 0; i < (int)(sizeof waits / sizeof *waits); i++) {
+        char lines[512];
+        snprintf(lines, sizeof lines,
+                 HEAD "buffers 2\ngaps 0\nholds 0\nwaits 1\n"
+                      "buffer 1 0 2 20 0 0 0 0 0 %s\nbuffer 2 2 4 20 0 0 0 1 1 transient\n%s\n",
+                 i ? "transient" : "persistent", waits[i][0]);
+        refuses(lines, 15, 15, waits[i][1]);
+    }
+    refuses(HEAD "buffers 2\ngaps 0\nholds 0\nwaits 2\nbuffer 1 0 2 20 0 0 0 0 0 transient\n"
+                 "buffer 2 3 4 20 0 0 0 0 1 transient\nwait 0 1 0 1 0\nwait 0 1 0 1 0\n",
+            16, 16, "waits[1]: not in order");
 #undef HEAD
 }
 

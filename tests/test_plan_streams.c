@@ -4,8 +4,10 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_FAULTS_IMPLEMENTATION
 #include "memo_plan.h"
 #include "extras/memo_look.h"
+#include "extras/memo_faults.h"
 #include "memo_test.h"
 #include "stream_patterns.h"
 
@@ -226,29 +228,70 @@ static void find_places(const memo_trace* trace, const memo_plan* plan, int* pla
     }
 }
 
+static void copy_request(const memo_trace* trace, int64_t i, memo_trace* to) {
+    const memo_request* r = &trace->requests[i];
+    switch (r->kind) {
+    case MEMO_REQUEST_MALLOC:
+        CHECK_OK(memo_trace_malloc(to, r->id, r->size_bytes, r->memory_class, r->stream, &error));
+        break;
+    case MEMO_REQUEST_FREE: CHECK_OK(memo_trace_free(to, r->id, &error)); break;
+    case MEMO_REQUEST_USE: CHECK_OK(memo_trace_use(to, r->id, r->stream, &error)); break;
+    case MEMO_REQUEST_RECORD: CHECK_OK(memo_trace_record(to, r->id, r->stream, &error)); break;
+    case MEMO_REQUEST_WAIT: CHECK_OK(memo_trace_wait(to, r->id, r->stream, &error)); break;
+    case MEMO_REQUEST_MARK: CHECK_OK(memo_trace_mark(to, trace->text + r->id, &error)); break;
+    }
+}
+
 /* Without request `gone`. */
 static memo_trace* trace_without(const memo_trace* trace, int64_t gone) {
     memo_trace* made;
     int64_t i;
     CHECK_OK(memo_trace_create(&made, &error));
+    for (i = 0; i < trace->n_requests; i++)
+        if (i != gone) copy_request(trace, i, made);
+    return made;
+}
+
+/* With requests for the waits that a plan buys, of events from 4 on. */
+static memo_trace* trace_with_waits(const memo_trace* trace, const memo_plan* plan) {
+    memo_trace* made;
+    int64_t i, k, time = 0;
+    CHECK_OK(memo_trace_create(&made, &error));
     for (i = 0; i < trace->n_requests; i++) {
-        const memo_request* r = &trace->requests[i];
-        if (i == gone) continue;
-        switch (r->kind) {
-        case MEMO_REQUEST_MALLOC:
-            CHECK_OK(
-                memo_trace_malloc(made, r->id, r->size_bytes, r->memory_class, r->stream, &error));
-            break;
-        case MEMO_REQUEST_FREE: CHECK_OK(memo_trace_free(made, r->id, &error)); break;
-        case MEMO_REQUEST_USE: CHECK_OK(memo_trace_use(made, r->id, r->stream, &error)); break;
-        case MEMO_REQUEST_RECORD:
-            CHECK_OK(memo_trace_record(made, r->id, r->stream, &error));
-            break;
-        case MEMO_REQUEST_WAIT: CHECK_OK(memo_trace_wait(made, r->id, r->stream, &error)); break;
-        case MEMO_REQUEST_MARK: CHECK_OK(memo_trace_mark(made, trace->text + r->id, &error)); break;
-        }
+        memo_request_kind kind = trace->requests[i].kind;
+        for (k = 0; k < plan->n_waits && kind == MEMO_REQUEST_MALLOC; k++)
+            if (plan->buffers[plan->waits[k].requested].begin == time)
+                CHECK_OK(memo_trace_wait(made, 4 + k, plan->waits[k].to, &error));
+        copy_request(trace, i, made);
+        for (k = 0; k < plan->n_waits && kind == MEMO_REQUEST_FREE; k++)
+            if (plan->buffers[plan->waits[k].freed].end == time)
+                CHECK_OK(memo_trace_record(made, 4 + k, plan->waits[k].from, &error));
+        time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
     }
     return made;
+}
+
+/* Up to n waits that the plan may buy. */
+static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) {
+    int64_t k, n_waits = 0;
+    memset(waits, 0, (size_t)n * sizeof *waits);
+    for (k = 0; k < 20 * n && n_waits < n && plan->n_buffers > 1; k++) {
+        memo_wait* wait = &waits[n_waits];
+        const memo_buffer *freed, *requested;
+        wait->freed = memo_test_int(0, plan->n_buffers - 1);
+        wait->requested = memo_test_int(0, plan->n_buffers - 1);
+        wait->from = plan->buffers[memo_test_int(0, plan->n_buffers - 1)].stream;
+        wait->to = plan->buffers[memo_test_int(0, plan->n_buffers - 1)].stream;
+        wait->cost_s = (double)memo_test_int(1, 9);
+        freed = &plan->buffers[wait->freed];
+        requested = &plan->buffers[wait->requested];
+        n_waits += wait->from != wait->to && freed->end < requested->begin &&
+                   freed->end >= plan->body_begin && requested->begin >= plan->body_begin &&
+                   freed->memory_class != MEMO_CLASS_PERSISTENT &&
+                   requested->memory_class != MEMO_CLASS_PERSISTENT &&
+                   (n_waits == 0 || memoi_plan_compare_waits(wait - 1, wait) < 0);
+    }
+    return n_waits;
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------ */
@@ -319,6 +362,215 @@ static void check_misses_removed_waits(void) {
         memo_trace_destroy(trace);
     }
     CHECK_CASE(n_refused > 100, "%d refused", n_refused);
+}
+
+/* Bought waits count exactly as the same waits in the trace: for holds, for the check, and if one is removed. */
+static void bought_waits_match_waits_of_the_trace(void) {
+    int round, n_refused = 0, n_smaller = 0, k;
+    for (round = 0; round < 1500; round++) {
+        int place[200], is_safe;
+        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 4),
+                                         (int)memo_test_int(0, 1), 0);
+        memo_trace* full;
+        memo_plan *plan, *reference;
+        memo_wait waits[4];
+        int64_t n_waits, bare_peak;
+        memo_status status;
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        bare_peak = plan->peak_bytes;
+        n_waits = random_waits(plan, 4, waits);
+        CHECK_OK(memo_plan_set_waits(plan, trace, waits, n_waits, &error));
+        CHECK_IS(plan->n_waits, ==, n_waits);
+        full = trace_with_waits(trace, plan);
+        CHECK_OK(memo_plan_from_trace(full, 1, &reference, &error));
+        CHECK_CASE(plan->n_holds == reference->n_holds, "round %d: %lld waits", round,
+                   (long long)n_waits);
+        for (k = 0; k < plan->n_holds && k < reference->n_holds; k++)
+            CHECK(!memcmp(&plan->holds[k], &reference->holds[k], sizeof(memo_hold)));
+        for (k = 0; k < plan->n_buffers; k++)
+            CHECK_IS(plan->buffers[k].lane, ==, reference->buffers[k].lane);
+
+        /* The plan is valid, and so it is without a wait or not, as the reference says. */
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
+                   error.message);
+        n_smaller += plan->peak_bytes < bare_peak;
+        for (k = 0; k < 2 && plan->n_buffers > 0; k++) {
+            int64_t gone = plan->n_waits > 0 ? memo_test_int(0, plan->n_waits - 1) : 0;
+            memo_trace_destroy(full);
+            if (plan->n_waits > 0) plan->waits[gone] = plan->waits[--plan->n_waits];
+            qsort(plan->waits, (size_t)plan->n_waits, sizeof(memo_wait), memoi_plan_compare_waits);
+            full = trace_with_waits(trace, plan);
+            reference_prepare(full);
+            find_places(full, plan, place);
+            is_safe = reference_check(plan, place);
+            status = memo_plan_check(plan, trace, &error);
+            CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
+                       "round %d: reference %d, check: %s", round, is_safe,
+                       status ? error.message : "accepted");
+            n_refused += !is_safe;
+        }
+        memo_plan_destroy(reference);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(full);
+        memo_trace_destroy(trace);
+    }
+    CHECK_CASE(n_refused > 50 && n_smaller > 50, "%d refused, %d smaller", n_refused, n_smaller);
+}
+
+/* Runs the requests of a trace without marks and classes, as a trainer on four streams.  A buffer is written
+ * when it is requested, and read when it is used and freed. */
+static memo_status replay(const memo_trace* trace, memo_arena* arena, const memo_device* device,
+                          const memo_stream* streams, memo_event* events) {
+    void* address[200];
+    int64_t i;
+    memo_status status = memo_arena_begin(arena, &error);
+    for (i = 0; i < trace->n_requests && !status; i++) {
+        const memo_request* r = &trace->requests[i];
+        int64_t origin = memob_request_origin(trace, i);
+        const memo_request* buffer = origin < 0 ? NULL : &trace->requests[origin];
+        int32_t stream = r->kind == MEMO_REQUEST_FREE ? buffer->stream : r->stream;
+        if (r->kind == MEMO_REQUEST_MALLOC)
+            status = memo_arena_alloc(arena, r->size_bytes, stream, &address[i], &error);
+        if (r->kind == MEMO_REQUEST_RECORD)
+            status = memo_event_record(device, events[r->id], streams[stream], &error);
+        if (r->kind == MEMO_REQUEST_WAIT)
+            status = memo_event_wait(device, events[r->id], streams[stream], &error);
+        if (buffer && buffer->size_bytes > 0 && !status)
+            status =
+                MEMO_ANNOTATE(device, streams[stream], "work", &error,
+                              memoi_access_of(address[origin], buffer->size_bytes, origin == i));
+        if (r->kind == MEMO_REQUEST_FREE && !status)
+            status = memo_arena_free(arena, address[origin], &error);
+    }
+    memo_arena_abandon(arena);
+    return status;
+}
+
+/* Two micro-batches on a recorder over `inner`; the arena's waits are in the recording. */
+static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
+                                 const memo_device* inner, int64_t* n_races) {
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_recorder* recorder = NULL;
+    memo_arena* arena = NULL;
+    memo_stream streams[64] = {NULL};
+    memo_event events[4] = {NULL};
+    memo_schedule* schedule;
+    memo_check* check = NULL;
+    memo_status status;
+    int i, k;
+    recorder_desc.device = inner;
+    status = memo_recorder_create(&recorder_desc, &recorder, &error);
+    if (status) return status;
+    desc.device = memo_recorder_get_device(recorder);
+    for (i = 0; i < 64 && !status; i += 21)
+        status = memo_stream_create(desc.device, "stream", 0, &streams[i], &error);
+    for (i = 0; i < 4 && !status; i++) status = memo_event_create(desc.device, &events[i], &error);
+    desc.plan = plan;
+    desc.streams = streams;
+    desc.n_streams = 64;
+    if (!status) status = memo_arena_create(&desc, &arena, &error);
+    for (k = 0; k < 2 && !status; k++) {
+        status = replay(trace, arena, desc.device, streams, events);
+        for (i = 0; i < 64 && !status; i += 21)
+            status = memo_stream_synchronize(desc.device, streams[i], &error);
+    }
+    if (!status) status = memo_recorder_get_schedule(recorder, &schedule, &error);
+    if (!status) status = memo_schedule_check(schedule, &check, &error);
+    if (!status) *n_races = check->n_races;
+    memo_check_destroy(check);
+    memo_arena_destroy(arena);
+    for (i = 0; i < 4; i++)
+        if (events[i]) memo_event_destroy(desc.device, events[i], NULL);
+    for (i = 0; i < 64; i++)
+        if (streams[i]) memo_stream_destroy(desc.device, streams[i], NULL);
+    memo_recorder_destroy(recorder);
+    return status;
+}
+
+/* What the arena enqueues for a plan with bought waits has no race.  Without a wait a race shows only where the check
+ * refuses the plan. */
+static void the_arena_makes_bought_waits(void) {
+    memo_host_device_desc host_desc = memo_host_device_desc_default();
+    memo_device* host;
+    int round, n_raced = 0, n_faults = 0;
+    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    for (round = 0; round < 150; round++) {
+        memo_trace* trace = random_trace(45, 3, 0, 0);
+        memo_trace* bare;
+        memo_plan* plan;
+        memo_wait waits[4];
+        int64_t i, n_races = -1, n_waits;
+        CHECK_OK(memo_trace_create(&bare, &error));
+        for (i = 0; i < trace->n_requests; i++) { /* a stream that reads has waited for the owner */
+            if (trace->requests[i].kind == MEMO_REQUEST_USE) {
+                const memo_request* r = &trace->requests[memob_request_origin(trace, i)];
+                CHECK_OK(memo_trace_record(bare, 3, r->stream, &error));
+                CHECK_OK(memo_trace_wait(bare, 3, trace->requests[i].stream, &error));
+            }
+            if (trace->requests[i].kind != MEMO_REQUEST_MARK) copy_request(trace, i, bare);
+        }
+        CHECK_OK(memo_plan_from_trace(bare, 1, &plan, &error));
+        n_waits = random_waits(plan, 4, waits);
+        CHECK_OK(memo_plan_set_waits(plan, bare, waits, n_waits, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        CHECK_OK(memo_plan_check(plan, bare, &error));
+        CHECK_OK(record_replay(plan, bare, host, &n_races));
+        CHECK_CASE(n_races == 0, "round %d: %lld races", round, (long long)n_races);
+
+        /* Each call of the device fails once. */
+        if (round < 3) {
+            memo_faults faults;
+            int64_t call, n_calls;
+            memo_faults_init(&faults, host);
+            CHECK_OK(record_replay(plan, bare, &faults.device, &n_races));
+            n_calls = faults.n_calls;
+            for (call = 1; call <= n_calls; call++) {
+                faults.n_calls = 0;
+                faults.failing_call = call;
+                n_faults +=
+                    record_replay(plan, bare, &faults.device, &n_races) == MEMO_STATUS_DEVICE;
+            }
+        }
+
+        plan->n_waits = 0;
+        CHECK_OK(record_replay(plan, bare, host, &n_races));
+        if (n_races > 0) {
+            CHECK_IS(memo_plan_check(plan, bare, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+            n_raced++;
+        }
+        memo_plan_destroy(plan);
+        memo_trace_destroy(bare);
+        memo_trace_destroy(trace);
+    }
+    CHECK_CASE(n_raced > 10 && n_faults > 50, "%d raced, %d faults", n_raced, n_faults);
+    memo_host_device_destroy(host);
+}
+
+static void waits_of_other_plans_are_refused(void) {
+    memo_trace *trace = random_trace(40, 2, 0, 0), *other = random_trace(40, 2, 0, 0);
+    memo_plan* plan;
+    memo_wait wait = {0, 0, 0, 21, 0};
+    int64_t n_holds;
+    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    n_holds = plan->n_holds;
+    CHECK_IS(memo_plan_set_waits(plan, trace, &wait, 1, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "plan.waits[0]: ") != NULL);
+    CHECK_IS(memo_plan_set_waits(plan, other, NULL, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "not those of the trace") != NULL);
+    CHECK(plan->n_holds == n_holds && plan->n_waits == 0);
+    wait.freed = plan->n_buffers;
+    plan->waits = &wait;
+    plan->n_waits = 1;
+    CHECK_IS(memo_plan_check(plan, trace, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "plan.waits[0]: a buffer or stream is out of range") != NULL);
+    plan->waits = NULL;
+    plan->n_waits = 0;
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
+    memo_trace_destroy(other);
 }
 
 static int plan_conflict(const memo_plan* plan, int64_t i, int64_t k) { /* i < k */
@@ -752,6 +1004,9 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(check_is_reachability);
     TEST(check_misses_removed_waits);
+    TEST(bought_waits_match_waits_of_the_trace);
+    TEST(the_arena_makes_bought_waits);
+    TEST(waits_of_other_plans_are_refused);
     TEST(conflicts_match_unsafe_pairs);
     TEST(plans_by_pairs_are_the_smallest);
     TEST(bounds_and_sections_follow_conflicts);
