@@ -152,10 +152,10 @@ typedef struct memo_comm {
 
     memo_status (*group_begin)(struct memo_comm* comm, memo_error* error);
     memo_status (*group_end)(struct memo_comm* comm, memo_stream stream, memo_error* error);
-    memo_status (*send)(struct memo_comm* comm, memo_stream stream, const void* from, int64_t count,
-                        memo_type type, int32_t to_rank, memo_error* error);
-    memo_status (*receive)(struct memo_comm* comm, memo_stream stream, void* to, int64_t count,
-                           memo_type type, int32_t from_rank, memo_error* error);
+    /* A send to peer, which only reads address, or a receive from it. */
+    memo_status (*message)(struct memo_comm* comm, memo_stream stream, int32_t is_send,
+                           void* address, int64_t count, memo_type type, int32_t peer,
+                           memo_error* error);
 
     /* All ranks must call it with the same kind, count, type, reduction and root. */
     memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
@@ -167,7 +167,7 @@ typedef struct memo_comm {
     memo_status (*status)(struct memo_comm* comm, memo_error* error);
 } memo_comm;
 
-/* The functions of the table: memo_send(comm, stream, ...) calls comm->send(comm, stream, ...). */
+/* The functions of the table: memo_send and memo_receive call comm->message, and so on. */
 static inline memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
@@ -181,11 +181,11 @@ static inline memo_status memo_group_end(memo_comm* comm, memo_stream stream, me
 static inline memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
                                     int64_t count, memo_type type, int32_t to_rank,
                                     memo_error* error) {
-    return comm->send(comm, stream, from, count, type, to_rank, error);
+    return comm->message(comm, stream, 1, (void*)(uintptr_t)from, count, type, to_rank, error);
 }
 static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                                        memo_type type, int32_t from_rank, memo_error* error) {
-    return comm->receive(comm, stream, to, count, type, from_rank, error);
+    return comm->message(comm, stream, 0, to, count, type, from_rank, error);
 }
 static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
@@ -3745,19 +3745,6 @@ MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
     return memoi_threads_group_end(comm, stream, error);
 }
 
-MEMOI memo_status memoi_threads_send(memo_comm* comm, memo_stream stream, const void* from,
-                                     int64_t count, memo_type type, int32_t to_rank,
-                                     memo_error* error) {
-    void* address = (void*)(uintptr_t)from; /* only read */
-    return memoi_threads_message_add(comm, stream, 1, address, count, type, to_rank, error);
-}
-
-MEMOI memo_status memoi_threads_receive(memo_comm* comm, memo_stream stream, void* to,
-                                        int64_t count, memo_type type, int32_t from_rank,
-                                        memo_error* error) {
-    return memoi_threads_message_add(comm, stream, 0, to, count, type, from_rank, error);
-}
-
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
@@ -3828,8 +3815,7 @@ MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
     table->destroy = memoi_threads_destroy;
     table->group_begin = memoi_threads_group_begin;
     table->group_end = memoi_threads_group_end;
-    table->send = memoi_threads_send;
-    table->receive = memoi_threads_receive;
+    table->message = memoi_threads_message_add;
     table->collective = memoi_threads_collective;
     table->abort = memoi_threads_abort;
     table->status = memoi_threads_status;
@@ -4356,7 +4342,7 @@ MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
     pthread_mutex_unlock(&me->world->mutex);
 }
 
-/* --- sends and receives --- */
+/* --- messages and collectives --- */
 
 MEMOI memo_status memoi_nccl_drop_group(memoi_nccl* me, memo_status status) {
     me->group_depth = 0;
@@ -4370,27 +4356,65 @@ MEMOI memo_status memoi_nccl_group_begin(memo_comm* comm, memo_error* error) {
     return status;
 }
 
-MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me) {
+/* The mutex is held. */
+MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream) {
     ncclResult_t result = ncclGroupStart(), ended;
     int32_t i;
     if (result != ncclSuccess) return result;
     for (i = 0; i < me->n_messages; i++) {
         const memoi_nccl_message* m = &me->messages[i];
-        cudaStream_t stream = (cudaStream_t)(void*)me->group_stream;
+        ncclDataType_t type = memoi_nccl_type(m->type);
+        size_t count = (size_t)m->count;
         ncclResult_t one = m->is_send
-                               ? ncclSend(m->address, (size_t)m->count, memoi_nccl_type(m->type),
-                                          m->peer, me->comm, stream)
-                               : ncclRecv(m->address, (size_t)m->count, memoi_nccl_type(m->type),
-                                          m->peer, me->comm, stream);
+                               ? ncclSend(m->address, count, type, m->peer, me->comm, stream)
+                               : ncclRecv(m->address, count, type, m->peer, me->comm, stream);
         if (one != ncclSuccess && one != ncclInProgress && result == ncclSuccess) result = one;
     }
     ended = ncclGroupEnd();
     return result != ncclSuccess ? result : ended;
 }
 
+/* The mutex is held. */
+MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
+                                      const memo_collective_call* call) {
+    size_t count = (size_t)call->count;
+    ncclDataType_t type = memoi_nccl_type(call->type);
+    ncclRedOp_t op = call->reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
+    switch (call->kind) {
+    case MEMO_COLLECTIVE_ALL_REDUCE:
+        return ncclAllReduce(call->from, call->to, count, type, op, me->comm, stream);
+    case MEMO_COLLECTIVE_ALL_GATHER:
+        return ncclAllGather(call->from, call->to, count, type, me->comm, stream);
+    case MEMO_COLLECTIVE_REDUCE_SCATTER:
+        return ncclReduceScatter(call->from, call->to, count, type, op, me->comm, stream);
+    case MEMO_COLLECTIVE_BROADCAST:
+        return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
+    case MEMO_COLLECTIVE_BARRIER: break;
+    }
+    /* NCCL has no barrier; the reduction of one number serves. */
+    return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
+                         stream);
+}
+
+/* Enqueues a collective or, if call is NULL, the open group. */
+MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_collective_call* call,
+                                 memo_error* error) {
+    cudaStream_t stream = (cudaStream_t)(void*)on;
+    ncclResult_t result = ncclSuccess;
+    memo_status status;
+    pthread_mutex_lock(&me->world->mutex);
+    if (memoi_nccl_is_usable(me)) result = memoi_nccl_order(me, stream);
+    if (memoi_nccl_is_usable(me) && result == ncclSuccess)
+        result = call ? memoi_nccl_enqueue(me, stream, call) : memoi_nccl_issue(me, stream);
+    pthread_mutex_unlock(&me->world->mutex);
+    status = memoi_nccl_finish(me, call ? memoi_comm_collective_name(call->kind) : "a group",
+                               result, error);
+    if (!status) memoi_nccl_mark(me, stream);
+    return status;
+}
+
 MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    ncclResult_t result = ncclSuccess;
     memo_status status = memoi_nccl_status(comm, error);
     int32_t i;
     if (!status && me->group_depth > 1) {
@@ -4402,14 +4426,7 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
                                             me->n_messages && me->group_stream != stream, error);
     if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
 
-    pthread_mutex_lock(&me->world->mutex);
-    if (memoi_nccl_is_usable(me)) {
-        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-        if (result == ncclSuccess) result = memoi_nccl_issue(me);
-    }
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, "a group", result, error);
-    if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
+    status = memoi_nccl_run(me, stream, NULL, error);
     for (i = 0; i < me->n_messages && !status; i++)
         if (me->messages[i].is_send && me->messages[i].peer != comm->rank)
             comm->sent_bytes += me->messages[i].count * memo_type_bytes(me->messages[i].type);
@@ -4443,58 +4460,13 @@ MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, in
     return memoi_nccl_group_end(comm, stream, error);
 }
 
-MEMOI memo_status memoi_nccl_send(memo_comm* comm, memo_stream stream, const void* from,
-                                  int64_t count, memo_type type, int32_t to_rank,
-                                  memo_error* error) {
-    void* address = (void*)(uintptr_t)from; /* only read */
-    return memoi_nccl_message_add(comm, stream, 1, address, count, type, to_rank, error);
-}
-
-MEMOI memo_status memoi_nccl_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
-                                     memo_type type, int32_t from_rank, memo_error* error) {
-    return memoi_nccl_message_add(comm, stream, 0, to, count, type, from_rank, error);
-}
-
-/* --- collectives --- */
-
-/* The mutex is held. */
-MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
-                                      const memo_collective_call* call) {
-    size_t count = (size_t)call->count;
-    ncclDataType_t type = memoi_nccl_type(call->type);
-    ncclRedOp_t op = call->reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
-    switch (call->kind) {
-    case MEMO_COLLECTIVE_ALL_REDUCE:
-        return ncclAllReduce(call->from, call->to, count, type, op, me->comm, stream);
-    case MEMO_COLLECTIVE_ALL_GATHER:
-        return ncclAllGather(call->from, call->to, count, type, me->comm, stream);
-    case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        return ncclReduceScatter(call->from, call->to, count, type, op, me->comm, stream);
-    case MEMO_COLLECTIVE_BROADCAST:
-        return ncclBroadcast(call->from, call->to, count, type, call->root, me->comm, stream);
-    case MEMO_COLLECTIVE_BARRIER: break;
-    }
-    /* NCCL has no barrier; the reduction of one number serves. */
-    return ncclAllReduce(me->barrier_word, me->barrier_word, 1, ncclInt32, ncclMax, me->comm,
-                         stream);
-}
-
 MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
                                         const memo_collective_call* call, memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    ncclResult_t result = ncclSuccess;
     memo_status status = memoi_nccl_status(comm, error);
     if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
     if (status) return memoi_nccl_drop_group(me, status);
-    pthread_mutex_lock(&me->world->mutex);
-    if (memoi_nccl_is_usable(me)) {
-        result = memoi_nccl_order(me, (cudaStream_t)(void*)stream);
-        if (result == ncclSuccess)
-            result = memoi_nccl_enqueue(me, (cudaStream_t)(void*)stream, call);
-    }
-    pthread_mutex_unlock(&me->world->mutex);
-    status = memoi_nccl_finish(me, memoi_comm_collective_name(call->kind), result, error);
-    if (!status) memoi_nccl_mark(me, (cudaStream_t)(void*)stream);
+    status = memoi_nccl_run(me, stream, call, error);
     if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return status;
 }
@@ -4590,8 +4562,7 @@ MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
     table->destroy = memoi_nccl_destroy;
     table->group_begin = memoi_nccl_group_begin;
     table->group_end = memoi_nccl_group_end;
-    table->send = memoi_nccl_send;
-    table->receive = memoi_nccl_receive;
+    table->message = memoi_nccl_message_add;
     table->collective = memoi_nccl_collective;
     table->abort = memoi_nccl_abort;
     table->status = memoi_nccl_status;
@@ -5530,18 +5501,11 @@ MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const
     if (!target->status) target->status = memo_group_begin(comm, target->error);
 }
 
-MEMOI void memoi_target_send(memoi_target* target, int stream, memo_comm* comm, const void* from,
-                             int64_t count, memo_type type, int32_t to_rank) {
+MEMOI void memoi_target_message(memoi_target* target, int stream, memo_comm* comm, int is_send,
+                                const void* address, int64_t count, memo_type type, int32_t peer) {
     if (count && !target->status)
-        target->status =
-            memo_send(comm, target->streams[stream], from, count, type, to_rank, target->error);
-}
-
-MEMOI void memoi_target_receive(memoi_target* target, int stream, memo_comm* comm, void* to,
-                                int64_t count, memo_type type, int32_t from_rank) {
-    if (count && !target->status)
-        target->status =
-            memo_receive(comm, target->streams[stream], to, count, type, from_rank, target->error);
+        target->status = comm->message(comm, target->streams[stream], is_send,
+                                       (void*)(uintptr_t)address, count, type, peer, target->error);
 }
 
 MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* comm) {
@@ -5755,26 +5719,9 @@ MEMOI void memoi_attention_q_tile_fill(memoi_q_tile* tile, const memo_attention_
     if (tile->min_low > tile->max_high) tile->min_low = 0; /* no query sees a key */
 }
 
-MEMOI int64_t memoi_attention_q_offset(const memo_attention_block* block, int64_t b, int64_t row,
-                                       int64_t h) {
-    return b * block->q_batch_stride + row * block->q_row_stride + h * block->head_size;
-}
-MEMOI int64_t memoi_attention_k_offset(const memo_attention_block* block, int64_t b, int64_t row,
-                                       int64_t h) {
-    return b * block->k_batch_stride + row * block->k_row_stride + h * block->head_size;
-}
-MEMOI int64_t memoi_attention_v_offset(const memo_attention_block* block, int64_t b, int64_t row,
-                                       int64_t h) {
-    return b * block->v_batch_stride + row * block->v_row_stride + h * block->v_head_size;
-}
-MEMOI int64_t memoi_attention_out_offset(const memo_attention_block* block, int64_t b, int64_t row,
-                                         int64_t h) {
-    return b * block->out_batch_stride + row * block->out_row_stride + h * block->v_head_size;
-}
-MEMOI int64_t memoi_attention_lse_offset(const memo_attention_block* block, int64_t b, int64_t row,
-                                         int64_t h) {
-    return b * block->lse_batch_stride + row * block->lse_row_stride + h;
-}
+/* The element of q, k, v, out or lse (x) where a head's numbers begin; size: how many. */
+#define MEMOI_ATTENTION_AT(block, x, b, row, h, size)                                              \
+    ((b) * (block)->x##_batch_stride + (row) * (block)->x##_row_stride + (h) * (int64_t)(size))
 
 /* Returns 0 if no query of the tile sees a key of this one. */
 MEMOI int memoi_attention_k_tile_place(memoi_k_tile* tile, const memoi_q_tile* q_tile,
@@ -5879,10 +5826,10 @@ MEMOI void memoi_attention_softmax_finish(const memoi_softmax* softmax,
     int64_t i;
     int32_t e, d = block->v_head_size;
     for (i = 0; i < tile->n; i++) {
-        float* out = block->out + memoi_attention_out_offset(block, b, tile->row + i, h);
+        float* out = block->out + MEMOI_ATTENTION_AT(block, out, b, tile->row + i, h, d);
         float sum = softmax->sum[i];
         for (e = 0; e < d; e++) out[e] = sum > 0 ? softmax->out[i][e] / sum : 0;
-        block->lse[memoi_attention_lse_offset(block, b, tile->row + i, h)] =
+        block->lse[MEMOI_ATTENTION_AT(block, lse, b, tile->row + i, h, 1)] =
             sum > 0 ? softmax->largest[i] + logf(sum) : -INFINITY;
     }
 }
@@ -5918,97 +5865,92 @@ MEMOI void memoi_attention_gradients_add(memoi_tile_gradients* g, const memoi_q_
     }
 }
 
-/* One tile of queries of one head against all keys.  Returns the number of scores computed. */
-MEMOI int64_t memoi_attention_tile_forward(const memo_attention_block* block, memoi_q_tile* q_tile,
-                                           int64_t b, int64_t h) {
-    memoi_softmax softmax;
-    memoi_k_tile k_tile;
-    int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
-    int32_t k;
-    for (i = 0; i < q_tile->n; i++) {
-        softmax.largest[i] = -INFINITY;
-        softmax.sum[i] = 0;
-        memset(softmax.out[i], 0, (size_t)block->v_head_size * sizeof(float));
-        memoi_attention_row_load(q_tile->q[i], block->q,
-                                 memoi_attention_q_offset(block, b, q_tile->row + i, h),
-                                 block->head_size, block->type);
-    }
+/* One tile of queries of one head against all keys. */
+typedef struct memoi_attention_sums {
+    memoi_k_tile keys;
+    memoi_softmax softmax;          /* forward */
+    memoi_tile_gradients gradients; /* backward */
+} memoi_attention_sums;
 
-    for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last;
-        memoi_mask_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first,
-                                &last);
-        for (; first < last; first += MEMOI_TILE_K) {
-            if (!memoi_attention_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first,
-                                              last))
-                continue;
-            n_scores += q_tile->n * k_tile.n;
-            memoi_attention_k_tile_load(k_tile.k_transposed, NULL, block->k,
-                                        memoi_attention_k_offset(block, b, k_tile.row, kv_head),
-                                        block->k_row_stride, k_tile.n, block->head_size,
-                                        block->type);
-            memoi_attention_k_tile_load(NULL, k_tile.rows, block->v,
-                                        memoi_attention_v_offset(block, b, k_tile.row, kv_head),
-                                        block->v_row_stride, k_tile.n, block->v_head_size,
-                                        block->type);
-            memoi_attention_softmax_add(&softmax, q_tile, &k_tile, block);
+MEMOI void memoi_attention_tile_begin(memoi_attention_sums* sums, const memo_attention_block* block,
+                                      memoi_q_tile* tile, int is_backward, int64_t b, int64_t h) {
+    memoi_tile_gradients* g = &sums->gradients;
+    int64_t i;
+    int32_t d = block->head_size, d_v = block->v_head_size;
+    for (i = 0; i < tile->n; i++) {
+        int64_t row = tile->row + i, lse_at = MEMOI_ATTENTION_AT(block, lse, b, row, h, 1);
+        memoi_attention_row_load(tile->q[i], block->q, MEMOI_ATTENTION_AT(block, q, b, row, h, d),
+                                 d, block->type);
+        if (is_backward) {
+            g->lse[i] = block->lse[lse_at];
+            g->row_dot[i] = block->row_dots[lse_at];
+            memset(g->d_q[i], 0, (size_t)d * sizeof(float));
+            memoi_attention_row_load(g->d_out[i], block->d_out,
+                                     MEMOI_ATTENTION_AT(block, out, b, row, h, d_v), d_v,
+                                     block->type);
+        } else {
+            sums->softmax.largest[i] = -INFINITY;
+            sums->softmax.sum[i] = 0;
+            memset(sums->softmax.out[i], 0, (size_t)d_v * sizeof(float));
         }
     }
-    memoi_attention_softmax_finish(&softmax, block, q_tile, b, h);
-    return n_scores;
 }
 
-MEMOI int64_t memoi_attention_tile_backward(const memo_attention_block* block, memoi_q_tile* q_tile,
-                                            int64_t b, int64_t h) {
-    memoi_tile_gradients g;
-    memoi_k_tile k_tile;
-    int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
-    int32_t k, d = block->head_size, d_v = block->v_head_size;
-    for (i = 0; i < q_tile->n; i++) {
-        int64_t at = memoi_attention_q_offset(block, b, q_tile->row + i, h);
-        int64_t out_at = memoi_attention_out_offset(block, b, q_tile->row + i, h);
-        int64_t lse_at = memoi_attention_lse_offset(block, b, q_tile->row + i, h);
-        g.lse[i] = block->lse[lse_at];
-        g.row_dot[i] = block->row_dots[lse_at];
-        memset(g.d_q[i], 0, (size_t)d * sizeof(float));
-        memoi_attention_row_load(q_tile->q[i], block->q, at, d, block->type);
-        memoi_attention_row_load(g.d_out[i], block->d_out, out_at, d_v, block->type);
+/* Adds a placed tile of keys, whose k and v begin at these elements. */
+MEMOI void memoi_attention_tile_add(memoi_attention_sums* sums, const memo_attention_block* block,
+                                    const memoi_q_tile* q_tile, int is_backward, int64_t k_at,
+                                    int64_t v_at) {
+    memoi_k_tile* keys = &sums->keys;
+    memoi_tile_gradients* g = &sums->gradients;
+    int32_t d = block->head_size, d_v = block->v_head_size;
+    int64_t i;
+    memoi_attention_k_tile_load(keys->k_transposed, is_backward ? keys->rows : NULL, block->k, k_at,
+                                block->k_row_stride, keys->n, d, block->type);
+    memoi_attention_k_tile_load(is_backward ? g->v_transposed : NULL,
+                                is_backward ? NULL : keys->rows, block->v, v_at,
+                                block->v_row_stride, keys->n, d_v, block->type);
+    if (!is_backward) {
+        memoi_attention_softmax_add(&sums->softmax, q_tile, keys, block);
+        return;
     }
 
-    for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
-        int64_t first, last, k_at, v_at;
-        memoi_mask_run_interval(&block->k_runs[k], q_tile->min_low, q_tile->max_high, &first,
-                                &last);
-        for (; first < last; first += MEMOI_TILE_K) {
-            if (!memoi_attention_k_tile_place(&k_tile, q_tile, &block->k_runs[k], run_row, first,
-                                              last))
-                continue;
-            n_scores += q_tile->n * k_tile.n;
-            k_at = memoi_attention_k_offset(block, b, k_tile.row, kv_head);
-            v_at = memoi_attention_v_offset(block, b, k_tile.row, kv_head);
-            memoi_attention_k_tile_load(k_tile.k_transposed, k_tile.rows, block->k, k_at,
-                                        block->k_row_stride, k_tile.n, d, block->type);
-            memoi_attention_k_tile_load(g.v_transposed, NULL, block->v, v_at, block->v_row_stride,
-                                        k_tile.n, d_v, block->type);
+    /* The keys' gradients are summed in the tile, then added to the block's. */
+    for (i = 0; i < keys->n; i++) {
+        memset(g->d_k[i], 0, (size_t)d * sizeof(float));
+        memset(g->d_v[i], 0, (size_t)d_v * sizeof(float));
+    }
+    memoi_attention_gradients_add(g, q_tile, keys, block);
+    for (i = 0; i < keys->n; i++) {
+        memoi_attention_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g->d_k[i], d);
+        memoi_attention_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g->d_v[i], d_v);
+    }
+}
 
-            /* The keys' gradients are summed in the tile, then added to the block's. */
-            for (i = 0; i < k_tile.n; i++) {
-                memset(g.d_k[i], 0, (size_t)d * sizeof(float));
-                memset(g.d_v[i], 0, (size_t)d_v * sizeof(float));
-            }
-            memoi_attention_gradients_add(&g, q_tile, &k_tile, block);
-            for (i = 0; i < k_tile.n; i++) {
-                memoi_attention_row_add(block->d_k + k_at + i * block->k_row_stride, 1, g.d_k[i],
-                                        d);
-                memoi_attention_row_add(block->d_v + v_at + i * block->v_row_stride, 1, g.d_v[i],
-                                        d_v);
-            }
+/* Returns the number of scores computed. */
+MEMOI int64_t memoi_attention_tile_run(const memo_attention_block* block, memoi_q_tile* q_tile,
+                                       int is_backward, int64_t b, int64_t h) {
+    memoi_attention_sums sums;
+    int64_t kv_head = h / (block->n_q_heads / block->n_kv_heads), i, run_row = 0, n_scores = 0;
+    int32_t k, d = block->head_size, d_v = block->v_head_size;
+    memoi_attention_tile_begin(&sums, block, q_tile, is_backward, b, h);
+    for (k = 0; k < block->n_k_runs; run_row += block->k_runs[k++].count) {
+        const memo_run* run = &block->k_runs[k];
+        int64_t first, last;
+        memoi_mask_run_interval(run, q_tile->min_low, q_tile->max_high, &first, &last);
+        for (; first < last; first += MEMOI_TILE_K) {
+            if (!memoi_attention_k_tile_place(&sums.keys, q_tile, run, run_row, first, last))
+                continue;
+            n_scores += q_tile->n * sums.keys.n;
+            memoi_attention_tile_add(&sums, block, q_tile, is_backward,
+                                     MEMOI_ATTENTION_AT(block, k, b, sums.keys.row, kv_head, d),
+                                     MEMOI_ATTENTION_AT(block, v, b, sums.keys.row, kv_head, d_v));
         }
     }
 
-    for (i = 0; i < q_tile->n; i++)
-        memoi_attention_row_add(block->d_q + memoi_attention_q_offset(block, b, q_tile->row + i, h),
-                                1, g.d_q[i], d);
+    if (!is_backward) memoi_attention_softmax_finish(&sums.softmax, block, q_tile, b, h);
+    for (i = 0; i < q_tile->n && is_backward; i++)
+        memoi_attention_row_add(block->d_q + MEMOI_ATTENTION_AT(block, q, b, q_tile->row + i, h, d),
+                                1, sums.gradients.d_q[i], d);
     return n_scores;
 }
 
@@ -6024,8 +5966,7 @@ MEMOI memo_status memoi_attention_run(void* args, memo_error* error) {
             memoi_attention_q_tile_fill(&tile, block, &block->q_runs[r], run_row, first);
             for (b = 0; b < block->n_batch; b++)
                 for (h = 0; h < block->n_q_heads; h++)
-                    n_scores += run->is_backward ? memoi_attention_tile_backward(block, &tile, b, h)
-                                                 : memoi_attention_tile_forward(block, &tile, b, h);
+                    n_scores += memoi_attention_tile_run(block, &tile, run->is_backward, b, h);
         }
     __atomic_fetch_add(&run->state->n_scores, n_scores, __ATOMIC_RELAXED);
     return MEMO_STATUS_OK;
@@ -6358,9 +6299,10 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
         memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, to_rank);
         const char* rows = peer.n == m.n_heads ? from : packed;
         for (b = 0; b < u->shape->n_batch; b++) {
-            memoi_target_send(u->target, u->stream, u->comm, rows + b * m.n_local * peer.n * m.unit,
-                              m.n_local * peer.n * x->n, x->type, to_rank);
-            memoi_target_receive(u->target, u->stream, u->comm,
+            memoi_target_message(u->target, u->stream, u->comm, 1,
+                                 rows + b * m.n_local * peer.n * m.unit, m.n_local * peer.n * x->n,
+                                 x->type, to_rank);
+            memoi_target_message(u->target, u->stream, u->comm, 0,
                                  to + (b * m.ring_tokens + from_rank * m.n_local) * m.own_bytes,
                                  m.n_local * m.own_heads * x->n, x->type, from_rank);
         }
@@ -6388,10 +6330,10 @@ MEMOI void memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exchanged* 
         int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
         memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, from_rank);
         for (b = 0; b < u->shape->n_batch; b++) {
-            memoi_target_send(u->target, u->stream, u->comm,
-                              from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
-                              m.n_local * m.own_heads * x->n, x->type, to_rank);
-            memoi_target_receive(u->target, u->stream, u->comm,
+            memoi_target_message(u->target, u->stream, u->comm, 1,
+                                 from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
+                                 m.n_local * m.own_heads * x->n, x->type, to_rank);
+            memoi_target_message(u->target, u->stream, u->comm, 0,
                                  packed + b * m.n_local * peer.n * m.unit,
                                  m.n_local * peer.n * x->n, x->type, from_rank);
         }
@@ -6760,12 +6702,9 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* mes
         for (k = 0; k < MEMO_RUNS_MAX; k++) {
             int64_t at = (b * n_tokens + ranges.rows[k].begin) * row_bytes;
             int64_t n = (ranges.rows[k].end - ranges.rows[k].begin) * n_alike * row;
-            if (is_receive)
-                memoi_target_receive(ring->target, MEMOI_TARGET_RING, ring->comm, message->to + at,
-                                     n, message->type, message->from_rank);
-            else
-                memoi_target_send(ring->target, MEMOI_TARGET_RING, ring->comm, message->from + at,
-                                  n, message->type, message->to_rank);
+            memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
+                                 (is_receive ? message->to : message->from) + at, n, message->type,
+                                 is_receive ? message->from_rank : message->to_rank);
         }
     }
 }

@@ -538,7 +538,7 @@ static int comm_mpi_is_buffer(const void* address, int64_t count, memo_type type
 }
 
 static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
-                                        char* address, int64_t count, memo_type type, int32_t peer,
+                                        void* address, int64_t count, memo_type type, int32_t peer,
                                         memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
     int is_single = me->group_depth == 0;
@@ -568,7 +568,7 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     }
 
     m = &group->messages[group->n++];
-    m->address = address;
+    m->address = (char*)address;
     m->n_bytes = count * memo_type_bytes(type);
     m->peer = peer;
     m->is_send = is_send;
@@ -578,18 +578,6 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     if (me->world->is_debug) m->label = comm_mpi_label_of(comm);
     me->group_stream = stream;
     return is_single ? comm_mpi_group_end(comm, stream, error) : MEMO_STATUS_OK;
-}
-
-static memo_status comm_mpi_send(memo_comm* comm, memo_stream stream, const void* from,
-                                 int64_t count, memo_type type, int32_t to_rank,
-                                 memo_error* error) {
-    return comm_mpi_message_add(comm, stream, 1, (char*)(uintptr_t)from, count, type, to_rank,
-                                error);
-}
-
-static memo_status comm_mpi_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
-                                    memo_type type, int32_t from_rank, memo_error* error) {
-    return comm_mpi_message_add(comm, stream, 0, (char*)to, count, type, from_rank, error);
 }
 
 static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
@@ -676,8 +664,7 @@ static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char
     table->destroy = comm_mpi_destroy;
     table->group_begin = comm_mpi_group_begin;
     table->group_end = comm_mpi_group_end;
-    table->send = comm_mpi_send;
-    table->receive = comm_mpi_receive;
+    table->message = comm_mpi_message_add;
     table->collective = comm_mpi_collective;
     table->abort = comm_mpi_abort;
     table->status = comm_mpi_status;

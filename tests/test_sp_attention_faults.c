@@ -43,22 +43,17 @@ static int is_failing(faults* f, const char* what, memo_error* e) {
     }
 COMM_CALL(group_begin, (memo_comm * comm, memo_error* e), (f->comm, e))
 COMM_CALL(group_end, (memo_comm * comm, memo_stream s, memo_error* e), (f->comm, s, e))
-COMM_CALL(send,
-          (memo_comm * comm, memo_stream s, const void* from, int64_t n, memo_type type, int32_t to,
-           memo_error* e),
-          (f->comm, s, from, n, type, to, e))
-COMM_CALL(receive,
-          (memo_comm * comm, memo_stream s, void* to, int64_t n, memo_type type, int32_t from,
-           memo_error* e),
-          (f->comm, s, to, n, type, from, e))
+COMM_CALL(message,
+          (memo_comm * comm, memo_stream s, int32_t is_send, void* address, int64_t n,
+           memo_type type, int32_t peer, memo_error* e),
+          (f->comm, s, is_send, address, n, type, peer, e))
 
 static memo_comm faulty_comm(faults* f) {
     memo_comm table = *f->comm;
     table.context = f;
     table.group_begin = faulty_group_begin;
     table.group_end = faulty_group_end;
-    table.send = faulty_send;
-    table.receive = faulty_receive;
+    table.message = faulty_message;
     return table;
 }
 
