@@ -1551,10 +1551,6 @@ MEMOI int32_t memoi_costs_index(const memo_degrees_problem* problem, int64_t deg
     return -1;
 }
 
-MEMOI int memoi_costs_is_degree(int64_t degree) {
-    return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
-}
-
 /* --- >>degree model ---
  * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
@@ -1645,327 +1641,303 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
 /* --- >>degree text ---
  * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
 
-/* A number in [least, most]. */
-MEMOI memo_status memoi_costs_number(memob_reader* reader, const char* what, int64_t least,
-                                     int64_t most, int64_t* value, memo_error* error) {
-    memo_status status = memob_expect_number(reader, what, value, error);
-    if (!status && (*value < least || *value > most))
-        status = MEMOB_BAD_LINE(reader, error, "%s: out of range (%lld); %lld to %lld are valid",
-                                what, (long long)*value, (long long)least, (long long)most);
-    return status;
-}
-
-/* A profile being read. */
-typedef struct memoi_costs_profile {
-    int64_t n_blocks, memory_bytes, boundary, has_gradients;
-    int32_t degrees[MEMO_DEGREES_MAX];
-    int32_t n_degrees;
-    int32_t has_memory, has_boundary, has_gradients_line;
-    memo_degrees_problem* problem; /* from the first line on that needs it */
-    int32_t* has_block;            /* (n_blocks, n_degrees) */
-    int32_t has_gather[MEMO_DEGREES_MAX][MEMO_DEGREES_MAX];
-} memoi_costs_profile;
-
 #define MEMOI_COSTS_NS 1000000000000000000 /* 1e9 s */
 
-MEMOI memo_status memoi_costs_twice(const memob_reader* reader, const char* what,
-                                    memo_error* error) {
-    return MEMOB_BAD_LINE(reader, error, "%s occurs twice; write it once", what);
-}
+/* The values of all lines.  A cost is on the line of its block and degree. */
+typedef struct memoi_costs_line {
+    int32_t n_blocks, boundary, has_gradients, block, degree, to;
+    int32_t degrees[MEMO_DEGREES_MAX];
+    int64_t memory_bytes;
+    double gather_s;
+    memo_degree_cost cost;
+} memoi_costs_line;
 
-MEMOI memo_status memoi_costs_begin(memoi_costs_profile* profile, const memob_reader* reader,
-                                    memo_error* error) {
+#define MEMOI_COSTS_VALUE(what, type, field, least, most)                                          \
+    { what, type, offsetof(memoi_costs_line, field), least, most, NULL }
+#define MEMOI_COSTS_INT32(what, field, least, most)                                                \
+    MEMOI_COSTS_VALUE(what, MEMOB_VALUE_INT32, field, least, most)
+#define MEMOI_COSTS_TIME(what, field)                                                              \
+    MEMOI_COSTS_VALUE(what, MEMOB_VALUE_NANOSECONDS, field, 0, MEMOI_COSTS_NS)
+#define MEMOI_COSTS_BYTES(what, field)                                                             \
+    MEMOI_COSTS_VALUE(what, MEMOB_VALUE_INT64, field, 0, MEMOB_BYTES_MAX)
+#define MEMOI_COSTS_DEGREE(field) MEMOI_COSTS_INT32("degree", field, 1, 1 << 20)
+#define MEMOI_COSTS_4_DEGREES(k)                                                                   \
+    MEMOI_COSTS_DEGREE(degrees[k]), MEMOI_COSTS_DEGREE(degrees[k + 1]),                            \
+        MEMOI_COSTS_DEGREE(degrees[k + 2]), MEMOI_COSTS_DEGREE(degrees[k + 3])
+
+static const memob_value memoi_costs_blocks_values[] = {
+    MEMOI_COSTS_INT32("number of blocks", n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX)};
+static const memob_value memoi_costs_degrees_values[MEMO_DEGREES_MAX] = {
+    MEMOI_COSTS_4_DEGREES(0), MEMOI_COSTS_4_DEGREES(4), MEMOI_COSTS_4_DEGREES(8),
+    MEMOI_COSTS_4_DEGREES(12)};
+static const memob_value memoi_costs_memory_values[] = {MEMOI_COSTS_BYTES("memory", memory_bytes)};
+static const memob_value memoi_costs_boundary_values[] = {
+    MEMOI_COSTS_INT32("boundary", boundary, 0, 1 << 20)};
+static const memob_value memoi_costs_gradients_values[] = {
+    MEMOI_COSTS_INT32("gradients", has_gradients, 0, 1)};
+static const memob_value memoi_costs_gather_values[] = {
+    MEMOI_COSTS_DEGREE(degree), MEMOI_COSTS_DEGREE(to), MEMOI_COSTS_TIME("time", gather_s)};
+static const memob_value memoi_costs_block_values[] = {
+    MEMOI_COSTS_INT32("block", block, 0, MEMO_DEGREES_BLOCKS_MAX),
+    MEMOI_COSTS_DEGREE(degree),
+    MEMOI_COSTS_TIME("F", cost.forward_s),
+    MEMOI_COSTS_TIME("C", cost.forward_collective_s),
+    MEMOI_COSTS_TIME("X", cost.backward_s),
+    MEMOI_COSTS_TIME("CB", cost.backward_collective_s),
+    MEMOI_COSTS_TIME("GRADIENTS", cost.gradient_s),
+    MEMOI_COSTS_BYTES("STATE", cost.state_bytes),
+    MEMOI_COSTS_BYTES("SAVED", cost.saved_bytes),
+    MEMOI_COSTS_BYTES("RUNTIME", cost.runtime_bytes)};
+
+enum {
+    MEMOI_COSTS_BLOCKS,
+    MEMOI_COSTS_DEGREES,
+    MEMOI_COSTS_MEMORY,
+    MEMOI_COSTS_BOUNDARY,
+    MEMOI_COSTS_GRADIENTS,
+    MEMOI_COSTS_GATHER,
+    MEMOI_COSTS_BLOCK,
+    MEMOI_COSTS_N_RECORDS
+};
+static const memob_record memoi_costs_records[] = {
+    {"blocks", memoi_costs_blocks_values, 1, 0},
+    {"degrees", memoi_costs_degrees_values, MEMO_DEGREES_MAX, MEMO_DEGREES_MAX - 1},
+    {"memory", memoi_costs_memory_values, 1, 0},
+    {"boundary", memoi_costs_boundary_values, 1, 0},
+    {"gradients", memoi_costs_gradients_values, 1, 0},
+    {"gather", memoi_costs_gather_values, 3, 0},
+    {"block", memoi_costs_block_values, 10, 0}};
+/* The line of a file of degrees. */
+static const memob_record memoi_costs_degree_record = {"block", memoi_costs_block_values, 2, 0};
+
+/* The first two lines make the problem.  Costs below 0 are not given yet. */
+MEMOI memo_status memoi_costs_begin(memob_reader* reader, memoi_costs_line* line,
+                                    memo_degrees_problem** problem, memo_error* error) {
+    const memob_record* records = memoi_costs_records;
+    int32_t n_degrees = 0, i;
     memo_error reason;
-    memo_status status;
-    if (profile->problem) return MEMO_STATUS_OK;
-    if (!profile->n_blocks || !profile->n_degrees)
-        return MEMOB_BAD_LINE(reader, error, "`blocks` and `degrees` must come first");
-    status = memo_degrees_problem_create((int32_t)profile->n_blocks, profile->degrees,
-                                         profile->n_degrees, &profile->problem, &reason);
-    if (!status) {
-        profile->has_block =
-            (int32_t*)memob_calloc(profile->n_blocks * profile->n_degrees, sizeof(int32_t));
-        if (!profile->has_block) return memob_no_memory(error, "a profile");
-    }
-    return status == MEMO_STATUS_OUT_OF_HOST_MEMORY ? memob_no_memory(error, "a profile")
-           : status ? MEMOB_BAD_LINE(reader, error, "%s", reason.message)
-                    : MEMO_STATUS_OK;
-}
-
-/* A degree of the profile, as an index. */
-MEMOI memo_status memoi_costs_expect(const memoi_costs_profile* profile, memob_reader* reader,
-                                     int32_t* index, memo_error* error) {
-    int64_t degree = 0;
-    memo_status status = memob_expect_number(reader, "degree", &degree, error);
+    memo_status status = memob_expect_record(reader, &records[MEMOI_COSTS_BLOCKS], line, error);
+    if (!status) status = memob_expect_record(reader, &records[MEMOI_COSTS_DEGREES], line, error);
     if (status) return status;
-    *index = memoi_costs_index(profile->problem, degree);
-    if (*index >= 0) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(reader, error, "%lld is not one of the degrees", (long long)degree);
-}
-
-MEMOI memo_status memoi_costs_parse_degrees(memoi_costs_profile* profile, memob_reader* reader,
-                                            memo_error* error) {
-    memob_reader ahead = *reader;
-    const char* word;
-    int64_t length, degree = 0;
-    while (memob_next_word(&ahead, &word, &length)) {
-        memo_status status = memob_expect_number(reader, "degree", &degree, error);
-        if (status) return status;
-        if (profile->n_degrees == MEMO_DEGREES_MAX)
-            return MEMOB_BAD_LINE(reader, error, "too many degrees; at most %d are valid",
-                                  MEMO_DEGREES_MAX);
-        if (!memoi_costs_is_degree(degree) ||
-            (profile->n_degrees && degree <= profile->degrees[profile->n_degrees - 1]))
-            return MEMOB_BAD_LINE(
-                reader, error, "degree %lld: not a power of two, or not above the previous degree",
-                (long long)degree);
-        profile->degrees[profile->n_degrees++] = (int32_t)degree;
-    }
-    if (profile->n_degrees) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(reader, error, "the degrees are missing");
-}
-
-MEMOI memo_status memoi_costs_parse_gather(memoi_costs_profile* profile, memob_reader* reader,
-                                           memo_error* error) {
-    int32_t p = 0, q = 0;
-    int64_t ns = 0;
-    memo_status status = memoi_costs_begin(profile, reader, error);
-    if (!status) status = memoi_costs_expect(profile, reader, &p, error);
-    if (!status) status = memoi_costs_expect(profile, reader, &q, error);
-    if (!status) status = memoi_costs_number(reader, "time", 0, MEMOI_COSTS_NS, &ns, error);
-    if (status) return status;
-    if (p >= q)
-        return MEMOB_BAD_LINE(
-            reader, error,
-            "wrong order of degrees; a gather goes from a smaller degree to a larger one");
-    if (profile->has_gather[p][q]) return memoi_costs_twice(reader, "this gather", error);
-    profile->has_gather[p][q] = 1;
-    profile->problem->gather_s[p][q] = 1e-9 * (double)ns;
+    while (n_degrees < MEMO_DEGREES_MAX && line->degrees[n_degrees]) n_degrees++;
+    status =
+        memo_degrees_problem_create(line->n_blocks, line->degrees, n_degrees, problem, &reason);
+    if (status == MEMO_STATUS_INVALID_ARGUMENT)
+        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
+    if (status) return memob_no_memory(error, "a profile");
+    for (i = 0; i < line->n_blocks * n_degrees; i++) (*problem)->costs[i].forward_s = -1;
+    for (i = 0; i < MEMO_DEGREES_MAX * MEMO_DEGREES_MAX; i++)
+        (*problem)->gather_s[i / MEMO_DEGREES_MAX][i % MEMO_DEGREES_MAX] = -1;
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_costs_parse_block(memoi_costs_profile* profile, memob_reader* reader,
-                                          memo_error* error) {
-    static const char* const names[] = {"F",         "C",     "X",     "CB",
-                                        "GRADIENTS", "STATE", "SAVED", "RUNTIME"};
-    int64_t block = 0, n[8];
-    int32_t p = 0, k;
-    memo_degree_cost* cost;
-    memo_status status = memoi_costs_begin(profile, reader, error);
-    memset(n, 0, sizeof n);
-
-    /* Limits as in memo_degrees_problem_check, so that a bad number is reported with its line. */
-    if (!status)
-        status = memoi_costs_number(reader, "block", 0, profile->n_blocks - 1, &block, error);
-    if (!status) status = memoi_costs_expect(profile, reader, &p, error);
-    for (k = 0; k < 8 && !status; k++)
-        status = memoi_costs_number(reader, names[k], 0,
-                                    k < 5 ? MEMOI_COSTS_NS / 5
-                                          : MEMOB_BYTES_MAX / (2 * profile->n_blocks + 1),
-                                    &n[k], error);
-    if (status) return status;
-
-    /* A second line for the same cost would silently replace the first. */
-    if (profile->has_block[block * profile->n_degrees + p]++)
-        return memoi_costs_twice(reader, "this pair of block and degree", error);
-
-    /* The file has whole nanoseconds. */
-    cost = memoi_costs_at(profile->problem, block, p);
-    cost->forward_s = 1e-9 * (double)n[0];
-    cost->forward_collective_s = 1e-9 * (double)n[1];
-    cost->backward_s = 1e-9 * (double)n[2];
-    cost->backward_collective_s = 1e-9 * (double)n[3];
-    cost->gradient_s = 1e-9 * (double)n[4];
-    cost->state_bytes = n[5];
-    cost->saved_bytes = n[6];
-    cost->runtime_bytes = n[7];
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_costs_parse_line(memoi_costs_profile* profile, memob_reader* reader,
-                                         const char* word, int64_t length, memo_error* error) {
-    memo_status status;
+/* n_seen: lines of each kind so far. */
+MEMOI memo_status memoi_costs_parse_line(memo_degrees_problem* problem, memob_reader* reader,
+                                         const char* word, int64_t length, memoi_costs_line* line,
+                                         int32_t* n_seen, memo_error* error) {
+    const int32_t kind =
+        memob_find_record(memoi_costs_records, MEMOI_COSTS_N_RECORDS, word, length);
+    const char* twice = kind < 0 ? "" : memoi_costs_records[kind].word;
+    int is_twice = kind >= 0 && kind < MEMOI_COSTS_GATHER && n_seen[kind]++;
+    memo_status status = MEMO_STATUS_OK;
     char shown[40];
-
-    /* Each setting may occur once; otherwise the later line would silently win. */
-    if (memob_word_is(word, length, "blocks")) {
-        if (profile->n_blocks) return memoi_costs_twice(reader, "`blocks`", error);
-        status = memoi_costs_number(reader, "number of blocks", 1, MEMO_DEGREES_BLOCKS_MAX,
-                                    &profile->n_blocks, error);
-    } else if (memob_word_is(word, length, "degrees")) {
-        if (profile->n_degrees) return memoi_costs_twice(reader, "`degrees`", error);
-        status = memoi_costs_parse_degrees(profile, reader, error);
-    } else if (memob_word_is(word, length, "memory")) {
-        if (profile->has_memory++) return memoi_costs_twice(reader, "`memory`", error);
-        status =
-            memoi_costs_number(reader, "memory", 0, MEMOB_BYTES_MAX, &profile->memory_bytes, error);
-    } else if (memob_word_is(word, length, "boundary")) {
-        if (profile->has_boundary++) return memoi_costs_twice(reader, "`boundary`", error);
-        status = memoi_costs_number(reader, "boundary", 0, 1 << 20, &profile->boundary, error);
-    } else if (memob_word_is(word, length, "gradients")) {
-        if (profile->has_gradients_line++) return memoi_costs_twice(reader, "`gradients`", error);
-        status = memoi_costs_number(reader, "gradients", 0, 1, &profile->has_gradients, error);
-    } else if (memob_word_is(word, length, "gather")) {
-        status = memoi_costs_parse_gather(profile, reader, error);
-    } else if (memob_word_is(word, length, "block")) {
-        status = memoi_costs_parse_block(profile, reader, error);
-    } else {
+    int32_t p, q;
+    if (kind < 0)
         return MEMOB_BAD_LINE(reader, error,
                               "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
                               "gather and block are valid",
                               memob_word_text(shown, word, length));
+    if (!is_twice) status = memob_read_record(reader, &memoi_costs_records[kind], line, error);
+    if (status) return status;
+
+    /* Gathers and blocks name degrees. */
+    p = kind < MEMOI_COSTS_GATHER ? 0 : memoi_costs_index(problem, line->degree);
+    q = kind == MEMOI_COSTS_GATHER ? memoi_costs_index(problem, line->to) : p;
+    if (p < 0 || q < 0)
+        return MEMOB_BAD_LINE(reader, error, "%d is not one of the degrees",
+                              (int)(p < 0 ? line->degree : line->to));
+    if (kind == MEMOI_COSTS_GATHER) {
+        if (p >= q)
+            return MEMOB_BAD_LINE(
+                reader, error,
+                "wrong order of degrees; a gather goes from a smaller degree to a larger one");
+        twice = "this gather";
+        is_twice = problem->gather_s[p][q] >= 0;
+        problem->gather_s[p][q] = line->gather_s;
+    } else if (kind == MEMOI_COSTS_BLOCK) {
+        if (line->block >= problem->n_blocks)
+            return MEMOB_BAD_LINE(reader, error, "block: out of range (%d); 0 to %d are valid",
+                                  (int)line->block, (int)problem->n_blocks - 1);
+        twice = "this pair of block and degree";
+        is_twice = memoi_costs_at(problem, line->block, p)->forward_s >= 0;
+        *memoi_costs_at(problem, line->block, p) = line->cost;
     }
-    return status ? status : memob_expect_line_end(reader, error);
+    if (!is_twice) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(reader, error,
+                          kind < MEMOI_COSTS_GATHER ? "`%s` occurs twice; write it once"
+                                                    : "%s occurs twice; write it once",
+                          twice);
 }
 
 /* Checks that every value without a default was given. */
-MEMOI memo_status memoi_costs_complete(memoi_costs_profile* profile, const memob_reader* reader,
-                                       memo_error* error) {
-    int64_t i;
-    int32_t p, q;
+MEMOI memo_status memoi_costs_complete(memo_degrees_problem* problem, const memoi_costs_line* line,
+                                       const memob_reader* reader, memo_error* error) {
+    int32_t i, p, q;
     memo_error reason;
-    memo_status status = memoi_costs_begin(profile, reader, error);
-    if (status) return status;
-    for (i = 0; i < profile->n_blocks * profile->n_degrees; i++)
-        if (!profile->has_block[i])
-            return MEMOB_BAD_LINE(reader, error, "block %lld at degree %d is missing",
-                                  (long long)(i / profile->n_degrees),
-                                  (int)profile->degrees[i % profile->n_degrees]);
-    for (p = 0; p < profile->n_degrees; p++)
-        for (q = p + 1; q < profile->n_degrees; q++)
-            if (!profile->has_gather[p][q])
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++)
+            if (memoi_costs_at(problem, i, p)->forward_s < 0)
+                return MEMOB_BAD_LINE(reader, error, "block %d at degree %d is missing", (int)i,
+                                      (int)problem->degrees[p]);
+    for (p = 0; p < problem->n_degrees; p++)
+        for (q = p + 1; q < problem->n_degrees; q++)
+            if (problem->gather_s[p][q] < 0)
                 return MEMOB_BAD_LINE(reader, error, "the gather from degree %d to %d is missing",
-                                      (int)profile->degrees[p], (int)profile->degrees[q]);
-    profile->problem->memory_bytes = profile->memory_bytes;
-    profile->problem->boundary_degree = (int32_t)profile->boundary;
-    profile->problem->has_gradients = (int32_t)profile->has_gradients;
-    if (memo_degrees_problem_check(profile->problem, &reason))
+                                      (int)problem->degrees[p], (int)problem->degrees[q]);
+    problem->memory_bytes = line->memory_bytes;
+    problem->boundary_degree = line->boundary;
+    problem->has_gradients = line->has_gradients;
+    if (memo_degrees_problem_check(problem, &reason))
         return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_costs_parse_problem(memob_reader* reader, memo_degrees_problem** problem,
-                                            memo_error* error) {
-    memoi_costs_profile profile;
-    memob_reader last_line;
+memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
+                                      memo_error* error) {
+    int32_t n_seen[MEMOI_COSTS_N_RECORDS] = {1, 1, 0, 0, 0, 0, 0};
+    memo_degrees_problem* made = NULL;
+    memob_reader reader, last_line;
+    memoi_costs_line line;
     const char* word;
-    int64_t length, count, n_lines = 0;
-    memo_status status = memob_read_frame(reader, "degrees-profile", 1, &count, &last_line, error);
+    int64_t length, count, n_lines = 2;
+    memo_status status = memob_reader_open(&reader, path, error);
     *problem = NULL;
-    memset(&profile, 0, sizeof profile);
-    for (; !status && memob_next_entry(reader, &word, &length); n_lines++)
-        status = memoi_costs_parse_line(&profile, reader, word, length, error);
+    memset(&line, 0, sizeof line);
+    if (!status)
+        status = memob_read_frame(&reader, "degrees-profile", 1, &count, &last_line, error);
+    if (!status) status = memoi_costs_begin(&reader, &line, &made, error);
+    for (; !status && memob_next_entry(&reader, &word, &length); n_lines++)
+        status = memoi_costs_parse_line(made, &reader, word, length, &line, n_seen, error);
 
     /* A truncated file has fewer lines than stated, or lacks a block. */
     if (!status) status = memob_check_count(&last_line, count, n_lines, error);
-    if (!status) status = memoi_costs_complete(&profile, reader, error);
-    MEMO_FREE(profile.has_block);
-    if (status)
-        memo_degrees_problem_destroy(profile.problem);
-    else
-        *problem = profile.problem;
-    return status;
-}
-
-memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
-                                      memo_error* error) {
-    memob_reader reader;
-    memo_status status = memob_reader_open(&reader, path, error);
-    *problem = NULL;
-    if (!status) status = memoi_costs_parse_problem(&reader, problem, error);
+    if (!status) status = memoi_costs_complete(made, &line, &reader, error);
     memob_reader_close(&reader);
+    if (status)
+        memo_degrees_problem_destroy(made);
+    else
+        *problem = made;
     return status;
 }
 
-MEMOI long long memoi_costs_ns(double time_s) { return (long long)floor(time_s * 1e9 + 0.5); }
+/* Appends a line, if there was no failure before, and counts it. */
+MEMOI void memoi_costs_put(memo_text* text, const memob_record* record,
+                           const memoi_costs_line* line, int64_t* n_lines, memo_status* status,
+                           memo_error* error) {
+    if (!*status) *status = memob_put_record(text, record, line, error);
+    ++*n_lines;
+}
+
+/* Writes the last line and the file; after a failure no file, so that an older one stays valid. */
+MEMOI memo_status memoi_costs_write(memo_text* text, int64_t n_lines, const char* path,
+                                    memo_status status, memo_error* error) {
+    if (status) {
+        memo_text_free(text);
+        return status;
+    }
+    memob_put_last_line(text, n_lines);
+    return memo_text_write(text, path, error);
+}
 
 memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
                                        memo_error* error) {
+    const memob_record* records = memoi_costs_records;
+    memoi_costs_line line;
     memo_text text;
+    int64_t n_lines = 0;
     int32_t i, p, q;
-    int64_t n_lines = 5;
     memo_status status = memo_degrees_problem_check(problem, error);
     if (status) return status;
-
-    /* n_lines counts the 5 lines without a loop, then the gathers and blocks, for the last line. */
     memset(&text, 0, sizeof text);
-    memo_text_put(&text, "memo degrees-profile 1\nblocks %d\ndegrees", (int)problem->n_blocks);
-    for (p = 0; p < problem->n_degrees; p++) memo_text_put(&text, " %d", (int)problem->degrees[p]);
-    memo_text_put(&text, "\nmemory %lld\nboundary %d\ngradients %d\n",
-                  (long long)problem->memory_bytes, (int)problem->boundary_degree,
-                  problem->has_gradients != 0);
+    memset(&line, 0, sizeof line);
+    line.n_blocks = problem->n_blocks;
+    for (p = 0; p < problem->n_degrees; p++) line.degrees[p] = problem->degrees[p];
+    line.memory_bytes = problem->memory_bytes;
+    line.boundary = problem->boundary_degree;
+    line.has_gradients = problem->has_gradients != 0;
+    memo_text_put(&text, "memo degrees-profile 1\n");
+    for (i = 0; i < MEMOI_COSTS_GATHER; i++)
+        memoi_costs_put(&text, &records[i], &line, &n_lines, &status, error);
     for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++, n_lines++)
-            memo_text_put(&text, "gather %d %d %lld\n", (int)problem->degrees[p],
-                          (int)problem->degrees[q], memoi_costs_ns(problem->gather_s[p][q]));
-    for (i = 0; i < problem->n_blocks; i++)
-        for (p = 0; p < problem->n_degrees; p++, n_lines++) {
-            const memo_degree_cost* c = memoi_costs_at(problem, i, p);
-            memo_text_put(&text, "block %d %d %lld %lld %lld %lld %lld %lld %lld %lld\n", (int)i,
-                          (int)problem->degrees[p], memoi_costs_ns(c->forward_s),
-                          memoi_costs_ns(c->forward_collective_s), memoi_costs_ns(c->backward_s),
-                          memoi_costs_ns(c->backward_collective_s), memoi_costs_ns(c->gradient_s),
-                          (long long)c->state_bytes, (long long)c->saved_bytes,
-                          (long long)c->runtime_bytes);
+        for (q = p + 1; q < problem->n_degrees; q++) {
+            line.degree = problem->degrees[p];
+            line.to = problem->degrees[q];
+            line.gather_s = problem->gather_s[p][q];
+            memoi_costs_put(&text, &records[MEMOI_COSTS_GATHER], &line, &n_lines, &status, error);
         }
-    memob_put_last_line(&text, n_lines);
-    return memo_text_write(&text, path, error);
+    for (line.block = 0; line.block < problem->n_blocks; line.block++)
+        for (p = 0; p < problem->n_degrees; p++) {
+            line.degree = problem->degrees[p];
+            line.cost = *memoi_costs_at(problem, line.block, p);
+            memoi_costs_put(&text, &records[MEMOI_COSTS_BLOCK], &line, &n_lines, &status, error);
+        }
+    return memoi_costs_write(&text, n_lines, path, status, error);
+}
+
+MEMOI int memoi_costs_is_degree(int32_t degree) {
+    return degree > 0 && (degree & (degree - 1)) == 0;
 }
 
 memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
                                memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_costs_line line;
     memo_text text;
-    int32_t i;
-    for (i = 0; i < n_blocks; i++)
-        if (!memoi_costs_is_degree(block_degrees[i]))
-            return MEMOB_INVALID(error, "block %d: degree %d is not a power of two", (int)i,
-                                 (int)block_degrees[i]);
+    int64_t n_lines = 0;
     memset(&text, 0, sizeof text);
+    memset(&line, 0, sizeof line);
     memo_text_put(&text, "memo degrees 1\n");
-    for (i = 0; i < n_blocks; i++)
-        memo_text_put(&text, "block %d %d\n", (int)i, (int)block_degrees[i]);
-    memob_put_last_line(&text, n_blocks);
-    return memo_text_write(&text, path, error);
+    for (; line.block < n_blocks && !status; line.block++) {
+        line.degree = block_degrees[line.block];
+        if (!memoi_costs_is_degree(line.degree))
+            status = MEMOB_INVALID(error, "block %d: degree %d is not a power of two",
+                                   (int)line.block, (int)line.degree);
+        memoi_costs_put(&text, &memoi_costs_degree_record, &line, &n_lines, &status, error);
+    }
+    return memoi_costs_write(&text, n_lines, path, status, error);
 }
 
-MEMOI memo_status memoi_costs_parse(memob_reader* reader, int32_t** block_degrees,
-                                    int32_t* n_blocks, memo_error* error) {
-    memob_reader last_line;
+memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
+                              memo_error* error) {
+    memob_reader reader, last_line, ahead;
+    memoi_costs_line line;
     const char* word;
+    int64_t length, count, n = 0, capacity = 0;
     int32_t* degrees = NULL;
-    int64_t length, count, n = 0, capacity = 0, block = 0, degree = 0;
-    memo_status status = memob_read_frame(reader, "degrees", 1, &count, &last_line, error);
+    memo_status status = memob_reader_open(&reader, path, error);
     *block_degrees = NULL;
     *n_blocks = 0;
+    if (!status) status = memob_read_frame(&reader, "degrees", 1, &count, &last_line, error);
 
-    /* One line for each block. */
-    while (!status && memob_next_entry(reader, &word, &length)) {
-        char shown[40];
-        if (!memob_word_is(word, length, "block"))
-            status = MEMOB_BAD_LINE(reader, error, "unknown line `%s`; block is valid",
-                                    memob_word_text(shown, word, length));
-
-        /* Blocks must ascend by 1, so that none can be missing. */
-        if (!status && n == MEMO_DEGREES_BLOCKS_MAX)
-            status = MEMOB_BAD_LINE(reader, error, "too many blocks; at most %d are valid",
-                                    MEMO_DEGREES_BLOCKS_MAX);
-        if (!status) status = memoi_costs_number(reader, "block", n, n, &block, error);
-        if (!status) status = memoi_costs_number(reader, "degree", 1, 1 << 20, &degree, error);
-        if (!status && !memoi_costs_is_degree(degree))
-            status = MEMOB_BAD_LINE(reader, error, "degree %lld is not a power of two",
-                                    (long long)degree);
-
-        /* The number of blocks is unknown before the end, so the list grows. */
-        if (!status) status = memob_expect_line_end(reader, error);
+    /* Blocks must ascend by 1, so that none can be missing. */
+    for (; !status; n++) {
+        ahead = reader;
+        if (!memob_next_entry(&ahead, &word, &length)) break;
+        status = memob_expect_record(&reader, &memoi_costs_degree_record, &line, error);
+        if (!status && (line.block != n || !memoi_costs_is_degree(line.degree)))
+            status = MEMOB_BAD_LINE(&reader, error,
+                                    "block %d at degree %d: block %lld at a power of two is "
+                                    "expected here",
+                                    (int)line.block, (int)line.degree, (long long)n);
         if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
-        if (status) break;
-        degrees[n++] = (int32_t)degree;
+        if (!status) degrees[n] = line.degree;
     }
 
     /* A truncated file has fewer lines than its last line states. */
     if (!status) status = memob_check_count(&last_line, count, n, error);
-    if (!status && n == 0) status = MEMOB_BAD_LINE(reader, error, "there is no block");
+    if (!status && n == 0) status = MEMOB_BAD_LINE(&reader, error, "there is no block");
+    memob_reader_close(&reader);
     if (status) {
         MEMO_FREE(degrees);
         return status;
@@ -1973,17 +1945,6 @@ MEMOI memo_status memoi_costs_parse(memob_reader* reader, int32_t** block_degree
     *block_degrees = degrees;
     *n_blocks = (int32_t)n;
     return MEMO_STATUS_OK;
-}
-
-memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
-                              memo_error* error) {
-    memob_reader reader;
-    memo_status status = memob_reader_open(&reader, path, error);
-    *block_degrees = NULL;
-    *n_blocks = 0;
-    if (!status) status = memoi_costs_parse(&reader, block_degrees, n_blocks, error);
-    memob_reader_close(&reader);
-    return status;
 }
 
 void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }

@@ -564,13 +564,13 @@ static void profile_files(void) {
         const char *from, *to, *message;
     } damage[] = {
         {"blocks 2", "blocks 0", "p:2: number of blocks: out of range (0)"},
-        {"blocks 2", "block 2", "must come first"},
+        {"blocks 2", "block 2", "p:2: unexpected `block`; `blocks` is expected here"},
         {"blocks 2", "blocks 2 3", "p:2: unexpected `3`; the line ends before it"},
         {"blocks 2", "blocks two", "the number of blocks `two` is not a whole number"},
         {"degrees 2 4", "degrees 4 2",
          "p:3: degree 2: not a power of two, or not above the previous degree"},
         {"degrees 2 4", "degrees 2 3", "degree 3"},
-        {"degrees 2 4", "degrees", "the degrees are missing"},
+        {"degrees 2 4", "degrees", "the degree is missing"},
         {"memory 5000", "memory -1", "p:4: memory: out of range (-1)"},
         {"memory 5000", "boundary 8", "not one of the degrees"},
         {"memory 5000", "gradients 2", "gradients: out of range (2)"},

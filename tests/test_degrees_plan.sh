@@ -142,7 +142,7 @@ too_small() {
     [ $? -eq 1 ] && grep -q "memory_bytes: too small (100); the smallest plan needs 3100" "$folder/err"
 }
 bad_profile() {
-    { profile 100; echo "block 0 3"; } >"$folder/profile"
+    { profile 100; echo "block 0 3 1 1 1 1 1 1 1 1"; } >"$folder/profile"
     refuses "profile:14: 3 is not one of the degrees" --degrees-profile "$folder/profile"
 }
 
