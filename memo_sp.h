@@ -7660,10 +7660,9 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
 }
 
 /* Returns the bytes needed. */
-MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* whole, char* base, int is_backward,
-                                     memoi_hybrid_buffers* buffers) {
-    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(whole);
-    const memoi_shape* shape = &largest.shape;
+MEMOI int64_t memoi_hybrid_carve_all(const memoi_hybrid_largest* largest, char* base,
+                                     int is_backward, memoi_hybrid_buffers* buffers) {
+    const memoi_shape* shape = &largest->shape;
     int64_t n_lse = memoi_hybrid_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
     int64_t n_kv[2], bytes = memo_type_bytes(shape->type), rd = shape->sharding.ring;
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
@@ -7688,7 +7687,7 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_shape* whole, char* base, int i
         }
     }
     if (shape->sharding.ulysses > 1)
-        memoi_hybrid_carve_ulysses(&largest, &carver, is_backward, buffers);
+        memoi_hybrid_carve_ulysses(largest, &carver, is_backward, buffers);
     if (!memoi_hybrid_is_direct(shape))
         buffers->out = (float*)memoi_hybrid_carve(&carver, n_lse * size * 4);
     if (is_backward) {
@@ -7710,7 +7709,7 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
     int64_t to_heads =
         memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
-    int64_t forward, backward;
+    const memoi_hybrid_largest largest = memoi_hybrid_largest_of(shape);
     memoi_hybrid_buffers buffers;
     memoi_hybrid_carver saved = {NULL, 0};
     char *q_heads, *kv_heads[2];
@@ -7718,9 +7717,8 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     memset(sizes, 0, sizeof *sizes);
 
     /* Memory. */
-    forward = memoi_hybrid_carve_all(shape, NULL, 0, &buffers);
-    backward = memoi_hybrid_carve_all(shape, NULL, 1, &buffers);
-    sizes->device_bytes = forward > backward ? forward : backward;
+    sizes->device_bytes = memob_max(memoi_hybrid_carve_all(&largest, NULL, 0, &buffers),
+                                    memoi_hybrid_carve_all(&largest, NULL, 1, &buffers));
     for (g = 0; g < shape->n_groups && shape->sharding.ulysses > 1 && !shape->sends_again; g++) {
         memoi_shape group = memoi_hybrid_group_of(shape, g);
         memoi_hybrid_carve_heads(&group, &saved, &q_heads, kv_heads);
@@ -7906,9 +7904,10 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     if (!status && !desc->device_memory && sizes.device_bytes)
         status = memo_device_alloc(device, sizes.device_bytes, &a->memory, error);
     if (!status && sizes.device_bytes) {
+        const memoi_hybrid_largest largest = memoi_hybrid_largest_of(&a->shape);
         char* base = (char*)(desc->device_memory ? desc->device_memory : a->memory);
-        memoi_hybrid_carve_all(&a->shape, base, 0, &a->forward);
-        memoi_hybrid_carve_all(&a->shape, base, 1, &a->backward);
+        memoi_hybrid_carve_all(&largest, base, 0, &a->forward);
+        memoi_hybrid_carve_all(&largest, base, 1, &a->backward);
     }
     return status;
 }

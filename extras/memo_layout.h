@@ -1261,48 +1261,47 @@ MEMOI void memoi_parallel_sum(const memo_parallel_desc* desc, double layer_weigh
 }
 
 MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                      memoi_parallel_way way,
+                                      const memoi_parallel_share* share, memoi_parallel_way way,
                                       memo_parallel_prediction* prediction) {
-    const memoi_parallel_share share = memoi_parallel_share_of(desc, l);
-    const memoi_parallel_layer layer = memoi_parallel_layer_of(desc, l, &share, way);
-    const double row_bytes = desc->element_bytes * share.rows;
+    const memoi_parallel_layer layer = memoi_parallel_layer_of(desc, l, share, way);
+    const double row_bytes = desc->element_bytes * share->rows;
     memo_parallel_memory* memory = &prediction->memory;
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
     prediction->ulysses_groups = way.n_groups;
     prediction->gathers_keys = way.gathers_keys;
-    memoi_parallel_leave(&desc->cluster, l, &share, prediction->leaves_node);
-    memoi_parallel_micro_batch(desc, l, &share, &layer, prediction);
+    memoi_parallel_leave(&desc->cluster, l, share, prediction->leaves_node);
+    memoi_parallel_micro_batch(desc, l, share, &layer, prediction);
 
     /* Memory, and what the backward recomputes for the chosen activations. */
-    *memory = memoi_parallel_states(desc, l, &share);
+    *memory = memoi_parallel_states(desc, l, share);
     memory->attention_bytes = memoi_parallel_buffers(desc, l, way);
     memory->device_bytes += memory->attention_bytes;
     if (l->activations == MEMO_PARALLEL_KEEP) {
         memory->activations_bytes =
-            row_bytes * share.layer_elements * share.n_layers * share.n_held;
+            row_bytes * share->layer_elements * share->n_layers * share->n_held;
     } else if (l->activations == MEMO_PARALLEL_RECOMPUTE) {
         memory->activations_bytes =
             row_bytes *
-            (share.input_elements * share.n_layers * share.n_held + share.layer_elements);
-        again.n_layers = share.n_layers;
+            (share->input_elements * share->n_layers * share->n_held + share->layer_elements);
+        again.n_layers = share->n_layers;
         again.gemm_share = again.attention = 1;
         again.n_collectives = 4;
-        again.ulysses_bytes = share.forward_bytes;
+        again.ulysses_bytes = share->forward_bytes;
         again.ulysses_s = layer.forward.all_to_all_s;
     } else {
-        memoi_parallel_swap(desc, &share, &layer, prediction);
-        again = memoi_parallel_recompute_rows(desc, l, &share, &layer, way, prediction->alpha);
+        memoi_parallel_swap(desc, share, &layer, prediction);
+        again = memoi_parallel_recompute_rows(desc, l, share, &layer, way, prediction->alpha);
     }
     memory->device_bytes += memory->activations_bytes;
     prediction->time.recompute_s =
         again.n_layers * (again.gemm_share * layer.gemm_s + again.attention * layer.attention_s +
                           again.ulysses_s + again.n_collectives * layer.collective_s);
 
-    memoi_parallel_send(l, &share, way, &again, prediction->sent_bytes);
-    memoi_parallel_all_micro_batches(l, share.n_micro, prediction);
-    memoi_parallel_zero(desc, l, &share, prediction);
+    memoi_parallel_send(l, share, way, &again, prediction->sent_bytes);
+    memoi_parallel_all_micro_batches(l, share->n_micro, prediction);
+    memoi_parallel_zero(desc, l, share, prediction);
     memoi_parallel_sum(desc, layer.weights, prediction);
 }
 
@@ -1324,7 +1323,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
             if (share.n_kv % way.n_groups &&
                 (way.n_groups % share.n_kv || share.n_q % way.n_groups))
                 continue;
-            memoi_parallel_predict_way(desc, l, way, &trial);
+            memoi_parallel_predict_way(desc, l, &share, way, &trial);
             if ((way.gathers_keys || way.n_groups > 1) &&
                 (trial.fits < prediction->fits ||
                  (trial.fits == prediction->fits &&
