@@ -972,6 +972,42 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  * overwrites the recomputed rows of the same tensor in this layer, and those of all tensors that
  * only some kinds have.
  *
+ * Slices.  A layer may be computed in n_slices slices of its rows, one after the other, so that
+ * device memory does not grow with the length.  A *step* is a slice of a layer: step i computes
+ * slice s = i % n_slices, the rows from s * n_rows on, of layer i / n_slices.  "Layer" then means
+ * step in this chapter and in every call; n_layers counts steps.  Backwards go from the last step
+ * to the first.  Tensors are of a slice, but for those with these rules:
+ *
+ *   LAYER   rows of all slices at one address, in a region of even and one of odd layers.  Slice s
+ *           writes its rows, counted from the layer's row 0, and reads those before them.  They
+ *           leave with their slice, and stay on the device until the layer two later needs the
+ *           region.  In the backward slice s no longer needs the rows of later slices; its own make
+ *           room for those of the layer two before.  They never spill.
+ *   HANDED  two places of a slice, of even and odd steps.  A step finds there what the layer before
+ *           left for its slice, and updates it.  In the first layer the trainer writes it.  In the
+ *           backward the last layer finds its output there, for the loss; the others find the
+ *           gradient.  It waits on the host between two layers, and so do the last outputs.
+ *   INPUT   The host stores it once: the rows that HANDED leaves are those that come back as INPUT.
+ *           If layers spill, it is stored like SWAPPED.
+ *
+ * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + 2 T for
+ * each LAYER tensor (T if there is one layer) + 2 R for a HANDED tensor, times row_bytes.  Host
+ * memory is that of all steps + T for each layer but the last two of a LAYER tensor + T for a
+ * HANDED one.  These waits come beside the four:
+ *
+ *   forward_begin(i)   compute    waits for  HANDED rows of i on the device, after the first layer
+ *                                            (in it: HANDED rows of i-2 on the host);
+ *                                            in slice 0, LAYER rows of two layers before on the
+ *                                            host, unless HANDED or other waits imply it
+ *   forward_end(i)     to device  waits for  HANDED rows of i on the host
+ *   backward_begin(i)  compute    waits for  HANDED rows of i on the device; in the last slice,
+ *                                            LAYER rows on the device
+ *   backward_end(i)    to host    waits for  backward of i
+ *                      to device  waits for  HANDED rows of i on the host
+ *
+ * A slice may be too short to have rows that its step would swap; the waits for them are redundant.
+ * Only one step is open at a time.
+ *
  * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
  * places in turn: number k of them uses place k mod h.  The last h stay there; the others spill to
  * a file and come back, during the computation, on the engine's file stream.  The same four waits
@@ -1000,7 +1036,14 @@ typedef enum memo_tensor_rule {
                              tensors that are expensive to recompute (attention), or whose rows
                              are not tokens */
     MEMO_TENSOR_SWAPPED,  /* all rows are swapped: it cannot be recomputed */
-    MEMO_TENSOR_KEPT      /* stays on the device in every layer */
+    MEMO_TENSOR_KEPT,     /* stays on the device in every layer */
+    /* For slices.  Without them LAYER and INPUT are SWAPPED, and HANDED lies at one address in all
+     * layers and is never moved. */
+    MEMO_TENSOR_LAYER,  /* later slices of the layer read its rows: keys and values */
+    MEMO_TENSOR_HANDED, /* each layer updates it in place: the hidden state; in the backward, its
+                           gradient.  At most one */
+    MEMO_TENSOR_INPUT   /* the bytes of HANDED when the layer's forward begins, which the trainer
+                           copies; then like SWAPPED.  At most one */
 } memo_tensor_rule;
 
 /* A skeletal tensor of a layer.  If its rows are not tokens, as in (3, B, NH, T, HS), it must be
@@ -1024,12 +1067,14 @@ typedef struct memo_swap_desc {
     int32_t computes_on_host;
     const memo_tensor* tensors; /* copied */
     int32_t n_tensors;
-    int32_t n_layers;
+    int32_t n_layers;           /* with slices: steps, n_slices for each layer */
+    int32_t n_slices;           /* of a layer; 0: 1 */
+    int64_t layer_rows;         /* most tokens of all slices of a layer; 0: n_slices * n_rows */
     const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
     /* (n_tensors), copied.  Bit k: layers of kind k have the tensor; 0, or NULL: all layers. */
     const uint32_t* tensor_kinds;
-    int64_t n_rows;    /* most tokens of a micro-batch */
-    int64_t tile_rows; /* the last tile may be short; 0: 1 */
+    int64_t n_rows;    /* most tokens of a micro-batch; with slices: of a slice */
+    int64_t tile_rows; /* the last tile may be short, but not of a slice; 0: 1 */
     double alpha;      /* in [0, 1]; rounded to tiles */
     /* (n_layers, n_tensors), copied: how many rows are swapped, the first ones in even layers, the
      * last ones in odd layers; the others are recomputed.  MEMO_ROWS_KEPT: neither.  The border
@@ -1086,10 +1131,12 @@ MEMO_API memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** sw
 /* Waits for the streams of copies.  Synchronize the compute stream first. */
 MEMO_API void memo_swap_destroy(memo_swap* swap);
 
-/* Sets the rows of the next micro-batches, at most desc->n_rows: only these are moved and
- * recomputed; files still move whole layers.  Errors: INVALID_ARGUMENT; INVALID_STATE (the next
- * call is not forward_begin(0)). */
-MEMO_API memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error);
+/* Sets the rows of the next micro-batches, at most desc->n_rows (with slices: layer_rows): only
+ * these are moved and recomputed; files still move whole layers.  Slices may be empty; call begin
+ * and end for them too.  is_forward_only: no backward follows, and only HANDED rows are moved.
+ * Errors: INVALID_ARGUMENT; INVALID_STATE (a micro-batch is open). */
+MEMO_API memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
+                                        memo_error* error);
 
 /* Call begin and end around each layer, and enqueue its work on the compute stream in between:
  * forwards in order 0, 1, ..., n-1, then backwards in reverse, then the next micro-batch.
@@ -1515,6 +1562,8 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t);
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor);
 /* The rule of tensor t, or of the tensor whose recomputation produces it. */
 MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
+/* Rows of all slices of a layer. */
+MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc);
 /* Rows of a tile, at most n_rows. */
 MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc);
 MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc);
@@ -1530,12 +1579,15 @@ typedef struct memob_swap_place {
     int64_t offset; /* of row 0, in device memory */
     int64_t moved_begin, moved_end;
     int64_t recompute_begin, recompute_end;
-    int64_t host_offset; /* of the moved rows, in the layer's part of host memory */
+    int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
+                            of it */
+    int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
 } memob_swap_place;
 
 /* One layer in its rounding buffer. */
 typedef struct memob_swap_turn {
     int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has pack_bytes */
+    int32_t uses_layer;  /* has LAYER rows, in the region of even or odd layers */
     int64_t pack_bytes;  /* of its tensors in the area of those that only some kinds have */
     int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
                             returns the buffer in the backward; -1: none */
@@ -1544,14 +1596,41 @@ typedef struct memob_swap_turn {
     int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
     int64_t host_begin;
     int64_t file_begin; /* in the file, if it is spilled */
+
+    int64_t layer_bytes;  /* moved of tensors with rule LAYER */
+    int32_t layer_source; /* the end of its backward loads the LAYER rows of this step; -1: none */
+    int32_t
+        stores; /* the end of its forward copies to the host; bit 1: rows that come back alone */
+    int32_t stored, loaded; /* steps: before its forward, the copies to the host of `stored` must
+                               have ended; before its backward, what the end of the backward of
+                               `loaded` brings back.  -1: nothing that is not waited for anyway */
+    /* Where the HANDED rows lie in host memory that come before, and go after, its forward [0] and
+     * backward [1]; -1: they do not. */
+    int64_t hand_in[2], hand_out[2];
 } memob_swap_turn;
 
 typedef struct memob_swap_placement {
     memo_swap_sizes sizes;
+    int32_t n_layers, n_tensors;
     memob_swap_place* places; /* (n_layers, n_tensors) */
     memob_swap_turn* turns;   /* (n_layers) */
     int32_t n_host_layers;    /* places for layers in host memory */
+    int32_t n_slices;         /* of a layer */
+    int64_t slice_rows;
+    int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
+    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
+    int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
 } memob_swap_placement;
+/* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
+MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
+                                   int64_t n_rows);
+/* The bytes of tensor t that a copy of the rows of a step moves. */
+typedef struct memob_swap_span {
+    int64_t device_begin, host_begin, n_bytes; /* offsets; 0 bytes: nothing is copied */
+} memob_swap_span;
+/* is_layer: of LAYER tensors alone, or of the others. */
+MEMOI memob_swap_span memob_swap_span_of(const memob_swap_placement* placement, int32_t step,
+                                         int32_t t, int64_t n_rows, int is_layer, int is_to_host);
 /* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
                                             memob_swap_placement* placement, memo_error* error);
@@ -6043,7 +6122,7 @@ struct memo_swap {
     memo_device device;
     memo_stream compute, to_host, to_device, file_stream;
     int32_t computes_on_host, is_timed;
-    memo_event computed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
+    memo_event computed[2], handed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
     memo_event* passed; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
     memob_spill_file file;
@@ -6057,6 +6136,7 @@ struct memo_swap {
     char* device_memory;
     char* host_memory;
     int32_t owns_device_memory;
+    int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
     int32_t is_backward;      /* the pass that the next call belongs to */
     int32_t n_begun, n_ended; /* layers of that pass */
     int32_t is_measured;      /* a micro-batch was completed */
@@ -6073,6 +6153,14 @@ MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) 
 
 MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
     return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
+}
+
+MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
+    return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
+}
+
+MEMOI int memoi_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
+    return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
 }
 
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
@@ -6112,9 +6200,10 @@ MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {
 }
 
 /* Rows that a layer swaps of tensor t, by the table of rows or by alpha; or MEMO_ROWS_KEPT, as if a
- * tensor that it lacks were kept with 0 bytes. */
+ * tensor that it lacks, and a HANDED one, were kept with 0 bytes. */
 MEMOI int64_t memoi_swap_cell(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     if (!memob_layer_has(desc, layer, t)) return MEMO_ROWS_KEPT;
+    if (desc->tensors[t].rule == MEMO_TENSOR_HANDED) return MEMO_ROWS_KEPT;
     if (desc->rows) return desc->rows[(int64_t)layer * desc->n_tensors + t];
     switch (memob_tensor_rule(desc->tensors, t)) {
     case MEMO_TENSOR_ROWS:
@@ -6159,12 +6248,15 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
               "tile_rows";
     else if (rule == MEMO_TENSOR_KEPT)
         why = "must be MEMO_ROWS_KEPT by its rule";
-    else if (rule == MEMO_TENSOR_SWAPPED && swapped < n)
+    else if (rule >= MEMO_TENSOR_SWAPPED && swapped < n)
         why = "cannot be recomputed by its rule; swap all rows or keep them";
     else if (rule == MEMO_TENSOR_WHOLE && swapped > 0 && swapped < n)
         why = "is whole by its rule; swap all rows or none";
     if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
+    if (!why && memoi_swap_is_layer(desc, t) &&
+        memoi_swap_cell(desc, layer - layer % desc->n_slices, t) != swapped)
+        why = "is of the layer by its rule; swap or keep it in all slices of the layer";
 
     if (!why || !memob_layer_has(desc, layer, t)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(
@@ -6175,7 +6267,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
 }
 
 MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_error* error) {
-    int32_t t, with;
+    int32_t t, with, handed = -1, input = -1;
     for (t = 0; t < desc->n_tensors; t++) {
         const memo_tensor* tensor = &desc->tensors[t];
         if (tensor->row_bytes < 0)
@@ -6183,12 +6275,22 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  "memo_swap_desc.tensors[%d].row_bytes (%s): negative (%lld); 0 "
                                  "means that the tensor is absent",
                                  (int)t, memob_tensor_name(tensor), (long long)tensor->row_bytes);
-        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_KEPT)
+        if (tensor->rule < MEMO_TENSOR_ROWS || tensor->rule > MEMO_TENSOR_INPUT)
             return MEMOB_INVALID(error,
                                  "memo_swap_desc.tensors[%d].rule (%s): not a memo_tensor_rule "
                                  "(%d); 0 to %d are valid",
                                  (int)t, memob_tensor_name(tensor), (int)tensor->rule,
-                                 (int)MEMO_TENSOR_KEPT);
+                                 (int)MEMO_TENSOR_INPUT);
+        if (tensor->rule >= MEMO_TENSOR_HANDED && tensor->row_bytes) {
+            int32_t* which = tensor->rule == MEMO_TENSOR_INPUT ? &input : &handed;
+            if (*which >= 0 || tensor->with || memob_tensor_kinds(desc, t))
+                return MEMOB_INVALID(error,
+                                     "memo_swap_desc.tensors[%d].rule (%s): HANDED and INPUT are "
+                                     "each of one tensor of all layers; give it no `with` and no "
+                                     "kinds, and other tensors another rule",
+                                     (int)t, memob_tensor_name(tensor));
+            *which = t;
+        }
         with = tensor->with;
         if (with == 0) continue;
         if (with < 0 || with > desc->n_tensors || with == t + 1 || desc->tensors[with - 1].with ||
@@ -6200,11 +6302,48 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
                                  "kinds, is valid",
                                  (int)t, (int)with);
     }
+    if (handed >= 0 && input >= 0 &&
+        desc->tensors[handed].row_bytes != desc->tensors[input].row_bytes)
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.tensors[%d].row_bytes (%s): %lld, but the HANDED "
+                             "tensor, of which it is a copy, has %lld; give both the same",
+                             (int)input, memob_tensor_name(&desc->tensors[input]),
+                             (long long)desc->tensors[input].row_bytes,
+                             (long long)desc->tensors[handed].row_bytes);
+    return MEMO_STATUS_OK;
+}
+
+/* A slice is whole tiles, and only the last one is shorter. */
+MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error* error) {
+    static const char name[] = "memo_swap_desc";
+    const int64_t n = desc->n_slices, rows = desc->n_rows;
+    memo_status status;
+    if ((status = memob_check_integer(name, "n_slices", n, 0, desc->n_layers, error)) ||
+        (status = memob_check_integer(name, "layer_rows", desc->layer_rows, 0, INT64_MAX, error)))
+        return status;
+    if (n > 1 && desc->n_layers % n)
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.n_layers: %d steps are not whole layers of %d slices; "
+                             "set it to n_slices times the layers",
+                             (int)desc->n_layers, (int)n);
+    if (n > 1 && desc->tile_rows && rows % desc->tile_rows)
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.n_rows: slices of %lld rows split a tile of %lld; a "
+                             "multiple of tile_rows would work",
+                             (long long)rows, (long long)desc->tile_rows);
+    if (desc->layer_rows &&
+        (n <= 1 ? desc->layer_rows != rows : (desc->layer_rows - 1) / rows != n - 1))
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc.layer_rows: %lld rows are not %lld slices of %lld "
+                             "rows, of which the last may be shorter",
+                             (long long)desc->layer_rows, (long long)memob_max(n, 1),
+                             (long long)rows);
     return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     static const char name[] = "memo_swap_desc";
+    const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
     memo_status status;
     int32_t layer;
     if ((status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX, error)) ||
@@ -6219,6 +6358,12 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
                                  "memo_swap_desc.layer_kinds[%d]: out of range (%d); 0 to %d are "
                                  "valid",
                                  (int)layer, (int)desc->layer_kinds[layer], MEMOB_KINDS_MAX - 1);
+        else if (layer % n_slices && desc->layer_kinds[layer] != desc->layer_kinds[layer - 1])
+            return MEMOB_INVALID(error,
+                                 "memo_swap_desc.layer_kinds[%d]: %d, but the slice before it has "
+                                 "%d; give all slices of a layer the same kind",
+                                 (int)layer, (int)desc->layer_kinds[layer],
+                                 (int)desc->layer_kinds[layer - 1]);
 
     /* What is moved, and where to. */
     if ((!desc->rows && (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
@@ -6228,7 +6373,8 @@ MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* 
         (status = memob_check_real(name, "spill_bytes_per_s", desc->spill_bytes_per_s, 0,
                                    MEMOB_DOUBLE_MAX, error)))
         return status;
-    return memoi_swap_check_tensors(desc, error);
+    status = memoi_swap_check_slices(desc, error);
+    return status ? status : memoi_swap_check_tensors(desc, error);
 }
 
 memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, memo_error* error) {
@@ -6337,9 +6483,11 @@ MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer,
 MEMOI memo_status memoi_swap_check_bytes(const memo_swap_desc* desc, memo_error* error) {
     int64_t n_bytes = 0;
     int32_t t;
-    int ok = desc->n_rows <= MEMOB_BYTES_MAX / 8;
+    int64_t n_rows = desc->n_slices > 1 ? desc->n_slices : 1;
+    int ok = desc->n_rows <= MEMOB_BYTES_MAX / 8 / n_rows;
+    n_rows *= ok ? desc->n_rows : 0;
     for (t = 0; t < desc->n_tensors && ok; t++)
-        ok = memoi_swap_add_product(&n_bytes, desc->n_rows, desc->tensors[t].row_bytes);
+        ok = memoi_swap_add_product(&n_bytes, n_rows, desc->tensors[t].row_bytes);
     if (ok) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error,
                          "memo_swap_desc.n_rows: %lld rows of these tensors exceed 2^62 bytes",
@@ -6356,7 +6504,8 @@ typedef struct memoi_swap_pack {
 #define MEMOI_SWAP_PARTS 4
 MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT) return MEMOI_SWAP_PARTS;
+    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memoi_swap_is_layer(desc, t))
+        return MEMOI_SWAP_PARTS;
     return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
 }
 
@@ -6441,13 +6590,77 @@ MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placemen
         for (t = 0; t < desc->n_tensors; t++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
-            if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT) continue;
+            if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
             place->offset += area_begin + (is_odd ? area_bytes - n_bytes : 0);
             if (!is_overwritten || swapped == desc->n_rows) continue;
             place->recompute_begin = memoi_swap_border_of(layer, desc->n_rows, swapped).other_begin;
             place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
         }
         later_bytes[is_odd] = memob_max(later_bytes[is_odd], n_bytes);
+    }
+    return 1;
+}
+
+/* Tensors of the layer, not of a slice: two regions of all its rows, of even and odd layers, and a
+ * place of their own for a layer that keeps it.  0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_place_layer(const memo_swap_desc* desc, int32_t t,
+                                 memob_swap_placement* placement) {
+    const int64_t n_all = memob_swap_layer_rows(desc), n = desc->n_rows;
+    int64_t *total = &placement->sizes.device_bytes, begins[2] = {-1, -1};
+    int32_t step, first, parity;
+    for (step = 0; step < desc->n_layers; step++) {
+        const int32_t slice = step % desc->n_slices;
+        memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
+        int64_t own = -1, *begin = &begins[step / desc->n_slices & 1];
+        place->recompute_begin = place->recompute_end = n;
+        if (!memob_layer_has(desc, step, t)) continue;
+        place->row_bytes = desc->tensors[t].row_bytes;
+        place->is_layer = 1;
+        if (memoi_swap_cell(desc, step, t) == MEMO_ROWS_KEPT) begin = &own;
+        if (slice && begin == &own)
+            place->offset = place[-desc->n_tensors].offset;
+        else if (*begin >= 0)
+            place->offset = *begin;
+        else if (!memoi_swap_append(total, &place->offset, n_all, place->row_bytes))
+            return 0;
+        *begin = place->offset;
+        if (begin == &own) continue;
+        placement->turns[step].uses_layer = 1;
+        place->moved_begin = slice * n;
+        place->moved_end = memob_min(place->moved_begin + n, n_all);
+    }
+
+    /* The last layer in each region is not moved. */
+    for (parity = 0; parity < 2; parity++) {
+        int is_last = 1;
+        for (first = desc->n_layers - desc->n_slices; first >= 0; first -= desc->n_slices) {
+            memob_swap_place* place = &placement->places[(int64_t)first * desc->n_tensors + t];
+            int is_moved = place->moved_end > 0;
+            if ((first / desc->n_slices & 1) != parity || !is_moved) continue;
+            for (step = 0; step < desc->n_slices && is_last; step++, place += desc->n_tensors)
+                place->moved_end = place->moved_begin;
+            is_last = 0;
+        }
+    }
+    return 1;
+}
+
+/* Without slices all layers have the HANDED tensor at one address, otherwise even and odd slices.
+ * 0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_place_handed(const memo_swap_desc* desc, int32_t t,
+                                  memob_swap_placement* placement) {
+    int64_t begins[2], row_bytes = desc->tensors[t].row_bytes, *total;
+    int32_t step;
+    total = &placement->sizes.device_bytes;
+    if (!memoi_swap_append(total, &begins[0], desc->n_rows, row_bytes)) return 0;
+    begins[1] = begins[0];
+    if (desc->n_slices > 1 && !memoi_swap_append(total, &begins[1], desc->n_rows, row_bytes))
+        return 0;
+    for (step = 0; step < desc->n_layers; step++) {
+        memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
+        place->recompute_begin = place->recompute_end = desc->n_rows;
+        place->row_bytes = row_bytes;
+        place->offset = begins[step & 1];
     }
     return 1;
 }
@@ -6460,6 +6673,12 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
     for (t = 0; t < n_tensors; t++) {
         int is_common = !memob_tensor_kinds(desc, t);
         memoi_swap_region region;
+        if (desc->tensors[t].rule == MEMO_TENSOR_HANDED || memoi_swap_is_layer(desc, t)) {
+            if (!(memoi_swap_is_layer(desc, t) ? memoi_swap_place_layer(desc, t, placement)
+                                               : memoi_swap_place_handed(desc, t, placement)))
+                return 0;
+            continue;
+        }
         memset(&region, 0, sizeof region);
         if (is_common) region = memoi_swap_region_of(desc, t);
         region.begin = *total;
@@ -6508,9 +6727,16 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         for (t = 0; t < desc->n_tensors; t++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
             int64_t n_moved;
-            if (!turn->uses_buffer || last[layer & 1] == layer)
+            if (!place->is_layer && (!turn->uses_buffer || last[layer & 1] == layer))
                 place->moved_end = place->moved_begin;
             n_moved = place->moved_end - place->moved_begin;
+            if (place->is_layer) {
+                if (!memoi_swap_append(&placement->fixed_host_bytes, &place->host_offset, n_moved,
+                                       place->row_bytes) ||
+                    !memoi_swap_add_product(&turn->layer_bytes, n_moved, place->row_bytes))
+                    return 0;
+                continue;
+            }
             if (!memoi_swap_append(&turn->host_bytes, &place->host_offset, n_moved,
                                    place->row_bytes) ||
                 !memoi_swap_add_product(&turn->moved_bytes, n_moved, place->row_bytes))
@@ -6519,9 +6745,42 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
         if (turn->moved_bytes > 0) turn->ordinal = sizes->n_swapped_layers++;
         if (turn->previous >= 0 && !placement->turns[turn->previous].moved_bytes)
             turn->previous = -1; /* it only recomputes */
-        if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes)) return 0;
-        sizes->layer_swapped_bytes = memob_max(sizes->layer_swapped_bytes, turn->moved_bytes);
+        if (!memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->moved_bytes) ||
+            !memoi_swap_add_product(&sizes->swapped_bytes, 1, turn->layer_bytes))
+            return 0;
+        sizes->layer_swapped_bytes =
+            memob_max(sizes->layer_swapped_bytes, turn->moved_bytes + turn->layer_bytes);
     }
+    return 1;
+}
+
+/* Which slices the HANDED rows wait on the host for, and the LAYER rows' steps.  0: a sum exceeds
+ * 2^62. */
+MEMOI int memoi_swap_take_slices(const memo_swap_desc* desc, memob_swap_placement* placement) {
+    const int32_t n = desc->n_layers, n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
+    int32_t i, t;
+    placement->n_slices = n_slices;
+    placement->slice_rows = desc->n_rows;
+    placement->handed = placement->input = -1;
+    for (t = 0; t < desc->n_tensors && n_slices > 1; t++) {
+        if (desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->tensors[t].row_bytes)
+            placement->input = t;
+        if (desc->tensors[t].rule == MEMO_TENSOR_HANDED && desc->tensors[t].row_bytes)
+            placement->handed = t;
+    }
+    for (i = 0; i < n; i++) {
+        const int32_t source = i - 2 * n_slices;
+        placement->turns[i].layer_source =
+            source >= 0 && placement->turns[source].layer_bytes ? source : -1;
+    }
+
+    /* The rows of all slices of one layer: its output, or a gradient. */
+    if (placement->handed >= 0 &&
+        !memoi_swap_append(&placement->fixed_host_bytes, &placement->handed_begin,
+                           memob_swap_layer_rows(desc), desc->tensors[placement->handed].row_bytes))
+        return 0;
+    placement->fixed_host_bytes =
+        memob_align_up(placement->fixed_host_bytes, MEMOB_SPILL_ALIGNMENT);
     return 1;
 }
 
@@ -6546,12 +6805,13 @@ MEMOI memo_status memoi_swap_check_order(const memo_swap_desc* desc,
 }
 
 /* Places the moved layers in host memory and in the file: one after the other, or in places that
- * have room for any layer. */
-MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_placement* placement) {
+ * have room for any layer.  0: a sum exceeds 2^62. */
+MEMOI int memoi_swap_place_on_host(const memo_swap_desc* desc, memob_swap_placement* placement) {
     memo_swap_sizes* sizes = &placement->sizes;
     int32_t n_moved = sizes->n_swapped_layers, n_places = desc->n_host_layers, layer;
     int64_t place_bytes = 0;
-    sizes->host_bytes = sizes->spill_bytes = 0; /* memob_swap_placement_fit calls it again */
+    sizes->spill_bytes = 0; /* memob_swap_placement_fit calls it again */
+    sizes->host_bytes = placement->fixed_host_bytes;
     if (n_places == 0 || n_places > n_moved) n_places = n_moved;
     placement->n_host_layers = n_places;
     sizes->n_spilled_layers = n_moved - n_places;
@@ -6574,13 +6834,122 @@ MEMOI int memoi_swap_take_host_memory(const memo_swap_desc* desc, memob_swap_pla
     }
 
     /* Number k of the moved layers uses place k mod n_places. */
-    if (n_places == n_moved) return 1;
-    if (!memoi_swap_add_product(&sizes->host_bytes, n_places, place_bytes)) return 0;
-    for (layer = 0; layer < desc->n_layers; layer++)
+    for (layer = 0; layer < desc->n_layers && n_places < n_moved; layer++)
         if (placement->turns[layer].moved_bytes)
             placement->turns[layer].host_begin =
+                placement->fixed_host_bytes +
                 placement->turns[layer].ordinal % n_places * place_bytes;
-    return 1;
+    return n_places == n_moved || memoi_swap_add_product(&sizes->host_bytes, n_places, place_bytes);
+}
+
+/* Where HANDED rows wait on the host.  The input of a step is stored once, where its backward reads
+ * it, unless it is not moved or has no place of its own there. */
+MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
+    const int32_t n = placement->n_layers, n_slices = placement->n_slices, h = placement->handed;
+    int32_t i;
+    for (i = n - 1; i >= 0; i--) {
+        memob_swap_turn* turn = &placement->turns[i];
+        const memob_swap_place* places = &placement->places[(int64_t)i * placement->n_tensors];
+        int64_t common;
+        turn->hand_in[0] = turn->hand_in[1] = turn->hand_out[0] = turn->hand_out[1] = -1;
+        if (h < 0) continue;
+        common =
+            placement->handed_begin + i % n_slices * placement->slice_rows * places[h].row_bytes;
+        if (i >= n_slices) {
+            const memob_swap_place* input = placement->input < 0 ? NULL : &places[placement->input];
+            int is_shared = input && input->moved_end > input->moved_begin &&
+                            !placement->sizes.n_spilled_layers;
+            turn->hand_in[0] = is_shared ? turn->host_begin + input->host_offset : common;
+            turn->hand_out[1] = common;
+        }
+        if (i >= n - 2) continue; /* the last two stay on the device */
+        turn->hand_out[0] = i + n_slices < n ? turn[n_slices].hand_in[0] : common;
+        turn->hand_in[1] = common;
+    }
+}
+
+int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step, int64_t n_rows) {
+    const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
+    return memob_max(0, memob_min(left, placement->slice_rows));
+}
+
+MEMOI memob_swap_span memob_swap_span_of(const memob_swap_placement* placement, int32_t step,
+                                         int32_t t, int64_t n_rows, int is_layer, int is_to_host) {
+    const memob_swap_place* place = &placement->places[(int64_t)step * placement->n_tensors + t];
+    const memob_swap_turn* turn = &placement->turns[step];
+    memob_swap_span span;
+    int64_t end = is_layer ? n_rows : memob_swap_step_rows(placement, step, n_rows);
+    memset(&span, 0, sizeof span);
+    if (place->is_layer != is_layer) return span;
+    span.device_begin = place->offset + place->moved_begin * place->row_bytes;
+    span.host_begin = place->host_offset + (is_layer ? 0 : turn->host_begin);
+    if (is_to_host && t == placement->input && span.host_begin == turn->hand_in[0]) return span;
+    end = memob_min(end, place->moved_end) - place->moved_begin;
+    span.n_bytes = memob_max(0, end) * place->row_bytes;
+    return span;
+}
+
+/* The step before whose record the compute stream need not wait: of the last records of both
+ * buffers' events, the earlier one that is at least `need`. */
+MEMOI int32_t memoi_swap_record_of(const int32_t* last, int32_t need) {
+    if (last[0] < need || last[1] < need) return (int32_t)memob_max(last[0], last[1]);
+    return (int32_t)memob_min(last[0], last[1]);
+}
+
+/* The waits of the compute stream.  A copy is later than all before it on its stream. */
+MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
+    memob_swap_turn* turns = placement->turns;
+    const int32_t n = placement->n_layers, n_slices = placement->n_slices;
+    int32_t i, t, seen, last[2] = {-1, -1};
+    for (i = 0; i < n; i++) {
+        turns[i].loaded = turns[i].hand_in[1] >= 0 ? i + 2 : n;
+        turns[i].stores = turns[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0;
+        for (t = 0; t < placement->n_tensors; t++)
+            if (memob_swap_span_of(placement, i, t, INT64_MAX, 0, 1).n_bytes) turns[i].stores |= 2;
+    }
+
+    /* Forward.  The HANDED rows of step i come after all copies of step i - 3 to the host.  The
+     * first slice waits for all LAYER rows that its layer overwrites. */
+    for (i = 0, seen = -1; i < n; i++) {
+        int32_t need = turns[i].previous, source = i - 2 * n_slices;
+        if (need >= 0) turns[need].loaded = (int32_t)memob_min(turns[need].loaded, i);
+        if (need >= 0 && !(turns[need].stores & 2)) need = -1; /* it was stored a layer before */
+        if (i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
+        if (turns[i].hand_in[0] >= 0) seen = (int32_t)memob_max(seen, i - 3);
+        if (turns[i].hand_in[0] >= 0 && need <= seen) need = -1;
+        while (source >= 0 && !turns[source].layer_bytes) source -= 2 * n_slices;
+        if (source >= 0 && i % n_slices == 0 && turns[i].uses_layer && source + n_slices - 1 > seen)
+            need = (int32_t)memob_max(need, source + n_slices - 1);
+        turns[i].stored = need < 0 ? -1 : memoi_swap_record_of(last, need);
+        seen = (int32_t)memob_max(seen, turns[i].stored);
+        if (turns[i].stores) last[i & 1] = i;
+    }
+
+    /* Backward, with steps counted from the last.  All LAYER rows must be back before the last
+     * slice. */
+    last[0] = last[1] = -1;
+    for (i = n - 1, seen = -1; i >= 0; i--) {
+        int32_t need = n - 1 - turns[i].loaded;
+        if (i % n_slices == n_slices - 1 && turns[i].layer_bytes && n - 2 - i - n_slices > seen)
+            need = (int32_t)memob_max(need, n - 2 - i - n_slices);
+        turns[i].loaded = need < 0 ? -1 : n - 1 - memoi_swap_record_of(last, need);
+        if (need >= 0) seen = (int32_t)memob_max(seen, n - 1 - turns[i].loaded);
+        if (turns[i].previous >= 0 || turns[i].layer_source >= 0 ||
+            (i >= 2 && turns[i - 2].hand_in[1] >= 0))
+            last[i & 1] = n - 1 - i;
+    }
+}
+
+/* Host memory, and what follows from it. */
+MEMOI memo_status memoi_swap_take_host_memory(const memo_swap_desc* desc,
+                                              memob_swap_placement* placement, memo_error* error) {
+    if (!memoi_swap_place_on_host(desc, placement))
+        return MEMOB_INVALID(error,
+                             "memo_swap_desc: the host's part of %d layers exceeds 2^62 bytes",
+                             (int)desc->n_layers);
+    memoi_swap_hand_rows(placement);
+    memoi_swap_find_waits(placement);
+    return memoi_swap_check_order(desc, placement, error);
 }
 
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
@@ -6594,6 +6963,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
     memo_status status = memob_swap_check_desc(desc, error);
     int32_t layer, t;
     memset(placement, 0, sizeof *placement);
+    placement->n_layers = desc->n_layers;
+    placement->n_tensors = desc->n_tensors;
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (layer = 0; layer < desc->n_layers && !status; layer++)
         for (t = 0; t < desc->n_tensors && !status; t++)
@@ -6620,11 +6991,11 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
             (double)memob_swap_rows_of_tiles(desc, 0, memoi_swap_tiles_of_alpha(desc)) /
             (double)desc->n_rows;
     if (!memoi_swap_place_rows(desc, placement) || !memoi_swap_take_turns(desc, placement) ||
-        !memoi_swap_take_host_memory(desc, placement))
+        !memoi_swap_take_slices(desc, placement))
         status = MEMOB_INVALID(
             error, "memo_swap_desc: %lld rows of these tensors in %d layers exceed 2^62 bytes",
             (long long)desc->n_rows, (int)desc->n_layers);
-    if (!status) status = memoi_swap_check_order(desc, placement, error);
+    if (!status) status = memoi_swap_take_host_memory(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
     return status;
 }
@@ -6642,11 +7013,10 @@ MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_by
     for (layer = 0; layer < desc->n_layers; layer++)
         place_bytes = memob_max(
             place_bytes, memob_align_up(placement->turns[layer].host_bytes, MEMOB_SPILL_ALIGNMENT));
-    n_places = host_bytes / place_bytes;
+    n_places = memob_max(host_bytes - placement->fixed_host_bytes, 0) / place_bytes;
     if (n_places >= n_moved) n_places = n_moved - 1; /* all, except sizes in whole pages */
     desc->n_host_layers = n_places < 1 ? 1 : (int32_t)n_places;
-    (void)memoi_swap_take_host_memory(desc, placement); /* no more bytes than before */
-    status = memoi_swap_check_order(desc, placement, error);
+    status = memoi_swap_take_host_memory(desc, placement, error);
     if (status) memob_swap_placement_free(placement);
     return status;
 }
@@ -6688,9 +7058,10 @@ void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor
 void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t tensor,
                                   int64_t* begin, int64_t* end) {
     const memob_swap_place* place = memoi_swap_place_of(swap, layer, tensor);
-    *begin = memob_min(place->recompute_begin, swap->n_rows);
-    *end = memob_min(place->recompute_end, swap->n_rows);
-    if (*begin == *end) *begin = *end = swap->n_rows;
+    const int64_t n_rows = memob_swap_step_rows(&swap->placement, layer, swap->n_rows);
+    *begin = memob_min(place->recompute_begin, n_rows);
+    *end = memob_min(place->recompute_end, n_rows);
+    if (*begin == *end) *begin = *end = n_rows;
 }
 
 void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
@@ -6959,6 +7330,7 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
     for (i = 0; i < 2; i++) {
         if (swap->computed[i]) memo_event_destroy(device, swap->computed[i], NULL);
+        if (swap->handed[i]) memo_event_destroy(device, swap->handed[i], NULL);
         if (swap->stored[i]) memo_event_destroy(device, swap->stored[i], NULL);
         if (swap->loaded[i]) memo_event_destroy(device, swap->loaded[i], NULL);
     }
@@ -7030,7 +7402,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         return MEMOB_INVALID(error, "memo_swap_desc.device_memory: not a multiple of %d bytes",
                              MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
-    if (swap->placement.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.host_bytes > 0) {
         address = NULL;
         status = memo_host_alloc(device, swap->placement.sizes.host_bytes, &address, error);
         if (status) return status;
@@ -7038,11 +7410,13 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     }
 
     /* Streams and events. */
-    if (swap->placement.sizes.n_swapped_layers > 0) {
+    if (swap->placement.sizes.host_bytes > 0) {
         status = memo_stream_create(device, "to host", 0, &swap->to_host, error);
         if (!status) status = memo_stream_create(device, "to device", 0, &swap->to_device, error);
         for (i = 0; i < 2 && !status; i++) {
             status = memo_event_create_untimed(device, &swap->computed[i], error);
+            if (!status && swap->placement.handed >= 0)
+                status = memo_event_create_untimed(device, &swap->handed[i], error);
             if (!status) status = memo_event_create_untimed(device, &swap->stored[i], error);
             if (!status) status = memo_event_create_untimed(device, &swap->loaded[i], error);
         }
@@ -7084,7 +7458,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     swap->compute = desc->compute_stream;
     swap->n_tensors = desc->n_tensors;
     swap->n_layers = desc->n_layers;
-    swap->n_rows = swap->n_rows_most = desc->n_rows;
+    swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
 
@@ -7126,10 +7500,10 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
 
     /* All layers of this pass are done: the other pass comes next. */
     if (n_open == 0 && swap->n_ended == swap->n_layers) {
-        swap->is_backward = !swap->is_backward;
+        swap->is_backward = !swap->is_backward && !swap->is_forward_only;
         swap->n_begun = swap->n_ended = 0;
     }
-    may_begin = n_open < 2 && swap->n_begun < swap->n_layers;
+    may_begin = n_open < (swap->placement.n_slices > 1 ? 1 : 2) && swap->n_begun < swap->n_layers;
     if (is_backward == swap->is_backward && (is_end ? n_open > 0 : may_begin) &&
         layer == memoi_swap_layer_of(swap, is_end ? swap->n_ended : swap->n_begun))
         return MEMO_STATUS_OK;
@@ -7141,24 +7515,28 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
         (int)memoi_swap_layer_of(swap, n_open > 0 ? swap->n_ended : swap->n_begun));
 }
 
-/* The compute stream, or the calling thread if it computes, waits for event. */
-MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event event, int32_t layer,
-                                  memo_error* error) {
+/* The compute stream, or the calling thread if it computes, waits for both events; NULL: none. */
+MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event first, memo_event second,
+                                  int32_t layer, memo_error* error) {
     const memo_device* device = &swap->device;
+    const memo_event events[2] = {first, second};
     memo_event* marks =
         swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
+    int64_t begin_ns = swap->computes_on_host && swap->is_timed ? memob_now_ns() : 0;
     memo_status status = MEMO_STATUS_OK;
-    if (swap->computes_on_host) {
-        int64_t begin_ns = swap->is_timed ? memob_now_ns() : 0;
-        status = memo_event_synchronize(device, event, error);
-        if (swap->is_timed)
-            swap->host_stall_s[swap->is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
-        return status;
-    }
+    int i;
+    if (!first && !second) return MEMO_STATUS_OK;
+
     /* With is_timed, two marks measure how long. */
     if (marks) status = memo_event_record(device, marks[0], swap->compute, error);
-    if (!status) status = memo_event_wait(device, event, swap->compute, error);
+    for (i = 0; i < 2 && !status; i++) {
+        if (!events[i]) continue;
+        status = swap->computes_on_host ? memo_event_synchronize(device, events[i], error)
+                                        : memo_event_wait(device, events[i], swap->compute, error);
+    }
     if (!status && marks) status = memo_event_record(device, marks[1], swap->compute, error);
+    if (begin_ns)
+        swap->host_stall_s[swap->is_backward] += 1e-9 * (double)(memob_now_ns() - begin_ns);
     return status;
 }
 
@@ -7176,98 +7554,195 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
     return MEMO_STATUS_OK;
 }
 
-/* Moves the swapped rows of layer on stream, after the work of the compute stream so far, and
- * records done.  Before and after it, the file stream uses the layer's place in host memory. */
-MEMOI memo_status memoi_swap_move(memo_swap* swap, int32_t layer, memo_copy_kind kind,
-                                  memo_stream stream, memo_event done, memo_error* error) {
-    const memo_device* device = &swap->device;
-    const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-    int32_t n_places = swap->placement.n_host_layers, t;
-    int is_spilled = turn->ordinal < swap->placement.sizes.n_spilled_layers;
-    int is_later = turn->ordinal >= n_places; /* another layer has its place before it */
-    memo_event computed = swap->computed[layer & 1];
-    memo_status status = MEMO_STATUS_OK;
-
-    /* After the layer's work, and after the file's use of the place in host memory. */
-    if (!swap->computes_on_host) {
-        status = memo_event_record(device, computed, swap->compute, error);
-        if (!status) status = memo_event_wait(device, computed, stream, error);
-    }
-    if (!status && (kind == MEMO_COPY_TO_HOST ? is_later : is_spilled))
-        status = memo_event_wait(device, swap->passed[turn->ordinal % n_places], stream, error);
-
-    /* The rows of this micro-batch. */
-    for (t = 0; t < swap->n_tensors && !status; t++) {
-        const memob_swap_place* place = memoi_swap_place_of(swap, layer, t);
-        int64_t end = memob_min(place->moved_end, swap->n_rows);
-        int64_t n_bytes = (end - place->moved_begin) * place->row_bytes;
-        char* on_device =
-            swap->device_memory + place->offset + place->moved_begin * place->row_bytes;
-        char* on_host = swap->host_memory + turn->host_begin + place->host_offset;
-        if (n_bytes <= 0) continue;
-        status = kind == MEMO_COPY_TO_HOST
-                     ? memo_copy(device, stream, kind, on_host, on_device, n_bytes, error)
-                     : memo_copy(device, stream, kind, on_device, on_host, n_bytes, error);
-        *(kind == MEMO_COPY_TO_HOST ? &swap->stats.to_host_bytes : &swap->stats.to_device_bytes) +=
-            status ? 0 : n_bytes;
-    }
-
-    /* Tell compute, and hand the place in host memory to the file. */
-    if (!status) status = memo_event_record(device, done, stream, error);
-    if (!status && kind == MEMO_COPY_TO_HOST && is_spilled)
-        status = memoi_swap_spill(swap, turn->ordinal, 0, done, error);
-    if (!status && kind == MEMO_COPY_TO_DEVICE && is_later)
-        status = memoi_swap_spill(swap, turn->ordinal - n_places, 1, done, error);
+/* Copies bytes between the engine's two memories. */
+MEMOI memo_status memoi_swap_copy(memo_swap* swap, int is_to_host, int64_t device_begin,
+                                  int64_t host_begin, int64_t n_bytes, memo_error* error) {
+    char *on_device = swap->device_memory + device_begin, *on_host = swap->host_memory + host_begin;
+    memo_status status;
+    if (n_bytes <= 0) return MEMO_STATUS_OK;
+    status = is_to_host ? memo_copy(&swap->device, swap->to_host, MEMO_COPY_TO_HOST, on_host,
+                                    on_device, n_bytes, error)
+                        : memo_copy(&swap->device, swap->to_device, MEMO_COPY_TO_DEVICE, on_device,
+                                    on_host, n_bytes, error);
+    *(is_to_host ? &swap->stats.to_host_bytes : &swap->stats.to_device_bytes) +=
+        status ? 0 : n_bytes;
     return status;
 }
 
-memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, memo_error* error) {
-    int32_t n_done = swap->n_begun;
+/* The rows of this micro-batch of a step's tensors, of the layer's or of the others. */
+MEMOI memo_status memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_layer, int is_to_host,
+                                       memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t t;
+    for (t = 0; t < swap->n_tensors && !status; t++) {
+        const memob_swap_span span =
+            memob_swap_span_of(&swap->placement, step, t, swap->n_rows, is_layer, is_to_host);
+        status = memoi_swap_copy(swap, is_to_host, span.device_begin, span.host_begin, span.n_bytes,
+                                 error);
+    }
+    return status;
+}
+
+/* The HANDED rows of a step, between their place on the device and host_begin. */
+MEMOI memo_status memoi_swap_copy_handed(memo_swap* swap, int32_t step, int is_to_host,
+                                         int64_t host_begin, memo_error* error) {
+    const memob_swap_place* place = memoi_swap_place_of(swap, step, swap->placement.handed);
+    const int64_t n_rows = memob_swap_step_rows(&swap->placement, step, swap->n_rows);
+    return memoi_swap_copy(swap, is_to_host, place->offset, host_begin, n_rows * place->row_bytes,
+                           error);
+}
+
+/* Hands the HANDED rows of a step that ends on to the host, before its other rows. */
+MEMOI memo_status memoi_swap_hand_out(memo_swap* swap, int32_t step, memo_error* error) {
+    const int64_t host_begin = memoi_swap_turn_of(swap, step)->hand_out[swap->is_backward];
+    memo_status status = MEMO_STATUS_OK;
+    if (host_begin < 0) return status;
+    status = memoi_swap_copy_handed(swap, step, 1, host_begin, error);
+    if (!status)
+        status = memo_event_record(&swap->device, swap->handed[step & 1], swap->to_host, error);
+    return status;
+}
+
+/* stream waits for the work of the compute stream so far, which the end of a step has recorded. */
+MEMOI memo_status memoi_swap_follow(memo_swap* swap, int32_t step, memo_stream stream,
+                                    memo_error* error) {
+    if (swap->computes_on_host) return MEMO_STATUS_OK;
+    return memo_event_wait(&swap->device, swap->computed[step & 1], stream, error);
+}
+
+/* The rows of a step to the host, after the file's use of their place there; then to the file. */
+MEMOI memo_status memoi_swap_store(memo_swap* swap, int32_t step, memo_error* error) {
+    const memob_swap_turn* turn = memoi_swap_turn_of(swap, step);
+    const int32_t n_places = swap->placement.n_host_layers;
+    const int is_moved = turn->moved_bytes && !swap->is_forward_only;
+    memo_event stored = swap->stored[step & 1];
+    memo_status status = memoi_swap_hand_out(swap, step, error);
+    if (!status && is_moved && turn->ordinal >= n_places) /* another had its place before it */
+        status = memo_event_wait(&swap->device, swap->passed[turn->ordinal % n_places],
+                                 swap->to_host, error);
+    if (!status && !swap->is_forward_only) status = memoi_swap_copy_rows(swap, step, 0, 1, error);
+    if (!status && !swap->is_forward_only) status = memoi_swap_copy_rows(swap, step, 1, 1, error);
+    if (!status) status = memo_event_record(&swap->device, stored, swap->to_host, error);
+    if (!status && is_moved && turn->ordinal < swap->placement.sizes.n_spilled_layers)
+        status = memoi_swap_spill(swap, turn->ordinal, 0, stored, error);
+    return status;
+}
+
+/* The rows of a step back to the device, after the file has filled their place on the host. */
+MEMOI memo_status memoi_swap_load(memo_swap* swap, int32_t step, memo_error* error) {
+    const int32_t ordinal = memoi_swap_turn_of(swap, step)->ordinal;
+    memo_status status = MEMO_STATUS_OK;
+    if (ordinal < swap->placement.sizes.n_spilled_layers)
+        status =
+            memo_event_wait(&swap->device, swap->passed[ordinal % swap->placement.n_host_layers],
+                            swap->to_device, error);
+    return status ? status : memoi_swap_copy_rows(swap, step, 0, 0, error);
+}
+
+memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
+                               memo_error* error) {
+    const int is_first = !swap->is_backward && swap->n_begun == 0;
+    const int is_last = swap->is_backward || swap->is_forward_only;
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (swap->is_backward ? n_done < swap->n_layers || swap->n_ended < n_done : n_done > 0)
+    if (!is_first && (!is_last || swap->n_ended < swap->n_layers))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
+    swap->is_backward = 0;
+    swap->n_begun = swap->n_ended = 0;
     swap->n_rows = n_rows;
+    swap->is_forward_only = is_forward_only;
     return MEMO_STATUS_OK;
 }
-
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 0, 0, layer, error);
+    const memob_swap_turn* turn;
+    memo_event stored = NULL, loaded = NULL;
     if (status) return status;
+    turn = memoi_swap_turn_of(swap, layer);
     if (layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    if (memoi_swap_turn_of(swap, layer)->previous >= 0)
-        status = memoi_swap_wait(swap, swap->stored[layer & 1], layer, error);
+    if (turn->stored >= 0 && (!swap->is_forward_only || swap->placement.handed >= 0))
+        stored = swap->stored[turn->stored & 1];
+    if (turn->hand_in[0] >= 0) loaded = swap->loaded[layer & 1];
+    status = memoi_swap_wait(swap, stored, loaded, layer, error);
     if (!status) swap->n_begun++;
     return status;
 }
 
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    const memo_device* device = &swap->device;
     memo_status status = memoi_swap_expect(swap, 0, 1, layer, error);
-    if (!status && memoi_swap_turn_of(swap, layer)->moved_bytes)
-        status = memoi_swap_move(swap, layer, MEMO_COPY_TO_HOST, swap->to_host,
-                                 swap->stored[layer & 1], error);
+    const int32_t next = layer + 2;
+    int64_t hand_in;
+    if (status) return status;
+    if (memoi_swap_turn_of(swap, layer)->stores &&
+        (!swap->is_forward_only || swap->placement.handed >= 0)) {
+        if (!swap->computes_on_host)
+            status = memo_event_record(device, swap->computed[layer & 1], swap->compute, error);
+        if (!status) status = memoi_swap_follow(swap, layer, swap->to_host, error);
+        if (!status) status = memoi_swap_store(swap, layer, error);
+    }
+
+    /* The rows that the next step in this place begins with. */
+    hand_in = next < swap->n_layers ? memoi_swap_turn_of(swap, next)->hand_in[0] : -1;
+    if (!status && hand_in >= 0) {
+        status = memo_event_wait(device, swap->handed[layer & 1], swap->to_device, error);
+        if (!status) status = memoi_swap_copy_handed(swap, next, 0, hand_in, error);
+        if (!status)
+            status = memo_event_record(device, swap->loaded[layer & 1], swap->to_device, error);
+    }
     if (!status) swap->n_ended++;
     return status;
 }
 
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 1, 0, layer, error);
-    if (!status && memoi_swap_turn_of(swap, layer)->moved_bytes)
-        status = memoi_swap_wait(swap, swap->loaded[layer & 1], layer, error);
+    int32_t loaded;
+    if (status) return status;
+    loaded = memoi_swap_turn_of(swap, layer)->loaded;
+    if (loaded >= 0) status = memoi_swap_wait(swap, NULL, swap->loaded[loaded & 1], layer, error);
     if (!status) swap->n_begun++;
     return status;
 }
 
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    const memo_device* device = &swap->device;
+    const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
     memo_status status = memoi_swap_expect(swap, 1, 1, layer, error);
-    int32_t previous;
+    int64_t hand_in;
+    int loads, hands_out;
     if (status) return status;
-    previous = memoi_swap_turn_of(swap, layer)->previous;
-    if (previous >= 0)
-        status = memoi_swap_move(swap, previous, MEMO_COPY_TO_DEVICE, swap->to_device,
-                                 swap->loaded[layer & 1], error);
+    hand_in = layer >= 2 ? turn[-2].hand_in[1] : -1;
+    hands_out = turn->hand_out[1] >= 0;
+    loads = turn->previous >= 0 || turn->layer_source >= 0;
+    if ((loads || hands_out || hand_in >= 0) && !swap->computes_on_host)
+        status = memo_event_record(device, swap->computed[layer & 1], swap->compute, error);
+
+    /* Out first, because the rows that come take their place. */
+    if (!status && hands_out) {
+        status = memoi_swap_follow(swap, layer, swap->to_host, error);
+        if (!status) status = memoi_swap_hand_out(swap, layer, error);
+    }
+    if (!status && (loads || (hand_in >= 0 && !hands_out)))
+        status = memoi_swap_follow(swap, layer, swap->to_device, error);
+    if (!status && turn->previous >= 0) status = memoi_swap_load(swap, turn->previous, error);
+    if (!status && turn->layer_source >= 0)
+        status = memoi_swap_copy_rows(swap, turn->layer_source, 1, 0, error);
+    if (!status && hand_in >= 0 && hands_out)
+        status = memo_event_wait(device, swap->handed[layer & 1], swap->to_device, error);
+    if (!status && hand_in >= 0)
+        status = memoi_swap_copy_handed(swap, layer - 2, 0, hand_in, error);
+
+    /* Tell compute, and give the place in host memory to the file. */
+    if (!status && (loads || hand_in >= 0))
+        status = memo_event_record(device, swap->loaded[layer & 1], swap->to_device, error);
+    if (!status && turn->previous >= 0) {
+        const int32_t ordinal = memoi_swap_turn_of(swap, turn->previous)->ordinal;
+        const int32_t n_places = swap->placement.n_host_layers;
+        if (ordinal >= n_places)
+            status = memoi_swap_spill(swap, ordinal - n_places, 1, swap->loaded[layer & 1], error);
+    }
     if (status) return status;
     swap->n_ended++;
     if (layer == 0) swap->is_measured = 1;
@@ -7308,7 +7783,7 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
         for (layer = 0; layer < swap->n_layers; layer++) {
             memo_event* marks = swap->marks + 2 * (pass * swap->n_layers + layer);
             const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-            int waits = pass ? turn->moved_bytes > 0 : turn->previous >= 0;
+            int waits = pass ? turn->loaded >= 0 : turn->stored >= 0 || turn->hand_in[0] >= 0;
             double waited_s = 0;
             memo_status status;
             if (!waits) continue;

@@ -3654,7 +3654,7 @@ typedef struct memoi_swap_generator {
     memo_error* error;
     int32_t compute, to_host, to_device, file;
     int32_t link_to_host, link_to_device, link_to_file, link_from_file;
-    int32_t computed[2], stored[2], loaded[2], mark;
+    int32_t computed[2], handed[2], stored[2], loaded[2], mark;
     int32_t traffic[2];   /* streams to host, to device */
     int32_t first_passed; /* of as many events as there are places in host memory */
     memo_range* ranges;   /* n_tensors */
@@ -3712,14 +3712,36 @@ MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name
     memoi_swap_generate_op(g, &op);
 }
 
-/* The forward or backward of a layer, on all its bytes. */
+/* The forward or backward of a layer, on all its bytes: a forward writes its own rows, a backward
+ * reads them.  Both read the LAYER rows of earlier slices and update HANDED rows. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, const char* name, int32_t layer,
-                                     double duration_s, int reads) {
-    int32_t t;
+                                     double duration_s, int is_backward) {
+    const memob_swap_placement* p = &g->placement;
+    const int64_t begin = layer % p->n_slices * p->slice_rows;
+    const int64_t n_all = memob_swap_layer_rows(g->desc);
+    const int64_t n = memob_swap_step_rows(p, layer, n_all);
+    memo_op_desc op = memo_op_desc_default();
+    int32_t t, pass;
+    op.name = name;
+    op.stream = g->compute;
+    op.duration_s = duration_s;
     g->n_ranges = 0;
-    for (t = 0; t < g->desc->n_tensors; t++)
-        memoi_swap_generate_range(g, memoi_swap_generate_place(g, layer, t), 0, g->desc->n_rows);
-    memoi_swap_generate_compute(g, name, duration_s, reads);
+    op.reads = g->ranges;
+    for (pass = 0; pass < 2; pass++) {
+        for (t = 0; t < g->desc->n_tensors; t++) {
+            const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
+            const int is_written = !is_backward || g->desc->tensors[t].rule == MEMO_TENSOR_HANDED;
+            if (place->is_layer && pass == 0)
+                memoi_swap_generate_range(g, place, 0, is_backward ? begin + n : begin);
+            else if (place->is_layer ? !is_backward : is_written == pass)
+                memoi_swap_generate_range(g, place, place->is_layer ? begin : 0,
+                                          place->is_layer ? begin + n : n);
+        }
+        if (pass == 0) op.n_reads = g->n_ranges;
+    }
+    op.writes = g->ranges + op.n_reads;
+    op.n_writes = g->n_ranges - op.n_reads;
+    memoi_swap_generate_op(g, &op);
 }
 
 /* What a layer takes; all 0 without times. */
@@ -3747,10 +3769,12 @@ MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, const memo_traff
     }
 }
 
-/* Compute waits, with marks around it if the engine measures. */
-MEMOI void memoi_swap_generate_stall(memoi_swap_generator* g, int32_t event) {
+/* Compute waits for one or two events (-1: none), with marks around if the engine measures. */
+MEMOI void memoi_swap_generate_stall(memoi_swap_generator* g, int32_t first, int32_t second) {
+    if (first < 0 && second < 0) return;
     if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
-    memoi_swap_generate_wait(g, event, g->compute);
+    if (first >= 0) memoi_swap_generate_wait(g, first, g->compute);
+    if (second >= 0) memoi_swap_generate_wait(g, second, g->compute);
     if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
 }
 
@@ -3778,73 +3802,133 @@ MEMOI void memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, i
     memoi_swap_generate_record(g, g->first_passed + ordinal % g->placement.n_host_layers, g->file);
 }
 
-MEMOI void memoi_swap_generate_move(memoi_swap_generator* g, int32_t layer, int is_to_host) {
-    const memob_swap_turn* turn = &g->placement.turns[layer];
-    int32_t stream = is_to_host ? g->to_host : g->to_device, t;
-    int32_t buffer = layer & 1, n_places = g->placement.n_host_layers;
-    int32_t done = is_to_host ? g->stored[buffer] : g->loaded[buffer];
-    int is_spilled = turn->ordinal < g->placement.sizes.n_spilled_layers;
-    int is_later = turn->ordinal >= n_places;
-    memoi_swap_generate_record(g, g->computed[buffer], g->compute);
-    memoi_swap_generate_wait(g, g->computed[buffer], stream);
+/* A copy between device memory and host memory. */
+MEMOI void memoi_swap_generate_copy(memoi_swap_generator* g, int is_to_host, int64_t device_begin,
+                                    int64_t host_begin, int64_t n_bytes) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range on_device, on_host;
+    if (n_bytes <= 0) return;
+    on_device.begin = MEMOI_SWAP_DEVICE_BASE + (uint64_t)device_begin;
+    on_device.end = on_device.begin + (uint64_t)n_bytes;
+    on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)host_begin;
+    on_host.end = on_host.begin + (uint64_t)n_bytes;
+    op.name = is_to_host ? "to host" : "to device";
+    op.stream = is_to_host ? g->to_host : g->to_device;
+    op.duration_s = g->times->copy_s;
+    op.link = is_to_host ? g->link_to_host : g->link_to_device;
+    op.link_bytes = n_bytes;
+    op.reads = is_to_host ? &on_device : &on_host;
+    op.writes = is_to_host ? &on_host : &on_device;
+    op.n_reads = op.n_writes = 1;
+    memoi_swap_generate_op(g, &op);
+}
 
-    /* A shared place must be empty, or filled from the file. */
-    if (is_to_host ? is_later : is_spilled)
-        memoi_swap_generate_wait(g, g->first_passed + turn->ordinal % n_places, stream);
-
-    /* One copy per tensor. */
+/* One copy per tensor. */
+MEMOI void memoi_swap_generate_rows(memoi_swap_generator* g, int32_t layer, int is_layer,
+                                    int is_to_host) {
+    int32_t t;
     for (t = 0; t < g->desc->n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
-        memo_op_desc op = memo_op_desc_default();
-        memo_range on_host;
-        g->n_ranges = 0;
-        memoi_swap_generate_range(g, place, place->moved_begin, place->moved_end);
-        if (!g->n_ranges) continue;
-        op.name = is_to_host ? "to host" : "to device";
-        op.stream = stream;
-        op.duration_s = g->times->copy_s;
-        op.link = is_to_host ? g->link_to_host : g->link_to_device;
-        op.link_bytes = (int64_t)(g->ranges[0].end - g->ranges[0].begin);
-        on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)(turn->host_begin + place->host_offset);
-        on_host.end = on_host.begin + (uint64_t)op.link_bytes;
-        op.reads = is_to_host ? g->ranges : &on_host;
-        op.writes = is_to_host ? &on_host : g->ranges;
-        op.n_reads = op.n_writes = 1;
-        memoi_swap_generate_op(g, &op);
+        const memob_swap_span span = memob_swap_span_of(
+            &g->placement, layer, t, memob_swap_layer_rows(g->desc), is_layer, is_to_host);
+        memoi_swap_generate_copy(g, is_to_host, span.device_begin, span.host_begin, span.n_bytes);
     }
+}
 
-    /* The engine waits for this record; the file follows. */
-    memoi_swap_generate_record(g, done, stream);
-    if (is_to_host && is_spilled) memoi_swap_generate_spill(g, turn->ordinal, 0, done);
-    if (!is_to_host && is_later) memoi_swap_generate_spill(g, turn->ordinal - n_places, 1, done);
+/* The HANDED rows of a step; nothing if host_begin is -1. */
+MEMOI void memoi_swap_generate_handed(memoi_swap_generator* g, int32_t layer, int is_to_host,
+                                      int64_t host_begin) {
+    const int64_t n = memob_swap_step_rows(&g->placement, layer, memob_swap_layer_rows(g->desc));
+    const memob_swap_place* place;
+    if (host_begin < 0) return;
+    place = memoi_swap_generate_place(g, layer, g->placement.handed);
+    memoi_swap_generate_copy(g, is_to_host, place->offset, host_begin, n * place->row_bytes);
+    if (is_to_host) memoi_swap_generate_record(g, g->handed[layer & 1], g->to_host);
+}
+
+/* A place in host memory that others use too must be empty, or filled from the file. */
+MEMOI void memoi_swap_generate_passed(memoi_swap_generator* g, int32_t layer, int32_t stream) {
+    const int32_t ordinal = g->placement.turns[layer].ordinal;
+    memoi_swap_generate_wait(g, g->first_passed + ordinal % g->placement.n_host_layers, stream);
 }
 
 MEMOI void memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
+    const int32_t n_places = g->placement.n_host_layers, buffer = layer & 1;
     memo_kind_times times = memoi_swap_generate_times(g, layer);
-    if (turn->previous >= 0) memoi_swap_generate_stall(g, g->stored[layer & 1]);
+    memoi_swap_generate_stall(g, turn->stored >= 0 ? g->stored[turn->stored & 1] : -1,
+                              turn->hand_in[0] >= 0 ? g->loaded[buffer] : -1);
     memoi_swap_generate_traffic(g, &times.forward_traffic);
     memoi_swap_generate_layer(g, "forward", layer, times.forward_s, 0);
-    if (turn->moved_bytes) memoi_swap_generate_move(g, layer, 1);
+
+    /* To the host, and to the file. */
+    if (turn->stores) {
+        memoi_swap_generate_record(g, g->computed[buffer], g->compute);
+        memoi_swap_generate_wait(g, g->computed[buffer], g->to_host);
+        memoi_swap_generate_handed(g, layer, 1, turn->hand_out[0]);
+        if (turn->moved_bytes && turn->ordinal >= n_places)
+            memoi_swap_generate_passed(g, layer, g->to_host);
+        memoi_swap_generate_rows(g, layer, 0, 1);
+        memoi_swap_generate_rows(g, layer, 1, 1);
+        memoi_swap_generate_record(g, g->stored[buffer], g->to_host);
+        if (turn->moved_bytes && turn->ordinal < g->placement.sizes.n_spilled_layers)
+            memoi_swap_generate_spill(g, turn->ordinal, 0, g->stored[buffer]);
+    }
+    if (layer + 2 >= g->desc->n_layers || turn[2].hand_in[0] < 0) return;
+    memoi_swap_generate_wait(g, g->handed[buffer], g->to_device);
+    memoi_swap_generate_handed(g, layer + 2, 0, turn[2].hand_in[0]);
+    memoi_swap_generate_record(g, g->loaded[buffer], g->to_device);
+}
+
+/* What the end of a backward moves. */
+MEMOI void memoi_swap_generate_return(memoi_swap_generator* g, int32_t layer) {
+    const memob_swap_turn* turn = &g->placement.turns[layer];
+    const int32_t n_places = g->placement.n_host_layers, buffer = layer & 1;
+    const int32_t previous = turn->previous;
+    const int64_t hand_in = layer >= 2 ? turn[-2].hand_in[1] : -1;
+    const int loads = previous >= 0 || turn->layer_source >= 0;
+    if (!loads && hand_in < 0 && turn->hand_out[1] < 0) return;
+    memoi_swap_generate_record(g, g->computed[buffer], g->compute);
+    if (turn->hand_out[1] >= 0) {
+        memoi_swap_generate_wait(g, g->computed[buffer], g->to_host);
+        memoi_swap_generate_handed(g, layer, 1, turn->hand_out[1]);
+    }
+    if (loads || turn->hand_out[1] < 0)
+        memoi_swap_generate_wait(g, g->computed[buffer], g->to_device);
+    if (previous >= 0) {
+        if (g->placement.turns[previous].ordinal < g->placement.sizes.n_spilled_layers)
+            memoi_swap_generate_passed(g, previous, g->to_device);
+        memoi_swap_generate_rows(g, previous, 0, 0);
+    }
+    if (turn->layer_source >= 0) memoi_swap_generate_rows(g, turn->layer_source, 1, 0);
+    if (hand_in >= 0 && turn->hand_out[1] >= 0)
+        memoi_swap_generate_wait(g, g->handed[buffer], g->to_device);
+    memoi_swap_generate_handed(g, layer - 2, 0, hand_in);
+    if (loads || hand_in >= 0) memoi_swap_generate_record(g, g->loaded[buffer], g->to_device);
+    if (previous >= 0 && g->placement.turns[previous].ordinal >= n_places)
+        memoi_swap_generate_spill(g, g->placement.turns[previous].ordinal - n_places, 1,
+                                  g->loaded[buffer]);
 }
 
 MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) {
     const memob_swap_turn* turn = &g->placement.turns[layer];
+    const int64_t n = memob_swap_step_rows(&g->placement, layer, memob_swap_layer_rows(g->desc));
     memo_kind_times times = memoi_swap_generate_times(g, layer);
     const double* per_row = times.recompute_s_per_row;
     int32_t t;
-    if (turn->moved_bytes) memoi_swap_generate_stall(g, g->loaded[layer & 1]);
+    memoi_swap_generate_stall(g, turn->loaded >= 0 ? g->loaded[turn->loaded & 1] : -1, -1);
     memoi_swap_generate_traffic(g, &times.backward_traffic);
     for (t = 0; t < g->desc->n_tensors; t++) {
         const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
-        int64_t n = place->recompute_end - place->recompute_begin;
+        const int64_t begin = memob_min(place->recompute_begin, n);
+        const int64_t end = memob_min(place->recompute_end, n);
         g->n_ranges = 0;
-        memoi_swap_generate_range(g, place, place->recompute_begin, place->recompute_end);
+        memoi_swap_generate_range(g, place, begin, end);
         if (g->n_ranges)
-            memoi_swap_generate_compute(g, "recompute", per_row ? (double)n * per_row[t] : 0, 0);
+            memoi_swap_generate_compute(g, "recompute",
+                                        per_row ? (double)(end - begin) * per_row[t] : 0, 0);
     }
     memoi_swap_generate_layer(g, "backward", layer, times.backward_s, 1);
-    if (turn->previous >= 0) memoi_swap_generate_move(g, turn->previous, 0);
+    memoi_swap_generate_return(g, layer);
 }
 
 /* Streams, events and links. */
@@ -3859,6 +3943,7 @@ MEMOI void memoi_swap_generate_begin(memoi_swap_generator* g) {
     /* Events of both rounding buffers. */
     for (i = 0; i < 2; i++) {
         memoi_swap_generate_event(g, &g->computed[i]);
+        if (g->placement.handed >= 0) memoi_swap_generate_event(g, &g->handed[i]);
         memoi_swap_generate_event(g, &g->stored[i]);
         memoi_swap_generate_event(g, &g->loaded[i]);
     }
@@ -3911,7 +3996,7 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     g.status = memob_swap_placement_make(desc, &g.placement, error);
     if (!g.status) g.status = memo_schedule_create(&g.schedule, error);
     if (!g.status) {
-        g.ranges = (memo_range*)memob_calloc(desc->n_tensors, sizeof(memo_range));
+        g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors, sizeof(memo_range));
         if (g.ranges)
             memoi_swap_generate_step(&g);
         else

@@ -2,7 +2,10 @@
  *
  * The forward of a layer writes a pattern into every row of every tensor.  The backward rewrites the
  * rows that the engine does not bring back (recomputation), and compares all rows with the pattern.
- * Patterns differ by tensor, layer, row and micro-batch, so every misplaced byte is found. */
+ * Patterns differ by tensor, layer, row and micro-batch, so every misplaced byte is found.
+ *
+ * With slices a layer of the desc is a step.  A step also compares the LAYER rows of the slices before it, and finds in
+ * HANDED rows the pattern that the layer before (in the backward: after) it wrote there. */
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
 
@@ -12,7 +15,7 @@
 #include <stdlib.h>
 
 #define CHAIN_TENSORS_MAX 8
-#define CHAIN_LAYERS_MAX  9 /* of chains with a table of rows */
+#define CHAIN_LAYERS_MAX  20 /* of chains with a table of rows; with slices, steps */
 
 typedef struct chain {
     memo_device* host;         /* runs functions */
@@ -73,6 +76,27 @@ static memo_status chain_compare(void* arguments, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+static int32_t chain_slices(const chain* c) { return c->desc.n_slices > 1 ? c->desc.n_slices : 1; }
+
+/* Rows of all slices. */
+static int64_t chain_rows(const chain* c) {
+    return c->desc.layer_rows ? c->desc.layer_rows : chain_slices(c) * c->desc.n_rows;
+}
+
+/* The first row of a step's slice, and how many rows it has in this micro-batch. */
+static int64_t chain_begin(const chain* c, int32_t layer) {
+    return layer % chain_slices(c) * c->desc.n_rows;
+}
+static int64_t chain_step_rows(const chain* c, int32_t layer) {
+    int64_t n = c->n_rows - chain_begin(c, layer);
+    return n < 0 ? 0 : n < c->desc.n_rows ? n : c->desc.n_rows;
+}
+
+static int chain_is_layer(const chain* c, int32_t t) {
+    return chain_slices(c) > 1 &&
+           c->tensors[c->tensors[t].with ? c->tensors[t].with - 1 : t].rule == MEMO_TENSOR_LAYER;
+}
+
 /* Does a layer have bytes of a tensor? */
 static int chain_has(const chain* c, int32_t layer, int32_t tensor) {
     uint32_t kinds = c->has_kinds ? c->tensor_kinds[tensor] : 0;
@@ -91,49 +115,86 @@ static memo_range chain_range(const chain* c, int32_t layer, int32_t tensor, int
     return range;
 }
 
-/* Announces one operation on rows [begin, end) of tensors [first, last): written, or else read.
- * Nothing where these are no bytes. */
-static memo_status chain_announce(chain* c, const char* name, int is_written, int32_t layer,
-                                  int32_t first, int32_t last, int64_t begin, int64_t end,
+/* Announces one operation. */
+static memo_status chain_announce(chain* c, const char* name, const memo_range* reads,
+                                  int64_t n_reads, const memo_range* writes, int64_t n_writes,
                                   memo_error* error) {
-    memo_range ranges[CHAIN_TENSORS_MAX];
     memo_op_desc what = memo_op_desc_default();
-    int64_t n = 0;
-    int32_t t;
     if (!c->device->annotate) return MEMO_STATUS_OK;
-    for (t = first; t < last; t++)
-        if (chain_has(c, layer, t)) ranges[n++] = chain_range(c, layer, t, begin, end);
     what.name = name;
-    what.reads = what.writes = ranges;
-    what.n_reads = is_written ? 0 : n;
-    what.n_writes = is_written ? n : 0;
+    what.reads = reads;
+    what.n_reads = n_reads;
+    what.writes = writes;
+    what.n_writes = n_writes;
     return memo_annotate(c->device, c->compute, &what, error);
 }
 
+/* key: of the pattern, besides tensor and micro-batch. */
 static memo_status chain_launch(chain* c, memo_host_function function, int32_t layer,
-                                int32_t tensor, int64_t begin, int64_t end, int64_t micro_batch,
-                                memo_error* error) {
+                                int32_t tensor, int64_t begin, int64_t end, int64_t key,
+                                int64_t micro_batch, memo_error* error) {
     chain_op op;
     if (begin >= end || !chain_has(c, layer, tensor)) return MEMO_STATUS_OK;
     op.address = (char*)memo_swap_get_address(c->swap, layer, tensor);
     op.row_bytes = c->tensors[tensor].row_bytes;
     op.begin = begin;
     op.end = end;
-    op.key = (uint64_t)(((micro_batch * 64 + layer) * 16 + tensor) * 1000003);
+    if (c->tensors[tensor].rule < MEMO_TENSOR_HANDED) key = 1024 * (1 + tensor) + key;
+    op.key = (uint64_t)((micro_batch * 16384 + key) * 1000003);
     op.n_wrong = &c->n_wrong;
     if (c->desc.computes_on_host) return function(&op, error);
     return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, error);
 }
 
-/* One operation over all rows of tensors [first, last) of a layer. */
+/* One operation over all rows of tensors [first, last) of a step: the forward writes, the backward compares. */
 static memo_status chain_layer(chain* c, const char* name, memo_host_function function,
                                int32_t layer, int32_t first, int32_t last, int64_t micro_batch,
                                memo_error* error) {
-    memo_status status =
-        chain_announce(c, name, function == chain_write, layer, first, last, 0, c->n_rows, error);
+    const int32_t n_slices = chain_slices(c), is_backward = function == chain_compare;
+    const int64_t n = chain_step_rows(c, layer), begin = chain_begin(c, layer);
+    memo_range ranges[2][2 * CHAIN_TENSORS_MAX];
+    int64_t n_ranges[2] = {0, 0};
+    memo_status status;
     int32_t t;
-    for (t = first; t < last && !status; t++)
-        status = chain_launch(c, function, layer, t, 0, c->n_rows, micro_batch, error);
+    memset(ranges, 0, sizeof ranges);
+    for (t = first; t < last; t++) {
+        int is_handed = c->tensors[t].rule == MEMO_TENSOR_HANDED, w = is_handed || !is_backward;
+        if (!chain_has(c, layer, t) || n == 0) continue;
+        if (!chain_is_layer(c, t)) {
+            ranges[w][n_ranges[w]++] = chain_range(c, layer, t, 0, n);
+            continue;
+        }
+        if (begin + n * is_backward > 0)
+            ranges[0][n_ranges[0]++] = chain_range(c, layer, t, 0, begin + n * is_backward);
+        if (!is_backward) ranges[1][n_ranges[1]++] = chain_range(c, layer, t, begin, begin + n);
+    }
+    status = chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1], error);
+    for (t = first; t < last && !status; t++) {
+        memo_tensor_rule rule = c->tensors[t].rule;
+        int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;
+        if (chain_is_layer(c, t)) { /* what earlier slices wrote, and this one */
+            status =
+                chain_launch(c, chain_compare, layer, t, 0, n ? begin : 0, key, micro_batch, error);
+            if (!status)
+                status =
+                    chain_launch(c, function, layer, t, begin, begin + n, key, micro_batch, error);
+        } else if (rule ==
+                   MEMO_TENSOR_HANDED) { /* what the layer before left, then what this one leaves */
+            int64_t left =
+                is_backward ? layer + n_slices < c->desc.n_layers ? 512 + layer + n_slices : layer
+                            : layer - n_slices;
+            if (is_backward || layer >= n_slices)
+                status = chain_launch(c, chain_compare, layer, t, 0, n, left, micro_batch, error);
+            if (!status)
+                status = chain_launch(c, chain_write, layer, t, 0, n,
+                                      is_backward ? 512 + layer : layer, micro_batch, error);
+        } else if (rule == MEMO_TENSOR_INPUT) { /* HANDED, as this step found it */
+            status =
+                chain_launch(c, function, layer, t, 0, n, layer - n_slices, micro_batch, error);
+        } else {
+            status = chain_launch(c, function, layer, t, 0, n, key, micro_batch, error);
+        }
+    }
     return status;
 }
 
@@ -145,10 +206,12 @@ static memo_status chain_recompute(chain* c, int32_t layer, int32_t first, int32
     for (t = first; t < last && !status; t++) {
         int64_t begin, end;
         memo_swap_get_recompute_rows(c->swap, layer, t, &begin, &end);
-        if (begin < end)
-            status = chain_announce(c, "recompute", 1, layer, t, t + 1, begin, end, error);
+        if (begin < end && chain_has(c, layer, t)) {
+            memo_range range = chain_range(c, layer, t, begin, end);
+            status = chain_announce(c, "recompute", NULL, 0, &range, 1, error);
+        }
         if (!status)
-            status = chain_launch(c, chain_write, layer, t, begin, end, micro_batch, error);
+            status = chain_launch(c, chain_write, layer, t, begin, end, layer, micro_batch, error);
     }
     return status;
 }
@@ -216,6 +279,15 @@ static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_ca
     return status;
 }
 
+static MEMO_UNUSED memo_status chain_forward_only(chain* c, int64_t micro_batch,
+                                                  memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t layer;
+    for (layer = 0; layer < c->desc.n_layers && !status; layer++)
+        status = chain_forward(c, layer, micro_batch, error);
+    return status;
+}
+
 static void chain_set_kinds(chain* c) {
     c->desc.layer_kinds = c->has_kinds ? c->layer_kinds : NULL;
     c->desc.tensor_kinds = c->has_kinds ? c->tensor_kinds : NULL;
@@ -226,7 +298,7 @@ static memo_status chain_open(chain* c, memo_error* error) {
     memo_status status = memo_stream_create(c->device, "compute", 0, &c->compute, error);
     c->swap = NULL;
     c->n_wrong = 0;
-    c->n_rows = c->desc.n_rows;
+    c->n_rows = chain_rows(c);
     if (status) return status;
     c->desc.device = c->device;
     c->desc.compute_stream = c->compute;

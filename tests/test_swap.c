@@ -47,7 +47,7 @@ static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
     int64_t n_tiles = (c->desc.n_rows - 1) / tile + 1;
     memo_tensor_rule rule = c->tensors[t].rule;
     if (rule == MEMO_TENSOR_KEPT || memo_test_int(0, 4) == 0) return MEMO_ROWS_KEPT;
-    if (rule == MEMO_TENSOR_SWAPPED) return c->desc.n_rows;
+    if (rule >= MEMO_TENSOR_SWAPPED) return c->desc.n_rows;
     if (rule == MEMO_TENSOR_WHOLE || memo_test_int(0, 3) == 0)
         return memo_test_int(0, 1) * c->desc.n_rows;
     return rows_of_tiles(c, layer, memo_test_int(0, n_tiles));
@@ -71,6 +71,10 @@ static void random_rows(chain* c) {
     for (layer = 0; layer < c->desc.n_layers && kind == 2; layer++)
         if (memo_test_int(0, 2) == 0)
             for (t = 0; t < n_tensors; t++) c->rows[layer * n_tensors + t] = MEMO_ROWS_KEPT;
+    for (layer = 0; layer < c->desc.n_layers; layer++)
+        for (t = 0; t < n_tensors; t++)
+            if (chain_is_layer(c, t) && layer % c->desc.n_slices)
+                c->rows[layer * n_tensors + t] = c->rows[(layer - 1) * n_tensors + t];
 }
 
 /* Kinds of layers; the first tensor belongs to all, as fused kernels write it early. */
@@ -79,16 +83,42 @@ static void random_kinds(chain* c) {
     int64_t n_kinds = memo_test_int(1, 4);
     c->has_kinds = 1;
     for (layer = 0; layer < CHAIN_LAYERS_MAX; layer++)
-        c->layer_kinds[layer] = (int32_t)memo_test_int(0, n_kinds - 1);
+        c->layer_kinds[layer] = layer % chain_slices(c) ? c->layer_kinds[layer - 1]
+                                                        : (int32_t)memo_test_int(0, n_kinds - 1);
     for (t = 1; t < c->desc.n_tensors; t++)
         c->tensor_kinds[t] = memo_test_int(0, 2) ? (uint32_t)memo_test_int(1, 15) : 0;
     for (t = 0; t < c->desc.n_tensors; t++)
         if (c->tensors[t].with) c->tensor_kinds[t] = c->tensor_kinds[c->tensors[t].with - 1];
+    for (t = 0; t < c->desc.n_tensors; t++)
+        if (c->tensors[t].rule >= MEMO_TENSOR_HANDED) c->tensor_kinds[t] = 0;
     if (c->tensor_kinds[0]) c->tensor_kinds[0] = c->tensor_kinds[c->tensors[0].with - 1] = 0;
     chain_set_kinds(c);
 }
 
-static void random_chain(chain* c) {
+/* Slices, and the rules that are for them. */
+static void random_slices(chain* c) {
+    int32_t t, n_slices = (int32_t)memo_test_int(2, 5), handed = -1;
+    const int64_t tile = c->desc.tile_rows ? c->desc.tile_rows : 1;
+    c->desc.n_slices = n_slices;
+    c->desc.n_layers = n_slices * (int32_t)memo_test_int(1, CHAIN_LAYERS_MAX / n_slices);
+    c->desc.n_rows = tile * memo_test_int(1, 2 + 8 / tile);
+    if (memo_test_int(0, 1))
+        c->desc.layer_rows = (n_slices - 1) * c->desc.n_rows + memo_test_int(1, c->desc.n_rows);
+    for (t = 0; t < c->desc.n_tensors; t++)
+        if (memo_test_int(0, 2) == 0) c->tensors[t].rule = MEMO_TENSOR_LAYER;
+    for (t = 0; t < c->desc.n_tensors; t++) {
+        int32_t u;
+        int is_free = !c->tensors[t].with;
+        for (u = 0; u < c->desc.n_tensors; u++) is_free &= c->tensors[u].with != t + 1;
+        if (!is_free || memo_test_int(0, 1) || c->desc.n_tensors == 1) continue;
+        c->tensors[t].rule = handed < 0 ? MEMO_TENSOR_HANDED : MEMO_TENSOR_INPUT;
+        if (handed >= 0) c->tensors[t].row_bytes = c->tensors[handed].row_bytes;
+        if (handed >= 0) break;
+        handed = t;
+    }
+}
+
+static void random_chain(chain* c, int may_slice) {
     int32_t t;
     int spills;
     memset(c, 0, sizeof *c);
@@ -110,9 +140,11 @@ static void random_chain(chain* c) {
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
     c->desc.tensors = c->tensors;
+    if (may_slice && memo_test_int(0, 1)) random_slices(c);
     if (memo_test_int(0, 1)) random_kinds(c);
     spills = memo_test_int(0, 1) != 0;
-    if (spills) c->desc.n_layers = (int32_t)memo_test_int(3, 9); /* enough for it to happen */
+    if (spills && !c->desc.n_slices)
+        c->desc.n_layers = (int32_t)memo_test_int(3, 9); /* enough for it to happen */
     if (memo_test_int(0, 1)) random_rows(c);
     if (spills) {
         memo_swap_sizes sizes;
@@ -131,10 +163,12 @@ static void random_chain(chain* c) {
 
 static const char* describe(const chain* c) {
     static char text[256];
-    snprintf(text, sizeof text, "%s, %s layers %d tensors %d rows %lld tile %lld alpha %g host %d",
-             c->has_rows ? "table" : "alpha", c->has_kinds ? "kinds," : "", (int)c->desc.n_layers,
-             (int)c->desc.n_tensors, (long long)c->desc.n_rows, (long long)c->desc.tile_rows,
-             c->desc.alpha, (int)c->desc.n_host_layers);
+    snprintf(text, sizeof text,
+             "%s, %s slices %d steps %d tensors %d rows %lld of %lld tile %lld alpha %g host %d",
+             c->has_rows ? "table" : "alpha", c->has_kinds ? "kinds," : "", (int)c->desc.n_slices,
+             (int)c->desc.n_layers, (int)c->desc.n_tensors, (long long)c->desc.n_rows,
+             (long long)chain_rows(c), (long long)c->desc.tile_rows, c->desc.alpha,
+             (int)c->desc.n_host_layers);
     return text;
 }
 
@@ -174,7 +208,7 @@ static void values_come_back(void) {
         memo_device* host = new_host(round % 10 ? 0 : 2e6);
         chain c;
         int64_t micro_batch, n_calls;
-        random_chain(&c);
+        random_chain(&c, 1);
         if (round % 7 == 0) c.desc.spill_bytes_per_s = 2e6;
         n_of_layers[c.desc.n_layers < 4 ? c.desc.n_layers - 1 : 3]++;
         n_tables += c.has_rows;
@@ -187,9 +221,13 @@ static void values_come_back(void) {
         CHECK_OK(chain_open(&c, &error));
         n_spilled += swap_sizes(c.swap).n_spilled_layers;
         for (micro_batch = 0; micro_batch < 4; micro_batch++) {
-            c.n_rows = memo_test_int(0, 1) ? c.desc.n_rows : memo_test_int(1, c.desc.n_rows);
-            n_short += c.n_rows < c.desc.n_rows;
-            CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, &error));
+            c.n_rows = memo_test_int(0, 1) ? chain_rows(&c) : memo_test_int(1, chain_rows(&c));
+            n_short += c.n_rows < chain_rows(&c);
+            if (memo_test_int(0, 4) == 0) { /* a forward that no backward follows */
+                CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 1, &error));
+                CHECK_OK(chain_forward_only(&c, 100 + micro_batch, &error));
+            }
+            CHECK_OK(memo_swap_set_rows(c.swap, c.n_rows, 0, &error));
             n_calls = memo_test_int(0, 2) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
             n_abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
@@ -225,7 +263,7 @@ static void fused_layers_are_ordered(void) {
         memo_check* check = NULL;
         int64_t micro_batch;
         chain c;
-        random_chain(&c);
+        random_chain(&c, 0);
         recorder_desc.device = host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         c.host = host;
@@ -280,7 +318,7 @@ static void places_are_disjoint(void) {
         chain c;
         int32_t i, j, t, u;
         int64_t row;
-        random_chain(&c);
+        random_chain(&c, 0);
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
@@ -320,7 +358,7 @@ static void rows_to_recompute_are_known_before(void) {
         memo_device* host = new_host(0);
         chain c;
         int32_t layer, later, t, u;
-        random_chain(&c);
+        random_chain(&c, 0);
         c.host = host;
         c.device = host;
         CHECK_OK(chain_open(&c, &error));
@@ -376,6 +414,82 @@ static void sizes_follow_the_formulas(void) {
         CHECK_IS(sizes.layer_swapped_bytes, ==, (int64_t)((2 + 14 * alpha) * (double)(s * h)));
         CHECK_IS(sizes.n_swapped_layers, ==, 30);
         CHECK_IS(sizes.host_bytes, ==, 30 * sizes.layer_swapped_bytes);
+    }
+}
+
+/* Device memory of a slice does not depend on the length, beside what later slices read; a host device that has no more
+ * is enough. */
+static void slices_take_what_the_formula_says(void) {
+    int32_t n_slices, t;
+    for (n_slices = 2; n_slices <= 5; n_slices++) {
+        memo_host_device_desc host_desc = memo_host_device_desc_default();
+        const int64_t length = n_slices * 8 - memo_test_int(0, 7);
+        memo_swap_sizes sizes, slice;
+        memo_device* host = NULL;
+        chain c, one;
+        gpt_table(&c, 512);
+        c.desc.alpha = (double)memo_test_int(0, 4) / 4;
+        c.desc.n_layers = 4;
+        c.desc.n_rows = 8;
+        one = c;
+        one.desc.tensors = one.tensors;
+        for (t = 3; t < 6; t++) one.tensors[t].row_bytes = 0;
+        CHECK_OK(memo_swap_desc_get_sizes(&one.desc, &slice, &error));
+        c.tensors[0].rule = MEMO_TENSOR_INPUT;
+        c.tensors[3].rule = MEMO_TENSOR_HANDED;
+        c.tensors[4].rule = c.tensors[5].rule = MEMO_TENSOR_LAYER;
+        c.desc.n_layers = 4 * n_slices;
+        c.desc.n_slices = n_slices;
+        c.desc.layer_rows = length;
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        CHECK_IS(sizes.device_bytes, ==, slice.device_bytes + 2 * 512 * (2 * length + 8));
+        CHECK_IS(sizes.host_bytes, <=,
+                 (4 * n_slices - 2) * slice.layer_swapped_bytes + 512 * (2 * 2 * length + length) +
+                     4096);
+
+        host_desc.device_memory_bytes = sizes.device_bytes;
+        CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+        c.host = host;
+        c.device = host;
+        CHECK_OK(chain_open(&c, &error));
+        CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
+        CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
+        CHECK_IS(c.n_wrong, ==, 0);
+        chain_close(&c);
+        memo_host_device_destroy(host);
+    }
+}
+
+/* A desc of slices that cannot be meant is refused with what would work. */
+static void bad_slices_are_refused(void) {
+    static const char* const words[] = {
+        "whole layers",          "split a tile", "are not 3 slices",       "each of one tensor",
+        "of which it is a copy", "same kind",    "all slices of the layer"};
+    memo_swap_sizes sizes;
+    int k;
+    for (k = 0; k < 7; k++) {
+        chain c;
+        gpt_table(&c, 64);
+        c.desc.n_layers = 6;
+        c.desc.n_slices = 3;
+        c.desc.n_rows = 8;
+        c.tensors[0].rule = MEMO_TENSOR_HANDED;
+        c.tensors[1].rule = MEMO_TENSOR_INPUT;
+        c.tensors[2].rule = MEMO_TENSOR_LAYER;
+        CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
+        if (k == 0) c.desc.n_layers = 7;
+        if (k == 1) c.desc.tile_rows = 3;
+        if (k == 2) c.desc.layer_rows = 16;
+        if (k == 3) c.tensors[2].rule = MEMO_TENSOR_INPUT;
+        if (k == 4) c.tensors[1].row_bytes++;
+        c.layer_kinds[1] = k == 5;
+        if (k == 5) c.desc.layer_kinds = c.layer_kinds;
+        CHECK_OK(k == 6 ? memo_swap_desc_fill_rows(&c.desc, c.rows, &error) : MEMO_STATUS_OK);
+        if (k == 6) c.desc.rows = c.rows;
+        c.rows[2] = MEMO_ROWS_KEPT;
+        CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_CASE(strstr(error.message, words[k]) != NULL, "%s, not: %s", error.message, words[k]);
     }
 }
 
@@ -442,10 +556,10 @@ static void calls_out_of_order_are_refused(void) {
     CHECK(strstr(error.message, "forward_begin(0) comes next") != NULL);
     CHECK_IS(memo_swap_backward_begin(c.swap, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_IS(memo_swap_forward_end(c.swap, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_IS(memo_swap_set_rows(c.swap, 9, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_swap_set_rows(c.swap, 9, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "out of range (9); 1 to 8") != NULL);
     CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
-    CHECK_IS(memo_swap_set_rows(c.swap, 8, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_IS(memo_swap_set_rows(c.swap, 8, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
     CHECK_IS(memo_swap_forward_begin(c.swap, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(strstr(error.message, "forward_end(0) comes next") != NULL);
@@ -507,7 +621,7 @@ static void recorded_steps_are_ordered(void) {
         memo_check* check = NULL;
         chain c;
         int64_t micro_batch, abandoned = 0, n_redundant;
-        random_chain(&c);
+        random_chain(&c, 1);
         recorder_desc.device = host;
         CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
         c.host = host;
@@ -526,7 +640,10 @@ static void recorded_steps_are_ordered(void) {
         /* After an abandoned step, some waits may be redundant, because the engine does not know which operations ran. */
         n_redundant = c.has_rows ? 3 * redundant_waits(&c) : 0;
         n_explained += n_redundant > 0 && !abandoned;
-        CHECK_CASE(abandoned || c.has_kinds || check->n_redundant_waits == n_redundant,
+        CHECK_CASE(abandoned || c.has_kinds || (c.has_rows && c.desc.n_slices) ||
+                       chain_rows(&c) %
+                           c.desc.n_rows || /* a short slice may have nothing to move */
+                       check->n_redundant_waits == n_redundant,
                    "round %d: %lld of %lld waits, not %lld: %s", round,
                    (long long)check->n_redundant_waits, (long long)check->n_waits,
                    (long long)n_redundant, describe(&c));
@@ -602,7 +719,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     CHECK_OK(memo_stream_create(d.inner, "compute", 0, &c->compute, &error));
     c->swap = NULL;
     c->n_wrong = 0;
-    c->n_rows = c->desc.n_rows;
+    c->n_rows = chain_rows(c);
     c->desc.compute_stream = c->compute;
     c->desc.tensors = c->tensors;
     c->desc.rows = c->has_rows ? c->rows : NULL;
@@ -641,7 +758,7 @@ static void the_engine_does_what_was_promised(void) {
     for (round = 0; round < 200 / SHARE; round++) {
         chain c;
         int32_t n_micro_batches = (int32_t)memo_test_int(1, 3);
-        random_chain(&c);
+        random_chain(&c, 1);
         c.desc.is_timed = (int32_t)memo_test_int(0, 1);
         CHECK_CASE(run_and_compare(&c, n_micro_batches, -1, NULL) == MEMO_STATUS_OK,
                    "round %d: %s: %s", round, error.message, describe(&c));
@@ -653,7 +770,7 @@ static void a_broken_promise_is_noticed(void) {
     int64_t k, n_waits = 0, n_noticed = 0;
     chain c;
     do {
-        random_chain(&c);
+        random_chain(&c, 0);
         c.desc.n_layers = 5;
         c.desc.is_timed = 0;
         c.has_rows = c.has_kinds = 0;
@@ -948,6 +1065,8 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(sizes_follow_the_formulas);
     TEST(alignment_costs_little);
+    TEST(slices_take_what_the_formula_says);
+    TEST(bad_slices_are_refused);
     TEST(rows_to_recompute_are_known_before);
     TEST(bad_descs_are_refused);
     TEST(places_are_disjoint);
