@@ -693,10 +693,11 @@ static inline memo_status memo_annotate(const memo_device* device, memo_stream s
  *          gets the address of planned request k: no search, no lock, no system call.
  *
  * Requests before the first memo_arena_begin are persistent.  Begin and end enclose one
- * micro-batch, which may be repeated any number of times.  It must free all its buffers, early and
- * in any order.  It may request less than planned: smaller sizes, or fewer requests.  Only the
- * first micro-batch is recorded; later ones are served but not recorded.  Waits that the plan buys
- * are enqueued by the request, and their events by the free before it.
+ * micro-batch, which may be repeated any number of times.  It frees its buffers early and in any
+ * order; end frees those that are left, such as outputs, whose bytes stay in replay until the next
+ * begin.  A micro-batch may request less than planned: smaller sizes, or fewer requests.  Only the
+ * first one is recorded; later ones are served but not recorded.  Waits that the plan buys are
+ * enqueued by the request, and their events by the free before it.
  *
  * A request other than the next planned one (too large, or one too many) diverges.  The call fails
  * with DIVERGED and changes nothing.  A request of 0 bytes gets a unique address. */
@@ -731,7 +732,7 @@ MEMO_API void memo_arena_destroy(memo_arena* arena);
 /* Starts a micro-batch.  Between end and begin, requests return INVALID_STATE; persistent buffers
  * may be freed. */
 MEMO_API memo_status memo_arena_begin(memo_arena* arena, memo_error* error);
-/* Errors: INVALID_STATE if a buffer of this micro-batch is live. */
+/* Errors: INVALID_STATE (no micro-batch is open); while recording, the device's. */
 MEMO_API memo_status memo_arena_end(memo_arena* arena, memo_error* error);
 /* Abandons the current micro-batch: frees its buffers, and removes it from the trace while
  * recording.  The next call is memo_arena_begin. */
@@ -1083,6 +1084,7 @@ typedef struct memo_swap_desc {
     const int64_t* rows;
     int32_t is_timed;    /* measure stalls with events */
     void* device_memory; /* memo_swap_sizes.device_bytes, 512-aligned; NULL: from the device */
+    void* host_memory;   /* memo_swap_sizes.host_bytes, pinned; NULL: from the device */
     /* The third tier.  Places for layers in host memory; 0: one for each moved layer.  With fewer
      * than that, even and odd layers that are moved must alternate. */
     int32_t n_host_layers;
@@ -3110,8 +3112,7 @@ MEMOI int memoi_plan_compare_waits(const void* a, const void* b) {
     const memo_wait* y = (const memo_wait*)b;
     if (x->requested != y->requested) return memob_compare(x->requested, y->requested);
     if (x->to != y->to) return memob_compare(x->to, y->to);
-    return x->from != y->from ? memob_compare(x->from, y->from)
-                              : memob_compare(x->freed, y->freed);
+    return x->from != y->from ? memob_compare(x->from, y->from) : memob_compare(x->freed, y->freed);
 }
 
 /* What is wrong with wait i alone; NULL: nothing. */
@@ -4699,17 +4700,28 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+/* Replay. */
+MEMOI void memoi_arena_release_body(memo_arena* arena) {
+    int64_t i;
+    for (i = 0; i < (arena->n_body_live ? arena->plan->n_buffers : 0); i++)
+        if (arena->slots[i].in_body) arena->slots[i].is_live = 0;
+    arena->n_body_live = 0;
+}
+
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
-    int64_t n_live = arena->n_body_live + arena->blocks.n_in_body;
+    int64_t i;
     if (arena->state != MEMOI_ARENA_INSIDE)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
-    if (n_live)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "memo_arena_end: %lld buffers of this micro-batch are live; free "
-                              "them first, or request persistent buffers before memo_arena_begin",
-                              (long long)n_live);
+    for (i = arena->blocks.n - 1; i >= 0 && arena->blocks.n_in_body; i--) {
+        memo_status status = MEMO_STATUS_OK;
+        if (!arena->blocks.list[i].address || !arena->blocks.list[i].in_body) continue;
+        if (arena->trace) status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
+        if (!status) status = memoi_arena_block_free(arena, i, error);
+        if (status) return status;
+    }
+    memoi_arena_release_body(arena);
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
         if (status) return status;
@@ -4746,11 +4758,8 @@ MEMOI void memoi_arena_trace_withdraw(memo_trace* trace, int64_t from) {
 }
 
 void memo_arena_abandon(memo_arena* arena) {
-    int64_t i;
     if (arena->state != MEMOI_ARENA_INSIDE) return;
-    for (i = 0; arena->plan && i < arena->plan->n_buffers; i++)
-        if (arena->slots[i].in_body) arena->slots[i].is_live = 0;
-    arena->n_body_live = 0;
+    memoi_arena_release_body(arena);
     memoi_arena_blocks_drop(arena, 1);
     if (arena->trace) memoi_arena_trace_withdraw(arena->trace, arena->body_request);
     arena->dry_address = arena->dry_address_begin;
@@ -6135,7 +6144,7 @@ struct memo_swap {
     int64_t n_rows_most; /* of any */
     char* device_memory;
     char* host_memory;
-    int32_t owns_device_memory;
+    int32_t owns_device_memory, owns_host_memory;
     int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
     int32_t is_backward;      /* the pass that the next call belongs to */
     int32_t n_begun, n_ended; /* layers of that pass */
@@ -7337,7 +7346,7 @@ void memo_swap_destroy(memo_swap* swap) {
     for (i = 0; swap->marks && i < 4 * swap->n_layers; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
 
-    if (swap->host_memory) memo_host_free(device, swap->host_memory, NULL);
+    if (swap->owns_host_memory) memo_host_free(device, swap->host_memory, NULL);
     if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
     MEMO_FREE(swap->passed);
     MEMO_FREE(swap->spill_ops);
@@ -7402,12 +7411,13 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         return MEMOB_INVALID(error, "memo_swap_desc.device_memory: not a multiple of %d bytes",
                              MEMOB_DEVICE_ALIGNMENT);
     swap->device_memory = (char*)address;
-    if (swap->placement.sizes.host_bytes > 0) {
-        address = NULL;
+    address = desc->host_memory;
+    if (swap->placement.sizes.host_bytes > 0 && !address) {
         status = memo_host_alloc(device, swap->placement.sizes.host_bytes, &address, error);
         if (status) return status;
-        swap->host_memory = (char*)address;
+        swap->owns_host_memory = 1;
     }
+    swap->host_memory = (char*)address;
 
     /* Streams and events. */
     if (swap->placement.sizes.host_bytes > 0) {

@@ -390,8 +390,8 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  *         }
  *     }
  *
- * `step` and `setup` are also called in dry runs, with addresses that must not be used: they
- * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
+ * `step` and `setup` are also called in dry runs, because a step that needs a plan to fit cannot
+ * run before it has one.  Addresses must not be used there: they compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
  * memo_session_get_address makes an error.  Two layers may be open at a time, for fused kernels
  * (memo.h, chapter 9).
  *
@@ -419,16 +419,18 @@ typedef enum memo_pass {
     MEMO_PASS_SESSION = 0, /* as long as the session */
     MEMO_PASS_FORWARD,
     MEMO_PASS_BETWEEN,
-    MEMO_PASS_BACKWARD
+    MEMO_PASS_BACKWARD,
+    MEMO_PASS_AFTER /* until the next micro-batch begins: an output */
 } memo_pass;
 
 /* A buffer of device memory, requested and freed by the session.  It lives from the begin of layer
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  first_layer
  * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.
- * Layers of SESSION and BETWEEN do not count. */
+ * Layers of the other passes do not count.  Its size is size_bytes + row_bytes for each row of the
+ * micro-batch, or of the longest shape if it lives as long as the session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
-    int64_t size_bytes;
+    int64_t size_bytes, row_bytes;
     memo_pass first;
     int32_t first_layer;
     memo_pass last;
@@ -436,6 +438,16 @@ typedef struct memo_session_buffer {
 } memo_session_buffer;
 #define MEMO_EACH_LAYER          (-1)
 #define MEMO_SESSION_BUFFERS_MAX 64
+
+/* Shapes exclude each other: training at one length or another, validation, generation.  Each has
+ * its own plan of rows and addresses.  They share one block of device memory and one of pinned
+ * memory, as large as the largest needs.  What lives as long as the session has one address under
+ * all shapes. */
+typedef struct memo_shape {
+    int64_t n_rows;          /* most rows of its micro-batches; 1 to the desc's */
+    int32_t is_forward_only; /* 1: no backward follows; layers share memory, and nothing is moved */
+} memo_shape;
+#define MEMO_SHAPES_MAX 16
 
 typedef struct memo_session_desc {
     /* NULL: the session creates a host device, and the calling thread computes. */
@@ -445,8 +457,10 @@ typedef struct memo_session_desc {
 
     const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
     int32_t n_tensors, n_layers;
-    int64_t n_rows;    /* tokens of a micro-batch, at most */
-    int64_t tile_rows; /* 0: 1 */
+    int64_t n_rows;           /* tokens of a micro-batch, at most */
+    int64_t tile_rows;        /* 0: 1 */
+    const memo_shape* shapes; /* copied; memo_batch.shape is an index */
+    int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
     /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
     const int32_t* layer_kinds;   /* (n_layers) */
     const uint32_t* tensor_kinds; /* (n_tensors) */
@@ -496,7 +510,7 @@ typedef struct memo_session_desc {
     int64_t largest_copy_bytes;  /* to measure, as in memo_profile_desc; 0: 32 MiB, less if short */
 
     memo_policy policy;  /* memo_session_desc_default: MEMO */
-    const int64_t* rows; /* of policy ROWS: (n_layers, n_tensors) as in memo_swap_desc */
+    const int64_t* rows; /* of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc */
     double alpha;        /* of policy ALPHA; negative (the default): planned */
     double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
     int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
@@ -510,9 +524,11 @@ typedef struct memo_session_desc {
     memo_log log; /* a line for each phase */
 } memo_session_desc;
 
-/* A plan of a micro-batch: data, without a device.  swap, trace, addresses and times are owned by
- * the plan. */
+/* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
+ * plans of the other shapes are owned by the plan. */
 typedef struct memo_step_plan {
+    struct memo_step_plan* next; /* of the next shape; NULL: the last */
+    memo_shape shape;
     memo_policy policy;
     memo_swap_desc swap;   /* tensors, rows and places in host memory: for memo_swap_generate */
     memo_swap_sizes sizes; /* of the swap engine */
@@ -533,14 +549,14 @@ typedef struct memo_step_plan {
 
 MEMO_API memo_session_desc memo_session_desc_default(void);
 
-/* Measures layers, recomputation, copies and the file on the device, in the budgets.  It runs 3 to
- * 5 micro-batches, so inputs must be valid.  Gradients are undefined afterwards.  What lies in
+/* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
+ * (shapes).  It runs 3 to 5 micro-batches of each shape with a backward, so inputs must be valid.  Gradients are undefined afterwards.  What lies in
  * session memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory
  * the smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow
  * that measuring would take minutes); errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
-/* Plans a micro-batch by desc->policy.  Without a profile (NULL) MEMO and ALPHA plan from estimated
+/* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL) MEMO and ALPHA plan from estimated
  * times.  A plan that exceeds the budgets is no error: see fits.  Functions that compute may be
  * NULL.  Errors: INVALID_ARGUMENT; errors of step; OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
@@ -557,10 +573,11 @@ MEMO_API memo_status memo_session_create(const memo_session_desc* desc, memo_ses
 MEMO_API void memo_session_destroy(memo_session* session);
 
 MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
-/* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets. */
+/* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
+ * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 1", lines for shape, policy, times, tensors, layers and the
- * address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch dry by
+/* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers and
+ * the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch dry by
  * desc, and takes rows and addresses from the file.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT
  * (a plan for other tensors or other requests); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
@@ -570,8 +587,9 @@ MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const ch
 
 /* A micro-batch.  All zero: all rows, forward and backward. */
 typedef struct memo_batch {
-    int64_t n_rows;          /* 0: the desc's */
+    int64_t n_rows;          /* 0: the shape's */
     int32_t is_forward_only; /* 1: no backward follows, and nothing is moved */
+    int32_t shape;           /* index in the desc's shapes */
 } memo_batch;
 
 /* One micro-batch: begin, step, end.  batch NULL: all zero. */
@@ -589,28 +607,33 @@ MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
 MEMO_API int memo_session_measures(const memo_session* session);
-MEMO_API int64_t memo_session_get_n_rows(const memo_session* session); /* of this micro-batch */
+/* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
+MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 
-/* Where a tensor of a layer lies; NULL if it is absent.  Fixed once the session is created. */
+/* Where a tensor of a layer lies; NULL if it is absent.  Fixed for each shape. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a layer's tensors: a struct of pointers in the
  * order of the table. */
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, void** first);
-/* A declared buffer; NULL while it does not live. */
+/* A declared buffer; NULL if it is not alive. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* A buffer at its planned address, valid until memo_session_free; NULL after an error.  It belongs
- * to stream 0; for another stream call memo_arena_alloc on memo_session_info.arena. */
+/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or, as
+ * an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
+ * memo_arena_alloc on memo_session_info.arena.  To free the tail of a buffer early, request it as a
+ * buffer of its own. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
 MEMO_API void memo_session_free(memo_session* session, void* address);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
 
 typedef struct memo_session_info {
-    const memo_step_plan* plan;  /* inside a dry run it is not complete: addresses is NULL */
-    const memo_profile* profile; /* of memo_session_create; NULL: it did not measure */
+    /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
+     * NULL. */
+    const memo_step_plan* plan;
+    const memo_profile* profile; /* (shapes), of memo_session_create; NULL: it did not measure */
     const memo_device* device;
     memo_arena* arena; /* inside a dry run it records, and swap is NULL */
-    memo_swap* swap;
+    memo_swap* swap;   /* NULL if the shape has no backward */
 } memo_session_info;
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
 
@@ -9624,8 +9647,20 @@ typedef struct memoi_step_plan {
 
 typedef struct memoi_inspector memoi_inspector;
 
+/* What a shape has of its own. */
+typedef struct memoi_session_part {
+    memoi_step_plan* stage;
+    memob_swap_placement placement;
+    memo_arena* arena;
+    memo_swap* swap;
+    char* base; /* of the engine's device memory */
+} memoi_session_part;
+
 struct memo_session {
-    memo_session_desc desc;
+    memo_session_desc desc; /* n_rows: the shape's */
+    memo_shape shapes[MEMO_SHAPES_MAX];
+    int64_t most_rows;   /* the caller's n_rows */
+    int32_t first_shape; /* of the first part: 0, or the only one */
     memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
     const memo_device* device;
@@ -9637,23 +9672,24 @@ struct memo_session {
     int is_borrowed;                      /* the stage is the caller's plan */
     memo_step_plan* own_plan;             /* of memo_session_create */
     int64_t peak_bytes, stage_host_bytes; /* the most of all ranks */
-    memob_swap_placement placement;
-    memo_profile profile;
-    int is_profiled;
+    memo_profile profile, *profiles;      /* of memo_session_create */
 
-    /* Running. */
+    /* Running: the current part, and all of them, which share memory. */
+    memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
-    memo_swap_desc swap_desc;
-    char* base;       /* of the engine's device memory */
-    char* dry_memory; /* of a step that computes in a dry run; else NULL */
+    char* base;
+    memoi_session_part parts[MEMO_SHAPES_MAX];
+    int32_t n_parts;
+    void *device_memory, *host_memory; /* the first is the first arena's */
+    char* dry_memory;                  /* of a step that computes in a dry run; else NULL */
     memo_error error;
+    memo_batch batch;
     int64_t n_rows;
     int is_dry;
     int is_setting_up, is_recomputing;
-    int is_running;      /* between begin and end */
-    int is_midway;       /* a forward began and no backward ended */
-    int is_forward_only; /* the engine is not called */
+    int is_running; /* between begin and end */
+    int is_midway;  /* a forward began and no backward ended */
 
     memoi_inspector* checker; /* NULL: not checked */
 
@@ -9672,7 +9708,7 @@ struct memoi_inspector {
     char *image, *probe; /* of a slot, pinned */
     int64_t slot_bytes;
     int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;  /* (n_layers, n_tensors, n_rows) */
+    uint64_t* hashes;  /* (n_layers, n_tensors, most rows) */
     int32_t closed[2]; /* 1 + the layer whose forward ended in the slot and is still there */
     int32_t are_tiles_tested;
 };
@@ -9718,15 +9754,17 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const int is_each = b->first_layer == MEMO_EACH_LAYER;
         const char* fault = NULL;
         if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX) fault = "size_bytes out of range";
+        if (b->row_bytes < 0 || b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
+            fault = "row_bytes out of range";
         if ((int)b->first < 0 || (int)b->first > MEMO_PASS_BACKWARD) fault = "an unknown pass";
         if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD)
             fault = "MEMO_EACH_LAYER in a pass without layers";
         if (!is_each && b->first != MEMO_PASS_SESSION) {
-            if (b->last < b->first || (int)b->last > MEMO_PASS_BACKWARD)
+            if (b->last < b->first || (int)b->last > MEMO_PASS_AFTER)
                 fault = "a last pass before the first";
             if ((b->first != MEMO_PASS_BETWEEN &&
                  (b->first_layer < 0 || b->first_layer >= desc->n_layers)) ||
-                (b->last != MEMO_PASS_BETWEEN &&
+                (b->last != MEMO_PASS_BETWEEN && b->last != MEMO_PASS_AFTER &&
                  (b->last_layer < 0 || b->last_layer >= desc->n_layers)))
                 fault = "a layer out of range";
             else if (b->first == b->last && b->first != MEMO_PASS_BETWEEN &&
@@ -9754,6 +9792,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                                       MEMO_PROFILE_TENSORS_MAX, error)) ||
         (status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX / 8, error)) ||
         (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX, error)) ||
+        (status =
+             memob_check_integer(name, "n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX, error)) ||
         (status = memob_check_integer(name, "policy", (int)desc->policy, 0, MEMO_N_POLICIES - 1,
                                       error)) ||
         (status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX,
@@ -9784,6 +9824,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
 
     /* Pointers. */
     if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
+    if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
     if (!desc->step && (!desc->forward || !desc->backward) && computes)
         field = "step: NULL, and so is forward or backward; set step, or both others";
     if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
@@ -9797,11 +9838,19 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
             field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
     }
     if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
+    for (t = 0; t < desc->n_shapes; t++)
+        if (desc->shapes[t].n_rows < 1 || desc->shapes[t].n_rows > desc->n_rows)
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.shapes[%d].n_rows: out of range (%lld); 1 to %lld are "
+                "valid, or raise n_rows",
+                (int)t, (long long)desc->shapes[t].n_rows, (long long)desc->n_rows);
     return memoi_session_check_buffers(desc, error);
 }
 
 MEMOI void memoi_stage_destroy(memoi_step_plan* stage) {
     if (!stage) return;
+    memoi_stage_destroy((memoi_step_plan*)stage->plan.next);
     memo_swap_plan_destroy(stage->plan.times);
     memo_plan_destroy(stage->plan.addresses);
     memo_trace_destroy(stage->plan.trace);
@@ -9811,6 +9860,11 @@ MEMOI void memoi_stage_destroy(memoi_step_plan* stage) {
 }
 
 void memo_step_plan_destroy(memo_step_plan* plan) { memoi_stage_destroy((memoi_step_plan*)plan); }
+
+/* Also of a desc that is not checked. */
+MEMOI int32_t memoi_session_n_shapes(const memo_session_desc* desc) {
+    return desc->n_shapes > 1 ? (int32_t)memob_min(desc->n_shapes, MEMO_SHAPES_MAX) : 1;
+}
 
 /* A stage of desc without rows.  It copies the tensors, so that a plan outlives its desc. */
 MEMOI memo_status memoi_stage_create(const memo_session_desc* desc, memoi_step_plan** result,
@@ -9845,6 +9899,7 @@ MEMOI memo_status memoi_stage_create(const memo_session_desc* desc, memoi_step_p
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     stage->plan.policy = desc->policy;
+    stage->plan.shape.n_rows = desc->n_rows;
     return memob_swap_check_desc(swap, error);
 }
 
@@ -9932,16 +9987,16 @@ MEMOI int64_t memoi_session_digest_tensors(const memo_session_desc* desc) {
     return digest;
 }
 
-enum { MEMOI_SESSION_FIELDS = 11, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
+enum { MEMOI_SESSION_FIELDS = 12, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
 
 /* The first agreement: descs match, budgets are the least, what trainers hold is the most.  extra:
  * a value of the call that must match, named by extra_name. */
 MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_t extra,
                                      const char* extra_name, memo_error* error) {
-    static const char* const names[] = {"n_layers",        "n_tensors",  "n_rows",
-                                        "tile_rows",       "policy",     "backward_recomputes",
-                                        "spill_directory", "tensors",    "buffers",
-                                        "rows or alpha",   "layer_kinds"};
+    static const char* const names[] = {"n_layers",        "n_tensors",   "n_rows",
+                                        "tile_rows",       "policy",      "backward_recomputes",
+                                        "spill_directory", "tensors",     "buffers",
+                                        "rows or alpha",   "layer_kinds", "shapes"};
     memo_session_desc* desc = &s->desc;
     const int64_t n_cells = (int64_t)desc->n_layers * desc->n_tensors;
     int64_t values[MEMOI_SESSION_VALUES + 2], mine[MEMOI_SESSION_FIELDS + 1];
@@ -9955,7 +10010,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
     if (!status) {
         mine[0] = desc->n_layers;
         mine[1] = desc->n_tensors;
-        mine[2] = desc->n_rows;
+        mine[2] = s->most_rows;
         mine[3] = desc->tile_rows;
         mine[4] = (int64_t)desc->policy;
         mine[9] = memoi_session_digest(0, &desc->alpha, (int64_t)sizeof desc->alpha);
@@ -9968,7 +10023,10 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
         if (desc->layer_kinds)
             mine[10] = memoi_session_digest(0, desc->layer_kinds,
                                             (int64_t)sizeof(int32_t) * desc->n_layers);
-        mine[11] = extra;
+        for (i = 0; i < desc->n_shapes; i++)
+            mine[11] = memoi_session_digest(mine[11] + s->shapes[i].is_forward_only,
+                                            &s->shapes[i].n_rows, (int64_t)sizeof(int64_t));
+        mine[12] = extra;
     }
     for (i = 0; i < n; i++) {
         values[1 + 2 * i] = mine[i];
@@ -10021,24 +10079,42 @@ MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, mem
     return status;
 }
 
-/* A session for one of the public calls.  Check, then agree, so that no rank is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes, int64_t extra,
-                                     const char* extra_name, memo_session** result,
+/* A rank without memory for a session still agrees that it has failed. */
+MEMOI memo_status memoi_session_lacks(const memo_session_desc* desc, const char* what,
+                                      memo_error* error) {
+    memo_session none;
+    memset(&none, 0, sizeof none);
+    none.desc = *desc;
+    return memoi_session_meet(&none, memob_no_memory(error, what), 0, "", error);
+}
+
+/* A session for one of the public calls, and one shape.  Check, then agree, so that no rank is left
+ * waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shape, int computes,
+                                     int64_t extra, const char* extra_name, memo_session** result,
                                      memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
-    memo_session none;
     memo_status status = memoi_session_check_desc(desc, computes, error);
     *result = s;
-    if (!s) { /* it still agrees that this rank has failed */
-        memset(&none, 0, sizeof none);
-        none.desc = *desc;
-        return memoi_session_meet(&none, memob_no_memory(error, "a session"), 0, "", error);
-    }
+    if (!s) return memoi_session_lacks(desc, "a session", error);
     s->desc = *desc;
     if (!status && desc->n_buffers)
         memcpy(s->buffers, desc->buffers, (size_t)desc->n_buffers * sizeof *desc->buffers);
     s->desc.buffers = s->buffers;
-    if (!status) status = memoi_stage_create(desc, &s->stage, error);
+
+    /* Without shapes there is one. */
+    s->most_rows = desc->n_rows;
+    s->shapes[0].n_rows = desc->n_rows;
+    if (!status && desc->n_shapes)
+        memcpy(s->shapes, desc->shapes, (size_t)desc->n_shapes * sizeof *desc->shapes);
+    s->desc.shapes = s->shapes;
+    s->desc.n_shapes = memoi_session_n_shapes(desc);
+    s->desc.n_rows = s->shapes[shape].n_rows;
+    if (desc->policy == MEMO_POLICY_ROWS && !status)
+        s->desc.rows += (int64_t)shape * desc->n_layers * desc->n_tensors;
+    s->first_shape = s->batch.shape = shape;
+    if (!status) status = memoi_stage_create(&s->desc, &s->stage, error);
+    if (!status) s->stage->plan.shape = s->shapes[shape];
     if (!status) status = memoi_session_take_device(s, computes, error);
     return memoi_session_meet(s, status, extra, extra_name, error);
 }
@@ -10113,7 +10189,11 @@ MEMOI void memoi_session_mark_layer(memo_session* s, int32_t layer, int32_t what
 
 int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
 int memo_session_measures(const memo_session* s) { return s->is_measuring; }
-int64_t memo_session_get_n_rows(const memo_session* s) { return s->n_rows; }
+memo_batch memo_session_get_batch(const memo_session* s) {
+    memo_batch batch = s->batch;
+    batch.n_rows = s->n_rows;
+    return batch;
+}
 
 #define MEMOI_SESSION_DRY_BYTES ((int64_t)1 << 30)
 
@@ -10200,19 +10280,30 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t l
         } else {
             if (s->is_dry && b->name && !strchr(b->name, '\n') && !s->error.status)
                 (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, b->name, &error), &error);
-            s->buffer_addresses[i] = memo_session_alloc(s, b->size_bytes);
+            s->buffer_addresses[i] =
+                memo_session_alloc(s, b->size_bytes + b->row_bytes * s->n_rows);
         }
     }
 }
 
-/* Frees what a forward without a backward, or an error, has left. */
-MEMOI void memoi_session_free_buffers(memo_session* s) {
+/* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
+MEMOI void memoi_session_forget_buffers(memo_session* s, int outputs_too) {
     int32_t i;
-    for (i = 0; i < s->desc.n_buffers; i++) {
-        if (s->buffers[i].first == MEMO_PASS_SESSION) continue;
-        memo_session_free(s, s->buffer_addresses[i]);
-        s->buffer_addresses[i] = NULL;
-    }
+    for (i = 0; i < s->desc.n_buffers; i++)
+        if (s->buffers[i].first != MEMO_PASS_SESSION &&
+            (outputs_too || s->buffers[i].last != MEMO_PASS_AFTER))
+            s->buffer_addresses[i] = NULL;
+}
+
+/* Makes a shape's part the current one. */
+MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+    const memoi_session_part* part = &s->parts[shape];
+    s->stage = part->stage;
+    s->placement = part->placement;
+    s->arena = part->arena;
+    s->swap = part->swap;
+    s->base = part->base;
+    s->desc.n_rows = part->stage->plan.swap.n_rows;
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -10234,13 +10325,20 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                           "memo_session_create has returned");
         return 0;
     }
-    if (s->is_running) {
-        memoi_session_give_up(s, 1);
-        memoi_session_free_buffers(s); /* addresses alone: the arena has freed them */
-    }
+    if (s->is_running) memoi_session_give_up(s, 1);
+    memoi_session_forget_buffers(s, 1);
     memset(&s->error, 0, sizeof s->error);
-    s->n_rows = batch && batch->n_rows ? batch->n_rows : s->desc.n_rows;
-    s->is_forward_only = batch && batch->is_forward_only;
+    memset(&s->batch, 0, sizeof s->batch);
+    if (batch) s->batch = *batch;
+    if (s->batch.shape < 0 || s->batch.shape >= s->desc.n_shapes) {
+        memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
+                             "memo_batch.shape: out of range (%d); 0 to %d are valid",
+                             (int)s->batch.shape, (int)s->desc.n_shapes - 1);
+        return 0;
+    }
+    if (s->n_parts) memoi_session_turn(s, s->batch.shape - s->first_shape);
+    s->batch.is_forward_only |= s->stage->plan.shape.is_forward_only;
+    s->n_rows = s->batch.n_rows ? s->batch.n_rows : s->desc.n_rows;
     if (s->n_rows < 1 || s->n_rows > s->desc.n_rows) {
         memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
                              "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
@@ -10259,9 +10357,9 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_end: no micro-batch is under way; call "
                           "memo_session_begin first");
-    if (s->is_running) memoi_session_free_buffers(s);
     if (s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->arena, &own), &own);
+    memoi_session_forget_buffers(s, s->error.status != MEMO_STATUS_OK);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     if (s->error.status && error) *error = s->error;
     return s->error.status;
@@ -10286,10 +10384,10 @@ MEMOI int memoi_session_enter(memo_session* s, int32_t layer, const char* what) 
         memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
                              "memo_session: %s of layer %d of %d, out of range", what, (int)layer,
                              (int)s->desc.n_layers);
-    else if (s->is_forward_only && *what == 'b')
+    else if (s->batch.is_forward_only && *what == 'b')
         memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
-                             "memo_session: %s of layer %d, but memo_batch.is_forward_only is 1; "
-                             "set it to 0",
+                             "memo_session: %s of layer %d, but memo_batch.is_forward_only is 1, "
+                             "or the shape's; see memo_session_get_batch",
                              what, (int)layer);
     else if (s->is_dry)
         memoi_session_name(s, layer, what);
@@ -10346,11 +10444,11 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     if (!c) return memob_no_memory(error, "a checked session");
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
-        &c->arrays, (int64_t)s->desc.n_layers * n * s->desc.n_rows, sizeof *c->hashes);
+        &c->arrays, (int64_t)s->desc.n_layers * n * s->most_rows, sizeof *c->hashes);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
-        at = memob_align_up(at + s->desc.n_rows * s->stage->plan.swap.tensors[t].row_bytes,
+        at = memob_align_up(at + s->most_rows * s->stage->plan.swap.tensors[t].row_bytes,
                             MEMOI_GUARD) +
              MEMOI_GUARD;
     }
@@ -10456,7 +10554,7 @@ MEMOI memo_status memoi_inspector_check_guards(const memo_session* s, int32_t la
 MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, int32_t layer,
                                     int32_t t, int64_t begin, int64_t end) {
     const memoi_inspector* c = s->checker;
-    const uint64_t* hash = c->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.n_rows;
+    const uint64_t* hash = c->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->most_rows;
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
     const char* rows = image + c->offsets[t];
     while (begin < end && memoi_inspector_hash(rows + begin * row_bytes, row_bytes) == hash[begin])
@@ -10497,13 +10595,13 @@ MEMOI void memoi_inspector_forward_begin(memo_session* s, int32_t layer) {
 /* After a forward: guards, hashes, and the rows to the engine. */
 MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
-    uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->desc.n_rows;
+    uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->most_rows;
     memo_error error;
     int64_t row;
     int32_t t;
     memo_status status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, &error);
     if (!status) status = memoi_inspector_check_guards(s, layer, "forward", &error);
-    for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->desc.n_rows) {
+    for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->most_rows) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         for (row = 0; row < s->n_rows && row_bytes; row++)
             hash[row] = memoi_inspector_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
@@ -10619,7 +10717,7 @@ int memo_session_forward_begin(memo_session* s, int32_t layer) {
     if (!memoi_session_enter(s, layer, "forward begin")) return 0;
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 0);
     if (s->is_dry) return 0;
-    if (!s->is_forward_only) {
+    if (!s->batch.is_forward_only) {
         s->is_midway = 1;
         (void)memoi_session_swap_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
         if (s->checker && !s->error.status) memoi_inspector_forward_begin(s, layer);
@@ -10632,8 +10730,8 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     memo_error error;
     if (!memoi_session_enter(s, layer, "forward end")) return;
     if (!s->is_dry) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
-    if (s->checker && !s->is_forward_only) memoi_inspector_forward_end(s, layer);
-    if (!s->is_dry && !s->is_forward_only && !s->error.status)
+    if (s->checker && !s->batch.is_forward_only) memoi_inspector_forward_end(s, layer);
+    if (!s->is_dry && !s->batch.is_forward_only && !s->error.status)
         (void)memoi_session_swap_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 1);
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
@@ -10696,7 +10794,7 @@ MEMOI void memoi_session_run_layers(memo_session* s) {
         memo_session_forward_end(s, layer);
     }
     if (desc->between && memo_session_computes(s)) desc->between(desc->user, s);
-    for (layer = desc->n_layers - 1; layer >= 0 && !s->is_forward_only; layer--) {
+    for (layer = desc->n_layers - 1; layer >= 0 && !s->batch.is_forward_only; layer--) {
         if (memo_session_backward_begin(s, layer)) desc->backward(desc->user, s, layer);
         memo_session_backward_end(s, layer);
     }
@@ -10719,7 +10817,7 @@ MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
                                   &address, error);
     s->base = (char*)address;
     memset(&s->error, 0, sizeof s->error);
-    s->n_rows = s->desc.n_rows;
+    s->n_rows = s->most_rows;
     if (status) return status;
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
     s->is_setting_up = 1;
@@ -10736,6 +10834,7 @@ MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
     memo_step_plan* plan = &s->stage->plan;
+    memo_batch batch = {0, 0, 0};
     memo_status status;
 
     /* The rows give the places of tensors, and with them the size of the engine's memory. */
@@ -10748,6 +10847,10 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
     status = memob_swap_placement_make(&plan->swap, &s->placement, error);
     if (status) return status;
     plan->sizes = s->placement.sizes;
+    if (plan->shape.is_forward_only) { /* nothing leaves the device */
+        memset(&plan->sizes, 0, sizeof plan->sizes);
+        plan->sizes.device_bytes = s->placement.sizes.device_bytes;
+    }
 
     /* The dry run has addresses but no memory, so it can exceed the budgets. */
     status = memo_trace_create(&plan->trace, error);
@@ -10755,12 +10858,27 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
     if (!status) status = memo_arena_create(&dry, &s->arena, error);
     s->is_dry = 1;
     if (!status) status = memoi_session_take(s, error);
-    if (!status) status = memo_session_run(s, NULL, error);
+    batch.shape = s->first_shape;
+    if (!status) status = memo_session_run(s, &batch, error);
     memo_arena_destroy(s->arena);
     s->arena = NULL;
     s->base = NULL;
     s->is_dry = 0;
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
+}
+
+/* Fixes what lives as long as the session at the bottom, where all shapes have it: buffers in the
+ * order of their requests, then the engine's memory, which is the first request.  No plan needs
+ * more for it, because nothing else ever uses these bytes. */
+MEMOI void memoi_session_fix(memo_plan* plan, int is_fixed) {
+    int64_t i, end_bytes = 0;
+    for (i = 1; i <= plan->n_buffers; i++) {
+        memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
+        if (buffer->memory_class != MEMO_CLASS_PERSISTENT) continue;
+        if (is_fixed) buffer->offset_bytes = end_bytes;
+        buffer->is_fixed = is_fixed;
+        end_bytes += memob_buffer_bytes(plan, i % plan->n_buffers);
+    }
 }
 
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
@@ -10773,6 +10891,7 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     desc.capacity_bytes = capacity_bytes;
     desc.time_limit_s = s->desc.time_limit_s;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
+    memoi_session_fix(plan, 1);
     status = memo_plan_solve(plan, &desc, error);
 
     /* No search helps if the budget is below the bound. */
@@ -10783,6 +10902,7 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
         desc.engine = MEMO_PLAN_ENGINE_AUTO;
         status = memo_plan_solve(plan, &desc, error);
     }
+    memoi_session_fix(plan, 0);
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
@@ -11086,6 +11206,12 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     const memo_policy policy = s->desc.policy;
     char subject[48];
     memo_status status = MEMO_STATUS_OK;
+    if (s->stage->plan.shape.is_forward_only) { /* layers share what they do not keep */
+        memoi_session_fill(s, 1, s->desc.n_rows);
+        status = memoi_session_stage(s, error);
+        if (!status) memoi_session_explain(s, "a forward alone", 0);
+        return status;
+    }
     if (policy == MEMO_POLICY_ALPHA && s->desc.alpha >= 0) {
         status = memoi_session_use_alpha(s, s->desc.alpha, error);
     } else if (policy == MEMO_POLICY_MEMO || policy == MEMO_POLICY_ALPHA) {
@@ -11128,15 +11254,16 @@ MEMOI void memoi_session_account(memo_session* s) {
 /* --- >>session words ---
  * Knows: a plan.  Knows nothing of how it was made. */
 
-void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
+MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) {
     const memo_plan* addresses = plan->addresses;
     char bytes[32];
     if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
     if (plan->times) memo_swap_plan_put(plan->times, 1, text);
     if (!plan->sizes.n_swapped_layers && !plan->times)
         memo_text_put(text, "%-9s %s\n", memo_policy_name(plan->policy),
-                      plan->policy == MEMO_POLICY_RECOMPUTE ? "nothing is moved"
-                                                            : "every tensor stays on the device");
+                      plan->shape.is_forward_only ? "a forward alone: layers share memory"
+                      : plan->policy == MEMO_POLICY_RECOMPUTE ? "nothing is moved"
+                                                              : "every tensor stays on the device");
 
     /* Planned bytes beside their budgets, which include the bytes that the trainer holds. */
     memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)plan->device_bytes));
@@ -11173,34 +11300,64 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
     if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
 }
 
+void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
+    int64_t sums[2] = {0, 0}, most[2] = {0, 0};
+    const int has_shapes = plan->next != NULL;
+    char bytes[4][32];
+    int32_t n;
+    for (n = 0; plan; plan = plan->next, n++) {
+        if (has_shapes)
+            memo_text_put(text, "shape     %d, %lld rows\n", (int)n, (long long)plan->shape.n_rows);
+        memoi_step_plan_put_one(plan, text);
+        sums[0] += plan->device_bytes;
+        sums[1] += plan->host_bytes;
+        most[0] = memob_max(most[0], plan->device_bytes);
+        most[1] = memob_max(most[1], plan->host_bytes);
+    }
+    if (has_shapes)
+        memo_text_put(text,
+                      "shapes    %d share device memory of %s instead of %s, host memory of %s "
+                      "instead of %s\n",
+                      (int)n, memob_bytes_text(bytes[0], (double)most[0]),
+                      memob_bytes_text(bytes[1], (double)sums[0]),
+                      memob_bytes_text(bytes[2], (double)most[1]),
+                      memob_bytes_text(bytes[3], (double)sums[1]));
+}
+
 /* --- >>session file ---
  * Knows: the text of a plan.  Its rows and addresses are given back; the rest follows from them. */
 
-memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
+/* Returns the number of lines. */
+MEMOI int64_t memoi_step_plan_put_file(const memo_step_plan* plan, memo_text* text) {
     const memo_swap_desc* swap = &plan->swap;
     const int64_t* rows = swap->rows;
-    memo_text text;
     int64_t i;
     int32_t layer, t;
-    memset(&text, 0, sizeof text);
-    memo_text_put(&text, "memo step-plan 1\nshape %d %d %lld %lld %lld\nchoice %d %d\n",
-                  (int)swap->n_layers, (int)swap->n_tensors, (long long)swap->n_rows,
-                  (long long)swap->tile_rows, (long long)plan->addresses->n_buffers,
+    memo_text_put(text, "shape %d %d %lld %lld %d %lld\nchoice %d %d\n", (int)swap->n_layers,
+                  (int)swap->n_tensors, (long long)swap->n_rows, (long long)swap->tile_rows,
+                  (int)plan->shape.is_forward_only, (long long)plan->addresses->n_buffers,
                   (int)plan->policy, (int)swap->n_host_layers);
     for (t = 0; t < swap->n_tensors; t++)
-        memo_text_put(&text, "tensor %s %lld\n", swap->tensors[t].name,
+        memo_text_put(text, "tensor %s %lld\n", swap->tensors[t].name,
                       (long long)swap->tensors[t].row_bytes);
     for (layer = 0; layer < swap->n_layers; layer++) {
-        memo_text_put(&text, "layer %d", (int)memob_layer_kind(swap, layer));
-        for (t = 0; t < swap->n_tensors; t++) memo_text_put(&text, " %lld", (long long)*rows++);
-        memo_text_put(&text, "\n");
+        memo_text_put(text, "layer %d", (int)memob_layer_kind(swap, layer));
+        for (t = 0; t < swap->n_tensors; t++) memo_text_put(text, " %lld", (long long)*rows++);
+        memo_text_put(text, "\n");
     }
     for (i = 0; i < plan->addresses->n_buffers; i++)
-        memo_text_put(&text, "buffer %lld %lld\n",
-                      (long long)plan->addresses->buffers[i].size_bytes,
+        memo_text_put(text, "buffer %lld %lld\n", (long long)plan->addresses->buffers[i].size_bytes,
                       (long long)plan->addresses->buffers[i].offset_bytes);
-    memob_put_last_line(&text,
-                        2 + (int64_t)swap->n_tensors + swap->n_layers + plan->addresses->n_buffers);
+    return 2 + (int64_t)swap->n_tensors + swap->n_layers + plan->addresses->n_buffers;
+}
+
+memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
+    memo_text text;
+    int64_t n_lines = 0;
+    memset(&text, 0, sizeof text);
+    memo_text_put(&text, "memo step-plan 1\n");
+    for (; plan; plan = plan->next) n_lines += memoi_step_plan_put_file(plan, &text);
+    memob_put_last_line(&text, n_lines);
     return memo_text_write(&text, path, error);
 }
 
@@ -11228,6 +11385,9 @@ MEMOI memo_status memoi_session_parse_shape(memo_session* s, memob_reader* reade
     if (!status) status = memoi_session_expect(reader, "n_tensors", s->desc.n_tensors, error);
     if (!status) status = memoi_session_expect(reader, "n_rows", s->desc.n_rows, error);
     if (!status) status = memoi_session_expect(reader, "tile_rows", s->desc.tile_rows, error);
+    if (!status)
+        status = memoi_session_expect(reader, "is_forward_only",
+                                      s->stage->plan.shape.is_forward_only, error);
     if (!status) status = memob_expect_number(reader, "number of buffers", &file->n_buffers, error);
     if (status) return status;
     if (file->n_buffers < 0 || file->n_buffers > MEMOB_BYTES_MAX / 16)
@@ -11299,20 +11459,21 @@ MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader
     return status ? status : memob_expect_line_end(reader, error);
 }
 
-MEMOI memo_status memoi_session_parse(memo_session* s, const char* path, memoi_session_file* file,
+/* What a file holds of one shape, and the number of its lines. */
+MEMOI memo_status memoi_session_parse(memo_session* s, memob_reader* reader,
+                                      memoi_session_file* file, int64_t* n_lines,
                                       memo_error* error) {
-    memob_reader reader, last_line;
     const char* word;
-    int64_t length, count = 0, n_lines = 0;
-    memo_status status = memob_reader_open(&reader, path, error);
-    if (!status) status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
-    while (!status && memob_next_entry(&reader, &word, &length))
-        status = memoi_session_parse_line(s, &reader, word, length, n_lines++, file, error);
-    if (!status && (count != n_lines ||
-                    n_lines != 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers + file->n_buffers))
-        status = MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld lines above",
-                                (long long)count, (long long)n_lines);
-    memob_reader_close(&reader);
+    int64_t length, n = 0, expected = 1;
+    memo_status status = MEMO_STATUS_OK;
+    while (!status && n < expected && memob_next_entry(reader, &word, &length)) {
+        status = memoi_session_parse_line(s, reader, word, length, n++, file, error);
+        expected = 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers + file->n_buffers;
+    }
+    *n_lines += n;
+    if (!status && n < expected)
+        status = MEMOB_BAD_LINE(reader, error, "%lld of %lld lines of a shape", (long long)n,
+                                (long long)expected);
     return status;
 }
 
@@ -11345,28 +11506,52 @@ MEMOI memo_status memoi_session_place(memo_session* s, const char* path,
 
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
-    memo_session* s;
-    memoi_session_file file;
+    const int32_t n_shapes = memoi_session_n_shapes(desc);
+    memo_step_plan** next = plan;
     memo_session_desc own = *desc;
-    memo_status status;
-    memset(&file, 0, sizeof file);
+    memob_reader reader, last_line;
+    const char* word;
+    int64_t length, count = 0, n_lines = 0;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k;
     *plan = NULL;
+    memset(&reader, 0, sizeof reader);
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
-    status = memoi_session_make(&own, 0, 0, "", &s, error);
-    if (!status) {
-        status = memoi_session_parse(s, path, &file, error);
-        if (!status) status = memoi_session_stage_alone(s, error);
-        if (!status) status = memoi_session_place(s, path, &file, error);
-        status = memoi_session_agree_sizes(s, status, error);
+    for (k = 0; k < n_shapes && !status; k++) {
+        memo_session* s;
+        memoi_session_file file;
+        memset(&file, 0, sizeof file);
+        status = memoi_session_make(&own, k, 0, 0, "", &s, error);
+        if (!status) {
+            if (k == 0) {
+                status = memob_reader_open(&reader, path, error);
+                if (!status)
+                    status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
+            }
+            if (!status) status = memoi_session_parse(s, &reader, &file, &n_lines, error);
+            while (!status && k == n_shapes - 1 && memob_next_entry(&reader, &word, &length))
+                n_lines++;
+            if (!status && k == n_shapes - 1 && count != n_lines)
+                status = MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld found",
+                                        (long long)count, (long long)n_lines);
+            if (!status) status = memoi_session_stage_alone(s, error);
+            if (!status) status = memoi_session_place(s, path, &file, error);
+            status = memoi_session_agree_sizes(s, status, error);
+        }
+        if (!status) {
+            memoi_session_explain(s, "the plan of the file", 0);
+            memoi_session_account(s);
+            *next = &s->stage->plan;
+            next = &(*next)->next;
+            s->stage = NULL;
+        }
+        MEMO_FREE(file.sizes);
+        memo_session_destroy(s);
     }
-    if (!status) {
-        memoi_session_explain(s, "the plan of the file", 0);
-        memoi_session_account(s);
-        *plan = &s->stage->plan;
-        s->stage = NULL;
-    }
-    MEMO_FREE(file.sizes);
-    memo_session_destroy(s);
+    memob_reader_close(&reader);
+    if (!status) return MEMO_STATUS_OK;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
     return status;
 }
 
@@ -11375,100 +11560,163 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 
 /* Setup and steps may still run on the compute stream. */
 MEMOI void memoi_session_close(memo_session* s) {
-    if (s->base && !s->desc.computes_on_host)
+    int32_t k;
+    if (s->n_parts && !s->desc.computes_on_host)
         memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
     memoi_inspector_destroy(s);
-    memo_swap_destroy(s->swap);
-    memo_arena_destroy(s->arena);
+    for (k = 0; k < s->n_parts; k++) memo_swap_destroy(s->parts[k].swap);
+    for (k = 0; k < s->n_parts; k++) {
+        memo_arena_destroy(s->parts[k].arena);
+        memob_swap_placement_free(&s->parts[k].placement);
+    }
+    s->n_parts = 0;
+    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
+    memset(s->parts, 0, sizeof s->parts);
+    memset(&s->placement, 0, sizeof s->placement);
+    s->device_memory = s->host_memory = NULL;
     s->swap = NULL;
     s->arena = NULL;
     s->base = NULL;
 }
 
-/* Arena and engine of the stage, whose placement is made. */
-MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
-    const memo_step_plan* plan = &s->stage->plan;
+/* Arena and engine of a shape.  The first arena takes memory for all. */
+MEMOI memo_status memoi_session_start_part(memo_session* s, int32_t shape, int64_t device_bytes,
+                                           memo_error* error) {
+    memoi_session_part* part = &s->parts[shape];
+    const memo_step_plan* plan = &part->stage->plan;
     memo_arena_desc desc = memo_arena_desc_default();
-    memo_status status;
+    memo_swap_desc swap = plan->swap;
+    memo_status status = memob_swap_placement_make(&plan->swap, &part->placement, error);
     desc.device = s->device;
     desc.plan = plan->addresses;
-    status = memo_arena_create(&desc, &s->arena, error);
+    desc.memory = s->device_memory;
+    desc.memory_bytes = device_bytes;
+    if (!status) status = memo_arena_create(&desc, &part->arena, error);
+    memoi_session_turn(s, shape);
+    s->batch.shape = s->first_shape + shape;
     if (!status) status = memoi_session_take(s, error);
-    s->swap_desc = plan->swap;
-    s->swap_desc.device = s->device;
-    s->swap_desc.compute_stream = s->desc.compute_stream;
-    s->swap_desc.computes_on_host = s->desc.computes_on_host;
-    s->swap_desc.spill_directory =
-        s->desc.spill_directory; /* another rank's may have made the plan */
-    s->swap_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    s->swap_desc.is_timed = s->desc.is_timed;
-    s->swap_desc.device_memory = s->base;
-    return status ? status : memo_swap_create(&s->swap_desc, &s->swap, error);
+    if (status) return status;
+    part->base = s->base;
+    if (!s->device_memory) s->device_memory = s->base - plan->addresses->buffers[0].offset_bytes;
+    if (plan->shape.is_forward_only) return MEMO_STATUS_OK;
+
+    swap.device = s->device;
+    swap.compute_stream = s->desc.compute_stream;
+    swap.computes_on_host = s->desc.computes_on_host;
+    swap.spill_directory = s->desc.spill_directory; /* another rank's may have made the plan */
+    swap.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+    swap.is_timed = s->desc.is_timed;
+    swap.device_memory = s->base;
+    swap.host_memory = s->host_memory;
+    return memo_swap_create(&swap, &part->swap, error);
 }
 
-/* The plan must be of the desc's shape, because kernels rely on it. */
-MEMOI memo_status memoi_session_match(const memo_session_desc* desc, const memo_step_plan* plan,
+/* Arenas and engines of the stage and of the plans that follow it; the largest first. */
+MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
+    int64_t device_bytes = -1, host_bytes = 0;
+    memo_step_plan* plan;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k, largest = 0;
+    memob_swap_placement_free(&s->placement);
+    for (plan = &s->stage->plan; plan; plan = plan->next) {
+        host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
+        if (plan->addresses->peak_bytes > device_bytes) {
+            device_bytes = plan->addresses->peak_bytes;
+            largest = s->n_parts;
+        }
+        s->parts[s->n_parts++].stage = (memoi_step_plan*)plan;
+    }
+    memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
+                      (long long)device_bytes, (long long)host_bytes);
+    if (host_bytes) status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
+    for (k = 0; k < s->n_parts && !status; k++)
+        status = memoi_session_start_part(s, (largest + k) % s->n_parts, device_bytes, error);
+    memoi_session_turn(s, 0);
+    return status;
+}
+
+/* The plan must be of the desc's shapes and tensors, because kernels rely on it. */
+MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
                                       memo_error* error) {
-    const memo_swap_desc* swap = &plan->swap;
-    int32_t t = 0;
-    if (swap->n_layers != desc->n_layers || swap->n_tensors != desc->n_tensors ||
-        swap->n_rows != desc->n_rows || swap->tile_rows != desc->tile_rows)
-        return MEMOB_INVALID(error,
-                             "memo_session_open: the plan is for %d layers, %d tensors, %lld rows "
-                             "in tiles of %lld, not for those of the desc; plan again",
-                             (int)swap->n_layers, (int)swap->n_tensors, (long long)swap->n_rows,
-                             (long long)swap->tile_rows);
-    while (t < desc->n_tensors && !strcmp(swap->tensors[t].name, desc->tensors[t].name) &&
-           swap->tensors[t].row_bytes == desc->tensors[t].row_bytes &&
-           swap->tensors[t].rule == desc->tensors[t].rule &&
-           swap->tensors[t].with == desc->tensors[t].with &&
-           memob_tensor_kinds(swap, t) == (desc->tensor_kinds ? desc->tensor_kinds[t] : 0))
-        t++;
-    if (t < desc->n_tensors)
-        return MEMOB_INVALID(error,
-                             "memo_session_open: the plan has another tensor %d, `%s`; plan again",
-                             (int)t, swap->tensors[t].name);
-    for (t = 0; t < desc->n_layers; t++)
-        if (memob_layer_kind(swap, t) != (desc->layer_kinds ? desc->layer_kinds[t] : 0))
-            return MEMOB_INVALID(error,
-                                 "memo_session_open: the plan has another kind of layer %d; plan "
-                                 "again",
-                                 (int)t);
-    if (plan->fits) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
+    const memo_session_desc* desc = &s->desc;
+    const memo_step_plan* plan = first;
+    int64_t i;
+    int32_t k, t = 0;
+    for (k = 0; k < desc->n_shapes; k++, plan = plan->next) {
+        const memo_swap_desc* swap = plan ? &plan->swap : NULL;
+        if (!swap || swap->n_layers != desc->n_layers || swap->n_tensors != desc->n_tensors ||
+            swap->n_rows != s->shapes[k].n_rows || swap->tile_rows != desc->tile_rows ||
+            plan->shape.is_forward_only != s->shapes[k].is_forward_only ||
+            (plan->next != NULL) != (k + 1 < desc->n_shapes))
+            return MEMOB_INVALID(
+                error,
+                "memo_session_open: shape %d of the plan is for %d layers, %d tensors, %lld rows "
+                "in "
+                "tiles of %lld, not for those of the desc; plan again",
+                (int)k, swap ? (int)swap->n_layers : 0, swap ? (int)swap->n_tensors : 0,
+                swap ? (long long)swap->n_rows : 0, swap ? (long long)swap->tile_rows : 0);
+        for (t = 0; t < desc->n_tensors; t++)
+            if (strcmp(swap->tensors[t].name, desc->tensors[t].name) ||
+                swap->tensors[t].row_bytes != desc->tensors[t].row_bytes ||
+                swap->tensors[t].rule != desc->tensors[t].rule ||
+                swap->tensors[t].with != desc->tensors[t].with ||
+                memob_tensor_kinds(swap, t) != (desc->tensor_kinds ? desc->tensor_kinds[t] : 0))
+                return MEMOB_INVALID(
+                    error, "memo_session_open: the plan has another tensor %d, `%s`; plan again",
+                    (int)t, swap->tensors[t].name);
+        for (t = 0; t < desc->n_layers; t++)
+            if (memob_layer_kind(swap, t) != (desc->layer_kinds ? desc->layer_kinds[t] : 0))
+                return MEMOB_INVALID(error,
+                                     "memo_session_open: the plan has another kind of layer %d; "
+                                     "plan again",
+                                     (int)t);
+        if (!plan->fits) return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
+
+        /* What lives as long as the session lies at one address. */
+        for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
+            const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
+            const int is_persistent = a->memory_class == MEMO_CLASS_PERSISTENT;
+            if (is_persistent == (b->memory_class == MEMO_CLASS_PERSISTENT) &&
+                (!is_persistent ||
+                 (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
+                continue;
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.setup: request %lld for shape %d is another than "
+                "for shape 0; request the same for every shape",
+                (long long)i, (int)k);
+        }
+    }
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** result, memo_error* error) {
     const char* check = getenv("MEMO_CHECK");
+    const memo_step_plan* p;
     memo_session_desc own = *desc;
     memo_session* s;
     int64_t digest = 0;
     memo_status status;
     *result = NULL;
     if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
-    digest = memoi_session_digest(plan->swap.n_host_layers, plan->swap.rows,
-                                  (int64_t)plan->swap.n_layers * plan->swap.n_tensors *
-                                      (int64_t)sizeof *plan->swap.rows);
+    for (p = plan; p; p = p->next)
+        digest = memoi_session_digest(digest + p->swap.n_host_layers, p->swap.rows,
+                                      (int64_t)p->swap.n_layers * p->swap.n_tensors *
+                                          (int64_t)sizeof *p->swap.rows);
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    status = memoi_session_make(&own, 1, digest, "plan", &s, error);
+    status = memoi_session_make(&own, 0, 1, digest, "plan", &s, error);
     if (status) {
         memo_session_destroy(s);
         return status;
     }
-    status = memoi_session_match(desc, plan, error);
+    status = memoi_session_match(s, plan, error);
     memoi_stage_destroy(s->stage);
     s->stage = (memoi_step_plan*)(uintptr_t)plan; /* never written to, nor destroyed */
     s->is_borrowed = 1;
-    if (!status) status = memob_swap_placement_make(&plan->swap, &s->placement, error);
-    if (!status) {
-        memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
-                          (long long)plan->addresses->peak_bytes,
-                          (long long)plan->sizes.host_bytes);
-        status = memoi_session_start(s, error);
-        if (!status && (desc->is_checked || (check && *check && strcmp(check, "0"))))
-            status = memoi_inspector_create(s, error);
-    }
+    if (!status) status = memoi_session_start(s, error);
+    if (!status && (desc->is_checked || (check && *check && strcmp(check, "0"))))
+        status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(desc, status, error);
     if (status)
         memo_session_destroy(s);
@@ -11542,7 +11790,8 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
                                              memo_error* error) {
     const memo_swap_desc* swap = &s->stage->plan.swap;
     const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
-    memo_status status = memo_session_run(s, NULL, error);
+    const memo_batch batch = {0, 0, s->first_shape};
+    memo_status status = memo_session_run(s, &batch, error);
     int32_t kind, layer, t, k, mark = MEMOI_MARKS_OF_LAYER * n;
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
@@ -11690,17 +11939,20 @@ MEMOI memo_status memoi_session_choose_measured(memo_session* s, memo_error* err
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->stage->plan.shortage);
 }
 
-memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
-                                 memo_error* error) {
+/* Of one shape.  copies: a profile with the times of copies, or NULL. */
+MEMOI memo_status memoi_session_measure_shape(const memo_session_desc* desc, int32_t shape,
+                                              const memo_profile* copies, memo_profile* profile,
+                                              memo_error* error) {
     memo_session_desc own = *desc;
     memo_session* s;
     memo_status status;
-    memset(profile, 0, sizeof *profile);
     own.policy = MEMO_POLICY_MEMO; /* times do not depend on it */
-    status = memoi_session_make(&own, 1, 0, "", &s, error);
+    status = memoi_session_make(&own, shape, 1, 0, "", &s, error);
     if (!status) status = memoi_session_choose_measured(s, error);
-    if (!status) status = memoi_session_measure_copies(s, error);
+    if (!status && copies) s->profile = *copies;
+    if (!status && !copies) status = memoi_session_measure_copies(s, error);
     if (!status) {
+        s->profile.n_rows = s->desc.n_rows;
         status = memoi_session_measure_stage(s, error);
         status = memoi_session_agree_profile(&s->desc, status, &s->profile, error);
     }
@@ -11709,16 +11961,31 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     return status;
 }
 
+memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
+                                 memo_error* error) {
+    const int32_t n = memoi_session_n_shapes(desc);
+    const memo_profile* copies = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k;
+    memset(profile, 0, (size_t)n * sizeof *profile);
+    for (k = 0; k < n && !status; k++) {
+        if (desc->n_shapes && desc->shapes && desc->shapes[k].is_forward_only) continue;
+        status = memoi_session_measure_shape(desc, k, copies, profile + k, error);
+        copies = profile + k;
+    }
+    return status;
+}
+
 /* --- >>session life ---
  * Knows: the public calls.  Knows nothing of what they do. */
 
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_t shape,
+                                           const memo_profile* profile, memo_step_plan** plan,
+                                           memo_error* error) {
     memo_session* s;
     memo_profile longest;
-    memo_status status;
-    *plan = NULL;
-    status = memoi_session_make(desc, 0, profile != NULL, "profile", &s, error);
+    memo_status status = memoi_session_make(desc, shape, 0, profile != NULL, "profile", &s, error);
+    if (!status && s->shapes[shape].is_forward_only) profile = NULL;
     if (!status && profile) {
         longest = *profile;
         status = memoi_profile_check(profile, MEMOI_PROFILE_S, error);
@@ -11734,16 +12001,32 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     return status;
 }
 
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    memo_step_plan** next = plan;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k;
+    *plan = NULL;
+    for (k = 0; k < memoi_session_n_shapes(desc) && !status; k++) {
+        status = memoi_session_plan_shape(desc, k, profile ? profile + k : NULL, next, error);
+        if (!status) next = &(*next)->next;
+    }
+    if (!status) return MEMO_STATUS_OK;
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
+    return status;
+}
+
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
     const int plans_alpha = desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
     const int measures = desc->policy == MEMO_POLICY_MEMO || plans_alpha;
     memo_session_desc first = *desc;
-    memo_profile profile;
-    memo_step_plan* plan = NULL;
-    memo_status status;
-    int is_profiled = 0;
+    memo_profile* profiles = NULL;
+    memo_step_plan *plan = NULL, *p;
+    memo_status status = MEMO_STATUS_OK;
+    int fits = 0;
     *session = NULL;
 
     /* Times are needed only if not everything can be kept. */
@@ -11751,23 +12034,24 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (!plans_alpha) {
         status = memo_session_plan(&first, NULL, &plan, error);
         if (status) return status;
+        for (fits = 1, p = plan; p; p = p->next) fits = fits && p->fits;
     }
-    if (measures && (!plan || !plan->fits)) {
+    if (measures && !fits) {
         memo_step_plan_destroy(plan);
         plan = NULL;
-        status = memo_session_measure(desc, &profile, error);
-        if (!status) status = memo_session_plan(desc, &profile, &plan, error);
-        if (status) return status;
-        is_profiled = 1;
+        profiles = (memo_profile*)memob_calloc(memoi_session_n_shapes(desc), sizeof *profiles);
+        status = profiles ? memo_session_measure(desc, profiles, error)
+                          : memoi_session_lacks(desc, "a profile", error);
+        if (!status) status = memo_session_plan(desc, profiles, &plan, error);
     }
-    status = memo_session_open(desc, plan, session, error);
+    if (!status) status = memo_session_open(desc, plan, session, error);
     if (status) {
         memo_step_plan_destroy(plan);
+        MEMO_FREE(profiles);
         return status;
     }
     (*session)->own_plan = plan;
-    (*session)->is_profiled = is_profiled;
-    if (is_profiled) (*session)->profile = profile;
+    (*session)->profiles = profiles;
     return MEMO_STATUS_OK;
 }
 
@@ -11778,6 +12062,7 @@ void memo_session_destroy(memo_session* s) {
     MEMO_FREE(s->dry_memory);
     if (!s->is_borrowed) memoi_stage_destroy(s->stage);
     memo_step_plan_destroy(s->own_plan);
+    MEMO_FREE(s->profiles);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
 #endif
@@ -11787,7 +12072,7 @@ void memo_session_destroy(memo_session* s) {
 void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     memset(info, 0, sizeof *info);
     info->plan = &s->stage->plan;
-    info->profile = s->is_profiled ? &s->profile : NULL;
+    info->profile = s->profiles;
     info->device = s->device;
     info->arena = s->arena;
     info->swap = s->swap;

@@ -1,8 +1,7 @@
 /* 05_three_edits.c - adds memo to a trainer of plain C, shaped like llm.c, by three numbered edits.
  *
- * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2, and computes on the calling
- * thread.  Before the edits its activations were one array, and two loops called its layers.  It runs
- * twice, without and with a budget.
+ * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2, and computes on the calling thread.  Before the
+ * edits its activations were one array, and two loops called its layers.  It runs twice, without and with a budget.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/05_three_edits.c -o 05_three_edits -lpthread -lm
@@ -54,8 +53,7 @@ static void gelu_forward(float* gelu, const float* hidden, int64_t begin, int64_
 /* Edit 2: the layers take their addresses from the session, and one function computes rows again. */
 static void forward(void* user, memo_session* session, int32_t l) {
     float *inp = ACT(l, INP), *hidden = ACT(l, HIDDEN), *gelu = ACT(l, GELU);
-    if (l == 0)
-        for (int i = 0; i < T * C; i++) out[i] = sinf((float)i), dout[i] = 1.0f / T;
+    for (int i = 0; i < T * C && l == 0; i++) out[i] = sinf((float)i), dout[i] = 1.0f / T;
     memcpy(inp, out, sizeof out);
     hidden_forward(hidden, inp, l, 0, T);
     gelu_forward(gelu, hidden, 0, T);
@@ -99,9 +97,8 @@ static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
     memo_text report = {NULL, 0, 0, 0};
     memo_status status;
     desc.tensors = acts, desc.n_tensors = N_ACTS;
-    desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
+    desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE, desc.device_bytes = device_bytes;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
-    desc.device_bytes = device_bytes;
     if ((status = memo_session_create(&desc, &session, error))) return status;
     memo_session_get_info(session, &info);
     memo_step_plan_put(info.plan, &report);
@@ -114,12 +111,10 @@ static memo_status train(int64_t device_bytes, int n_steps, memo_error* error) {
 
 int main(void) {
     static float kept[L][2][4 * C * C];
-    float* p = &params[0][0][0];
     memo_error error;
-    memo_status status;
-    for (int i = 0; i < L * 2 * 4 * C * C; i++) p[i] = 0.05f * cosf(37.0f * (float)i);
+    for (int i = 0; i < L * 8 * C * C; i++) (&params[0][0][0])[i] = 0.05f * cosf(37 * (float)i);
 
-    status = train(0, 3, &error); /* no budget: everything is kept */
+    memo_status status = train(0, 3, &error); /* no budget: everything is kept */
     memcpy(kept, grads, sizeof kept);
     if (!status) status = train(640 << 10, 3, &error); /* the smallest budget that works */
     if (status) {

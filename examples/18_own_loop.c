@@ -22,108 +22,98 @@ enum { INP, HIDDEN };
 static const memo_tensor acts[] = {{"inp", 4 * C, MEMO_TENSOR_SWAPPED, 0},
                                    {"hidden", 4 * C, MEMO_TENSOR_ROWS, 0}};
 
+/* Each shape has a plan.  All share one block of memory, as large as the largest needs. */
+enum { LONG, SHORT, VALIDATION, N_SHAPES };
+static const memo_shape shapes[N_SHAPES] = {{T, 0}, {200, 0}, {T, 1}}; /* 1: no backward */
+
 typedef struct trainer {
     float w[L], d_w[L];
     float x[T * C], d_x[T * C]; /* between layers */
     float loss;
 } trainer;
 
-static void hidden_rows(const trainer* t, memo_session* session, int32_t l, int64_t begin,
-                        int64_t end) {
-    const float* inp = (const float*)memo_session_get_address(session, l, INP);
-    float* hidden = (float*)memo_session_get_address(session, l, HIDDEN);
-    for (int64_t i = begin * C; i < end * C; i++) hidden[i] = tanhf(t->w[l] * inp[i]);
-}
-
 static void recompute(void* user, memo_session* session, int32_t l, int32_t tensor, int64_t begin,
                       int64_t end) {
-    if (tensor == HIDDEN) hidden_rows((const trainer*)user, session, l, begin, end);
+    const float* inp = (const float*)memo_session_get_address(session, l, INP);
+    float* hidden = (float*)memo_session_get_address(session, l, HIDDEN);
+    const float w = ((const trainer*)user)->w[l];
+    for (int64_t i = begin * C; i < end * C && tensor == HIDDEN; i++) hidden[i] = tanhf(w * inp[i]);
 }
 
-/* Returns before the backward if there is none.  The begin calls return 0 in a dry run. */
-static void pass(trainer* t, memo_session* session, int has_backward) {
-    int64_t n = memo_session_get_n_rows(session), i;
-    int32_t l;
-    for (i = 0; i < n * C && memo_session_computes(session); i++) t->x[i] = sinf((float)i);
-    for (l = 0; l < L; l++) {
+/* A micro-batch.  The session runs it dry, too: then the begin calls return 0. */
+static void step(void* user, memo_session* session) {
+    trainer* t = (trainer*)user;
+    const memo_batch batch = memo_session_get_batch(session);
+    const int64_t n = batch.n_rows * C;
+    const int computes = memo_session_computes(session);
+    for (int64_t i = 0; i < n && computes; i++) t->x[i] = sinf((float)i);
+    for (int32_t l = 0; l < L; l++) {
         if (memo_session_forward_begin(session, l)) {
-            float* inp = (float*)memo_session_get_address(session, l, INP);
             const float* hidden = (const float*)memo_session_get_address(session, l, HIDDEN);
-            memcpy(inp, t->x, (size_t)n * C * sizeof(float));
-            hidden_rows(t, session, l, 0, n);
-            for (i = 0; i < n * C; i++) t->x[i] += hidden[i];
+            memcpy(memo_session_get_address(session, l, INP), t->x, (size_t)n * sizeof(float));
+            recompute(t, session, l, HIDDEN, 0, batch.n_rows);
+            for (int64_t i = 0; i < n; i++) t->x[i] += hidden[i];
         }
         memo_session_forward_end(session, l);
     }
 
-    /* The loss is the mean square. */
-    t->loss = 0;
-    for (i = 0; i < n * C && memo_session_computes(session); i++) {
-        t->loss += t->x[i] * t->x[i] / (float)(n * C);
-        t->d_x[i] = 2 * t->x[i] / (float)(n * C);
+    t->loss = 0; /* the mean square */
+    for (int64_t i = 0; i < n && computes; i++) {
+        t->loss += t->x[i] * t->x[i] / (float)n;
+        t->d_x[i] = 2 * t->x[i] / (float)n;
     }
-    for (l = L - 1; l >= 0 && has_backward; l--) {
-        float* slope = (float*)memo_session_alloc(session, (int64_t)sizeof(float) * n * C);
+    for (int32_t l = L - 1; l >= 0 && !batch.is_forward_only; l--) {
+        float* slope = (float*)memo_session_alloc(session, (int64_t)sizeof(float) * n);
         if (memo_session_backward_begin(session, l)) {
             const float* inp = (const float*)memo_session_get_address(session, l, INP);
             const float* hidden = (const float*)memo_session_get_address(session, l, HIDDEN);
-            for (i = 0; i < n * C; i++) slope[i] = t->d_x[i] * (1 - hidden[i] * hidden[i]);
-            for (i = 0; i < n * C; i++) t->d_w[l] += slope[i] * inp[i];
-            for (i = 0; i < n * C; i++) t->d_x[i] += t->w[l] * slope[i];
+            for (int64_t i = 0; i < n; i++) slope[i] = t->d_x[i] * (1 - hidden[i] * hidden[i]);
+            for (int64_t i = 0; i < n; i++) t->d_w[l] += slope[i] * inp[i];
+            for (int64_t i = 0; i < n; i++) t->d_x[i] += t->w[l] * slope[i];
         }
         memo_session_backward_end(session, l);
         memo_session_free(session, slope);
     }
 }
 
-/* What the session runs dry and measures: the largest micro-batch, forward and backward. */
-static void step(void* user, memo_session* session) { pass((trainer*)user, session, 1); }
-
-static memo_status train(trainer* t, memo_session* session, memo_error* error) {
-    static const memo_batch batches[] = {{T, 0}, {200, 0}, {T, 0}, {77, 0}};
-    static const memo_batch validation = {T, 1}; /* a forward alone moves nothing */
-    memo_status status = MEMO_STATUS_OK;
-    for (int i = 0; i < 4 && !status; i++) {
-        memset(t->d_w, 0, sizeof t->d_w);
-        if (memo_session_begin(session, &batches[i])) pass(t, session, 1);
-        status = memo_session_end(session, error);
-        for (int l = 0; l < L && !status; l++) t->w[l] -= 0.01f * t->d_w[l];
-    }
+/* Creates a session and writes its plan, or opens one with the plan that is there. */
+static memo_status open_session(const memo_session_desc* desc, const char* path, int is_there,
+                                memo_step_plan** plan, memo_session** session, memo_error* error) {
+    memo_session_info info;
+    memo_status status = is_there ? memo_step_plan_read(desc, path, plan, error)
+                                  : memo_session_create(desc, session, error);
     if (status) return status;
-    if (memo_session_begin(session, &validation)) pass(t, session, 0);
-    return memo_session_end(session, error);
-}
-
-/* Measures and plans; writes the plan, or reads the one that is there. */
-static memo_status make_plan(const memo_session_desc* desc, const char* path, int is_there,
-                             memo_step_plan** plan, memo_error* error) {
-    memo_profile profile;
-    memo_status status;
-    if (is_there) return memo_step_plan_read(desc, path, plan, error);
-    status = memo_session_measure(desc, &profile, error);
-    if (!status) status = memo_session_plan(desc, &profile, plan, error);
-    return status ? status : memo_step_plan_write(*plan, path, error);
+    if (is_there) return memo_session_open(desc, *plan, session, error);
+    memo_session_get_info(*session, &info);
+    return memo_step_plan_write(info.plan, path, error);
 }
 
 static memo_status run(trainer* t, const char* path, int is_there, memo_error* error) {
+    static const memo_batch batches[] = {
+        {0, 0, LONG}, {0, 0, SHORT}, {0, 0, LONG}, {77, 0, SHORT}, {0, 0, VALIDATION}};
     memo_session_desc desc = memo_session_desc_default();
     memo_step_plan* plan = NULL;
     memo_session* session = NULL;
+    memo_session_info info;
     memo_status status;
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
+    desc.shapes = shapes, desc.n_shapes = N_SHAPES;
     desc.user = t, desc.step = step, desc.recompute = recompute;
     desc.device_bytes = 400 << 10;
-    status = make_plan(&desc, path, is_there, &plan, error);
-    if (!status) status = memo_session_open(&desc, plan, &session, error);
-    if (!status)
-        printf("%s device %d KiB of 400 KiB, %d KiB moved to the host\n",
-               is_there ? "from file " : "planned   ", (int)(plan->device_bytes >> 10),
-               (int)(plan->sizes.swapped_bytes >> 10));
-
-    /* Measuring leaves garbage in gradients, until the first micro-batch clears them. */
+    status = open_session(&desc, path, is_there, &plan, &session, error);
     for (int l = 0; l < L; l++) t->w[l] = -0.1f;
-    if (!status) status = train(t, session, error);
+    if (!status) {
+        memo_session_get_info(session, &info);
+        printf("%s device %d KiB of 400 KiB, %d KiB moved to the host\n",
+               is_there ? "from file " : "planned   ", (int)(info.plan->device_bytes >> 10),
+               (int)(info.plan->sizes.swapped_bytes >> 10));
+    }
+    for (int i = 0; i < 5 && !status; i++) {
+        memset(t->d_w, 0, sizeof t->d_w); /* measuring, too, leaves gradients */
+        status = memo_session_run(session, &batches[i], error);
+        for (int l = 0; l < L && !status; l++) t->w[l] -= 0.01f * t->d_w[l];
+    }
     if (!status) printf("validation loss %.4f\n", (double)t->loss);
     memo_session_destroy(session);
     memo_step_plan_destroy(plan);

@@ -25,6 +25,7 @@ typedef struct model {
     memo_tensor tensors[TENSORS_MAX];
     int32_t layer_kinds[LAYERS_MAX];
     uint32_t tensor_kinds[TENSORS_MAX];
+    memo_shape shapes[3];
     memo_device* host;
     memo_stream compute;
     int64_t setup_bytes, scratch_bytes;
@@ -98,7 +99,7 @@ static void forward(void* user, memo_session* s, int32_t layer) {
     model* m = (model*)user;
     int32_t t;
     for (t = 0; t < m->desc.n_tensors; t++)
-        launch_rows(m, s, layer, t, 0, memo_session_get_n_rows(s), 0);
+        launch_rows(m, s, layer, t, 0, memo_session_get_batch(s).n_rows, 0);
     if (layer == m->failing_layer) memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
 }
 
@@ -122,19 +123,20 @@ static void backward(void* user, memo_session* s, int32_t layer) {
         launch_rows(m, s, layer, t, begin, end, 0);
     }
     for (t = 0; t < m->desc.n_tensors; t++)
-        launch_rows(m, s, layer, t, 0, memo_session_get_n_rows(s), 1);
+        launch_rows(m, s, layer, t, 0, memo_session_get_batch(s).n_rows, 1);
 }
 
 /* With a buffer for a part of the step, and perhaps without a backward. */
 static void step(void* user, memo_session* s) {
     model* m = (model*)user;
     int32_t l, n = m->desc.n_layers;
+    const int has_backward = !memo_session_get_batch(s).is_forward_only;
     m->n_dry += !memo_session_computes(s);
     for (l = 0; l < n; l++) {
         if (memo_session_forward_begin(s, l)) forward(user, s, l);
         memo_session_forward_end(s, l);
     }
-    for (l = n - 1; l >= n - m->n_backward; l--) {
+    for (l = n - 1; l >= n - m->n_backward && has_backward; l--) {
         m->scratch = (char*)memo_session_alloc(s, m->scratch_bytes);
         if (memo_session_backward_begin(s, l)) {
             launch(m, s, m->scratch, 0, m->scratch_bytes, 3, 0);
@@ -180,6 +182,14 @@ static void random_model(model* m) {
     m->desc.recompute = recompute;
     m->desc.setup = setup;
     if (memo_test_int(0, 1)) m->desc.step = step;
+    if (memo_test_int(0, 3) == 0) {
+        m->desc.shapes = m->shapes;
+        m->desc.n_shapes = (int32_t)memo_test_int(1, 3);
+    }
+    for (t = 0; t < m->desc.n_shapes; t++) {
+        m->shapes[t].n_rows = t ? memo_test_int(1, m->desc.n_rows) : m->desc.n_rows;
+        m->shapes[t].is_forward_only = t && memo_test_int(0, 2) == 0;
+    }
     m->desc.backward_recomputes = memo_test_int(0, 2) == 0;
     m->n_backward = m->desc.n_layers;
     m->setup_bytes = memo_test_int(1, 3000);
@@ -192,6 +202,7 @@ static int64_t kept_bytes(model* m) {
     memo_session_info info;
     int64_t n_bytes;
     model copy = *m;
+    copy.desc.n_shapes = 0;
     copy.desc.device = NULL;
     copy.desc.device_bytes = copy.desc.host_bytes = 0;
     copy.desc.user = &copy;
@@ -232,10 +243,11 @@ static void close_device(model* m) {
 static void any_budget_is_met_or_refused(void) {
     int round, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0;
-    for (round = 0; round < 200; round++) {
+    for (round = 0; round < 110; round++) {
         memo_session* s = NULL;
         memo_session_info info;
-        memo_batch batch = {0, 0};
+        const memo_step_plan* plan;
+        memo_batch batch = {0, 0, 0};
         memo_status status;
         model m;
         int64_t most, i;
@@ -264,7 +276,7 @@ static void any_budget_is_met_or_refused(void) {
             n_device_refusals += strstr(error.message, ".device_bytes") != NULL;
             n_host_refusals += strstr(error.message, ".host_bytes") != NULL;
             close_device(&m);
-            if (!raise || m.desc.host_bytes) continue;
+            if (!raise || m.desc.host_bytes || m.desc.n_shapes) continue;
             /* What the message says is enough. */
             m.desc.device_bytes = strtoll(raise + strlen("raise device_bytes to "), NULL, 10);
             open_device(&m, m.desc.device_bytes, 0);
@@ -279,11 +291,18 @@ static void any_budget_is_met_or_refused(void) {
         n_moved += info.plan->sizes.swapped_bytes > 0;
         n_spilled += info.plan->sizes.n_spilled_layers > 0;
         n_recomputed += info.plan->times && info.plan->times->recompute_s > 0;
-        CHECK_IS(info.plan->device_bytes, <=, m.desc.device_bytes);
-        CHECK(!m.desc.host_bytes || info.plan->host_bytes <= m.desc.host_bytes);
-        for (i = 0; i < 4; i++) {
+        for (plan = info.plan, i = 0; plan; plan = plan->next, i++) {
+            CHECK_IS(plan->device_bytes, <=, m.desc.device_bytes);
+            CHECK(!m.desc.host_bytes || plan->host_bytes <= m.desc.host_bytes);
+            CHECK(!memo_plan_check(plan->addresses, plan->trace, &error));
+            CHECK(!m.desc.n_shapes || plan->swap.n_rows == m.shapes[i].n_rows);
+        }
+        CHECK_IS(i, ==, memob_max(m.desc.n_shapes, 1));
+        for (i = 0; i < 4 + 4 * m.desc.n_shapes; i++) {
             m.micro_batch = i;
-            batch.n_rows = memo_test_int(0, 1) ? 0 : memo_test_int(1, m.desc.n_rows);
+            batch.shape = m.desc.n_shapes ? (int32_t)memo_test_int(0, m.desc.n_shapes - 1) : 0;
+            batch.n_rows = m.desc.n_shapes ? m.shapes[batch.shape].n_rows : m.desc.n_rows;
+            batch.n_rows = memo_test_int(0, 1) ? 0 : memo_test_int(1, batch.n_rows);
             CHECK_OK(memo_session_run(s, &batch, &error));
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
@@ -342,7 +361,7 @@ static void forward_alone_needs_nothing_else(void) {
 
 static void the_first_error_is_kept(void) {
     memo_session* s = NULL;
-    memo_batch batch = {0, 0};
+    memo_batch batch = {0, 0, 0};
     model m;
     int64_t n_calls;
     tight_model(&m);
@@ -608,8 +627,12 @@ static void* rank_main(void* argument) {
     return NULL;
 }
 
+static const memo_shape two_shapes[2] = {{64, 0}, {35, 1}};
+
 static void open_rank(rank_model* r, meeting* at, int32_t rank) {
     tight_model(&r->m);
+    r->m.desc.shapes = two_shapes;
+    r->m.desc.n_shapes = 2;
     r->at = at;
     r->rank = rank;
     r->n_agreed = 0;
@@ -705,21 +728,21 @@ static void a_fault_on_one_rank_fails_all(void) {
 
 /* Fields that must match are named on all ranks. */
 static void unequal_descs_are_refused(void) {
-    static const char* const names[] = {"n_layers", "n_tensors",   "n_rows", "tile_rows",
-                                        "policy",   "tensors",     "rows",   "backward_recomputes",
-                                        "buffers",  "device_bytes"};
-    static const memo_session_buffer buffer = {"one", 1, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION,
+    static const char* const names[] = {"n_layers", "n_tensors",    "n_rows", "tile_rows",
+                                        "policy",   "tensors",      "rows",   "backward_recomputes",
+                                        "buffers",  "device_bytes", "shapes"};
+    static const memo_session_buffer buffer = {"one", 1, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION,
                                                0};
-    int64_t rows[2][8 * 4];
+    int64_t rows[2][2 * 8 * 4];
     int32_t i, k;
-    for (i = 0; i < 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
+    for (i = 0; i < 2 * 2 * 8 * 4; i++) (&rows[0][0])[i] = MEMO_ROWS_KEPT;
     rows[1][1] = 0;
-    for (k = 0; k < 10; k++) {
+    for (k = 0; k < 11; k++) {
         memo_session_desc* d = &ranks[1].m.desc;
         for (i = 0; i < 2; i++) open_rank(&ranks[i], &at, i);
         if (k == 0) d->n_layers = 7;
         if (k == 1) d->n_tensors = 2;
-        if (k == 2) d->n_rows = 32;
+        if (k == 2) d->n_rows = 65;
         if (k == 3) d->tile_rows = 16;
         if (k == 4) d->policy = MEMO_POLICY_ALPHA;
         if (k == 5) ranks[1].m.tensors[1].row_bytes = 404;
@@ -732,6 +755,7 @@ static void unequal_descs_are_refused(void) {
             d->buffers = &buffer;
             d->n_buffers = 1;
         }
+        if (k == 10) d->n_shapes = 1;
         if (k == 9) d->device_bytes = -1; /* one rank's desc is not valid */
         run_ranks(ranks, &at, 2);
         for (i = 0; i < 2; i++) {
@@ -998,11 +1022,11 @@ static void layers_have_kinds(void) {
 
 enum { STATE, X, LOSS, SCRATCH, D_X, N_BUFFERS };
 static const memo_session_buffer buffers[N_BUFFERS] = {
-    {"state", 3000, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
-    {"x", 2000, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0},
-    {"loss", 700, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0},
-    {"scratch", 900, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_SESSION, 0},
-    {"d_x", 1500, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 2}};
+    {"state", 3000, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
+    {"x", 2000, 0, MEMO_PASS_FORWARD, 0, MEMO_PASS_BETWEEN, 0},
+    {"loss", 700, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0},
+    {"scratch", 900, 0, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_SESSION, 0},
+    {"d_x", 1500, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 2}};
 
 static void check_buffers(memo_session* s, unsigned int alive) {
     int i;
@@ -1041,7 +1065,7 @@ static void buffers_live_as_declared(void) {
     memo_session* s = NULL;
     memo_swap_stats before, after;
     memo_session_info info;
-    memo_batch batch = {0, 1};
+    memo_batch batch = {0, 1, 0};
     memo_session_buffer wrong[1];
     model m;
     int i;
@@ -1103,6 +1127,175 @@ static void buffers_live_as_declared(void) {
                        strstr(error.message, "buffers[0]: `x` has "),
                    "%d: %s", i, error.message);
     }
+    close_device(&m);
+}
+
+/* --- shapes that exclude each other --- */
+
+enum { N_SHAPES = 9, OUTPUT = 1 };
+static const memo_shape shapes[N_SHAPES] = {{61, 0}, {64, 0}, {47, 0}, {37, 0}, {29, 0},
+                                            {17, 0}, {9, 0},  {1, 0},  {64, 1}};
+static const memo_session_buffer shape_buffers[] = {
+    {"state", 100, 20, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0},
+    {"output", 8, 30, MEMO_PASS_FORWARD, 7, MEMO_PASS_AFTER, 0},
+    {"scratch", 0, 60, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+
+static void shape_step(void* user, memo_session* s) {
+    model* m = (model*)user;
+    const memo_batch batch = memo_session_get_batch(s);
+    CHECK(batch.is_forward_only == shapes[batch.shape].is_forward_only);
+    CHECK(memo_session_computes(s) || batch.n_rows == shapes[batch.shape].n_rows);
+    step(user, s);
+    m->scratch = (char*)memo_session_alloc(s, 40 * batch.n_rows); /* an output: never freed */
+    if (!memo_session_computes(s)) return;
+    launch(m, s, memo_session_get_buffer(s, OUTPUT), 0, 8 + 30 * batch.n_rows, 5, 0);
+    launch(m, s, m->scratch, 0, 40 * batch.n_rows, 6, 0);
+}
+
+static void shape_model(model* m) {
+    tight_model(m);
+    m->desc.step = shape_step;
+    m->desc.buffers = shape_buffers;
+    m->desc.n_buffers = 3;
+    m->desc.shapes = shapes;
+    m->desc.n_shapes = N_SHAPES;
+    m->desc.device_bytes = 112 << 10; /* the longest must swap and recompute */
+}
+
+static void shapes_share_memory(void) {
+    memo_session* s = NULL;
+    memo_session_info info;
+    memo_step_plan* again = NULL;
+    const memo_step_plan *plan, *longest;
+    memo_host_device_stats stats;
+    memo_batch batch = {0, 0, 0};
+    memo_text report = {NULL, 0, 0, 0};
+    int64_t most_bytes = 0, host_bytes = 0;
+    char expected[64];
+    int round, i, n_kept;
+    model m;
+    for (round = 0; round < 3; round++) {
+        shape_model(&m);
+        m.desc.computes_on_host = round == 1;
+        m.desc.is_checked = round == 2;
+        open_device(&m, round == 2 ? 0 : m.desc.device_bytes, 0);
+        CHECK_OK(memo_session_create(&m.desc, &s, &error));
+        if (!s) return;
+        memo_session_get_info(s, &info);
+        longest = info.plan->next;
+        n_kept = 0;
+        for (plan = info.plan; plan; plan = plan->next) {
+            CHECK_OK(memo_plan_check(plan->addresses, plan->trace, &error));
+            n_kept += plan->sizes.swapped_bytes == 0;
+            most_bytes = memob_max(most_bytes, plan->device_bytes);
+            host_bytes = memob_max(host_bytes, plan->host_bytes);
+        }
+        CHECK(info.profile && longest->sizes.swapped_bytes > 0 && n_kept >= 4);
+        CHECK_IS(most_bytes, <=, m.desc.device_bytes);
+        memo_host_device_get_stats(m.host, &stats);
+        CHECK(round == 2 || (stats.device_bytes <= most_bytes && stats.host_bytes <= host_bytes));
+
+        /* In any order, of any length; buffers of the session stay, outputs until the next. */
+        for (i = 0; i < 40; i++) {
+            void* state = memo_session_get_buffer(s, 0);
+            m.micro_batch = i;
+            batch.shape = i < N_SHAPES ? i : (int32_t)memo_test_int(0, N_SHAPES - 1);
+            batch.n_rows = memo_test_int(0, shapes[batch.shape].n_rows);
+            CHECK_OK(memo_session_run(s, &batch, &error));
+            batch = memo_session_get_batch(s);
+            CHECK(memo_session_get_buffer(s, 0) == state && !memo_session_get_buffer(s, 2));
+            launch(&m, s, memo_session_get_buffer(s, OUTPUT), 0, 8 + 30 * batch.n_rows, 5, 1);
+            launch(&m, s, m.scratch, 0, 40 * batch.n_rows, 6, 1);
+            launch(&m, s, m.state, 0, m.setup_bytes, 7, 1);
+            memo_session_get_info(s, &info);
+            CHECK((info.swap == NULL) == shapes[batch.shape].is_forward_only);
+            CHECK_IS(info.plan->swap.n_rows, ==, shapes[batch.shape].n_rows);
+            batch.is_forward_only = 0;
+        }
+        CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
+        CHECK_CASE(m.n_wrong == 0, "round %d: %lld bytes differ", round, (long long)m.n_wrong);
+
+        batch.shape = N_SHAPES;
+        CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_CASE(strstr(error.message, "memo_batch.shape: out of range (9); 0 to 8 are valid"),
+                   "%s", error.message);
+        batch.shape = 6;
+        batch.n_rows = 10;
+        CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+
+        /* In words and in a file. */
+        batch.shape = 0;
+        batch.n_rows = 0;
+        CHECK_OK(memo_session_run(s, &batch, &error));
+        memo_session_get_info(s, &info);
+        memo_step_plan_put(info.plan, &report);
+        snprintf(expected, sizeof expected, "shapes    9 share device memory of ");
+        CHECK_CASE(strstr(report.data, expected) && strstr(report.data, "shape     8, 64 rows\n"),
+                   "%s", report.data);
+        memo_text_free(&report);
+        CHECK_OK(memo_step_plan_write(info.plan, scratch_file(), &error));
+        CHECK_OK(memo_step_plan_read(&m.desc, scratch_file(), &again, &error));
+        memo_session_destroy(s);
+        s = NULL;
+        if (again) CHECK_OK(memo_session_open(&m.desc, again, &s, &error));
+        for (batch.shape = 0; batch.shape < N_SHAPES && s; batch.shape++)
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
+        CHECK_IS(m.n_wrong, ==, 0);
+        memo_session_destroy(s);
+
+        /* Another number of shapes, other shapes, other requests. */
+        m.desc.n_shapes = 8;
+        CHECK_IS(memo_session_open(&m.desc, again, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_CASE(strstr(error.message, "shape 7 of the plan"), "%s", error.message);
+        m.desc.n_shapes = 0;
+        CHECK_IS(memo_step_plan_read(&m.desc, scratch_file(), &again, &error), ==,
+                 MEMO_STATUS_INVALID_ARGUMENT);
+        close_device(&m);
+        remove(scratch_file());
+    }
+}
+
+/* Without a budget, the arena is that of the longest, and a forward alone takes two layers. */
+static void the_longest_shape_takes_most(void) {
+    memo_step_plan *plan = NULL, *p;
+    model m;
+    shape_model(&m);
+    m.desc.device_bytes = 0;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    for (p = plan; p; p = p->next) {
+        CHECK_IS(p->device_bytes, <=, plan->next->device_bytes);
+        if (!p->next) CHECK_IS(p->activation_bytes, <=, (2 * 100 + 504) * 64 + 4 * 1024);
+    }
+    memo_step_plan_destroy(plan);
+}
+
+/* What setup requests for one shape alone. */
+static void uneven_setup(void* user, memo_session* s) {
+    model* m = (model*)user;
+    m->state = (char*)memo_session_alloc(s, memo_session_get_batch(s).shape == 3 ? 2000 : 1000);
+}
+
+static void bad_shapes_are_refused(void) {
+    memo_session* s = NULL;
+    memo_shape wrong[2] = {{64, 0}, {65, 0}};
+    model m;
+    shape_model(&m);
+    m.desc.setup = uneven_setup;
+    open_device(&m, 0, 0);
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "request 2 for shape 3 is another than for shape 0"), "%s",
+               error.message);
+    m.desc.shapes = wrong;
+    m.desc.n_shapes = 2;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "shapes[1].n_rows: out of range (65); 1 to 64 are valid"),
+               "%s", error.message);
+    m.desc.n_shapes = 17;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    m.desc.n_shapes = 2;
+    m.desc.shapes = NULL;
+    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     close_device(&m);
 }
 
@@ -1268,9 +1461,11 @@ static void mistakes_are_found(void) {
         open_device(&m, 0, 0);
         CHECK_OK(memo_session_create(&m.desc, &s, &error));
         for (k = 0; k < 3 && s; k++) {
-            memo_batch batch = {0, 0};
+            memo_batch batch = {0, 0, 0};
             m.micro_batch = k;
-            batch.n_rows = memo_test_int(1, m.desc.n_rows);
+            batch.shape = m.desc.n_shapes ? k % m.desc.n_shapes : 0;
+            batch.n_rows = m.desc.n_shapes ? m.shapes[batch.shape].n_rows : m.desc.n_rows;
+            batch.n_rows = memo_test_int(1, batch.n_rows);
             CHECK_OK(memo_session_run(s, &batch, &error));
         }
         CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
@@ -1364,6 +1559,8 @@ static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     int is_through;
     model m;
     tight_model(&m);
+    m.desc.shapes = two_shapes;
+    m.desc.n_shapes = 2;
     open_device(&m, m.desc.device_bytes, 0);
     mallocs_left = k;
     status = memo_session_create(&m.desc, &s, &error);
@@ -1404,6 +1601,9 @@ int main(int argc, char** argv) {
     TEST(searches_end);
     TEST(layers_have_kinds);
     TEST(buffers_live_as_declared);
+    TEST(shapes_share_memory);
+    TEST(the_longest_shape_takes_most);
+    TEST(bad_shapes_are_refused);
     TEST(mistakes_are_found);
     TEST(misuse_is_an_error);
     TEST(measuring_is_announced);

@@ -20,9 +20,9 @@ static const memo_tensor tensors[] = {
 enum { N_TENSORS = 6 };
 
 static const memo_session_buffer buffers[] = {
-    {"logits", (int64_t)4 * T * 1024, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0},
-    {"d_x", (int64_t)4 * T* C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0},
-    {"scratch", (int64_t)16 * T* C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
+    {"logits", 0, 4 * 1024, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0},
+    {"d_x", 0, 4 * C, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BACKWARD, 0},
+    {"scratch", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
 
 static const char swapped_color[] = "#4878a8", other_color[] = "#e8a868", kept_color[] = "#b8b8b8";
 static const char frame[] = "fill=\"none\" stroke=\"#404040\" stroke-width=\"0.6\"";
