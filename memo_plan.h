@@ -10345,7 +10345,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                              (long long)s->n_rows, (long long)s->desc.n_rows);
         return 0;
     }
-    status = s->swap ? memo_swap_set_rows(s->swap, s->n_rows, s->is_forward_only, &error) : MEMO_STATUS_OK;
+    status = s->swap ? memo_swap_set_rows(s->swap, s->n_rows, s->batch.is_forward_only, &error)
+                     : MEMO_STATUS_OK;
     if (!status) status = memo_arena_begin(s->arena, &error);
     s->is_running = memoi_session_is_ok(s, status, &error);
     return memo_session_computes(s);

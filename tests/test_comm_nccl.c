@@ -7,8 +7,12 @@
  * Built without MEMO_SP_NCCL it skips. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_FAULTS_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#include "memo_plan.h"
 #include "memo_sp.h"
+#include "extras/memo_faults.h"
 #include "memo_test.h"
 
 #ifndef MEMO_SP_NCCL
@@ -28,6 +32,7 @@ int main(int argc, char** argv) {
 #define CASE_MALLOC(size_bytes) managed_malloc(size_bytes)
 #define CASE_FREE(address)      cudaFree(address)
 #include "comm_cases.h"
+#include "session_ranks.h"
 
 static rank_case rank;
 static memo_device device; /* as much of one as the cases use */
@@ -99,6 +104,33 @@ static void single_messages_meet_grouped_ones(void) { run_case("single_messages"
 static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
 static void meshes_make_the_right_groups(void) { run_case("meshes"); }
 static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
+
+/* For memo_session_desc.agree: NCCL takes memory of the GPU. */
+static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* error) {
+    const memo_stream stream = rank.streams[0];
+    int64_t* shared = (int64_t*)managed_malloc((size_t)n * sizeof *values);
+    memo_status status;
+    if (!shared) return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "no memory");
+    memcpy(shared, values, (size_t)n * sizeof *values);
+    status = memo_all_reduce(rank.comm, stream, shared, shared, n, MEMO_TYPE_I64,
+                             MEMO_REDUCTION_MAX, error);
+    if (!status) status = memo_comm_nccl_synchronize(rank.comm, stream, 60, error);
+    memcpy(values, shared, (size_t)n * sizeof *values);
+    cudaFree(shared);
+    (void)user;
+    return status;
+}
+
+static void sessions_agree_over_nccl(void) {
+    session_rank r;
+    if (!rank.comm) SKIP("not joined");
+    memset(&r, 0, sizeof r);
+    r.agree = agree;
+    r.rank = rank.comm->rank;
+    r.n_ranks = rank.comm->size;
+    session_ranks_agree(&r);
+    nccl_count_failures(rank.comm, rank.streams[0]);
+}
 
 static void memory_is_reported_and_registered(void) {
     memo_error error;
@@ -257,6 +289,7 @@ static void tests(void) {
     TEST(splits_make_the_right_groups_which_work_at_once);
     TEST(meshes_make_the_right_groups);
     TEST(refused_calls_harm_nobody);
+    TEST(sessions_agree_over_nccl);
     TEST(memory_is_reported_and_registered);
 #ifdef FAKE_NCCL
     TEST(operations_of_two_communicators_take_turns);
