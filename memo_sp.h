@@ -1051,7 +1051,8 @@ MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error)
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
 /* The same for one layer, so that the trainer can act between layers (memo_swap_forward_begin and
  * others).  Call them for layers 0, 1, ..., then ..., 1, 0.  A forward of layer 0 always starts a
- * new pass.  Errors: INVALID_STATE (out of order), and as above. */
+ * new pass.  Several passes of forward may come before as many of backward, for slices of a
+ * micro-batch.  Errors: INVALID_STATE (out of order), and as above. */
 MEMO_API memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer,
                                                memo_error* error);
 MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer,
@@ -9064,6 +9065,7 @@ struct memo_blocks {
     void** inputs;                       /* (n_parts, blocks_per_layer) */
     memoi_blocks_pass passes[2];         /* forward, backward */
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
+    int64_t n_ahead;                     /* forward passes without a backward */
 };
 
 MEMOB_ZERO_DEFAULT(memo_blocks_desc)
@@ -9393,7 +9395,10 @@ memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_e
     status = memoi_blocks_layer_run(blocks, 0, layer, error);
     if (status) return status;
     blocks->next_forward = layer + 1;
-    if (layer == blocks->n_layers - 1) blocks->next_backward = layer;
+    if (layer == blocks->n_layers - 1) {
+        blocks->n_ahead++;
+        blocks->next_backward = layer;
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -9406,7 +9411,9 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
                                                         : "run the layers in descending order");
     blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_layer_run(blocks, 1, blocks->n_layers - 1 - layer, error);
-    if (!status) blocks->next_backward = layer - 1;
+    if (layer == 0) blocks->n_ahead--;
+    if (!status)
+        blocks->next_backward = layer ? layer - 1 : blocks->n_ahead ? blocks->n_layers - 1 : -1;
     return status;
 }
 

@@ -820,6 +820,8 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     CHECK_OK(memo_blocks_forward_layer(blocks, 1, &error));
     CHECK_IS(memo_blocks_forward_layer(blocks, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_IS(memo_blocks_backward_layer(blocks, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_blocks_forward(blocks, &error));
+    CHECK_OK(memo_blocks_backward(blocks, &error)); /* of two slices */
     CHECK_OK(memo_blocks_backward(blocks, &error));
     CHECK_IS(memo_blocks_backward(blocks, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward(blocks, &error));

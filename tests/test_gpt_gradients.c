@@ -92,9 +92,11 @@ static void of_split_rows(void) {
 static void of_recomputed_layers(void) {
     check_gradients(gpt_test_config(3, 12, 2, 1, 9, 1, 4, 0.1), MEMO_POLICY_RECOMPUTE, 0);
 }
-static void of_an_mlp_in_chunks(void) {
+/* A slice holds the end of a sequence and the begin of the next. */
+static void of_slices_with_an_mlp_in_chunks(void) {
     gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2);
     config.mlp_rows = 8;
+    config.slice_rows = 12;
     check_gradients(config, MEMO_POLICY_ALPHA, 0.5);
 }
 static void of_swiglu(void) {
@@ -113,7 +115,7 @@ int main(int argc, char** argv) {
     TEST(of_grouped_heads_and_a_short_tile);
     TEST(of_split_rows);
     TEST(of_recomputed_layers);
-    TEST(of_an_mlp_in_chunks);
+    TEST(of_slices_with_an_mlp_in_chunks);
     TEST(of_swiglu);
     TEST(of_several_attention_tiles);
     return memo_test_end();

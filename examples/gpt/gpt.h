@@ -66,6 +66,10 @@ typedef struct gpt_config {
      * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they
      * are skeletal. */
     int64_t mlp_rows;
+    /* Rows of a slice: a layer computes its micro-batch slice by slice.  A multiple of tile_rows; 0: all
+     * rows.  Losses have the same bits for every size, gradients match up to rounding.  With several slices
+     * no ring, Ulysses or mixed degrees. */
+    int64_t slice_rows;
     double dropout; /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;  /* of the initial parameters and of dropout */
     /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64

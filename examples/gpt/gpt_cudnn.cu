@@ -275,10 +275,12 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
     const int64_t n_heads = a->shape.n_heads;
     const attention_rows k_rows = {s.k.row, s.k.batch};
     const bool adds = a->shape.adds != 0;
+    const memo_type type = a->shape.sums ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
 
     for (int64_t i = 0; i < call->n_calls; i++) {
         const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
-        uint16_t *d_k = (uint16_t*)a->dk + k_at, *d_v = (uint16_t*)a->dv + k_at;
+        void* d_k = (char*)a->dk + k_at * gpt_type_bytes(type);
+        void* d_v = (char*)a->dv + k_at * gpt_type_bytes(type);
         std::unordered_map<int64_t, void*> addresses = {
             {ATTENTION_Q, (uint16_t*)(uintptr_t)a->q + q_at},
             {ATTENTION_K, (uint16_t*)(uintptr_t)a->k + k_at},
@@ -293,8 +295,8 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
         if (attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
                                {n_heads, s.n_q * n_heads}, false, error) ||
             attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
-            attention_put(stream, d_k, MEMO_TYPE_BF16, m.d_k, s, true, k_rows, adds, error) ||
-            attention_put(stream, d_v, MEMO_TYPE_BF16, m.d_v, s, true, k_rows, adds, error))
+            attention_put(stream, d_k, type, m.d_k, s, true, k_rows, adds, error) ||
+            attention_put(stream, d_v, type, m.d_v, s, true, k_rows, adds, error))
             return error->status;
     }
     return MEMO_STATUS_OK;

@@ -28,10 +28,9 @@ typedef struct gpt_tensor_state {
     /* For degrees 2^a < 2^b: the ranks of the first, and the communicator to the second. */
     memo_degree_comms pairs[GPT_MAX_LEVELS][GPT_MAX_LEVELS];
     int32_t n_parts;
-    int32_t splits_sequence;
+    int32_t first_block;          /* of those that memo_blocks runs: 0, or the first of the layer */
     gpt_array partial, gradient;  /* y and g of memo_blocks (rows, hidden); persistent */
     gpt_array x, dx;              /* the residual stream and its gradient, of this micro-batch */
-    gpt_array d_key, d_value;     /* (rows, kv_hidden), sums of the gradients of all parts */
     gpt_rows need[GPT_N_TENSORS]; /* rows that the current layer recomputes */
     int64_t sum_begin, sum_end;   /* operand of the next sum: elements of the part's buffer */
     /* Memory that a block needs while it runs; each block starts its requests again. */
@@ -54,6 +53,10 @@ struct gpt_model {
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
     int64_t n_rows;
+    gpt_rows open;                 /* rows of the current slice */
+    gpt_array x;                   /* the residual stream; in the backward its gradient */
+    int32_t shares_keys;           /* as gpt_shares_keys */
+    gpt_array d_key, d_value;      /* then (rows, kv_hidden), sums of the gradients of a layer */
     int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */
     int32_t is_dry_run;
 
@@ -78,12 +81,13 @@ struct gpt_model {
     char *gradients, *moments1, *moments2; /* (n parameters), or a rank's part */
     char* rope;                            /* (local tokens, head size) */
     int64_t* token_numbers;                /* (rows), as gpt_token_of */
+    double* losses;                        /* (rows), of this micro-batch */
     double* totals;                        /* (GPT_N_TOTALS), of this step */
     gpt_update_values* update;             /* of this step */
-    /* zero 2: the gradients of the current bucket, and its first parameter; those of the bucket before,
-     * whose sum is under way. */
-    gpt_array bucket, summed_bucket;
-    int64_t bucket_begin;
+    /* zero 2: the gradients of the buckets that a backward adds to: of the embedding, a layer, the
+     * classifier; those of the bucket before, whose sum is under way. */
+    gpt_array buckets[3], summed_bucket;
+    int64_t bucket_begins[3];
     int32_t has_summed_bucket;
     int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
     int32_t is_summing; /* the stream `sums` has work that the compute stream has not waited for */
@@ -126,8 +130,6 @@ static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     if (model->status && error) *error = model->error;
     return model->status;
 }
-
-static gpt_rows gpt_all_rows(const gpt_model* model) { return gpt_rows_make(0, model->n_rows); }
 
 /* Bytes of n elements: of activations and weights; of what is summed; of moments. */
 static int64_t gpt_n_bytes(const gpt_model* model, int64_t n) {
@@ -329,9 +331,10 @@ static void gpt_clear(gpt_model* model, void* address, int64_t n_bytes) {
 
 /* Returns the sum of gradients of the parameters from `offset` on. */
 static char* gpt_gradient(const gpt_model* model, int64_t offset) {
-    return model->zero == 2
-               ? model->bucket.address + gpt_sum_bytes(model, offset - model->bucket_begin)
-               : model->gradients + gpt_sum_bytes(model, offset);
+    const int place = offset < model->layout.layers ? 0 : offset < model->layout.final_norm ? 1 : 2;
+    return model->zero == 2 ? model->buckets[place].address +
+                                  gpt_sum_bytes(model, offset - model->bucket_begins[place])
+                            : model->gradients + gpt_sum_bytes(model, offset);
 }
 
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
@@ -366,7 +369,7 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
     const int64_t n = dy.n_columns * x.n_columns;
     gpt_op op = gpt_op_make(name);
     gpt_linear_args a;
-    if (gpt_is_idle(model)) return;
+    if (gpt_is_idle(model) || !gpt_count(rows)) return;
     a = gpt_linear_args_make(model, weight, rows, dy.n_columns, x.n_columns);
     a.y = gpt_reads_rows(&op, dy, rows);
     a.x = gpt_at(x, rows.begin);
@@ -406,7 +409,7 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
                           gpt_array x, gpt_array rstd, int64_t weight, gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
     gpt_norm_args a;
-    if (gpt_is_idle(model)) return;
+    if (gpt_is_idle(model) || !gpt_count(rows)) return;
     memset(&a, 0, sizeof a);
     a.y = gpt_reads_rows(&op, dy, rows);
     a.x = gpt_reads_rows(&op, x, rows);
@@ -524,35 +527,59 @@ static int64_t gpt_sp_bytes(const gpt_config* config, const gpt_share* share) {
     return most;
 }
 
-/* Every call of attention of a rank's step: of each part, in each degree. */
+static gpt_attention_shape gpt_attention_shape_of(const gpt_config* config, const gpt_run* run,
+                                                  int32_t degree) {
+    gpt_attention_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.first = run->first;
+    shape.sequence = run->first + gpt_count(run->rows) / run->batch;
+    shape.head_size = config->hidden / config->n_heads;
+    shape.n_heads = config->n_heads / degree;
+    shape.n_kv_heads = config->n_kv_heads / degree;
+    shape.adds = run->adds;
+    shape.sums = gpt_shares_keys(config);
+    return shape;
+}
+
+static void gpt_shapes_add_runs(gpt_shapes* shapes, const gpt_config* config, gpt_rows rows,
+                                int32_t degree) {
+    gpt_run run;
+    int32_t i;
+    for (; rows.begin < rows.end; rows.begin = run.rows.end) {
+        gpt_attention_shape shape;
+        run = gpt_run_at(config->sequence, rows);
+        shape = gpt_attention_shape_of(config, &run, degree);
+        for (i = 0; i < shapes->n_attention; i++)
+            if (shapes->attention[i].batch == run.batch &&
+                !memcmp(&shapes->attention[i].shape, &shape, sizeof shape))
+                break;
+        if (i < shapes->n_attention || i == GPT_RUNS_MAX) continue;
+        shapes->attention[i].shape = shape;
+        shapes->attention[i].batch = run.batch;
+        shapes->n_attention++;
+    }
+}
+
+/* Every call of attention of a rank's step: of each slice and part, in each degree. */
 static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* config,
                                           const gpt_share* share) {
-    const int32_t n_parts = gpt_degree(config->sub_batches), all = gpt_degree(config->tensor);
-    const int splits_sequence = share->batch % n_parts != 0;
+    const int32_t all = gpt_degree(config->tensor);
+    const int64_t n_slices = gpt_n_slices(config);
+    int64_t slice;
     int32_t part, degree, i;
     shapes.over_ranks = gpt_sp_desc(config, share);
-
-    for (degree = 1; degree <= all; degree++)
-        for (part = 0; part < n_parts; part++) {
-            const memo_share rows = memo_share_of(share->n_rows, n_parts, part);
-            gpt_attention_shape s;
-            int is_used = degree == all && !config->degrees;
-            for (i = 0; i < config->n_layers && config->degrees; i++)
-                is_used |= config->degrees[2 * i] == degree;
-            if (!is_used || (part && !splits_sequence) || shapes.n_attention == GPT_SHAPES_MAX)
-                continue;
-
-            memset(&s, 0, sizeof s);
-            s.first = splits_sequence ? rows.begin : 0;
-            s.sequence = splits_sequence ? rows.begin + rows.count : config->sequence;
-            s.head_size = config->hidden / config->n_heads;
-            s.n_heads = config->n_heads / degree;
-            s.n_kv_heads = config->n_kv_heads / degree;
-            s.adds = splits_sequence && rows.begin + rows.count < share->n_rows;
-            shapes.attention[shapes.n_attention].shape = s;
-            shapes.attention[shapes.n_attention++].batch =
-                splits_sequence ? 1 : rows.count * degree / all / config->sequence;
-        }
+    for (degree = 1; degree <= all; degree++) {
+        int is_used = degree == all && !config->degrees;
+        for (i = 0; i < config->n_layers && config->degrees; i++)
+            is_used |= config->degrees[2 * i] == degree;
+        for (slice = 0; slice < n_slices && is_used; slice++)
+            for (part = 0; part < gpt_degree(config->sub_batches); part++) {
+                gpt_rows rows = gpt_part_of(config, gpt_slice_at(config, slice), part);
+                /* A smaller degree has whole sequences, and fewer. */
+                rows.end = rows.begin + gpt_count(rows) * degree / all;
+                gpt_shapes_add_runs(&shapes, config, rows, degree);
+            }
+    }
     return shapes;
 }
 
@@ -567,39 +594,32 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_
     return t;
 }
 
-/* ---- attention of whole sequences, or of the queries of a part of one sequence ---------------- */
+/* ---- attention of runs: whole sequences, or queries of one -------------------------------------- */
 
-/* Keys that these queries read. */
-static gpt_rows gpt_key_rows(const gpt_model* model, gpt_rows rows) {
-    if (model->tensor.splits_sequence) rows.begin = 0;
-    return rows;
+/* Keys that the queries of a run read. */
+static gpt_rows gpt_key_rows(const gpt_run* run) {
+    return gpt_rows_make(run->rows.begin - run->first, run->rows.end);
 }
 
 static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_array* tensors,
-                                                  gpt_rows rows) {
-    const gpt_rows keys = gpt_key_rows(model, rows);
+                                                  const gpt_run* run) {
+    const gpt_rows keys = gpt_key_rows(run);
+    const int64_t q_hidden = tensors[GPT_Q].n_columns; /* of this rank, in this block */
     gpt_attention_args a;
     memset(&a, 0, sizeof a);
-    a.shape.first = rows.begin - keys.begin;
-    a.shape.sequence = model->tensor.splits_sequence ? rows.end : model->config.sequence;
-    a.shape.head_size = model->config.hidden / model->config.n_heads;
-    a.shape.n_heads = tensors[GPT_Q].n_columns / a.shape.head_size; /* of this rank */
-    a.shape.n_kv_heads = tensors[GPT_K].n_columns / a.shape.head_size;
-    /* Adds to the gradients of later parts, whose backward ran first. */
-    a.shape.adds = model->tensor.splits_sequence && rows.end < model->n_rows;
-    a.batch = model->tensor.splits_sequence ? 1 : gpt_count(rows) / model->config.sequence;
-    a.q = gpt_at(tensors[GPT_Q], rows.begin);
+    a.shape =
+        gpt_attention_shape_of(&model->config, run, (int32_t)(model->config.hidden / q_hidden));
+    a.batch = run->batch;
+    a.q = gpt_at(tensors[GPT_Q], run->rows.begin);
     a.k = gpt_at(tensors[GPT_K], keys.begin);
     a.v = gpt_at(tensors[GPT_V], keys.begin);
-    a.out = gpt_at(tensors[GPT_ATTENTION], rows.begin);
-    a.lse = gpt_at(tensors[GPT_LSE], rows.begin);
+    a.out = gpt_at(tensors[GPT_ATTENTION], run->rows.begin);
+    a.lse = gpt_at(tensors[GPT_LSE], run->rows.begin);
     return a;
 }
 
 static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows rows) {
-    const gpt_rows keys = gpt_key_rows(model, rows);
-    gpt_op op = gpt_op_make("attention");
-    gpt_attention_args a;
+    gpt_run run;
     if (gpt_is_idle(model)) return;
     if (model->attention) {
         const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, rows.begin);
@@ -607,21 +627,24 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
         model->status = memo_sp_attention_forward(model->attention, &t, &causal, &model->error);
         return;
     }
-    a = gpt_attention_args_make(model, tensors, rows);
-    gpt_reads_rows(&op, tensors[GPT_Q], rows);
-    gpt_reads_rows(&op, tensors[GPT_K], keys);
-    gpt_reads_rows(&op, tensors[GPT_V], keys);
-    gpt_writes_rows(&op, tensors[GPT_ATTENTION], rows);
-    gpt_writes_rows(&op, tensors[GPT_LSE], rows);
-    gpt_launch(model, &op, GPT_KIND_ATTENTION, &a);
+    for (; rows.begin < rows.end; rows.begin = run.rows.end) {
+        gpt_op op = gpt_op_make("attention");
+        gpt_attention_args a;
+        run = gpt_run_at(model->config.sequence, rows);
+        a = gpt_attention_args_make(model, tensors, &run);
+        gpt_reads_rows(&op, tensors[GPT_Q], run.rows);
+        gpt_reads_rows(&op, tensors[GPT_K], gpt_key_rows(&run));
+        gpt_reads_rows(&op, tensors[GPT_V], gpt_key_rows(&run));
+        gpt_writes_rows(&op, tensors[GPT_ATTENTION], run.rows);
+        gpt_writes_rows(&op, tensors[GPT_LSE], run.rows);
+        gpt_launch(model, &op, GPT_KIND_ATTENTION, &a);
+    }
 }
 
 static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_array dq,
                                gpt_array dk, gpt_array dv, gpt_array delta, gpt_array dout,
                                gpt_rows rows) {
-    const gpt_rows keys = gpt_key_rows(model, rows);
-    gpt_op op = gpt_op_make("attention");
-    gpt_attention_args a;
+    gpt_run run;
     int t;
     if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
 
@@ -637,21 +660,28 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
         return;
     }
 
-    a = gpt_attention_args_make(model, tensors, rows);
-    a.dout = gpt_reads_rows(&op, dout, rows);
-    a.dq = gpt_writes_rows(&op, dq, rows);
-    a.dk = gpt_writes_rows(&op, dk, keys);
-    a.dv = gpt_writes_rows(&op, dv, keys);
-    a.delta = gpt_writes_rows(&op, delta, rows);
-    for (t = GPT_Q; t <= GPT_LSE; t++)
-        gpt_reads_rows(&op, tensors[t], t == GPT_K || t == GPT_V ? keys : rows);
-    gpt_launch(model, &op, GPT_KIND_ATTENTION_BACKWARD, &a);
+    for (; rows.begin < rows.end; rows.begin = run.rows.end) {
+        gpt_op op = gpt_op_make("attention");
+        gpt_attention_args a;
+        run = gpt_run_at(model->config.sequence, rows);
+        a = gpt_attention_args_make(model, tensors, &run);
+        a.dout = gpt_reads_rows(&op, dout, run.rows);
+        a.dq = gpt_writes_rows(&op, dq, run.rows);
+        a.dk = gpt_writes_rows(&op, dk, gpt_key_rows(&run));
+        a.dv = gpt_writes_rows(&op, dv, gpt_key_rows(&run));
+        a.delta = gpt_writes_rows(&op, delta, run.rows);
+        for (t = GPT_Q; t <= GPT_LSE; t++)
+            gpt_reads_rows(&op, tensors[t],
+                           t == GPT_K || t == GPT_V ? gpt_key_rows(&run) : run.rows);
+        gpt_launch(model, &op, GPT_KIND_ATTENTION_BACKWARD, &a);
+    }
 }
 
 /* ---- tokens: embedding, loss ------------------------------------------------------------------ */
 
+/* Of the open slice. */
 static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens, int is_backward) {
-    const gpt_rows rows = gpt_all_rows(model);
+    const gpt_rows rows = model->open;
     const int64_t n_table = gpt_vocabulary(&model->config) * model->config.hidden;
     gpt_op op = gpt_op_make("embedding");
     gpt_tokens_args a;
@@ -675,7 +705,7 @@ static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens, 
     gpt_launch(model, &op, is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING, &a);
 }
 
-/* Adds to the loss and replaces the logits by their gradient. */
+/* Sets the losses and replaces the logits by their gradient. */
 static void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets, gpt_rows rows) {
     gpt_op op = gpt_op_make("cross-entropy");
     gpt_tokens_args a;
@@ -685,14 +715,27 @@ static void gpt_loss(gpt_model* model, gpt_array logits, const int32_t* targets,
     a.tokens = targets + rows.begin;
     a.token_numbers = model->token_numbers + rows.begin;
     a.rows = rows;
-    a.loss = &model->totals[GPT_TOTAL_LOSS];
+    a.losses = model->losses + rows.begin;
     a.values = model->values;
     a.n_columns = a.vocabulary = gpt_vocabulary(&model->config);
     gpt_reads(&op, a.tokens, gpt_count(rows) * (int64_t)sizeof *a.tokens);
     gpt_reads(&op, a.values, (int64_t)sizeof *a.values);
     gpt_writes_rows(&op, logits, rows);
-    gpt_writes(&op, a.loss, (int64_t)sizeof(double));
+    gpt_writes(&op, a.losses, gpt_count(rows) * (int64_t)sizeof(double));
     gpt_launch(model, &op, GPT_KIND_CROSS_ENTROPY, &a);
+}
+
+/* The sum of all losses: slices compute them in any order. */
+static void gpt_add_losses(gpt_model* model) {
+    gpt_op op = gpt_op_make("loss");
+    gpt_loss_args a;
+    if (gpt_is_idle(model)) return;
+    a.losses = model->losses;
+    a.loss = &model->totals[GPT_TOTAL_LOSS];
+    a.n = model->n_rows;
+    gpt_reads(&op, a.losses, a.n * (int64_t)sizeof(double));
+    gpt_writes(&op, a.loss, (int64_t)sizeof(double));
+    gpt_launch(model, &op, GPT_KIND_LOSS, &a);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------- */
@@ -703,7 +746,7 @@ static void gpt_add(gpt_model* model, const char* name, memo_type type, void* to
     const int64_t n_bytes = n * gpt_type_bytes(type);
     gpt_op op = gpt_op_make(name);
     gpt_add_args a;
-    if (gpt_is_idle(model)) return;
+    if (gpt_is_idle(model) || !n) return;
     memset(&a, 0, sizeof a);
     a.type = type;
     a.to = to;

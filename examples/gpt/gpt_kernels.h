@@ -131,7 +131,8 @@ typedef enum gpt_kind {
     GPT_KIND_ATTENTION_BACKWARD, /* sets dq, dk, dv and delta */
     GPT_KIND_EMBEDDING,          /* gpt_tokens_args: x = rows of the table */
     GPT_KIND_EMBEDDING_BACKWARD, /* rows of the table += x */
-    GPT_KIND_CROSS_ENTROPY,      /* adds to the loss; x, logits, becomes their gradient */
+    GPT_KIND_CROSS_ENTROPY,      /* sets the losses; x, logits, becomes their gradient */
+    GPT_KIND_LOSS,               /* gpt_loss_args: adds them to the loss, in the order of rows */
     GPT_KIND_ADD,                /* gpt_add_args: to += from */
     GPT_KIND_SQUARES,            /* gpt_squares_args: lanes += squares */
     GPT_KIND_NORM_TOTAL,         /* gpt_total_args: total += lanes; lanes = 0 */
@@ -201,6 +202,7 @@ typedef struct gpt_attention_shape {
     int64_t first, sequence; /* the first query; keys from 0 to sequence */
     int64_t n_heads, n_kv_heads, head_size;
     int32_t adds; /* backward: dk and dv are added to, not set */
+    int32_t sums; /* dk and dv are sums, added up over calls */
 } gpt_attention_shape;
 
 typedef struct gpt_attention_args {
@@ -210,7 +212,7 @@ typedef struct gpt_attention_args {
     void* out;
     void* lse; /* (queries, heads), sums, natural log */
     const void* dout;
-    void *dq, *dk, *dv; /* dk may be k, and dv v, unless shape.adds */
+    void *dq, *dk, *dv; /* dk may be k, and dv v, unless shape.sums */
     void* delta;        /* (queries, heads), sums: scratch of the backward */
 } gpt_attention_args;
 
@@ -220,11 +222,17 @@ typedef struct gpt_tokens_args {
     void* dtable;          /* (vocabulary, columns), sums */
     const int32_t* tokens; /* (rows); cross-entropy: the targets */
     const int64_t* token_numbers;
-    double* loss;
-    const gpt_batch_values* values; /* of cross-entropy */
+    double* losses; /* (rows), of cross-entropy, as the next */
+    const gpt_batch_values* values;
     gpt_rows rows;
     int64_t n_columns, vocabulary;
 } gpt_tokens_args;
+
+typedef struct gpt_loss_args {
+    const double* losses; /* (n) */
+    double* loss;
+    int64_t n;
+} gpt_loss_args;
 
 typedef struct gpt_add_args {
     memo_type type; /* of both */
@@ -287,12 +295,13 @@ typedef struct gpt_rope_table_args {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { GPT_SHAPES_MAX = 64 };
+enum { GPT_SHAPES_MAX = 64, GPT_RUNS_MAX = 512 };
 
 /* What kernels need to know of a model before its first operation. */
 typedef struct gpt_shapes {
     memo_type type;
     int64_t n_rows;              /* of an operation */
+    int64_t n_keys;              /* elements of k, and of v, of a micro-batch */
     int64_t loss_rows, mlp_rows; /* of logits, of an operation of the MLP */
     int64_t hidden, head_size, vocabulary;
     int64_t wide, up; /* columns of the MLP: of its activation, of the product before it */
@@ -301,7 +310,7 @@ typedef struct gpt_shapes {
     struct {
         gpt_attention_shape shape;
         int64_t batch;
-    } attention[GPT_SHAPES_MAX];
+    } attention[GPT_RUNS_MAX];
     int32_t n_attention;
     memo_sp_attention_desc over_ranks;
     /* (outputs, inputs, most rows of a call) of each different weight of a product. */

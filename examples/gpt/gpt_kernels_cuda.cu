@@ -479,11 +479,10 @@ __device__ static inline void gpt_read_ahead(float (*x)[W], const void* row, mem
     }
 }
 
-/* losses (rows): of each row.  A warp a row, W columns a lane at a time; see gpt_cross_entropy.  A lane's sum shrinks
+/* A warp a row, W columns a lane at a time; see gpt_cross_entropy.  A lane's sum shrinks
  * when its maximum grows, so that the row is read twice. */
 template <int W>
-__global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_type type,
-                                                double* losses) {
+__global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_type type) {
     const double loss_scale = a.values->loss_scale;
     const int64_t step = GPT_CUDA_AHEAD * GPT_CUDA_WARP * W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
@@ -506,7 +505,7 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
         sum = gpt_warp_sum(max > -INFINITY ? sum * gpt_exp_fast(max - largest) : 0);
         factor = is_padding ? 0 : (float)(loss_scale / (double)sum);
         if (GPT_LANE == 0)
-            losses[row] =
+            a.losses[row] =
                 is_padding
                     ? 0
                     : loss_scale * (log((double)sum) + (double)largest - (double)target_logit);
@@ -684,6 +683,7 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
         const int64_t key = row % s.sequence, first_query = row / s.sequence * n_queries;
         const gpt_head k = gpt_head_load(a.k, type, item * s.head_size, s.head_size);
         const gpt_head v = gpt_head_load(a.v, type, item * s.head_size, s.head_size);
+        const gpt_kernel_type to = s.sums ? gpt_kernel_type(MEMO_TYPE_F32) : type;
         gpt_head dk = {}, dv = {};
 
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
@@ -698,13 +698,13 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
             }
 
         if (s.adds) {
-            const gpt_head old_k = gpt_head_load(a.dk, type, item * s.head_size, s.head_size);
-            const gpt_head old_v = gpt_head_load(a.dv, type, item * s.head_size, s.head_size);
+            const gpt_head old_k = gpt_head_load(a.dk, to, item * s.head_size, s.head_size);
+            const gpt_head old_v = gpt_head_load(a.dv, to, item * s.head_size, s.head_size);
             gpt_head_add(&dk, 1, &old_k);
             gpt_head_add(&dv, 1, &old_v);
         }
-        gpt_head_store(a.dk, type, item * s.head_size, s.head_size, &dk);
-        gpt_head_store(a.dv, type, item * s.head_size, s.head_size, &dv);
+        gpt_head_store(a.dk, to, item * s.head_size, s.head_size, &dk);
+        gpt_head_store(a.dv, to, item * s.head_size, s.head_size, &dv);
     }
 }
 
@@ -1187,13 +1187,15 @@ static memo_status gpt_cuda_embedding(gpt_cuda_kernels* c, memo_stream stream, g
 
 static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream stream,
                                           const gpt_tokens_args* a, memo_error* error) {
-    double* losses = (double*)(void*)c->rows;
     const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
-    const int is_wide = gpt_is_wide(a->x, NULL, NULL, a->n_columns);
-    if ((is_wide ? GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<8>, *a, c->type, losses)
-                 : GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<1>, *a, c->type, losses)) ||
-        GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_partials_kernel, c->partials, (const double*)losses,
-                   gpt_count(a->rows)) ||
+    return gpt_is_wide(a->x, NULL, NULL, a->n_columns)
+               ? GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<8>, *a, c->type)
+               : GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<1>, *a, c->type);
+}
+
+static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
+                                 memo_error* error) {
+    if (GPT_LAUNCH(GPT_CUDA_PARTIALS, gpt_partials_kernel, c->partials, a->losses, a->n) ||
         GPT_LAUNCH(GPT_LANES, gpt_lanes_kernel, c->lanes, (const double*)c->partials,
                    (int64_t)GPT_CUDA_PARTIALS))
         return error->status;
@@ -1259,6 +1261,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     case GPT_KIND_EMBEDDING:
     case GPT_KIND_EMBEDDING_BACKWARD: return gpt_cuda_embedding(c, stream, kind, tokens, error);
     case GPT_KIND_CROSS_ENTROPY: return gpt_cuda_cross_entropy(c, stream, tokens, error);
+    case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, (const gpt_loss_args*)args, error);
     case GPT_KIND_ADD:
         return GPT_LAUNCH_WIDE(gpt_is_wide(add->to, add->from, NULL, add->n), add->n,
                                gpt_add_kernel, *add);
@@ -1277,12 +1280,10 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
                           (int)kind);
 }
 
-/* Of an operation on rows: the losses of a chunk, or sums of a norm's weight. */
+/* Of an operation on rows: sums of a norm's weight. */
 static int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
     const int64_t n = shapes->n_rows, n_chunks = (n + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
-    const int64_t losses = n * (int64_t)sizeof(double);
-    const int64_t sums = n_chunks * shapes->hidden * (int64_t)sizeof(float);
-    return ((losses > sums ? losses : sums) + 511) / 512 * 512;
+    return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
 }
 
 static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {

@@ -203,16 +203,25 @@ static void gpt_embedding_backward_run(const void* pointer) {
 
 static void gpt_cross_entropy_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row, n;
-    for (row = 0; row < gpt_count(a->rows); row += n) {
+    int64_t row;
+    for (row = 0; row < gpt_count(a->rows); row++) {
         gpt_real* logits = gpt_out(a->x, row * a->n_columns);
-        n = gpt_run_of_rows(a->token_numbers, row, gpt_count(a->rows));
-        if (a->token_numbers[row] < 0) /* padding has no loss and therefore no gradient */
-            memset(logits, 0, (size_t)(n * a->n_columns) * sizeof(gpt_real));
-        else
-            *a->loss +=
-                gpt_cross_entropy(logits, a->tokens + row, a->values->loss_scale, n, a->n_columns);
+        if (a->token_numbers[row] < 0) { /* padding has no loss and therefore no gradient */
+            memset(logits, 0, (size_t)a->n_columns * sizeof(gpt_real));
+            a->losses[row] = 0;
+        } else {
+            a->losses[row] =
+                gpt_cross_entropy(logits, a->tokens[row], a->values->loss_scale, a->n_columns);
+        }
     }
+}
+
+static void gpt_loss_run(const void* pointer) {
+    const gpt_loss_args* a = (const gpt_loss_args*)pointer;
+    double sum = 0;
+    int64_t i;
+    for (i = 0; i < a->n; i++) sum += a->losses[i];
+    *a->loss += sum;
 }
 
 /* ---- sums, the optimizer, digests ---- */
@@ -369,7 +378,6 @@ static void gpt_widen_attention(gpt_storage* s, void* pointer) {
     const int64_t n_q =
         a->batch * (shape->sequence - shape->first) * shape->n_heads * shape->head_size;
     const int64_t n_k = a->batch * shape->sequence * shape->n_kv_heads * shape->head_size;
-    const int of_keys = shape->adds ? GPT_READ | GPT_WRITTEN : GPT_WRITTEN;
     a->q = gpt_widen(s, a->q, n_q, GPT_READ);
     a->k = gpt_widen(s, a->k, n_k, GPT_READ);
     a->v = gpt_widen(s, a->v, n_k, GPT_READ);
@@ -377,8 +385,9 @@ static void gpt_widen_attention(gpt_storage* s, void* pointer) {
     if (!a->dout) return;
     a->dout = gpt_widen(s, a->dout, n_q, GPT_READ);
     a->dq = gpt_widen(s, a->dq, n_q, GPT_WRITTEN);
-    a->dk = gpt_widen(s, a->dk, n_k, of_keys);
-    a->dv = gpt_widen(s, a->dv, n_k, of_keys);
+    if (shape->sums) return;
+    a->dk = gpt_widen(s, a->dk, n_k, GPT_WRITTEN);
+    a->dv = gpt_widen(s, a->dv, n_k, GPT_WRITTEN);
 }
 static void gpt_widen_tokens(gpt_storage* s, void* pointer) {
     gpt_tokens_args* a = (gpt_tokens_args*)pointer;
@@ -406,7 +415,7 @@ static void gpt_widen_initial(gpt_storage* s, void* pointer) {
 
 /* Floats that the operations of a model widen at once: all operands of the largest one. */
 static int64_t gpt_widened_most(const gpt_shapes* shapes) {
-    const int64_t attention = 8 * shapes->n_rows * shapes->hidden;
+    const int64_t attention = 4 * (shapes->n_rows * shapes->hidden + shapes->n_keys);
     /* The activation's backward: two operands as wide as up. */
     const int64_t mlp = shapes->mlp_rows * (2 * shapes->up + shapes->wide);
     const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);
@@ -448,6 +457,7 @@ static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
     {gpt_embedding_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
     {gpt_embedding_backward_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
     {gpt_cross_entropy_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_loss_run, sizeof(gpt_loss_args), NULL},
     {gpt_add_run, sizeof(gpt_add_args), gpt_widen_add},
     {gpt_squares_run, sizeof(gpt_squares_args), NULL},
     {gpt_norm_total_run, sizeof(gpt_total_args), NULL},

@@ -9,17 +9,16 @@
 
 /* ---- addresses of tensors ------------------------------------------------------------------ */
 
-/* Rows of a sub-batch. */
+/* Rows of a sub-batch, of the open slice. */
 static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
-    const memo_share share = memo_share_of(model->n_rows, model->tensor.n_parts, part);
-    return gpt_rows_make(share.begin, share.begin + share.count);
+    return gpt_part_of(&model->config, model->open, part);
 }
 
 /* Rows of the part in this rank's group of ranks that share the block. */
-static gpt_rows gpt_slice(const gpt_model* model, gpt_rows part, int32_t degree) {
-    const int32_t n_slices = gpt_degree(model->config.tensor) / degree;
+static gpt_rows gpt_group_rows(const gpt_model* model, gpt_rows part, int32_t degree) {
+    const int32_t n_groups = gpt_degree(model->config.tensor) / degree;
     const memo_share share =
-        memo_share_of(part.end - part.begin, n_slices, model->share.tensor_rank / degree);
+        memo_share_of(part.end - part.begin, n_groups, model->share.tensor_rank / degree);
     return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
 }
 
@@ -44,7 +43,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     x.element_bytes = gpt_element_bytes(&model->config, tensor);
     x.n_columns = gpt_columns(model, degree, tensor);
     x.address += part.begin / wider * x.n_columns * x.element_bytes;
-    x.begin = gpt_slice(model, part, degree).begin;
+    x.begin = gpt_group_rows(model, part, degree).begin;
     return x;
 }
 
@@ -116,7 +115,7 @@ static void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need
 
 /* Rows that the MLP computes at a time: a chunk, or all. */
 static int64_t gpt_mlp_rows(const gpt_model* model) {
-    return model->config.mlp_rows ? model->chunk_rows : model->n_rows;
+    return model->config.mlp_rows ? model->chunk_rows : gpt_slice_rows(&model->config);
 }
 
 /* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
@@ -192,14 +191,33 @@ static void gpt_give_over(gpt_model* model, int is_free, gpt_array x) {
     if (!is_free) gpt_give(model, x);
 }
 
-/* The gradient of k or v.  Parts of a sequence add to shared rows. */
-static gpt_array gpt_take_keys(gpt_model* model, gpt_array shared, gpt_array skeletal,
-                               gpt_rows rows, int64_t n_columns) {
-    if (model->tensor.splits_sequence) return shared;
+/* The gradient of k or v, of all keys that the rows read.  It takes the memory of k or v itself, unless rows
+ * of a sequence add to sums. */
+static gpt_array gpt_take_keys(gpt_model* model, gpt_array sums, gpt_array skeletal, gpt_rows rows,
+                               int64_t n_columns) {
+    if (model->shares_keys) return sums;
     return gpt_take_over(model, !gpt_is_mixed(&model->config), skeletal, rows, n_columns);
 }
+/* The gradient of these rows alone.  Later rows ran before, so that a sum is complete. */
+static gpt_array gpt_complete_keys(gpt_model* model, gpt_array keys, gpt_rows rows) {
+    memo_cast_desc cast;
+    gpt_array rounded;
+    if (!model->shares_keys || !gpt_has_masters(&model->config)) return keys;
+    rounded = gpt_take(model, rows, keys.n_columns);
+    if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS || !gpt_count(rows)) return rounded;
+    cast.to = rounded.address;
+    cast.to_type = model->config.type;
+    cast.from = gpt_at(keys, rows.begin);
+    cast.from_type = gpt_sum_type(model->config.type);
+    cast.n = gpt_count(rows) * keys.n_columns;
+    model->status = memo_row_cast(&model->device, model->compute, &cast, &model->error);
+    return rounded;
+}
 static void gpt_give_keys(gpt_model* model, gpt_array keys) {
-    if (!model->tensor.splits_sequence) gpt_give_over(model, !gpt_is_mixed(&model->config), keys);
+    if (!model->shares_keys)
+        gpt_give_over(model, !gpt_is_mixed(&model->config), keys);
+    else if (gpt_has_masters(&model->config))
+        gpt_give(model, keys);
 }
 
 /* The MLP's backward has read `middle`: it takes masked, and then dq. */
@@ -222,13 +240,15 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
                     weights + at->projection, rows);
     gpt_give_over(model, is_free, masked);
     dq = gpt_take_over(model, is_plain, t[GPT_MIDDLE], rows, w.q);
-    dk = gpt_take_keys(model, model->tensor.d_key, t[GPT_K], rows, w.kv);
-    dv = gpt_take_keys(model, model->tensor.d_value, t[GPT_V], rows, w.kv);
+    dk = gpt_take_keys(model, model->d_key, t[GPT_K], rows, w.kv);
+    dv = gpt_take_keys(model, model->d_value, t[GPT_V], rows, w.kv);
     /* unused over ranks of a sequence, but small */
     delta = gpt_take_sums(model, rows, w.heads);
     gpt_attention_back(model, t, dq, dk, dv, delta, d_attention, rows);
     gpt_give(model, delta);
     gpt_give(model, d_attention);
+    dk = gpt_complete_keys(model, dk, rows);
+    dv = gpt_complete_keys(model, dv, rows);
     gpt_rope_rows(model, "RoPE of q", dq, -1, rows);
     gpt_rope_rows(model, "RoPE of k", dk, -1, rows);
     d_norm = gpt_take_over(model, is_plain, t[GPT_ATTENTION], rows, hidden);
@@ -248,7 +268,7 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
 /* Both blocks, for the rows in `need`.  The projection shares the memory of `middle`. */
 static void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     const gpt_array middle = gpt_tensor(model, layer, GPT_MIDDLE);
-    gpt_compute_attention(model, layer, need, gpt_all_rows(model), middle);
+    gpt_compute_attention(model, layer, need, model->open, middle);
     gpt_residual(model, middle, gpt_tensor(model, layer, GPT_INPUT), middle, layer,
                  GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
     gpt_compute_mlp(model, layer, need);
@@ -263,7 +283,7 @@ static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_ro
 
 /* x: the residual stream (rows, hidden), in place. */
 static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
-    const gpt_rows all = gpt_all_rows(model);
+    const gpt_rows all = model->open;
     gpt_rows need[GPT_N_TENSORS], rows;
     gpt_array y;
     int i;
@@ -272,7 +292,7 @@ static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, all);
     gpt_compute(model, layer, need);
 
-    for (rows.begin = 0; rows.begin < all.end; rows.begin = rows.end) {
+    for (rows.begin = all.begin; rows.begin < all.end; rows.begin = rows.end) {
         rows.end = gpt_min(rows.begin + gpt_mlp_rows(model), all.end);
         gpt_begin_chunk(model, layer, rows);
         y = gpt_take(model, rows, model->config.hidden);
@@ -286,16 +306,17 @@ static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
 /* dx: the gradient of the layer's output (rows, hidden), replaced by the gradient of its input.
  * The residual stream passes gradients on unchanged, so each block adds to it. */
 static void gpt_backward_plain(gpt_model* model, int32_t layer, gpt_array dx) {
+    const gpt_rows all = model->open;
     gpt_rows rows;
-    for (rows.begin = 0; rows.begin < model->n_rows; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + model->chunk_rows, model->n_rows);
+    for (rows.begin = all.begin; rows.begin < all.end; rows.begin = rows.end) {
+        rows.end = gpt_min(rows.begin + model->chunk_rows, all.end);
         gpt_begin_phase(model, layer, "recompute");
         gpt_begin_chunk(model, layer, rows);
         gpt_begin_phase(model, layer, "backward");
         gpt_backward_mlp(model, layer, dx, dx, rows);
         gpt_end_chunk(model);
     }
-    gpt_backward_attention(model, layer, dx, dx, gpt_all_rows(model));
+    gpt_backward_attention(model, layer, dx, dx, all);
 }
 
 #endif

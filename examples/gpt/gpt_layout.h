@@ -244,7 +244,54 @@ static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t en
     return n;
 }
 
-/* ---- chunks of rows ------------------------------------------------------------------------ */
+/* ---- slices and chunks of rows ------------------------------------------------------------- */
+
+static int64_t gpt_slice_rows(const gpt_config* config) {
+    const int64_t n_rows = gpt_n_rows(config);
+    return config->slice_rows ? gpt_min(config->slice_rows, n_rows) : n_rows;
+}
+static int64_t gpt_n_slices(const gpt_config* config) {
+    return (gpt_n_rows(config) + gpt_slice_rows(config) - 1) / gpt_slice_rows(config);
+}
+static gpt_rows gpt_slice_at(const gpt_config* config, int64_t slice) {
+    const int64_t begin = slice * gpt_slice_rows(config);
+    return gpt_rows_make(begin, gpt_min(begin + gpt_slice_rows(config), gpt_n_rows(config)));
+}
+
+/* Rows of a part of a slice that begins at `begin` and has n rows; all but the last slice have slice_rows.
+ * Parts of a short slice begin where those of the others do. */
+static gpt_rows gpt_part_of(const gpt_config* config, gpt_rows slice, int32_t part) {
+    const memo_share share =
+        memo_share_of(gpt_slice_rows(config), gpt_degree(config->sub_batches), part);
+    return gpt_rows_make(gpt_min(slice.begin + share.begin, slice.end),
+                         gpt_min(slice.begin + share.begin + share.count, slice.end));
+}
+/* A part of the micro-batch is a range of rows, not whole sequences: its keys and values are read by later
+ * parts. */
+static int gpt_shares_keys(const gpt_config* config) {
+    return gpt_n_slices(config) > 1 ||
+           config->batch / gpt_degree(config->data) % gpt_degree(config->sub_batches) != 0;
+}
+
+/* Queries whose attention is one call: whole sequences, or the queries of one. */
+typedef struct gpt_run {
+    gpt_rows rows;
+    int64_t batch, first; /* sequences; the position of row `begin` */
+    int32_t adds;         /* backward: later queries of the sequence ran before */
+} gpt_run;
+
+/* The run that begins at rows.begin. */
+static gpt_run gpt_run_at(int64_t sequence, gpt_rows rows) {
+    gpt_run run;
+    run.first = rows.begin % sequence;
+    run.batch = run.first ? 0 : gpt_count(rows) / sequence;
+    run.rows = rows;
+    run.rows.end = gpt_min(rows.end, rows.begin - run.first + sequence);
+    if (run.batch) run.rows.end = rows.begin + run.batch * sequence;
+    run.adds = run.rows.end % sequence != 0;
+    if (!run.batch) run.batch = 1;
+    return run;
+}
 
 /* Most bytes of logits that exist at a time. */
 #ifndef GPT_LOGITS_BYTES
@@ -253,14 +300,14 @@ static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t en
 
 /* Rows that the MLP processes at a time in the backward: a quarter of all, or config.mlp_rows. */
 static int64_t gpt_chunk_rows(const gpt_config* config) {
-    const int64_t quarter = (gpt_n_rows(config) + 3) / 4;
+    const int64_t quarter = (gpt_slice_rows(config) + 3) / 4;
     return gpt_round_up(config->mlp_rows ? config->mlp_rows : quarter, config->tile_rows);
 }
 
 /* Rows whose logits exist at a time.  The classifier is never recomputed, so a large tile may be cut. */
 static int64_t gpt_loss_rows(const gpt_config* config) {
     const int64_t row_bytes = gpt_vocabulary(config) * gpt_type_bytes(config->type);
-    const int64_t quarter = gpt_round_up((gpt_n_rows(config) + 3) / 4, config->tile_rows);
+    const int64_t quarter = gpt_round_up((gpt_slice_rows(config) + 3) / 4, config->tile_rows);
     const int64_t most = GPT_LOGITS_BYTES / row_bytes;
     if (most >= quarter) return quarter;
     if (most >= config->tile_rows) return most / config->tile_rows * config->tile_rows;
@@ -316,14 +363,16 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
     const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
     const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
+    /* Later slices read keys and values, and their backward runs before. */
+    const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_SWAPPED : rows;
     const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
     const memo_tensor table[GPT_N_TENSORS] = {
         {"input", hidden, MEMO_TENSOR_SWAPPED, 0},
         {"rstd1", 1, rows, 1 + GPT_NORM1},
         {"norm1", hidden, rows, 0},
         {"q", q, rows, 0},
-        {"k", kv, rows, 0},
-        {"v", kv, rows, 0},
+        {"k", kv, keys, 0},
+        {"v", kv, keys, 0},
         {"attention", q, MEMO_TENSOR_WHOLE, 0},
         {"lse", lse, MEMO_TENSOR_WHOLE, 1 + GPT_ATTENTION},
         {"middle", hidden, middle, 0},
@@ -361,7 +410,9 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     int32_t layer, i, k;
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
-    shapes.n_rows = gpt_n_rows(config);
+    shapes.n_rows = gpt_slice_rows(config);
+    shapes.n_keys = gpt_n_rows(config) * (hidden / config->n_heads) * config->n_kv_heads /
+                    gpt_least_degree(config);
     shapes.loss_rows = gpt_loss_rows(config);
     shapes.mlp_rows =
         config->mlp_rows ? gpt_min(gpt_chunk_rows(config), shapes.n_rows) : shapes.n_rows;
@@ -494,6 +545,26 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "layers are at most 2^16, hidden 2^18, tile rows 2^28, batch * "
                               "sequence 2^36");
+
+    /* Slices. */
+    if (config->slice_rows < 0 || config->slice_rows % config->tile_rows)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "slice rows %lld: 0, or a multiple of tile rows %lld, would work",
+                              (long long)config->slice_rows, (long long)config->tile_rows);
+    if (gpt_n_slices(config) > 1) {
+        const int64_t n_parts = gpt_n_slices(config) * gpt_degree(config->sub_batches);
+        if (gpt_degree(config->ring) * gpt_degree(config->ulysses) > 1 || gpt_is_mixed(config))
+            return memo_error_set(
+                error, MEMO_STATUS_UNSUPPORTED,
+                "slice rows %lld: with ring %d, ulysses %d%s; data, ZeRO and tensor "
+                "ranks of one degree would work, or slice rows 0",
+                (long long)config->slice_rows, gpt_degree(config->ring),
+                gpt_degree(config->ulysses), gpt_is_mixed(config) ? " and mixed degrees" : "");
+        if (n_parts > GPT_RUNS_MAX)
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "slice rows %lld: %lld slices and parts; at most %d would work",
+                                  (long long)config->slice_rows, (long long)n_parts, GPT_RUNS_MAX);
+    }
     return MEMO_STATUS_OK;
 }
 

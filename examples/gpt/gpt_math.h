@@ -569,7 +569,7 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
     }
 }
 
-/* dk may be k and dv may be v, unless shape->adds. */
+/* dk may be k and dv may be v, unless shape->sums. */
 GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * head_size), set */
                                          gpt_real* dk,    /* (sequence, kv_heads * head_size) */
                                          gpt_real* dv,    /* (sequence, kv_heads * head_size) */
@@ -709,25 +709,18 @@ GPT_FUNCTION void gpt_swiglu_backward(gpt_real* dx,       /* (rows, 2 columns), 
 
 /* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
 
-/* Replaces the logits by scale * d(loss of the row) / d(logits).  Returns scale * (sum of the
- * losses), in nats, added row by row. */
-GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits,       /* (rows, columns) */
-                                      const int32_t* targets, /* (rows) */
-                                      double scale, int64_t n_rows, int64_t n_columns) {
-    double loss = 0;
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++, logits += n_columns) {
-        const gpt_real max = gpt_max(logits, n_columns), target = logits[targets[row]];
-        gpt_real sum, factor;
-        for (column = 0; column < n_columns; column++)
-            logits[column] = gpt_exp(logits[column] - max);
-        sum = gpt_sum(logits, n_columns);
-        loss += scale * (log((double)sum) + (double)max - (double)target);
-        factor = (gpt_real)(scale / (double)sum);
-        for (column = 0; column < n_columns; column++) logits[column] *= factor;
-        logits[targets[row]] -= (gpt_real)scale;
-    }
-    return loss;
+/* Replaces a row's logits by scale * d(loss) / d(logits).  Returns scale * loss, in nats. */
+GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits, /* (columns) */
+                                      int32_t target, double scale, int64_t n_columns) {
+    const gpt_real max = gpt_max(logits, n_columns), at_target = logits[target];
+    gpt_real sum, factor;
+    int64_t column;
+    for (column = 0; column < n_columns; column++) logits[column] = gpt_exp(logits[column] - max);
+    sum = gpt_sum(logits, n_columns);
+    factor = (gpt_real)(scale / (double)sum);
+    for (column = 0; column < n_columns; column++) logits[column] *= factor;
+    logits[target] -= (gpt_real)scale;
+    return scale * (log((double)sum) + (double)max - (double)at_target);
 }
 
 /* ---- the optimizer ------------------------------------------------------------------------- */

@@ -7,31 +7,116 @@
 
 #include "gpt_tensor.h"
 
-static void gpt_forward(gpt_model* model, int32_t layer, gpt_array x) {
-    gpt_begin_phase(model, layer, "forward");
-    (void)memo_session_forward_begin(model->session, layer);
+/* The rows of a slice are those that the model computes. */
+static void gpt_open_slice(gpt_model* model, int64_t slice) {
+    model->open = gpt_slice_at(&model->config, slice);
+}
+
+/* One slice.  The first layer's begins with the embedding. */
+static void gpt_forward(gpt_model* model, int32_t layer, int64_t slice, const int32_t* inputs) {
+    if (slice == 0) (void)memo_session_forward_begin(model->session, layer);
     gpt_follow_session(model);
+    gpt_open_slice(model, slice);
+    if (layer == 0) {
+        snprintf(model->phase, sizeof model->phase, "forward");
+        gpt_embedding(model, model->x, inputs, 0);
+        gpt_drop_elements(model, "dropout", model->x, model->x, NULL, 0, GPT_SITE_EMBEDDING,
+                          model->open);
+    }
+    gpt_begin_phase(model, layer, "forward");
     if (gpt_is_split(&model->config))
-        gpt_forward_blocks(model, layer, x);
+        gpt_forward_blocks(model, layer, model->x);
     else
-        gpt_forward_plain(model, layer, x);
-    memo_session_forward_end(model->session, layer);
+        gpt_forward_plain(model, layer, model->x);
+    if (slice == gpt_n_slices(&model->config) - 1) memo_session_forward_end(model->session, layer);
     gpt_follow_session(model);
 }
 
-/* The session recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own
- * rows. */
-static void gpt_backward(gpt_model* model, int32_t layer, gpt_array dx) {
-    gpt_begin_bucket(model, layer + 1);
-    (void)memo_session_backward_begin(model->session, layer);
+/* Final norm, classifier and loss of a slice, forward and backward together: x, the stream, becomes its
+ * gradient.  They run in chunks of tokens, so that logits exist for one chunk at a time. */
+static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) {
+    const int64_t hidden = model->config.hidden, tile = model->config.tile_rows;
+    const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
+    gpt_rows rows;
+    gpt_array stream, normed, rstd, logits, d_norm;
+
+    snprintf(model->phase, sizeof model->phase, "classifier");
+    for (rows.begin = model->open.begin; rows.begin < model->open.end; rows.begin = rows.end) {
+        /* A chunk smaller than a tile ends with it, so that the chunks are those of any slice. */
+        rows.end = gpt_min(rows.begin + model->loss_rows, model->open.end);
+        if (model->loss_rows < tile) rows.end = gpt_min(rows.end, (rows.begin / tile + 1) * tile);
+
+        /* Forward and loss. */
+        stream = gpt_take(model, rows, hidden);
+        gpt_copy_rows(model, stream, x, rows);
+        normed = gpt_take(model, rows, hidden);
+        rstd = gpt_take_sums(model, rows, 1);
+        gpt_norm(model, "norm", normed, rstd, stream, norm, rows);
+        logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
+        gpt_linear(model, "logits", logits, normed, classifier, rows);
+        gpt_loss(model, logits, targets, rows);
+
+        /* Backward: the logits are their own gradient now. */
+        d_norm = gpt_take(model, rows, hidden);
+        gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier, rows);
+        gpt_give(model, logits);
+        gpt_give(model, normed);
+        gpt_clear(model, gpt_at(x, rows.begin), gpt_bytes(x, rows));
+        gpt_norm_back(model, "norm backward", x, d_norm, stream, rstd, norm, rows);
+        gpt_give(model, rstd);
+        gpt_give(model, d_norm);
+        gpt_give(model, stream);
+    }
+}
+
+/* One slice.  The last layer's begins with the loss, the first layer's ends with the embedding.  The session
+ * recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own rows. */
+static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const int32_t* inputs,
+                         const int32_t* targets) {
+    const int64_t of_classifier = gpt_n_buckets(&model->config) - 1;
+    const int is_last = layer == model->config.n_layers - 1, ends = slice == 0;
+    const int begins = slice == gpt_n_slices(&model->config) - 1;
+    const gpt_rows all = gpt_rows_make(0, model->n_rows);
+
+    if (begins && is_last) gpt_begin_bucket(model, of_classifier);
+    if (begins) (void)memo_session_backward_begin(model->session, layer);
     gpt_follow_session(model);
+    gpt_open_slice(model, slice);
+    if (is_last) gpt_classify(model, model->x, targets);
+    if (is_last && ends) {
+        gpt_add_losses(model);
+        gpt_end_bucket(model, of_classifier);
+    }
+
+    if (begins) {
+        gpt_begin_bucket(model, layer + 1);
+        if (model->shares_keys) {
+            model->d_key = gpt_take_sums(model, all, model->layout.kv_hidden);
+            model->d_value = gpt_take_sums(model, all, model->layout.kv_hidden);
+        }
+    }
     gpt_begin_phase(model, layer, "backward");
     if (gpt_is_split(&model->config))
-        gpt_backward_blocks(model, layer, dx);
+        gpt_backward_blocks(model, layer, model->x);
     else
-        gpt_backward_plain(model, layer, dx);
-    gpt_end_bucket(model, layer + 1);
-    memo_session_backward_end(model->session, layer);
+        gpt_backward_plain(model, layer, model->x);
+    if (ends) {
+        if (model->shares_keys) {
+            gpt_give(model, model->d_value);
+            gpt_give(model, model->d_key);
+        }
+        gpt_end_bucket(model, layer + 1);
+    }
+
+    if (layer == 0) {
+        if (begins) gpt_begin_bucket(model, 0);
+        snprintf(model->phase, sizeof model->phase, "backward");
+        gpt_drop_elements(model, "dropout", model->x, model->x, NULL, 0, GPT_SITE_EMBEDDING,
+                          model->open);
+        gpt_embedding(model, model->x, inputs, 1);
+        if (ends) gpt_end_bucket(model, 0);
+    }
+    if (ends) memo_session_backward_end(model->session, layer);
     gpt_follow_session(model);
 }
 
@@ -43,45 +128,12 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
     memset(need, 0, sizeof need);
     need[tensor] = gpt_rows_make(begin, end);
     gpt_begin_phase(model, layer, "recompute");
+    model->open = gpt_rows_make(0, model->n_rows);
     if (gpt_is_split(&model->config))
         gpt_compute_parts(model, layer, need);
     else
         gpt_compute(model, layer, need);
     memo_session_fail(session, model->status, model->error.message);
-}
-
-/* Final norm, classifier and loss, forward and backward together.  They run in chunks of tokens, so
- * that logits exist for one chunk at a time.  dx: the gradient of x. */
-static void gpt_classify(gpt_model* model, gpt_array dx, gpt_array x, const int32_t* targets) {
-    const int64_t hidden = model->config.hidden, n = model->n_rows;
-    const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
-    gpt_rows rows;
-    gpt_array normed, rstd, logits, d_norm;
-
-    snprintf(model->phase, sizeof model->phase, "classifier");
-    gpt_begin_bucket(model, gpt_n_buckets(&model->config) - 1);
-    gpt_clear(model, dx.address, gpt_bytes(dx, gpt_all_rows(model)));
-    for (rows.begin = 0; rows.begin < n; rows.begin = rows.end) {
-        rows.end = gpt_min(rows.begin + model->loss_rows, n);
-
-        /* Forward and loss. */
-        normed = gpt_take(model, rows, hidden);
-        rstd = gpt_take_sums(model, rows, 1);
-        gpt_norm(model, "norm", normed, rstd, x, norm, rows);
-        logits = gpt_take(model, rows, gpt_vocabulary(&model->config));
-        gpt_linear(model, "logits", logits, normed, classifier, rows);
-        gpt_loss(model, logits, targets, rows);
-
-        /* Backward: the logits are their own gradient now. */
-        d_norm = gpt_take(model, rows, hidden);
-        gpt_linear_back(model, "logits backward", d_norm, logits, normed, 1, classifier, rows);
-        gpt_give(model, logits);
-        gpt_give(model, normed);
-        gpt_norm_back(model, "norm backward", dx, d_norm, x, rstd, norm, rows);
-        gpt_give(model, rstd);
-        gpt_give(model, d_norm);
-    }
-    gpt_end_bucket(model, gpt_n_buckets(&model->config) - 1);
 }
 
 /* ---- a micro-batch ------------------------------------------------------------------------- */
@@ -123,12 +175,11 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
 /* Callback of the session: runs one micro-batch, or plans it in a dry run. */
 static void gpt_step(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
-    const int64_t hidden = model->config.hidden, n_rows = model->n_rows;
+    const int64_t n_rows = model->n_rows, n_slices = gpt_n_slices(&model->config);
     const int32_t n_layers = model->config.n_layers;
-    const gpt_rows all = gpt_all_rows(model);
-    gpt_array x, dx;
-    int32_t *inputs = NULL, *labels = NULL;
+    int32_t *inputs = NULL, *targets = NULL;
     void* batch;
+    int64_t slice;
     int32_t layer;
 
     /* Values, tokens and targets. */
@@ -139,30 +190,20 @@ static void gpt_step(void* user, memo_session* session) {
     if (!gpt_is_idle(model)) {
         model->values = (const gpt_batch_values*)batch;
         inputs = gpt_tokens_of(batch);
-        labels = inputs + n_rows;
+        targets = inputs + n_rows;
         model->status =
             memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, batch,
                       gpt_staged(model, model->place), gpt_batch_bytes(n_rows), &model->error);
     }
 
-    snprintf(model->phase, sizeof model->phase, "forward");
-    x = gpt_take(model, all, hidden);
-    gpt_embedding(model, x, inputs, 0);
-    gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, all);
-    for (layer = 0; layer < n_layers; layer++) gpt_forward(model, layer, x);
-
-    dx = gpt_take(model, all, hidden);
-    gpt_classify(model, dx, x, labels);
-    gpt_give(model, x);
-
-    for (layer = n_layers - 1; layer >= 0; layer--) gpt_backward(model, layer, dx);
-    snprintf(model->phase, sizeof model->phase, "backward");
-    gpt_drop_elements(model, "dropout", dx, dx, NULL, 0, GPT_SITE_EMBEDDING, all);
-    gpt_begin_bucket(model, 0);
-    gpt_embedding(model, dx, inputs, 1);
-    gpt_end_bucket(model, 0);
+    model->x = gpt_take(model, gpt_rows_make(0, n_rows), model->config.hidden);
+    for (layer = 0; layer < n_layers; layer++)
+        for (slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, slice, inputs);
+    for (layer = n_layers - 1; layer >= 0; layer--)
+        for (slice = n_slices - 1; slice >= 0; slice--)
+            gpt_backward(model, layer, slice, inputs, targets);
     gpt_give_summed_bucket(model);
-    gpt_give(model, dx);
+    gpt_give(model, model->x);
 
     memo_session_free(session, batch);
     memo_session_fail(session, model->status, model->error.message);
@@ -576,6 +617,8 @@ static void gpt_setup(void* user, memo_session* session) {
     model->rope = gpt_take_persistent(model, "angles of RoPE", gpt_rope_bytes(config));
     model->token_numbers = (int64_t*)(void*)gpt_take_persistent(
         model, "numbers of tokens", model->n_rows * (int64_t)sizeof(int64_t));
+    model->losses = (double*)(void*)gpt_take_persistent(model, "losses",
+                                                        model->n_rows * (int64_t)sizeof(double));
     model->totals = (double*)(void*)gpt_take_persistent(model, "totals",
                                                         GPT_N_TOTALS * (int64_t)sizeof(double));
     model->update =
@@ -655,6 +698,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->n_rows = model->share.n_rows;
     model->chunk_rows = gpt_chunk_rows(config);
     model->loss_rows = gpt_loss_rows(config);
+    model->shares_keys = gpt_shares_keys(config);
     *result = model;
     return MEMO_STATUS_OK;
 }

@@ -17,6 +17,10 @@ static int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
     if (bucket == gpt_n_buckets(&model->config)) return at->n;
     return at->layers + (bucket - 1) * at->layer_stride;
 }
+/* In gpt_model.buckets. */
+static int gpt_bucket_place(const gpt_model* model, int64_t bucket) {
+    return bucket == 0 ? 0 : bucket < gpt_n_buckets(&model->config) - 1 ? 1 : 2;
+}
 static int64_t gpt_bucket_of(const gpt_config* config, int64_t tensor) { /* gpt_parameter_at */
     const int64_t last = gpt_n_buckets(config) - 1;
     return tensor == 0 ? 0 : gpt_min((tensor - 1) / 8 + 1, last);
@@ -143,10 +147,11 @@ static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
 static void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_bucket_begin(model, bucket + 1) - begin;
+    const int place = gpt_bucket_place(model, bucket);
     if (model->zero < 2) return;
-    model->bucket = gpt_take_sums(model, gpt_rows_make(0, n), 1);
-    model->bucket_begin = begin;
-    gpt_clear(model, model->bucket.address, gpt_sum_bytes(model, n));
+    model->buckets[place] = gpt_take_sums(model, gpt_rows_make(0, n), 1);
+    model->bucket_begins[place] = begin;
+    gpt_clear(model, model->buckets[place].address, gpt_sum_bytes(model, n));
 }
 
 /* The bucket before gives its memory back now: its sum had the time of this one's backward. */
@@ -161,7 +166,7 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     gpt_give_summed_bucket(model);
     gpt_sum_bucket(model, bucket, model->zero == 2 || model->is_last, model->is_last);
     if (model->zero < 2) return;
-    model->summed_bucket = model->bucket;
+    model->summed_bucket = model->buckets[gpt_bucket_place(model, bucket)];
     model->has_summed_bucket = 1;
 }
 

@@ -37,11 +37,15 @@
 /* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's tensors. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
     const gpt_layout* at = &model->layout;
-    const int64_t n_rows = gpt_part_rows(model, 0).end, hidden = model->config.hidden;
+    const gpt_rows part = gpt_part_of(&model->config, gpt_slice_at(&model->config, 0), 0);
+    const int64_t n_rows = part.end, hidden = model->config.hidden;
     const int64_t tensor = gpt_degree(model->config.tensor), heads = model->config.n_heads / tensor;
     const int64_t q = hidden / tensor;
     const int64_t kv = hidden / model->config.n_heads * model->config.n_kv_heads / tensor;
-    const int64_t attention = hidden + 2 * q + (gpt_is_mixed(&model->config) ? hidden + 2 * kv : 0);
+    const int64_t attention = hidden + 2 * q +
+                              (gpt_is_mixed(&model->config)      ? hidden + 2 * kv
+                               : gpt_has_masters(&model->config) ? 2 * kv
+                                                                 : 0);
     const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
     /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
     const int64_t mlp = chunk
@@ -49,6 +53,18 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
                             : n_rows * (2 * hidden + 4 * (1 + gpt_n_products(&model->config)) * q);
     return gpt_n_bytes(model, n_rows * attention > mlp ? n_rows * attention : mlp) +
            gpt_sum_bytes(model, n_rows * heads + chunk) + 8 * 64;
+}
+
+/* With slices memo_blocks runs one layer of one slice at a time, otherwise all layers. */
+static int32_t gpt_n_blocks(const gpt_model* model) {
+    return 2 * (gpt_n_slices(&model->config) > 1 ? 1 : model->config.n_layers);
+}
+/* The layer's number among those that memo_blocks runs. */
+static int32_t gpt_blocks_layer(const gpt_model* model, int32_t layer) {
+    return gpt_n_slices(&model->config) > 1 ? 0 : layer;
+}
+static int32_t gpt_block_of(const gpt_model* model, const memo_block_call* call) {
+    return model->tensor.first_block + call->block;
 }
 
 /* Returns the degree of a block.  Before the first block and after the last one, all ranks have all
@@ -62,14 +78,15 @@ static int32_t gpt_degree_at(const gpt_model* model, int32_t block) {
 /* Begins the work of a block's part and returns its rows.  Its operations take its name, and its
  * requests start again. */
 static gpt_rows gpt_begin_block(gpt_model* model, const memo_block_call* call, const char* phase) {
+    const int32_t block = gpt_block_of(model, call);
     const gpt_rows part = gpt_part_rows(model, call->part);
-    const gpt_rows rows = gpt_slice(model, part, gpt_degree_at(model, call->block));
+    const gpt_rows rows = gpt_group_rows(model, part, gpt_degree_at(model, block));
     gpt_tensor_state* t = &model->tensor;
-    snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)call->block / 2,
+    snprintf(model->phase, sizeof model->phase, "%s %d%c", phase, (int)block / 2,
              'a' + (int)call->part % 26);
     t->is_in_block = 1;
     t->is_forward = t->is_backward = 0;
-    t->block = call->block;
+    t->block = block;
     t->part = call->part;
     t->work_used = 0;
     t->sum_begin = (rows.begin - part.begin) * model->config.hidden;
@@ -133,7 +150,8 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
                                      int32_t next, memo_error* error) {
     const gpt_tensor_state* t = &model->tensor;
     const gpt_rows part = gpt_part_rows(model, t->part);
-    const gpt_rows from = gpt_slice(model, part, degree), to = gpt_slice(model, part, next);
+    const gpt_rows from = gpt_group_rows(model, part, degree),
+                   to = gpt_group_rows(model, part, next);
     const gpt_array x = t->is_forward ? t->x : t->dx;
     memo_comm* across = gpt_pair(model, degree, next)->across;
     const memo_stream compute = model->compute;
@@ -213,19 +231,18 @@ static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
  * needs. */
 static void gpt_enter_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
-    if (call->block > 0 &&
-        gpt_degree_at(model, call->block - 1) >= gpt_degree_at(model, call->block))
-        gpt_add_output(model, call->block - 1, rows); /* otherwise it is gathered with the output */
-    gpt_copy_rows(model,
-                  gpt_tensor(model, call->block / 2, call->block % 2 ? GPT_MIDDLE : GPT_INPUT),
-                  t->x, rows);
+    const int32_t block = t->block;
+    if (call->block > 0 && gpt_degree_at(model, block - 1) >= gpt_degree_at(model, block))
+        gpt_add_output(model, block - 1, rows); /* otherwise it is gathered with the output */
+    gpt_copy_rows(model, gpt_tensor(model, block / 2, block % 2 ? GPT_MIDDLE : GPT_INPUT), t->x,
+                  rows);
 }
 
 static memo_status gpt_block_forward(void* context, const memo_block_call* call,
                                      memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "forward");
-    const int32_t layer = call->block / 2;
+    const int32_t layer = model->tensor.block / 2;
     gpt_rows need[GPT_N_TENSORS], chunk;
     int i;
     memset(need, 0, sizeof need);
@@ -251,8 +268,9 @@ static memo_status gpt_block_forward_end(void* context, const memo_block_call* c
                                          memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "forward");
-    if (gpt_degree_at(model, call->block) == gpt_degree(model->config.tensor)) /* else gathered */
-        gpt_add_output(model, call->block, rows);
+    const int32_t block = model->tensor.block;
+    if (gpt_degree_at(model, block) == gpt_degree(model->config.tensor)) /* else gathered */
+        gpt_add_output(model, block, rows);
     return gpt_end_block(model, error);
 }
 
@@ -262,7 +280,7 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
                                        memo_error* error) {
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "recompute");
-    const int32_t layer = call->block / 2;
+    const int32_t layer = model->tensor.block / 2;
     gpt_tensor_state* t = &model->tensor;
     gpt_rows need[GPT_N_TENSORS];
     int i;
@@ -286,7 +304,7 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
 
 static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gpt_rows rows) {
     const gpt_tensor_state* t = &model->tensor;
-    const int32_t layer = call->block / 2;
+    const int32_t layer = t->block / 2;
     gpt_rows chunk;
     if (call->block % 2 == 0) {
         gpt_backward_attention(model, layer, t->gradient, t->dx, rows);
@@ -310,8 +328,8 @@ static memo_status gpt_block_backward(void* context, const memo_block_call* call
     gpt_model* model = (gpt_model*)context;
     const gpt_rows rows = gpt_begin_block(model, call, "backward");
     model->tensor.is_backward = 1;
-    if (call->block < 2 * model->config.n_layers - 1 &&
-        gpt_degree_at(model, call->block + 1) >= gpt_degree_at(model, call->block))
+    if (call->block < gpt_n_blocks(model) - 1 &&
+        gpt_degree_at(model, model->tensor.block + 1) >= gpt_degree_at(model, model->tensor.block))
         gpt_add_gradient(model, rows); /* otherwise it is gathered with the gradient */
     gpt_clear(model, gpt_at(model->tensor.gradient, rows.begin),
               gpt_bytes(model->tensor.gradient, rows));
@@ -350,12 +368,21 @@ static gpt_array gpt_take_block_work(gpt_model* model) {
     return work;
 }
 
+/* The buffers of sums hold the open slice. */
+static void gpt_place_blocks(gpt_model* model, int32_t layer) {
+    gpt_tensor_state* t = &model->tensor;
+    t->first_block = 2 * (layer - gpt_blocks_layer(model, layer));
+    t->partial.begin = t->gradient.begin = model->open.begin;
+}
+
 static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
     gpt_array work;
     if (model->config.mlp_rows) work = gpt_take_block_work(model);
     model->tensor.x = x;
+    gpt_place_blocks(model, layer);
     if (!gpt_is_idle(model))
-        model->status = memo_blocks_forward_layer(model->tensor.blocks, layer, &model->error);
+        model->status = memo_blocks_forward_layer(model->tensor.blocks,
+                                                  gpt_blocks_layer(model, layer), &model->error);
     if (model->config.mlp_rows) gpt_give(model, work);
 }
 
@@ -373,21 +400,14 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
 }
 
 static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
-    const int64_t kv_hidden = model->layout.kv_hidden;
     gpt_tensor_state* t = &model->tensor;
     const gpt_array work = gpt_take_block_work(model);
-    if (t->splits_sequence) {
-        t->d_key = gpt_take(model, gpt_all_rows(model), kv_hidden);
-        t->d_value = gpt_take(model, gpt_all_rows(model), kv_hidden);
-    }
     t->dx = dx;
+    gpt_place_blocks(model, layer);
     gpt_find_need(model, layer);
     if (!gpt_is_idle(model))
-        model->status = memo_blocks_backward_layer(t->blocks, layer, &model->error);
-    if (t->splits_sequence) {
-        gpt_give(model, t->d_value);
-        gpt_give(model, t->d_key);
-    }
+        model->status =
+            memo_blocks_backward_layer(t->blocks, gpt_blocks_layer(model, layer), &model->error);
     gpt_give(model, work);
 }
 
@@ -416,12 +436,12 @@ static void gpt_compute_parts(gpt_model* model, int32_t layer,
  * continues. */
 static void gpt_take_partial_sums(gpt_model* model) {
     const int64_t hidden = model->config.hidden;
-    const int64_t n_bytes = gpt_n_bytes(model, model->n_rows * hidden);
+    const int64_t n_bytes = gpt_n_bytes(model, gpt_slice_rows(&model->config) * hidden);
     gpt_tensor_state* t = &model->tensor;
     t->n_parts = gpt_degree(model->config.sub_batches);
-    t->splits_sequence = model->share.batch % t->n_parts != 0;
     if (!gpt_is_split(&model->config)) return;
     t->partial.address = gpt_take_persistent(model, "partial sums", 2 * n_bytes);
+    t->partial.begin = 0;
     t->partial.n_columns = hidden;
     t->partial.element_bytes = gpt_n_bytes(model, 1);
     t->gradient = t->partial;
@@ -475,7 +495,7 @@ static void gpt_create_blocks(gpt_model* model) {
         return;
     }
     for (s = 0; s < t->n_parts; s++) {
-        const gpt_rows rows = gpt_part_rows(model, s);
+        const gpt_rows rows = gpt_part_of(&model->config, gpt_slice_at(&model->config, 0), s);
         buffers[s].output = gpt_at(t->partial, rows.begin);
         buffers[s].gradient = gpt_at(t->gradient, rows.begin);
         buffers[s].count = gpt_count(rows) * model->config.hidden;
@@ -493,9 +513,9 @@ static void gpt_create_blocks(gpt_model* model) {
     blocks.comm = &t->sums;
     blocks.type = model->config.type;
     blocks.schedule.order = model->config.schedule;
-    blocks.schedule.n_blocks = 2 * model->config.n_layers;
+    blocks.schedule.n_blocks = gpt_n_blocks(model);
     blocks.schedule.n_parts = t->n_parts;
-    blocks.schedule.splits_sequence = t->splits_sequence;
+    blocks.schedule.splits_sequence = model->shares_keys && t->n_parts > 1;
     blocks.buffers = buffers;
     blocks.functions.context = model;
     blocks.functions.forward = gpt_block_forward;

@@ -39,6 +39,13 @@ static void one_call_make(one_call* c, const gpt_attention_shape& s, int64_t bat
     const int64_t n_k = batch * s.sequence * s.n_kv_heads * s.head_size;
     for (auto* x : {&c->q, &c->out, &c->dout, &c->dq}) fill_random(x, n_q * s.head_size);
     for (auto* x : {&c->k, &c->v, &c->dk, &c->dv}) fill_random(x, n_k);
+    for (auto* x : {&c->dk, &c->dv}) {
+        const std::vector<uint16_t> of_bf16 = *x;
+        if (!s.sums) continue;
+        x->assign((size_t)(2 * n_k), 0); /* the same numbers as floats */
+        for (int64_t i = 0; i < n_k; i++)
+            ((float*)(void*)x->data())[i] = memo_f32_from_bf16(of_bf16[(size_t)i]);
+    }
     c->lse.resize((size_t)n_q);
     c->delta.resize((size_t)n_q);
 }
@@ -92,10 +99,11 @@ struct hook {
 };
 
 static void expect_close(const char* name, const std::vector<uint16_t>& x,
-                         const std::vector<uint16_t>& y) {
+                         const std::vector<uint16_t>& y, memo_type type = MEMO_TYPE_BF16) {
     double off = 0, norm = 0;
-    for (size_t i = 0; i < x.size(); i++) {
-        const double a = memo_f32_from_bf16(x[i]), b = memo_f32_from_bf16(y[i]);
+    for (size_t i = 0; i < x.size() * 2 / (size_t)memo_type_bytes(type); i++) {
+        const double a = gpt_load(x.data(), type, (int64_t)i);
+        const double b = gpt_load(y.data(), type, (int64_t)i);
         off += (a - b) * (a - b);
         norm += b * b;
     }
@@ -110,7 +118,8 @@ static gpt_attention_shape random_shape(void) {
     s.n_kv_heads = memo_test_int(1, 4);
     s.n_heads = s.n_kv_heads * memo_test_int(1, 3);
     s.head_size = 8 * memo_test_int(1, 3);
-    s.adds = (int32_t)memo_test_int(0, 1);
+    s.sums = (int32_t)memo_test_int(0, 1);
+    s.adds = s.sums && memo_test_int(0, 1);
     return s;
 }
 
@@ -141,21 +150,21 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
             x.lse = y.lse;
         }
         expect_close("dq", x.dq, y.dq);
-        expect_close("dk", x.dk, y.dk);
-        expect_close("dv", x.dv, y.dv);
+        expect_close("dk", x.dk, y.dk, s.sums ? MEMO_TYPE_F32 : MEMO_TYPE_BF16);
+        expect_close("dv", x.dv, y.dv, s.sums ? MEMO_TYPE_F32 : MEMO_TYPE_BF16);
 
         /* Written over k and v they have the same bits. */
         gpt_attention_args in_place = to_x;
         in_place.dk = x.k.data();
         in_place.dv = x.v.data();
-        if (!s.adds) CHECK_OK(cudnn.run(GPT_KIND_ATTENTION_BACKWARD, in_place));
-        CHECK(s.adds || (x.k == x.dk && x.v == x.dv));
+        if (!s.sums) CHECK_OK(cudnn.run(GPT_KIND_ATTENTION_BACKWARD, in_place));
+        CHECK(s.sums || (x.k == x.dk && x.v == x.dv));
         in_place = to_y;
         in_place.dk = y.k.data();
         in_place.dv = y.v.data();
-        if (!s.adds)
+        if (!s.sums)
             CHECK_OK(gpt_cuda_attend(&own, NULL, GPT_KIND_ATTENTION_BACKWARD, &in_place, &error));
-        CHECK(s.adds || (y.k == y.dk && y.v == y.dv));
+        CHECK(s.sums || (y.k == y.dk && y.v == y.dv));
     }
     fake_cudnn_head_bytes = 0;
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
@@ -164,7 +173,7 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
 /* ---- what prepare refuses, and what a step does not do ---- */
 
 static void rows_of_a_part_are_compared(void) {
-    gpt_attention_shape s = {7, 20, 4, 2, 8, 0};
+    gpt_attention_shape s = {7, 20, 4, 2, 8, 0, 0};
     CHECK_OK(hook(shapes_of(s, 1), 0).status);
     fake_cudnn_looks_at_queries = 1;
     CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_UNSUPPORTED);
@@ -176,7 +185,7 @@ static void rows_of_a_part_are_compared(void) {
 
 /* Indices that overflow are found in each result the first time that a shape runs, by head and by tensor. */
 static void wrong_rows_are_found(void) {
-    const gpt_attention_shape s = {0, 40, 4, 2, 8, 0};
+    const gpt_attention_shape s = {0, 40, 4, 2, 8, 0, 0};
     one_call x;
     one_call_make(&x, s, 1);
     for (gpt_kind kind : {GPT_KIND_ATTENTION, GPT_KIND_ATTENTION_BACKWARD}) {
@@ -196,7 +205,7 @@ static void wrong_rows_are_found(void) {
 }
 
 static void unprepared_shapes_are_refused(void) {
-    gpt_attention_shape s = {0, 12, 2, 2, 8, 0};
+    gpt_attention_shape s = {0, 12, 2, 2, 8, 0, 0};
     one_call x;
     one_call_make(&x, s, 2);
     hook cudnn(shapes_of(s, 1), 0);
@@ -209,7 +218,7 @@ static void unprepared_shapes_are_refused(void) {
 
 /* The message is cuDNN's own; F32 and too little scratch memory have messages of their own. */
 static void what_cudnn_lacks_is_refused(void) {
-    gpt_attention_shape s = {0, 12, 2, 1, 12, 0};
+    gpt_attention_shape s = {0, 12, 2, 1, 12, 0, 0};
     gpt_shapes shapes = shapes_of(s, 1);
     CHECK_IS(hook(shapes, 0).status, ==, MEMO_STATUS_DEVICE);
     CHECK(strstr(error.message, "multiple of 8") != NULL);
@@ -238,7 +247,7 @@ static void what_cudnn_lacks_is_refused(void) {
 
 /* Memory that the user sets aside is used whole, and less than a key head is expected to need is not taken. */
 static void scratch_memory_can_be_set(void) {
-    const gpt_attention_shape s = {0, 12, 4, 2, 8, 0};
+    const gpt_attention_shape s = {0, 12, 4, 2, 8, 0, 0};
     const int64_t large = (int64_t)100 << 20;
     fake_cudnn_head_bytes = (int64_t)40 << 20;
     CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);

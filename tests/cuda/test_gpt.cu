@@ -393,14 +393,16 @@ static void check_row_kernels(memo_device* device, memo_type type, int64_t hidde
     for (int64_t row = 0; row < n; row++) list[row] = (int32_t)memo_test_int(0, hidden - 1);
     memcpy(m.at, &values, sizeof values);
     tokens.values = (const gpt_batch_values*)m.take(sizeof values);
-    tokens.loss = (double*)m.take(8);
-    *tokens.loss = 0;
+    tokens.losses = (double*)m.take(n * 8);
+    const gpt_loss_args total = {tokens.losses, (double*)m.take(8), n};
+    *total.loss = 1;
     for (int j = 0; j < GPT_LANES; j++) cuda->lanes[j] = 0;
     tokens.x = logits;
     tokens.token_numbers = numbers;
     const std::vector<double> before = m.values(logits, type, n * hidden);
-    double loss = 0;
+    double loss = 1;
     run(GPT_KIND_CROSS_ENTROPY, &tokens);
+    run(GPT_KIND_LOSS, &total);
     for (int64_t row = 0; row < n; row++) {
         double max = -INFINITY, sum = 0;
         for (int64_t c = 0; c < hidden; c++) max = fmax(max, before[row * hidden + c]);
@@ -411,7 +413,7 @@ static void check_row_kernels(memo_device* device, memo_type type, int64_t hidde
         if (row != 4) loss += 0.5 * (log(sum) + max - before[row * hidden + list[row]]);
     }
     check_near("the gradient of logits", type, hidden, logits, exact, rounding);
-    CHECK_IS(fabs(*tokens.loss / loss - 1), <, 1e-6);
+    CHECK_IS(fabs(*total.loss / loss - 1), <, 1e-6);
 
     /* The sum of squares from an address that is no multiple of 16 bytes too. */
     for (int64_t begin = 0; begin < 3; begin++) {
