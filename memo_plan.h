@@ -11562,7 +11562,8 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* Setup and steps may still run on the compute stream. */
 MEMOI void memoi_session_close(memo_session* s) {
     int32_t k;
-    if (s->n_parts && !s->desc.computes_on_host)
+    if (!s->n_parts) return; /* the placement is the stage's */
+    if (!s->desc.computes_on_host)
         memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
     memoi_inspector_destroy(s);
     for (k = 0; k < s->n_parts; k++) memo_swap_destroy(s->parts[k].swap);

@@ -1201,6 +1201,16 @@ static void shapes_share_memory(void) {
             m.micro_batch = i;
             batch.shape = i < N_SHAPES ? i : (int32_t)memo_test_int(0, N_SHAPES - 1);
             batch.n_rows = memo_test_int(0, shapes[batch.shape].n_rows);
+            if (i % 5 == 4) { /* one that fails, or is given up: nothing is left of it */
+                m.failing_layer = i % 2 ? 2 : -1;
+                if (m.failing_layer >= 0)
+                    CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_DEVICE);
+                else if (memo_session_begin(s, &batch))
+                    CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
+                m.failing_layer = -1;
+                batch.shape = (int32_t)memo_test_int(0, N_SHAPES - 1);
+                batch.n_rows = 0;
+            }
             CHECK_OK(memo_session_run(s, &batch, &error));
             batch = memo_session_get_batch(s);
             CHECK(memo_session_get_buffer(s, 0) == state && !memo_session_get_buffer(s, 2));
@@ -1248,12 +1258,45 @@ static void shapes_share_memory(void) {
         m.desc.n_shapes = 8;
         CHECK_IS(memo_session_open(&m.desc, again, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, "shape 7 of the plan"), "%s", error.message);
+        memo_step_plan_destroy(again);
         m.desc.n_shapes = 0;
         CHECK_IS(memo_step_plan_read(&m.desc, scratch_file(), &again, &error), ==,
                  MEMO_STATUS_INVALID_ARGUMENT);
         close_device(&m);
         remove(scratch_file());
     }
+}
+
+/* Opens shapes without call k of the device: an error, and nothing is left.  Returns the number of
+ * calls. */
+static int64_t open_without_call(memo_step_plan* plan, model* m, int64_t k) {
+    memo_faults faults;
+    memo_session* s = NULL;
+    memo_status status;
+    open_device(m, m->desc.device_bytes, 0);
+    memo_faults_init(&faults, m->host);
+    m->desc.device = &faults.device;
+    faults.failing_call = k;
+    status = memo_session_open(&m->desc, plan, &s, &error);
+    CHECK_CASE((status != MEMO_STATUS_OK) == (faults.failed != NULL), "call %lld (%s): %s",
+               (long long)k, faults.failed ? faults.failed : "none", memo_status_name(status));
+    k = faults.n_calls;
+    memo_session_destroy(s);
+    close_device(m);
+    return k;
+}
+
+static void every_call_of_opening_shapes_may_fail(void) {
+    memo_step_plan* plan = NULL;
+    model m;
+    int64_t n, k;
+    shape_model(&m);
+    m.desc.computes_on_host = 1;
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    n = open_without_call(plan, &m, 0);
+    CHECK_IS(n, >, 30);
+    for (k = 1; k <= n; k++) (void)open_without_call(plan, &m, k);
+    memo_step_plan_destroy(plan);
 }
 
 /* Without a budget, the arena is that of the longest, and a forward alone takes two layers. */
@@ -1603,6 +1646,7 @@ int main(int argc, char** argv) {
     TEST(buffers_live_as_declared);
     TEST(shapes_share_memory);
     TEST(the_longest_shape_takes_most);
+    TEST(every_call_of_opening_shapes_may_fail);
     TEST(bad_shapes_are_refused);
     TEST(mistakes_are_found);
     TEST(misuse_is_an_error);
