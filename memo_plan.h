@@ -6554,90 +6554,56 @@ MEMOI int memoi_profile_rises(const memo_profile* profile, int32_t i) {
     return i == 0 || profile->copies[i].size_bytes > profile->copies[i - 1].size_bytes;
 }
 
-#define MEMOI_PROFILE_FILE_S 9000.0 /* in femtoseconds they fit into 64 bits */
-#define MEMOI_PROFILE_S      1e12   /* sums over layers stay finite */
-
-/* A profile may come from the caller: counts before arrays, then every time.  NaN fails every
- * comparison. */
-MEMOI memo_status memoi_profile_check(const memo_profile* profile, double most_s,
-                                      memo_error* error) {
-    const memo_profile_file* file = &profile->file;
-    int64_t smallest = 0;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t i, k;
-    if (profile->n_rows < 1 || profile->n_kinds < 1 || profile->n_kinds > MEMO_PROFILE_KINDS_MAX ||
+/* Appends the lines between the first and the last, which check every value: a profile may come
+ * from the caller.  Counts come first, since the lines read arrays. */
+MEMOI memo_status memoi_profile_put(const memo_profile* profile, memo_text* text,
+                                    memo_error* error) {
+    const memob_record* records = memoi_profile_records;
+    memoi_profile_tensor_line tensor;
+    memo_status status;
+    int32_t i;
+    if (profile->n_kinds < 1 || profile->n_kinds > MEMO_PROFILE_KINDS_MAX ||
         profile->n_tensors < 0 || profile->n_tensors > MEMO_PROFILE_TENSORS_MAX ||
         profile->n_copies < 0 || profile->n_copies > MEMO_PROFILE_COPIES_MAX)
-        return MEMOB_INVALID(
-            error,
-            "profile: its counts are out of range (%lld rows, %d kinds, %d tensors, %d "
-            "copies); read or measure it first",
-            (long long)profile->n_rows, (int)profile->n_kinds, (int)profile->n_tensors,
-            (int)profile->n_copies);
-    for (k = 0; k < profile->n_kinds; k++)
-        if (!memob_is_in(profile->forward_s[k], 0, most_s) ||
-            !memob_is_in(profile->backward_s[k], 0, most_s) ||
-            !memob_is_in(profile->between_s, 0, most_s))
-            return MEMOB_INVALID(error, "profile: a time is out of range; 0 to %g s are valid",
-                                 most_s);
-    for (i = 0; i < profile->n_tensors && !status; i++) {
-        const memo_profile_tensor* tensor = &profile->tensors[i];
-        if (!memchr(tensor->name, 0, sizeof tensor->name))
-            return MEMOB_INVALID(error, "profile.tensors[%d]: its name does not end", (int)i);
-        status = memoi_profile_check_name(tensor->name, error);
-        for (k = 0; k < profile->n_kinds && !status; k++)
-            if (!(tensor->recompute_s_per_row[k] < 0) &&
-                !memob_is_in(tensor->recompute_s_per_row[k], 0, most_s))
-                status = MEMOB_INVALID(
-                    error,
-                    "profile: the time of tensor `%s` is out of range; 0 to %g s, or a negative "
-                    "one, are valid",
-                    tensor->name, most_s);
-    }
+        return MEMOB_INVALID(error,
+                             "profile: its counts are out of range (%d kinds, %d tensors, %d "
+                             "copies); read or measure it first",
+                             (int)profile->n_kinds, (int)profile->n_tensors,
+                             (int)profile->n_copies);
+    status = memob_put_record(text, &records[MEMOI_PROFILE_ROWS], profile, error);
+    for (i = 0; i < profile->n_kinds && !status; i++)
+        status = memob_put_record(text, &records[MEMOI_PROFILE_LAYER],
+                                  (const char*)profile + sizeof(double) * (size_t)i, error);
+    memoi_profile_tensor_line_init(&tensor, profile->n_kinds);
+    for (i = 0; i < profile->n_tensors && !status; i++)
+        status = memob_put_record(text, &tensor.record, &profile->tensors[i], error);
     for (i = 0; i < profile->n_copies && !status; i++) {
-        const memo_profile_copy* copy = &profile->copies[i];
-        if (copy->size_bytes <= smallest)
-            return MEMOB_INVALID(
+        status = memob_put_record(text, &records[MEMOI_PROFILE_COPY], &profile->copies[i], error);
+        if (!status && !memoi_profile_rises(profile, i))
+            status = MEMOB_INVALID(
                 error, "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
-        smallest = copy->size_bytes;
-        if (!memob_is_in(copy->to_host_s, 0, most_s) || !memob_is_in(copy->to_device_s, 0, most_s))
-            return MEMOB_INVALID(error,
-                                 "profile.copies[%d]: a time is out of range; 0 to %g s are valid",
-                                 (int)i, most_s);
     }
-    if (!status && (file->size_bytes < 0 || !memob_is_in(file->write_s, 0, most_s) ||
-                    !memob_is_in(file->read_s, 0, most_s) ||
-                    !memob_is_in(file->write_with_copies_s, 0, most_s) ||
-                    !memob_is_in(file->read_with_copies_s, 0, most_s)))
-        status = MEMOB_INVALID(
-            error, "profile.file: a size or time is out of range; 0 to %g s are valid", most_s);
+    if (profile->file.size_bytes && !status)
+        status = memob_put_record(text, &records[MEMOI_PROFILE_FILE], &profile->file, error);
+    return status;
+}
+
+MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* error) {
+    memo_text text;
+    memo_status status;
+    memset(&text, 0, sizeof text);
+    status = memoi_profile_put(profile, &text, error);
+    memo_text_free(&text);
     return status;
 }
 
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
-    const memob_record* records = memoi_profile_records;
-    memo_status status = memoi_profile_check(profile, MEMOI_PROFILE_FILE_S, error);
-    memoi_profile_tensor_line tensor;
     memo_text text;
-    int32_t i;
-    if (status) return status;
+    memo_status status;
     memset(&text, 0, sizeof text);
-
     memo_text_put(&text, "memo profile 1\n");
-    status = memob_put_record(&text, &records[MEMOI_PROFILE_ROWS], profile, error);
-    for (i = 0; i < profile->n_kinds && !status; i++)
-        status = memob_put_record(&text, &records[MEMOI_PROFILE_LAYER],
-                                  (const char*)profile + sizeof(double) * (size_t)i, error);
-    memoi_profile_tensor_line_init(&tensor, profile->n_kinds);
-    for (i = 0; i < profile->n_tensors && !status; i++)
-        status = memob_put_record(&text, &tensor.record, &profile->tensors[i], error);
-    for (i = 0; i < profile->n_copies && !status; i++)
-        status = memob_put_record(&text, &records[MEMOI_PROFILE_COPY], &profile->copies[i], error);
-    if (profile->file.size_bytes > 0 && !status)
-        status = memob_put_record(&text, &records[MEMOI_PROFILE_FILE], &profile->file, error);
-
-    /* No file is written after a failure, so an older one stays valid. */
-    if (status) {
+    status = memoi_profile_put(profile, &text, error);
+    if (status) { /* no file is written, so an older one stays valid */
         memo_text_free(&text);
         return status;
     }
@@ -6815,7 +6781,7 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
                                        memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
     int32_t layer, t, k, i;
-    memo_status status = memoi_profile_check(profile, MEMOI_PROFILE_S, error);
+    memo_status status = memoi_profile_check(profile, error);
     if (status) return status;
     if (profile->n_rows != swap->n_rows)
         return MEMOB_INVALID(
@@ -11990,7 +11956,7 @@ MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_
     if (!status && s->shapes[shape].is_forward_only) profile = NULL;
     if (!status && profile) {
         longest = *profile;
-        status = memoi_profile_check(profile, MEMOI_PROFILE_S, error);
+        status = memoi_profile_check(profile, error);
         status = memoi_session_agree_profile(desc, status, &longest, error);
     }
     if (!status) status = memoi_session_choose(s, profile ? &longest : NULL, error);
