@@ -1068,8 +1068,8 @@ typedef struct memoi_places {
     int64_t* malloc_number;        /* of each request that is a malloc */
     int64_t* malloc_of;            /* of each malloc: its request */
     uint64_t* early; /* of each malloc: streams that use the buffer without waiting for its own */
-    int64_t*
-        last; /* (mallocs, streams): the last use or the free; -1: none, INT64_MAX: never ends */
+    /* (mallocs, streams): the last use or the free; -1: none, INT64_MAX: it never ends. */
+    int64_t* last;
     /* (mallocs, streams): what comes before every stream that may use the buffer at once, and the
      * stream that has waited least. */
     int64_t* before;
@@ -3029,11 +3029,9 @@ struct memo_recorder {
     int64_t* open;        /* of each stream: the annotated op that lasts still, -1: none */
     memoi_recorded_event* known_events;
     memoi_timing* timings;
-    memo_event* spare; /* timing events to use again */
-    memo_range* rows;  /* of a copy_rows that is being appended: from, then to */
-    int64_t n_known_events, n_spare;
-    int64_t handles_capacity, open_capacity, known_capacity, timings_capacity, spare_capacity,
-        rows_capacity;
+    memo_range* rows; /* of a copy_rows that is being appended: from, then to */
+    int64_t n_known_events;
+    int64_t handles_capacity, open_capacity, known_capacity, timings_capacity, rows_capacity;
     memo_event base;    /* time 0; NULL: nothing was timed yet */
     memo_error failure; /* of pause and resume, which cannot return it */
 };
@@ -3094,9 +3092,8 @@ MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, memoi_rec
     return MEMO_STATUS_OK;
 }
 
-/* Keeps a timing event for later; there is room, as it was reserved when the event was made. */
-MEMOI void memoi_rec_give_back(memo_recorder* r, memo_event* event) {
-    if (*event) r->spare[r->n_spare++] = *event;
+MEMOI void memoi_rec_drop(memo_recorder* r, memo_event* event) {
+    if (*event) memo_event_destroy(&r->inner, *event, NULL);
     *event = NULL;
 }
 
@@ -3106,20 +3103,13 @@ MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, memo_eve
     memo_status status;
     *event = NULL;
     if (!r->is_timed || r->is_paused) return MEMO_STATUS_OK;
-    if (r->n_spare) {
-        *event = r->spare[--r->n_spare];
-    } else {
-        int64_t in_use = 2 * r->schedule->n_ops + 4; /* never more are out */
-        if (!memob_reserve(&r->spare, &r->spare_capacity, in_use, sizeof(memo_event)))
-            return memob_no_memory(error, "timing events");
-        status = memo_event_create(&r->inner, event, error);
-        if (status) {
-            *event = NULL;
-            return status;
-        }
+    status = memo_event_create(&r->inner, event, error);
+    if (status) {
+        *event = NULL;
+        return status;
     }
     status = memo_event_record(&r->inner, *event, stream, error);
-    if (status) memoi_rec_give_back(r, event);
+    if (status) memoi_rec_drop(r, event);
     return status;
 }
 
@@ -3157,13 +3147,13 @@ MEMOI memo_status memoi_rec_reserve_timing(memo_recorder* r, memo_error* error) 
                : memob_no_memory(error, "timing events");
 }
 
-/* After status, what appending the last op gave: its timing, or back with the events. */
+/* After status, what appending the last op gave: it keeps its timing, or the events go. */
 MEMOI memo_status memoi_rec_attach(memo_recorder* r, memoi_timing* timing, memo_status status) {
     if (!status) {
         r->timings[r->schedule->n_ops - 1] = *timing;
     } else {
-        memoi_rec_give_back(r, &timing->begin);
-        memoi_rec_give_back(r, &timing->end);
+        memoi_rec_drop(r, &timing->begin);
+        memoi_rec_drop(r, &timing->end);
     }
     return status;
 }
@@ -3198,44 +3188,33 @@ MEMOI memo_status memoi_rec_end(memo_recorder* r, memoi_passing* passing, memo_o
 
 /* --- the table --- */
 
-MEMOI memo_status memoi_rec_device_alloc(void* context, int64_t size_bytes, void** address,
-                                         memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_device_alloc(&r->inner, size_bytes, address, error);
-}
-
-MEMOI memo_status memoi_rec_device_free(void* context, void* address, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_device_free(&r->inner, address, error);
-}
-
-MEMOI memo_status memoi_rec_host_alloc(void* context, int64_t size_bytes, void** address,
-                                       memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_host_alloc(&r->inner, size_bytes, address, error);
-}
-
-MEMOI memo_status memoi_rec_host_free(void* context, void* address, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_host_free(&r->inner, address, error);
-}
-
-MEMOI memo_status memoi_rec_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
-                                        memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_memory_info(&r->inner, free_bytes, total_bytes, error);
-}
-
-MEMOI memo_status memoi_rec_status(void* context, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_device_status(&r->inner, error);
-}
-
-MEMOI memo_status memoi_rec_event_elapsed(void* context, memo_event begin, memo_event end,
-                                          double* elapsed_s, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_event_elapsed(&r->inner, begin, end, elapsed_s, error);
-}
+/* Functions that record nothing. */
+#define MEMOI_REC_PASS(function, parameters, arguments)                                            \
+    MEMOI memo_status memoi_rec_##function parameters {                                            \
+        memo_recorder* r = (memo_recorder*)context;                                                \
+        return r->inner.function arguments;                                                        \
+    }
+MEMOI_REC_PASS(device_alloc, (void* context, int64_t n, void** address, memo_error* error),
+               (r->inner.context, n, address, error))
+MEMOI_REC_PASS(device_free, (void* context, void* address, memo_error* error),
+               (r->inner.context, address, error))
+MEMOI_REC_PASS(host_alloc, (void* context, int64_t n, void** address, memo_error* error),
+               (r->inner.context, n, address, error))
+MEMOI_REC_PASS(host_free, (void* context, void* address, memo_error* error),
+               (r->inner.context, address, error))
+MEMOI_REC_PASS(memory_info, (void* context, int64_t* left, int64_t* total, memo_error* error),
+               (r->inner.context, left, total, error))
+MEMOI_REC_PASS(status, (void* context, memo_error* error), (r->inner.context, error))
+MEMOI_REC_PASS(event_elapsed,
+               (void* context, memo_event begin, memo_event end, double* s, memo_error* error),
+               (r->inner.context, begin, end, s, error))
+/* The announcement of an operation records it; it stays open. */
+MEMOI_REC_PASS(launch_host,
+               (void* context, memo_stream stream, memo_host_call* call, memo_error* error),
+               (r->inner.context, stream, call, error))
+MEMOI_REC_PASS(row_kernel,
+               (void* context, memo_stream stream, const memo_row_call* call, memo_error* error),
+               (r->inner.context, stream, call, error))
 
 /* Streams are known by name while paused too. */
 MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32_t priority,
@@ -3330,7 +3309,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     if (status) return status;
     status = memo_event_wait(&r->inner, event, stream, error);
     if (!status && known->is_outside) {
-        memoi_rec_give_back(r, &passing.timing.begin);
+        memoi_rec_drop(r, &passing.timing.begin);
         return MEMO_STATUS_OK;
     }
     if (!status && passing.timing.begin)
@@ -3476,20 +3455,6 @@ memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream
     return memo_annotate(device, stream, &op, error);
 }
 
-/* Recorded by its announcement: the annotated operation stays open. */
-MEMOI memo_status memoi_rec_launch_host(void* context, memo_stream stream, memo_host_call* call,
-                                        memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return memo_launch_host(&r->inner, stream, call, error);
-}
-
-/* memo_row_kernel has announced what it reads and writes. */
-MEMOI memo_status memoi_rec_row_kernel(void* context, memo_stream stream, const memo_row_call* call,
-                                       memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    return r->inner.row_kernel(r->inner.context, stream, call, error);
-}
-
 /* --- the recorder itself --- */
 
 MEMOB_ZERO_DEFAULT(memo_recorder_desc)
@@ -3548,11 +3513,10 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     int64_t i;
     if (!r) return;
     for (i = 0; i < r->schedule->n_ops && i < r->timings_capacity; i++) {
-        memoi_rec_give_back(r, &r->timings[i].begin);
-        memoi_rec_give_back(r, &r->timings[i].end);
+        memoi_rec_drop(r, &r->timings[i].begin);
+        memoi_rec_drop(r, &r->timings[i].end);
     }
-    memoi_rec_give_back(r, &r->base);
-    for (i = 0; i < r->n_spare; i++) memo_event_destroy(&r->inner, r->spare[i], NULL);
+    memoi_rec_drop(r, &r->base);
     memo_schedule_destroy(r->schedule);
     memob_map_free(&r->streams);
     memob_map_free(&r->events);
@@ -3560,7 +3524,6 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     MEMO_FREE(r->open);
     MEMO_FREE(r->known_events);
     MEMO_FREE(r->timings);
-    MEMO_FREE(r->spare);
     MEMO_FREE(r->rows);
     MEMO_FREE(r);
 }
@@ -3608,8 +3571,8 @@ MEMOI memo_status memoi_rec_read_time(memo_recorder* r, int64_t i, memo_error* e
     }
     if (op->end_s < op->start_s) op->end_s = op->start_s; /* clocks of finite resolution */
     if (op->kind == MEMO_OP_RUN && op->duration_s == 0) op->duration_s = op->end_s - op->start_s;
-    memoi_rec_give_back(r, &timing->begin);
-    memoi_rec_give_back(r, &timing->end);
+    memoi_rec_drop(r, &timing->begin);
+    memoi_rec_drop(r, &timing->end);
     return MEMO_STATUS_OK;
 }
 
