@@ -6688,15 +6688,7 @@ memo_status memo_profile_read(const char* path, memo_profile* profile, memo_erro
  * Knows: the swap engine's sizes and places, how long operations take.  Knows nothing of devices.
  *
  * Tensors that are recomputed together are one *bundle*.  A *table* has a cell for each bundle of
- * each layer: kept, or how many tiles are swapped.  The rooms of this chapter:
- *
- *   >>row words     tables and plans as text
- *   >>row times     how long a step takes
- *   >>row planner   the problem, and the score of a table
- *   >>row alpha     the best single alpha
- *   >>row program   a mixed-integer program over shares: a bound, and tables near it
- *   >>row search    changes of single cells and of groups of cells
- *   >>row limits    which limit to raise, and the plan */
+ * each layer: kept, or how many tiles are swapped. */
 
 MEMOB_ZERO_DEFAULT(memo_swap_plan_desc)
 
@@ -9578,18 +9570,7 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
  * offsets are found.
  *
  * Measure, plan and open each make a session object, which may live for the call alone.  A *stage*
- * is a plan under way: rows, and what follows from them.  The rooms:
- *
- *   >>session desc       the desc, checked and copied
- *   >>session agreement  what ranks decide together
- *   >>session running    a micro-batch, dry or not
- *   >>session checked    hashes of tensors between forward and backward
- *   >>session plan       stages until one fits
- *   >>session words      a plan on the terminal
- *   >>session file       a plan as a file
- *   >>session open       arena and engine of a plan
- *   >>session measure    marks of a micro-batch that runs
- *   >>session life       measure, plan, open in a row */
+ * is a plan under way: rows, and what follows from them. */
 
 /* What may be timed: of each layer, then of each tensor. */
 enum {

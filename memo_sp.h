@@ -4322,8 +4322,7 @@ MEMOI int memoi_nccl_is_captured(cudaStream_t stream) {
            status != cudaStreamCaptureStatusNone;
 }
 
-/* The mutex is held, before an operation.  Two communicators that are busy at once could deadlock.
- */
+/* The mutex is held.  Two communicators that are busy at once could deadlock. */
 MEMOI ncclResult_t memoi_nccl_order(memoi_nccl* me, cudaStream_t stream) {
     const memoi_nccl* latest = me->world->latest;
     if (!me->world->orders_by_events || !latest || latest == me || memoi_nccl_is_captured(stream))

@@ -70,14 +70,7 @@ extern "C" {
 /* ---- 1 layouts: data x pipeline x tensor x ring x ulysses ---------------------------------------
  *
  * Predicts memory, sent bytes and step time of every parallel layout of a model on a cluster.  A
- * layout that is not legal is listed with the reason:
- *
- *     memo_parallel_desc desc = memo_parallel_desc_default();
- *     memo_parallel_list* list;
- *     desc.model.n_layers = 32;  ...  desc.cluster.n_gpus = 16;  ...  desc.sequence = 65536;
- *     memo_plan_layouts(&desc, &list, &error);
- *     if (list->n_fitting > 0) use(&list->entries[0]);       // the fastest that fits
- *     memo_parallel_list_destroy(list);
+ * layout that is not legal is listed with the reason.
  *
  * This is a cost model, not a measurement: products and attention run at a stated rate, collectives
  * at a stated bandwidth.  S: tokens of a sequence.  h: hidden size.  G: query heads of a key/value

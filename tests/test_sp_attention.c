@@ -1272,14 +1272,27 @@ static void only_rows_that_are_read_travel(void) {
     CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
 }
 
+static memo_sp_attention_desc sharded(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
+                                      int64_t n_tokens) {
+    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_error error;
+    sharding.kind = kind;
+    sharding.ring = ring;
+    sharding.ulysses = ulysses;
+    sharding.n_tokens = n_tokens;
+    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+    return desc;
+}
+
 /* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients in fp32 counted twice,
  * that the busiest rank sends.  Whole runs would be 32768 and 163840 in a zigzag ring, 8192 and 40960 in a plain one. */
 static void a_window_sends_the_ends_of_runs(void) {
     int is_plain, is_backward;
     for (is_plain = 0; is_plain < 2; is_plain++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_desc desc =
+                sharded(is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG, 8, 1, 65536);
             memo_mask mask = memo_mask_default();
             memo_schedule* schedule = NULL;
             memo_error error;
@@ -1288,10 +1301,6 @@ static void a_window_sends_the_ends_of_runs(void) {
              * seven steps away; both runs' gradients make eight hops. */
             int64_t expected = is_plain ? 127 + is_backward * 2 * 2 * 127
                                         : 2 * 127 + 6 * 127 + is_backward * 8 * 2 * 254;
-            sharding_desc.kind = is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
-            sharding_desc.ring = 8;
-            sharding_desc.n_tokens = 65536;
-            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
             desc.n_q_heads = 8;
             desc.n_kv_heads = 1;
             desc.head_size = 64;
@@ -1567,14 +1576,10 @@ static void the_paper_s_table_2(void) {
     static const double ratios[] = {1.33, 5.33, 10.67};
     int i;
     for (i = 0; i < 3; i++) {
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 1, 8, lengths[i]);
         memo_sp_attention_sizes sizes;
         memo_error error;
         double sent, ratio;
-        sharding_desc.ulysses = 8;
-        sharding_desc.n_tokens = lengths[i];
-        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = desc.n_kv_heads = 32;
         desc.head_size = 128;
         desc.type = MEMO_TYPE_BF16;
@@ -1773,17 +1778,13 @@ static void gathered_keys_are_exact(void) {
 static void gathered_keys_are_simulated(void) {
     int is_backward;
     for (is_backward = 0; is_backward < 2; is_backward++) {
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 1024);
         memo_sp_attention_costs costs;
         memo_mask mask = memo_mask_default();
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
         memo_error error;
         double bytes = 3 * 256 * 64 * 4, computed_s = 1024.0 * 1025 / 2 / 4 * 1e-9; /* of k or v */
-        sharding_desc.ring = 4;
-        sharding_desc.n_tokens = 1024;
-        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = desc.n_kv_heads = 1;
         desc.head_size = 64;
         desc.gathers_keys = 1;
@@ -1812,14 +1813,9 @@ static void groups_need_less_memory(void) {
     int i, again;
     for (again = 0; again < 2; again++)
         for (i = 0; i < 4; i++) {
-            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 2, 4, 1 << 20);
             memo_sp_attention_sizes sizes, all;
             memo_error error;
-            sharding_desc.ring = 2;
-            sharding_desc.ulysses = 4;
-            sharding_desc.n_tokens = 1 << 20;
-            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
             desc.n_q_heads = desc.n_kv_heads = 32;
             desc.head_size = 128;
             desc.type = MEMO_TYPE_BF16;
@@ -1854,13 +1850,10 @@ static void too_many_groups_cost_nothing(void) {
     for (i = 0; i < sizeof most / sizeof *most; i++)
         for (again = 0; again < 2; again++)
             for (rank = 0; rank < heads[i][2]; rank++) {
-                memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-                memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+                memo_sp_attention_desc desc =
+                    sharded(MEMO_SHARDING_ZIGZAG, 1, heads[i][2], 1 << 20);
                 memo_sp_attention_sizes some, many;
                 memo_error error;
-                sharding_desc.ulysses = heads[i][2];
-                sharding_desc.n_tokens = 1 << 20;
-                CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
                 desc.n_q_heads = heads[i][0];
                 desc.n_kv_heads = heads[i][1];
                 desc.head_size = 128;
@@ -1896,8 +1889,7 @@ static void groups_hide_the_exchange(void) {
     int k, n_groups;
     for (k = 0; k < 4; k++)
         for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
-            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 1, 4, 1024);
             memo_sp_attention_costs costs;
             memo_sp_attention_sizes sizes;
             memo_mask mask = memo_mask_default();
@@ -1905,9 +1897,6 @@ static void groups_hide_the_exchange(void) {
             memo_simulation* simulation = NULL;
             memo_error error;
             double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
-            sharding_desc.ulysses = 4;
-            sharding_desc.n_tokens = 1024;
-            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
             desc.n_q_heads = desc.n_kv_heads = 32;
             desc.head_size = 64;
             desc.ulysses_groups = n_groups;
@@ -1956,14 +1945,9 @@ static void memory_does_not_grow_with_the_ring(void) {
     int i;
     for (i = 0; i < 3; i++) {
         int32_t ring = 2 << i;
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, ring, 2, 1024 * ring);
         memo_sp_attention_sizes sizes;
         memo_error error;
-        sharding_desc.ring = ring;
-        sharding_desc.ulysses = 2;
-        sharding_desc.n_tokens = 1024 * ring;
-        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = 8;
         desc.n_kv_heads = 2;
         desc.head_size = 64;
@@ -1995,14 +1979,11 @@ static void degree_1_costs_nothing(void) {
     int type, is_backward;
     for (type = 0; type < 2; type++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 1, 1, 1024);
             memo_sp_attention_sizes sizes;
             memo_mask mask = memo_mask_default();
             memo_schedule* schedule = NULL;
             memo_error error;
-            sharding_desc.n_tokens = 1024;
-            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
             desc.n_q_heads = desc.n_kv_heads = 8;
             desc.head_size = 64;
             desc.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
@@ -2031,8 +2012,8 @@ static void ulysses_copies_one_side_only(void) {
     int k;
     for (i = 0; i < sizeof heads / sizeof *heads; i++)
         for (k = 0; k < 8; k++) { /* backward, a ring, sent again */
-            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-            memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+            memo_sp_attention_desc desc =
+                sharded(MEMO_SHARDING_ZIGZAG, k / 2 % 2 ? 2 : 1, heads[i][2], 64);
             memo_mask mask = memo_mask_default();
             memo_schedule* schedule = NULL;
             memo_error error;
@@ -2041,10 +2022,6 @@ static void ulysses_copies_one_side_only(void) {
             int64_t expected_copies, expected_bytes, row_bytes;
             int is_backward = k % 2, is_replicated, to_heads;
             int32_t p;
-            sharding_desc.ring = k / 2 % 2 ? 2 : 1;
-            sharding_desc.ulysses = c.ulysses;
-            sharding_desc.n_tokens = 64;
-            CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
             desc.n_q_heads = c.n_q_heads;
             desc.n_kv_heads = c.n_kv_heads;
             desc.head_size = 4;
@@ -2108,8 +2085,7 @@ static void the_ring_s_schedule_overlaps(void) {
     size_t k;
     int is_backward;
     for (k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 4096);
         memo_sp_attention_costs costs;
         memo_mask mask = memo_mask_default();
         memo_schedule* schedule = NULL;
@@ -2120,9 +2096,6 @@ static void the_ring_s_schedule_overlaps(void) {
         int64_t op, n_steps = 0, n_exchanges = 0;
         int s;
         is_backward = k % 2;
-        sharding_desc.ring = 4;
-        sharding_desc.n_tokens = 4096;
-        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = desc.n_kv_heads = 1;
         desc.head_size = 64;
         memset(&costs, 0, sizeof costs);
@@ -2184,8 +2157,7 @@ static void the_ring_really_overlaps(void) {
     if (IS_SLOW) SKIP("times mean nothing in this build; make test runs it");
     for (is_slow = 0; is_slow < 2; is_slow++) {
         attention_case c = case_of(4, 1, 512, 2, 2, 8);
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 512);
         memo_sp_attention_costs costs;
         memo_mask mask = memo_mask_default();
         memo_schedule* schedule = NULL;
@@ -2197,9 +2169,6 @@ static void the_ring_really_overlaps(void) {
         int32_t r;
         c.s_per_score = step_s / (128.0 * 128 / 2 * 2);
         c.bytes_per_s = hop_bytes / (is_slow ? 2 * step_s : step_s / 4);
-        sharding_desc.ring = 4;
-        sharding_desc.n_tokens = 512;
-        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_q_heads = desc.n_kv_heads = 2;
         desc.head_size = 8;
         memset(&costs, 0, sizeof costs);
@@ -2439,15 +2408,13 @@ static void sizes_that_overflow_are_refused(void) {
     int i, n_refused = 0;
     memo_error error;
     for (i = 0; i < 2000; i++) {
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
-        memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+        memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 2);
+        int32_t rd = (int32_t)1 << memo_test_int(0, 20);
+        int64_t n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
+        memo_sp_attention_desc desc = sharded(kind, rd, 1, n_tokens);
         memo_sp_attention_sizes sizes;
         double n, ring;
         memo_status status;
-        sharding_desc.kind = (memo_sharding_kind)memo_test_int(0, 2);
-        sharding_desc.ring = (int32_t)1 << memo_test_int(0, 20);
-        sharding_desc.n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
-        CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
         desc.n_batch = (int32_t)1 << memo_test_int(0, 4);
         desc.n_q_heads = desc.n_kv_heads = (int32_t)1 << memo_test_int(0, 4);
         desc.head_size = (int32_t)1 << memo_test_int(0, 4);
@@ -2455,11 +2422,11 @@ static void sizes_that_overflow_are_refused(void) {
         n_refused += status != MEMO_STATUS_OK;
         CHECK(!status || status == MEMO_STATUS_INVALID_ARGUMENT);
         if (status) continue;
-        ring = sharding_desc.ring;
+        ring = rd;
         n = (double)desc.sharding.local_tokens * desc.n_batch * desc.n_kv_heads * desc.head_size;
         CHECK_CASE(fabs((double)sizes.ring_forward_bytes - 8 * n * (ring - 1)) <= 1e-9 * n * ring &&
                        (double)sizes.device_bytes >= (ring > 1 ? 16 * n : 0),
-                   "%lld tokens, ring %g: %lld bytes", (long long)sharding_desc.n_tokens, ring,
+                   "%lld tokens, ring %g: %lld bytes", (long long)n_tokens, ring,
                    (long long)sizes.ring_forward_bytes);
     }
     CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
