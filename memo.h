@@ -1564,6 +1564,8 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t);
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor);
 /* The rule of tensor t, or of the tensor whose recomputation produces it. */
 MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
+/* 1: there are slices, and tensor t is of the layer. */
+MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t);
 /* Rows of all slices of a layer. */
 MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc);
 /* Rows of a tile, at most n_rows. */
@@ -6168,7 +6170,7 @@ MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
     return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
 }
 
-MEMOI int memoi_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
+MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
     return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
 }
 
@@ -6263,7 +6265,7 @@ MEMOI memo_status memoi_swap_check_cell(const memo_swap_desc* desc, int32_t laye
         why = "is whole by its rule; swap all rows or none";
     if (!why && with && memoi_swap_cell(desc, layer, with - 1) != swapped)
         why = "differs from the tensor that it is recomputed with; give both the same rows";
-    if (!why && memoi_swap_is_layer(desc, t) &&
+    if (!why && memob_swap_is_layer(desc, t) &&
         memoi_swap_cell(desc, layer - layer % desc->n_slices, t) != swapped)
         why = "is of the layer by its rule; swap or keep it in all slices of the layer";
 
@@ -6513,7 +6515,7 @@ typedef struct memoi_swap_pack {
 #define MEMOI_SWAP_PARTS 4
 MEMOI int memoi_swap_part_of(const memo_swap_desc* desc, int32_t layer, int32_t t, int32_t last) {
     int64_t swapped = memoi_swap_cell(desc, layer, t);
-    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memoi_swap_is_layer(desc, t))
+    if (!memob_tensor_kinds(desc, t) || swapped == MEMO_ROWS_KEPT || memob_swap_is_layer(desc, t))
         return MEMOI_SWAP_PARTS;
     return swapped == desc->n_rows ? 0 : swapped == 0 ? 3 : t == last ? 2 : 1;
 }
@@ -6682,8 +6684,8 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
     for (t = 0; t < n_tensors; t++) {
         int is_common = !memob_tensor_kinds(desc, t);
         memoi_swap_region region;
-        if (desc->tensors[t].rule == MEMO_TENSOR_HANDED || memoi_swap_is_layer(desc, t)) {
-            if (!(memoi_swap_is_layer(desc, t) ? memoi_swap_place_layer(desc, t, placement)
+        if (desc->tensors[t].rule == MEMO_TENSOR_HANDED || memob_swap_is_layer(desc, t)) {
+            if (!(memob_swap_is_layer(desc, t) ? memoi_swap_place_layer(desc, t, placement)
                                                : memoi_swap_place_handed(desc, t, placement)))
                 return 0;
             continue;
@@ -6740,9 +6742,14 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
                 place->moved_end = place->moved_begin;
             n_moved = place->moved_end - place->moved_begin;
             if (place->is_layer) {
-                if (!memoi_swap_append(&placement->fixed_host_bytes, &place->host_offset, n_moved,
-                                       place->row_bytes) ||
-                    !memoi_swap_add_product(&turn->layer_bytes, n_moved, place->row_bytes))
+                const int64_t row_bytes = place->row_bytes;
+                if (layer % desc->n_slices) /* slices follow each other */
+                    place->host_offset =
+                        place[-desc->n_tensors].host_offset + desc->n_rows * row_bytes;
+                else if (!memoi_swap_append(&placement->fixed_host_bytes, &place->host_offset,
+                                            n_moved ? memob_swap_layer_rows(desc) : 0, row_bytes))
+                    return 0;
+                if (!memoi_swap_add_product(&turn->layer_bytes, n_moved, place->row_bytes))
                     return 0;
                 continue;
             }

@@ -403,6 +403,24 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
 
 typedef struct memo_session memo_session;
 
+/* Slices.  With slice_rows a layer is computed in slices of its rows, each with rounding buffers of
+ * a slice (memo.h, chapter 8, Slices): device memory then depends on the slice, and on the tensors
+ * with rule LAYER, but not on n_rows.  A trainer calls begin and end of each layer once for each
+ * slice, memo_session_get_n_slices times in a row: first to last in the forward, last to first in
+ * the backward.  memo_session_get_slice gives the rows.
+ *
+ *     for (l = 0; l < L; l++)
+ *         for (i = 0; i < memo_session_get_n_slices(s); i++) {
+ *             if (memo_session_forward_begin(s, l)) ... compute rows of memo_session_get_slice ...
+ *             memo_session_forward_end(s, l);
+ *         }
+ *
+ * Without `step`, forward and backward are called for each slice.  recompute gets rows of the
+ * slice.  Each slice of the last layer finds its output in the HANDED tensor when its backward
+ * begins; there the loss is computed.  If a micro-batch has few rows, the last slices are empty:
+ * their begin returns 0.  One layer is open at a time.  Forwards and gradients of each slice size
+ * are the same bits under every policy. */
+
 /* What happens to activations between forward and backward. */
 typedef enum memo_policy {
     MEMO_POLICY_KEEP = 0,  /* every tensor stays on the device */
@@ -426,6 +444,10 @@ typedef enum memo_pass {
 /* A buffer of device memory, requested and freed by the session.  It lives from the begin of layer
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  first_layer
  * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.
+ * With slices a layer lasts from the begin of its first slice to the end of its last: gradients of
+ * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
+ * MEMO_EACH_SLICE: it lives in each slice of each layer of that pass alone, and row_bytes counts for
+ * the rows of a slice.
  * Layers of the other passes do not count.  Its size is size_bytes + row_bytes for each row of the
  * micro-batch, or of the longest shape if it lives as long as the session. */
 typedef struct memo_session_buffer {
@@ -437,6 +459,7 @@ typedef struct memo_session_buffer {
     int32_t last_layer;
 } memo_session_buffer;
 #define MEMO_EACH_LAYER          (-1)
+#define MEMO_EACH_SLICE          (-2)
 #define MEMO_SESSION_BUFFERS_MAX 64
 
 /* Shapes exclude each other: training at one length or another, validation, generation.  Each has
@@ -457,8 +480,12 @@ typedef struct memo_session_desc {
 
     const memo_tensor* tensors; /* copied; at most MEMO_PROFILE_TENSORS_MAX */
     int32_t n_tensors, n_layers;
-    int64_t n_rows;           /* tokens of a micro-batch, at most */
-    int64_t tile_rows;        /* 0: 1 */
+    int64_t n_rows;    /* tokens of a micro-batch, at most */
+    int64_t tile_rows; /* 0: 1 */
+    /* Rows of a slice, a multiple of tile_rows: device memory then does not grow with n_rows, see
+     * Slices above.  n_rows: a layer is computed at once.  0: the planner chooses if there is a
+     * HANDED tensor. */
+    int64_t slice_rows;
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
     /* Layers of several kinds, as in memo_swap_desc; copied.  Measuring times each kind. */
@@ -509,8 +536,10 @@ typedef struct memo_session_desc {
     double spill_bytes_per_s;    /* as in memo_swap_desc */
     int64_t largest_copy_bytes;  /* to measure, as in memo_profile_desc; 0: 32 MiB, less if short */
 
-    memo_policy policy;  /* memo_session_desc_default: MEMO */
-    const int64_t* rows; /* of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc */
+    memo_policy policy; /* memo_session_desc_default: MEMO */
+    /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
+     * n_layers, n_slices, n_tensors). */
+    const int64_t* rows;
     double alpha;        /* of policy ALPHA; negative (the default): planned */
     double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
     int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
@@ -609,8 +638,12 @@ MEMO_API int memo_session_computes(const memo_session* session);
 MEMO_API int memo_session_measures(const memo_session* session);
 /* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
+/* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
+MEMO_API void memo_session_get_slice(const memo_session* session, int64_t* begin, int64_t* end);
+MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: no slices */
 
-/* Where a tensor of a layer lies; NULL if it is absent.  Fixed for each shape. */
+/* Where a tensor of a layer lies; NULL if it is absent.  Fixed for each shape.  With slices: row 0
+ * of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
 /* Fills first[0 .. n_tensors) with the addresses of a layer's tensors: a struct of pointers in the
  * order of the table. */
@@ -7201,7 +7234,9 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
             memoi_rows_bundle* bundle;
             if (pass != (tensor->with != 0)) continue;
             p->bundle_of[t] = tensor->with ? p->bundle_of[tensor->with - 1] : -1;
-            if (tensor->row_bytes == 0) continue;
+            if (tensor->row_bytes == 0 || tensor->rule == MEMO_TENSOR_HANDED ||
+                memob_swap_is_layer(swap, t))
+                continue; /* nothing to choose */
             if (!tensor->with) {
                 p->bundle_of[t] = p->n_bundles;
                 p->bundles[p->n_bundles++].leader = t;
@@ -7230,6 +7265,7 @@ MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error)
             int32_t t = p->bundles[b].leader;
             double per_row_s = times->recompute_s_per_row ? times->recompute_s_per_row[t] : 0;
             use->rule = swap->tensors[t].rule;
+            if (use->rule > MEMO_TENSOR_KEPT) use->rule = MEMO_TENSOR_SWAPPED;
             if (!memob_layer_has(swap, layer, t)) continue;
             use->n_layers++;
             use->n_moved += layer < p->n_moved;
@@ -7420,7 +7456,9 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
     for (layer = 0; layer < p->n_layers; layer++)
         for (t = 0; t < swap->n_tensors; t++) {
             int32_t b = p->bundle_of[t];
-            int64_t cell = b < 0 ? MEMOI_ROWS_KEPT : cells[(int64_t)layer * p->n_bundles + b];
+            int64_t cell = b >= 0                         ? cells[(int64_t)layer * p->n_bundles + b]
+                           : memob_swap_is_layer(swap, t) ? p->n_tiles
+                                                          : MEMOI_ROWS_KEPT;
             *rows++ = cell == MEMOI_ROWS_KEPT ? MEMO_ROWS_KEPT
                                               : memob_swap_rows_of_tiles(swap, layer, cell);
         }
@@ -9604,9 +9642,15 @@ typedef struct memoi_session_part {
 } memoi_session_part;
 
 struct memo_session {
-    memo_session_desc desc; /* n_rows: the shape's */
+    /* The caller's, but for shapes and slices: n_layers counts steps, and n_rows is that of a slice
+     * of the shape.  `layer` is a step everywhere, except in arguments of public functions and of
+     * callbacks. */
+    memo_session_desc desc;
+    int32_t n_slices;   /* of the shape */
+    int64_t layer_rows; /* of the shape: of all slices */
     memo_shape shapes[MEMO_SHAPES_MAX];
     int64_t most_rows;   /* the caller's n_rows */
+    int64_t slice_rows;  /* of the most rows of a slice: most_rows without slices */
     int32_t first_shape; /* of the first part: 0, or the only one */
     memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
@@ -9633,6 +9677,8 @@ struct memo_session {
     memo_error error;
     memo_batch batch;
     int64_t n_rows;
+    int32_t n_passed; /* steps of both passes that have ended */
+    int32_t open;     /* the step that is open; -1: none.  Without slices not used */
     int is_dry;
     int is_setting_up, is_recomputing;
     int is_running; /* between begin and end */
@@ -9655,7 +9701,7 @@ struct memoi_inspector {
     char *image, *probe; /* of a slot, pinned */
     int64_t slot_bytes;
     int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;  /* (n_layers, n_tensors, most rows) */
+    uint64_t* hashes;  /* (n_layers, n_tensors, slice_rows) */
     int32_t closed[2]; /* 1 + the layer whose forward ended in the slot and is still there */
     int32_t are_tiles_tested;
 };
@@ -9698,7 +9744,7 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
             (int)desc->n_buffers, MEMO_SESSION_BUFFERS_MAX);
     for (i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER;
+        const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         const char* fault = NULL;
         if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX) fault = "size_bytes out of range";
         if (b->row_bytes < 0 || b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
@@ -9741,6 +9787,8 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX, error)) ||
         (status =
              memob_check_integer(name, "n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX, error)) ||
+        (status = memob_check_integer(name, "slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX,
+                                      error)) ||
         (status = memob_check_integer(name, "policy", (int)desc->policy, 0, MEMO_N_POLICIES - 1,
                                       error)) ||
         (status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX,
@@ -9758,6 +9806,14 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
          (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
+    if (desc->slice_rows && desc->slice_rows < desc->n_rows &&
+        ((desc->tile_rows && desc->slice_rows % desc->tile_rows) ||
+         (desc->n_rows - 1) / desc->slice_rows >= INT32_MAX / 8 / desc->n_layers))
+        return MEMOB_INVALID(
+            error,
+            "memo_session_desc.slice_rows: %lld rows split a tile of %lld, or make "
+            "too many slices; a larger multiple of tile_rows would work",
+            (long long)desc->slice_rows, (long long)desc->tile_rows);
     if (desc->device_bytes && desc->other_device_bytes >= desc->device_bytes)
         return MEMOB_INVALID(error,
                              "memo_session_desc.other_device_bytes: %lld, not below device_bytes "
@@ -9814,19 +9870,19 @@ MEMOI int32_t memoi_session_n_shapes(const memo_session_desc* desc) {
 }
 
 /* A stage of desc without rows.  It copies the tensors, so that a plan outlives its desc. */
-MEMOI memo_status memoi_stage_create(const memo_session_desc* desc, memoi_step_plan** result,
-                                     memo_error* error) {
+MEMOI memo_status memoi_stage_create(memo_session* s, memo_error* error) {
     memoi_step_plan* stage = (memoi_step_plan*)memob_calloc(1, sizeof *stage);
+    const memo_session_desc* desc = &s->desc;
     memo_swap_desc* swap;
     int32_t t;
-    *result = stage;
+    s->stage = stage;
     if (!stage) return memob_no_memory(error, "a plan");
     stage->rows =
         (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof(int64_t));
     stage->layer_kinds = (int32_t*)memob_calloc(desc->n_layers, sizeof(int32_t));
     if (!stage->rows || !stage->layer_kinds) return memob_no_memory(error, "the rows of a plan");
-    if (desc->layer_kinds)
-        memcpy(stage->layer_kinds, desc->layer_kinds, (size_t)desc->n_layers * sizeof(int32_t));
+    for (t = 0; t < desc->n_layers && desc->layer_kinds; t++)
+        stage->layer_kinds[t] = desc->layer_kinds[t / s->n_slices];
     if (desc->tensor_kinds)
         memcpy(stage->tensor_kinds, desc->tensor_kinds, (size_t)desc->n_tensors * sizeof(uint32_t));
     for (t = 0; t < desc->n_tensors; t++) {
@@ -9842,6 +9898,8 @@ MEMOI memo_status memoi_stage_create(const memo_session_desc* desc, memoi_step_p
     swap->n_tensors = desc->n_tensors;
     swap->n_layers = desc->n_layers;
     swap->n_rows = desc->n_rows;
+    swap->n_slices = s->n_slices;
+    swap->layer_rows = s->layer_rows;
     swap->tile_rows = desc->tile_rows;
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
@@ -9934,7 +9992,7 @@ MEMOI int64_t memoi_session_digest_tensors(const memo_session_desc* desc) {
     return digest;
 }
 
-enum { MEMOI_SESSION_FIELDS = 12, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
+enum { MEMOI_SESSION_FIELDS = 13, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
 
 /* The first agreement: descs match, budgets are the least, what trainers hold is the most.  extra:
  * a value of the call that must match, named by extra_name. */
@@ -9943,7 +10001,8 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
     static const char* const names[] = {"n_layers",        "n_tensors",   "n_rows",
                                         "tile_rows",       "policy",      "backward_recomputes",
                                         "spill_directory", "tensors",     "buffers",
-                                        "rows or alpha",   "layer_kinds", "shapes"};
+                                        "rows or alpha",   "layer_kinds", "shapes",
+                                        "slice_rows"};
     memo_session_desc* desc = &s->desc;
     const int64_t n_cells = (int64_t)desc->n_layers * desc->n_tensors;
     int64_t values[MEMOI_SESSION_VALUES + 2], mine[MEMOI_SESSION_FIELDS + 1];
@@ -9955,7 +10014,7 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
     memset(mine, 0, sizeof mine);
     memset(values, 0, sizeof values);
     if (!status) {
-        mine[0] = desc->n_layers;
+        mine[0] = desc->n_layers / s->n_slices;
         mine[1] = desc->n_tensors;
         mine[2] = s->most_rows;
         mine[3] = desc->tile_rows;
@@ -9968,12 +10027,13 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
         if (desc->policy == MEMO_POLICY_ROWS)
             mine[9] = memoi_session_digest(0, desc->rows, n_cells * (int64_t)sizeof *desc->rows);
         if (desc->layer_kinds)
-            mine[10] = memoi_session_digest(0, desc->layer_kinds,
+            mine[10] = memoi_session_digest(0, s->stage->layer_kinds,
                                             (int64_t)sizeof(int32_t) * desc->n_layers);
         for (i = 0; i < desc->n_shapes; i++)
             mine[11] = memoi_session_digest(mine[11] + s->shapes[i].is_forward_only,
                                             &s->shapes[i].n_rows, (int64_t)sizeof(int64_t));
-        mine[12] = extra;
+        mine[12] = s->slice_rows;
+        mine[13] = extra;
     }
     for (i = 0; i < n; i++) {
         values[1 + 2 * i] = mine[i];
@@ -10035,6 +10095,11 @@ MEMOI memo_status memoi_session_lacks(const memo_session_desc* desc, const char*
     return memoi_session_meet(&none, memob_no_memory(error, what), 0, "", error);
 }
 
+/* Of a shape. */
+MEMOI int32_t memoi_session_slices(const memo_session* s, int32_t shape) {
+    return (int32_t)((s->shapes[shape].n_rows - 1) / s->slice_rows + 1);
+}
+
 /* A session for one of the public calls, and one shape.  Check, then agree, so that no rank is left
  * waiting. */
 MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shape, int computes,
@@ -10042,6 +10107,7 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shap
                                      memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
     memo_status status = memoi_session_check_desc(desc, computes, error);
+    int32_t k;
     *result = s;
     if (!s) return memoi_session_lacks(desc, "a session", error);
     s->desc = *desc;
@@ -10050,17 +10116,22 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shap
     s->desc.buffers = s->buffers;
 
     /* Without shapes there is one. */
-    s->most_rows = desc->n_rows;
+    s->most_rows = s->slice_rows = desc->n_rows;
+    if (desc->slice_rows) s->slice_rows = memob_min(desc->slice_rows, desc->n_rows);
     s->shapes[0].n_rows = desc->n_rows;
+    s->open = -1;
     if (!status && desc->n_shapes)
         memcpy(s->shapes, desc->shapes, (size_t)desc->n_shapes * sizeof *desc->shapes);
     s->desc.shapes = s->shapes;
     s->desc.n_shapes = memoi_session_n_shapes(desc);
-    s->desc.n_rows = s->shapes[shape].n_rows;
-    if (desc->policy == MEMO_POLICY_ROWS && !status)
-        s->desc.rows += (int64_t)shape * desc->n_layers * desc->n_tensors;
+    for (k = 0; k < shape && !status && desc->policy == MEMO_POLICY_ROWS; k++)
+        s->desc.rows += (int64_t)memoi_session_slices(s, k) * desc->n_layers * desc->n_tensors;
     s->first_shape = s->batch.shape = shape;
-    if (!status) status = memoi_stage_create(&s->desc, &s->stage, error);
+    s->layer_rows = s->shapes[shape].n_rows;
+    s->n_slices = status ? 1 : memoi_session_slices(s, shape);
+    s->desc.n_layers *= s->n_slices;
+    s->desc.n_rows = memob_min(s->slice_rows, s->layer_rows);
+    if (!status) status = memoi_stage_create(s, error);
     if (!status) s->stage->plan.shape = s->shapes[shape];
     if (!status) status = memoi_session_take_device(s, computes, error);
     return memoi_session_meet(s, status, extra, extra_name, error);
@@ -10142,6 +10213,25 @@ memo_batch memo_session_get_batch(const memo_session* s) {
     return batch;
 }
 
+int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
+
+/* Rows of a step in this micro-batch. */
+MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t layer) {
+    return memob_swap_step_rows(&s->placement, layer, s->n_rows);
+}
+
+void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
+    const int32_t slice = s->open < 0 ? 0 : s->open % s->n_slices;
+    *begin = memob_min(slice * s->desc.n_rows, s->n_rows);
+    *end = *begin + memoi_session_rows(s, slice);
+}
+
+/* The step of a layer: its open slice, or else its first. */
+MEMOI int32_t memoi_session_step_of(const memo_session* s, int32_t layer) {
+    const int32_t first = layer * s->n_slices;
+    return s->open >= first && s->open < first + s->n_slices ? s->open : first;
+}
+
 #define MEMOI_SESSION_DRY_BYTES ((int64_t)1 << 30)
 
 /* A step that takes addresses in a dry run is about to compute.  The error names that.  Memory, if
@@ -10160,11 +10250,13 @@ MEMOI void* memoi_session_refuse_address(const memo_session* session,
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
+    layer = memoi_session_step_of(s, layer);
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
     place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
     if (s->is_dry) return memoi_session_refuse_address(s, place);
-    if (s->checker && place->row_bytes)
+    if (s->checker && place->row_bytes && !place->is_layer &&
+        s->stage->plan.swap.tensors[tensor].rule != MEMO_TENSOR_HANDED)
         return s->checker->slots + (layer & 1) * s->checker->slot_bytes +
                s->checker->offsets[tensor];
     return place->row_bytes ? s->base + place->offset : NULL;
@@ -10209,18 +10301,24 @@ void memo_session_free(memo_session* s, void* address) {
 
 /* Requests or frees the declared buffers whose life begins or ends here.  layer counts if the pass
  * has layers. */
-MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t layer, int is_end) {
+MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+    const int32_t layer = step / s->n_slices, slice = step % s->n_slices;
+    const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
+    const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
     int32_t i;
     memo_error error;
     for (i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
-        const int is_each = b->first_layer == MEMO_EACH_LAYER;
+        const int is_slice = b->first_layer == MEMO_EACH_SLICE;
+        const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
+        const int64_t n_rows = is_slice ? s->slice_rows : s->n_rows;
         const memo_pass at = is_end && !is_each ? b->last : b->first;
         const int32_t at_layer = is_end ? b->last_layer : b->first_layer;
         if (at != pass || (pass >= MEMO_PASS_FORWARD && pass != MEMO_PASS_BETWEEN && !is_each &&
                            at_layer != layer))
             continue;
         if (b->first == MEMO_PASS_SESSION && pass != MEMO_PASS_SESSION) continue;
+        if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
         if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
@@ -10228,7 +10326,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t l
             if (s->is_dry && b->name && !strchr(b->name, '\n') && !s->error.status)
                 (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, b->name, &error), &error);
             s->buffer_addresses[i] =
-                memo_session_alloc(s, b->size_bytes + b->row_bytes * s->n_rows);
+                memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
         }
     }
 }
@@ -10250,7 +10348,10 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->arena = part->arena;
     s->swap = part->swap;
     s->base = part->base;
+    s->desc.n_layers = part->stage->plan.swap.n_layers;
     s->desc.n_rows = part->stage->plan.swap.n_rows;
+    s->n_slices = part->placement.n_slices;
+    s->layer_rows = memob_swap_layer_rows(&part->stage->plan.swap);
 }
 
 /* After an error, and if a micro-batch ends without a backward. */
@@ -10285,11 +10386,13 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     if (s->n_parts) memoi_session_turn(s, s->batch.shape - s->first_shape);
     s->batch.is_forward_only |= s->stage->plan.shape.is_forward_only;
-    s->n_rows = s->batch.n_rows ? s->batch.n_rows : s->desc.n_rows;
-    if (s->n_rows < 1 || s->n_rows > s->desc.n_rows) {
+    s->n_rows = s->batch.n_rows ? s->batch.n_rows : s->layer_rows;
+    s->n_passed = 0;
+    s->open = -1;
+    if (s->n_rows < 1 || s->n_rows > s->layer_rows) {
         memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
                              "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
-                             (long long)s->n_rows, (long long)s->desc.n_rows);
+                             (long long)s->n_rows, (long long)s->layer_rows);
         return 0;
     }
     status = s->swap ? memo_swap_set_rows(s->swap, s->n_rows, s->batch.is_forward_only, &error)
@@ -10321,25 +10424,43 @@ MEMOI void memoi_session_name(memo_session* s, int32_t layer, const char* what) 
     (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &error), &error);
 }
 
-/* Begins every layer call.  0: after an error. */
-MEMOI int memoi_session_enter(memo_session* s, int32_t layer, const char* what) {
-    if (s->error.status) return 0;
+/* Begins every layer call.  The step that it is of, or -1 after an error.  With slices one step
+ * follows the other; without them the engine checks the order. */
+MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, const char* what) {
+    const int32_t n = s->desc.n_layers, n_slices = s->n_slices;
+    int32_t step = n_slices == 1 ? layer : s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
+    const int is_begin = what[strlen(what) - 1] == 'n', is_backward = *what == 'b';
+    if (s->error.status) return -1;
     if (!s->is_running)
         memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
                              "memo_session: %s of layer %d outside begin and end", what,
                              (int)layer);
-    else if (layer < 0 || layer >= s->desc.n_layers)
+    else if (layer < 0 || layer >= n / n_slices)
         memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
                              "memo_session: %s of layer %d of %d, out of range", what, (int)layer,
-                             (int)s->desc.n_layers);
-    else if (s->batch.is_forward_only && *what == 'b')
+                             (int)(n / n_slices));
+    else if (s->batch.is_forward_only && is_backward)
         memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
                              "memo_session: %s of layer %d, but memo_batch.is_forward_only is 1, "
                              "or the shape's; see memo_session_get_batch",
                              what, (int)layer);
+    else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
+                              is_backward != (s->n_passed >= n) || is_begin != (s->open < 0)))
+        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
+                             "memo_session: %s of layer %d is out of order after %d of %d calls; "
+                             "begin and end each layer %d times in a row, once for each slice",
+                             what, (int)layer, (int)s->n_passed, (int)(2 * n), (int)n_slices);
     else if (s->is_dry)
-        memoi_session_name(s, layer, what);
-    return !s->error.status;
+        memoi_session_name(s, step, what);
+    if (s->error.status) return -1;
+    if (n_slices > 1) s->open = step;
+    return step;
+}
+
+/* Ends every call of an end. */
+MEMOI void memoi_session_leave(memo_session* s) {
+    s->open = -1;
+    s->n_passed++;
 }
 
 /* Does the tensor need its own call of recompute? */
@@ -10365,7 +10486,9 @@ MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
     return s->checker->slots + (layer & 1) * s->checker->slot_bytes;
 }
 
+/* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, int32_t t) {
+    if (s->stage->plan.swap.tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
     return s->placement.places[(int64_t)layer * s->desc.n_tensors + t].row_bytes;
 }
 
@@ -10391,12 +10514,15 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     s->checker = c;
     if (!c) return memob_no_memory(error, "a checked session");
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
-    c->hashes = (uint64_t*)memob_arrays_add(
-        &c->arrays, (int64_t)s->desc.n_layers * n * s->most_rows, sizeof *c->hashes);
+    c->hashes = (uint64_t*)memob_arrays_add(&c->arrays,
+                                            s->desc.n_layers / s->n_slices *
+                                                ((s->most_rows - 1) / s->slice_rows + 1) * n *
+                                                s->slice_rows,
+                                            sizeof *c->hashes);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
-        at = memob_align_up(at + s->most_rows * s->stage->plan.swap.tensors[t].row_bytes,
+        at = memob_align_up(at + s->slice_rows * s->stage->plan.swap.tensors[t].row_bytes,
                             MEMOI_GUARD) +
              MEMOI_GUARD;
     }
@@ -10451,17 +10577,21 @@ MEMOI memo_status memoi_inspector_clear(memo_session* s, int32_t layer, memo_err
     return status ? status : memo_stream_synchronize(s->device, c->stream, error);
 }
 
-/* Copies rows between a slot and the engine's memory: all, or, back, all but the recomputed. */
+/* Copies rows between a slot and the engine's memory: all, or, back, all but the recomputed.  LAYER
+ * tensors are computed in the engine's memory, so that their rows always go to the slot. */
 MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back,
-                                           memo_error* error) {
+                                           int is_layer, memo_error* error) {
     const memoi_inspector* c = s->checker;
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
     for (t = 0; t < s->desc.n_tensors; t++) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         char* slot = memoi_inspector_slot(s, layer) + c->offsets[t];
+        const int64_t n = memoi_session_rows(s, layer);
         char* engine = (char*)memo_swap_get_address(s->swap, layer, t);
-        int64_t bounds[4] = {0, s->n_rows, s->n_rows, s->n_rows}; /* of two parts */
+        int64_t bounds[4] = {0, n, n, n}; /* of two parts */
+        if (memob_swap_is_layer(&s->stage->plan.swap, t) != is_layer) continue;
+        if (row_bytes && is_layer) engine += layer % s->n_slices * s->desc.n_rows * row_bytes;
         if (row_bytes && is_back)
             memo_swap_get_recompute_rows(s->swap, layer, t, &bounds[1], &bounds[2]);
         for (part = 0; part < 4 && row_bytes && !status; part += 2) {
@@ -10502,7 +10632,7 @@ MEMOI memo_status memoi_inspector_check_guards(const memo_session* s, int32_t la
 MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, int32_t layer,
                                     int32_t t, int64_t begin, int64_t end) {
     const memoi_inspector* c = s->checker;
-    const uint64_t* hash = c->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->most_rows;
+    const uint64_t* hash = c->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->slice_rows;
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
     const char* rows = image + c->offsets[t];
     while (begin < end && memoi_inspector_hash(rows + begin * row_bytes, row_bytes) == hash[begin])
@@ -10514,15 +10644,16 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, in
 MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, memo_error* error) {
     memoi_inspector* c = s->checker;
     const int32_t closed = c->closed[layer & 1] - 1;
+    const int64_t n = closed < 0 ? 0 : memoi_session_rows(s, closed);
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     c->closed[layer & 1] = 0;
     if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, error);
     for (t = 0; t < s->desc.n_tensors && closed >= 0 && !status; t++) {
         const int64_t row = memoi_inspector_row_bytes(s, closed, t)
-                                ? memoi_inspector_first(s, c->image, closed, t, 0, s->n_rows)
-                                : s->n_rows;
-        if (row < s->n_rows)
+                                ? memoi_inspector_first(s, c->image, closed, t, 0, n)
+                                : n;
+        if (row < n)
             status =
                 memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                "checked session: layer %d, tensor `%s`, row %lld: its bytes "
@@ -10543,18 +10674,19 @@ MEMOI void memoi_inspector_forward_begin(memo_session* s, int32_t layer) {
 /* After a forward: guards, hashes, and the rows to the engine. */
 MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
-    uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->most_rows;
+    uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->slice_rows;
     memo_error error;
     int64_t row;
     int32_t t;
-    memo_status status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, &error);
+    memo_status status = memoi_inspector_exchange(s, layer, 1, 1, &error);
+    if (!status) status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, &error);
     if (!status) status = memoi_inspector_check_guards(s, layer, "forward", &error);
-    for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->most_rows) {
+    for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->slice_rows) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        for (row = 0; row < s->n_rows && row_bytes; row++)
+        for (row = 0; row < memoi_session_rows(s, layer) && row_bytes; row++)
             hash[row] = memoi_inspector_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
     }
-    if (!status) status = memoi_inspector_exchange(s, layer, 0, &error);
+    if (!status) status = memoi_inspector_exchange(s, layer, 0, 0, &error);
     c->closed[layer & 1] = layer + 1;
     (void)memoi_session_is_ok(s, status, &error);
 }
@@ -10563,7 +10695,8 @@ MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
 MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
     memo_error error;
     memo_status status = memoi_inspector_reuse(s, layer, &error);
-    if (!status) status = memoi_inspector_exchange(s, layer, 1, &error);
+    if (!status) status = memoi_inspector_exchange(s, layer, 1, 0, &error);
+    if (!status) status = memoi_inspector_exchange(s, layer, 1, 1, &error);
     (void)memoi_session_is_ok(s, status, &error);
 }
 
@@ -10572,16 +10705,16 @@ MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows,
                                      memo_error* error) {
     memoi_inspector* c = s->checker;
-    const int64_t n_runs = (s->n_rows + tile_rows - 1) / tile_rows;
+    const int64_t n = memoi_session_rows(s, layer), n_runs = (n + tile_rows - 1) / tile_rows;
     int64_t i, previous = -1;
     int32_t u;
     int keeps = 1;
     for (i = 0; i < 4 && keeps && !s->error.status; i++) {
         const int64_t run = i * (n_runs - 1) / 3, begin = run * tile_rows;
-        const int64_t end = memob_min(begin + tile_rows, s->n_rows);
+        const int64_t end = memob_min(begin + tile_rows, n);
         if (run == previous) continue;
         previous = run;
-        s->desc.recompute(s->desc.user, s, layer, t, begin, end);
+        s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
         if (!memoi_session_is_ok(
                 s, memoi_inspector_fetch(s, layer, c->probe, 0, c->slot_bytes, 1, error), error))
             return 0;
@@ -10598,23 +10731,24 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
 /* Once: the least tile_rows that gives the bits of each tensor that is recomputed by rows. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
     const int64_t given = memob_swap_tile_rows(&s->stage->plan.swap);
+    const int64_t n = memoi_session_rows(s, layer);
     memo_error error;
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
-        int64_t least = s->n_rows, tile;
+        int64_t least = n, tile;
         if (!memoi_session_recomputes(s, layer, t) || tensor->rule == MEMO_TENSOR_WHOLE) continue;
-        for (tile = 1; tile < s->n_rows && least == s->n_rows; tile *= 2)
+        for (tile = 1; tile < n && least == n; tile *= 2)
             if (memoi_inspector_keeps_bits(s, layer, t, tile, &error)) least = tile;
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
         if (memoi_inspector_keeps_bits(s, layer, t, given, &error) || s->error.status) continue;
         memoi_session_misuse(
             s, MEMO_STATUS_INVALID_ARGUMENT,
-            least < s->n_rows ? "checked session: tensor `%s` has other bits if it is recomputed "
-                                "in tiles of %lld rows; tile_rows of %lld would work"
-                              : "checked session: tensor `%s` has other bits if it is recomputed "
-                                "in tiles of %lld rows, but not if all %lld are; make it WHOLE",
+            least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
+                        "in tiles of %lld rows; tile_rows of %lld would work"
+                      : "checked session: tensor `%s` has other bits if it is recomputed "
+                        "in tiles of %lld rows, but not if all %lld are; make it WHOLE",
             tensor->name, (long long)given, (long long)least);
     }
 }
@@ -10622,6 +10756,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
+    const int64_t n = memoi_session_rows(s, layer);
     memo_error error;
     int32_t t;
     memo_status status;
@@ -10635,9 +10770,9 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
         int is_recomputed;
         if (!row_bytes) continue;
         memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
-        row = memoi_inspector_first(s, c->image, layer, t, 0, s->n_rows);
+        row = memoi_inspector_first(s, c->image, layer, t, 0, n);
         is_recomputed = row >= begin && row < end;
-        if (row == s->n_rows || (is_recomputed && s->desc.backward_recomputes)) continue;
+        if (row == n || (is_recomputed && s->desc.backward_recomputes)) continue;
         status = memo_error_set(
             &error, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: %s", (int)layer, name,
@@ -10651,7 +10786,9 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
                   "order");
     }
     if (!memoi_session_is_ok(s, status, &error)) return;
-    if (c->are_tiles_tested || s->desc.backward_recomputes || layer != s->desc.n_layers / 2) return;
+    if (c->are_tiles_tested || s->desc.backward_recomputes || layer != s->desc.n_layers / 2 ||
+        n == 0)
+        return;
     c->are_tiles_tested = 1;
     s->is_recomputing = 1;
     memoi_inspector_test_tiles(s, layer);
@@ -10660,29 +10797,37 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
 
 /* Back in >>session running. */
 
+/* A forward alone moves what slices hand on, and nothing without slices. */
+MEMOI int memoi_session_moves(const memo_session* s) {
+    return !s->is_dry && (!s->batch.is_forward_only || s->n_slices > 1);
+}
+
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
     memo_error error;
-    if (!memoi_session_enter(s, layer, "forward begin")) return 0;
+    layer = memoi_session_enter(s, layer, "forward begin");
+    if (layer < 0) return 0;
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 0);
     if (s->is_dry) return 0;
-    if (!s->batch.is_forward_only) {
+    if (memoi_session_moves(s)) {
         s->is_midway = 1;
         (void)memoi_session_swap_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
         if (s->checker && !s->error.status) memoi_inspector_forward_begin(s, layer);
     }
     memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD);
-    return memo_session_computes(s);
+    return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
 }
 
 void memo_session_forward_end(memo_session* s, int32_t layer) {
     memo_error error;
-    if (!memoi_session_enter(s, layer, "forward end")) return;
+    layer = memoi_session_enter(s, layer, "forward end");
+    if (layer < 0) return;
     if (!s->is_dry) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
-    if (s->checker && !s->batch.is_forward_only) memoi_inspector_forward_end(s, layer);
-    if (!s->is_dry && !s->batch.is_forward_only && !s->error.status)
+    if (s->checker && memoi_session_moves(s)) memoi_inspector_forward_end(s, layer);
+    if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_swap_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 1);
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
+    memoi_session_leave(s);
 }
 
 /* Recomputes the rows that the engine did not bring back, or all rows of a layer that is
@@ -10693,13 +10838,13 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     int32_t t, mark = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * kind * s->desc.n_tensors;
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++, mark += 2) {
-        int64_t begin = 0, end = s->n_rows;
+        int64_t begin = 0, end = memoi_session_rows(s, layer);
         if (!memoi_session_recomputes(s, layer, t)) continue;
         if (s->desc.backward_recomputes && !is_measured) continue;
         if (!is_measured) memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         if (begin == end) continue;
         if (is_measured) memoi_session_mark(s, mark);
-        s->desc.recompute(s->desc.user, s, layer, t, begin, end);
+        s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
         if (is_measured) memoi_session_mark(s, mark + 1);
     }
     s->is_recomputing = 0;
@@ -10707,7 +10852,8 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
 
 int memo_session_backward_begin(memo_session* s, int32_t layer) {
     memo_error error;
-    if (!memoi_session_enter(s, layer, "backward begin")) return 0;
+    layer = memoi_session_enter(s, layer, "backward begin");
+    if (layer < 0) return 0;
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 0);
     if (s->is_dry ||
@@ -10718,12 +10864,13 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
     memoi_session_recompute(s, layer);
     if (s->checker) memoi_inspector_backward_begin(s, layer);
     memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD);
-    return memo_session_computes(s);
+    return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
 }
 
 void memo_session_backward_end(memo_session* s, int32_t layer) {
     memo_error error;
-    if (!memoi_session_enter(s, layer, "backward end")) return;
+    layer = memoi_session_enter(s, layer, "backward end");
+    if (layer < 0) return;
     if (!s->is_dry) {
         memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
         if (memoi_session_swap_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
@@ -10731,18 +10878,21 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
             s->is_midway = 0;
     }
     memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 1);
+    memoi_session_leave(s);
 }
 
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(memo_session* s) {
     const memo_session_desc* desc = &s->desc;
-    int32_t layer;
-    for (layer = 0; layer < desc->n_layers; layer++) {
+    int32_t step;
+    for (step = 0; step < desc->n_layers; step++) {
+        const int32_t layer = step / s->n_slices;
         if (memo_session_forward_begin(s, layer)) desc->forward(desc->user, s, layer);
         memo_session_forward_end(s, layer);
     }
     if (desc->between && memo_session_computes(s)) desc->between(desc->user, s);
-    for (layer = desc->n_layers - 1; layer >= 0 && !s->batch.is_forward_only; layer--) {
+    for (step = desc->n_layers - 1; step >= 0 && !s->batch.is_forward_only; step--) {
+        const int32_t layer = step / s->n_slices;
         if (memo_session_backward_begin(s, layer)) desc->backward(desc->user, s, layer);
         memo_session_backward_end(s, layer);
     }
@@ -10795,7 +10945,7 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
     status = memob_swap_placement_make(&plan->swap, &s->placement, error);
     if (status) return status;
     plan->sizes = s->placement.sizes;
-    if (plan->shape.is_forward_only) { /* nothing leaves the device */
+    if (plan->shape.is_forward_only && s->n_slices == 1) { /* nothing leaves the device */
         memset(&plan->sizes, 0, sizeof plan->sizes);
         plan->sizes.device_bytes = s->placement.sizes.device_bytes;
     }
@@ -10902,7 +11052,7 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
             if (rule == MEMO_TENSOR_KEPT)
                 *rows++ = MEMO_ROWS_KEPT;
             else
-                *rows++ = recomputes && rule != MEMO_TENSOR_SWAPPED ? 0 : rest;
+                *rows++ = recomputes && rule < MEMO_TENSOR_SWAPPED ? 0 : rest;
         }
     }
     s->stage->plan.swap.n_host_layers = 0;
@@ -10936,7 +11086,7 @@ MEMOI void memoi_session_explain(memo_session* s, const char* subject, int64_t k
     if (!memoi_session_fits_device(s))
         snprintf(plan->shortage, sizeof plan->shortage,
                  "memo_session_desc.device_bytes: %s %s (%s of activations, %s of other buffers); "
-                 "raise device_bytes to %lld, or lower n_rows",
+                 "raise device_bytes to %lld, or lower n_rows or slice_rows",
                  subject,
                  memoi_session_needs(needs, sizeof needs, device_bytes,
                                      s->device_bytes + s->desc.other_device_bytes),
@@ -11281,8 +11431,9 @@ MEMOI int64_t memoi_step_plan_put_file(const memo_step_plan* plan, memo_text* te
     const int64_t* rows = swap->rows;
     int64_t i;
     int32_t layer, t;
-    memo_text_put(text, "shape %d %d %lld %lld %d %lld\nchoice %d %d\n", (int)swap->n_layers,
-                  (int)swap->n_tensors, (long long)swap->n_rows, (long long)swap->tile_rows,
+    memo_text_put(text, "shape %d %d %lld %lld %lld %d %lld\nchoice %d %d\n", (int)swap->n_layers,
+                  (int)swap->n_tensors, (long long)memob_swap_layer_rows(swap),
+                  (long long)swap->n_rows, (long long)swap->tile_rows,
                   (int)plan->shape.is_forward_only, (long long)plan->addresses->n_buffers,
                   (int)plan->policy, (int)swap->n_host_layers);
     for (t = 0; t < swap->n_tensors; t++)
@@ -11331,7 +11482,8 @@ MEMOI memo_status memoi_session_parse_shape(memo_session* s, memob_reader* reade
                                             memoi_session_file* file, memo_error* error) {
     memo_status status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
     if (!status) status = memoi_session_expect(reader, "n_tensors", s->desc.n_tensors, error);
-    if (!status) status = memoi_session_expect(reader, "n_rows", s->desc.n_rows, error);
+    if (!status) status = memoi_session_expect(reader, "n_rows", s->layer_rows, error);
+    if (!status) status = memoi_session_expect(reader, "rows of a slice", s->desc.n_rows, error);
     if (!status) status = memoi_session_expect(reader, "tile_rows", s->desc.tile_rows, error);
     if (!status)
         status = memoi_session_expect(reader, "is_forward_only",
@@ -11547,7 +11699,7 @@ MEMOI memo_status memoi_session_start_part(memo_session* s, int32_t shape, int64
     if (status) return status;
     part->base = s->base;
     if (!s->device_memory) s->device_memory = s->base - plan->addresses->buffers[0].offset_bytes;
-    if (plan->shape.is_forward_only) return MEMO_STATUS_OK;
+    if (plan->shape.is_forward_only && plan->swap.n_slices <= 1) return MEMO_STATUS_OK;
 
     swap.device = s->device;
     swap.compute_stream = s->desc.compute_stream;
@@ -11593,16 +11745,21 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     int32_t k, t = 0;
     for (k = 0; k < desc->n_shapes; k++, plan = plan->next) {
         const memo_swap_desc* swap = plan ? &plan->swap : NULL;
-        if (!swap || swap->n_layers != desc->n_layers || swap->n_tensors != desc->n_tensors ||
-            swap->n_rows != s->shapes[k].n_rows || swap->tile_rows != desc->tile_rows ||
+        const int32_t n_slices = memoi_session_slices(s, k);
+        const int32_t n = desc->n_layers / s->n_slices * n_slices;
+        if (!swap || swap->n_layers != n || swap->n_tensors != desc->n_tensors ||
+            memob_swap_layer_rows(swap) != s->shapes[k].n_rows ||
+            swap->n_rows != memob_min(s->slice_rows, s->shapes[k].n_rows) ||
+            swap->tile_rows != desc->tile_rows ||
             plan->shape.is_forward_only != s->shapes[k].is_forward_only ||
             (plan->next != NULL) != (k + 1 < desc->n_shapes))
             return MEMOB_INVALID(
                 error,
-                "memo_session_open: shape %d of the plan is for %d layers, %d tensors, %lld rows "
-                "in "
-                "tiles of %lld, not for those of the desc; plan again",
+                "memo_session_open: shape %d of the plan is for %d layers and slices, %d tensors, "
+                "%lld rows in slices of %lld and tiles of %lld, not for those of the desc; plan "
+                "again",
                 (int)k, swap ? (int)swap->n_layers : 0, swap ? (int)swap->n_tensors : 0,
+                swap ? (long long)memob_swap_layer_rows(swap) : 0,
                 swap ? (long long)swap->n_rows : 0, swap ? (long long)swap->tile_rows : 0);
         for (t = 0; t < desc->n_tensors; t++)
             if (strcmp(swap->tensors[t].name, desc->tensors[t].name) ||
@@ -11613,12 +11770,13 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
                 return MEMOB_INVALID(
                     error, "memo_session_open: the plan has another tensor %d, `%s`; plan again",
                     (int)t, swap->tensors[t].name);
-        for (t = 0; t < desc->n_layers; t++)
-            if (memob_layer_kind(swap, t) != (desc->layer_kinds ? desc->layer_kinds[t] : 0))
+        for (t = 0; t < n; t++)
+            if (memob_layer_kind(swap, t) !=
+                (desc->layer_kinds ? desc->layer_kinds[t / n_slices] : 0))
                 return MEMOB_INVALID(error,
                                      "memo_session_open: the plan has another kind of layer %d; "
                                      "plan again",
-                                     (int)t);
+                                     (int)(t / n_slices));
         if (!plan->fits) return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
 
         /* What lives as long as the session lies at one address. */

@@ -1,0 +1,304 @@
+/* test_slices.c - sessions that compute layers in slices: losses and gradients have the bits of every policy, device
+ * memory does not grow with the length, and plans, micro-batches and errors are as without slices. */
+#define MEMO_STATIC
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_FAULTS_IMPLEMENTATION
+#include "memo.h"
+#include "memo_plan.h"
+#include "extras/memo_faults.h"
+#include "memo_test.h"
+
+#include <math.h>
+
+static memo_error error;
+
+/* --- a small causal model ---
+ *
+ * Width C, one head.  h += W2 relu(W1 (attention(h) + h)), with keys and values of all rows so far.  Row by row, in one
+ * order, so that forwards have the same bits for every slice size.  The loss is 1/2 |h|^2 of the last layer. */
+enum { C = 6, LAYERS = 5, ROWS_MOST = 96 };
+enum { T_HANDED, T_INPUT, T_K, T_V, T_Q, T_ATTENTION, T_MIDDLE, T_RELU, N_TENSORS };
+
+typedef struct model {
+    memo_session_desc desc;
+    memo_session* session;
+    memo_tensor tensors[N_TENSORS];
+    memo_session_buffer buffers[1];
+    int64_t n_rows;
+    double x[ROWS_MOST][C];                         /* the embedding */
+    double w[LAYERS][5][C][C], gw[LAYERS][5][C][C]; /* q, k, v, 1, 2 */
+    double gx[ROWS_MOST][C], loss;
+    int32_t n_recomputed;
+    int breaks_order, forgets_input;
+} model;
+
+static double* rows(const model* m, int32_t layer, int32_t t) {
+    return (double*)memo_session_get_address(m->session, layer, t);
+}
+
+static void multiply(double* out, const double* in, double w[C][C]) {
+    int i, j;
+    for (i = 0; i < C; i++)
+        for (out[i] = 0, j = 0; j < C; j++) out[i] += w[i][j] * in[j];
+}
+/* gin += w^T gout, gw += gout in^T. */
+static void multiply_back(double* gin, double gw[C][C], const double* gout, const double* in,
+                          double w[C][C]) {
+    int i, j;
+    for (i = 0; i < C; i++)
+        for (j = 0; j < C; j++) {
+            gin[j] += w[i][j] * gout[i];
+            gw[i][j] += gout[i] * in[j];
+        }
+}
+
+/* Weights of row i of the sequence over rows 0..i; shares has room for them. */
+static void attend(const double* q, const double* k, int64_t i, double* shares) {
+    double most = -1e300, sum = 0;
+    int64_t j;
+    int c;
+    for (j = 0; j <= i; j++) {
+        for (shares[j] = 0, c = 0; c < C; c++) shares[j] += q[c] * k[j * C + c];
+        if (shares[j] > most) most = shares[j];
+    }
+    for (j = 0; j <= i; j++) sum += shares[j] = exp(shares[j] - most);
+    for (j = 0; j <= i; j++) shares[j] /= sum;
+}
+
+/* One row of one tensor, from tensors before it; r is a row of the slice, i of the sequence. */
+static void compute_row(model* m, int32_t layer, int32_t t, int64_t r, int64_t i) {
+    double* in = rows(m, layer, T_INPUT) + r * C;
+    double* out = rows(m, layer, t) + r * C;
+    double shares[ROWS_MOST];
+    int64_t j;
+    int c;
+    if (t == T_K || t == T_V)
+        multiply(rows(m, layer, t) + i * C, in, m->w[layer][t == T_K ? 1 : 2]);
+    if (t == T_Q) multiply(out, in, m->w[layer][0]);
+    if (t == T_ATTENTION) {
+        attend(rows(m, layer, T_Q) + r * C, rows(m, layer, T_K), i, shares);
+        for (c = 0; c < C; c++)
+            for (out[c] = in[c], j = 0; j <= i; j++)
+                out[c] += shares[j] * rows(m, layer, T_V)[j * C + c];
+    }
+    if (t == T_MIDDLE) multiply(out, rows(m, layer, T_ATTENTION) + r * C, m->w[layer][3]);
+    if (t == T_RELU)
+        for (c = 0; c < C; c++) {
+            double z = rows(m, layer, T_MIDDLE)[r * C + c];
+            out[c] = z > 0 ? z : 0;
+        }
+}
+
+static void forward(void* user, memo_session* s, int32_t layer) {
+    model* m = (model*)user;
+    int64_t begin, end, r;
+    int32_t t;
+    int c;
+    (void)s;
+    memo_session_get_slice(m->session, &begin, &end);
+    for (r = 0; r < end - begin; r++) {
+        double add[C], *h = rows(m, layer, T_HANDED) + r * C;
+        for (c = 0; c < C && layer == 0; c++) h[c] = m->x[begin + r][c];
+        for (c = 0; c < C; c++)
+            rows(m, layer, T_INPUT)[r * C + c] = m->forgets_input && layer ? 7 : h[c];
+        for (t = T_K; t < N_TENSORS; t++) compute_row(m, layer, t, r, begin + r);
+        multiply(add, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
+        for (c = 0; c < C; c++) h[c] += add[c];
+    }
+}
+
+static void recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t first,
+                      int64_t last) {
+    model* m = (model*)user;
+    int64_t begin, end;
+    (void)s;
+    memo_session_get_slice(m->session, &begin, &end);
+    for (; first < last; first++, m->n_recomputed++) compute_row(m, layer, t, first, begin + first);
+}
+
+static void backward(void* user, memo_session* s, int32_t layer) {
+    model* m = (model*)user;
+    double *gk = (double*)memo_session_get_buffer(m->session, 0), *gv, shares[ROWS_MOST];
+    int64_t begin, end, r, i, j, n = memo_session_get_batch(m->session).n_rows;
+    int c;
+    (void)s;
+    memo_session_get_slice(m->session, &begin, &end);
+    gv = gk + n * C;
+    if (end == n)
+        for (i = 0; i < n * C; i++) gk[i] = gv[i] = 0;
+    for (r = end - begin - 1; r >= 0; r--) {
+        double *h = rows(m, layer, T_HANDED) + r * C, *in = rows(m, layer, T_INPUT) + r * C;
+        double *q = rows(m, layer, T_Q) + r * C, *k = rows(m, layer, T_K), *v = rows(m, layer, T_V);
+        double grelu[C] = {0}, gattention[C] = {0}, gq[C] = {0}, sum = 0, dot[ROWS_MOST];
+        i = begin + r;
+        for (c = 0; c < C && layer == LAYERS - 1; c++)
+            m->loss += h[c] * h[c] / 2; /* its gradient is h */
+        multiply_back(grelu, m->gw[layer][4], h, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
+        for (c = 0; c < C; c++)
+            if (rows(m, layer, T_MIDDLE)[r * C + c] <= 0) grelu[c] = 0;
+        multiply_back(gattention, m->gw[layer][3], grelu, rows(m, layer, T_ATTENTION) + r * C,
+                      m->w[layer][3]);
+        for (c = 0; c < C; c++) h[c] += gattention[c];
+        attend(q, k, i, shares);
+        for (j = 0; j <= i; j++) {
+            for (dot[j] = 0, c = 0; c < C; c++) {
+                dot[j] += gattention[c] * v[j * C + c];
+                gv[j * C + c] += shares[j] * gattention[c];
+            }
+            sum += shares[j] * dot[j];
+        }
+        for (j = 0; j <= i; j++)
+            for (c = 0; c < C; c++) {
+                gq[c] += shares[j] * (dot[j] - sum) * k[j * C + c];
+                gk[j * C + c] += shares[j] * (dot[j] - sum) * q[c];
+            }
+        multiply_back(h, m->gw[layer][0], gq, in, m->w[layer][0]);
+        multiply_back(h, m->gw[layer][1], gk + i * C, in,
+                      m->w[layer][1]); /* no later row adds to them */
+        multiply_back(h, m->gw[layer][2], gv + i * C, in, m->w[layer][2]);
+        for (c = 0; c < C && layer == 0; c++) m->gx[i][c] = h[c];
+    }
+}
+
+static void step(void* user, memo_session* s) {
+    model* m = (model*)user;
+    int32_t layer, slice, n = memo_session_get_n_slices(s);
+    m->session = s;
+    for (layer = 0; layer < LAYERS; layer++)
+        for (slice = 0; slice < n; slice++) {
+            if (memo_session_forward_begin(s, m->breaks_order ? slice % LAYERS : layer))
+                forward(m, s, layer);
+            memo_session_forward_end(s, layer);
+        }
+    for (layer = LAYERS - 1; layer >= 0; layer--)
+        for (slice = 0; slice < n; slice++) {
+            if (memo_session_backward_begin(s, layer)) backward(m, s, layer);
+            memo_session_backward_end(s, layer);
+        }
+}
+
+static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy policy) {
+    static const char* const names[] = {"handed", "input",     "k",      "v",
+                                        "q",      "attention", "middle", "relu"};
+    static const memo_tensor_rule rules[] = {
+        MEMO_TENSOR_HANDED, MEMO_TENSOR_INPUT, MEMO_TENSOR_LAYER, MEMO_TENSOR_LAYER,
+        MEMO_TENSOR_ROWS,   MEMO_TENSOR_WHOLE, MEMO_TENSOR_ROWS,  MEMO_TENSOR_ROWS};
+    int i;
+    memset(m, 0, sizeof *m);
+    for (i = 0; i < N_TENSORS; i++) {
+        m->tensors[i].name = names[i];
+        m->tensors[i].row_bytes = C * (int64_t)sizeof(double);
+        m->tensors[i].rule = rules[i];
+    }
+    m->buffers[0].name = "gradients of keys and values";
+    m->buffers[0].row_bytes = 2 * C * (int64_t)sizeof(double);
+    m->buffers[0].first = MEMO_PASS_BACKWARD;
+    m->buffers[0].first_layer = MEMO_EACH_LAYER;
+    m->n_rows = n_rows;
+    m->desc = memo_session_desc_default();
+    m->desc.tensors = m->tensors;
+    m->desc.n_tensors = N_TENSORS;
+    m->desc.n_layers = LAYERS;
+    m->desc.n_rows = n_rows;
+    m->desc.tile_rows = 2;
+    m->desc.slice_rows = slice_rows ? slice_rows : n_rows;
+    m->desc.user = m;
+    m->desc.step = step;
+    m->desc.recompute = recompute;
+    m->desc.buffers = m->buffers;
+    m->desc.n_buffers = 1;
+    m->desc.policy = policy;
+    m->desc.alpha = 0.5;
+    for (i = 0; i < LAYERS * 5 * C * C; i++) (&m->w[0][0][0][0])[i] = 0.4 * sin(i * 1.7 + 1);
+    for (i = 0; i < ROWS_MOST * C; i++) (&m->x[0][0])[i] = cos(i * 0.9);
+}
+
+/* Two micro-batches of n_rows; the gradients of the second remain. */
+static memo_status model_run(model* m, int64_t n_rows) {
+    memo_batch batch = {0, 0, 0};
+    memo_status status = memo_session_create(&m->desc, &m->session, &error);
+    int k;
+    if (status) m->session = NULL; /* step has seen that of a dry run */
+    batch.n_rows = n_rows;
+    for (k = 0; k < 2 && !status; k++) {
+        m->loss = 0;
+        memset(m->gw, 0, sizeof m->gw);
+        memset(m->gx, 0, sizeof m->gx);
+        status = memo_session_run(m->session, &batch, &error);
+    }
+    return status;
+}
+
+static int same_bits(const model* a, const model* b) {
+    return !memcmp(a->gw, b->gw, sizeof a->gw) && !memcmp(a->gx, b->gx, sizeof a->gx) &&
+           !memcmp(&a->loss, &b->loss, sizeof a->loss);
+}
+
+/* The largest difference of a gradient from another, of the largest gradient. */
+static double distance(const model* a, const model* b) {
+    const double *x = &a->gw[0][0][0][0], *y = &b->gw[0][0][0][0];
+    double most = 0, largest = 0;
+    size_t i;
+    for (i = 0; i < sizeof a->gw / sizeof *x; i++) {
+        if (fabs(x[i] - y[i]) > most) most = fabs(x[i] - y[i]);
+        if (fabs(y[i]) > largest) largest = fabs(y[i]);
+    }
+    return most / largest + fabs(a->loss - b->loss) / fabs(b->loss);
+}
+
+/* Without slices, and in doubles: the reference. */
+static void gradients_are_those_without_slices(void) {
+    static const int64_t lengths[][3] = {{24, 6, 24}, {31, 8, 31}, {31, 8, 13}, {64, 2, 64},
+                                         {20, 10, 7}, {9, 64, 9},  {96, 4, 95}};
+    static model whole, sliced, first;
+    int n_spilled = 0;
+    size_t k;
+    for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+        const int64_t n = lengths[k][0], rows_now = lengths[k][2];
+        int policy;
+        model_init(&whole, n, 0, MEMO_POLICY_KEEP);
+        CHECK_OK(model_run(&whole, rows_now));
+        memo_session_destroy(whole.session);
+        for (policy = 0; policy < MEMO_POLICY_ROWS + 3; policy++) {
+            const int is_checked = policy == MEMO_POLICY_ROWS,
+                      spills = policy == MEMO_POLICY_ROWS + 1;
+            model_init(&sliced, n, lengths[k][1],
+                       is_checked || spills            ? MEMO_POLICY_ALPHA
+                       : policy > MEMO_POLICY_ROWS + 1 ? MEMO_POLICY_MEMO
+                                                       : (memo_policy)policy);
+            sliced.desc.is_checked = is_checked;
+            if (spills) {
+                sliced.desc.spill_directory = memo_test_folder();
+                memo_step_plan* plan = NULL;
+                CHECK_OK(memo_session_plan(&sliced.desc, NULL, &plan, &error));
+                sliced.desc.host_bytes = plan->host_bytes * 3 / 4 + 8192; /* two places of a page */
+                n_spilled += plan->host_bytes > sliced.desc.host_bytes;
+                memo_step_plan_destroy(plan);
+            }
+            if (policy > MEMO_POLICY_ROWS + 1) sliced.desc.device_bytes = 15 * n * C * 8 + 1024;
+            CHECK_CASE(model_run(&sliced, rows_now) == MEMO_STATUS_OK, "policy %d, %lld rows: %s",
+                       policy, (long long)n, error.message);
+            if (!sliced.session) continue;
+            CHECK_CASE(memo_session_get_n_slices(sliced.session) == (n - 1) / lengths[k][1] + 1,
+                       "%d", (int)memo_session_get_n_slices(sliced.session));
+            memo_session_destroy(sliced.session);
+            if (policy == 0) first = sliced;
+            CHECK_CASE(same_bits(&sliced, &first),
+                       "%lld rows, slices of %lld, policy %d: other bits", (long long)n,
+                       (long long)lengths[k][1], policy);
+            CHECK_CASE(policy != MEMO_POLICY_RECOMPUTE || sliced.n_recomputed > 0,
+                       "nothing was recomputed");
+        }
+        /* The backward adds row by row from the last, in slices too: the same bits here. */
+        CHECK_CASE(distance(&first, &whole) < 1e-13 && !memcmp(&first.loss, &whole.loss, 0), "%g",
+                   distance(&first, &whole));
+    }
+    CHECK_IS(n_spilled, >, 0);
+}
+
+int main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    TEST(gradients_are_those_without_slices);
+    return memo_test_end();
+}
