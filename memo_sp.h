@@ -107,15 +107,18 @@ typedef enum memo_collective {
 #define MEMO_LABEL_FIELDS 14
 
 /* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
- * must agree on.  The threads back end, and MPI in debug mode, compare the labels of a message or
- * collective.  If two ranks give different labels the call fails on all ranks with
- * MEMO_STATUS_COMM, and names the field.  text NULL matches every label, fields NULL all digests.
- * text and fields must outlive the communicator. */
+ * must agree on.  If two ranks give different labels, the call fails on all ranks with
+ * MEMO_STATUS_COMM, and names the field.  The threads back end, and MPI in debug mode, compare the
+ * labels of every message and collective.  Otherwise MPI compares them where is_first is set.  NCCL
+ * compares the digests there: their maxima over ranks travel with the operation, and the watchdog
+ * finds a difference within moments.  text NULL matches every label, fields NULL all digests.  text
+ * and fields must outlive the communicator. */
 typedef struct memo_label {
     const char* text;
     int64_t number;
     const char* const* fields; /* a name for each digest */
     uint32_t digests[MEMO_LABEL_FIELDS];
+    int32_t is_first; /* of a pass; on all ranks of the communicator or on none */
 } memo_label;
 
 /* The arguments of a collective, see memo_all_reduce and the functions after it.  Fields that a
@@ -859,8 +862,8 @@ MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention
  * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
  * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
  * undefined.  Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs
- * another pass, or has another desc, sharding or mask: threads, and MPI in debug mode, compare
- * digests with each message and name the field; NCCL does not); errors of the device, of memo_comm
+ * another pass, or has another desc, sharding or mask; the error names the field.  With NCCL a later
+ * call or memo_comm_status returns it); errors of the device, of memo_comm
  * and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
@@ -2324,6 +2327,7 @@ MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
     comm->label.text = text;
     comm->label.number = number;
     comm->label.fields = NULL;
+    comm->label.is_first = 0;
 }
 
 /* NULL matches every label.  Equal texts of two ranks may have different addresses. */
@@ -2385,7 +2389,6 @@ MEMOI void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
 /* The arrays of a desc whose counts are valid. */
 MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_arrays* to) {
     enum { R = MEMOI_ROW_READS, W = MEMOI_ROW_WRITES, RW = MEMOI_ROW_UPDATES };
-    const int64_t n_loss = d->entropy.n_rows, n_numbers = MEMO_LOSS_NUMBERS * n_loss;
     int64_t n;
     memset(to, 0, sizeof *to);
     switch (kind) {
@@ -2445,6 +2448,7 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
     case MEMO_ROW_CROSS_ENTROPY:
     case MEMO_ROW_LOSS_SUMS: {
         memo_cross_entropy_desc* e = &d->entropy;
+        const int64_t n_loss = e->n_rows, n_numbers = MEMO_LOSS_NUMBERS * n_loss;
         to->desc = "memo_cross_entropy_desc";
         if (kind != MEMO_ROW_LOSS_SUMS)
             memoi_row_add(to, R, "logits", e->logits, n_loss, e->n_columns,
@@ -4033,6 +4037,17 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 #endif
 
 #define MEMOI_NCCL_MESSAGES 2048 /* NCCL's limit for a group */
+#define MEMOI_NCCL_AGREED   16   /* labels under way, of different digests */
+#define MEMOI_NCCL_DIGESTS  (2 * MEMO_LABEL_FIELDS)
+
+/* The digests of a label and their complements.  All ranks have the same exactly if their maxima
+ * over ranks are the own ones.  NCCL keeps the maxima of all operations with this label, so that no
+ * later one hides a difference.  Lies in memory that the host and the GPU share. */
+typedef struct memoi_nccl_agreed {
+    const char* const* fields; /* NULL: free */
+    int32_t is_captured;       /* graphs use it, so it stays */
+    int32_t own[MEMOI_NCCL_DIGESTS], maxima[MEMOI_NCCL_DIGESTS];
+} memoi_nccl_agreed;
 
 typedef struct memoi_nccl_message {
     void* address;
@@ -4070,6 +4085,7 @@ struct memoi_nccl {
     ncclWindow_t window; /* NULL: no memory is registered */
 #endif
     void* barrier_word;
+    memoi_nccl_agreed* agreed; /* MEMOI_NCCL_AGREED, and a last one that agrees with any */
 
     /* For the watchdog and for other communicators. */
     cudaEvent_t done; /* recorded after each operation */
@@ -4241,10 +4257,27 @@ MEMOI void memoi_nccl_abort(memo_comm* comm) {
 
 /* --- the watchdog --- */
 
+/* The mutex is held.  Do all ranks have the same digests?  The GPU may still write the maxima. */
+MEMOI void memoi_nccl_watch_agreed(memoi_nccl* me) {
+    int i, k;
+    for (i = 0; i < MEMOI_NCCL_AGREED && !me->world->failure.status; i++) {
+        const memoi_nccl_agreed* a = &me->agreed[i];
+        for (k = 0; k < MEMOI_NCCL_DIGESTS && a->fields; k++)
+            if (__atomic_load_n(&a->maxima[k], __ATOMIC_RELAXED) != a->own[k]) {
+                (void)memoi_nccl_fail(me, a->fields[k % MEMO_LABEL_FIELDS],
+                                      "ranks disagree; all ranks of an attention must pass the "
+                                      "same",
+                                      NULL);
+                break;
+            }
+    }
+}
+
 /* The mutex is held. */
 MEMOI void memoi_nccl_watch(memoi_nccl* me) {
     double now_s = memob_now_s();
     int is_done;
+    memoi_nccl_watch_agreed(me);
     if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
     if (me->is_pending && cudaEventQuery(me->done) != cudaErrorNotReady) me->is_pending = 0;
     if (me->is_pending && now_s - me->enqueued_s > me->world->timeout_s)
@@ -4305,6 +4338,7 @@ memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, doub
 
     pthread_mutex_lock(&me->world->mutex);
     me->wait_ends_at_s = 0;
+    memoi_nccl_watch_agreed(me);
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_status(comm, error);
     if (!status && result != cudaSuccess)
@@ -4342,6 +4376,57 @@ MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
     pthread_mutex_unlock(&me->world->mutex);
 }
 
+/* --- what ranks must agree on --- */
+
+/* Has every operation that was not captured ended? */
+MEMOI int memoi_nccl_is_done(const memoi_nccl* me) {
+    const cudaError_t state = cudaEventQuery(me->done);
+    if (state == cudaErrorNotReady && cudaPeekAtLastError() == state) (void)cudaGetLastError();
+    return state == cudaSuccess;
+}
+
+/* The mutex is held.  The place of these digests.  If all are taken, those of operations that have
+ * ended give way.  The last place, if there is none: these digests are not compared. */
+MEMOI memoi_nccl_agreed* memoi_nccl_place_agreed(memoi_nccl* me, const int32_t* own,
+                                                 int is_captured) {
+    memoi_nccl_agreed *end = me->agreed + MEMOI_NCCL_AGREED, *a;
+    for (a = me->agreed; a < end; a++)
+        if (a->fields && !memcmp(a->own, own, sizeof a->own)) return a;
+    for (a = me->agreed; a < end && a->fields; a++) {
+    }
+    if (a == end && !is_captured && memoi_nccl_is_done(me)) {
+        memoi_nccl_watch_agreed(me);
+        while (a-- > me->agreed)
+            if (!a->is_captured) a->fields = NULL;
+        for (a = me->agreed; a < end && a->fields; a++) {
+        }
+    }
+    if (a < end) {
+        memcpy(a->own, own, sizeof a->own);
+        memcpy(a->maxima, own, sizeof a->maxima);
+    }
+    return a;
+}
+
+/* The mutex is held, in an open group of NCCL.  A few bytes go with its operations. */
+MEMOI ncclResult_t memoi_nccl_agree(memoi_nccl* me, cudaStream_t stream) {
+    const memo_label* label = &me->table.label;
+    const int is_captured = memoi_nccl_is_captured(stream);
+    int32_t own[MEMOI_NCCL_DIGESTS], k, is_last;
+    memoi_nccl_agreed* a;
+    if (!label->is_first || me->table.size == 1) return ncclSuccess;
+    for (k = 0; k < MEMO_LABEL_FIELDS; k++) {
+        own[k] = (int32_t)label->digests[k];
+        own[MEMO_LABEL_FIELDS + k] = ~own[k];
+    }
+    a = memoi_nccl_place_agreed(me, own, is_captured);
+    is_last = a == me->agreed + MEMOI_NCCL_AGREED;
+    if (!is_last) a->fields = label->fields;
+    a->is_captured |= is_captured;
+    return ncclAllReduce(is_last ? a->own : a->maxima, a->maxima, MEMOI_NCCL_DIGESTS, ncclInt32,
+                         ncclMax, me->comm, stream);
+}
+
 /* --- messages and collectives --- */
 
 MEMOI memo_status memoi_nccl_drop_group(memoi_nccl* me, memo_status status) {
@@ -4358,9 +4443,8 @@ MEMOI memo_status memoi_nccl_group_begin(memo_comm* comm, memo_error* error) {
 
 /* The mutex is held. */
 MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream) {
-    ncclResult_t result = ncclGroupStart(), ended;
+    ncclResult_t result = ncclSuccess;
     int32_t i;
-    if (result != ncclSuccess) return result;
     for (i = 0; i < me->n_messages; i++) {
         const memoi_nccl_message* m = &me->messages[i];
         ncclDataType_t type = memoi_nccl_type(m->type);
@@ -4370,8 +4454,7 @@ MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream) {
                                : ncclRecv(m->address, count, type, m->peer, me->comm, stream);
         if (one != ncclSuccess && one != ncclInProgress && result == ncclSuccess) result = one;
     }
-    ended = ncclGroupEnd();
-    return result != ncclSuccess ? result : ended;
+    return result;
 }
 
 /* The mutex is held. */
@@ -4400,12 +4483,18 @@ MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
 MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_collective_call* call,
                                  memo_error* error) {
     cudaStream_t stream = (cudaStream_t)(void*)on;
-    ncclResult_t result = ncclSuccess;
+    ncclResult_t result = ncclSuccess, ended;
     memo_status status;
     pthread_mutex_lock(&me->world->mutex);
     if (memoi_nccl_is_usable(me)) result = memoi_nccl_order(me, stream);
-    if (memoi_nccl_is_usable(me) && result == ncclSuccess)
-        result = call ? memoi_nccl_enqueue(me, stream, call) : memoi_nccl_issue(me, stream);
+    if (memoi_nccl_is_usable(me) && result == ncclSuccess) result = ncclGroupStart();
+    if (memoi_nccl_is_usable(me) && result == ncclSuccess) {
+        result = memoi_nccl_agree(me, stream);
+        if (result == ncclSuccess || result == ncclInProgress)
+            result = call ? memoi_nccl_enqueue(me, stream, call) : memoi_nccl_issue(me, stream);
+        ended = ncclGroupEnd();
+        if (result == ncclSuccess || result == ncclInProgress) result = ended;
+    }
     pthread_mutex_unlock(&me->world->mutex);
     status = memoi_nccl_finish(me, call ? memoi_comm_collective_name(call->kind) : "a group",
                                result, error);
@@ -4424,7 +4513,8 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
     if (!status)
         status = memoi_comm_check_group_end(comm, me->group_depth,
                                             me->n_messages && me->group_stream != stream, error);
-    if (status || !me->n_messages) return memoi_nccl_drop_group(me, status);
+    if (status || (!me->n_messages && !comm->label.is_first))
+        return memoi_nccl_drop_group(me, status);
 
     status = memoi_nccl_run(me, stream, NULL, error);
     for (i = 0; i < me->n_messages && !status; i++)
@@ -4547,6 +4637,7 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
     if (is_last) memoi_nccl_world_destroy(world);
     if (me->done) (void)cudaEventDestroy(me->done);
     (void)cudaFree(me->barrier_word);
+    (void)cudaFreeHost(me->agreed);
     MEMO_FREE(me);
 }
 
@@ -4572,17 +4663,25 @@ MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
 MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, memoi_nccl** result,
                                   memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
+    const size_t agreed_bytes = (MEMOI_NCCL_AGREED + 1) * sizeof *me->agreed;
+    void* agreed = NULL;
+    int k;
     *result = NULL;
     if (!me) return memob_no_memory(error, "a communicator");
     if (cudaMalloc(&me->barrier_word, 512) != cudaSuccess ||
         cudaMemset(me->barrier_word, 0, 512) != cudaSuccess ||
+        cudaHostAlloc(&agreed, agreed_bytes, cudaHostAllocDefault) != cudaSuccess ||
         cudaEventCreateWithFlags(&me->done, cudaEventDisableTiming) != cudaSuccess) {
         (void)cudaFree(me->barrier_word);
+        (void)cudaFreeHost(agreed);
         MEMO_FREE(me);
-        return memo_error_set(error, MEMO_STATUS_DEVICE,
-                              "comm_nccl: no 512 bytes and no event on the device: %s",
-                              cudaGetErrorString(cudaGetLastError()));
+        return memo_error_set(
+            error, MEMO_STATUS_DEVICE,
+            "comm_nccl: no 512 bytes and no event on the device, or no pinned 5 KB: %s",
+            cudaGetErrorString(cudaGetLastError()));
     }
+    me->agreed = (memoi_nccl_agreed*)memset(agreed, 0, agreed_bytes);
+    for (k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
     snprintf(me->name, sizeof me->name, "%.63s", name);
     memoi_nccl_fill_table(me);
     me->world = world;
@@ -5381,6 +5480,7 @@ typedef struct memoi_target {
     int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
     int32_t event_indices[MEMOI_TARGET_N_EVENTS];
     const memo_label* agreed; /* its fields and digests go with each message; NULL: none */
+    memo_comm* begun[2];      /* the communicators that this pass has used */
     memo_status status;
     memo_error* error;
 } memoi_target;
@@ -5489,7 +5589,12 @@ MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
 /* Of the next group or collective. */
 MEMOI void memoi_target_label(memoi_target* target, memo_comm* comm, const char* text,
                               int64_t number) {
-    if (target->agreed) comm->label = *target->agreed;
+    memo_comm** begun = &target->begun[target->begun[0] && target->begun[0] != comm];
+    if (target->agreed) {
+        comm->label = *target->agreed;
+        comm->label.is_first = *begun != comm;
+        *begun = comm;
+    }
     comm->label.text = text;
     comm->label.number = number;
 }

@@ -28,7 +28,7 @@ enum {
     COMM_MPI_TAG_COLLECTIVE,
     COMM_MPI_TAG_SPLIT, /* of the calling thread, beside collectives on streams */
     COMM_MPI_TAG_ALARM,
-    COMM_MPI_TAG_OF_SEND, /* debug mode: a description of a send, for its receiver */
+    COMM_MPI_TAG_OF_SEND, /* checked: a description of a send, for its receiver */
     COMM_MPI_TAG_OF_RECEIVE
 };
 
@@ -63,12 +63,14 @@ typedef struct comm_mpi_message {
 /* The messages between group_begin and group_end.  The stream frees them after the last one. */
 typedef struct comm_mpi_group {
     int64_t n, n_allocated;
+    int32_t is_checked; /* in debug mode, and at the begin of a pass */
     comm_mpi_message* messages;
 } comm_mpi_group;
 
-/* A collective on its stream; in debug mode the ranks show it to each other. */
+/* A collective on its stream; if it is checked, the ranks show it to each other. */
 typedef struct comm_mpi_run {
     struct comm_mpi* comm;
+    int32_t is_checked;
     memo_collective_call call;
     int64_t number; /* of this communicator's collectives */
     comm_mpi_label label;
@@ -147,7 +149,11 @@ static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
     return 0;
 }
 
-/* Debug mode: the step that a call belongs to. */
+static int comm_mpi_is_checked(const memo_comm* comm) {
+    return ((const comm_mpi*)comm->context)->world->is_debug || comm->label.is_first;
+}
+
+/* The step that a checked call belongs to. */
 static comm_mpi_label comm_mpi_label_of(const memo_comm* comm) {
     comm_mpi_label label;
     memset(&label, 0, sizeof label);
@@ -171,7 +177,7 @@ static int comm_mpi_labels_match(const comm_mpi_label* a, const comm_mpi_label* 
            (a->number == b->number && !strcmp(a->text, b->text) && comm_mpi_label_field(a, b) < 0);
 }
 
-/* Debug mode: what two ranks call for the same message, but for the peers. */
+/* What two ranks call for the same message, but for the peers. */
 static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
                             const comm_mpi_message* theirs, char* text, size_t text_bytes) {
     const comm_mpi_message* sent = own->is_send ? own : theirs;
@@ -198,7 +204,7 @@ static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
     return 1;
 }
 
-/* Sends and receives all messages at once, and polls until they are done.  In debug mode the first two thirds send heads
+/* Sends and receives all messages at once, and polls until they are done.  If `theirs` is given, the first two thirds send heads
  * and receive `theirs`, in turn, for the last third. */
 static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messages, int64_t n,
                                      const comm_mpi_message* theirs, const char* what,
@@ -397,7 +403,7 @@ static memo_status comm_mpi_run_collective(void* args, memo_error* error) {
     char* to = (char*)call->to;
     char* my_part = to + rank * count * bytes; /* of an all_gather */
     memo_status status = comm_mpi_has_failed(me->world) ? comm_mpi_failure(me->world, error)
-                         : me->world->is_debug          ? comm_mpi_check(run, error)
+                         : run->is_checked              ? comm_mpi_check(run, error)
                                                         : MEMO_STATUS_OK;
     if (status) return status;
 
@@ -423,7 +429,7 @@ typedef struct comm_mpi_group_call {
     comm_mpi_group group;
 } comm_mpi_group_call;
 
-/* Debug mode: sender and receiver tell each other what they call, besides. */
+/* Sender and receiver tell each other what they call, besides. */
 static memo_status comm_mpi_exchange_checked(comm_mpi* me, const comm_mpi_group* group,
                                              memo_error* error) {
     int64_t n = group->n, i;
@@ -456,12 +462,13 @@ static memo_status comm_mpi_run_group(void* args, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (comm_mpi_has_failed(me->world))
         status = comm_mpi_failure(me->world, error);
-    else if (me->world->is_debug)
+    else if (call->group.is_checked)
         status = comm_mpi_exchange_checked(me, &call->group, error);
     else
         status = comm_mpi_exchange(me, call->group.messages, call->group.n, NULL,
                                    "sends and receives", error);
-    if (!status || !me->world->is_debug) free(call->group.messages); /* else MPI may still read */
+    if (!status || !call->group.is_checked)
+        free(call->group.messages); /* else MPI may still read */
     return status;
 }
 
@@ -575,7 +582,8 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     m->tag = COMM_MPI_TAG_MESSAGE;
     m->type = type;
     m->number = ++me->n_messages;
-    if (me->world->is_debug) m->label = comm_mpi_label_of(comm);
+    group->is_checked = comm_mpi_is_checked(comm);
+    if (group->is_checked) m->label = comm_mpi_label_of(comm);
     me->group_stream = stream;
     return is_single ? comm_mpi_group_end(comm, stream, error) : MEMO_STATUS_OK;
 }
@@ -605,7 +613,8 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
     run.comm = me;
     run.call = *call;
     run.number = ++me->n_collectives;
-    if (me->world->is_debug) run.label = comm_mpi_label_of(comm);
+    run.is_checked = comm_mpi_is_checked(comm);
+    if (run.is_checked) run.label = comm_mpi_label_of(comm);
     comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return memo_host_device_launch(me->world->device, stream, comm_mpi_run_collective, &run,
                                    sizeof run, error);
@@ -708,7 +717,7 @@ static int comm_mpi_copy(MPI_Comm mpi, double timeout_s, MPI_Comm* copy) {
 }
 
 /* All ranks of mpi must call it.  device must be a host device.  timeout_s 0 means 30.  is_debug compares every
- * collective, send and receive, with its label, with the other ranks' first.  If they differ, the call fails on all ranks
+ * collective, send and receive, with its label, with the other ranks' first; without it, those that begin a pass.  If they differ, the call fails on all ranks
  * and names both. */
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
                                    int32_t is_debug, memo_comm** comm, memo_error* error) {

@@ -409,6 +409,10 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     *address = malloc(n_bytes);
     return *address ? cudaSuccess : cudaErrorMemoryAllocation;
 }
+cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned flags) {
+    (void)flags;
+    return cudaMalloc(address, n_bytes);
+}
 cudaError_t cudaMallocManaged(void** address, size_t n_bytes, unsigned flags) {
     (void)flags;
     return cudaMalloc(address, n_bytes);
@@ -417,6 +421,7 @@ cudaError_t cudaFree(void* address) {
     free(address);
     return cudaSuccess;
 }
+cudaError_t cudaFreeHost(void* address) { return cudaFree(address); }
 cudaError_t cudaMemset(void* address, int value, size_t n_bytes) {
     memset(address, value, n_bytes);
     return cudaSuccess;
@@ -717,10 +722,10 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
     return ncclSuccess;
 }
 
-/* NCCL takes memory of the device alone. */
+/* NCCL takes what the GPU can reach: its memory, and pinned memory. */
 static int fake_is_usable(const void* address, uint64_t n_bytes) {
 #ifdef FAKE_CUDA_H
-    return fake_is_on_device(address, n_bytes);
+    return fake_is_on_device(address, n_bytes) || fake_is_pinned(address, n_bytes);
 #else
     (void)address, (void)n_bytes;
     return 1;

@@ -1179,4 +1179,104 @@ static void report_worst(void) {
     worst_forward = worst_gradient = 0;
 }
 
+/* ---- a rank whose desc, sharding or mask differs ---- */
+
+typedef struct disagreement {
+    const char* field; /* what the error must name */
+    int32_t ring, ulysses, gathers_keys;
+    memo_sharding_kind sharding;
+    int32_t odd_rank; /* -1: none */
+} disagreement;
+
+/* Some ways to exchange do not use the field. */
+static inline int disagreement_is_possible(const disagreement* p) {
+    return strstr(p->field, "gathers_keys") || strstr(p->field, "rounds_gradients") ? p->ring > 1
+           : strstr(p->field, "ulysses_groups")                                     ? p->ulysses > 1
+                                                                                    : 1;
+}
+
+/* The work of a rank: two passes, which fail on every rank if there is an odd one. */
+static inline void disagreement_run(const disagreement* p, memo_device* device, memo_stream stream,
+                                    memo_comm* comm) {
+    enum { N_TOKENS = 24, N_HEADS = 8, SIZE = 4, N = 4 * N_TOKENS * N_HEADS * SIZE };
+    static const int64_t documents[][4] = {{0, 7, 12, N_TOKENS}, {0, 6, 12, N_TOKENS}};
+    static const int64_t prefixes[][3] = {{1, 2, 3}, {1, 2, 4}};
+    float* memory = (float*)CASE_CALLOC(8 * N + 2 * N_HEADS, sizeof(float));
+    const int is_odd = comm->rank == p->odd_rank;
+#define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
+    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_sp_attention_tensors own;
+    memo_sp_attention* attention = NULL;
+    memo_mask mask = memo_mask_default();
+    memo_host_attention state;
+    memo_status status, late;
+    memo_error error;
+    int k;
+    state.device = device;
+    state.n_scores = 0;
+    sharding.kind = p->sharding;
+    sharding.ring = p->ring;
+    sharding.ulysses = p->ulysses;
+    sharding.n_tokens = N_TOKENS;
+    if (p->sharding == MEMO_SHARDING_DOCUMENTS) {
+        sharding.document_begins = documents[IS_ODD("row_shardings")];
+        sharding.n_documents = 3;
+    } else {
+        mask.document_begins = documents[IS_ODD("document_begins")];
+        mask.n_documents = 3;
+    }
+    status = memo_sharding_make(&sharding, &desc.sharding, &error);
+    if (strstr(p->field, "key_")) desc.key_sharding = desc.sharding;
+    if (strstr(p->field, "key_")) mask.key_begins = documents[IS_ODD("key_begins")];
+    mask.kind = IS_ODD(".kind") ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
+    mask.window_before = IS_ODD("window_before") ? 9 : 10;
+    mask.prefixes = prefixes[IS_ODD("prefixes")];
+    desc.device = device;
+    desc.stream = stream;
+    desc.ring = p->ring > 1 ? comm : NULL;
+    desc.ulysses = p->ulysses > 1 ? comm : NULL;
+    desc.type = strstr(p->field, "rounds_gradients") ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+    desc.n_q_heads = N_HEADS;
+    desc.n_kv_heads = IS_ODD("n_kv_heads") ? 2 : N_HEADS;
+    desc.head_size = SIZE;
+    desc.n_batch = IS_ODD("n_batch") ? 2 : 1;
+    desc.scale = IS_ODD("scale") ? 0.5f : 0.25f;
+    desc.softcap = IS_ODD("softcap") ? 30 : 0;
+    desc.first_q_head = IS_ODD("first_q_head") ? N_HEADS : 0;
+    desc.gathers_keys = p->gathers_keys != IS_ODD("gathers_keys");
+    desc.rounds_gradients = IS_ODD("rounds_gradients");
+    desc.sends_again = IS_ODD("sends_again");
+    desc.ulysses_groups = IS_ODD("ulysses_groups") ? 2 : 1;
+    desc.attention = memo_host_attention_functions(&state);
+    memset(&own, 0, sizeof own);
+    own.q = memory;
+    own.k = memory + N;
+    own.v = memory + 2 * N;
+    own.out = memory + 3 * N;
+    own.saved = memory + 4 * N;
+    own.lse = memory + 7 * N;
+    own.sinks = IS_ODD("sinks") ? memory + 8 * N : NULL;
+    if (!status) status = memo_sp_attention_create(&desc, &attention, &error);
+    for (k = 0; k < 2 && !status; k++)
+        status = memo_sp_attention_forward(attention, &own, &mask, &error);
+    late = memo_stream_synchronize(device, stream, status ? NULL : &error);
+    if (!status) status = late;
+    /* A back end may find it after the operation. */
+    for (k = 0; k < 500 && !status && p->odd_rank >= 0; k++) {
+        memob_sleep_until(memob_now_ns() + 10000000);
+        status = memo_comm_status(comm, &error);
+    }
+    if (p->odd_rank < 0)
+        CHECK_CASE(!status, "%s: %s", p->field, status ? error.message : "");
+    else /* a collective on one rank only ends by its time-out */
+        CHECK_CASE(status == MEMO_STATUS_COMM &&
+                       (strstr(error.message, p->field) || strstr(p->field, "gathers_keys")),
+                   "%s, ring %d, ulysses %d, rank %d: status %d, %s", p->field, (int)p->ring,
+                   (int)p->ulysses, (int)comm->rank, (int)status, status ? error.message : "");
+    memo_sp_attention_destroy(attention);
+    CASE_FREE(memory);
+#undef IS_ODD
+}
+
 #endif

@@ -242,6 +242,51 @@ static void a_lost_peer_ends_every_wait(void) {
     CASE_FREE(x);
 }
 
+/* Passes with 40 labels, more than are kept at a time; then one rank has another label in one pass, and not afterwards. */
+static void a_label_that_differs_fails_on_all_ranks(void) {
+    static const char* const fields[MEMO_LABEL_FIELDS] = {"scale", "softcap", "head"};
+    int way, pass, k;
+    memo_error error;
+    for (way = 0; way < 2; way++) { /* sends and receives; a collective */
+        float* x;
+        memo_status status = MEMO_STATUS_OK;
+        if (!world_begin()) return;
+        x = (float*)case_array(64, MEMO_TYPE_F32);
+        for (pass = 0; pass < 46 && !status; pass++) {
+            memo_comm* comm = rank.comm;
+            const int next = (comm->rank + 1) % comm->size;
+            comm->label.text = "pass";
+            comm->label.fields = fields;
+            for (k = 0; k < MEMO_LABEL_FIELDS; k++)
+                comm->label.digests[k] = 2654435761u * (uint32_t)(pass % 40 + k);
+            if (pass == 42 && comm->rank == comm->size - 1) comm->label.digests[2] += 1u << 31;
+            comm->label.is_first = 1;
+            if (way)
+                status = memo_all_gather(comm, rank.streams[0], x, x + 1, 1, MEMO_TYPE_F32, &error);
+            else {
+                CHECK_OK(memo_group_begin(comm, &error));
+                if (comm->rank == 0 && comm->size > 1) /* the others have an empty group */
+                    CHECK_OK(memo_send(comm, rank.streams[0], x, 1, MEMO_TYPE_F32, next, &error));
+                if (comm->rank == 1)
+                    CHECK_OK(memo_receive(comm, rank.streams[0], x, 1, MEMO_TYPE_F32, 0, &error));
+                status = memo_group_end(comm, rank.streams[0], &error);
+            }
+            memset(&comm->label, 0, sizeof comm->label);
+            if (!status && pass % 5 == 4)
+                status = memo_comm_nccl_synchronize(comm, rank.streams[0], 60, &error);
+            CHECK_CASE(!status || pass > 41, "%s", error.message);
+        }
+        status = memo_comm_nccl_synchronize(rank.comm, rank.streams[0], 60, &error);
+        if (rank.comm->size == 1)
+            CHECK_OK(status);
+        else
+            CHECK_CASE(status == MEMO_STATUS_COMM && strstr(error.message, "head on"),
+                       "rank %d: %s", (int)rank.comm->rank, status ? error.message : "OK");
+        world_end();
+        CASE_FREE(x);
+    }
+}
+
 /* A world of one by an id of the caller's own. */
 static void an_id_of_the_callers_own_serves(void) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
@@ -297,6 +342,7 @@ static void tests(void) {
 #endif
     TEST(a_lost_peer_ends_every_wait);
     if (rank.comm) world_end();
+    TEST(a_label_that_differs_fails_on_all_ranks);
     TEST(an_id_of_the_callers_own_serves);
 #ifdef FAKE_NCCL
     TEST(a_part_that_comes_too_late_is_aborted);

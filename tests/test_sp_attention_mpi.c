@@ -93,6 +93,32 @@ static void packed_documents_and_16_bit_types_are_right(void) {
     count_failures();
 }
 
+/* Not in debug mode: the labels at the begin of a pass tell. */
+static void ranks_that_disagree_are_refused(void) {
+    static const char* const fields[] = {"scale", "document_begins", "gathers_keys",
+                                         "ulysses_groups"};
+    size_t i, way;
+    for (i = 0; i < sizeof fields / sizeof *fields; i++)
+        for (way = 0; way < 3; way++) {
+            disagreement one = {fields[i], way < 2 ? n_ranks : 1, way < 2 ? 1 : n_ranks,
+                                way == 1,  MEMO_SHARDING_ZIGZAG,  n_ranks > 1 ? n_ranks - 1 : -1};
+            memo_host_device_desc desc = memo_host_device_desc_default();
+            memo_device* device;
+            memo_comm* comm;
+            memo_stream stream;
+            memo_error error;
+            if (!disagreement_is_possible(&one)) continue;
+            CHECK_OK(memo_host_device_create(&desc, &device, &error));
+            CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
+            CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, device,
+                                     strstr(fields[i], "gathers") ? 0.5 : 60, 0, &comm, &error));
+            disagreement_run(&one, device, stream, comm);
+            memo_comm_destroy(comm);
+            memo_host_device_destroy(device);
+        }
+    count_failures();
+}
+
 int main(int argc, char** argv) {
     int provided, result;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
@@ -103,6 +129,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(every_way_to_split_the_ranks_is_exact);
     TEST(packed_documents_and_16_bit_types_are_right);
+    TEST(ranks_that_disagree_are_refused);
     result = memo_test_end();
     fflush(stdout);
     MPI_Finalize();

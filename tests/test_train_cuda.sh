@@ -2,7 +2,7 @@
 # test_train_cuda.sh - the trainer on several GPUs over NCCL, without either: kernels run thread by thread on the CPU, on
 # stand-ins for CUDA, cuBLASLt, cuDNN and NCCL.  A rank is a process, as on GPUs.  Output: TAP.
 #
-# NCCL's stand-in adds in an order that depends on the place in the buffer and on the count, and takes device memory only.
+# NCCL's stand-in adds in an order that depends on the place in the buffer and on the count, and takes memory of the device and pinned memory.
 # Environment: TRAIN_GPT   the program for the host (default build/examples/train_gpt)
 set -u
 

@@ -225,6 +225,10 @@ int fake_is_on_device(const void* address, size_t n_bytes) {
     TAKE_TURNS();
     return is_on_device((const char*)address, n_bytes);
 }
+int fake_is_pinned(const void* address, size_t n_bytes) {
+    TAKE_TURNS();
+    return is_pinned((const char*)address, n_bytes);
+}
 /* n_to and n_from: bytes from the first to the end of the last row. */
 static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_from,
                         cudaMemcpyKind kind) {

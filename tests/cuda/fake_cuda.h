@@ -31,6 +31,7 @@ int fake_device_of(cudaStream_t stream);
 /* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false: there is not as much. */
 bool fake_load(const char* library);
 int fake_is_on_device(const void* address, size_t n_bytes);
+int fake_is_pinned(const void* address, size_t n_bytes);
 /* Contexts: whether a device's primary one was made; the calling thread's. */
 int fake_has_context(int device);
 void fake_forget_contexts(void);
