@@ -9084,6 +9084,7 @@ typedef struct memoi_degrees_search {
     const memo_degrees_problem* problem;
     memob_arrays arrays;
     double deadline_s;
+    int is_late;      /* labels were not completed */
     int32_t* indices; /* the best plan that fits */
     double step_s;    /* its time */
 
@@ -9109,8 +9110,9 @@ typedef struct memoi_degrees_search {
 #define MEMOI_DEGREES_EXACT  1e-10 /* plans whose times differ by less of them are equal */
 #define MEMOI_DEGREES_TRAILS ((int64_t)1 << 25)
 
-MEMOI int memoi_degrees_is_late(const memoi_degrees_search* search) {
-    return memob_now_s() > search->deadline_s;
+MEMOI int memoi_degrees_is_late(memoi_degrees_search* search) {
+    search->is_late |= memob_now_s() > search->deadline_s;
+    return search->is_late;
 }
 
 MEMOI int memoi_degrees_is_closed(const memoi_degrees_search* search, double bound_s) {
@@ -9300,6 +9302,7 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
     int32_t d = search->problem->n_degrees, p;
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
     double edge_s[MEMO_DEGREES_MAX], time_s[MEMO_DEGREES_MAX];
+    uint32_t n_taken = 0;
 
     /* The first label of each list, which is its fastest. */
     for (p = 0; p < d; p++) {
@@ -9316,6 +9319,7 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
         for (p = 1; p < d; p++)
             if (time_s[p] < time_s[first]) first = p;
         if (time_s[first] == INFINITY) return 1;
+        if (++n_taken % 65536 == 0 && memoi_degrees_is_late(search)) return 1;
         label.time_s = time_s[first] + search->node_s[at];
         label.extra = from->at[head[first]].extra + search->extra[at];
         label.bound_s = label.time_s + search->rest_s[at] +
@@ -9368,6 +9372,7 @@ MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
                 search->limits[range->high] &&
             !memoi_degrees_labels_extend(search, range, i, q))
             return 0;
+        if (search->is_late) return 1;
     }
     if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
     n = labels->ends[d - 1];
@@ -9404,6 +9409,7 @@ MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
         if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
         if (!memoi_degrees_labels_of_block(search, range, i, &bound_s))
             return memob_no_memory(error, "the plan of degrees");
+        if (search->is_late) return MEMO_STATUS_OK;
     }
 
     /* The fastest complete label is a plan.  The bound is its time, or the least bound of the
@@ -9673,7 +9679,7 @@ struct memo_session {
     memoi_session_part parts[MEMO_SHAPES_MAX];
     int32_t n_parts;
     void *device_memory, *host_memory; /* the first is the first arena's */
-    char* dry_memory;                  /* of a step that computes in a dry run; else NULL */
+    uint64_t next_dry_address;         /* for requests of a dry run that get no memory */
     memo_error error;
     memo_batch batch;
     int64_t n_rows;
@@ -9729,6 +9735,31 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
     (void)vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
     s->desc.log.write(s->desc.log.user, line);
+}
+
+/* Inner layers name their own calls and fields.  A session has them by the same names. */
+MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
+    static const char* const inner[] = {"memo_swap_plan_desc", "memo_swap_desc",
+                                        "memo_profile_desc", "memo_arena_desc"};
+    char text[sizeof error->message];
+    const char* from = error ? error->message : "";
+    size_t n = 0, k;
+    if (!status || !error) return status;
+    while (*from && n + sizeof "memo_session_desc" < sizeof text &&
+           strncmp(from, ", or memo_swap_abandon", 22)) {
+        for (k = 0; k < 4 && strncmp(from, inner[k], strlen(inner[k])); k++) {
+        }
+        if (k == 4 && strncmp(from, "memo_swap_", 10)) {
+            text[n++] = *from++;
+            continue;
+        }
+        n += (size_t)snprintf(text + n, sizeof text - n,
+                              k < 4 ? "memo_session_desc" : "memo_session_");
+        from += k < 4 ? strlen(inner[k]) : 10;
+    }
+    text[n] = 0;
+    memcpy(error->message, text, n + 1);
+    return status;
 }
 
 /* --- >>session desc ---
@@ -10146,15 +10177,14 @@ MEMOI int memoi_session_is_ok(memo_session* s, memo_status status, const memo_er
     if (!s->error.status) {
         s->error = *error;
         s->error.status = status;
+        (void)memoi_session_reword(status, &s->error);
     }
     return 0;
 }
 
 void memo_session_fail(memo_session* s, memo_status status, const char* message) {
-    memo_error error;
-    memset(&error, 0, sizeof error);
-    if (status) (void)memo_error_set(&error, status, "%s", message ? message : "");
-    (void)memoi_session_is_ok(s, status, &error);
+    if (status && !s->error.status)
+        (void)memo_error_set(&s->error, status, "%s", message ? message : "");
 }
 
 MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char* format, ...)
@@ -10166,27 +10196,6 @@ MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char*
     (void)vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     memo_session_fail(s, status, text);
-}
-
-/* The engine's order of calls, in words of the session. */
-MEMOI int memoi_session_swap_ok(memo_session* s, memo_status status, memo_error* error) {
-    static const char inner[] = "memo_swap_", outer[] = "memo_session_";
-    char text[sizeof error->message];
-    const char* from = error->message;
-    size_t n = 0;
-    if (status != MEMO_STATUS_INVALID_STATE) return memoi_session_is_ok(s, status, error);
-    while (*from && n + sizeof outer < sizeof text && strncmp(from, ", or memo_swap_abandon", 22)) {
-        if (strncmp(from, inner, sizeof inner - 1)) {
-            text[n++] = *from++;
-            continue;
-        }
-        memcpy(text + n, outer, sizeof outer - 1);
-        n += sizeof outer - 1;
-        from += sizeof inner - 1;
-    }
-    text[n] = 0;
-    memo_session_fail(s, status, text);
-    return 0;
 }
 
 MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
@@ -10232,20 +10241,55 @@ MEMOI int32_t memoi_session_step_of(const memo_session* s, int32_t layer) {
     return s->open >= first && s->open < first + s->n_slices ? s->open : first;
 }
 
-#define MEMOI_SESSION_DRY_BYTES ((int64_t)1 << 30)
+/* --- dry runs ---
+ * A step that computes although it must not would crash before it reads the error.  So requests of
+ * a dry run get host memory, which costs nothing unless it is written.  Large ones get addresses at
+ * which no program has memory. */
 
-/* A step that takes addresses in a dry run is about to compute.  The error names that.  Memory, if
- * it is not large, keeps the step from crashing before the error is read. */
+#define MEMOI_SESSION_DRY_BYTES   ((int64_t)1 << 30)
+#define MEMOI_SESSION_DRY_ADDRESS ((uint64_t)1 << 48)
+
+MEMOI int memoi_session_is_memory(const void* address) {
+    return address && (uint64_t)(uintptr_t)address < MEMOI_SESSION_DRY_ADDRESS;
+}
+
+MEMOI memo_status memoi_session_dry_alloc(void* context, int64_t size_bytes, void** address,
+                                          memo_error* error) {
+    uint64_t* next = (uint64_t*)context;
+    char* memory = size_bytes > MEMOI_SESSION_DRY_BYTES
+                       ? NULL
+                       : (char*)MEMO_MALLOC((size_t)size_bytes + 2 * MEMOB_DEVICE_ALIGNMENT);
+    if (memory) {
+        char* at = memory + MEMOB_DEVICE_ALIGNMENT;
+        at += MEMOB_DEVICE_ALIGNMENT - (uintptr_t)at % MEMOB_DEVICE_ALIGNMENT;
+        memcpy(at - sizeof memory, &memory, sizeof memory);
+        *address = at;
+        return MEMO_STATUS_OK;
+    }
+    if (*next > (uint64_t)UINTPTR_MAX - (uint64_t)size_bytes - MEMOB_DEVICE_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
+                              "dry run: no addresses are left for %lld bytes",
+                              (long long)size_bytes);
+    *address = (void*)(uintptr_t)*next;
+    *next += (uint64_t)memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_session_dry_free(void* context, void* address, memo_error* error) {
+    char* memory;
+    (void)context, (void)error;
+    if (!memoi_session_is_memory(address)) return MEMO_STATUS_OK;
+    memcpy(&memory, (char*)address - sizeof memory, sizeof memory);
+    MEMO_FREE(memory);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI void* memoi_session_refuse_address(const memo_session* session,
                                          const memob_swap_place* place) {
     memo_session* s = (memo_session*)(uintptr_t)session;
-    const int64_t n_bytes = s->placement.sizes.device_bytes;
     memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                       "memo_session_get_address: called in a dry run, which computes nothing; "
                       "compute only if the begin call, or memo_session_computes, returned 1");
-    if (!s->dry_memory && n_bytes <= MEMOI_SESSION_DRY_BYTES)
-        s->dry_memory = (char*)memob_calloc(memob_max(n_bytes, 1), 1);
-    return s->dry_memory && place->row_bytes ? s->dry_memory + place->offset : NULL;
+    return place->row_bytes && memoi_session_is_memory(s->base) ? s->base + place->offset : NULL;
 }
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
@@ -10276,7 +10320,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
     void* address = NULL;
     memo_error error;
     memo_status status;
-    if (s->error.status) return NULL;
+    if (s->error.status && !s->is_dry) return NULL;
     if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
         memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
                              "memo_session_alloc: called inside recompute; declare a buffer of "
@@ -10810,7 +10854,7 @@ int memo_session_forward_begin(memo_session* s, int32_t layer) {
     if (s->is_dry) return 0;
     if (memoi_session_moves(s)) {
         s->is_midway = 1;
-        (void)memoi_session_swap_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
+        (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
         if (s->checker && !s->error.status) memoi_inspector_forward_begin(s, layer);
     }
     memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD);
@@ -10824,7 +10868,7 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     if (!s->is_dry) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
     if (s->checker && memoi_session_moves(s)) memoi_inspector_forward_end(s, layer);
     if (memoi_session_moves(s) && !s->error.status)
-        (void)memoi_session_swap_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
+        (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 1);
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
     memoi_session_leave(s);
@@ -10857,7 +10901,7 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 0);
     if (s->is_dry ||
-        !memoi_session_swap_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error))
+        !memoi_session_is_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error))
         return 0;
     if (s->checker) memoi_inspector_take_back(s, layer);
     memoi_session_mark_layer(s, layer, MEMOI_MARK_RECOMPUTE);
@@ -10873,7 +10917,7 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
     if (layer < 0) return;
     if (!s->is_dry) {
         memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
-        if (memoi_session_swap_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
+        if (memoi_session_is_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
             layer == 0)
             s->is_midway = 0;
     }
@@ -10931,6 +10975,7 @@ MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
 /* Runs a micro-batch dry for the stage's rows, and plans its requests. */
 MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
+    memo_device memory;
     memo_step_plan* plan = &s->stage->plan;
     memo_batch batch = {0, 0, 0};
     memo_status status;
@@ -10950,8 +10995,14 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
         plan->sizes.device_bytes = s->placement.sizes.device_bytes;
     }
 
-    /* The dry run has addresses but no memory, so it can exceed the budgets. */
+    /* The dry run can exceed the budgets. */
     status = memo_trace_create(&plan->trace, error);
+    memset(&memory, 0, sizeof memory);
+    memory.context = &s->next_dry_address;
+    memory.device_alloc = memoi_session_dry_alloc;
+    memory.device_free = memoi_session_dry_free;
+    s->next_dry_address = MEMOI_SESSION_DRY_ADDRESS;
+    dry.device = &memory;
     dry.trace = plan->trace;
     if (!status) status = memo_arena_create(&dry, &s->arena, error);
     s->is_dry = 1;
@@ -11652,7 +11703,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     if (!status) return MEMO_STATUS_OK;
     memo_step_plan_destroy(*plan);
     *plan = NULL;
-    return status;
+    return memoi_session_reword(status, error);
 }
 
 /* --- >>session open ---
@@ -11662,8 +11713,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 MEMOI void memoi_session_close(memo_session* s) {
     int32_t k;
     if (!s->n_parts) return; /* the placement is the stage's */
-    if (!s->desc.computes_on_host)
-        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+    if (!s->desc.computes_on_host) memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
     memoi_inspector_destroy(s);
     for (k = 0; k < s->n_parts; k++) memo_swap_destroy(s->parts[k].swap);
     for (k = 0; k < s->n_parts; k++) {
@@ -11815,7 +11865,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     status = memoi_session_make(&own, 0, 1, digest, "plan", &s, error);
     if (status) {
         memo_session_destroy(s);
-        return status;
+        return memoi_session_reword(status, error);
     }
     status = memoi_session_match(s, plan, error);
     memoi_stage_destroy(s->stage);
@@ -11829,7 +11879,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
         memo_session_destroy(s);
     else
         *result = s;
-    return status;
+    return memoi_session_reword(status, error);
 }
 
 /* --- >>session measure ---
@@ -12065,7 +12115,7 @@ MEMOI memo_status memoi_session_measure_shape(const memo_session_desc* desc, int
     }
     if (!status) *profile = s->profile;
     memo_session_destroy(s);
-    return status;
+    return memoi_session_reword(status, error);
 }
 
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
@@ -12105,7 +12155,7 @@ MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_
         s->stage = NULL;
     }
     memo_session_destroy(s);
-    return status;
+    return memoi_session_reword(status, error);
 }
 
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
@@ -12166,7 +12216,6 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     memoi_session_close(s);
     memob_swap_placement_free(&s->placement);
-    MEMO_FREE(s->dry_memory);
     if (!s->is_borrowed) memoi_stage_destroy(s->stage);
     memo_step_plan_destroy(s->own_plan);
     MEMO_FREE(s->profiles);

@@ -13,10 +13,12 @@ static void* fuzz_malloc(size_t n_bytes);
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#define MEMO_LAYOUT_IMPLEMENTATION
 #endif
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "fuzz.h"
 
@@ -339,10 +341,206 @@ static void fuzz_mesh(fuzz_bytes* in) {
                           &error);
 }
 
+static void fuzz_step(void* user, memo_session* session) {
+    const memo_session_desc* desc = (const memo_session_desc*)user;
+    void* address;
+    int32_t layer;
+    for (layer = 0; layer < desc->n_layers; layer++) {
+        (void)memo_session_forward_begin(session, layer);
+        memo_session_forward_end(session, layer);
+    }
+    address = memo_session_alloc(session, 100);
+    for (layer = desc->n_layers - 1; layer >= 0; layer--) {
+        (void)memo_session_backward_begin(session, layer);
+        memo_session_backward_end(session, layer);
+    }
+    memo_session_free(session, address);
+}
+static void fuzz_recompute(void* user, memo_session* session, int32_t layer, int32_t tensor,
+                           int64_t begin, int64_t end) {
+    (void)user, (void)session, (void)layer, (void)tensor, (void)begin, (void)end;
+}
+
+/* A session's error names nothing of the layers below it. */
+static void fuzz_session(fuzz_bytes* in) {
+    memo_session_desc desc;
+    memo_tensor tensors[FUZZ_N];
+    memo_session_buffer buffers[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N];
+    int32_t layer_kinds[FUZZ_N], n_kinds = 1, i;
+    uint32_t tensor_kinds[FUZZ_N];
+    memo_traffic* traffic[2];
+    memo_profile profile;
+    memo_step_plan* plan = NULL;
+    memo_error error;
+    memo_status status;
+    const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
+    const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
+    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_tensors(in, tensors);
+    fuzz_rows(in, rows);
+    desc.n_tensors = fuzz_count_32(in);
+    desc.n_layers = fuzz_count_32(in);
+    for (i = 0; i < FUZZ_N; i++) {
+        fuzz_fill(in, &buffers[i], sizeof buffers[i]);
+        buffers[i].name = fuzz_pick(in, 2) ? "b" : NULL;
+        layer_kinds[i] = fuzz_pick(in, 8) ? fuzz_pick(in, 3) : fuzz_count_32(in);
+        tensor_kinds[i] = fuzz_pick(in, 2) ? 0 : (uint32_t)fuzz_pick(in, 8);
+        if (has_kinds && i < desc.n_layers && layer_kinds[i] >= n_kinds)
+            n_kinds = layer_kinds[i] + 1;
+    }
+    for (i = 0; i < 2; i++) {
+        traffic[i] = (memo_traffic*)malloc((size_t)n_kinds * sizeof(memo_traffic));
+        FUZZ_CHECK(traffic[i]);
+        fuzz_fill(in, traffic[i], (size_t)n_kinds * sizeof(memo_traffic));
+    }
+    desc.device = NULL;
+    desc.compute_stream = NULL;
+    desc.tensors = tensors;
+    desc.layer_kinds = has_kinds ? layer_kinds : NULL;
+    desc.tensor_kinds = has_kinds ? tensor_kinds : NULL;
+    desc.forward_traffic = fuzz_pick(in, 2) ? traffic[0] : NULL;
+    desc.backward_traffic = fuzz_pick(in, 2) ? traffic[1] : NULL;
+    desc.user = &desc;
+    desc.setup = NULL;
+    desc.step = fuzz_pick(in, 4) ? fuzz_step : NULL;
+    desc.forward = desc.backward = NULL;
+    desc.between = NULL;
+    desc.recompute = fuzz_pick(in, 4) ? fuzz_recompute : NULL;
+    desc.measuring = NULL;
+    desc.buffers = has_buffers ? buffers : NULL;
+    desc.n_buffers = has_buffers ? fuzz_count_32(in) : 0;
+    desc.agree = NULL;
+    desc.spill_directory = fuzz_pick(in, 2) ? "/tmp" : NULL;
+    desc.rows = has_rows ? rows : NULL;
+    memset(&desc.log, 0, sizeof desc.log);
+    fuzz_fill(in, &profile, sizeof profile);
+    profile.n_tensors = desc.n_tensors;
+    profile.n_copies = fuzz_pick(in, 4);
+    profile.n_kinds = n_kinds;
+    for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
+    status = memo_session_plan(&desc, has_profile ? &profile : NULL, &plan, &error);
+    if (fuzz_is_refused(status, &error)) {
+        FUZZ_CHECK(!plan);
+        FUZZ_CHECK(!strstr(error.message, "memo_swap") && !strstr(error.message, "memo_arena"));
+    } else {
+        FUZZ_CHECK(plan && plan->device_bytes >= 0 && plan->host_bytes >= 0);
+        FUZZ_CHECK(plan->fits == !plan->shortage[0]);
+    }
+    memo_step_plan_destroy(plan);
+    free(traffic[0]);
+    free(traffic[1]);
+}
+
+static void fuzz_blocks(fuzz_bytes* in) {
+    memo_blocks_schedule_desc desc;
+    memo_block_times times[FUZZ_N * FUZZ_N];
+    memo_schedule* schedule = NULL;
+    memo_error error;
+    int is_backward;
+    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_fill(in, times, sizeof times);
+    desc.n_blocks = fuzz_count_32(in);
+    desc.n_parts = fuzz_count_32(in);
+    desc.times = fuzz_pick(in, 2) ? times : NULL;
+    FUZZ_CHECK(memo_schedule_create(&schedule, &error) == MEMO_STATUS_OK);
+    for (is_backward = 0; is_backward < 2; is_backward++)
+        (void)fuzz_is_refused((is_backward ? memo_blocks_backward_schedule
+                                           : memo_blocks_forward_schedule)(&desc, schedule, &error),
+                              &error);
+    memo_schedule_destroy(schedule);
+}
+
+static int fuzz_is_amount(double value) { return value >= 0; }
+
+static void fuzz_layouts(fuzz_bytes* in) {
+    memo_parallel_desc desc = memo_parallel_desc_default();
+    memo_parallel_layout layout;
+    memo_parallel_prediction prediction;
+    memo_parallel_attention attention;
+    memo_parallel_list* list = NULL;
+    memo_error error;
+    int64_t sequence, words[1 + sizeof desc / 8];
+    const int n_changed = fuzz_pick(in, 8);
+    int i;
+    desc.model.n_layers = 4;
+    desc.model.hidden = 64;
+    desc.model.n_q_heads = desc.model.n_kv_heads = 8;
+    desc.cluster.n_gpus = desc.cluster.gpus_per_node = 8;
+    desc.cluster.device_bytes = (int64_t)1 << 30;
+    desc.cluster.peak_flops_per_s = 1e12;
+    desc.cluster.link_bytes_per_s = desc.cluster.nic_bytes_per_s = 1e9;
+    desc.sequence = 1024;
+    desc.global_batch = 8;
+    memcpy(words, &desc, sizeof desc);
+    if (n_changed == 7)
+        fuzz_fill(in, words, sizeof desc);
+    else
+        for (i = 0; i < n_changed; i++) fuzz_word(in, &words[fuzz_pick(in, sizeof desc / 8)]);
+    memcpy(&desc, words, sizeof desc);
+    fuzz_fill(in, &layout, sizeof layout);
+    if (fuzz_pick(in, 2)) {
+        layout.data = layout.pipeline = layout.tensor = layout.ring = 1;
+        layout.ulysses = desc.cluster.n_gpus;
+    }
+    if (!fuzz_is_refused(memo_parallel_predict(&desc, &layout, &prediction, &error), &error))
+        FUZZ_CHECK(fuzz_is_amount(prediction.time.step_s) &&
+                   fuzz_is_amount(prediction.memory.device_bytes));
+    (void)fuzz_is_refused(
+        memo_parallel_predict_attention(&desc, &layout, fuzz_pick(in, 2), &attention, &error),
+        &error);
+    (void)fuzz_is_refused(
+        memo_parallel_longest(&desc, &layout, 1 + fuzz_pick(in, 200), &sequence, &error), &error);
+    if (!fuzz_is_refused(memo_plan_layouts(&desc, &list, &error), &error))
+        FUZZ_CHECK(list->n_fitting <= list->n_legal && list->n_legal <= list->n_entries);
+    memo_parallel_list_destroy(list);
+}
+
+static void fuzz_degrees(fuzz_bytes* in) {
+    static const int32_t degrees[] = {1, 2, 4, 8};
+    memo_degrees_problem* problem = NULL;
+    memo_degrees_problem all;
+    memo_degrees_plan* plan = NULL;
+    memo_degrees_model model;
+    memo_degree_cost costs[FUZZ_N * FUZZ_N];
+    double time_limit_s, real;
+    memo_error error;
+    int i, k;
+    memset(&all, 0, sizeof all);
+    fuzz_fill(in, costs, sizeof costs);
+    all.costs = costs;
+    all.n_blocks = fuzz_count_32(in);
+    all.n_degrees = fuzz_count_32(in);
+    for (i = 0; i < FUZZ_N; i++) {
+        all.degrees[i] = fuzz_pick(in, 16) ? degrees[i] : fuzz_count_32(in);
+        for (k = 0; k < FUZZ_N; k++) fuzz_word(in, &all.gather_s[i][k]);
+    }
+    fuzz_word(in, &all.memory_bytes);
+    all.boundary_degree = fuzz_count_32(in);
+    all.has_gradients = fuzz_pick(in, 2);
+    fuzz_word(in, &time_limit_s);
+    if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, &plan, &error), &error))
+        FUZZ_CHECK(plan->step_s >= 0 && plan->lower_bound_s <= plan->step_s &&
+                   plan->memory_bytes >= 0);
+    memo_degrees_plan_destroy(plan);
+    fuzz_fill(in, &model, sizeof model);
+    model.n_degrees = fuzz_count_32(in);
+    for (i = 0; i < FUZZ_N; i++) {
+        model.degrees[i] = degrees[i];
+        fuzz_word(in, &real);
+        model.bandwidth_bytes_per_s[i] = real;
+    }
+    if (model.n_layers > 64) model.n_layers = 64;
+    if (!fuzz_is_refused(memo_degrees_problem_from_model(&model, &problem, &error), &error))
+        FUZZ_CHECK(memo_degrees_problem_check(problem, &error) == MEMO_STATUS_OK);
+    memo_degrees_problem_destroy(problem);
+}
+
 static void fuzz_descs(const uint8_t* data, size_t size) {
     static void (*const targets[])(fuzz_bytes*) = {
         fuzz_swap,      fuzz_row_plan,  fuzz_row_kernels, fuzz_host_device, fuzz_plan_desc,
-        fuzz_operation, fuzz_attention, fuzz_loss,        fuzz_mesh};
+        fuzz_operation, fuzz_attention, fuzz_loss,        fuzz_mesh,        fuzz_session,
+        fuzz_blocks,    fuzz_layouts,   fuzz_degrees};
     fuzz_bytes in;
     in.next = data;
     in.left = size;

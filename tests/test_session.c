@@ -1547,9 +1547,13 @@ static void computing_step(void* user, memo_session* s) {
     model* m = (model*)user;
     int32_t l;
     for (l = 0; l < m->desc.n_layers; l++) {
+        void* scratch = memo_session_alloc(s, 1 << 20);
         (void)memo_session_forward_begin(s, l);
-        memset(memo_session_get_address(s, l, 1), 1, 400 * 64);
+        if (misuse == 3) memset(memo_session_get_address(s, l, 1), 1, 400 * 64);
+        memset(scratch, 1, 1 << 20);
+        CHECK_IS((uintptr_t)scratch % 512, ==, 0);
         memo_session_forward_end(s, l);
+        memo_session_free(s, scratch);
     }
 }
 
@@ -1565,6 +1569,7 @@ static void misuse_is_an_error(void) {
     CHECK_CASE(strstr(error.message, "called inside setup"), "%s", error.message);
     misuse = 0;
     m.desc.step = computing_step;
+    misuse = 3;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_CASE(strstr(error.message, "called in a dry run"), "%s", error.message);
     m.desc.step = step;
