@@ -91,7 +91,7 @@ test_is closed_output_stays_out_of_a_csv closed_output_stays_out_of_a_csv
 # The pictures of docs/memory.md are whole; a folder that does not exist is named.
 pictures() {
     build/examples/draw_memory "$folder" >"$folder/out" || return 1
-    for name in rows arena tiers; do
+    for name in rows arena tiers length; do
         [ "$(tail -n 1 "$folder/memory-$name.svg")" = "</svg>" ] || { echo "memory-$name.svg is not whole"; return 1; }
     done
     build/examples/draw_memory "$folder/missing" 2>"$folder/err" && return 1

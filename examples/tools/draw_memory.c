@@ -1,9 +1,11 @@
 /* draw_memory.c - draws where a step's bytes lie, for docs/memory.md, from the plan of a small GPT.
  *
- *     draw_memory [FOLDER]       writes memory-rows.svg, memory-arena.svg and memory-tiers.svg; default: docs
+ *     draw_memory [FOLDER]       writes memory-rows.svg, memory-arena.svg, memory-tiers.svg and memory-length.svg; default:
+ *                                docs
  *
  * memory-rows: the address of every row of every tensor, layer by layer, as the swap engine places it.
- * memory-arena: the arena over one micro-batch.  memory-tiers: what each tier holds, under three budgets. */
+ * memory-arena: the arena over one micro-batch.  memory-tiers: what each tier holds, under three budgets.
+ * memory-length: planned device memory of a larger model over the length, at once and in slices. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
@@ -180,9 +182,77 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
     return memo_text_write(&svg, path, error);
 }
 
+/* Device bytes of activations and scratch of a model like Llama 3 8B in bf16, with as much recomputed as possible. */
+static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* device_bytes,
+                               memo_error* error) {
+    enum { H = 4096, KV = 1024, FFN = 14336 };
+    static const memo_tensor table[] = {
+        {"x", 2 * H, MEMO_TENSOR_HANDED, 0},      {"input", 2 * H, MEMO_TENSOR_INPUT, 0},
+        {"k", 2 * KV, MEMO_TENSOR_LAYER, 0},      {"v", 2 * KV, MEMO_TENSOR_LAYER, 0},
+        {"q", 2 * H, MEMO_TENSOR_ROWS, 0},        {"attention", 2 * H, MEMO_TENSOR_WHOLE, 0},
+        {"middle", 2 * H, MEMO_TENSOR_ROWS, 0},   {"gate_up", 4 * FFN, MEMO_TENSOR_ROWS, 0},
+        {"product", 2 * FFN, MEMO_TENSOR_ROWS, 0}};
+    static const memo_session_buffer used[] = {
+        {"gradients of k and v", 0, 8 * KV, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD,
+         0},
+        {"scratch", 0, 6 * FFN, MEMO_PASS_BACKWARD, MEMO_EACH_SLICE, MEMO_PASS_BACKWARD, 0}};
+    memo_session_desc desc = memo_session_desc_default();
+    memo_step_plan* plan = NULL;
+    memo_status status;
+    desc.tensors = table, desc.n_tensors = 9;
+    desc.n_layers = 32, desc.n_rows = n_rows, desc.slice_rows = slice_rows, desc.tile_rows = 128;
+    desc.buffers = used, desc.n_buffers = 2;
+    desc.policy = MEMO_POLICY_ALPHA, desc.alpha = 0;
+    status = memo_session_plan(&desc, NULL, &plan, error);
+    if (!status) *device_bytes = (double)plan->device_bytes;
+    memo_step_plan_destroy(plan);
+    return status;
+}
+
+/* Device memory over the length. */
+static memo_status draw_length(const char* path, memo_error* error) {
+    enum { POINTS = 16, STEP = 65536, SLICE = 16384 };
+    static const char* const colors[] = {"#c05040", "#4878a8"};
+    const double left = 60, top = 20, width = 560, height = 300, most_gib = 240;
+    memo_text svg = {NULL, 0, 0, 0};
+    memo_status status = MEMO_STATUS_OK;
+    char text[96];
+    int i, k;
+    begin(&svg, 720, 380, "Device memory over the length, at once and in slices");
+    for (i = 0; i <= 4; i++) {
+        snprintf(text, sizeof text, "%d GiB", (int)most_gib * i / 4);
+        label(&svg, left - 6, top + height * (4 - i) / 4 + 4, "end", text);
+        rectangle(&svg, left, top + height * (4 - i) / 4, width, 0.5, "#c0c0c0");
+        snprintf(text, sizeof text, "%dK", i * POINTS * STEP / 4096);
+        label(&svg, left + width * i / 4, top + height + 18, "middle", text);
+    }
+    for (k = 0; k < 2 && !status; k++) {
+        double bytes = 0, gib = 0, x = 0;
+        memo_text_put(&svg, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"2\" points=\"",
+                      colors[k]);
+        for (i = 1; i <= POINTS && !status; i++) {
+            const int64_t n = (int64_t)i * STEP;
+            status = plan_length(n, k ? SLICE : n, &bytes, error);
+            gib = bytes / (1 << 30);
+            x = left + width * i / POINTS;
+            memo_text_put(&svg, "%.1f,%.1f ", x, top + height * (1 - gib / most_gib));
+        }
+        memo_text_put(&svg, "\"/>\n");
+        snprintf(text, sizeof text, "%.1f GiB", gib);
+        label(&svg, x + 6, top + height * (1 - gib / most_gib) + 4, "start", text);
+        rectangle(&svg, left + 250 * k, 355, 14, 14, colors[k]);
+        label(&svg, left + 250 * k + 20, 367, "start",
+              k ? "in slices of 16K tokens" : "a layer at once");
+    }
+    memo_text_put(&svg, "</svg>\n");
+    if (!status) return memo_text_write(&svg, path, error);
+    memo_text_free(&svg);
+    return status;
+}
+
 int main(int argc, char** argv) {
     const char* folder = argc > 1 ? argv[1] : "docs";
-    char path[3][512];
+    char path[4][512];
     memo_step_plan* plan = NULL;
     memo_error error;
     memo_status status;
@@ -193,17 +263,19 @@ int main(int argc, char** argv) {
     snprintf(path[0], sizeof path[0], "%s/memory-rows.svg", folder);
     snprintf(path[1], sizeof path[1], "%s/memory-arena.svg", folder);
     snprintf(path[2], sizeof path[2], "%s/memory-tiers.svg", folder);
+    snprintf(path[3], sizeof path[3], "%s/memory-length.svg", folder);
     status = make_plan(0.3, &plan, &error);
     if (!status) status = draw_rows(plan, path[0], &error);
     if (!status)
         status = memo_plan_write_svg(plan->addresses, plan->trace, "The arena over one micro-batch",
                                      path[1], &error);
     if (!status) status = draw_tiers(path[2], &error);
+    if (!status) status = draw_length(path[3], &error);
     memo_step_plan_destroy(plan);
     if (status) {
         fprintf(stderr, "draw_memory: %s\n", error.message);
         return 1;
     }
-    printf("%s\n%s\n%s\n", path[0], path[1], path[2]);
+    printf("%s\n%s\n%s\n%s\n", path[0], path[1], path[2], path[3]);
     return 0;
 }
