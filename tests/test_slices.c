@@ -31,6 +31,7 @@ typedef struct model {
     double gx[ROWS_MOST][C], loss;
     int32_t n_recomputed;
     int breaks_order, forgets_input;
+    double* output; /* of the last slice, if not NULL */
 } model;
 
 static double* rows(const model* m, int32_t layer, int32_t t) {
@@ -106,6 +107,8 @@ static void forward(void* user, memo_session* s, int32_t layer) {
         multiply(add, rows(m, layer, T_RELU) + r * C, m->w[layer][4]);
         for (c = 0; c < C; c++) h[c] += add[c];
     }
+    if (m->output && layer == LAYERS - 1 && end == m->n_rows)
+        memcpy(m->output, rows(m, layer, T_HANDED), (size_t)(end - begin) * C * sizeof(double));
 }
 
 static void recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t first,
@@ -171,7 +174,7 @@ static void step(void* user, memo_session* s) {
                 forward(m, s, layer);
             memo_session_forward_end(s, layer);
         }
-    for (layer = LAYERS - 1; layer >= 0; layer--)
+    for (layer = LAYERS - 1; layer >= 0 && !memo_session_get_batch(s).is_forward_only; layer--)
         for (slice = 0; slice < n; slice++) {
             if (memo_session_backward_begin(s, layer)) backward(m, s, layer);
             memo_session_backward_end(s, layer);
@@ -297,8 +300,135 @@ static void gradients_are_those_without_slices(void) {
     CHECK_IS(n_spilled, >, 0);
 }
 
+/* Device memory at one slice size, for 1 to 16 times the length: the formula, and a device that has no more. */
+static void memory_does_not_grow_with_the_length(void) {
+    static const int64_t row = C * (int64_t)sizeof(double);
+    int64_t rest = 0;
+    int k;
+    for (k = 1; k <= 16; k += k < 4 ? 1 : 3) {
+        static model m;
+        const int64_t n = 6 * k;
+        const int64_t of_length =
+            (2 * 2 + 2) * row * n; /* keys, values of two layers; gradients of one */
+        memo_host_device_desc host = memo_host_device_desc_default();
+        memo_device* device = NULL;
+        memo_step_plan* plan = NULL;
+        model_init(&m, n, 6, MEMO_POLICY_ALPHA);
+        CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+        if (k == 3)
+            rest =
+                plan->device_bytes - of_length; /* fewer slices do not need both buffers in full */
+        if (k > 3)
+            CHECK_CASE(labs((long)(plan->device_bytes - of_length - rest)) <= 5 * 512,
+                       "%lld rows: %lld and %lld bytes", (long long)n,
+                       (long long)(plan->device_bytes - of_length), (long long)rest);
+        host.device_memory_bytes = plan->device_bytes;
+        CHECK_OK(memo_host_device_create(&host, &device, &error));
+        m.desc.device = device;
+        m.desc.computes_on_host = 1;
+        CHECK_OK(memo_session_open(&m.desc, plan, &m.session, &error));
+        CHECK_OK(memo_session_run(m.session, NULL, &error));
+        memo_session_destroy(m.session);
+        memo_host_device_destroy(device);
+        memo_step_plan_destroy(plan);
+    }
+}
+
+/* A forward alone hands rows on through the host too: its output is that of a step.  Then a step, from a plan that was
+ * written and read; a file for another slice size is refused. */
+static void forwards_alone_and_plans_from_files(void) {
+    static model m;
+    char path[512];
+    double output[2][6 * C];
+    memo_step_plan *plan = NULL, *again = NULL;
+    int k;
+    snprintf(path, sizeof path, "%s/slices.plan", memo_test_folder());
+    model_init(&m, 30, 6, MEMO_POLICY_ALPHA);
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    CHECK_OK(memo_step_plan_write(plan, path, &error));
+    CHECK_OK(memo_step_plan_read(&m.desc, path, &again, &error));
+    CHECK_OK(memo_session_open(&m.desc, again, &m.session, &error));
+    for (k = 0; k < 2; k++) {
+        memo_batch batch = {0, 0, 0};
+        batch.is_forward_only = !k;
+        m.output = output[k];
+        CHECK_OK(memo_session_run(m.session, &batch, &error));
+    }
+    CHECK_IS(memcmp(output[0], output[1], sizeof output[0]), ==, 0);
+    memo_session_destroy(m.session);
+    memo_step_plan_destroy(again);
+    m.desc.slice_rows = 4;
+    CHECK_IS(memo_step_plan_read(&m.desc, path, &again, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_session_open(&m.desc, plan, &m.session, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    memo_step_plan_destroy(plan);
+}
+
+static void mistakes_are_errors(void) {
+    static model m;
+    model_init(&m, 30, 6, MEMO_POLICY_KEEP);
+    m.breaks_order = 1;
+    CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_CASE(strstr(error.message, "begin and end each layer 5 times in a row") != NULL, "%s",
+               error.message);
+    model_init(&m, 30, 7, MEMO_POLICY_KEEP);
+    CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "slice_rows: 7 rows split a tile of 2") != NULL, "%s",
+               error.message);
+
+    /* An INPUT that is not what HANDED was: found by a checked session. */
+    model_init(&m, 30, 6, MEMO_POLICY_SWAP);
+    m.desc.is_checked = 1;
+    m.forgets_input = 1;
+    CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "tensor `input`") != NULL, "%s", error.message);
+    memo_session_destroy(m.session);
+}
+
+/* A fault in every call: a status, nothing leaked, and the next micro-batch is right. */
+static void every_fault_is_a_status(void) {
+    static model good, m;
+    int64_t k;
+    int n_failed = 0, is_done = 0;
+    model_init(&good, 12, 4, MEMO_POLICY_SWAP);
+    CHECK_OK(model_run(&good, 11));
+    memo_session_destroy(good.session);
+    for (k = 1; !is_done && k < 3000; k += 1 + k / 60) {
+        memo_host_device_desc desc = memo_host_device_desc_default();
+        memo_device* host = NULL;
+        memo_faults f;
+        memo_host_device_stats stats;
+        memo_status status;
+        CHECK_OK(memo_host_device_create(&desc, &host, &error));
+        memo_faults_init(&f, host);
+        f.failing_call = k;
+        model_init(&m, 12, 4, MEMO_POLICY_SWAP);
+        m.desc.device = &f.device;
+        m.desc.computes_on_host = 1;
+        status = model_run(&m, 11);
+        is_done = !f.failed;
+        if (status && m.session) {
+            memo_batch batch = {11, 0, 0};
+            m.loss = 0;
+            memset(m.gw, 0, sizeof m.gw);
+            CHECK_OK(memo_session_run(m.session, &batch, &error));
+        }
+        n_failed += status != MEMO_STATUS_OK;
+        if (m.session) CHECK_CASE(same_bits(&m, &good), "after a fault at call %lld", (long long)k);
+        memo_session_destroy(m.session);
+        memo_host_device_get_stats(host, &stats);
+        CHECK_IS(stats.device_bytes + stats.host_bytes, ==, 0);
+        memo_host_device_destroy(host);
+    }
+    CHECK_CASE(is_done && n_failed > 50, "%d failed, %lld calls", n_failed, (long long)k);
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(gradients_are_those_without_slices);
+    TEST(memory_does_not_grow_with_the_length);
+    TEST(forwards_alone_and_plans_from_files);
+    TEST(mistakes_are_errors);
+    TEST(every_fault_is_a_status);
     return memo_test_end();
 }
