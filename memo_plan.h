@@ -67,6 +67,11 @@ typedef struct memo_plan_desc {
     /* Optional: the trace of the plan.  Its marks tell bi-level where layers begin and end.
      * Otherwise bi-level finds by itself what repeats. */
     const memo_trace* trace;
+    /* Optional, with trace: waits that the plan may buy, which replace those it has.  It buys waits
+     * if they make it smaller; with a capacity, a cheap set with which it fits.  Without any one of
+     * them its offsets would be invalid. */
+    const memo_wait* offers;
+    int64_t n_offers;
 } memo_plan_desc;
 
 MEMO_API memo_plan_desc memo_plan_desc_default(void);
@@ -74,7 +79,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 /* Chooses an offset for every buffer of a plan, with the smallest peak it can find (MEMO paper,
  * section 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
  *
- * Proof is OPTIMAL if no plan is smaller; holds count as conflicts.  The plan is valid even if the
+ * Proof is OPTIMAL if no plan with its waits is smaller; holds count as conflicts.  The plan is valid even if the
  * capacity is not met: then the call returns INFEASIBLE, and the message states the proven bound.
  * The same seed, node limit and number of threads give the same plan, unless time runs out first.
  *
@@ -712,6 +717,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>groups and kinds       buffers of a window; groups that are alike
  *     >>two levels             the inner plans and the outer one
  *     >>plan solve             memo_plan_solve: which engine comes next
+ *     >>bought waits           which of the waits on offer a plan buys
  *   2 profile
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
@@ -6013,6 +6019,9 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
 
 MEMOB_ZERO_DEFAULT(memo_plan_desc)
 
+MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
+                                     memo_error* error);
+
 /* The problems to solve.  With holds there are two problems of the same items.  In the stretched
  * one, which is easier, a lifetime reaches to the end of its last hold.  So its plans are valid for
  * the other as well. */
@@ -6161,6 +6170,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (!(settings.time_limit_s > 0))
         settings.time_limit_s = plan->n_buffers > MEMOI_SEARCH_ITEMS ? 3 : 10;
 
+    if (settings.n_offers != 0) return memoi_market_solve(plan, &settings, error);
     effort.deadline = begin + settings.time_limit_s;
     effort.nodes_left = settings.node_limit ? settings.node_limit : INT64_MAX / 4;
     effort.seed = settings.seed;
@@ -6219,6 +6229,195 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     MEMO_FREE(best.offsets);
     memoi_task_free(&task);
     return status;
+}
+
+/* --- >>bought waits ---
+ * Knows: waits on offer, and whether a plan is valid without some.  Knows nothing of engines.
+ *
+ * The first plan may use all offers.  It buys those that its offsets need: offers are given up from
+ * the most expensive one on, and among equals in order of time, because a later wait orders what an
+ * earlier one does.  Then groups of neighbors, ever smaller ones, are taken off the market, as long
+ * as another plan that fits costs less. */
+
+enum { MEMOI_MARKET_NODES = 30000 }; /* of the search in each attempt */
+
+typedef struct memoi_market {
+    memo_plan* plan;
+    memo_plan_desc desc; /* of the next attempt */
+    memo_wait* offers;   /* in order of time */
+    memob_keyed* order;  /* the most expensive offer first, then by time */
+    memo_wait* chosen;
+    int64_t n;
+    memo_plan best;   /* its numbers */
+    int64_t* offsets; /* of the best */
+    /* Sets of offers: on the market, bought by the best plan; scratch. */
+    char *allowed, *bought, *trial, *fitted, *part;
+    double deadline;
+} memoi_market;
+
+MEMOI memo_status memoi_market_set(memoi_market* m, const char* set, memo_error* error) {
+    int64_t i, n = 0;
+    for (i = 0; i < m->n; i++)
+        if (set[i]) m->chosen[n++] = m->offers[i];
+    return memo_plan_set_waits(m->plan, m->desc.trace, m->chosen, n, error);
+}
+
+MEMOI double memoi_market_cost(const memoi_market* m, const char* set) {
+    double cost = 0;
+    int64_t i;
+    for (i = 0; i < m->n; i++) cost += set[i] ? m->offers[i].cost_s : 0;
+    return cost;
+}
+
+/* Plans with the offers of a set.  Errors: those of memo_plan_solve. */
+MEMOI memo_status memoi_market_plan(memoi_market* m, const char* set, double limit_s,
+                                    memo_error* error) {
+    memo_status status = memoi_market_set(m, set, error);
+    m->desc.time_limit_s = fmax(fmin(limit_s, m->deadline - memob_now_s()), 1e-3);
+    return status ? status : memo_plan_solve(m->plan, &m->desc, error);
+}
+
+/* Takes the offers from a set that the plan's offsets do not need.  The plan is the best if the
+ * rest costs at most `most_cost`. */
+MEMOI memo_status memoi_market_fit(memoi_market* m, const char* set, double most_cost,
+                                   memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t group = m->n, first, next, i, n;
+    memcpy(m->fitted, set, (size_t)m->n);
+    for (first = 0; first < m->n;) {
+        memcpy(m->part, m->fitted, (size_t)m->n);
+        for (n = 0, next = first; next < m->n && n < group; next++) {
+            n += m->part[m->order[next].index];
+            m->part[m->order[next].index] = 0;
+        }
+        status = n > 0 ? memoi_market_set(m, m->part, error) : MEMO_STATUS_OK;
+        if (!status) status = memo_plan_validate(m->plan, error);
+        if (status && status != MEMO_STATUS_INVALID_ARGUMENT) return status;
+        if (!status) memcpy(m->fitted, m->part, (size_t)m->n);
+        if (!status || group == 1) first = next;
+        group = status ? memob_max(group / 2, 1) : 2 * group;
+    }
+    if (memoi_market_cost(m, m->fitted) > most_cost) return MEMO_STATUS_OK;
+    if (memoi_market_cost(m, m->fitted) < most_cost) memcpy(m->allowed, set, (size_t)m->n);
+    memcpy(m->bought, m->fitted, (size_t)m->n);
+    if (m->best.proof == MEMO_PROOF_OPTIMAL && m->best.peak_bytes == m->plan->peak_bytes)
+        m->plan->proof = MEMO_PROOF_OPTIMAL; /* more waits gave no smaller plan */
+    m->best = *m->plan;
+    for (i = 0; i < m->plan->n_buffers; i++) m->offsets[i] = m->plan->buffers[i].offset_bytes;
+    return MEMO_STATUS_OK;
+}
+
+/* Looks for plans that do without a group of the waits bought, and without offers between them, and
+ * cost less.  A plan that costs the same is taken, too, because others lie near it. */
+MEMOI memo_status memoi_market_improve(memoi_market* m, double limit_s, memo_error* error) {
+    double cost = memoi_market_cost(m, m->bought), before = cost;
+    int64_t group, first, last, i, n;
+    for (group = m->n; group > 0; group = group > 1 || !(cost < before) ? group / 2 : 1) {
+        before = cost;
+        for (first = 0; cost > 0 && memob_now_s() < m->deadline; first = last + 1) {
+            memo_status status;
+            memcpy(m->trial, m->allowed, (size_t)m->n);
+            for (i = first, n = 0, last = m->n; i < m->n && n + m->bought[i] <= group; i++) {
+                if (m->bought[i]) last = i;
+                n += m->bought[i];
+                m->trial[i] = 0;
+            }
+            if (n == 0) break;
+            m->desc.seed++;
+            status = memoi_market_plan(m, m->trial, limit_s, error);
+            if (!status) status = memoi_market_fit(m, m->trial, cost, error);
+            if (status && status != MEMO_STATUS_INFEASIBLE) return status;
+            cost = memoi_market_cost(m, m->bought);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
+                                     memo_error* error) {
+    memob_arrays arrays = {NULL, 0};
+    memoi_market m;
+    memo_error reason;
+    memo_status status, result;
+    int64_t n = desc->n_offers, i;
+    double limit_s = desc->time_limit_s, attempt_s;
+    if (n < 0 || !desc->offers || !desc->trace)
+        return MEMOB_INVALID(error,
+                             "memo_plan_desc.n_offers: %lld, and %s is NULL; 0 or more offers and "
+                             "the plan's trace work",
+                             (long long)n,
+                             !desc->offers  ? "offers"
+                             : !desc->trace ? "trace"
+                                            : "neither pointer");
+    memset(&m, 0, sizeof m);
+    m.plan = plan;
+    m.n = n;
+    m.offers = (memo_wait*)memob_arrays_add(&arrays, n, sizeof(memo_wait));
+    m.order = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
+    m.chosen = (memo_wait*)memob_arrays_add(&arrays, n, sizeof(memo_wait));
+    m.offsets = (int64_t*)memob_arrays_add(&arrays, plan->n_buffers, sizeof(int64_t));
+    m.allowed = (char*)memob_arrays_add(&arrays, 5 * n, 1);
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return memob_no_memory(error, "the waits of a plan");
+    }
+    m.bought = m.allowed + n;
+    m.trial = m.bought + n;
+    m.fitted = m.trial + n;
+    m.part = m.fitted + n;
+    m.desc = *desc;
+    m.desc.n_offers = 0;
+    m.deadline = memob_now_s() + limit_s;
+    for (i = 0; i < n; i++) {
+        m.order[i].key = desc->offers[i].requested;
+        m.order[i].index = i;
+    }
+    qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+    for (i = 0; i < n; i++) m.offers[i] = desc->offers[m.order[i].index];
+    memset(m.allowed, 1, (size_t)n);
+    status = memoi_market_set(&m, m.allowed, error);
+    if (status) { /* a wrong offer */
+        memob_arrays_free(&arrays);
+        return status;
+    }
+    for (i = 0; i < n; i++) {
+        m.order[i].key = -(int64_t)(1e15 * m.offers[i].cost_s);
+        m.order[i].index = i;
+    }
+    qsort(m.order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+
+    /* Without waits.  The bound of live buffers holds for any waits. */
+    result = status = memoi_market_plan(&m, m.trial, limit_s / 8, error);
+    if (!status || status == MEMO_STATUS_INFEASIBLE)
+        status = memoi_market_fit(&m, m.trial, HUGE_VAL, &reason);
+
+    /* With all offers, then with fewer.  If there is a plan, most are found about as fast. */
+    if (!status &&
+        (result || (desc->capacity_bytes == 0 && m.best.peak_bytes > plan->lower_bound_bytes))) {
+        memset(m.trial, 1, (size_t)n);
+        attempt_s = -memob_now_s();
+        status = memoi_market_plan(&m, m.trial, limit_s / 2, &reason);
+        attempt_s = fmin(fmax(3 * (attempt_s + memob_now_s()), 1e-2), limit_s / 20);
+        if ((!status || status == MEMO_STATUS_INFEASIBLE) && plan->peak_bytes < m.best.peak_bytes) {
+            result = status;
+            if (result && error) *error = reason;
+            m.desc.capacity_bytes = memob_max(desc->capacity_bytes, plan->peak_bytes);
+            if (!m.desc.node_limit) m.desc.node_limit = MEMOI_MARKET_NODES;
+            status = memoi_market_fit(&m, m.trial, HUGE_VAL, &reason);
+            if (!status) status = memoi_market_improve(&m, attempt_s, &reason);
+        }
+        if (status == MEMO_STATUS_INFEASIBLE) status = MEMO_STATUS_OK;
+    }
+
+    /* The best plan; none without memory. */
+    if (!status) status = memoi_market_set(&m, m.bought, &reason);
+    if (status && status != result && error) *error = reason;
+    for (i = 0; i < plan->n_buffers && !status; i++) plan->buffers[i].offset_bytes = m.offsets[i];
+    plan->peak_bytes = m.best.peak_bytes;
+    plan->proof = status ? MEMO_PROOF_NONE : m.best.proof;
+    memcpy(plan->engine, m.best.engine, sizeof plan->engine);
+    memob_arrays_free(&arrays);
+    return status ? status : result;
 }
 
 /* ---- >>profile ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
- *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [peers]
+ *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [waits] [peers]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *
  * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
@@ -1384,6 +1384,170 @@ static void print_synchronization(double limit) {
     }
 }
 
+/* ---- waits that a plan buys ------------------------------------------------------------------------------- */
+
+/* The trace of an instance's buffers, each on a stream at random.  No stream waits for another. */
+static memo_trace* trace_on_streams(const memo_plan* instance, int n_streams) {
+    int64_t n = instance->n_buffers, i;
+    memob_keyed* events = (memob_keyed*)calloc((size_t)(2 * n), sizeof(memob_keyed));
+    memo_trace* trace;
+    memo_error error;
+    if (!events || memo_trace_create(&trace, &error)) exit(1);
+    for (i = 0; i < n; i++) { /* frees before mallocs */
+        events[i].key = instance->buffers[i].end;
+        events[i].index = i;
+        events[n + i].key = instance->buffers[i].begin;
+        events[n + i].index = n + i;
+    }
+    qsort(events, (size_t)(2 * n), sizeof *events, memob_keyed_compare);
+    for (i = 0; i < 2 * n; i++) {
+        int64_t k = events[i].index;
+        memo_status status =
+            k < n ? memo_trace_free(trace, k, &error)
+                  : memo_trace_malloc(trace, k - n, instance->buffers[k - n].size_bytes,
+                                      MEMO_CLASS_TRANSIENT, (int32_t)pattern_int(0, n_streams - 1),
+                                      &error);
+        if (status) fail("streams", &error);
+    }
+    free(events);
+    return trace;
+}
+
+/* Before each request its stream may wait for each other stream, up to the latest free before it.  Returns a new list. */
+static memo_wait* list_waits(const memo_plan* plan, int n_streams, double cost_s, int64_t* n) {
+    memo_wait* waits =
+        (memo_wait*)calloc((size_t)(plan->n_buffers * n_streams) + 1, sizeof(memo_wait));
+    int64_t i, k;
+    if (!waits) exit(1);
+    for (i = *n = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        memo_wait wait = {-1, i, 0, buffer->stream, cost_s};
+        if (buffer->memory_class == MEMO_CLASS_PERSISTENT) continue;
+        for (k = 0; k < i; k++) {
+            const memo_buffer* freed = &plan->buffers[k];
+            if (freed->memory_class != MEMO_CLASS_PERSISTENT && freed->end <= buffer->begin &&
+                freed->end >= plan->body_begin &&
+                (wait.freed < 0 || freed->end > plan->buffers[wait.freed].end))
+                wait.freed = k;
+        }
+        for (; wait.from < n_streams && wait.freed >= 0; wait.from++)
+            if (wait.from != wait.to) waits[(*n)++] = wait;
+    }
+    return waits;
+}
+
+/* Waits if each request waits for each other stream whose bytes it reuses. */
+static int64_t count_reuses(const memo_plan* plan) {
+    int64_t i, k, n = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* later = &plan->buffers[i];
+        uint64_t streams = 0;
+        for (k = 0; k < i; k++) {
+            const memo_buffer* earlier = &plan->buffers[k];
+            if (earlier->end <= later->begin && earlier->stream != later->stream &&
+                earlier->offset_bytes < later->offset_bytes + later->size_bytes &&
+                later->offset_bytes < earlier->offset_bytes + earlier->size_bytes)
+                streams |= (uint64_t)1 << earlier->stream;
+        }
+        for (; streams; streams &= streams - 1) n++;
+    }
+    return n;
+}
+
+/* A plan with offers at a cost each; 0 if it misses the capacity. */
+static int buy_waits(memo_plan* plan, const memo_trace* trace, int n_streams, int64_t capacity,
+                     double cost_s, double limit) {
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_error error;
+    memo_status status;
+    memo_wait* offers = list_waits(plan, n_streams, cost_s, &desc.n_offers);
+    desc.capacity_bytes = capacity;
+    desc.time_limit_s = limit;
+    desc.trace = trace;
+    desc.offers = offers;
+    status = memo_plan_solve(plan, &desc, &error);
+    if ((status && status != MEMO_STATUS_INFEASIBLE) || memo_plan_check(plan, trace, &error))
+        fail("waits", &error);
+    free(offers);
+    return !status;
+}
+
+static void print_waits(double limit) {
+    static const char* const files[] = {"fsdp-limit2-ckpt", "offload-reload-unsynced",
+                                        "prefetch-mid-bwd"};
+    const char* letter;
+    int n_found = 0, n_streams, k;
+    memo_error error;
+    printf("\n## Waits at the public instances' capacity, buffers on streams at random, limit %.0f "
+           "s\n\n"
+           "| instance | streams | without waits %% | one a reuse | first plan needs | bought | of "
+           "a reuse | of needed |\n"
+           "|---|---|---|---|---|---|---|---|\n",
+           limit);
+    for (letter = instances; *letter; letter++) {
+        memo_plan* instance = read_instance(*letter);
+        if (!instance) continue;
+        n_found++;
+        for (n_streams = 2; n_streams <= 4; n_streams *= 2) {
+            memo_trace* trace;
+            memo_plan* plan;
+            int64_t bare, n_reuses, n_needed;
+            int is_met;
+            pattern_state = 7;
+            trace = trace_on_streams(instance, n_streams);
+            if (memo_plan_from_trace(trace, 1, &plan, &error)) fail("waits", &error);
+            bare = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, 1, 0).peak_bytes;
+
+            /* Waits that cost nothing are those of the first plan. */
+            is_met = buy_waits(plan, trace, n_streams, 1 << 20, 0, limit);
+            n_reuses = count_reuses(plan);
+            n_needed = plan->n_waits;
+            is_met = is_met && buy_waits(plan, trace, n_streams, 1 << 20, 1, limit);
+            printf("| %c | %d | %.1f |", *letter, n_streams, 100 * ((double)bare / (1 << 20) - 1));
+            if (is_met)
+                printf(" %lld | %lld | %lld | %.2f | %.2f |\n", (long long)n_reuses,
+                       (long long)n_needed, (long long)plan->n_waits,
+                       (double)plan->n_waits / (double)n_reuses,
+                       (double)plan->n_waits / (double)n_needed);
+            else
+                printf(" capacity not met | | | | |\n");
+            fflush(stdout);
+            memo_plan_destroy(plan);
+            memo_trace_destroy(trace);
+        }
+        memo_plan_destroy(instance);
+    }
+    check_found(n_found, "public instances");
+
+    printf(
+        "\n## The smallest arena, without and with waits, limit %.0f s: above the largest sum of "
+        "live sizes\n\n"
+        "| trace | buffers | without %% | with %% | waits | proof |\n|---|---|---|---|---|---|\n",
+        limit);
+    for (k = 0; k < 4; k++) {
+        memo_trace* trace;
+        memo_plan* plan;
+        char path[128];
+        int64_t bare;
+        snprintf(path, sizeof path, "../shared/instances/stream_%s.trace", files[k % 3]);
+        if (k == 3)
+            trace = offloading(32, 1, 0);
+        else if (memo_trace_read(path, &trace, &error))
+            continue;
+        if (memo_plan_from_trace(trace, 1, &plan, &error)) fail("waits", &error);
+        bare = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).peak_bytes;
+        buy_waits(plan, trace, 3, 0, 1, limit);
+        printf("| %s | %lld | %.2f | %.2f | %lld | %s |\n",
+               k == 3 ? "offloading 32 layers" : files[k], (long long)plan->n_buffers,
+               100 * ((double)bare / (double)plan->lower_bound_bytes - 1),
+               100 * ((double)plan->peak_bytes / (double)plan->lower_bound_bytes - 1),
+               (long long)plan->n_waits, proof_name(plan->proof));
+        fflush(stdout);
+        memo_plan_destroy(plan);
+        memo_trace_destroy(trace);
+    }
+}
+
 /* Medians of five.  The time of reading includes the file; the time of planning begins with the problem. */
 static void print_layers(double limit) {
     const char* path = "tests/data/llama-1b-s8k-recompute.trace";
@@ -1473,7 +1637,7 @@ static int is_asked(int argc, char** argv, const char* name) {
 int main(int argc, char** argv) {
     static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimize",
                                         "tight",   "growth",   "layers",     "caching",
-                                        "streams", "features", "peers"};
+                                        "streams", "features", "peers",      "waits"};
     int seeds = 5, i, k;
     double limit = 10;
 
@@ -1513,6 +1677,7 @@ int main(int argc, char** argv) {
         print_streams();
         print_synchronization(limit);
     }
+    if (is_asked(argc, argv, "waits")) print_waits(limit);
     if (is_asked(argc, argv, "layers")) print_layers(limit);
     if (is_asked(argc, argv, "peers")) print_peers(limit);
     return is_missing;

@@ -1,13 +1,14 @@
 /* 15_two_streams.c - plans a step on two streams, and predicts the swap engine.
  *
  * Stream 1 reads x, which stream 0 requested.  After x is freed, y may have its bytes only if stream 0 has waited for
- * stream 1.  Without the wait the plan keeps them apart.  The second part generates and simulates the schedule of the
+ * stream 1.  The step does not wait, so the plan keeps them apart.  A simulation shows that a wait would take no time,
+ * so the plan may buy it, and memo_arena makes it (memo_arena_desc.streams).  The second part generates and simulates the schedule of the
  * swap engine, records the engine with empty layers, and compares both (memo.h, chapters 2, 5, 7 and 9).
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/15_two_streams.c -o 15_two_streams -lpthread -lm
  * Expected output:
- *     with the wait 1 MiB, without it 2 MiB
+ *     2 MiB without a wait; one that takes 0.0 ms is bought: 1 MiB
  *     4 layers: 13.0 ms predicted, the copies hidden; the engine does what was predicted
  */
 #define MEMO_IMPLEMENTATION
@@ -19,9 +20,49 @@
 
 enum { MIB = 1 << 20, N_LAYERS = 4, N_ROWS = 1024, ROW_BYTES = 1024 };
 
-/* The peak of a step on two streams. */
-static memo_status peak_of(int with_wait, int64_t* peak_bytes, memo_error* error) {
+/* How much longer the step takes if stream 0 waits for stream 1 before it writes y. */
+static memo_status price_wait(double* cost_s, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int with_wait;
+    *cost_s = 0;
+    for (with_wait = 0; with_wait < 2 && !status; with_wait++) {
+        memo_op_desc write = memo_op_desc_default(), read = write, other = write;
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        int32_t written, has_read;
+        write.duration_s = read.duration_s = 1e-3;
+        other.duration_s = 2e-3;
+        status = memo_schedule_create(&schedule, error);
+        if (!status) status = memo_schedule_add_stream(schedule, "stream 0", &write.stream, error);
+        if (!status) status = memo_schedule_add_stream(schedule, "stream 1", &read.stream, error);
+        if (!status) status = memo_schedule_add_event(schedule, &written, error);
+        if (!status) status = memo_schedule_add_event(schedule, &has_read, error);
+        other.stream = write.stream;
+
+        if (!status) status = memo_schedule_add_op(schedule, &write, error); /* x */
+        if (!status) status = memo_schedule_add_record(schedule, written, write.stream, error);
+        if (!status) status = memo_schedule_add_wait(schedule, written, read.stream, error);
+        if (!status) status = memo_schedule_add_op(schedule, &read, error);
+        if (!status) status = memo_schedule_add_op(schedule, &other, error);
+        if (!status && with_wait)
+            status = memo_schedule_add_record(schedule, has_read, read.stream, error);
+        if (!status && with_wait)
+            status = memo_schedule_add_wait(schedule, has_read, write.stream, error);
+        if (!status) status = memo_schedule_add_op(schedule, &write, error); /* y */
+
+        if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
+        if (!status) *cost_s += with_wait ? simulation->makespan_s : -simulation->makespan_s;
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+    }
+    return status;
+}
+
+/* The peaks of the step: with its own waits, and if the plan may buy one of this cost. */
+static memo_status plan_step(double cost_s, int64_t peaks_bytes[2], memo_error* error) {
     memo_arena_desc desc = memo_arena_desc_default();
+    memo_plan_desc plan_desc = memo_plan_desc_default();
+    memo_wait offer = {0, 1, 1, 0, 0}; /* after the free of x, before the request of y */
     memo_arena* arena = NULL;
     memo_plan* plan = NULL;
     void *x, *y;
@@ -31,9 +72,9 @@ static memo_status peak_of(int with_wait, int64_t* peak_bytes, memo_error* error
     /* Record the step. */
     if (!status) status = memo_arena_begin(arena, error);
     if (!status) status = memo_arena_alloc(arena, MIB, 0, &x, error);
+    if (!status) status = memo_arena_record(arena, 0, 0, error);
+    if (!status) status = memo_arena_wait(arena, 0, 1, error);
     if (!status) status = memo_arena_use(arena, x, 1, error); /* a kernel on stream 1 reads x */
-    if (!status && with_wait) status = memo_arena_record(arena, 0, 1, error);
-    if (!status && with_wait) status = memo_arena_wait(arena, 0, 0, error);
     if (!status) status = memo_arena_free(arena, x, error);
     if (!status) status = memo_arena_alloc(arena, MIB, 0, &y, error);
     if (!status) status = memo_arena_free(arena, y, error);
@@ -42,8 +83,15 @@ static memo_status peak_of(int with_wait, int64_t* peak_bytes, memo_error* error
     /* Plan it. */
     if (!status) status = memo_plan_from_trace(desc.trace, 0, &plan, error);
     if (!status) status = memo_plan_solve(plan, NULL, error);
+    if (!status) peaks_bytes[0] = plan->peak_bytes;
+
+    offer.cost_s = cost_s;
+    plan_desc.trace = desc.trace;
+    plan_desc.offers = &offer;
+    plan_desc.n_offers = cost_s > 0 ? 0 : 1; /* only what is free */
+    if (!status) status = memo_plan_solve(plan, &plan_desc, error);
     if (!status) status = memo_plan_check(plan, desc.trace, error); /* safe on its streams */
-    if (!status) *peak_bytes = plan->peak_bytes;
+    if (!status) peaks_bytes[1] = plan->peak_bytes;
 
     memo_plan_destroy(plan);
     memo_arena_destroy(arena);
@@ -127,13 +175,13 @@ int main(void) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device* host = NULL;
     memo_error error;
-    int64_t with = 0, without = 0;
-    double makespan_s = 0;
-    memo_status status = peak_of(1, &with, &error);
-    if (!status) status = peak_of(0, &without, &error);
+    int64_t peaks_bytes[2] = {0, 0};
+    double makespan_s = 0, cost_s = 0;
+    memo_status status = price_wait(&cost_s, &error);
+    if (!status) status = plan_step(cost_s, peaks_bytes, &error);
     if (!status)
-        printf("with the wait %d MiB, without it %d MiB\n", (int)(with / MIB),
-               (int)(without / MIB));
+        printf("%d MiB without a wait; one that takes %.1f ms is bought: %d MiB\n",
+               (int)(peaks_bytes[0] / MIB), cost_s * 1e3, (int)(peaks_bytes[1] / MIB));
 
     if (!status) status = memo_host_device_create(&host_desc, &host, &error);
     if (!status) status = predict(host, &makespan_s, &error);

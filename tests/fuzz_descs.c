@@ -231,6 +231,8 @@ static void fuzz_plan_desc(fuzz_bytes* in) {
     fuzz_fill(in, &desc, sizeof desc);
     memset(&desc.log, 0, sizeof desc.log);
     desc.trace = NULL;
+    desc.offers = NULL;
+    if (desc.n_offers > 0) desc.n_offers = 0;
     if (desc.n_threads > 2) desc.n_threads = 65;
     if (!fuzz_is_refused(memo_plan_prepare(plan, &error), &error) &&
         !fuzz_is_refused(memo_plan_solve(plan, &desc, &error), &error))

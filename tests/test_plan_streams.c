@@ -1,5 +1,6 @@
 /* test_plan_streams.c - plans and streams: memo_plan_check against reachability by brute force, and the lifetimes that
  * memo_plan_from_trace derives. */
+#include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
@@ -552,6 +553,7 @@ static void the_arena_makes_bought_waits(void) {
 static void waits_of_other_plans_are_refused(void) {
     memo_trace *trace = random_trace(40, 2, 0, 0), *other = random_trace(40, 2, 0, 0);
     memo_plan* plan;
+    memo_plan_desc desc = memo_plan_desc_default();
     memo_wait wait = {0, 0, 0, 21, 0};
     int64_t n_holds;
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
@@ -561,6 +563,13 @@ static void waits_of_other_plans_are_refused(void) {
     CHECK_IS(memo_plan_set_waits(plan, other, NULL, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "not those of the trace") != NULL);
     CHECK(plan->n_holds == n_holds && plan->n_waits == 0);
+    desc.offers = &wait;
+    desc.n_offers = 1;
+    CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "memo_plan_desc.n_offers: 1, and trace is NULL") != NULL);
+    desc.trace = trace;
+    CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "plan.waits[0]: ") != NULL);
     wait.freed = plan->n_buffers;
     plan->waits = &wait;
     plan->n_waits = 1;
@@ -571,6 +580,133 @@ static void waits_of_other_plans_are_refused(void) {
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
     memo_trace_destroy(other);
+}
+
+static double cost_of(const memo_wait* waits, int64_t n) {
+    double cost = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) cost += waits[i].cost_s;
+    return cost;
+}
+
+/* The least cost of offers with which a plan of `capacity` exists, by trying all sets; -1: there are none. */
+static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wait* offers,
+                         int n_offers, int64_t capacity) {
+    double least = -1;
+    int set, i;
+    for (set = 0; set < 1 << n_offers; set++) {
+        memo_wait chosen[8];
+        int64_t n = 0;
+        for (i = 0; i < n_offers; i++)
+            if (set >> i & 1) chosen[n++] = offers[i];
+        if (least >= 0 && cost_of(chosen, n) >= least) continue;
+        CHECK_OK(memo_plan_set_waits(plan, trace, chosen, n, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        if (plan->peak_bytes <= capacity) least = cost_of(chosen, n);
+        CHECK(plan->peak_bytes <= capacity || plan->proof == MEMO_PROOF_OPTIMAL);
+    }
+    return least;
+}
+
+/* Offers are bought only if they help; the cost is that of brute force in all but a few cases. */
+static void the_cheapest_waits_are_bought(void) {
+    int round, n_bought = 0, n_dear = 0;
+    for (round = 0; round < 400; round++) {
+        memo_trace* trace = random_trace(memo_test_int(20, 45), 3, 0, 1);
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_plan *plan, *other;
+        memo_wait offers[7];
+        int64_t bare, full, i, n;
+        double least;
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        CHECK_OK(memo_plan_from_trace(trace, 1, &other, &error));
+        n = random_waits(plan, 7, offers);
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        bare = plan->peak_bytes;
+        CHECK_OK(memo_plan_set_waits(plan, trace, offers, n, &error));
+        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        full = plan->peak_bytes;
+
+        /* The smallest plan, and every third time one of some capacity. */
+        if (round % 3 == 0) desc.capacity_bytes = full + (bare - full) / 2;
+        desc.offers = offers;
+        desc.n_offers = n;
+        desc.trace = trace;
+        desc.time_limit_s = 2;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        CHECK_OK(memo_plan_validate(plan, &error));
+        CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
+                   error.message);
+        CHECK(desc.capacity_bytes ? plan->peak_bytes <= desc.capacity_bytes
+                                  : plan->peak_bytes == full && plan->proof == MEMO_PROOF_OPTIMAL);
+        least = least_cost(other, trace, offers, (int)n,
+                           desc.capacity_bytes ? desc.capacity_bytes : full);
+        CHECK_CASE(cost_of(plan->waits, plan->n_waits) >= least, "round %d", round);
+        n_bought += plan->n_waits > 0;
+        n_dear += cost_of(plan->waits, plan->n_waits) > least;
+
+        /* None can be removed. */
+        for (i = 0; i < plan->n_waits; i++) {
+            memo_wait removed = plan->waits[i];
+            memmove(&plan->waits[i], &plan->waits[i + 1],
+                    (size_t)(plan->n_waits - i - 1) * sizeof removed);
+            plan->n_waits--;
+            CHECK_IS(memo_plan_check(plan, trace, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+            memmove(&plan->waits[i + 1], &plan->waits[i],
+                    (size_t)(plan->n_waits - i) * sizeof removed);
+            plan->waits[i] = removed;
+            plan->n_waits++;
+        }
+        memo_plan_destroy(plan);
+        memo_plan_destroy(other);
+        memo_trace_destroy(trace);
+    }
+    CHECK_CASE(n_bought > 50 && n_dear * 10 <= n_bought, "%d bought, %d of them not the cheapest",
+               n_bought, n_dear);
+}
+
+/* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are refused in turn. */
+static void buying_without_memory_is_reported(void) {
+    memo_trace* trace;
+    memo_plan* plan;
+    memo_wait offers[5];
+    memo_plan_desc desc = memo_plan_desc_default();
+    memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
+    long long k, live;
+    CHECK_OK(memo_trace_create(&trace, &error));
+    for (k = 0; k < 6; k++) {
+        memo_wait wait = {k, k + 1, (int32_t)(k % 2), (int32_t)(1 - k % 2), 1};
+        CHECK_OK(memo_trace_malloc(trace, k, 8, MEMO_CLASS_TRANSIENT, (int32_t)(k % 2), &error));
+        CHECK_OK(memo_trace_free(trace, k, &error));
+        if (k < 5) offers[k] = wait;
+    }
+    desc.trace = trace;
+    desc.offers = offers;
+    desc.n_offers = 5;
+    live = mallocs_live;
+    for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
+        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        mallocs_left = k;
+        status = memo_plan_solve(plan, &desc, &error);
+        if (!status) status = memo_plan_check(plan, trace, &error);
+        mallocs_left = -1;
+        CHECK_CASE(status == MEMO_STATUS_OK ||
+                       (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && error.message[0]),
+                   "%lld: %s", k, error.message);
+        CHECK(plan->proof == MEMO_PROOF_NONE || memo_plan_validate(plan, &error) == MEMO_STATUS_OK);
+        CHECK(status != MEMO_STATUS_OK || (plan->peak_bytes == 8 && plan->n_waits == 5));
+        memo_plan_destroy(plan);
+        CHECK_IS(mallocs_live, ==, live);
+    }
+    CHECK(status == MEMO_STATUS_OK && k > 40);
+
+    /* Two buffers fit in 16 bytes, one of each stream. */
+    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    desc.capacity_bytes = 16;
+    CHECK_OK(memo_plan_solve(plan, &desc, &error));
+    CHECK(plan->peak_bytes == 16 && plan->n_waits == 0);
+    memo_plan_destroy(plan);
+    memo_trace_destroy(trace);
 }
 
 static int plan_conflict(const memo_plan* plan, int64_t i, int64_t k) { /* i < k */
@@ -1006,6 +1142,8 @@ int main(int argc, char** argv) {
     TEST(check_misses_removed_waits);
     TEST(bought_waits_match_waits_of_the_trace);
     TEST(the_arena_makes_bought_waits);
+    TEST(the_cheapest_waits_are_bought);
+    TEST(buying_without_memory_is_reported);
     TEST(waits_of_other_plans_are_refused);
     TEST(conflicts_match_unsafe_pairs);
     TEST(plans_by_pairs_are_the_smallest);
