@@ -423,6 +423,43 @@ static void every_fault_is_a_status(void) {
     CHECK_CASE(is_done && n_failed > 50, "%d failed, %lld calls", n_failed, (long long)k);
 }
 
+/* Each shape has its number of slices, and the bits that it has alone. */
+static void shapes_have_slices(void) {
+    static const memo_shape shapes[] = {{31, 0}, {13, 0}, {31, 1}, {5, 0}};
+    static const int32_t order[] = {0, 2, 1, 3, 2, 1, 0, 3};
+    static model alone[4], all;
+    int policy, k;
+    for (k = 0; k < 4; k++) {
+        model_init(&alone[k], 31, 8, MEMO_POLICY_KEEP);
+        if (shapes[k].is_forward_only) continue;
+        CHECK_OK(model_run(&alone[k], shapes[k].n_rows));
+        memo_session_destroy(alone[k].session);
+    }
+    for (policy = 0; policy <= MEMO_POLICY_ROWS; policy++) {
+        model_init(&all, 31, 8,
+                   policy == MEMO_POLICY_ROWS ? MEMO_POLICY_ALPHA : (memo_policy)policy);
+        all.desc.is_checked = policy == MEMO_POLICY_ROWS;
+        all.desc.shapes = shapes;
+        all.desc.n_shapes = 4;
+        if (policy == MEMO_POLICY_MEMO) all.desc.device_bytes = 15 * 31 * C * 8 + 1024;
+        CHECK_CASE(memo_session_create(&all.desc, &all.session, &error) == MEMO_STATUS_OK,
+                   "policy %d: %s", policy, error.message);
+        for (k = 0; k < 8 && all.session; k++) {
+            memo_batch batch = {0, 0, 0};
+            batch.shape = order[k];
+            all.loss = 0;
+            memset(all.gw, 0, sizeof all.gw);
+            memset(all.gx, 0, sizeof all.gx);
+            CHECK_OK(memo_session_run(all.session, &batch, &error));
+            CHECK_IS(memo_session_get_n_slices(all.session), ==,
+                     (shapes[order[k]].n_rows - 1) / 8 + 1);
+            CHECK_CASE(shapes[order[k]].is_forward_only || same_bits(&all, &alone[order[k]]),
+                       "policy %d, shape %d: other bits", policy, (int)order[k]);
+        }
+        memo_session_destroy(all.session);
+    }
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(gradients_are_those_without_slices);
@@ -430,5 +467,6 @@ int main(int argc, char** argv) {
     TEST(forwards_alone_and_plans_from_files);
     TEST(mistakes_are_errors);
     TEST(every_fault_is_a_status);
+    TEST(shapes_have_slices);
     return memo_test_end();
 }
