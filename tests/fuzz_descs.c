@@ -368,16 +368,18 @@ static void fuzz_session(fuzz_bytes* in) {
     memo_session_desc desc;
     memo_tensor tensors[FUZZ_N];
     memo_session_buffer buffers[FUZZ_N];
-    int64_t rows[FUZZ_N * FUZZ_N];
+    memo_shape shapes[FUZZ_N];
+    int64_t rows[FUZZ_N * FUZZ_N], n_slices = 1;
     int32_t layer_kinds[FUZZ_N], n_kinds = 1, i;
     uint32_t tensor_kinds[FUZZ_N];
     memo_traffic* traffic[2];
-    memo_profile profile;
-    memo_step_plan* plan = NULL;
+    memo_profile profiles[FUZZ_N];
+    memo_step_plan *plan = NULL, *each;
     memo_error error;
     memo_status status;
     const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
     const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
+    const int has_shapes = fuzz_pick(in, 2);
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_tensors(in, tensors);
     fuzz_rows(in, rows);
@@ -386,6 +388,7 @@ static void fuzz_session(fuzz_bytes* in) {
     for (i = 0; i < FUZZ_N; i++) {
         fuzz_fill(in, &buffers[i], sizeof buffers[i]);
         buffers[i].name = fuzz_pick(in, 2) ? "b" : NULL;
+        fuzz_fill(in, &shapes[i], sizeof shapes[i]);
         layer_kinds[i] = fuzz_pick(in, 8) ? fuzz_pick(in, 3) : fuzz_count_32(in);
         tensor_kinds[i] = fuzz_pick(in, 2) ? 0 : (uint32_t)fuzz_pick(in, 8);
         if (has_kinds && i < desc.n_layers && layer_kinds[i] >= n_kinds)
@@ -414,20 +417,32 @@ static void fuzz_session(fuzz_bytes* in) {
     desc.n_buffers = has_buffers ? fuzz_count_32(in) : 0;
     desc.agree = NULL;
     desc.spill_directory = fuzz_pick(in, 2) ? "/tmp" : NULL;
-    desc.rows = has_rows ? rows : NULL;
+    desc.shapes = has_shapes ? shapes : NULL;
+    desc.n_shapes = has_shapes ? fuzz_count_32(in) : 0;
+    /* The table has a row for each shape, layer and slice. */
+    if (desc.slice_rows > 0 && desc.n_rows > desc.slice_rows)
+        n_slices += (desc.n_rows - 1) / desc.slice_rows;
+    desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
     memset(&desc.log, 0, sizeof desc.log);
-    fuzz_fill(in, &profile, sizeof profile);
-    profile.n_tensors = desc.n_tensors;
-    profile.n_copies = fuzz_pick(in, 4);
-    profile.n_kinds = n_kinds;
-    for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
-    status = memo_session_plan(&desc, has_profile ? &profile : NULL, &plan, &error);
+    for (i = 0; i < FUZZ_N; i++) {
+        int32_t t;
+        if (i && !has_shapes) break;
+        fuzz_fill(in, &profiles[i], sizeof profiles[i]);
+        profiles[i].n_tensors = desc.n_tensors;
+        profiles[i].n_copies = fuzz_pick(in, 4);
+        profiles[i].n_kinds = n_kinds;
+        for (t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
+    }
+    status = memo_session_plan(&desc, has_profile ? profiles : NULL, &plan, &error);
     if (fuzz_is_refused(status, &error)) {
         FUZZ_CHECK(!plan);
         FUZZ_CHECK(!strstr(error.message, "memo_swap") && !strstr(error.message, "memo_arena"));
     } else {
-        FUZZ_CHECK(plan && plan->device_bytes >= 0 && plan->host_bytes >= 0);
-        FUZZ_CHECK(plan->fits == !plan->shortage[0]);
+        FUZZ_CHECK(plan);
+        for (each = plan; each; each = each->next) {
+            FUZZ_CHECK(each->device_bytes >= 0 && each->host_bytes >= 0);
+            FUZZ_CHECK(each->fits == !each->shortage[0]);
+        }
     }
     memo_step_plan_destroy(plan);
     free(traffic[0]);
