@@ -2981,6 +2981,7 @@ typedef struct memoi_threads_world {
     memo_comm_threads_desc desc; /* devices are copied */
     memo_device** devices;
     memoi_threads_port* ports;
+    memob_arrays arrays; /* both */
     int64_t timeout_ns;
     int32_t n_groups; /* that use it */
 
@@ -3770,8 +3771,7 @@ MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
 /* --- making, splitting and destroying --- */
 
 MEMOI void memoi_threads_world_destroy(memoi_threads_world* world) {
-    MEMO_FREE(world->devices);
-    MEMO_FREE(world->ports);
+    memob_arrays_free(&world->arrays);
     MEMO_FREE(world);
 }
 
@@ -3987,9 +3987,8 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                      memo_error* error) {
     memoi_threads_world* world;
-    int32_t* ranks;
-    int32_t r;
-    int is_made;
+    int32_t *ranks, r;
+    int is_made = 0;
     memo_status status = memoi_threads_check_desc(desc, error);
     if (status) return status;
     for (r = 0; r < desc->n_ranks; r++) comms[r] = NULL;
@@ -3998,18 +3997,19 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 
     world->desc = *desc;
     world->timeout_ns = (int64_t)((desc->timeout_s > 0 ? desc->timeout_s : 30) * 1e9);
-    world->devices = (memo_device**)memob_calloc(desc->n_ranks, sizeof(memo_device*));
-    world->ports = (memoi_threads_port*)memob_calloc(desc->n_ranks, sizeof(memoi_threads_port));
-    ranks = (int32_t*)memob_calloc(desc->n_ranks, sizeof(int32_t));
-    is_made = world->devices && world->ports && ranks;
-    for (r = 0; is_made && r < desc->n_ranks; r++) {
-        world->devices[r] = desc->devices[r];
-        ranks[r] = r;
+    world->devices =
+        (memo_device**)memob_arrays_add(&world->arrays, desc->n_ranks, sizeof(memo_device*));
+    world->ports = (memoi_threads_port*)memob_arrays_add(&world->arrays, desc->n_ranks,
+                                                         sizeof(memoi_threads_port));
+    ranks = (int32_t*)memob_arrays_add(&world->arrays, desc->n_ranks, sizeof(int32_t));
+    if (!world->arrays.failed) {
+        for (r = 0; r < desc->n_ranks; r++) {
+            world->devices[r] = desc->devices[r];
+            ranks[r] = r;
+        }
+        is_made = memoi_threads_group_create(world, desc->name ? desc->name : "threads world",
+                                             ranks, desc->n_ranks, comms) != NULL;
     }
-    is_made =
-        is_made && memoi_threads_group_create(world, desc->name ? desc->name : "threads world",
-                                              ranks, desc->n_ranks, comms);
-    MEMO_FREE(ranks);
     if (is_made) return MEMO_STATUS_OK;
     memoi_threads_world_destroy(world);
     return memob_no_memory(error, "the communicators of a world");
@@ -7367,8 +7367,9 @@ typedef struct memoi_hybrid_buffers {
 
 struct memo_sp_attention {
     memoi_shape shape;
-    memo_label agreed;          /* digests of the desc and its shardings; text is not used */
-    memoi_shape_tokens* tokens; /* one allocation, with their runs */
+    memo_label agreed; /* digests of the desc and its shardings; text is not used */
+    memoi_shape_tokens* tokens;
+    memob_arrays arrays; /* tokens and their runs */
     int64_t max_documents;
     memo_attention attention;
     memo_comm *ring, *ulysses;
@@ -7517,41 +7518,25 @@ MEMOI void memoi_hybrid_take_runs(memoi_shape_tokens* tokens, const memo_shardin
 }
 
 /* One for all sequences, or one for each if the desc has row_shardings; then that of key_sharding,
- * if there is one.  A single allocation; NULL if there is no memory. */
-MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_desc* desc) {
-    int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1, i;
-    int64_t n = n_rows + (desc->key_sharding.local_tokens > 0),
-            most = memoi_hybrid_most_documents(desc);
-    int64_t n_runs = memob_max(memoi_hybrid_max_runs(&desc->sharding, most),
-                               memoi_hybrid_max_runs(&desc->key_sharding, most));
-    int64_t ring = desc->sharding.ring, n_bytes = 0;
-    memoi_shape_tokens* tokens = NULL;
-    int pass;
-    if ((double)n * ((double)n_runs * sizeof(memo_run) + (double)ring * 8) >
-        (double)(MEMOB_BYTES_MAX / 2))
-        return NULL;
-
-    /* The first pass measures, the second places. */
-    for (pass = 0; pass < 2; pass++) {
-        char* base = (char*)tokens;
-        n_bytes = 0;
-        (void)memob_carve(base, &n_bytes, n, sizeof *tokens, 8);
-        for (i = 0; i < n; i++) {
-            memo_run* runs =
-                (memo_run*)(void*)memob_carve(base, &n_bytes, n_runs, sizeof(memo_run), 8);
-            int64_t* first_run =
-                (int64_t*)(void*)memob_carve(base, &n_bytes, ring + 1, sizeof(int64_t), 8);
-            if (!tokens) continue;
-            tokens[i].runs = runs;
-            tokens[i].first_run = first_run;
+ * if there is one.  NULL if there is no memory. */
+MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_desc* desc,
+                                                     memob_arrays* arrays) {
+    const int64_t n_rows = desc->row_shardings && desc->n_batch ? desc->n_batch : 1;
+    const int64_t n = n_rows + (desc->key_sharding.local_tokens > 0);
+    const int64_t most = memoi_hybrid_most_documents(desc), ring = desc->sharding.ring;
+    const int64_t n_runs = memob_max(memoi_hybrid_max_runs(&desc->sharding, most),
+                                     memoi_hybrid_max_runs(&desc->key_sharding, most));
+    int64_t i;
+    memoi_shape_tokens* tokens = (memoi_shape_tokens*)memob_arrays_add(arrays, n, sizeof *tokens);
+    for (i = 0; i < n && !arrays->failed; i++) {
+        tokens[i].runs = (memo_run*)memob_arrays_add(arrays, n_runs, sizeof(memo_run));
+        tokens[i].first_run = (int64_t*)memob_arrays_add(arrays, ring + 1, sizeof(int64_t));
+        if (!arrays->failed)
             memoi_hybrid_take_runs(&tokens[i], i == n_rows           ? &desc->key_sharding
                                                : desc->row_shardings ? &desc->row_shardings[i]
                                                                      : &desc->sharding);
-        }
-        if (!pass) tokens = (memoi_shape_tokens*)memob_calloc(n_bytes, 1);
-        if (!tokens) return NULL;
     }
-    return tokens;
+    return arrays->failed ? NULL : tokens;
 }
 
 /* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
@@ -8027,7 +8012,7 @@ memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp
     a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
     if (!a) return memob_no_memory(error, "an attention over ranks");
     a->max_documents = memoi_hybrid_most_documents(desc);
-    a->tokens = memoi_hybrid_tokens_create(desc);
+    a->tokens = memoi_hybrid_tokens_create(desc, &a->arrays);
     status = a->tokens ? memoi_hybrid_attention_open(a, desc, error)
                        : memob_no_memory(error, "an attention over ranks");
     if (status) {
@@ -8053,7 +8038,7 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
             if (a->target.events[i]) memo_event_destroy(device, a->target.events[i], NULL);
         if (a->memory) memo_device_free(device, a->memory, NULL);
     }
-    MEMO_FREE(a->tokens);
+    memob_arrays_free(&a->arrays);
     MEMO_FREE(a);
 }
 
@@ -9163,6 +9148,7 @@ typedef struct memoi_blocks_pass {
 struct memo_blocks {
     memo_blocks_desc desc;       /* with defaults filled in; its buffers are the next field */
     memo_block_buffers* buffers; /* (n_parts) */
+    memob_arrays arrays;         /* all but schedules and steps */
     int32_t owns_comm_stream;
     int32_t n_layers, n_events;
     memo_event* events;
@@ -9233,10 +9219,10 @@ MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* err
     int32_t n_parts = blocks->desc.schedule.n_parts, m = blocks->desc.schedule.blocks_per_layer, s,
             j;
     memo_block_buffers* copy =
-        (memo_block_buffers*)memob_calloc(n_parts, sizeof(memo_block_buffers));
+        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, n_parts, sizeof(memo_block_buffers));
     blocks->desc.buffers = blocks->buffers = copy;
-    blocks->inputs = (void**)memob_calloc((int64_t)n_parts * m, sizeof(void*));
-    if (!copy || !blocks->inputs) return memob_no_memory(error, "overlapped blocks");
+    blocks->inputs = (void**)memob_arrays_add(&blocks->arrays, (int64_t)n_parts * m, sizeof(void*));
+    if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
     for (s = 0; s < n_parts; s++) {
         copy[s] = given[s];
         copy[s].inputs = blocks->inputs + (int64_t)s * m;
@@ -9252,7 +9238,8 @@ MEMOI memo_status memoi_blocks_build_passes(memo_blocks* blocks, memo_error* err
     int32_t k;
     for (k = 0; k < 2 && !status; k++) {
         memoi_blocks_pass* pass = &blocks->passes[k];
-        pass->layer_begins = (int64_t*)memob_calloc(blocks->n_layers + 1, sizeof(int64_t));
+        pass->layer_begins =
+            (int64_t*)memob_arrays_add(&blocks->arrays, blocks->n_layers + 1, sizeof(int64_t));
         status = pass->layer_begins ? memo_schedule_create(&pass->schedule, error)
                                     : memob_no_memory(error, "overlapped blocks");
         if (!status)
@@ -9272,7 +9259,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     if (!status) status = memoi_blocks_build_passes(blocks, error);
     if (status) return status;
     n_events = blocks->passes[0].schedule->n_events;
-    blocks->events = (memo_event*)memob_calloc(n_events, sizeof(memo_event));
+    blocks->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
     if (!blocks->events) return memob_no_memory(error, "overlapped blocks");
     for (k = 0; k < n_events && !status; k++) {
         status = memo_event_create_untimed(d, &blocks->events[k], error);
@@ -9319,11 +9306,8 @@ void memo_blocks_destroy(memo_blocks* blocks) {
     for (k = 0; k < 2; k++) {
         memo_schedule_destroy(blocks->passes[k].schedule);
         MEMO_FREE(blocks->passes[k].steps);
-        MEMO_FREE(blocks->passes[k].layer_begins);
     }
-    MEMO_FREE(blocks->events);
-    MEMO_FREE(blocks->inputs);
-    MEMO_FREE(blocks->buffers);
+    memob_arrays_free(&blocks->arrays);
     MEMO_FREE(blocks);
 }
 
