@@ -6448,6 +6448,12 @@ typedef struct memoi_profiler {
 /* What lies between two events of a stream. */
 typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
 
+/* Sorts times; clocks of finite resolution may give one below 0. */
+MEMOI double memoi_profile_median(double* times_s, int64_t n) {
+    qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
+    return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
+}
+
 /* The median time of work on stream. */
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream stream, memoi_profiled work,
                                      double* median_s, memo_error* error) {
@@ -6464,10 +6470,8 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream stream, memo
         if (!status) status = memo_event_elapsed(d, p->begin, p->end, &elapsed_s, error);
         if (i >= 0) times[i] = elapsed_s;
     }
-    if (status) return status;
-    qsort(times, (size_t)n, sizeof(double), memob_compare_doubles);
-    *median_s = times[n / 2];
-    return MEMO_STATUS_OK;
+    if (!status) *median_s = memoi_profile_median(times, n);
+    return status;
 }
 
 MEMOI memo_status memoi_profile_copy_to_host(memoi_profiler* p, memo_error* error) {
@@ -9180,17 +9184,6 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
 /* ---- >>least memory -----------------------------------------------------------------------------
  * Knows: what blocks hold.  Knows nothing of time. */
 
-typedef struct memoi_degrees_cell {
-    int64_t runtime_bytes;
-    int32_t block, degree;
-} memoi_degrees_cell;
-
-MEMOI int memoi_degrees_cell_compare(const void* left, const void* right) {
-    const memoi_degrees_cell* a = (const memoi_degrees_cell*)left;
-    const memoi_degrees_cell* b = (const memoi_degrees_cell*)right;
-    return (a->runtime_bytes > b->runtime_bytes) - (a->runtime_bytes < b->runtime_bytes);
-}
-
 /* Degree with the least kept bytes whose runtime fits in runtime_bytes; -1: none. */
 MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
                                      int64_t runtime_bytes) {
@@ -9208,33 +9201,33 @@ MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_
 MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
                                       int64_t* least_bytes, memo_error* error) {
     int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
-    memoi_degrees_cell* cells = (memoi_degrees_cell*)memob_calloc(n, sizeof *cells);
+    memob_keyed* cells = (memob_keyed*)memob_calloc(n, sizeof *cells);
     int32_t i, n_open = problem->n_blocks;
     *least_bytes = INT64_MAX;
     if (!cells) return memob_no_memory(error, "the plan of degrees");
 
     /* Every choice of block and degree, the smallest runtime first. */
     for (k = 0; k < n; k++) {
-        cells[k].runtime_bytes = problem->costs[k].runtime_bytes;
-        cells[k].block = (int32_t)(k / problem->n_degrees);
-        cells[k].degree = (int32_t)(k % problem->n_degrees);
+        cells[k].key = problem->costs[k].runtime_bytes;
+        cells[k].index = k;
     }
-    qsort(cells, (size_t)n, sizeof *cells, memoi_degrees_cell_compare);
+    memob_keyed_sort(cells, n);
 
     /* Admit one choice after another.  Each block uses its admitted degree that keeps least.  A
      * total is valid once every block has a degree. */
     for (i = 0; i < problem->n_blocks; i++) indices[i] = -1;
     for (k = 0; k < n; k++) {
-        int32_t* index = &indices[cells[k].block];
-        int64_t bytes = memoi_degrees_kept(problem, cells[k].block, cells[k].degree);
-        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, cells[k].block, *index);
+        int32_t block = (int32_t)(cells[k].index / problem->n_degrees);
+        int32_t degree = (int32_t)(cells[k].index % problem->n_degrees), *index = &indices[block];
+        int64_t bytes = memoi_degrees_kept(problem, block, degree);
+        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, block, *index);
         if (*index >= 0 && bytes >= before) continue;
         n_open -= *index < 0;
-        *index = cells[k].degree;
+        *index = degree;
         kept += bytes - before;
-        if (n_open == 0 && kept + cells[k].runtime_bytes < *least_bytes) {
-            *least_bytes = kept + cells[k].runtime_bytes;
-            runtime = cells[k].runtime_bytes;
+        if (n_open == 0 && kept + cells[k].key < *least_bytes) {
+            *least_bytes = kept + cells[k].key;
+            runtime = cells[k].key;
         }
     }
 
@@ -12129,11 +12122,6 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-MEMOI double memoi_session_median(double* times_s, int64_t n) {
-    qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
-    return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
-}
-
 /* Figures of a micro-batch: the time between the passes, then of each kind forward, backward and
  * the recomputation of each tensor. */
 enum { MEMOI_SESSION_REPETITIONS = 3 };
@@ -12163,7 +12151,7 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
                     layers_s[n_layers++] =
                         memoi_session_between(s, MEMOI_MARKS_OF_LAYER * layer + begin,
                                               MEMOI_MARKS_OF_LAYER * layer + begin + 1);
-            *figures_s++ = n_layers ? memoi_session_median(layers_s, n_layers) : 0;
+            *figures_s++ = n_layers ? memoi_profile_median(layers_s, n_layers) : 0;
         }
         for (t = 0; t < s->desc.n_tensors; t++, mark += 2)
             *figures_s++ = s->measured_layers[kind] >= 0 &&
@@ -12197,7 +12185,7 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
     if (status) return status;
     for (k = 0; k < n_figures; k++) {
         for (i = 0; i < n; i++) times_s[i] = figures_s[(1 + i) * n_figures + k];
-        figures_s[k] = memoi_session_median(times_s, n);
+        figures_s[k] = memoi_profile_median(times_s, n);
     }
 
     /* Tensors that cannot be recomputed get -1.  Tensors recomputed with another one cost nothing
