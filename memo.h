@@ -4099,7 +4099,8 @@ memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error*
     return memo_text_write(&text, path, error);
 }
 
-/* Reads buffers, gaps, holds and waits, then checks the plan; an error has the line of its buffer. */
+/* Reads buffers, gaps, holds and waits, then checks the plan; an error has the line of its
+ * buffer. */
 MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
                                         memo_error* error) {
     memo_status status = MEMO_STATUS_OK;

@@ -79,9 +79,10 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
 /* Chooses an offset for every buffer of a plan, with the smallest peak it can find (MEMO paper,
  * section 4.2).  Sets offsets, peak, bound, proof and engine of plan; desc may be NULL.
  *
- * Proof is OPTIMAL if no plan with its waits is smaller; holds count as conflicts.  The plan is valid even if the
- * capacity is not met: then the call returns INFEASIBLE, and the message states the proven bound.
- * The same seed, node limit and number of threads give the same plan, unless time runs out first.
+ * Proof is OPTIMAL if no plan with its waits is smaller; holds count as conflicts.  The plan is
+ * valid even if the capacity is not met: then the call returns INFEASIBLE, and the message states
+ * the proven bound.  The same seed, node limit and number of threads give the same plan, unless time
+ * runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
  * bytes of stack and a megabyte of memory each thread.  Larger problems are improved by local
@@ -396,9 +397,9 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  *     }
  *
  * `step` and `setup` are also called in dry runs, because a step that needs a plan to fit cannot
- * run before it has one.  Addresses must not be used there: they compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
- * memo_session_get_address makes an error.  Two layers may be open at a time, for fused kernels
- * (memo.h, chapter 9).
+ * run before it has one.  Addresses must not be used there: they compute only if the begin call
+ * returned 1, or if memo_session_computes returns 1; otherwise memo_session_get_address makes an
+ * error.  Two layers may be open at a time, for fused kernels (memo.h, chapter 9).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
  * need not check them.  memo_session_end and memo_session_run return the error.
@@ -451,10 +452,10 @@ typedef enum memo_pass {
  * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.
  * With slices a layer lasts from the begin of its first slice to the end of its last: gradients of
  * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
- * MEMO_EACH_SLICE: it lives in each slice of each layer of that pass alone, and row_bytes counts for
- * the rows of a slice.
- * Layers of the other passes do not count.  Its size is size_bytes + row_bytes for each row of the
- * micro-batch, or of the longest shape if it lives as long as the session. */
+ * MEMO_EACH_SLICE: it lives in each slice of each layer of that pass alone, and row_bytes counts
+ * for the rows of a slice.  Layers of the other passes do not count.  Its size is size_bytes +
+ * row_bytes for each row of the micro-batch, or of the longest shape if it lives as long as the
+ * session. */
 typedef struct memo_session_buffer {
     const char* name; /* shown in plans; borrowed */
     int64_t size_bytes, row_bytes;
@@ -584,15 +585,17 @@ typedef struct memo_step_plan {
 MEMO_API memo_session_desc memo_session_desc_default(void);
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
- * (shapes).  It runs 3 to 5 micro-batches of each shape with a backward, so inputs must be valid.  Gradients are undefined afterwards.  What lies in
- * session memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory
- * the smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow
- * that measuring would take minutes); errors of step and the device. */
+ * (shapes).  It runs 3 to 5 micro-batches of each shape with a backward, so inputs must be valid.
+ * Gradients are undefined afterwards.  What lies in session memory is lost.  Errors:
+ * INVALID_ARGUMENT; INFEASIBLE (the message states which memory the smallest plan lacks, how much,
+ * and what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
+ * errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
-/* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL) MEMO and ALPHA plan from estimated
- * times.  A plan that exceeds the budgets is no error: see fits.  Functions that compute may be
- * NULL.  Errors: INVALID_ARGUMENT; errors of step; OUT_OF_HOST_MEMORY. */
+/* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL)
+ * MEMO and ALPHA plan from estimated times.  A plan that exceeds the budgets is no error: see fits.
+ * Functions that compute may be NULL.  Errors: INVALID_ARGUMENT; errors of step;
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                                        memo_step_plan** plan, memo_error* error);
 /* Creates arena and swap engine.  The session borrows the plan.  Errors: INFEASIBLE (the plan does
@@ -610,10 +613,10 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers and
- * the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch dry by
- * desc, and takes rows and addresses from the file.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT
- * (a plan for other tensors or other requests); OUT_OF_HOST_MEMORY. */
+/* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers
+ * and the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch
+ * dry by desc, and takes rows and addresses from the file.  Errors: IO, FORMAT, VERSION;
+ * INVALID_ARGUMENT (a plan for other tensors or other requests); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
 MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
@@ -655,8 +658,8 @@ MEMO_API void* memo_session_get_address(const memo_session* session, int32_t lay
 MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, void** first);
 /* A declared buffer; NULL if it is not alive. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or, as
- * an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
+/* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
+ * as an output, until the next micro-batch begins.  It belongs to stream 0; for another stream call
  * memo_arena_alloc on memo_session_info.arena.  To free the tail of a buffer early, request it as a
  * buffer of its own. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);

@@ -862,9 +862,9 @@ MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention
  * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
  * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
  * undefined.  Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs
- * another pass, or has another desc, sharding or mask; the error names the field.  With NCCL a later
- * call or memo_comm_status returns it); errors of the device, of memo_comm
- * and of the local attention. */
+ * another pass, or has another desc, sharding or mask; the error names the field.  With NCCL a
+ * later call or memo_comm_status returns it); errors of the device, of memo_comm and of the local
+ * attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* masks, memo_error* error);

@@ -107,10 +107,10 @@ MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo
 
 /* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
  * one comes before all work on the other, by the order of each stream and the waits between
- * streams, those that the plan buys included.  Lifetimes are ignored, and a gap counts as occupied.  The proof uses nothing that
- * memo_plan_from_trace computed.  Time: O(requests * streams), and the pairs that share bytes.
- * Errors: INVALID_ARGUMENT (the two buffers and the stream without a wait; or the plan's buffers do
- * not match the trace), OUT_OF_HOST_MEMORY. */
+ * streams, those that the plan buys included.  Lifetimes are ignored, and a gap counts as occupied.
+ * The proof uses nothing that memo_plan_from_trace computed.  Time: O(requests * streams), and the
+ * pairs that share bytes.  Errors: INVALID_ARGUMENT (the two buffers and the stream without a wait;
+ * or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
