@@ -1916,11 +1916,12 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
         ahead = reader;
         if (!memob_next_entry(&ahead, &word, &length)) break;
         status = memob_expect_record(&reader, &memoi_costs_degree_record, &line, error);
-        if (!status && (line.block != n || !memoi_costs_is_degree(line.degree)))
-            status = MEMOB_BAD_LINE(&reader, error,
-                                    "block %d at degree %d: block %lld at a power of two is "
-                                    "expected here",
-                                    (int)line.block, (int)line.degree, (long long)n);
+        if (!status && line.block != n)
+            status = MEMOB_BAD_LINE(&reader, error, "block %d: block %lld is expected here",
+                                    (int)line.block, (long long)n);
+        if (!status && !memoi_costs_is_degree(line.degree))
+            status = MEMOB_BAD_LINE(&reader, error, "block %d: degree %d is not a power of two",
+                                    (int)line.block, (int)line.degree);
         if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
         if (!status) degrees[n] = line.degree;
