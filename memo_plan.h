@@ -81,8 +81,8 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  *
  * Proof is OPTIMAL if no plan with its waits is smaller; holds count as conflicts.  The plan is
  * valid even if the capacity is not met: then the call returns INFEASIBLE, and the message states
- * the proven bound.  The same seed, node limit and number of threads give the same plan, unless time
- * runs out first.
+ * the proven bound.  The same seed, node limit and number of threads give the same plan, unless
+ * time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
  * bytes of stack and a megabyte of memory each thread.  Larger problems are improved by local
