@@ -6961,17 +6961,22 @@ MEMOI int memoi_rows_are_alike(const memo_swap_desc* desc, int32_t a, int32_t b)
     return 1;
 }
 
+/* Of a HANDED tensor there is nothing to choose. */
+MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
+    return desc->tensors[t].row_bytes && desc->tensors[t].rule != MEMO_TENSOR_HANDED;
+}
+
 void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     int32_t t, other, layer, first;
     memo_text_put(text,
-                  "rows      layers    kept  swapped  recomputed   of %lld in tiles of %lld\n",
-                  (long long)desc->n_rows, (long long)memob_swap_tile_rows(desc));
+                  "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld\n",
+                  desc->n_slices > 1 ? "steps " : "layers", (long long)desc->n_rows, (long long)memob_swap_tile_rows(desc));
 
     /* Tensors with equal rows share their lines, so that the table stays short. */
     for (t = 0; t < desc->n_tensors; t++) {
         for (other = 0; other < t && !memoi_rows_are_alike(desc, other, t); other++) {
         }
-        if (other < t || !desc->tensors[t].row_bytes) continue;
+        if (other < t || !memoi_rows_are_shown(desc, t)) continue;
 
         /* A line for each run of layers with the same tiles. */
         for (first = 0; first < desc->n_layers; first = layer) {
@@ -6987,7 +6992,7 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
             memo_text_put(text, "          %-6s %7lld %8lld %11lld   ", layers, (long long)kept,
                           (long long)swapped, (long long)(desc->n_rows - kept - swapped));
             for (other = t; other < desc->n_tensors; other++)
-                if (desc->tensors[other].row_bytes && memoi_rows_are_alike(desc, other, t))
+                if (memoi_rows_are_shown(desc, other) && memoi_rows_are_alike(desc, other, t))
                     memo_text_put(text, "%s%s", other == t ? "" : ", ", desc->tensors[other].name);
             memo_text_put(text, "\n");
         }

@@ -762,42 +762,44 @@ static void policies_give_the_same_bits_with_large_tiles(void) {
 
 /* ---- any table of rows, bit by bit ------------------------------------------------------------- */
 
-/* The rows of n_swapped tiles: the first ones in even layers, the last ones in odd layers. */
-static int64_t rows_of_tiles(const gpt_config* config, int32_t layer, int64_t n_swapped) {
-    const int64_t n = config->batch * config->sequence, n_tiles = (n - 1) / config->tile_rows + 1;
+/* The rows of n_swapped tiles: the first ones in even steps, the last ones in odd steps. */
+static int64_t rows_of_tiles(const gpt_config* config, int64_t step, int64_t n_swapped) {
+    const int64_t n = gpt_slice_rows(config), n_tiles = (n - 1) / config->tile_rows + 1;
     const int64_t border =
-        gpt_min((layer % 2 ? n_tiles - n_swapped : n_swapped) * config->tile_rows, n);
-    return layer % 2 ? n - border : border;
+        gpt_min((step % 2 ? n_tiles - n_swapped : n_swapped) * config->tile_rows, n);
+    return step % 2 ? n - border : border;
 }
 
-/* Random rows for each tensor of each layer, or equal layers; whole tensors are frequent. */
+/* Random rows for each tensor of each step, a slice of a layer, or equal steps; whole tensors are frequent. */
 static int64_t* random_rows(const gpt_config* config) {
     const int32_t n_tensors = gpt_n_tensors(config);
-    const int64_t n_tiles = (config->batch * config->sequence - 1) / config->tile_rows + 1;
+    const int64_t n_tiles = (gpt_slice_rows(config) - 1) / config->tile_rows + 1;
+    const int64_t n_slices = gpt_n_slices(config), n_steps = config->n_layers * n_slices;
     const int is_alike = memo_test_int(0, 2) == 0;
     int64_t* rows = gpt_test_table();
     memo_tensor tensors[GPT_N_TENSORS];
-    int32_t layer;
+    int64_t step;
     int t;
     gpt_fill_tensors(config, tensors);
     for (t = 0; t < n_tensors; t++) {
         int64_t tiles = 0; /* swapped; -1: all are kept */
-        for (layer = 0; layer < config->n_layers; layer++) {
-            if (layer == 0 || !is_alike) {
+        for (step = 0; step < n_steps; step++) {
+            const int is_in_layer = tensors[t].rule == MEMO_TENSOR_LAYER && step % n_slices > 0;
+            if (step == 0 || (!is_alike && !is_in_layer)) {
                 tiles = memo_test_int(0, n_tiles);
                 if (tensors[t].rule == MEMO_TENSOR_WHOLE || memo_test_int(0, 2) == 0)
                     tiles = memo_test_int(0, 1) * n_tiles;
-                if (tensors[t].rule == MEMO_TENSOR_SWAPPED) tiles = n_tiles;
+                if (tensors[t].rule >= MEMO_TENSOR_SWAPPED) tiles = n_tiles;
                 if (memo_test_int(0, 2) == 0) tiles = -1;
             }
-            rows[layer * n_tensors + t] =
-                tiles < 0 ? MEMO_ROWS_KEPT : rows_of_tiles(config, layer, tiles);
+            rows[step * n_tensors + t] =
+                tiles < 0 ? MEMO_ROWS_KEPT : rows_of_tiles(config, step, tiles);
         }
     }
-    for (layer = 0; layer < config->n_layers; layer++)
+    for (step = 0; step < n_steps; step++)
         for (t = 0; t < n_tensors; t++)
             if (tensors[t].with)
-                rows[layer * n_tensors + t] = rows[layer * n_tensors + tensors[t].with - 1];
+                rows[step * n_tensors + t] = rows[step * n_tensors + tensors[t].with - 1];
     return rows;
 }
 
@@ -915,15 +917,14 @@ static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
     CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
 }
 
-/* The residual stream or its gradient, one gradient of attention beside it, a sum for each head, and a chunk.  Tensor
- * ranks have two, and two of their own heads. */
+/* One gradient of attention, a sum for each head, and a chunk.  Tensor ranks have two of their own heads. */
 static void attention_s_backward_takes_one_tensor(void) {
     static const int32_t ranks[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}};
     size_t k;
     for (k = 0; k < sizeof ranks / sizeof ranks[0]; k++) {
         gpt_config config = mlp_in_chunks(gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0),
                                           128); /* tokens of 8 bytes */
-        const int64_t real = (int64_t)sizeof(gpt_real), n = ranks[k][2] > 1 ? 3 : 2;
+        const int64_t real = (int64_t)sizeof(gpt_real), n = ranks[k][2] > 1 ? 2 : 1;
         const int64_t chunk = 128 * (12 * config.hidden + 1) * real;
         int64_t n_rows, live;
         config.ring = ranks[k][0];
@@ -951,7 +952,7 @@ static void policies_give_the_same_bits_in_bf16(void) {
     check_policies(bf16_config(with_swiglu(gpt_test_config(2, 32, 4, 2, 50, 1, 64, 0.1))));
     check_policies(
         bf16_config(in_slices(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 8), 24)));
-    check_tables(bf16_config(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1)), N_TABLES);
+    check_tables(bf16_config(in_slices(gpt_test_config(4, 32, 4, 2, 33, 1, 7, 0.1), 14)), N_TABLES);
 }
 
 /* The moments take half the memory, with activations of either type; they change the next steps. */
@@ -1190,10 +1191,12 @@ static void recorded_steps_have_no_race(void) {
     int64_t n_conflicts = 0, n_promised = 0;
     int trial;
     for (trial = 0; trial < 24; trial++) {
-        const gpt_config config =
+        const gpt_config whole =
             gpt_test_config((int32_t)memo_test_int(1, 6), 16, 2, 1, memo_test_int(3, 40),
                             memo_test_int(1, 2), memo_test_int(1, 9), 0.1);
-        const int64_t n_rows = config.sequence * config.batch;
+        const int64_t n_rows = whole.sequence * whole.batch;
+        const gpt_config config = in_slices(
+            whole, gpt_round_up(n_rows / (trial % 3 ? memo_test_int(2, 4) : 1), whole.tile_rows));
         gpt_desc desc = gpt_test_desc(config, (memo_policy)(trial / 2 % 4), memo_test_real());
         const memo_host_device_desc host = memo_host_device_desc_default();
         memo_recorder_desc recorder_desc = memo_recorder_desc_default();

@@ -102,6 +102,7 @@ static void of_slices_with_an_mlp_in_chunks(void) {
 static void of_swiglu(void) {
     gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2);
     config.mlp = GPT_MLP_SWIGLU;
+    config.mlp_columns = 22;
     check_gradients(config, MEMO_POLICY_ALPHA, 0.5);
 }
 /* Longer than a tile of attention. */

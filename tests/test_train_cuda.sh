@@ -305,13 +305,15 @@ late_streams() { # COMMAND...
 test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
-test_is "parts of a sequence on one GPU, with cuDNN's attention" with_cudnn one_gpu --sub-batches 2 --batch 1
+test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
+    with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
 test_is "budgets are capacities" budgets_are_capacities
 test_is "libraries take their device memory before the plan" with_cudnn libraries_come_first
 test_is "steps by a CUDA graph" graphs_train
 test_is "steps by a CUDA graph, streams as late as possible" late_streams \
     graph_trains 1 --policy swap --layers 6 --host-memory 16KiB --spill "$folder"
-test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains 1 --policy memo --alpha 0.5 --accumulate 2
+test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains 1 --policy memo --alpha 0.5 --accumulate 2 \
+    --slice-rows 8
 test_is "steps by a CUDA graph on two and four ranks" graphs_train_on_ranks
 test_is "steps by a CUDA graph on ring x Ulysses ranks, streams as late as possible" \
     with_cudnn late_streams graph_trains 4 --ring 2 --ulysses 2 --hidden 32 --heads 4 --zero 2 --batch 1 --policy swap

@@ -75,7 +75,7 @@ help_lists_every_option() {
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
-        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp --states --flops --cluster --seconds --type --vocabulary --random-tokens; do
+        --tensor --degrees --sub-batches --schedule --mlp-rows --mlp-columns --slice-rows --mlp --states --flops --cluster --seconds --type --vocabulary --random-tokens; do
         expect_out "^  $name "
     done
     expect_out "block NUMBER DEGREE"
@@ -421,7 +421,7 @@ spilled_rows_come_back() {
         done
     done
     # The planner's choice with little memory on the device and less on the host.
-    run $tiny --layers 8 --policy memo --device-memory 680KiB --host-memory 16KiB --spill spilled --loss-log file.log
+    run $tiny --layers 8 --policy memo --device-memory 655KiB --host-memory 16KiB --spill spilled --loss-log file.log
     expect_code 0
     expect_out 'through a file of'
     run $tiny --layers 8 --policy keep --loss-log kept.log
@@ -492,6 +492,24 @@ mlp_in_chunks() {
     run $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
     expect_code 0
     expect_out 'bitwise the same'
+}
+
+# Each slice size has the losses of all rows at once, and every policy its gradients.
+in_slices() {
+    run $tiny --policy keep --steps 1 --loss-log one.log
+    expect_code 0
+    run $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --loss-log slices.log --output slices
+    expect_code 0
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
+    expect_out '^memo  *rows .*  fits$'
+    expect_same one.log slices.log
+    run $tiny --slice-rows 20
+    expect_code 2
+    expect_err 'slice rows 20: 0, or a multiple of tile rows 8, would work'
+    run $tiny --slice-rows 24 --ring 2
+    expect_code 2
+    expect_err 'data, ZeRO and tensor ranks of one degree would work'
 }
 
 # expect_near LOG LOG: no loss differs by more than 10^-6.
@@ -593,7 +611,8 @@ random_options() {
             srand(seed)
             layers = number(1, 4); heads = pick("2 4 8"); degree = heads / 2; n_ranks = pick("1 ranks tensor degrees")
             printf "--layers %d --heads %d --kv-heads %d --hidden %d", layers, heads, degree * pick("1 2"), heads * pick("4 6 8")
-            printf " --seq %d --batch %s --tile %d", number(9, 40), pick(n_ranks == "degrees" ? "4 8" : "2 4"), number(1, 12)
+            tile = number(1, 12)
+            printf " --seq %d --batch %s --tile %d", number(9, 40), pick(n_ranks == "degrees" ? "4 8" : "2 4"), tile
             printf " --accumulate %d --dropout %s", number(1, 3), pick("0 0.1")
             printf "%s%s%s;", maybe("--mlp swiglu"), maybe("--states bf16"), maybe("--type bf16")
             printf " --policy %s", pick(n_ranks == "degrees" ? "keep recompute swap" : "keep recompute swap alpha memo")
@@ -601,7 +620,7 @@ random_options() {
                 printf " --data %s --ring %s --ulysses %s --zero %s", pick("1 2"), pick("1 2 3"), pick("1 2"), pick("0 1 2")
             if (n_ranks == "tensor") printf " --tensor %d --data %s", pick("1 " degree), pick("1 2")
             if (n_ranks ~ "tensor|degrees") printf " --sub-batches %s --schedule %s", pick("1 2"), pick("default pipelined cross fine")
-            if (n_ranks != "degrees") printf maybe("--mlp-rows " number(5, 20))
+            if (n_ranks != "degrees") printf "%s%s", maybe("--mlp-rows " number(5, 20)), maybe("--slice-rows " tile * number(1, 3))
             if (n_ranks == "degrees") {
                 printf " --degrees degrees"
                 for (b = 0; b < 2 * layers; b++) print "block " b " " pick("1 " degree) >"degrees"
@@ -1033,6 +1052,7 @@ for name in help_lists_every_option \
     spilled_rows_come_back \
     losses_equal_with_accumulation_and_few_layers \
     mlp_in_chunks \
+    in_slices \
     swiglu_is_compared_and_drawn \
     ranks_have_the_losses_of_one \
     ranks_plan_their_rows \

@@ -60,7 +60,8 @@ typedef struct gpt_config {
         n_kv_heads;          /* hidden % n_heads = 0, n_heads % n_kv_heads = 0, head size even */
     int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
     int32_t vocabulary;      /* tokens are int32_t below it; 0: tokens are bytes */
-    gpt_mlp mlp;             /* 4 hidden columns wide, as GPT-2 and PaLM */
+    gpt_mlp mlp;
+    int32_t mlp_columns;     /* of the MLP's activation; 0: 4 hidden, as GPT-2 and PaLM */
     int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the backward
      * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they
@@ -99,7 +100,7 @@ enum { GPT_STAGED_MAX = 64 }; /* micro-batches that are on their way to the devi
 
 typedef struct gpt_desc {
     gpt_config config;
-    /* Optional: (n_layers, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create returns.
+    /* Optional: (n_layers, slices, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create returns.
      * NULL: the policy of `session` chooses the rows. */
     const int64_t* rows;
     /* Optional: budgets, policy, agree and its user, spill and is_timed of the model's session;

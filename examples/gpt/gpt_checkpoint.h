@@ -25,14 +25,15 @@ enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
 typedef struct gpt_file_head {
     char magic[32];
     int64_t order, file_bytes, step, n_updates;
-    int64_t seed, n_layers, hidden, heads, kv_heads, vocabulary, mlp, type,
+    int64_t seed, n_layers, hidden, heads, kv_heads, vocabulary, mlp, mlp_columns, type,
         states;      /* names below */
     uint64_t digest; /* of all bytes, with 0 here */
 } gpt_file_head;
 
-static const char gpt_file_magic[32] = "memo gpt checkpoint 1\n";
-static const char* const gpt_file_names[] = {
-    "seed", "n_layers", "hidden", "n_heads", "n_kv_heads", "vocabulary", "mlp", "type", "states"};
+static const char gpt_file_magic[32] = "memo gpt checkpoint 2\n";
+static const char* const gpt_file_names[] = {"seed",       "n_layers",   "hidden", "n_heads",
+                                             "n_kv_heads", "vocabulary", "mlp",    "mlp_columns",
+                                             "type",       "states"};
 enum { GPT_FILE_N_NAMES = sizeof gpt_file_names / sizeof *gpt_file_names };
 
 typedef struct gpt_file {
@@ -83,6 +84,7 @@ static gpt_file_head gpt_file_head_make(const gpt_model* model, int64_t step) {
     head.kv_heads = c->n_kv_heads;
     head.vocabulary = c->vocabulary;
     head.mlp = (int64_t)c->mlp;
+    head.mlp_columns = gpt_wide(c);
     head.type = (int64_t)c->type;
     head.states = (int64_t)c->states;
     return head;

@@ -67,7 +67,7 @@ static int64_t gpt_cudnn_scratch_bytes(void* context, const gpt_shapes* of) {
 
 /* ---- rows of a part ------------------------------------------------------------------------------------------ */
 
-/* Memory of the comparison: the whole sequence and its last queries, of one key head. */
+/* Memory of the comparison: of more queries and of the last ones of them, of one key head. */
 struct gpt_cudnn_rows {
     uint16_t *q, *k, *v, *out[2]; /* [1]: of the last queries */
     float* stats[2];
@@ -110,7 +110,7 @@ __global__ static void gpt_cudnn_differ_kernel(const uint32_t* x, const uint32_t
     }
 }
 
-/* Rows of the whole sequence and of its last queries: *is_different, in pinned memory, becomes 1 if any bits differ. */
+/* Rows of more queries and of the last ones of them: *is_different, in pinned memory, becomes 1 if any bits differ. */
 static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape shapes[2],
                                           const attention_plan* const plans[2],
                                           const gpt_cudnn_rows& m, int32_t* is_different,
@@ -146,14 +146,15 @@ static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape sh
     return memo_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error);
 }
 
-/* The whole sequence and its last queries, of one key head. */
+/* A part and twice its queries, or all from the first; of one key head.  The whole sequence would take minutes
+ * for a million tokens. */
 static void gpt_cudnn_part_shapes(const gpt_cudnn* c, const gpt_attention_shape& of,
                                   attention_shape shapes[2]) {
     gpt_attention_shape one = of;
     one.n_heads /= one.n_kv_heads;
     one.n_kv_heads = 1;
     for (int i = 0; i < 2; i++) {
-        one.first = i * of.first;
+        one.first = i ? of.first : std::max((int64_t)0, 2 * of.first - of.sequence);
         shapes[i] = gpt_cudnn_shape(c, one, 1, false);
     }
 }
@@ -169,7 +170,7 @@ static int64_t gpt_cudnn_check_bytes(void* context, const gpt_shapes* of) {
     return most;
 }
 
-/* Refuses a part whose rows differ from the same rows of the whole sequence. */
+/* Refuses a part whose rows differ from the same rows beside earlier ones. */
 static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape& of,
                                         cudaStream_t stream, memo_error* error) {
     attention_shape shapes[2];
@@ -201,7 +202,7 @@ static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape&
     if (status || is_same) return status;
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                           "cuDNN's attention: queries from %lld on have other bits beside the "
-                          "earlier ones; take sub-batches of whole sequences",
+                          "earlier ones; take slices and sub-batches of whole sequences",
                           (long long)of.first);
 }
 

@@ -2,7 +2,7 @@
  *
  * Attention of whole sequences, of the last queries of one, and over ranks.  bf16; heads of a multiple of 8.
  * All graphs are built in prepare: a step builds nothing and allocates no device memory.  Every row of a part of
- * a sequence has the bits that it has in the whole sequence; prepare compares them, and refuses a cuDNN
+ * a sequence has the bits that it has beside earlier rows; prepare compares them, and refuses a cuDNN
  * without this property. */
 #ifndef GPT_CUDNN_H
 #define GPT_CUDNN_H

@@ -54,7 +54,6 @@ struct gpt_model {
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
     int64_t n_rows;
     gpt_rows open;                 /* rows of the current slice */
-    gpt_array x;                   /* the residual stream; in the backward its gradient */
     int32_t shares_keys;           /* as gpt_shares_keys */
     gpt_array d_key, d_value;      /* then (rows, kv_hidden), sums of the gradients of a layer */
     int64_t chunk_rows, loss_rows; /* rows at a time: of the MLP's backward, of the logits */

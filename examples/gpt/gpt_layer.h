@@ -28,6 +28,23 @@ static int64_t gpt_columns(const gpt_model* model, int32_t degree, int tensor) {
     return model->columns[tensor] * (is_split ? gpt_degree(model->config.tensor) / degree : 1);
 }
 
+/* All slices of a layer lie at one address. */
+static int gpt_is_of_layer(const gpt_model* model, int tensor) {
+    return gpt_n_slices(&model->config) > 1 && (tensor == GPT_K || tensor == GPT_V);
+}
+
+/* The residual stream of the open slice, or its gradient. */
+static gpt_array gpt_stream(const gpt_model* model, int32_t layer) {
+    gpt_array x;
+    memset(&x, 0, sizeof x);
+    if (!model->is_dry_run)
+        x.address = (char*)memo_session_get_address(model->session, layer, GPT_STREAM);
+    x.begin = model->open.begin;
+    x.n_columns = model->config.hidden;
+    x.element_bytes = gpt_n_bytes(model, 1);
+    return x;
+}
+
 /* A skeletal tensor; only the current part's rows if degrees differ.  The engine then has room for
  * all rows in the width of the largest degree.  This rank has fewer and wider rows, stored part by
  * part. */
@@ -35,6 +52,7 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
     const gpt_rows part = gpt_part_rows(model, model->tensor.part);
+    int64_t part_begin = part.begin;
     gpt_array x;
     memset(&x, 0, sizeof x);
     if (tensor >= gpt_n_tensors(&model->config)) return model->chunk[tensor];
@@ -42,7 +60,8 @@ static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
     x.address = (char*)memo_session_get_address(model->session, layer, tensor);
     x.element_bytes = gpt_element_bytes(&model->config, tensor);
     x.n_columns = gpt_columns(model, degree, tensor);
-    x.address += part.begin / wider * x.n_columns * x.element_bytes;
+    if (!gpt_is_of_layer(model, tensor)) part_begin -= model->open.begin;
+    x.address += part_begin / wider * x.n_columns * x.element_bytes;
     x.begin = gpt_group_rows(model, part, degree).begin;
     return x;
 }

@@ -55,6 +55,10 @@ static int64_t gpt_n_products(const gpt_config* config) {
     return config->mlp == GPT_MLP_SWIGLU ? 2 : 1;
 }
 
+static int64_t gpt_wide(const gpt_config* config) {
+    return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
+}
+
 /* A rank's share of a layer. */
 typedef struct gpt_widths {
     int32_t degrees[2];   /* of attention, of the MLP */
@@ -69,7 +73,7 @@ static gpt_widths gpt_widths_of(const gpt_config* config, int32_t layer) {
     w.q = config->hidden / w.degrees[0];
     w.kv = config->hidden / config->n_heads * config->n_kv_heads / w.degrees[0];
     w.heads = config->n_heads / w.degrees[0];
-    w.wide = 4 * (int64_t)config->hidden / w.degrees[1];
+    w.wide = gpt_wide(config) / w.degrees[1];
     w.up = gpt_n_products(config) * w.wide;
     return w;
 }
@@ -95,7 +99,7 @@ static gpt_layout gpt_layout_make(const gpt_config* config) {
     /* A layer. */
     l.q_hidden = hidden / least;
     l.kv_hidden = hidden / config->n_heads * config->n_kv_heads / least;
-    l.wide = 4 * hidden / least;
+    l.wide = gpt_wide(config) / least;
     l.up_wide = gpt_n_products(config) * l.wide;
     l.layer_stride = 0;
     l.norm1 = gpt_append(&l.layer_stride, hidden);
@@ -172,7 +176,7 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
         {"projection", l.projection, hidden * q, q, hidden, q, attention, residual_std},
         {"norm2", l.norm2, hidden, hidden, hidden, 0, 1, 0},
         {"up", l.up, up * hidden, hidden, hidden, up * hidden, mlp, std},
-        {"down", l.down, hidden * wide, wide, 4 * hidden, wide, mlp, residual_std},
+        {"down", l.down, hidden * wide, wide, gpt_wide(config), wide, mlp, residual_std},
     };
     gpt_parameter parameter;
 
@@ -318,7 +322,8 @@ static int64_t gpt_loss_rows(const gpt_config* config) {
 
 /* The tensors that a layer's backward needs from its forward, in the order of computation. */
 enum {
-    GPT_INPUT,     /* (rows, hidden) */
+    GPT_STREAM,    /* (rows, hidden): the residual stream, in place; in the backward its gradient */
+    GPT_INPUT,     /* (rows, hidden): a copy of it */
     GPT_RSTD1,     /* (rows) */
     GPT_NORM1,     /* (rows, hidden) */
     GPT_Q,         /* (rows, q_hidden), turned by RoPE */
@@ -357,17 +362,17 @@ static int gpt_has_middle(const gpt_config* config) {
  * query needs the keys of all earlier rows. */
 static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N_TENSORS]) {
     const int64_t hidden = config->hidden, tensor = gpt_degree(config->tensor);
-    const int64_t q = hidden / tensor, wide = 4 * hidden / tensor;
+    const int64_t q = hidden / tensor, wide = gpt_wide(config) / tensor;
     const char* activated = config->mlp == GPT_MLP_SWIGLU ? "swiglu" : "gelu";
     const int64_t kv = hidden / config->n_heads * config->n_kv_heads / tensor;
     const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
     const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
-    /* Later slices read keys and values, and their backward runs before. */
-    const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_SWAPPED : rows;
+    const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_LAYER : rows;
     const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
     const memo_tensor table[GPT_N_TENSORS] = {
-        {"input", hidden, MEMO_TENSOR_SWAPPED, 0},
+        {"stream", hidden, MEMO_TENSOR_HANDED, 0},
+        {"input", hidden, MEMO_TENSOR_INPUT, 0},
         {"rstd1", 1, rows, 1 + GPT_NORM1},
         {"norm1", hidden, rows, 0},
         {"q", q, rows, 0},
@@ -394,11 +399,13 @@ static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GP
     memo_swap_desc swap = memo_swap_desc_default();
     int t;
     gpt_fill_tensors(&desc->config, tensors);
-    for (t = 0; t < GPT_N_TENSORS && !desc->rows; t++) tensors[t].rule = MEMO_TENSOR_KEPT;
+    for (t = GPT_INPUT; t < GPT_N_TENSORS && !desc->rows; t++) tensors[t].rule = MEMO_TENSOR_KEPT;
     swap.tensors = tensors;
     swap.n_tensors = gpt_n_tensors(&desc->config);
-    swap.n_layers = desc->config.n_layers;
-    swap.n_rows = gpt_n_rows(&desc->config);
+    swap.n_slices = (int32_t)gpt_n_slices(&desc->config);
+    swap.n_layers = desc->config.n_layers * swap.n_slices; /* steps */
+    swap.n_rows = gpt_slice_rows(&desc->config);
+    swap.layer_rows = gpt_n_rows(&desc->config);
     swap.tile_rows = desc->config.tile_rows;
     swap.rows = desc->rows;
     return swap;
@@ -419,7 +426,7 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.hidden = hidden;
     shapes.head_size = hidden / config->n_heads;
     shapes.vocabulary = gpt_vocabulary(config);
-    shapes.wide = 4 * hidden;
+    shapes.wide = gpt_wide(config);
     shapes.up = gpt_n_products(config) * shapes.wide;
     shapes.tile_rows = gpt_min(config->tile_rows, shapes.n_rows);
     shapes.least_rows = gpt_is_split(config)                ? 1 /* a part may begin anywhere */
@@ -491,6 +498,11 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
                               "hidden %d must be heads %d times an even number, and heads a "
                               "multiple of key-value heads %d",
                               config->hidden, config->n_heads, config->n_kv_heads);
+    if (config->mlp_columns < 0 || config->mlp_columns > 1 << 20 ||
+        gpt_wide(config) % gpt_degree(config->tensor))
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                              "MLP columns %d: 0 to 2^20, a multiple of tensor %d, would work",
+                              config->mlp_columns, gpt_degree(config->tensor));
     if (!(config->dropout >= 0 && config->dropout < 1))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "dropout %g is not in [0, 1)",
                               config->dropout);
@@ -582,8 +594,8 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, memo_policy pol
     swap = gpt_swap_desc(&desc, tensors);
     swap.alpha = alpha;
     status = memo_swap_desc_fill_rows(&swap, rows, error);
-    for (i = 0; i < (int64_t)config->n_layers * swap.n_tensors && !status; i++) {
-        const int is_lost = tensors[i % swap.n_tensors].rule == MEMO_TENSOR_SWAPPED;
+    for (i = 0; i < (int64_t)swap.n_layers * swap.n_tensors && !status; i++) {
+        const int is_lost = tensors[i % swap.n_tensors].rule >= MEMO_TENSOR_SWAPPED;
         if (policy == MEMO_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
         if (policy == MEMO_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
         if (policy == MEMO_POLICY_SWAP) rows[i] = swap.n_rows;

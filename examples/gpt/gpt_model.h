@@ -7,28 +7,29 @@
 
 #include "gpt_tensor.h"
 
-/* The rows of a slice are those that the model computes. */
-static void gpt_open_slice(gpt_model* model, int64_t slice) {
-    model->open = gpt_slice_at(&model->config, slice);
+/* The slice that the session has open: its rows are those that the model computes.  Returns the stream. */
+static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
+    gpt_follow_session(model);
+    memo_session_get_slice(model->session, &model->open.begin, &model->open.end);
+    return gpt_stream(model, layer);
 }
 
 /* One slice.  The first layer's begins with the embedding. */
-static void gpt_forward(gpt_model* model, int32_t layer, int64_t slice, const int32_t* inputs) {
-    if (slice == 0) (void)memo_session_forward_begin(model->session, layer);
-    gpt_follow_session(model);
-    gpt_open_slice(model, slice);
+static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) {
+    gpt_array x;
+    (void)memo_session_forward_begin(model->session, layer);
+    x = gpt_open_slice(model, layer);
     if (layer == 0) {
         snprintf(model->phase, sizeof model->phase, "forward");
-        gpt_embedding(model, model->x, inputs, 0);
-        gpt_drop_elements(model, "dropout", model->x, model->x, NULL, 0, GPT_SITE_EMBEDDING,
-                          model->open);
+        gpt_embedding(model, x, inputs, 0);
+        gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
     }
     gpt_begin_phase(model, layer, "forward");
     if (gpt_is_split(&model->config))
-        gpt_forward_blocks(model, layer, model->x);
+        gpt_forward_blocks(model, layer, x);
     else
-        gpt_forward_plain(model, layer, model->x);
-    if (slice == gpt_n_slices(&model->config) - 1) memo_session_forward_end(model->session, layer);
+        gpt_forward_plain(model, layer, x);
+    memo_session_forward_end(model->session, layer);
     gpt_follow_session(model);
 }
 
@@ -77,12 +78,15 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
     const int is_last = layer == model->config.n_layers - 1, ends = slice == 0;
     const int begins = slice == gpt_n_slices(&model->config) - 1;
     const gpt_rows all = gpt_rows_make(0, model->n_rows);
+    /* A single slice computes the loss between the passes, where the session times it apart. */
+    const int is_between = is_last && begins && ends;
+    gpt_array x;
 
     if (begins && is_last) gpt_begin_bucket(model, of_classifier);
-    if (begins) (void)memo_session_backward_begin(model->session, layer);
-    gpt_follow_session(model);
-    gpt_open_slice(model, slice);
-    if (is_last) gpt_classify(model, model->x, targets);
+    if (is_between) gpt_classify(model, gpt_open_slice(model, layer), targets);
+    (void)memo_session_backward_begin(model->session, layer);
+    x = gpt_open_slice(model, layer);
+    if (is_last && !is_between) gpt_classify(model, x, targets);
     if (is_last && ends) {
         gpt_add_losses(model);
         gpt_end_bucket(model, of_classifier);
@@ -97,9 +101,9 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
     }
     gpt_begin_phase(model, layer, "backward");
     if (gpt_is_split(&model->config))
-        gpt_backward_blocks(model, layer, model->x);
+        gpt_backward_blocks(model, layer, x);
     else
-        gpt_backward_plain(model, layer, model->x);
+        gpt_backward_plain(model, layer, x);
     if (ends) {
         if (model->shares_keys) {
             gpt_give(model, model->d_value);
@@ -111,12 +115,11 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
     if (layer == 0) {
         if (begins) gpt_begin_bucket(model, 0);
         snprintf(model->phase, sizeof model->phase, "backward");
-        gpt_drop_elements(model, "dropout", model->x, model->x, NULL, 0, GPT_SITE_EMBEDDING,
-                          model->open);
-        gpt_embedding(model, model->x, inputs, 1);
+        gpt_drop_elements(model, "dropout", x, x, NULL, 0, GPT_SITE_EMBEDDING, model->open);
+        gpt_embedding(model, x, inputs, 1);
         if (ends) gpt_end_bucket(model, 0);
     }
-    if (ends) memo_session_backward_end(model->session, layer);
+    memo_session_backward_end(model->session, layer);
     gpt_follow_session(model);
 }
 
@@ -126,9 +129,9 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
     gpt_model* model = (gpt_model*)user;
     gpt_rows need[GPT_N_TENSORS];
     memset(need, 0, sizeof need);
-    need[tensor] = gpt_rows_make(begin, end);
+    (void)gpt_open_slice(model, layer);
+    need[tensor] = gpt_rows_make(model->open.begin + begin, model->open.begin + end);
     gpt_begin_phase(model, layer, "recompute");
-    model->open = gpt_rows_make(0, model->n_rows);
     if (gpt_is_split(&model->config))
         gpt_compute_parts(model, layer, need);
     else
@@ -175,7 +178,7 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
 /* Callback of the session: runs one micro-batch, or plans it in a dry run. */
 static void gpt_step(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
-    const int64_t n_rows = model->n_rows, n_slices = gpt_n_slices(&model->config);
+    const int64_t n_rows = model->n_rows, n_slices = memo_session_get_n_slices(session);
     const int32_t n_layers = model->config.n_layers;
     int32_t *inputs = NULL, *targets = NULL;
     void* batch;
@@ -196,14 +199,12 @@ static void gpt_step(void* user, memo_session* session) {
                       gpt_staged(model, model->place), gpt_batch_bytes(n_rows), &model->error);
     }
 
-    model->x = gpt_take(model, gpt_rows_make(0, n_rows), model->config.hidden);
     for (layer = 0; layer < n_layers; layer++)
-        for (slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, slice, inputs);
+        for (slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, inputs);
     for (layer = n_layers - 1; layer >= 0; layer--)
         for (slice = n_slices - 1; slice >= 0; slice--)
             gpt_backward(model, layer, slice, inputs, targets);
     gpt_give_summed_bucket(model);
-    gpt_give(model, model->x);
 
     memo_session_free(session, batch);
     memo_session_fail(session, model->status, model->error.message);
@@ -668,6 +669,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
+    s.slice_rows = desc->config.slice_rows;
     if (desc->rows) s.policy = MEMO_POLICY_ROWS;
     s.rows = desc->rows;
     s.user = model;

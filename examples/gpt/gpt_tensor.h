@@ -48,9 +48,9 @@ static int64_t gpt_work_bytes(const gpt_model* model) {
                                                                  : 0);
     const int64_t chunk = model->config.mlp_rows ? gpt_min(model->chunk_rows, n_rows) : 0;
     /* A smaller degree has fewer and wider rows; a chunk may be all of them, in any degree. */
-    const int64_t mlp = chunk
-                            ? chunk * (3 * hidden + 2 * (at->wide + at->up_wide))
-                            : n_rows * (2 * hidden + 4 * (1 + gpt_n_products(&model->config)) * q);
+    const int64_t mlp = chunk ? chunk * (3 * hidden + 2 * (at->wide + at->up_wide))
+                              : n_rows * (2 * hidden + (1 + gpt_n_products(&model->config)) *
+                                                           gpt_wide(&model->config) / tensor);
     return gpt_n_bytes(model, n_rows * attention > mlp ? n_rows * attention : mlp) +
            gpt_sum_bytes(model, n_rows * heads + chunk) + 8 * 64;
 }
@@ -386,6 +386,12 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
     if (model->config.mlp_rows) gpt_give(model, work);
 }
 
+/* The swap engine's number of the open slice of a layer. */
+static int32_t gpt_step_of(const gpt_model* model, int32_t layer) {
+    return layer * memo_session_get_n_slices(model->session) +
+           (int32_t)(model->open.begin / gpt_slice_rows(&model->config));
+}
+
 /* Recomputes the rows that the engine did not restore.  While the session measures, it times
  * recomputation separately. */
 static void gpt_find_need(gpt_model* model, int32_t layer) {
@@ -395,8 +401,12 @@ static void gpt_find_need(gpt_model* model, int32_t layer) {
     memset(need, 0, sizeof model->tensor.need);
     if (model->is_measured || gpt_is_idle(model)) return;
     memo_session_get_info(model->session, &info);
-    for (t = 0; t < gpt_n_tensors(&model->config); t++)
-        memo_swap_get_recompute_rows(info.swap, layer, t, &need[t].begin, &need[t].end);
+    for (t = 0; t < gpt_n_tensors(&model->config); t++) {
+        memo_swap_get_recompute_rows(info.swap, gpt_step_of(model, layer), t, &need[t].begin,
+                                     &need[t].end);
+        need[t].begin += model->open.begin;
+        need[t].end += model->open.begin;
+    }
 }
 
 static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {

@@ -1286,7 +1286,7 @@ static int exit_code_of(memo_status status, int is_training) {
     if (interrupted) return 130;
     if (!status) return 0;
     return !is_training && (status == MEMO_STATUS_INVALID_ARGUMENT || status == MEMO_STATUS_IO ||
-                            status == MEMO_STATUS_INFEASIBLE)
+                            status == MEMO_STATUS_UNSUPPORTED || status == MEMO_STATUS_INFEASIBLE)
                ? 2
                : 1;
 }

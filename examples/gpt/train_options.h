@@ -24,7 +24,8 @@ typedef struct train_options {
     int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
     double flops;    /* in a dry run: peak of a device, TFLOP/s; 0: the default */
     int64_t cluster; /* in a dry run: 1 + index in clusters; 0: none */
-    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows;
+    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
+        mlp_columns, slice_rows;
     int64_t ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
     int64_t tensor, sub_batches;              /* likewise */
     const char* degrees;                      /* a file; NULL: none */
@@ -116,6 +117,8 @@ static const option option_table[] = {
      "key and value heads (default: as many as heads)"},
     {"--mlp", OPTION_NAME, OPTION_FIELD(mlp), 0, 0, "NAME",
      "gelu, or swiglu: the MLP has a second product, a gate, before its activation"},
+    {"--mlp-columns", OPTION_COUNT, OPTION_FIELD(mlp_columns), 1, 1048576, "N",
+     "width of the MLP (default: 4 x hidden)"},
     {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, "N", "tokens of a sequence"},
     {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, "N", "sequences of a micro-batch"},
     {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, "N",
@@ -125,6 +128,11 @@ static const option option_table[] = {
     {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, "N",
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
      "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
+    {"--slice-rows", OPTION_COUNT, OPTION_FIELD(slice_rows), 1, 268435456, "N",
+     "computes each layer N tokens at a time, whole tiles; device memory then hardly grows with "
+     "the length.  "
+     "The host holds what passes from layer to layer, keys and values (default: all tokens at "
+     "once)"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
      "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
      "ulysses x tensor)"},

@@ -29,6 +29,8 @@ static gpt_config train_config(const train_options* o) {
     config.tile_rows = o->tile;
     config.mlp = (gpt_mlp)o->mlp;
     config.mlp_rows = o->mlp_rows;
+    config.mlp_columns = (int32_t)o->mlp_columns;
+    config.slice_rows = o->slice_rows;
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
     config.type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;

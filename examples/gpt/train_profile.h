@@ -26,15 +26,15 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     const double attention_flops = 2 * (double)o->sequence * q;
     const double attention_s = attention_flops / (ESTIMATE_ATTENTION_FORWARD * peak);
     const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
-    const double products[GPT_N_TENSORS] = {-1, -1,    4 * h, h * q, h * kv, h * kv,   0,
-                                            -1, h * q, -1,    4 * h, h * up, 10 * wide};
+    const double products[GPT_N_TENSORS] = {-1, -1, -1,    4 * h, h * q, h * kv, h * kv,
+                                            0,  -1, h * q, -1,    4 * h, h * up, 10 * wide};
     double row_s = product_s * h * wide; /* down; the other tensors it reads are below */
     double chunk_s = 0;                  /* what the backward of an MLP in chunks recomputes */
     memo_tensor tensors[GPT_N_TENSORS];
     int t;
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
-    profile->n_rows = train_rows(o);
+    profile->n_rows = gpt_slice_rows(&config); /* of a slice, on average */
     profile->n_tensors = gpt_n_tensors(&config);
     profile->n_kinds = 1;
 
@@ -47,12 +47,12 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
         snprintf(tensor->name, sizeof tensor->name, "%s", tensors[t].name);
         tensor->recompute_s_per_row[0] = product_s * products[t];
         if (t == GPT_ATTENTION) tensor->recompute_s_per_row[0] = attention_s;
-        if (products[t] < 0 || tensors[t].rule == MEMO_TENSOR_SWAPPED)
+        if (products[t] < 0 || tensors[t].rule >= MEMO_TENSOR_SWAPPED)
             tensor->recompute_s_per_row[0] = -1;
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s[0] = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
-    profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)profile->n_rows;
+    profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)train_rows(o);
 
     if (o->link_bandwidth) {
         memo_profile_copy* copy = &profile->copies[profile->n_copies++];
@@ -71,12 +71,14 @@ static memo_status read_profile(const train_options* o, memo_profile* profile, m
     int t = 0;
     if (status) /* of any kind: a mistake of the caller */
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "--profile %s", reason.message);
-    if (profile->n_rows != train_rows(o))
+    if (profile->n_rows != gpt_slice_rows(&config))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--profile %.300s: has times of %lld rows, but a micro-batch of a rank "
-            "has %lld; measure again with these --seq, --batch and ranks",
-            o->profile, (long long)profile->n_rows, (long long)train_rows(o));
+            "--profile %.300s: has times of %lld rows, but a %s of a rank has %lld; "
+            "measure again with these --seq, --batch, --slice-rows and ranks",
+            o->profile, (long long)profile->n_rows,
+            gpt_n_slices(&config) > 1 ? "slice" : "micro-batch",
+            (long long)gpt_slice_rows(&config));
 
     gpt_fill_tensors(&config, tensors);
     while (t < n_tensors && t < profile->n_tensors &&

@@ -574,7 +574,7 @@ static void print_tensor(const train_options* o) {
             "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
             (long long)o->tensor, (long long)(o->heads / o->tensor), (long long)o->heads,
             (long long)(o->kv_heads / o->tensor), (long long)o->kv_heads,
-            (long long)(4 * o->hidden / o->tensor), (long long)(4 * o->hidden));
+            (long long)(gpt_wide(&config) / o->tensor), (long long)gpt_wide(&config));
     printf("schedule  %s: %lld sub-batch%s of %s%s\n",
            memo_blocks_order_name((memo_blocks_order)o->schedule), (long long)o->sub_batches,
            o->sub_batches == 1 ? "" : "es",
