@@ -470,8 +470,8 @@ typedef struct memo_session_buffer {
 
 /* Shapes exclude each other: training at one length or another, validation, generation.  Each has
  * its own plan of rows and addresses.  They share one block of device memory and one of pinned
- * memory, as large as the largest needs.  What lives as long as the session has one address under
- * all shapes. */
+ * memory, as large as the largest needs.  The longest is planned first; the others take no more
+ * device memory if they fit.  What lives as long as the session has one address under all. */
 typedef struct memo_shape {
     int64_t n_rows;          /* most rows of its micro-batches; 1 to the desc's */
     int32_t is_forward_only; /* 1: no backward follows; layers share memory, and nothing is moved */
@@ -10097,7 +10097,7 @@ void memo_step_plan_destroy(memo_step_plan* plan) { memoi_stage_destroy((memoi_s
 
 /* Also of a desc that is not checked. */
 MEMOI int32_t memoi_session_n_shapes(const memo_session_desc* desc) {
-    return desc->n_shapes > 1 ? (int32_t)memob_min(desc->n_shapes, MEMO_SHAPES_MAX) : 1;
+    return desc->n_shapes > 1 && desc->n_shapes <= MEMO_SHAPES_MAX ? desc->n_shapes : 1;
 }
 
 /* A stage of desc without rows.  It copies the tensors, so that a plan outlives its desc. */
@@ -12353,15 +12353,41 @@ MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_
     return memoi_session_reword(status, error);
 }
 
+/* The longest shape with a backward comes first.  The others get the device memory that it takes, so
+ * that the shapes together need no more, or all of the budget if they do not fit into that. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
-    memo_step_plan** next = plan;
+    const int32_t n = memoi_session_n_shapes(desc);
+    memo_step_plan* plans[MEMO_SHAPES_MAX];
+    memo_session_desc own = *desc;
     memo_status status = MEMO_STATUS_OK;
-    int32_t k;
+    int64_t most_rows = 0, device_bytes = 0;
+    int32_t i, k, first = 0;
     *plan = NULL;
-    for (k = 0; k < memoi_session_n_shapes(desc) && !status; k++) {
-        status = memoi_session_plan_shape(desc, k, profile ? profile + k : NULL, next, error);
-        if (!status) next = &(*next)->next;
+    memset(plans, 0, sizeof plans);
+    for (k = 0; k < n && desc->n_shapes && desc->shapes; k++)
+        if (desc->shapes[k].n_rows > most_rows && !desc->shapes[k].is_forward_only) {
+            most_rows = desc->shapes[k].n_rows;
+            first = k;
+        }
+    for (i = 0; i < n && !status; i++) {
+        const memo_profile* times = profile ? profile + (first + i) % n : NULL;
+        k = (first + i) % n;
+        status = memoi_session_plan_shape(&own, k, times, &plans[k], error);
+        if (!status && i == 0 && plans[k]->fits)
+            own.device_bytes = device_bytes = plans[k]->device_bytes;
+        if (!status && i > 0 && device_bytes && !plans[k]->fits) {
+            memo_step_plan_destroy(plans[k]);
+            plans[k] = NULL;
+            status = memoi_session_plan_shape(desc, k, times, &plans[k], error);
+        }
+    }
+
+    for (k = n - 1; k >= 0; k--) {
+        if (!plans[k]) continue;
+        if (plans[first]) plans[k]->device_budget_bytes = plans[first]->device_budget_bytes;
+        plans[k]->next = *plan;
+        *plan = plans[k];
     }
     if (!status) return MEMO_STATUS_OK;
     memo_step_plan_destroy(*plan);
