@@ -6968,9 +6968,9 @@ MEMOI int memoi_rows_are_shown(const memo_swap_desc* desc, int32_t t) {
 
 void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
     int32_t t, other, layer, first;
-    memo_text_put(text,
-                  "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld\n",
-                  desc->n_slices > 1 ? "steps " : "layers", (long long)desc->n_rows, (long long)memob_swap_tile_rows(desc));
+    memo_text_put(text, "rows      %s    kept  swapped  recomputed   of %lld in tiles of %lld\n",
+                  desc->n_slices > 1 ? "steps " : "layers", (long long)desc->n_rows,
+                  (long long)memob_swap_tile_rows(desc));
 
     /* Tensors with equal rows share their lines, so that the table stays short. */
     for (t = 0; t < desc->n_tensors; t++) {
