@@ -12353,8 +12353,8 @@ MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_
     return memoi_session_reword(status, error);
 }
 
-/* The longest shape with a backward comes first.  The others get the device memory that it takes, so
- * that the shapes together need no more, or all of the budget if they do not fit into that. */
+/* The longest shape with a backward comes first.  The others get the device memory that it takes,
+ * so that the shapes together need no more, or all of the budget if they do not fit into that. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
     const int32_t n = memoi_session_n_shapes(desc);
