@@ -765,11 +765,17 @@ ncclResult_t ncclGroupEnd(void) {
     return fake_submit(fake.group_comm, fake.group_stream, fake.group, n, &none);
 }
 
+static memo_type fake_memo_type(ncclDataType_t type) {
+    return type == ncclUint8      ? MEMO_TYPE_U8
+           : type == ncclFloat16  ? MEMO_TYPE_F16
+           : type == ncclBfloat16 ? MEMO_TYPE_BF16
+           : type == ncclFloat64  ? MEMO_TYPE_F64
+           : type == ncclInt64    ? MEMO_TYPE_I64
+           : type == ncclInt32    ? MEMO_TYPE_I32
+                                  : MEMO_TYPE_F32;
+}
 static size_t fake_type_bytes(ncclDataType_t type) {
-    return type == ncclUint8                             ? 1
-           : type == ncclFloat16 || type == ncclBfloat16 ? 2
-           : type == ncclFloat64 || type == ncclInt64    ? 8
-                                                         : 4;
+    return (size_t)memo_type_bytes(fake_memo_type(type));
 }
 
 static ncclResult_t fake_message(void* address, size_t count, ncclDataType_t type, int peer,
@@ -804,7 +810,7 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
     fake_part parts[2 * FAKE_RANKS];
     uint64_t n_bytes = count * fake_type_bytes(type);
     fake_op op;
-    int r, t;
+    int r;
     if (!fake_is_usable(from, (is_parted ? (uint64_t)comm->size : 1) * n_bytes) ||
         !fake_is_usable(to, (is_parted || is_reduction ? 1 : (uint64_t)comm->size) * n_bytes))
         return ncclInvalidArgument;
@@ -816,8 +822,7 @@ static ncclResult_t fake_collective(const void* from, void* to, size_t count, nc
     op.is_reduction = is_reduction;
     op.is_parted = is_parted;
     op.reduction = reduction;
-    for (t = 0; t <= MEMO_TYPE_U8; t++)
-        if (memoi_nccl_type((memo_type)t) == type) op.type = t;
+    op.type = fake_memo_type(type);
     for (r = 0; r < comm->size; r++) {
         parts[2 * r].is_send = 1;
         parts[2 * r].address = (char*)(uintptr_t)from + (is_parted ? (uint64_t)r * n_bytes : 0);

@@ -22,31 +22,42 @@ flags="-std=c++17 -O1 -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow
 # Calls that must not happen inside a step are intercepted by the linker.
 wraps=$(sh tests/cuda_wraps.sh)
 
+# memo's implementations of the other tests, and the runtime, for all programs here.
+library=build/tests/lib.a
+fake=$PWD/$folder/fake_cuda.o
+make --no-print-directory -s $library >&2 && nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$fake" || exit 1
+links="$fake -Xlinker $library $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm"
+
 on_the_fake() { # NAME FLAGS...
     program=$folder/$1_fake source=tests/cuda/$1.cu
     shift
-    nvcc -arch=sm_90 $flags -DFAKE_CUDA -cudart none "$@" "$source" tests/cuda/fake_cuda.cpp -o "$program" &&
-        "$program"
+    nvcc -arch=sm_90 $flags -DFAKE_CUDA -DLINKED -cudart none "$@" "$source" $links -o "$program" && "$program"
 }
 
 # An example without kernels prints the same as on a GPU.
 prints_its_head() { # SOURCE
     program=$folder/$(basename "$1" .cu)
-    nvcc -arch=sm_90 $flags -cudart none "$1" tests/cuda/fake_cuda.cpp -o "$program" &&
-        "$program" >"$program.txt" || return 1
+    nvcc -arch=sm_90 $flags -DMEMO_STATIC -cudart none "$1" "$fake" -o "$program" && "$program" >"$program.txt" || return 1
     section "$1" "Expected output" >"$program.expected"
     cat "$program.txt"
     matches "$program.expected" "$program.txt"
 }
 
-# Kernels are compiled as C++; sanitizers, if installed, find accesses outside the arrays.
-sanitizers=-fsanitize=address,-fsanitize=undefined,-fno-sanitize-recover=all
+# Kernels are compiled as C++.  The trainer's kernels and attention run on stand-ins for cuBLASLt and cuDNN too
+# (tests/cuda/cudnn_frontend.h).  Sanitizers, if installed, find accesses outside the arrays; compiling with them and with
+# the optimizer would take longer than it saves.
+sanitizers=,-fsanitize=address,-fsanitize=undefined,-fno-sanitize-recover=all
 echo 'int main() {}' >"$folder/probe.cpp"
-nvcc -Xcompiler $sanitizers "$folder/probe.cpp" -o "$folder/probe" 2>/dev/null && "$folder/probe" || sanitizers=-O1
-on_the_emulated_grid() { # SOURCE
-    program=$folder/$(basename "${1%.*}")_emulated
-    nvcc -x c++ $flags -g -Xcompiler $sanitizers,-fno-strict-aliasing -cudart none "$1" tests/cuda/fake_cuda.cpp \
-        -o "$program" && "$program"
+nvcc -Xcompiler ${sanitizers#,} "$folder/probe.cpp" -o "$folder/probe" 2>/dev/null && "$folder/probe" || sanitizers=
+on_the_emulated_grid() { # SOURCE FLAGS...
+    program=$folder/$(basename "${1%.*}")_emulated source=$1
+    shift
+    nvcc -x c++ $flags -g -Iexamples -Itests/cuda -DLINKED -Xcompiler -fno-strict-aliasing "$@" -c "$source" -o "$program.o" &&
+        nvcc -cudart none ${sanitized:+-Xcompiler ${sanitized#,}} "$program.o" $links -o "$program" && "$program"
+}
+is_sanitized() { # COMMAND...
+    sanitized=$sanitizers
+    "$@" -Xcompiler -O0$sanitized
 }
 
 # Memory of a thread's own, spilled registers or a copied desc, would cost the row kernels their bandwidth.
@@ -59,90 +70,6 @@ keeps_to_registers() {
     awk '/Compiling entry function/ { name = $6 }
         / bytes stack frame/ { n++; if ($1 + $5 + $9) { print name ": " $0; bad = 1 } }
         END { if (n < 6) { print "no kernels found"; bad = 1 } exit bad }' "$folder/ptxas"
-}
-
-# The trainer's model and its attention on stand-ins for CUDA, cuBLASLt and cuDNN (tests/cuda/cudnn_frontend.h); memo's
-# implementations are those of the other tests.
-trains_on_the_emulated_grid() { # SOURCE
-    library=build/tests/lib.a program=$folder/$(basename "${1%.*}")_emulated
-    [ -f $library ] || make --no-print-directory $library || return 1
-    nvcc -x c++ $flags -g -Iexamples -Itests/cuda -DLINKED -Xcompiler -fno-strict-aliasing${2:-} -cudart none "$1" \
-        tests/cuda/fake_cuda.cpp -o "$program" -Xlinker $library \
-        $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm && "$program"
-}
-
-# The whole program with the built-in attention and with cuDNN's, kernels on the emulated grid: every policy gives the same
-# bits, and a recorded step has no race.
-trainer_runs_on_stand_ins() {
-    library=build/tests/lib.a
-    [ -f $library ] || make --no-print-directory $library || return 1
-    nvcc -x c++ $flags -Iexamples -Itests/cuda -Xcompiler -fno-strict-aliasing -c tests/cuda/gpt_stand_in.cpp \
-        -o "$folder/gpt_stand_in.o" &&
-        trainer_runs train_gpt_cuda "built-in attention" 33300KiB &&
-        trainer_runs train_gpt_cudnn "cuDNN's attention, deterministic" 41600KiB -DTRAIN_CUDNN && any_order_is_not_compared && is_benchmarked
-}
-trainer_runs() { # PROGRAM ATTENTION BUDGET FLAGS...; BUDGET: 6 layers need more to keep everything
-    program=$folder/$1 attention=$2 budget=$3
-    shift 3
-    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA "$@" -I. -Iexamples -pthread \
-        -isystem "${CUDA_HOME:-/usr/local/cuda}/include" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c \
-        -o "$program.o" || return 1
-    nvcc -x c++ $flags -cudart none tests/cuda/fake_cuda.cpp -o "$program" -Xlinker "$folder/gpt_stand_in.o" \
-        -Xlinker "$program.o" -Xlinker $library \
-        $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm || return 1
-    rm -rf "$program.run"
-    "$program" --layers 4 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --dropout 0.1 --steps 2 --compare 1 \
-        --policy swap --device-memory 45MiB --sample 5 --output "$program.run" >"$program.txt" 2>&1 ||
-        { cat "$program.txt"; return 1; }
-    cat "$program.txt"
-    grep -q 'bitwise the same' "$program.txt" && grep -q ' 0 races' "$program.txt" &&
-        grep -q "^compute .*$attention" "$program.txt" && [ -s "$program.run/timeline.svg" ] || return 1
-    predicts "[0-9.]* ms, stalled [0-9.]* ms" && predicts "[0-9.]* ms with the update" --graph
-}
-# Every run whose plan has a choice says what it predicted and what it measured.
-predicts() { # MEASURED FLAGS...
-    measured=$1
-    shift
-    "$program" --layers 6 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --steps 3 --device-memory "$budget" "$@" >"$program.txt" 2>&1
-    grep "^predicted\|^train_gpt" "$program.txt"
-    grep -q "^predicted [0-9.]* ms for .*, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured $measured\$" "$program.txt"
-}
-
-# Gradients in any order cannot be compared bitwise.
-any_order_is_not_compared() {
-    "$folder/train_gpt_cudnn" --deterministic 0 --compare 1 >/dev/null 2>"$folder/refused.txt"
-    [ $? -eq 2 ] && grep 'deterministic 1 would work' "$folder/refused.txt"
-}
-
-# The benchmark of the trainer finds its figures in what the trainer prints.  Between the least 41430 KiB and the 41600 KiB
-# that keep everything, memo must recompute rows.  A stand-in for PyTorch computes products and attention alone in 10 ms.
-is_benchmarked() {
-    mkdir -p "$folder/bin"
-    cat >"$folder/bin/python3" <<'END'
-#!/bin/sh
-[ "$1" != -c ] || { echo True; exit; }
-echo "| products and attention alone, forward and backward | 64 | 6 | 10 ms | 6400 | 1 GiB |"
-END
-    cat >"$folder/bin/trainer" <<END
-#!/bin/sh
-case " \$* " in *" --policy memo "*) set -- "\$@" --device-memory 41500KiB --host-memory 16KiB ;; esac
-exec "$folder/train_gpt_cudnn" "\$@"
-END
-    chmod +x "$folder/bin/python3" "$folder/bin/trainer"
-    PATH=$folder/bin:$PATH TRAINER=$folder/bin/trainer CUDNN=none LAYERS=6 HIDDEN=16 HEADS=2 VOCABULARY=64 TILE=4 STEPS=2 \
-        OUT=$folder/results sh bench/device.sh C 64 && cat "$folder"/results/*-trainer-64.md || return 1
-    for policy in memo recompute keep swap 'memo, a graph'; do
-        grep -q "^| memo, $policy | 64 | 6 | [0-9.]* ms | [0-9.]* | [0-9.e-]* % | device .* MiB" \
-            "$folder"/results/*-trainer-64.md || return 1
-    done
-    grep '^predicted' build/device-trainer-64/memo-64.log
-    awk -F '[|]' '/^predicted .* a micro-batch/ { split($0, word, " "); recompute_ms = word[12] + 0 }
-        /^predicted .* measured / { found = 1 }
-        /^[|] memo, memo [|]/ { step_ms = 64e3 / $6 }
-        /^[|] 64 [|]/ { ratio = $6; expected = step_ms / (10 + recompute_ms) }
-        END { print ratio " in the table, of " expected
-            exit !(found && recompute_ms > 0 && ratio > 0.998 * expected && ratio < 1.002 * expected) }' \
-        build/device-trainer-64/memo-64.log "$folder"/results/*-trainer-64.md
 }
 
 # Every part and case prints its commands, and builds sources that exist.
@@ -173,11 +100,10 @@ c_benchmarks_run() {
         program=$folder/$(basename "$1" .c)_fake source=$1
         shift
         nvcc -arch=sm_90 $flags -x cu -c "$source" -o "$program.o" &&
-            nvcc -cudart none "$program.o" "$folder/fake_cuda.o" -o "$program" &&
+            nvcc -cudart none "$program.o" "$fake" -o "$program" &&
             "$program" "$@" >"$program.txt" && cat "$program.txt"
     }
-    nvcc $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
-        on_the_fake_runtime bench/calls.c 3 && grep -q '^| memo_session_forward_begin | [0-9.]* |' "$program.txt" &&
+    on_the_fake_runtime bench/calls.c 3 && grep -q '^| memo_session_forward_begin | [0-9.]* |' "$program.txt" &&
         on_the_fake_runtime bench/spill.c "$folder" 16 0.1 && grep -q '^| 16 MiB | engine | [0-9.]* |' "$program.txt" &&
         on_the_fake_runtime bench/arena.c 0.01 && grep -q '^cudaMallocAsync  *[0-9.]* ' "$program.txt"
 }
@@ -194,20 +120,19 @@ test_is "the device table, pinned memory, phantom memory on a runtime without a 
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
 test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
-test_is "the row kernels as their host twins, on an emulated grid" on_the_emulated_grid tests/cuda/test_kernels.cu
+test_is "the row kernels as their host twins, on an emulated grid" is_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
-test_is "the row kernels within their arrays, beyond 32 bits" on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
+test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
 has_cublaslt() {
     echo '#include <cublasLt.h>' >"$folder/probe.cu"
     nvcc -c "$folder/probe.cu" -o "$folder/probe_lt.o" 2>/dev/null
 }
 if has_cublaslt; then
-    sanitized=$(tests_all && [ $sanitizers != -O1 ] && echo ,$sanitizers)
+    perhaps_sanitized=$(tests_all && echo is_sanitized)
     test_is "the trainer's model on a GPU: close to the host, the same bits under every policy, on stand-ins" \
-        trains_on_the_emulated_grid tests/cuda/test_gpt.cu $sanitized
+        $perhaps_sanitized on_the_emulated_grid tests/cuda/test_gpt.cu
     test_is "cuDNN's attention in the trainer and over ranks, on stand-ins" \
-        trains_on_the_emulated_grid tests/cuda/test_cudnn.cpp $sanitized
-    test_is "the trainer on a GPU, with and without cuDNN, on stand-ins" trainer_runs_on_stand_ins
+        $perhaps_sanitized on_the_emulated_grid tests/cuda/test_cudnn.cpp
 else
     skip "the trainer's model on a GPU, on stand-ins" "cuBLASLt's header is not installed; apt-get install libcublas-dev-*"
 fi

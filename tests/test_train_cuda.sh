@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_train_cuda.sh - the trainer on several GPUs over NCCL, without either: kernels run thread by thread on the CPU, on
+# test_train_cuda.sh - the trainer on GPUs, and over NCCL, without either: kernels run thread by thread on the CPU, on
 # stand-ins for CUDA, cuBLASLt, cuDNN and NCCL.  A rank is a process, as on GPUs.  Output: TAP.
 #
 # NCCL's stand-in adds in an order that depends on the place in the buffer and on the count, and takes memory of the device and pinned memory.
@@ -19,7 +19,7 @@ rm -rf "$folder"
 mkdir -p "$folder" || exit 1
 
 skip_all() {
-    skip "the trainer over NCCL, on stand-ins" "$1"
+    skip "the trainer on GPUs, on stand-ins" "$1"
     tap_end
     exit
 }
@@ -29,24 +29,28 @@ has_header() { # HEADER
 }
 command -v nvcc >/dev/null 2>&1 || skip_all "nvcc is not installed"
 has_header cublasLt.h || skip_all "cuBLASLt's header is not installed"
-has_header nccl.h || skip_all "NCCL's header is not installed"
+nccl=-DMEMO_SP_NCCL
+has_header nccl.h || nccl=
 
 # ---- two programs: with the built-in attention, with cuDNN's ----
 
+# The kernels take most of the time: only they are worth the optimizer.
+host_flags="-std=c99 -O0 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA $nccl -I. -Iexamples -pthread"
+host_flags="$host_flags -isystem $cuda -Wall -Wextra -Werror"
 builds_trainer() { # PROGRAM FLAGS...
     program=$folder/$1
     shift
-    ${CC:-cc} -std=c99 -O1 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -DTRAIN_CUDA -DMEMO_SP_NCCL "$@" -I. -Iexamples \
-        -pthread -isystem "$cuda" -Wall -Wextra -Werror -c examples/gpt/train_gpt.c -o "$program.o" &&
+    ${CC:-cc} $host_flags "$@" -c examples/gpt/train_gpt.c -o "$program.o" &&
         nvcc -cudart none -Xlinker --wrap=memo_cuda_device_create "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" \
-            "$folder/capacities.o" "$program.o" -o "$program" -lpthread -lm
+            "$folder/capacities.o" "$folder/memo.o" "$program.o" -o "$program" -lpthread -lm
 }
 builds() {
     flags="-std=c++17 -O1 -I. -Iexamples -Itests/cuda -Werror all-warnings"
     flags="$flags -Xcompiler -Wall,-Wextra,-Wshadow,-Werror,-fno-strict-aliasing"
-    nvcc -x c++ $flags -DMEMO_SP_NCCL -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
+    nvcc -x c++ $flags $nccl -c tests/cuda/gpt_stand_in.cpp -o "$folder/gpt_stand_in.o" &&
         nvcc -x c++ $flags -c tests/cuda/fake_cuda.cpp -o "$folder/fake_cuda.o" &&
-        ${CC:-cc} -std=c99 -I. -isystem "$cuda" -Wall -Wextra -Werror -c tests/cuda/capacities.c -o "$folder/capacities.o" &&
+        ${CC:-cc} $host_flags -c tests/cuda/capacities.c -o "$folder/capacities.o" &&
+        ${CC:-cc} $host_flags -c examples/gpt/memo.c -o "$folder/memo.o" &&
         builds_trainer train_gpt && builds_trainer train_gpt_cudnn -DTRAIN_CUDNN -DGPT_GROUP_QUERIES=8
 }
 
@@ -100,6 +104,57 @@ one_gpu() { # ARGUMENT...
     cat "$folder/one.out"
     grep -q 'bitwise the same' "$folder/one.out" && grep -q ' 0 races' "$folder/one.out" &&
         [ -s "$folder/run/timeline.svg" ] && are_near "$folder/one.log" "$folder/host.log"
+}
+
+# Every run whose plan has a choice says what it predicted and what it measured.
+predicts() { # ATTENTION BUDGET; BUDGET: 6 layers need more to keep everything
+    predicts_by "$@" "[0-9.]* ms, stalled [0-9.]* ms" && predicts_by "$@" "[0-9.]* ms with the update" --graph
+}
+predicts_by() { # ATTENTION BUDGET MEASURED FLAGS...
+    attention=$1 device_memory=$2 measured=$3
+    shift 3
+    "$trainer" --layers 6 --hidden 16 --heads 2 --seq 8 --batch 1 --tile 4 --steps 3 --device-memory "$device_memory" "$@" \
+        >"$folder/one.out" 2>&1
+    grep "^compute\|^predicted\|^train_gpt" "$folder/one.out"
+    grep -q "^compute .*$attention" "$folder/one.out" &&
+        grep -q "^predicted [0-9.]* ms for .*, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured $measured\$" "$folder/one.out"
+}
+
+# Gradients in any order cannot be compared bitwise.
+any_order_is_not_compared() {
+    "$trainer" --deterministic 0 --compare 1 >/dev/null 2>"$folder/refused.txt"
+    [ $? -eq 2 ] && grep 'deterministic 1 would work' "$folder/refused.txt"
+}
+
+# The benchmark of the trainer finds its figures in what the trainer prints.  Between the least 41430 KiB and the 41600 KiB
+# that keep everything, memo must recompute rows.  A stand-in for PyTorch computes products and attention alone in 10 ms.
+is_benchmarked() {
+    mkdir -p "$folder/bin"
+    cat >"$folder/bin/python3" <<'END'
+#!/bin/sh
+[ "$1" != -c ] || { echo True; exit; }
+echo "| products and attention alone, forward and backward | 64 | 6 | 10 ms | 6400 | 1 GiB |"
+END
+    cat >"$folder/bin/trainer" <<END
+#!/bin/sh
+case " \$* " in *" --policy memo "*) set -- "\$@" --device-memory 41500KiB --host-memory 16KiB ;; esac
+exec "$folder/train_gpt_cudnn" "\$@"
+END
+    chmod +x "$folder/bin/python3" "$folder/bin/trainer"
+    PATH=$folder/bin:$PATH TRAINER=$folder/bin/trainer CUDNN=none LAYERS=6 HIDDEN=16 HEADS=2 VOCABULARY=64 TILE=4 STEPS=2 \
+        OUT=$folder/results sh bench/device.sh C 64 && cat "$folder"/results/*-trainer-64.md || return 1
+    for policy in memo recompute keep swap 'memo, a graph'; do
+        grep -q "^| memo, $policy | 64 | 6 | [0-9.]* ms | [0-9.]* | [0-9.e-]* % | device .* MiB" \
+            "$folder"/results/*-trainer-64.md || return 1
+    done
+    grep '^predicted' build/device-trainer-64/memo-64.log
+    awk -F '[|]' '/^predicted .* a micro-batch/ { split($0, word, " "); recompute_ms = word[12] + 0 }
+        /^predicted .* measured / { found = 1 }
+        /^[|] memo, memo [|]/ { step_ms = 64e3 / $6 }
+        /^[|] 64 [|]/ { ratio = $6; expected = step_ms / (10 + recompute_ms) }
+        END { print ratio " in the table, of " expected
+            exit !(found && recompute_ms > 0 && ratio > 0.998 * expected && ratio < 1.002 * expected) }' \
+        build/device-trainer-64/memo-64.log "$folder"/results/*-trainer-64.md
 }
 
 # The budgets are capacities of the device and of pinned memory, in every run but the first look at the GPU.
@@ -307,7 +362,17 @@ test_is "the trainer builds on stand-ins" builds
 test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
+test_is "a step as long as predicted is measured" predicts "built-in attention" 33300KiB
+test_is "a step as long as predicted is measured, with cuDNN's attention" \
+    with_cudnn predicts "cuDNN's attention, deterministic" 41600KiB
+test_is "gradients in any order are not compared" with_cudnn any_order_is_not_compared
+test_is "bench/device.sh finds the trainer's figures" is_benchmarked
 test_is "budgets are capacities" budgets_are_capacities
+if [ -z "$nccl" ]; then
+    skip "the trainer over NCCL, on stand-ins" "NCCL's header is not installed"
+    tap_end
+    exit
+fi
 test_is "libraries take their device memory before the plan" with_cudnn libraries_come_first
 test_is "steps by a CUDA graph" graphs_train
 test_is "steps by a CUDA graph, streams as late as possible" late_streams \

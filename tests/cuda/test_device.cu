@@ -2,8 +2,10 @@
  *
  * It runs on a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in
  * host memory and can be made to fail. */
+#ifndef LINKED /* with the implementations of the other tests */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#endif
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_cuda.cuh"

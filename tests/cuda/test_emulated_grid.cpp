@@ -3,8 +3,6 @@
  * whose other pages are not mapped. */
 #include "emulated_grid.h"
 
-#define MEMO_IMPLEMENTATION
-#define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_cuda.cuh"

@@ -4,8 +4,10 @@
 #include "emulated_grid.h" /* with a C++ compiler: on the CPU */
 #endif
 
+#ifndef LINKED /* with the implementations of the other tests */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#endif
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_cuda.cuh"

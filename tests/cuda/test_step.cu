@@ -5,9 +5,11 @@
  * be linked statically.  Calls of the driver are seen when their addresses are looked up:
  *   nvcc ... -Xlinker --wrap=cudaMalloc,--wrap=cudaFree,... tests/cuda/test_step.cu
  * With -DFAKE_CUDA and fake_cuda.cpp all of it runs without a GPU. */
+#ifndef LINKED /* with the implementations of the other tests */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#endif
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"
 #include "memo_plan.h"
