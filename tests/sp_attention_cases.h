@@ -7,6 +7,8 @@
 
 #include "extras/memo_look.h"
 
+#include <time.h>
+
 /* Memory that the host and the device can use. */
 #ifndef CASE_CALLOC
 #define CASE_CALLOC(n, size_bytes) calloc(n, size_bytes)
@@ -1264,7 +1266,8 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     if (!status) status = late;
     /* A back end may find it after the operation. */
     for (k = 0; k < 500 && !status && p->odd_rank >= 0; k++) {
-        memob_sleep_until(memob_now_ns() + 10000000);
+        const struct timespec ten_ms = {0, 10000000};
+        nanosleep(&ten_ms, NULL);
         status = memo_comm_status(comm, &error);
     }
     if (p->odd_rank < 0)
