@@ -6442,9 +6442,9 @@ MEMOI memoi_swap_region memoi_swap_region_of(const memo_swap_desc* desc, int32_t
     int32_t layer;
     memset(&region, 0, sizeof region);
     for (layer = 0; layer < desc->n_layers; layer++) {
-        int64_t swapped = memoi_swap_cell(desc, layer, t);
-        int64_t recomputed_bytes = (n - swapped) * row_bytes;
+        int64_t swapped = memoi_swap_cell(desc, layer, t), recomputed_bytes;
         if (swapped == MEMO_ROWS_KEPT) continue;
+        recomputed_bytes = (n - swapped) * row_bytes;
         region.scratch_bytes = memob_max(region.scratch_bytes,
                                          memob_align_up(recomputed_bytes, MEMOB_DEVICE_ALIGNMENT));
         if (swapped == 0) continue;

@@ -9977,8 +9977,10 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const memo_session_buffer* b = &desc->buffers[i];
         const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
         const char* fault = NULL;
-        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX) fault = "size_bytes out of range";
-        if (b->row_bytes < 0 || b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
+        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX)
+            fault = "size_bytes out of range";
+        else if (b->row_bytes < 0 ||
+                 b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
             fault = "row_bytes out of range";
         if ((int)b->first < 0 || (int)b->first > MEMO_PASS_BACKWARD) fault = "an unknown pass";
         if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD)

@@ -2564,8 +2564,11 @@ MEMOI memo_status memoi_row_counts(memo_row_kind kind, memo_row_desc* d, memo_er
         static const char desc[] = "memo_cross_entropy_desc";
         memo_cross_entropy_desc* e = &d->entropy;
         if (e->n_parts == 0) e->n_parts = 1;
-        if ((status = memob_check_integer(desc, "part", e->part, 0, e->n_parts - 1, error)) ||
-            (status = memob_check_integer(desc, "first_column", e->first_column, 0, most, error)) ||
+        if ((status = memob_check_integer(desc, "n_parts", e->n_parts, 1, INT32_MAX, error)) ||
+            (status = memob_check_integer(desc, "part", e->part, 0, e->n_parts - 1, error)) ||
+            (status = memob_check_integer(desc, "n_columns", e->n_columns, 0, most / 2, error)) ||
+            (status =
+                 memob_check_integer(desc, "first_column", e->first_column, 0, most / 2, error)) ||
             (status = memob_check_integer(desc, "vocabulary", e->vocabulary, e->n_parts > 1, most,
                                           error)) ||
             (status = memob_check_integer(desc, "n_rows", e->n_rows, 0,
