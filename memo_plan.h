@@ -53,7 +53,7 @@ typedef enum memo_plan_engine {
     MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
     MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then local search and branch and bound */
     MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
-    MEMO_PLAN_ENGINE_BILEVEL   /* bi-level, then what AUTO does */
+    MEMO_PLAN_ENGINE_BILEVEL   /* bi-level if there are no holds, then what AUTO does */
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {
@@ -85,8 +85,8 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
- * bytes of stack and a megabyte of memory each thread.  Larger problems are improved by local
- * search.
+ * bytes of stack and a megabyte of memory each thread.  Larger problems are improved by greedy runs
+ * that learn from the last one, then by local search.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; overlapping fixed buffers; another plan's trace;
  * a negative limit; n_threads outside [0, 64]), INFEASIBLE, OUT_OF_HOST_MEMORY, UNSUPPORTED (the
  * MIP without lp_solve, with unlike alignments, or with too many pairs of buffers). */
@@ -693,7 +693,6 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>problem                a plan in units of size and sections of time
  *     >>neighbors              lists of what conflicts with an item
  *     >>sections               the largest sets of items that live together
- *     >>gaps                   items that may as well live in a section more
  *     >>items                  buffers as items
  *     >>holds                  pairs that streams keep apart
  *     >>reuse                  their bound: items of which none can follow another
@@ -712,7 +711,6 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>side by side           several searches on threads
  *     >>climb                  first fit by an order that is changed item by item
  *     >>cores                  a few items that decide whether a capacity is too small
- *     >>spots                  stretches of time that are too high are solved again
  *     >>mixed-integer program  the paper's, by lp_solve
  *     >>bi-level               layers once, then what joins them
  *     >>marked windows         windows of layers from marks
@@ -780,8 +778,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  * With several streams a few pairs more conflict: the earlier is *held* against the later.  They
  * are listed one by one. */
 
-/* A problem of at most this many items is *small*: it is searched as a whole, and often proven.  In
- * a larger one, small parts are searched (spots). */
+/* A problem of at most this many items is *small*: it is often proven. */
 enum {
     MEMOI_SMALL_ITEMS = 500,
     MEMOI_SEARCH_ITEMS = 8000 /* at most in the exact search, which is as deep as there are items */
@@ -882,7 +879,7 @@ MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, 
 /* --- >>neighbors ---
  * Knows: which items overlap.  Knows nothing of offsets. */
 
-enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
+enum { MEMOI_NEIGHBORS = 1 << 26, MEMOI_DENSE = 1 << 24 }; /* longer lists are not made */
 
 /* The item behind those that begin before i ends: items are ordered by begin, so the later ones
  * that i overlaps follow it in one piece; with gaps, some of those. */
@@ -1075,98 +1072,6 @@ MEMOI int memoi_problem_sort(memoi_problem* problem) {
     return ok;
 }
 
-/* --- >>gaps ---
- * Knows: sections and which items overlap.  Knows nothing of bounds.
- *
- * An item may as well live in a section whose items all overlap it elsewhere: the same plans are
- * valid.  The live sets grow, and with them every bound that counts one.  Only gaps make such
- * sections: of items without gaps of which each two overlap, all live together at some time. */
-
-typedef struct memoi_gaps {
-    memoi_problem* problem;
-    int64_t range_capacity;
-    int64_t* n_members; /* of a section */
-    int64_t* n_met;     /* of those, neighbors of one item; as differences, 0 between two items */
-} memoi_gaps;
-
-/* Gives item i new ranges, behind all others.  0: no memory. */
-MEMOI int memoi_gaps_close(memoi_gaps* gaps, int64_t i) {
-    memoi_problem* problem = gaps->problem;
-    memoi_item* item = &problem->items[i];
-    const int64_t* first = problem->neighbors->first;
-    int64_t own = item->first_range, last = own + item->n_ranges, met = 0, n = 0, k, l, s;
-    int64_t begin = item->begin, end = item->end; /* no other section has a neighbor */
-
-    /* Count the neighbors in each section. */
-    for (k = first[i]; k < first[i + 1]; k++) {
-        const memoi_item* other = &problem->items[problem->neighbors->list[k]];
-        for (l = other->first_range; l < other->first_range + other->n_ranges; l++) {
-            begin = memob_min(begin, problem->ranges[l].begin);
-            end = memob_max(end, problem->ranges[l].end);
-            gaps->n_met[problem->ranges[l].begin]++;
-            gaps->n_met[problem->ranges[l].end]--;
-        }
-    }
-    if (!memob_reserve(&problem->ranges, &gaps->range_capacity, problem->n_ranges + (end - begin),
-                       sizeof(memoi_range)))
-        return 0;
-
-    /* It lives where it did, and where it meets all. */
-    for (s = begin; s < end; s++) {
-        memoi_range* range = &problem->ranges[problem->n_ranges + n];
-        int is_own;
-        met += gaps->n_met[s];
-        gaps->n_met[s] = 0;
-        while (own < last && problem->ranges[own].end <= s) own++;
-        is_own = own < last && problem->ranges[own].begin <= s;
-        if (!is_own && met < gaps->n_members[s]) continue;
-        gaps->n_members[s] += !is_own;
-        if (n > 0 && range[-1].end == s) {
-            range[-1].end++;
-        } else {
-            range->begin = s;
-            range->end = s + 1;
-            n++;
-        }
-    }
-    gaps->n_met[end] = 0;
-    item->first_range = problem->n_ranges;
-    item->n_ranges = n;
-    problem->n_ranges += n;
-    return 1;
-}
-
-/* Widens the ranges of all items.  Their order may change.  0: no memory. */
-MEMOI int memoi_problem_close_gaps(memoi_problem* problem) {
-    memoi_gaps gaps;
-    int64_t i, s;
-    int ok = memoi_neighbors_list(problem);
-    if (ok <= 0) return ok < 0;
-    memset(&gaps, 0, sizeof gaps);
-    gaps.problem = problem;
-    gaps.range_capacity = problem->n_ranges;
-    gaps.n_members = (int64_t*)memob_calloc(problem->n_sections + 1, sizeof(int64_t));
-    gaps.n_met = (int64_t*)memob_calloc(problem->n_sections + 1, sizeof(int64_t));
-    ok = gaps.n_members && gaps.n_met;
-    for (i = 0; ok && i < problem->n_ranges; i++) {
-        gaps.n_members[problem->ranges[i].begin]++;
-        gaps.n_members[problem->ranges[i].end]--;
-    }
-    for (s = 1; ok && s < problem->n_sections; s++) gaps.n_members[s] += gaps.n_members[s - 1];
-    for (i = 0; ok && i < problem->n_items; i++) ok = memoi_gaps_close(&gaps, i);
-    MEMO_FREE(gaps.n_members);
-    MEMO_FREE(gaps.n_met);
-
-    /* Ranges, sections and the order of items anew; the lists of neighbors are of the old order. */
-    MEMO_FREE(problem->neighbors->first);
-    MEMO_FREE(problem->neighbors->list);
-    memset(problem->neighbors, 0, sizeof *problem->neighbors);
-    if (!ok || !memoi_problem_sort(problem) || !memoi_problem_sections(problem)) return 0;
-    problem->has_gaps = 0;
-    for (i = 0; i < problem->n_items; i++) problem->has_gaps |= problem->items[i].n_ranges > 1;
-    return 1;
-}
-
 /* --- >>items ---
  * Knows: buffers and their gaps, as input.  Knows nothing of how they are planned. */
 
@@ -1258,9 +1163,6 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
     problem->unit_bytes = unit;
     if (plan->n_gaps > 0 && !memoi_problem_sort(problem)) goto no_memory;
     if (!memoi_problem_sections(problem)) goto no_memory;
-    if (problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS && plan->n_holds == 0 &&
-        !memoi_problem_close_gaps(problem))
-        goto no_memory;
 
     /* Sizes in units. */
     for (i = 0; i < problem->n_items; i++) {
@@ -1586,8 +1488,9 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
  *
  * Sections instead of pairs: largest sets of items that conflict with each other, until each pair
  * of items in conflict is in one of them.  Then nothing needs the pairs, and all bounds of sections
- * count what is held.  A set grows item by item; the next brings the most pairs that no section has
- * yet, times its size. */
+ * count what is held.  Gaps make such sets too: items of which each two overlap may never live all
+ * at once.  A set grows item by item; the next brings the most pairs that no section has yet, times
+ * its size. */
 
 enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
 
@@ -1705,7 +1608,7 @@ MEMOI int memoi_cover_sort(memoi_cover* cover) {
 }
 
 /* Replaces the pairs of a problem by sections.  It does nothing if that takes too long, or if the
- * lists of neighbors are too long.  is_in_set: the first section.  0: no memory. */
+ * lists of neighbors are too long.  is_in_set: the first section; NULL: any.  0: no memory. */
 MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     int64_t n = problem->n_items, k;
     int32_t i;
@@ -1714,8 +1617,8 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     int ok = n > MEMOI_SEARCH_ITEMS ? -1 : memoi_neighbors_list(problem);
     if (ok <= 0) return ok < 0;
     ok = memoi_cover_create(&cover, problem);
-    for (i = 0; ok && i < n && !is_in_set[i];) i++;
-    if (ok && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
+    for (i = 0; ok && is_in_set && i < n && !is_in_set[i];) i++;
+    if (ok && is_in_set && i < n) ok = memoi_cover_grow(&cover, i, is_in_set);
     for (i = 0; ok && i < n && cover.n_work < MEMOI_COVER_WORK; i++) {
         const uint64_t* open = cover.open + i * cover.n_words;
         for (k = 0; ok && k < cover.n_words && cover.n_work < MEMOI_COVER_WORK;)
@@ -2119,7 +2022,8 @@ typedef struct memoi_queue { /* lowest first */
 
 enum {
     MEMOI_GREEDY_CLOCK = 256, /* steps between two looks at the clock */
-    MEMOI_GREEDY_PACE = 1000  /* items placed that tell how long a run takes */
+    MEMOI_GREEDY_PACE = 1000, /* items placed that tell how long a run takes */
+    MEMOI_CLIMB_NODES = 8     /* items placed that count as a node of the search */
 };
 
 /* An item in the order, with what a step needs of it: one line of the cache. */
@@ -2513,6 +2417,45 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     return 1;
 }
 
+MEMOI uint64_t memoi_search_random(uint64_t* state) { /* splitmix64 */
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
+    return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
+}
+
+/* Repeats lowest offset.  What ends above the target comes earlier in the next order, by a random
+ * step.  ("Squeaky wheel" optimization, Joslin and Clements 1999.)  Each item placed counts as a
+ * share of a node.  0: no memory. */
+MEMOI int memoi_greedy_repeat(const memoi_problem* problem, int64_t target, uint64_t seed,
+                              double deadline, int64_t* nodes_left, memoi_solution* best) {
+    static const double steps[] = {0.02, 0.1, 0.5};
+    int64_t n = problem->n_items, n_runs, k;
+    memoi_greedy greedy;
+    int ok = memoi_greedy_create(&greedy, problem, deadline);
+    if (ok) memoi_greedy_order_by_load(&greedy);
+    for (k = 0; ok && k < n; k++) {
+        greedy.ranked[k].first = 1 - (double)k / (double)n;
+        greedy.ranked[k].second = 0;
+    }
+    for (n_runs = 0; ok && best->peak > target && *nodes_left > 0 && memoi_greedy_run(&greedy);
+         n_runs++) {
+        *nodes_left -= n / MEMOI_CLIMB_NODES + 1;
+        memoi_solution_offer(problem, greedy.offsets, -1, best);
+        for (k = 0; k < n; k++) {
+            memoi_ranked* ranked = &greedy.ranked[k];
+            if (greedy.offsets[ranked->index] + problem->items[ranked->index].size > target)
+                ranked->first += steps[n_runs % 3] * memoi_search_random_real(&seed);
+        }
+        qsort(greedy.ranked, (size_t)n, sizeof(memoi_ranked), memoi_greedy_compare_ranked);
+    }
+    memob_arrays_free(&greedy.arrays);
+    return ok;
+}
+
 /* --- >>online ---
  * Knows: what lives now.  Knows nothing of what comes later.
  *
@@ -2876,7 +2819,6 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                               (long long)plan->buffers[problem->items[second].buffer].id);
     }
 
-    /* A plan at once, however little time there is. */
     if (ok && best->peak == INT64_MAX) {
         ok = memoi_online_run(problem, greedy.offsets);
         if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
@@ -3235,16 +3177,6 @@ typedef struct memoi_search {
     int32_t is_overtaken;
     memoi_verdict verdict;
 } memoi_search;
-
-MEMOI uint64_t memoi_search_random(uint64_t* state) { /* splitmix64 */
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
-    return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
-}
 
 MEMOI void memoi_search_free(memoi_search* search) {
     memob_arrays_free(&search->arrays);
@@ -3816,7 +3748,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 }
 
 /* ---- >>smallest peak ----------------------------------------------------------------------------
- * Knows: restarts, capacities and parts for the exact search, the climb, cores and spots.  Knows
+ * Knows: restarts, capacities and parts for the exact search, the climb and cores.  Knows
  * nothing of plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
@@ -4082,7 +4014,6 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
 enum {
     MEMOI_CLIMB_MOVES = 3,  /* at most, in one change */
     MEMOI_CLIMB_CLOCK = 64, /* items placed between two looks at the clock */
-    MEMOI_CLIMB_NODES = 8,  /* items placed that count as a node of the search */
     MEMOI_CLIMB_FIRST = 100 /* items placed by a problem's first climb, per item */
 };
 
@@ -4395,17 +4326,18 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
-/* Makes some items, in their order, a problem without sections yet: its ranges are in sections of
- * the whole.  Its items' buffers are their indices in the whole.  0: no memory. */
-MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of, int64_t n,
-                             memoi_problem* part) {
+/* Makes n items from `first` on, or a list of them if there is one, a problem without sections yet:
+ * its ranges are in sections of the whole.  Its items' buffers are their indices in the whole.  0:
+ * no memory. */
+MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const int32_t* list,
+                             int64_t n, memoi_problem* part) {
     int64_t n_ranges = 0, i;
     *part = *whole;
     part->n_items = n;
     part->n_ranges = part->n_fixed = part->lower_bound = 0;
     part->section_bounds = part->first_held = NULL;
     part->held = NULL;
-    for (i = 0; i < n; i++) n_ranges += whole->items[item_of[i]].n_ranges;
+    for (i = 0; i < n; i++) n_ranges += whole->items[list ? list[i] : first + i].n_ranges;
     part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(n_ranges, sizeof(memoi_range));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
@@ -4415,10 +4347,11 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, const int32_t* item_of,
     }
     for (i = 0; i < n; i++) {
         memoi_item* item = &part->items[i];
-        *item = whole->items[item_of[i]];
+        int64_t index = list ? list[i] : first + i;
+        *item = whole->items[index];
         memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
                (size_t)item->n_ranges * sizeof(memoi_range));
-        item->buffer = item_of[i];
+        item->buffer = index;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
         part->n_fixed += item->fixed >= 0;
@@ -4477,7 +4410,7 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
 /* Makes the core a problem of its own.  Its items' buffers are their indices in the whole.  0: no
  * memory. */
 MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
-    int made = memoi_problem_pick(cores->problem, cores->item_of, cores->n, part);
+    int made = memoi_problem_pick(cores->problem, 0, cores->item_of, cores->n, part);
     if (made) made = memoi_problem_sections(part);
     if (!made) memoi_problem_free(part);
     return made;
@@ -4556,15 +4489,6 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     return 1;
 }
 
-enum {
-    MEMOI_SPOT_LEAST = 16,  /* items before and behind the highest, at first */
-    MEMOI_SPOT_NODES = 4000 /* for the smallest spot; more for larger ones */
-};
-
-/* In >>spots, which search small problems in turn. */
-MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_effort* whole,
-                            memoi_solution* best);
-
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
  * that fails or is given up, it attempts halfway to the best peak, and so on.
  *
@@ -4572,8 +4496,8 @@ MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_ef
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met.
  *
- * The first round of a plain problem has no climb.  A large plain problem also has spots in a
- * round, and attempts the goal in every round but the first.
+ * The first round of a plain problem has no climb.  A large plain problem attempts the goal in
+ * every round but the first.
  *
  * If nearly every section is as full as the bound, failures show soon, and only at the goal.  Then
  * the first attempt has three quarters of the time for it. */
@@ -4607,9 +4531,6 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
             if ((round > 0 || !is_plain) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
-                return 0;
-            if (is_large && round > 0 && best->peak > goal &&
-                !memoi_spots_lower(problem, goal, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
             is_over = climb->is_out_of_time;
@@ -4686,201 +4607,6 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     return ok;
 }
 
-/* --- >>spots ---
- * Knows: a plan and the search of a small problem.  Knows nothing of the whole problem's order.
- *
- * In a large plan only a few spots in time are too high.  A spot is solved again on its own: items
- * that live inside it are free, and items that reach out of it stay where they are.  The spot is
- * around the highest item.  If it does not become lower, a larger one is tried. */
-
-typedef struct memoi_spots {
-    const memoi_problem* problem;
-    int32_t* item_of; /* of the spot */
-    int64_t* offsets; /* of the spot's items */
-    int64_t n;
-} memoi_spots;
-
-/* Lists the items that live in sections [begin, end).  0: too many. */
-MEMOI int memoi_spot_list(memoi_spots* spots, int64_t begin, int64_t end) {
-    const memoi_problem* problem = spots->problem;
-    int64_t i;
-    spots->n = 0;
-    for (i = 0; i < problem->n_items && problem->items[i].begin < end; i++) {
-        if (problem->items[i].end <= begin) continue;
-        if (spots->n == MEMOI_SMALL_ITEMS) return 0;
-        spots->item_of[spots->n++] = (int32_t)i;
-    }
-    return 1;
-}
-
-/* Solves the listed items again; those that reach out of [begin, end) are fixed.  Sets *is_lower.
- * 0: no memory. */
-MEMOI int memoi_spot_solve(memoi_spots* spots, int64_t begin, int64_t end, int64_t goal,
-                           memoi_effort* effort, int64_t* offsets, int* is_lower) {
-    memoi_problem part;
-    memoi_solution best;
-    int64_t peak, i, bound;
-    int ok = 1;
-    *is_lower = 0;
-    if (!memoi_problem_pick(spots->problem, spots->item_of, spots->n, &part)) return 0;
-    for (i = 0; i < part.n_items; i++) {
-        memoi_item* item = &part.items[i];
-        if (item->fixed < 0 && (item->begin < begin || item->end > end)) {
-            item->fixed = offsets[item->buffer];
-            part.n_fixed++;
-        }
-        if (item->fixed >= 0) goal = memob_max(goal, item->fixed + item->size);
-    }
-    if (!memoi_problem_sections(&part)) {
-        memoi_problem_free(&part);
-        return 0;
-    }
-
-    /* The present plan of the spot is where the search begins. */
-    part.lower_bound = bound = goal;
-    memoi_solution_begin(&best, spots->offsets);
-    for (peak = 0, i = 0; i < part.n_items; i++) {
-        best.offsets[i] = offsets[part.items[i].buffer];
-        peak = memob_max(peak, best.offsets[i] + part.items[i].size);
-    }
-    best.peak = peak;
-    if (peak > goal) ok = memoi_search_minimize(&part, goal, effort, &best, &bound);
-    *is_lower = ok && best.peak < peak;
-    for (i = 0; *is_lower && i < part.n_items; i++) offsets[part.items[i].buffer] = best.offsets[i];
-    memoi_problem_free(&part);
-    return ok;
-}
-
-/* Sets best->peak; returns the highest item. */
-MEMOI int64_t memoi_spots_highest(const memoi_problem* problem, memoi_solution* best) {
-    int64_t highest = 0, i;
-    best->peak = -1;
-    for (i = 0; i < problem->n_items; i++) {
-        int64_t top = best->offsets[i] + problem->items[i].size;
-        if (top > best->peak) highest = i;
-        best->peak = memob_max(best->peak, top);
-    }
-    return highest;
-}
-
-/* Lowers the highest items of best to goal, one spot after the other, until a spot of the largest
- * size stays as high.  0: no memory. */
-MEMOI int memoi_spots_lower(const memoi_problem* problem, int64_t goal, memoi_effort* whole,
-                            memoi_solution* best) {
-    static const memo_log silent = {NULL, NULL};
-    int64_t n = problem->n_items, reach = MEMOI_SPOT_LEAST;
-    memoi_spots spots;
-    memoi_effort share = memoi_effort_take(whole, 0.5), *effort = &share;
-    int ok = 1, is_lower;
-    spots.problem = problem;
-    spots.item_of = (int32_t*)memob_calloc(MEMOI_SMALL_ITEMS, sizeof(int32_t));
-    spots.offsets = (int64_t*)memob_calloc(MEMOI_SMALL_ITEMS, sizeof(int64_t));
-    if (!spots.item_of || !spots.offsets) ok = 0;
-
-    /* A stretch around the highest item; twice as long while that does not help. */
-    while (ok && effort->nodes_left > 0 && memob_now_s() < effort->deadline) {
-        int64_t highest, begin, end, most;
-        memoi_effort own = *effort;
-        highest = memoi_spots_highest(problem, best);
-        if (best->peak <= goal) break;
-        begin = problem->items[memob_max(highest - reach, 0)].begin;
-        end = problem->items[memob_min(highest + reach, n - 1)].begin + 1;
-        end = memob_max(end, problem->items[highest].end);
-        if (!memoi_spot_list(&spots, begin, end)) break;
-        most = memob_min(effort->nodes_left, MEMOI_SPOT_NODES * reach / MEMOI_SPOT_LEAST);
-        own.nodes_left = most;
-        own.n_threads = 1;
-        own.log = &silent;
-        ok = memoi_spot_solve(&spots, begin, end, goal, &own, best->offsets, &is_lower);
-        effort->nodes_left -= most - own.nodes_left + 1;
-        reach = is_lower ? memob_max(reach / 2, MEMOI_SPOT_LEAST) : 2 * reach;
-    }
-
-    /* What is left goes back. */
-    whole->nodes_left += share.nodes_left;
-    MEMO_FREE(spots.item_of);
-    MEMO_FREE(spots.offsets);
-    if (ok) memoi_spots_highest(problem, best);
-    best->is_optimal = best->peak <= problem->lower_bound;
-    best->fit_order = -1;
-    return ok;
-}
-
-/* Makes the items of sections [begin, end) a problem of their own. */
-MEMOI int memoi_problem_extract(const memoi_problem* whole, int64_t first, int64_t last,
-                                int64_t begin, int64_t end, memoi_problem* part) {
-    int64_t first_range = whole->items[first].first_range, i, k;
-    *part = *whole;
-    part->n_items = last - first;
-    part->n_ranges =
-        (last < whole->n_items ? whole->items[last].first_range : whole->n_ranges) - first_range;
-    part->n_sections = end - begin;
-    part->n_fixed = 0;
-    part->lower_bound = 0;
-
-    /* The part needs arrays of its own, because its indices and sections begin at 0. */
-    part->items = (memoi_item*)memob_calloc(part->n_items, sizeof(memoi_item));
-    part->ranges = (memoi_range*)memob_calloc(part->n_ranges, sizeof(memoi_range));
-    part->section_bounds = (int64_t*)memob_calloc(part->n_sections, sizeof(int64_t));
-    part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-
-    /* An incomplete part is freed here, so callers need not clean up. */
-    if (!part->items || !part->ranges || !part->section_bounds || !part->neighbors) {
-        memoi_problem_free(part);
-        return 0;
-    }
-
-    /* Indices and sections count from the part's first. */
-    for (i = 0; i < part->n_items; i++) {
-        memoi_item* item = &part->items[i];
-        *item = whole->items[first + i];
-        item->begin -= begin;
-        item->end -= begin;
-        item->first_range -= first_range;
-        for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
-            part->ranges[k].begin = whole->ranges[first_range + k].begin - begin;
-            part->ranges[k].end = whole->ranges[first_range + k].end - begin;
-        }
-        if (item->fixed < 0) continue;
-        part->n_fixed++;
-        part->lower_bound = memob_max(part->lower_bound, item->fixed + item->size);
-    }
-
-    /* The bound of the part can be lower than the whole's. */
-    for (i = 0; i < part->n_sections; i++) {
-        part->section_bounds[i] = whole->section_bounds[begin + i];
-        part->lower_bound = memob_max(part->lower_bound, part->section_bounds[i]);
-    }
-    return 1;
-}
-
-/* Climbs and solves spots of best in turn, with half of the effort.  If both together lower
- * nothing, the climb takes longer steps.  0: no memory. */
-MEMOI int memoi_spots_climb(const memoi_problem* problem, int64_t goal, memoi_effort* effort,
-                            memoi_solution* best) {
-    enum { FIRST = 10 }; /* items placed in a step, per item */
-    memoi_effort own = memoi_effort_take(effort, 0.5);
-    int64_t step = FIRST * problem->n_items, before, nodes_before;
-    memoi_climb climb;
-    int ok = 1;
-    memset(&climb, 0, sizeof climb);
-
-    /* The climb goes on from its own plan: that of the spots has no order of first fit.  The loop
-     * ends if neither can begin. */
-    do {
-        before = best->peak;
-        nodes_before = own.nodes_left;
-        ok = memoi_search_climb(&climb, problem, goal, step, &own, best);
-        if (ok && best->peak > goal) ok = memoi_spots_lower(problem, goal, &own, best);
-        if (best->peak == before && step < INT64_MAX / 4) step *= 2;
-        own.seed++;
-    } while (ok && best->peak > goal && own.nodes_left > 0 && own.nodes_left < nodes_before &&
-             memob_now_s() < own.deadline);
-    effort->nodes_left += own.nodes_left;
-    memob_arrays_free(&climb.arrays);
-    return ok;
-}
-
 /* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
  * greedy planner has done what it can. */
 MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
@@ -4891,6 +4617,7 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     int64_t proven = part->lower_bound;
     int64_t* own = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
     memoi_solution best;
+    memoi_climb climb;
     if (!own) return memob_no_memory(error, "a part of the plan");
     memoi_solution_begin(&best, own);
     memoi_solution_offer(part, offsets, fit_order, &best);
@@ -4899,11 +4626,15 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
 
     /* Local changes lower what the rounds of the search do not reach. */
-    if (!status && part->n_items > MEMOI_SMALL_ITEMS && !part->held && !part->is_cover &&
-        best.peak > goal &&
-        !(memoi_problem_is_plain(part) && part->n_items <= MEMOI_SEARCH_ITEMS) &&
-        !memoi_spots_climb(part, goal, effort, &best))
-        status = memob_no_memory(error, "the search");
+    memset(&climb, 0, sizeof climb);
+    if (!status && part->n_items > MEMOI_SMALL_ITEMS && part->n_items <= MEMOI_SEARCH_ITEMS &&
+        !memoi_problem_is_plain(part) && best.peak > goal) {
+        memoi_effort half = memoi_effort_take(effort, 0.5);
+        if (!memoi_search_climb(&climb, part, goal, INT64_MAX, &half, &best))
+            status = memob_no_memory(error, "the search");
+        effort->nodes_left += half.nodes_left;
+    }
+    memob_arrays_free(&climb.arrays);
     if (!status && best.peak > goal && !memoi_search_minimize(part, goal, effort, &best, &proven))
         status = memob_no_memory(error, "the search");
     if (!status) {
@@ -4938,13 +4669,18 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     memo_status status;
     memoi_problem part;
     int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
-    if (problem->held || problem->is_cover)
+    int ok;
+    if (last - first == problem->n_items)
         return memoi_search_part_solve(plan, problem, 1, goal, effort, best->fit_order,
                                        best->offsets, peak, bound, error);
-    if (!memoi_problem_extract(problem, first, last, problem->items[first].begin, end, &part))
-        return memob_no_memory(error, "a part of the plan");
-    status = memoi_search_part_solve(plan, &part, last - first == problem->n_items, goal, effort,
-                                     best->fit_order, best->offsets + first, peak, bound, error);
+    ok = memoi_problem_pick(problem, first, NULL, last - first, &part);
+    if (ok && !(memoi_problem_sections(&part) && memoi_problem_bounds(&part))) {
+        memoi_problem_free(&part);
+        ok = 0;
+    }
+    if (!ok) return memob_no_memory(error, "a part of the plan");
+    status = memoi_search_part_solve(plan, &part, 0, goal, effort, best->fit_order,
+                                     best->offsets + first, peak, bound, error);
     memoi_problem_free(&part);
     return status;
 }
@@ -5424,7 +5160,6 @@ typedef struct memoi_group {
     int64_t kind;                      /* the first group like this one; of a kind, itself */
     int64_t next;                      /* of a kind: another one with the same hash, or -1 */
     int64_t height_bytes, bound_bytes; /* of a kind */
-    int is_open;                       /* no block: its buffers go to the outer plan themselves */
 } memoi_group;
 
 typedef struct memoi_bilevel {
@@ -5439,9 +5174,7 @@ typedef struct memoi_bilevel {
     memoi_group* groups;
     int64_t* member_of; /* of buffer i; -1: it belongs to the outer plan */
     int64_t n_members, n_groups, group_capacity, n_kinds;
-    int64_t longest_life;      /* of the members */
-    int64_t outer_bound_bytes; /* if every group were a block */
-    int64_t n_open, n_open_members;
+    int64_t longest_life; /* of the members */
     double deadline;
 } memoi_bilevel;
 
@@ -5686,8 +5419,6 @@ MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
             buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
             buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
             continue;
-
-        /* The longest life becomes the limit of the next round. */
         bilevel->longest_life = memob_max(bilevel->longest_life, buffer->end - buffer->begin);
         if (buffer->begin >= group->end) {
             memoi_group_close(bilevel);
@@ -5799,15 +5530,13 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
     return status;
 }
 
-/* Makes the outer plan: each closed group is a block with id n_buffers + group; each other buffer
+/* Makes the outer plan: each group is a block with id n_buffers + group; each other buffer
  * has its index as id. */
 MEMOI memo_status memoi_bilevel_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
                                              memo_error* error) {
     const memo_plan* plan = bilevel->plan;
-    int64_t n_blocks = bilevel->n_groups - bilevel->n_open;
-    int64_t n_inside = bilevel->n_members - bilevel->n_open_members;
     int64_t n = plan->n_buffers, at = 0, gap = 0, i;
-    memo_status status = memo_plan_create(n - n_inside + n_blocks, plan->n_gaps,
+    memo_status status = memo_plan_create(n - bilevel->n_members + bilevel->n_groups, plan->n_gaps,
                                           plan->alignment_bytes, outer, error);
     if (status) return status;
 
@@ -5816,7 +5545,6 @@ MEMOI memo_status memoi_bilevel_outer_create(const memoi_bilevel* bilevel, memo_
         int64_t m = bilevel->member_of[i];
         const memoi_group* group = m < 0 ? NULL : &bilevel->groups[bilevel->members[m].group];
         memo_buffer* buffer = &(*outer)->buffers[at];
-        if (group && group->is_open) group = NULL;
         if (group && group->first != m) continue;
         *buffer = plan->buffers[i];
         buffer->id = group ? n + bilevel->members[m].group : i;
@@ -5832,37 +5560,6 @@ MEMOI memo_status memoi_bilevel_outer_create(const memoi_bilevel* bilevel, memo_
         at++;
     }
     return MEMO_STATUS_OK;
-}
-
-/* Finds the largest sum of blocks and other buffers that live together, without gaps.  A block uses
- * the room of its kind all its life, though its buffers need less at times.  So groups that reach
- * beyond the target are opened.  No two groups live at once, so the other groups stay within the
- * target. */
-MEMOI void memoi_groups_open(memoi_bilevel* bilevel, int64_t target_bytes) {
-    int64_t live = 0, e;
-    memoi_group* inside = NULL;
-    bilevel->outer_bound_bytes = bilevel->n_open = bilevel->n_open_members = 0;
-    for (e = 0; e < bilevel->n_groups; e++) bilevel->groups[e].is_open = 0;
-    if (bilevel->plan->n_gaps > 0) return;
-    for (e = 0; e < bilevel->n_events; e++) {
-        int64_t i = bilevel->events[e], is_end = i < 0, buffer = is_end ? -1 - i : i;
-        int64_t m = bilevel->member_of[buffer], bytes;
-        if (m < 0) {
-            bytes = memob_buffer_bytes(bilevel->plan, buffer);
-        } else { /* a block begins with its first event and ends with its last */
-            const memoi_member* member = &bilevel->members[m];
-            memoi_group* group = &bilevel->groups[member->group];
-            if (is_end ? member->end != 2 * group->n - 1 : member->begin != 0) continue;
-            bytes = bilevel->groups[group->kind].height_bytes;
-            inside = is_end ? NULL : group;
-        }
-        live += is_end ? -bytes : bytes;
-        bilevel->outer_bound_bytes = memob_max(bilevel->outer_bound_bytes, live);
-        if (live <= target_bytes || !inside || inside->is_open) continue;
-        inside->is_open = 1;
-        bilevel->n_open++;
-        bilevel->n_open_members += inside->n;
-    }
 }
 
 /* The outer plan's offsets and those within the blocks, as offsets of the flat problem's items. */
@@ -5892,15 +5589,11 @@ MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
     return 1;
 }
 
-/* Solves both levels and combines their plans.  With effort, kinds above their bound are searched;
- * without, no group is opened before that.  With most groups open the outer plan is nearly the flat
- * one, so it is solved only in the last round. */
+/* Solves both levels and combines their plans.  With effort, both are searched as well. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
-                                      int64_t target, int is_last, memoi_effort* effort,
-                                      const int64_t* item_of, int64_t* offsets,
-                                      memoi_solution* best, memo_error* error) {
+                                      memoi_effort* effort, const int64_t* item_of,
+                                      int64_t* offsets, memoi_solution* best, memo_error* error) {
     memo_plan* outer = NULL;
-    int is_vain;
     memoi_effort own;
     memo_status status = MEMO_STATUS_OK;
     int64_t g, n_left = bilevel->n_kinds;
@@ -5919,18 +5612,11 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         n_left--;
     }
 
-    /* With most groups open the outer plan brings little, so only the last round solves it. */
-    if (!status) memoi_groups_open(bilevel, target * problem->unit_bytes);
-    is_vain = bilevel->n_open_members > bilevel->n_members / 2 ||
-              (!effort && bilevel->n_open > 0 && !memoi_kinds_are_tight(bilevel));
-    if (status || (is_vain && !is_last)) return status;
-
-    /* Outer plan: each closed group is one block. */
-    status = memoi_bilevel_outer_create(bilevel, &outer, error);
-    if (!status && effort) own = memoi_effort_take(effort, is_vain ? 0 : 0.25);
+    /* Outer plan: each group is one block. */
+    if (!status) status = memoi_bilevel_outer_create(bilevel, &outer, error);
+    if (!status && effort) own = memoi_effort_take(effort, 0.25);
     if (!status)
-        status = memoi_bilevel_level_solve(outer, bilevel->deadline,
-                                           effort && !is_vain ? &own : NULL, error);
+        status = memoi_bilevel_level_solve(outer, bilevel->deadline, effort ? &own : NULL, error);
     if (!status && effort) effort->nodes_left += own.nodes_left;
 
     /* Together they are a plan. */
@@ -5943,9 +5629,8 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
 }
 
 /* Offers the plan of the two levels to best: greedy on both, then a search if a kind is above its
- * bound.  If they miss the target, blocks waste room, so the longest-lived buffers move to the
- * outer plan, round after round.  Windows come from marks first, then from repetition.  A plan
- * without repetition is no error. */
+ * bound.  Windows come from marks first, then from repetition.  A plan without repetition is no
+ * error. */
 MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
                                       memoi_effort* effort, memoi_solution* best,
@@ -5954,60 +5639,46 @@ MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* t
     memo_status status = MEMO_STATUS_OK;
     memoi_bilevel bilevel;
     memoi_effort own = memoi_effort_take(effort, 0.5);
-    int64_t *item_of, *offsets, life_limit = INT64_MAX, i;
-    int ok = memoi_bilevel_create(&bilevel, plan), round = 0;
-
-    /* Windows from marks first; without marks, from repetition only. */
+    int64_t *item_of, *offsets, i;
+    int ok = memoi_bilevel_create(&bilevel, plan), is_marked;
     own.log = &silent;
     bilevel.deadline = own.deadline;
-    if (ok && trace) ok = memoi_windows_from_marks(&bilevel, trace);
-    if (bilevel.n_windows == 0) round = MEMOI_BILEVEL_ROUNDS;
     item_of = (int64_t*)memob_arrays_add(&bilevel.arrays, plan->n_buffers, sizeof(int64_t));
     offsets = (int64_t*)memob_arrays_add(&bilevel.arrays, problem->n_items, sizeof(int64_t));
     if (!ok || bilevel.arrays.failed) status = memob_no_memory(error, "the layers of the plan");
     for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
     for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
 
-    /* Each round leaves the longest-lived buffers to the outer plan. */
-    for (; round < 2 * MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
-           memob_now_s() < own.deadline;
-         round++) {
-        int is_last = round == 2 * MEMOI_BILEVEL_ROUNDS - 1;
-        if (round == MEMOI_BILEVEL_ROUNDS) { /* no marks, or they cut in the wrong places */
-            bilevel.n_windows = 0;
-            life_limit = INT64_MAX;
-            if (!memoi_windows_from_repeats(&bilevel))
+    for (is_marked = trace != NULL; is_marked >= 0 && !status; is_marked--) {
+        int64_t life_limit = INT64_MAX;
+        int round;
+        bilevel.n_windows = 0;
+        ok = is_marked ? memoi_windows_from_marks(&bilevel, trace)
+                       : memoi_windows_from_repeats(&bilevel);
+        if (!ok) status = memob_no_memory(error, "the layers of the plan");
+
+        /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
+        for (round = 0; round < MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
+                        memob_now_s() < own.deadline;
+             round++) {
+            if (!memoi_bilevel_group(&bilevel, life_limit) || !memoi_bilevel_sort_kinds(&bilevel))
                 status = memob_no_memory(error, "the layers of the plan");
-        }
-        if (!status &&
-            !(memoi_bilevel_group(&bilevel, life_limit) && memoi_bilevel_sort_kinds(&bilevel)))
-            status = memob_no_memory(error, "the layers of the plan");
-        if (status) break;
-        if (bilevel.n_groups == 0) { /* nor are there any among fewer buffers */
-            round = (round / MEMOI_BILEVEL_ROUNDS + 1) * MEMOI_BILEVEL_ROUNDS - 1;
-            continue;
-        }
+            if (status || bilevel.n_groups == 0) break;
+            life_limit = bilevel.longest_life / 2;
 
-        /* Greedy on both levels first, because it is fast and often enough. */
-        status = memoi_bilevel_round(&bilevel, problem, target, is_last, NULL, item_of, offsets,
-                                     best, error);
-        if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
-            status = memoi_bilevel_round(&bilevel, problem, target, is_last, &own, item_of, offsets,
-                                         best, error);
-
-        /* The bounds show in the log whether blocks waste room. */
-        if (effort->log->write) {
-            char message[160];
-            snprintf(message, sizeof message,
-                     "bi-level: %lld groups of %lld kinds, bound with blocks %lld, without %lld, "
-                     "%lld groups opened",
-                     (long long)bilevel.n_groups, (long long)bilevel.n_kinds,
-                     (long long)bilevel.outer_bound_bytes,
-                     (long long)(problem->lower_bound * problem->unit_bytes),
-                     (long long)bilevel.n_open);
-            effort->log->write(effort->log->user, message);
+            /* Greedy on both levels first, because it is fast and often enough. */
+            status = memoi_bilevel_round(&bilevel, problem, NULL, item_of, offsets, best, error);
+            if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
+                status =
+                    memoi_bilevel_round(&bilevel, problem, &own, item_of, offsets, best, error);
+            if (effort->log->write) {
+                char message[160];
+                snprintf(message, sizeof message, "bi-level: %lld groups of %lld kinds, peak %lld",
+                         (long long)bilevel.n_groups, (long long)bilevel.n_kinds,
+                         (long long)(best->peak * problem->unit_bytes));
+                effort->log->write(effort->log->user, message);
+            }
         }
-        life_limit = bilevel.longest_life / 2;
     }
 
     /* Blocks can pass 2^62 bytes although the plan does not, so that is no error. */
@@ -6025,51 +5696,49 @@ MEMOB_ZERO_DEFAULT(memo_plan_desc)
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* The problems to solve.  With holds there are two problems of the same items.  In the stretched
- * one, which is easier, a lifetime reaches to the end of its last hold.  So its plans are valid for
- * the other as well. */
+/* The problem to solve.  With too many holds it is *stretched*: a lifetime reaches to the end of its
+ * last hold.  Then its plans are valid, but what is proven of them is not. */
 typedef struct memoi_task {
     const memo_plan* plan;
-    memo_plan* stretched_plan;
-    memoi_problem problem, stretched;
-    int32_t has_pairs; /* problem lists them; else there are too many, and stretched is solved */
+    memoi_problem problem;
+    int32_t is_stretched;
 } memoi_task;
 
-MEMOI void memoi_task_free(memoi_task* task) {
-    memoi_problem_free(&task->problem);
-    memoi_problem_free(&task->stretched);
-    memo_plan_destroy(task->stretched_plan);
-}
+MEMOI void memoi_task_free(memoi_task* task) { memoi_problem_free(&task->problem); }
 
-/* Adds holds to a task. */
-MEMOI memo_status memoi_task_hold(memoi_task* task, memo_error* error) {
+MEMOI memo_status memoi_task_stretch(memoi_task* task, memo_error* error) {
     const memo_plan* plan = task->plan;
     memo_plan* stretched;
-    int64_t i;
-    int added = memoi_problem_add_holds(&task->problem, plan);
+    int64_t bound = task->problem.lower_bound, i;
     memo_status status =
         memo_plan_create(plan->n_buffers, 0, plan->alignment_bytes, &stretched, error);
-    task->stretched_plan = stretched;
     if (status) return status;
-    if (!added) return memob_no_memory(error, "the holds of the plan");
-    task->has_pairs = added > 0;
+    memoi_problem_free(&task->problem);
     memcpy(stretched->buffers, plan->buffers, (size_t)plan->n_buffers * sizeof(memo_buffer));
     for (i = 0; i < plan->n_holds; i++) {
         memo_buffer* buffer = &stretched->buffers[plan->holds[i].buffer];
         buffer->end = memob_max(buffer->end, plan->holds[i].until);
     }
     status = memo_plan_prepare(stretched, error);
-    if (!status) status = memoi_problem_create(stretched, &task->stretched, error);
-    task->stretched.lower_bound = task->problem.lower_bound; /* the target is the original's */
+    if (!status) status = memoi_problem_create(stretched, &task->problem, error);
+    task->problem.lower_bound = bound; /* the target is the original's */
+    task->is_stretched = 1;
+    memo_plan_destroy(stretched);
     return status;
 }
 
 MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, memo_error* error) {
     memo_status status;
+    int added = 1;
     memset(task, 0, sizeof *task);
     task->plan = plan;
     status = memoi_problem_create(plan, &task->problem, error);
-    if (!status && plan->n_holds > 0) status = memoi_task_hold(task, error);
+    if (!status && plan->n_holds > 0)
+        added = memoi_problem_add_holds(&task->problem, plan);
+    else if (!status && task->problem.has_gaps && task->problem.n_items <= MEMOI_SMALL_ITEMS)
+        added = memoi_problem_cover(&task->problem, NULL);
+    if (!added) status = memob_no_memory(error, "the holds of the plan");
+    if (added < 0) status = memoi_task_stretch(task, error);
     if (status) memoi_task_free(task);
     return status;
 }
@@ -6079,60 +5748,58 @@ MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, mem
 MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* settings, int64_t target,
                                  memoi_effort* effort, memoi_solution* best, const char** name,
                                  memo_error* error) {
-    static const char* const names[] = {"bilevel", "greedy", "greedy", "bilevel", "mip", "search"};
+    static const char* const names[] = {"bilevel", "greedy", "bilevel", "mip", "greedy", "search"};
+    const memo_plan* plan = task->plan;
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
-    const memo_plan* interval_plan = task->stretched_plan ? task->stretched_plan : task->plan;
-    memoi_problem* intervals = task->stretched_plan ? &task->stretched : &task->problem;
-    memoi_problem* pairs = task->has_pairs ? &task->problem : intervals;
-    int64_t n_entries = memoi_neighbors_count(pairs);
-    int is_for_greedy =
-        engine == MEMO_PLAN_ENGINE_GREEDY ||
-        (n_entries > MEMOI_NEIGHBORS && n_entries > 2 * MEMOI_SMALL_ITEMS * pairs->n_items);
-    double share = is_for_greedy ? 1 : 0.5; /* dense plans are too large for climbs and spots */
-    double now = memob_now_s();
-    double last_greedy = now + share * (effort->deadline - now);
-    int stage;
+    memoi_problem* problem = &task->problem;
+    int64_t n_entries = memoi_neighbors_count(problem), bound = problem->lower_bound;
+    int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY, is_search, stage;
+    int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    int is_dense = n_entries > MEMOI_DENSE && n_entries > 2 * MEMOI_SMALL_ITEMS * problem->n_items;
+    double now = memob_now_s(), deadline = effort->deadline;
+    double last_greedy = now + (is_greedy ? 1 : is_large ? 0.4 : 0.5) * (deadline - now);
+    is_search = engine != MEMO_PLAN_ENGINE_MIP && !is_greedy;
 
-    /* From the fastest engine to the most thorough; each starts from the best plan so far. */
+    /* From the fastest engine to the most thorough; each starts from the best plan so far.  Bi-level
+     * plans have no holds.  Dense plans are too large for climbs. */
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
         int64_t before;
         int was_optimal;
 
         /* A higher bound is worth its time if the fast engines did not meet the first one. */
-        if (stage == 3 && engine != MEMO_PLAN_ENGINE_GREEDY) {
-            if (!memoi_stacks_raise(pairs, best->peak, effort->deadline))
+        if (stage == 2 && !is_greedy) {
+            if (!memoi_stacks_raise(problem, best->peak, deadline))
                 return memob_no_memory(error, "the bound of the plan");
-            target = memob_max(target, pairs->lower_bound);
-            best->is_optimal = best->peak <= pairs->lower_bound;
+            target = memob_max(target, problem->lower_bound);
+            best->is_optimal = best->peak <= problem->lower_bound;
             if (best->peak <= target) break;
         }
         before = best->peak;
         was_optimal = best->is_optimal;
-        if ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
-            (stage == 3 && engine == MEMO_PLAN_ENGINE_AUTO))
-            status = memoi_bilevel_solve(interval_plan, settings->trace, intervals, target, effort,
-                                         best, error);
+        if (plan->n_holds == 0 && ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
+                                   (stage == 2 && engine == MEMO_PLAN_ENGINE_AUTO)))
+            status =
+                memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
         if (stage == 1)
-            status = memoi_greedy_solve(interval_plan, intervals, target, last_greedy,
-                                        effort->deadline, best, error);
-        /* Fixed items that only the stretched lifetimes bring together are no fault. */
-        if (stage == 1 && task->has_pairs && status == MEMO_STATUS_INVALID_ARGUMENT)
-            status = MEMO_STATUS_OK;
-        if (stage == 2 && task->has_pairs) best->fit_order = -1; /* it was for other conflicts */
-        if (stage == 2 && task->has_pairs)
-            status = memoi_greedy_solve(task->plan, pairs, target, last_greedy, effort->deadline,
-                                        best, error);
-        if (stage == 4 && engine == MEMO_PLAN_ENGINE_MIP)
-            status = memoi_mip_solve(pairs, effort->deadline, best, error);
-        if (stage == 5 && engine != MEMO_PLAN_ENGINE_MIP && engine != MEMO_PLAN_ENGINE_GREEDY)
-            status = memoi_search_solve(task->plan, pairs, target, effort, best, error);
+            status = memoi_greedy_solve(plan, problem, target, last_greedy,
+                                        is_large ? last_greedy : deadline, best, error);
+        if (stage == 3 && engine == MEMO_PLAN_ENGINE_MIP)
+            status = memoi_mip_solve(problem, deadline, best, error);
+        if (stage == 4 && is_search && is_large) {
+            memoi_effort own = memoi_effort_take(effort, is_dense ? 1 : 0.75);
+            if (!memoi_greedy_repeat(problem, target, own.seed, own.deadline, &own.nodes_left,
+                                     best))
+                status = memob_no_memory(error, "the greedy planner");
+            effort->nodes_left += own.nodes_left;
+        }
+        if (stage == 5 && is_search)
+            status = memoi_search_solve(plan, problem, target, effort, best, error);
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
 
     /* Optimality in the stretched problem does not prove the original. */
-    if (pairs == &task->stretched) /* a proof there says nothing of the plan */
-        best->is_optimal = best->peak <= task->problem.lower_bound;
+    if (task->is_stretched) best->is_optimal = best->peak <= bound;
     return status;
 }
 

@@ -586,7 +586,6 @@ static void cores_meet_brute_force(void) {
     CHECK_CASE(n_found > 100 && n_failed > 100, "%d found, %d failed", n_found, n_failed);
 }
 
-/* A spot solved again leaves a plan, which is no higher, and fixed buffers where they are. */
 /* Each two of n buffers live together for a moment, all others being in a gap.  So they need the
  * sum of their sizes, though at no time more than two are live. */
 static void buffers_that_meet_in_pairs_are_bounded_together(void) {
@@ -644,53 +643,6 @@ static void the_unit_is_as_large_as_alignments_allow(void) {
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
     }
-}
-
-static void spots_lower_a_plan(void) {
-    int k, n_lower = 0;
-    for (k = 0; k < 16; k++) {
-        features with;
-        memo_plan* plan;
-        memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
-        memoi_problem problem;
-        memoi_effort effort;
-        memoi_solution best;
-        int64_t n, i, before;
-        with.has_fixed = k % 2;
-        with.has_gaps = k / 2 % 2;
-        with.has_alignment = k / 4 % 2;
-        plan = random_plan(400, 1000, with);
-        for (i = 0; i < plan->n_buffers; i++) { /* shorter lives, so that spots are small */
-            memo_buffer* buffer = &plan->buffers[i];
-            int64_t end = buffer->begin + 1 + (buffer->end - buffer->begin) % 20;
-            if (!with.has_gaps && !with.has_fixed) buffer->end = end;
-        }
-        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
-        n = problem.n_items;
-        memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
-        for (i = 0; i < n; i++)
-            best.offsets[i] =
-                plan->buffers[problem.items[i].buffer].offset_bytes / problem.unit_bytes;
-        best.peak = before = plan->peak_bytes / problem.unit_bytes;
-        memset(&effort, 0, sizeof effort);
-        effort.deadline = 1e18;
-        effort.nodes_left = 20000;
-        effort.n_threads = 1;
-        CHECK(memoi_spots_lower(&problem, problem.lower_bound, &effort, &best));
-        CHECK_IS(best.peak, <=, before);
-        n_lower += best.peak < before;
-        memoi_bilevel_plan_store(plan, &problem, &best, "spots");
-        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
-                   error.message);
-        CHECK_IS(plan->peak_bytes, ==, best.peak * problem.unit_bytes);
-        free(best.offsets);
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
-    }
-    CHECK_CASE(n_lower > 3, "%d lower", n_lower);
 }
 
 /* What a change places again is all that first fit by the changed order moves. */
@@ -1043,7 +995,6 @@ int main(int argc, char** argv) {
     TEST(cores_meet_brute_force);
     TEST(buffers_that_meet_in_pairs_are_bounded_together);
     TEST(the_unit_is_as_large_as_alignments_allow);
-    TEST(spots_lower_a_plan);
     TEST(a_climb_is_first_fit);
     TEST(a_climb_beats_an_order_search);
     TEST(large_plans_are_improved);
