@@ -1490,7 +1490,8 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
  * of items in conflict is in one of them.  Then nothing needs the pairs, and all bounds of sections
  * count what is held.  Gaps make such sets too: items of which each two overlap may never live all
  * at once.  A set grows item by item; the next brings the most pairs that no section has yet, times
- * its size. */
+ * its size.  One that brings none comes last, however large it is: else a set might end without the
+ * pair that it was made for. */
 
 enum { MEMOI_COVER_WORK = 1 << 28 }; /* items looked at; then the pairs stay */
 
@@ -1574,7 +1575,7 @@ MEMOI int memoi_cover_grow(memoi_cover* cover, int32_t i, const char* is_in_set)
         for (k = 0; k < cover->n_candidates; k++) {
             int32_t j = cover->candidates[k];
             size = (double)cover->problem->items[j].size;
-            size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-9;
+            size *= is_in_set && is_in_set[j] ? 1e18 : (double)cover->gain[j] + 1e-30;
             if (size <= most) continue;
             most = size;
             i = j;
