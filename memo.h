@@ -1179,6 +1179,9 @@ typedef struct memo_kind_times {
      * costs nothing.  Negative: cannot be recomputed.  NULL: all 0. */
     const double* recompute_s_per_row;
     memo_traffic forward_traffic, backward_traffic; /* begin with the layer */
+    /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
+     * line, because attention does: the first rows take so much less, the last so much more. */
+    double forward_growth_s, backward_growth_s;
 } memo_kind_times;
 
 #ifdef __cplusplus
@@ -1564,6 +1567,13 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t);
 MEMOI const char* memob_tensor_name(const memo_tensor* tensor);
 /* The rule of tensor t, or of the tensor whose recomputation produces it. */
 MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
+/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less and more. */
+MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
+                                double growth_s);
+/* To recompute all rows of a slice.  A WHOLE tensor is attention's, so that what the forward grows
+ * by is its; no tensor takes less than nothing. */
+MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
+                                    const memo_kind_times* times);
 /* 1: there are slices, and tensor t is of the layer. */
 MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t);
 /* Rows of all slices of a layer. */
@@ -6173,6 +6183,25 @@ MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
 
 MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
     return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
+}
+
+MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
+                                double growth_s) {
+    const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
+    double begin, n;
+    if (desc->n_slices <= 1) return middle_s;
+    begin = (double)(step % desc->n_slices) * rows;
+    n = begin + rows > all ? all - begin : rows;
+    return (middle_s + growth_s * ((2 * begin + n) / all - 1)) * (n / rows);
+}
+
+MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
+                                    const memo_kind_times* times) {
+    const double middle_s =
+        times->recompute_s_per_row ? times->recompute_s_per_row[t] * (double)desc->n_rows : 0;
+    const int grows = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_WHOLE;
+    const double growth_s = middle_s < times->forward_growth_s ? middle_s : times->forward_growth_s;
+    return memob_swap_slice_s(desc, step, middle_s, grows && growth_s > 0 ? growth_s : 0);
 }
 
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {

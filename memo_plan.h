@@ -128,6 +128,8 @@ typedef struct memo_profile {
     int32_t n_tensors, n_copies;
     int32_t reserved;                                                             /* 0 */
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
+    /* Measured in slices of n_rows: as in memo_kind_times. */
+    double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s; /* between the last forward and the first backward */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     memo_profile_copy copies[MEMO_PROFILE_COPIES_MAX]; /* by size, rising */
@@ -6413,7 +6415,9 @@ static const memob_value memoi_profile_rows_values[] = {
 /* Of kind 0; a line of another kind is that many numbers farther. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s),
-    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s)};
+    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s),
+    MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s),
+    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s)};
 static const memob_value memoi_profile_copy_values[] = {
     MEMOI_PROFILE_VALUE("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 1),
     MEMOI_PROFILE_TIME("time to host", memo_profile_copy, to_host_s),
@@ -6433,7 +6437,7 @@ enum {
     MEMOI_PROFILE_FILE
 };
 static const memob_record memoi_profile_records[] = {{"rows", memoi_profile_rows_values, 3, 0},
-                                                     {"layer", memoi_profile_layer_values, 2, 0},
+                                                     {"layer", memoi_profile_layer_values, 4, 2},
                                                      {"tensor", NULL, 0, 0}, /* see below */
                                                      {"copy", memoi_profile_copy_values, 3, 0},
                                                      {"file", memoi_profile_file_values, 5, 0}};
@@ -6717,6 +6721,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
         memset(&times[k], 0, sizeof times[k]);
         times[k].forward_s = profile->forward_s[k];
         times[k].backward_s = profile->backward_s[k];
+        times[k].forward_growth_s = profile->forward_growth_s[k];
+        times[k].backward_growth_s = profile->backward_growth_s[k];
         times[k].recompute_s_per_row = recompute_s_per_row + k * swap->n_tensors;
     }
     desc->kinds = times;
@@ -7008,7 +7014,9 @@ typedef struct memoi_rows_planner {
     int32_t n_moved;                  /* layers before the last two, which never move */
     int64_t n_tiles, n_cells;
     memoi_rows_bundle* bundles; /* those with bytes */
-    int32_t n_bundles, n_kinds;
+    /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
+     * because late slices take longer than early ones. */
+    int32_t n_bundles, n_kinds, n_classes;
     memoi_rows_use* uses; /* (n_kinds, n_bundles) */
     double layers_s;      /* forwards and backwards of all layers */
     int32_t* bundle_of;   /* each tensor's; -1: no bytes */
@@ -7030,9 +7038,15 @@ MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32
     return &p->desc->kinds[memob_layer_kind(p->desc->swap, layer)];
 }
 
+MEMOI int32_t memoi_rows_kind(const memoi_rows_planner* p, int32_t layer) {
+    const int32_t n_slices = p->desc->swap->n_slices > 1 ? p->desc->swap->n_slices : 1;
+    return memob_layer_kind(p->desc->swap, layer) * p->n_classes +
+           (int32_t)((int64_t)(layer % n_slices) * p->n_classes / n_slices);
+}
+
 MEMOI const memoi_rows_use* memoi_rows_use_of(const memoi_rows_planner* p, int32_t layer,
                                               int32_t b) {
-    return &p->uses[(int64_t)memob_layer_kind(p->desc->swap, layer) * p->n_bundles + b];
+    return &p->uses[(int64_t)memoi_rows_kind(p, layer) * p->n_bundles + b];
 }
 
 MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
@@ -7134,11 +7148,12 @@ MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error)
     const memo_swap_desc* swap = p->desc->swap;
     int32_t layer, b;
     for (layer = 0; layer < p->n_layers; layer++) {
-        int32_t kind = memob_layer_kind(swap, layer);
+        int32_t kind = memoi_rows_kind(p, layer);
         const memo_kind_times* times = memoi_rows_times(p, layer);
-        memo_status status = memoi_rows_check_kind(p->desc, kind, error);
+        memo_status status = memoi_rows_check_kind(p->desc, memob_layer_kind(swap, layer), error);
         if (status) return status;
-        p->layers_s += times->forward_s + times->backward_s;
+        p->layers_s += memob_swap_slice_s(swap, layer, times->forward_s, times->forward_growth_s) +
+                       memob_swap_slice_s(swap, layer, times->backward_s, times->backward_growth_s);
         for (b = 0; b < p->n_bundles; b++) {
             memoi_rows_use* use = &p->uses[(int64_t)kind * p->n_bundles + b];
             int32_t t = p->bundles[b].leader;
@@ -7150,7 +7165,9 @@ MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error)
             use->n_moved += layer < p->n_moved;
             if (per_row_s < 0 && use->rule != MEMO_TENSOR_KEPT) use->rule = MEMO_TENSOR_SWAPPED;
             if (use->rule == MEMO_TENSOR_ROWS || use->rule == MEMO_TENSOR_WHOLE)
-                use->recompute_s = per_row_s * (double)swap->n_rows;
+                use->recompute_s +=
+                    (memob_swap_recompute_s(swap, layer, t, times) - use->recompute_s) /
+                    use->n_layers; /* the mean of the class */
         }
     }
     return MEMO_STATUS_OK;
@@ -7181,9 +7198,9 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->n_moved = swap->n_layers - p->n_buffers;
     p->n_tiles = memob_swap_n_tiles(swap);
     n_tensors = swap->n_tensors;
+    p->n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
     for (layer = 0; layer < p->n_layers; layer++)
-        if (memob_layer_kind(swap, layer) >= p->n_kinds)
-            p->n_kinds = memob_layer_kind(swap, layer) + 1;
+        if (memoi_rows_kind(p, layer) >= p->n_kinds) p->n_kinds = memoi_rows_kind(p, layer) + 1;
 
     /* Three tables of cells: the trial, the accepted one, and the best. */
     a = &p->arrays;
@@ -7238,8 +7255,9 @@ MEMOI void memoi_rows_time_kind(memoi_rows_planner* p, int32_t i) {
     const memo_traffic traffic[2] = {times->forward_traffic, times->backward_traffic};
     memoi_rows_layer* layer = &p->clock.layers[i];
     int pass;
-    layer->forward_s = times->forward_s;
-    layer->backward_s = times->backward_s;
+    layer->forward_s = memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
+    layer->backward_s =
+        memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
     for (pass = 0; pass < 2; pass++) {
         if (traffic[pass].to_host_bytes && desc->to_host_bytes_per_s > 0)
             layer->traffic_s[pass][0] =
@@ -7260,11 +7278,18 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
     const memob_swap_place* places = &placement->places[(int64_t)i * swap->n_tensors];
     memoi_rows_layer* layer = &p->clock.layers[i];
     double bytes = (double)placement->turns[i].moved_bytes, copies_s = 0;
+    double handed = 0; /* bytes each way */
     int32_t t, b;
     memset(layer, 0, sizeof *layer);
     memoi_rows_time_kind(p, i);
     layer->previous = placement->turns[i].previous;
-    layer->is_moved = bytes > 0;
+    if (placement->handed >= 0) {
+        handed = (double)swap->n_rows * (double)places[placement->handed].row_bytes;
+        if (i >= 2) layer->previous = i - 2;
+    }
+    bytes += (double)placement->turns[i].layer_bytes;
+    layer->is_moved = bytes > 0 || (handed > 0 && i < p->n_moved);
+    if (layer->is_moved) bytes += handed;
 
     /* Each moved tensor is a separate copy with its own start time. */
     for (t = 0; t < swap->n_tensors; t++)
@@ -7275,7 +7300,10 @@ MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placemen
         double n = (double)(place->recompute_end - place->recompute_begin);
         const memoi_rows_use* use = memoi_rows_use_of(p, i, b);
         if (n > 0 && use->rule == MEMO_TENSOR_SWAPPED) return 0;
-        layer->recompute_s += use->recompute_s * (n / (double)swap->n_rows);
+        if (n > 0)
+            layer->recompute_s +=
+                memob_swap_recompute_s(swap, i, p->bundles[b].leader, memoi_rows_times(p, i)) *
+                (n / (double)swap->n_rows);
     }
 
     /* The factors are 1, except while a faster link or disk is tried out. */
@@ -7574,7 +7602,7 @@ MEMOI void memoi_rows_find_neighbors(memoi_rows_program* g) {
     const memoi_rows_planner* p = g->p;
     int32_t last[2] = {-1, -1}, layer, b;
     for (layer = 0; layer < p->n_layers; layer++) {
-        int32_t kind = memob_layer_kind(p->desc->swap, layer), other = last[!(layer & 1)];
+        int32_t kind = memoi_rows_kind(p, layer), other = last[!(layer & 1)];
         for (b = 0; b < p->n_bundles; b++)
             if (memoi_rows_is_packed(p, b) && memoi_rows_use_of(p, layer, b)->n_layers) break;
         if (b == p->n_bundles) continue;
@@ -7628,7 +7656,7 @@ MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_ai
 /* The corners of all boxes. */
 MEMOI void memoi_rows_find_columns(memoi_rows_program* g) {
     const memoi_rows_planner* p = g->p;
-    int32_t last_kind = p->n_layers > 1 ? memob_layer_kind(p->desc->swap, p->n_layers - 2) : -1;
+    int32_t last_kind = p->n_layers > 1 ? memoi_rows_kind(p, p->n_layers - 2) : -1;
     int32_t u, k;
     g->n_weights = 0;
     for (u = 0; u < g->n_uses; u++) {
@@ -7688,11 +7716,10 @@ MEMOI double memoi_rows_byte_s(const memoi_rows_planner* p, memoi_rows_work work
 /* The longest path for the current solution, as a cut. */
 MEMOI void memoi_rows_find_cut(memoi_rows_program* g, memoi_rows_cut* cut) {
     memoi_rows_planner* p = g->p;
-    const memo_swap_desc* swap = p->desc->swap;
     int32_t n = p->n_layers, i;
     for (i = 0; i < n; i++) {
         memoi_rows_layer* layer = &p->clock.layers[i];
-        const memoi_rows_sums* sums = &g->sums[memob_layer_kind(swap, i)];
+        const memoi_rows_sums* sums = &g->sums[memoi_rows_kind(p, i)];
         memset(layer, 0, sizeof *layer);
         memoi_rows_time_kind(p, i);
         layer->is_moved = i < p->n_moved;
@@ -7712,7 +7739,7 @@ MEMOI void memoi_rows_find_cut(memoi_rows_program* g, memoi_rows_cut* cut) {
     for (; i >= 0; i = p->clock.ops[i].before) {
         const memoi_rows_op* op = &p->clock.ops[i];
         const memoi_rows_layer* layer = &p->clock.layers[op->layer];
-        int32_t kind = memob_layer_kind(swap, op->layer);
+        int32_t kind = memoi_rows_kind(p, op->layer);
         switch (op->work) {
         case MEMOI_ROWS_FORWARD: cut->fixed_s += layer->forward_s; break;
         case MEMOI_ROWS_BETWEEN: cut->fixed_s += p->desc->between_s; break;
@@ -7824,7 +7851,7 @@ MEMOI void memoi_rows_put_budgets(memoi_rows_program* g) {
         memoi_rows_scale(g, row);
     }
     if (n_file <= 0) return;
-    for (i = 0; i < n_file; i++) n_in_file[memob_layer_kind(p->desc->swap, i)]++;
+    for (i = 0; i < n_file; i++) n_in_file[memoi_rows_kind(p, i)]++;
     row = memoi_rows_put_row(g, (double)p->desc->spill_bytes);
     for (c = 0; c < g->n_weights; c++)
         row[c] = n_in_file[g->columns[c].kind] * g->columns[c].moved_bytes;
@@ -8057,7 +8084,7 @@ MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u, int way) {
     int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6), n_kept = 0;
     int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6), cell;
     for (layer = 0; layer < p->n_layers; layer++) {
-        if (memob_layer_kind(p->desc->swap, layer) != kind) continue;
+        if (memoi_rows_kind(p, layer) != kind) continue;
         cell = is_mixed ? p->n_tiles : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT : tiles;
         if (layer < p->n_moved) {
             int is_kept = !n || memoi_rows_picks(way, at, kept, n); /* 0: the layers lack it */
@@ -8278,7 +8305,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         break;
     case 8:
     case 9:
-        kind = memob_layer_kind(p->desc->swap, begin);
+        kind = memoi_rows_kind(p, begin);
         shift = (int32_t)memoi_rows_random(p, 4) - 2;
         begin = 0, end = n;
         break;
@@ -8304,8 +8331,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         int64_t* cell = &cells[(int64_t)i * p->n_bundles];
         int64_t next = delta ? *cell + delta : value;
         if (delta && *cell == MEMOI_ROWS_KEPT) continue;
-        if (kind >= 0 &&
-            (i + shift < 0 || i + shift >= n || memob_layer_kind(p->desc->swap, i + shift) != kind))
+        if (kind >= 0 && (i + shift < 0 || i + shift >= n || memoi_rows_kind(p, i + shift) != kind))
             continue;
         if (delta && next < 0) next = 0;
         if (next > p->n_tiles) next = p->n_tiles;
@@ -11063,6 +11089,8 @@ typedef struct memoi_session_times {
 MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
                                       memo_swap_plan_desc* desc, memo_swap_desc* swap,
                                       memoi_session_times* times, memo_error* error) {
+    memo_profile own;
+    double share;
     memo_status status;
     int32_t k;
     *desc = memo_swap_plan_desc_default();
@@ -11074,12 +11102,27 @@ MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile*
     if (s->host_bytes && !desc->host_bytes) desc->host_bytes = 1;
     if (s->desc.spill_directory && s->host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
+    own = *profile;
+    share = (double)swap->n_rows / (double)own.n_rows;
+    for (k = 0; k < own.n_kinds && s->n_slices > 1; k++) { /* slices of another size */
+        own.forward_s[k] *= share;
+        own.backward_s[k] *= share;
+        own.forward_growth_s[k] *= share;
+        own.backward_growth_s[k] *= share;
+    }
+    if (s->n_slices > 1) own.n_rows = swap->n_rows;
     status =
-        memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, profile, error);
-    for (k = 0; k < profile->n_kinds && !status; k++) {
-        if (s->desc.forward_traffic) times->kinds[k].forward_traffic = s->desc.forward_traffic[k];
-        if (s->desc.backward_traffic)
-            times->kinds[k].backward_traffic = s->desc.backward_traffic[k];
+        memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
+    for (k = 0; k < own.n_kinds && !status; k++) {
+        memo_traffic* traffic[2] = {&times->kinds[k].forward_traffic,
+                                    &times->kinds[k].backward_traffic};
+        int i;
+        if (s->desc.forward_traffic) *traffic[0] = s->desc.forward_traffic[k];
+        if (s->desc.backward_traffic) *traffic[1] = s->desc.backward_traffic[k];
+        for (i = 0; i < 2; i++) { /* of a layer: its slices share it */
+            traffic[i]->to_host_bytes /= s->n_slices;
+            traffic[i]->to_device_bytes /= s->n_slices;
+        }
     }
     return status;
 }
@@ -11804,32 +11847,56 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
  * the recomputation of each tensor. */
 enum { MEMOI_SESSION_REPETITIONS = 3 };
 MEMOI int32_t memoi_session_n_figures(const memo_session* s) {
-    return 1 + s->n_kinds * (2 + s->desc.n_tensors);
+    return 1 + s->n_kinds * (4 + s->desc.n_tensors);
+}
+
+/* The median over layers of a kind, so that one slow layer does not count; with slices over those
+ * of its first or last half, which lie at *at: -1 is the begin of the layer, 1 its end. */
+MEMOI double memoi_session_part_s(memo_session* s, int32_t kind, int32_t begin, int is_late,
+                                  double* layers_s, double* at) {
+    const memo_swap_desc* swap = &s->stage->plan.swap;
+    int32_t layer, n = 0;
+    double rows;
+    *at = 0;
+    for (layer = 0; layer < s->desc.n_layers; layer++) {
+        const int32_t slice = layer % s->n_slices, half = s->n_slices / 2;
+        if (memob_layer_kind(swap, layer) != kind) continue;
+        if (s->n_slices > 1 && (is_late ? slice < s->n_slices - half : slice >= half)) continue;
+        rows = (double)memoi_session_rows(s, layer);
+        *at += (2.0 * slice * (double)s->desc.n_rows + rows) / (double)s->layer_rows - 1;
+        layers_s[n++] = memoi_session_between(s, MEMOI_MARKS_OF_LAYER * layer + begin,
+                                              MEMOI_MARKS_OF_LAYER * layer + begin + 1) *
+                        ((double)s->desc.n_rows / rows); /* the last may be short */
+    }
+    *at /= n ? n : 1;
+    return n ? memoi_profile_median(layers_s, n) : 0;
 }
 
 /* Runs a micro-batch and reads its marks.  layers_s: (n_layers). */
 MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, double* figures_s,
                                              memo_error* error) {
-    const memo_swap_desc* swap = &s->stage->plan.swap;
     const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
     const memo_batch batch = {0, 0, s->first_shape};
     memo_status status = memo_session_run(s, &batch, error);
-    int32_t kind, layer, t, k, mark = MEMOI_MARKS_OF_LAYER * n;
+    int32_t kind, t, k, mark = MEMOI_MARKS_OF_LAYER * n;
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
     *figures_s++ =
         memoi_session_between(s, last + MEMOI_MARK_FORWARD_END, last + MEMOI_MARK_RECOMPUTE);
     for (kind = 0; kind < s->n_kinds; kind++) {
-        for (k = 0; k < 2; k++) { /* medians over layers, so that one slow layer does not count */
+        for (k = 0; k < 2; k++) { /* the early slices, and the late ones */
             const int32_t begin = k ? MEMOI_MARK_BACKWARD : MEMOI_MARK_FORWARD;
-            int32_t n_layers = 0;
-            for (layer = 0; layer < n; layer++)
-                if (memob_layer_kind(swap, layer) == kind)
-                    layers_s[n_layers++] =
-                        memoi_session_between(s, MEMOI_MARKS_OF_LAYER * layer + begin,
-                                              MEMOI_MARKS_OF_LAYER * layer + begin + 1);
-            *figures_s++ = n_layers ? memoi_profile_median(layers_s, n_layers) : 0;
+            double times_s[2], at[2], slope_s = 0;
+            int late;
+            for (late = 0; late < 2; late++)
+                times_s[late] = memoi_session_part_s(s, kind, begin, late, layers_s, &at[late]);
+            if (at[1] > at[0]) slope_s = (times_s[1] - times_s[0]) / (at[1] - at[0]);
+            if (!(slope_s > 0)) slope_s = 0;
+            *figures_s++ = s->n_slices > 1
+                               ? (times_s[0] + times_s[1] - slope_s * (at[0] + at[1])) / 2
+                               : times_s[0];
+            *figures_s++ = slope_s;
         }
         for (t = 0; t < s->desc.n_tensors; t++, mark += 2)
             *figures_s++ = s->measured_layers[kind] >= 0 &&
@@ -11872,7 +11939,9 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
     s->profile.between_s = *figures_s++;
     for (kind = 0; kind < s->n_kinds; kind++) {
         s->profile.forward_s[kind] = *figures_s++;
+        s->profile.forward_growth_s[kind] = *figures_s++;
         s->profile.backward_s[kind] = *figures_s++;
+        s->profile.backward_growth_s[kind] = *figures_s++;
         for (t = 0; t < s->desc.n_tensors; t++)
             s->profile.tensors[t].recompute_s_per_row[kind] =
                 memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE
@@ -11904,7 +11973,8 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
      * timed. */
     for (i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) s->measured_layers[i] = -1;
     for (i = 0; i < s->desc.n_layers; i++) {
-        const int32_t layer = (i + s->desc.n_layers / 2) % s->desc.n_layers;
+        const int32_t middle = s->desc.n_layers / s->n_slices / 2 * s->n_slices + s->n_slices / 2;
+        const int32_t layer = (i + middle) % s->desc.n_layers;
         k = memob_layer_kind(swap, layer);
         if (s->measured_layers[k] < 0) s->measured_layers[k] = layer;
         if (k >= s->n_kinds) s->n_kinds = k + 1;

@@ -3821,7 +3821,9 @@ MEMOI void memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer) {
     memoi_swap_generate_stall(g, turn->stored >= 0 ? g->stored[turn->stored & 1] : -1,
                               turn->hand_in[0] >= 0 ? g->loaded[buffer] : -1);
     memoi_swap_generate_traffic(g, &times.forward_traffic);
-    memoi_swap_generate_layer(g, "forward", layer, times.forward_s, 0);
+    memoi_swap_generate_layer(
+        g, "forward", layer,
+        memob_swap_slice_s(g->desc, layer, times.forward_s, times.forward_growth_s), 0);
 
     /* To the host, and to the file. */
     if (turn->stores) {
@@ -3886,11 +3888,19 @@ MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) 
         const int64_t end = memob_min(place->recompute_end, n);
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, begin, end);
-        if (g->n_ranges)
+        if (!g->n_ranges) continue;
+        if (g->desc->n_slices <= 1)
             memoi_swap_generate_compute(g, "recompute",
                                         per_row ? (double)(end - begin) * per_row[t] : 0, 0);
+        else
+            memoi_swap_generate_compute(g, "recompute",
+                                        memob_swap_recompute_s(g->desc, layer, t, &times) *
+                                            (double)(end - begin) / (double)n,
+                                        0);
     }
-    memoi_swap_generate_layer(g, "backward", layer, times.backward_s, 1);
+    memoi_swap_generate_layer(
+        g, "backward", layer,
+        memob_swap_slice_s(g->desc, layer, times.backward_s, times.backward_growth_s), 1);
     memoi_swap_generate_return(g, layer);
 }
 

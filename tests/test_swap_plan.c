@@ -1562,7 +1562,7 @@ static void bad_profiles_are_refused(void) {
     CHECK(strstr(error.message, "profile:2:") != NULL);
     CHECK_IS(parse_lines("memo profile 1\nrows 1 2 3\nlayer 1 2\n", 2, &profile), ==,
              MEMO_STATUS_FORMAT);
-    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2 4\n", 2, &profile), ==,
+    CHECK_IS(parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2 4 5 6\n", 2, &profile), ==,
              MEMO_STATUS_FORMAT);
     CHECK_IS(
         parse_lines("memo profile 1\nrows 1 1 3\nlayer 1 2\ncopy 8 1 1\ncopy 8 1 1\n", 4, &profile),
