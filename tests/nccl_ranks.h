@@ -40,7 +40,8 @@ static int nccl_run_rank(int argc, char** argv, int my_rank, int n_ranks, void (
     snprintf(number, sizeof number, "%d", my_rank);
     setenv("RANK", number, 1);
     if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0) {
-        if (my_rank == 0) printf("1..0 # SKIP no GPU; run it on a machine with one, as bench/device.sh does\n");
+        if (my_rank == 0)
+            printf("1..0 # SKIP no GPU; run it on a machine with one, as bench/device.sh does\n");
         return 0;
     }
     if (n_gpus < n_ranks) {

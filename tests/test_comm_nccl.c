@@ -123,7 +123,7 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* err
 
 static void sessions_agree_over_nccl(void) {
     session_rank r;
-    if (!rank.comm) SKIP("not joined");
+    if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
     memset(&r, 0, sizeof r);
     r.agree = agree;
     r.rank = rank.comm->rank;
@@ -136,7 +136,7 @@ static void memory_is_reported_and_registered(void) {
     memo_error error;
     void* address = NULL;
     memo_comm* part = NULL;
-    if (!rank.comm) SKIP("not joined");
+    if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
     CHECK_IS(memo_comm_nccl_get_device_bytes(rank.comm), >=, 0);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "registered", &part, &error));
     if (!part) return;

@@ -120,7 +120,7 @@ static void races_that_others_shipped(void) {
         CHECK_CASE(check_fixed(path) == n, "%s: as many operations as the faulty one", path);
     }
     closedir(folder);
-    CHECK_CASE(n_pairs >= 12 && n_files == 2 * n_pairs, "%d files, %d of them faulty", n_files,
+    CHECK_CASE(n_pairs >= 15 && n_files == 2 * n_pairs, "%d files, %d of them faulty", n_files,
                n_pairs);
 }
 

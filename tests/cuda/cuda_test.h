@@ -18,6 +18,6 @@ static inline memo_device* open_device(void) {
 
 #define NEED_DEVICE(device)                                                                        \
     memo_device* device = open_device();                                                           \
-    if (!device) SKIP("no GPU")
+    if (!device) SKIP("no GPU; run it on a machine with one, as bench/device.sh does")
 
 #endif

@@ -72,7 +72,8 @@ static void ranks_join(void) {
     desc.failed = memo_cuda_device_fail;
     cudaGetDevice(&device_desc.ordinal);
     cudaDeviceGetAttribute(&is_concurrent, cudaDevAttrConcurrentManagedAccess, device_desc.ordinal);
-    if (!is_concurrent) SKIP("the host cannot touch managed memory while the GPU works");
+    if (!is_concurrent)
+        SKIP("the host cannot touch managed memory while this GPU works; take another GPU");
     CHECK_OK(memo_cuda_device_create(&device_desc, &cuda_device, &error));
     desc.failed_user = cuda_device;
     CHECK_OK(memo_comm_create_nccl(&desc, &nccl_world, &error));
@@ -90,6 +91,6 @@ static void ranks_leave(void) {
 }
 
 #define NEED_WORLD()                                                                               \
-    if (!nccl_world || !cuda_device) SKIP("not joined")
+    if (!nccl_world || !cuda_device) SKIP("not joined to the other ranks; see the first failure")
 
 #endif

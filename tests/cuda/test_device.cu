@@ -437,7 +437,8 @@ static void host_limits_can_be_lifted(void) {
         desc.local_ranks = 1 << 30; /* nothing is left for one */
         desc.log.write = count_log;
         n_logged = 0;
-        if (memo_cuda_device_create(&desc, &device, &error)) SKIP("no GPU");
+        if (memo_cuda_device_create(&desc, &device, &error))
+            SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
         memo_status status = memo_host_alloc(device, 1 << 20, &address, &error);
         CHECK((status == MEMO_STATUS_OUT_OF_HOST_MEMORY) == (limit == MEMO_CUDA_HOST_REFUSE));
         CHECK((status == MEMO_STATUS_OK) == (address != NULL));
@@ -457,7 +458,8 @@ static void memory_has_a_capacity_and_a_peak(void) {
     int64_t free_bytes, total_bytes;
     desc.device_memory_bytes = 8 * MIB;
     desc.host_memory_bytes = 4 * MIB;
-    if (memo_cuda_device_create(&desc, &device, &error)) SKIP("no GPU");
+    if (memo_cuda_device_create(&desc, &device, &error))
+        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     CHECK_OK(memo_memory_info(device, &free_bytes, &total_bytes, &error));
     CHECK(free_bytes == 8 * MIB && total_bytes == 8 * MIB);
     CHECK_OK(memo_device_alloc(device, 5 * MIB, &a, &error));

@@ -85,7 +85,7 @@ static void receive(sides* s) {
 static void casts_as_on_the_host(void) {
     sides s;
     int c;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (c = 0; c < 60; c++) {
         memo_cast_desc cast, on_gpu;
         memset(&cast, 0, sizeof cast);
@@ -118,7 +118,7 @@ static void casts_as_on_the_host(void) {
 static void every_sixteen_bits_widen_alike(void) {
     sides s;
     int t, i;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (t = 1; t < 3; t++) {
         memo_cast_desc cast, on_gpu;
         memset(&cast, 0, sizeof cast);
@@ -147,7 +147,7 @@ static void every_sixteen_bits_widen_alike(void) {
 static void moves_rows_as_on_the_host(void) {
     sides s;
     int c;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (c = 0; c < 80; c++) {
         memo_rows_desc rows, on_gpu;
         int64_t* index = (int64_t*)(void*)(s.host + 3 * QUARTER);
@@ -190,7 +190,7 @@ static void moves_rows_as_on_the_host(void) {
 static void adds_as_on_the_host(void) {
     sides s;
     int c;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (c = 0; c < 80; c++) {
         memo_add_desc add, on_gpu;
         memset(&add, 0, sizeof add);
@@ -236,7 +236,7 @@ static void adds_as_on_the_host(void) {
 static void sums_rows_as_on_the_host(void) {
     sides s;
     int c;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (c = 0; c < 80; c++) {
         memo_row_sums_desc sums, on_gpu;
         memset(&sums, 0, sizeof sums);
@@ -269,7 +269,7 @@ static void sums_rows_as_on_the_host(void) {
 static void adds_sinks_as_on_the_host(void) {
     sides s;
     int c;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (c = 0; c < 80; c++) {
         const int64_t rows_bytes = 16384;
         memo_sinks_desc sinks, on_gpu;
@@ -319,7 +319,7 @@ static void adds_sinks_as_on_the_host(void) {
 static void merges_as_on_the_host(void) {
     sides s;
     int c;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (c = 0; c < 80; c++) {
         const int64_t rows_bytes = 16384;
         memo_merge_desc merge, on_gpu;
@@ -375,7 +375,7 @@ static void merges_as_on_the_host(void) {
 static void finds_losses_as_on_the_host(void) {
     sides s;
     int c;
-    if (!open_sides(&s)) SKIP("no GPU");
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (c = 0; c < 40; c++) {
         const int64_t n_most = 20000;
         memo_cross_entropy_desc entropy, on_gpu;

@@ -313,7 +313,7 @@ static const int32_t host_layers[] = {0, 1, 2}; /* 0: nothing goes on to a file 
 
 static void swapping_gives_the_bits_of_keeping(void) {
     const float* kept = kept_result();
-    if (!kept) SKIP("no GPU");
+    if (!kept) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     CHECK(kept[RESULT_BYTES / sizeof(float) - 1] != 0);
     for (double alpha : alphas)
         for (int32_t n_host_layers : host_layers) {
@@ -384,7 +384,8 @@ static void forbidden_calls_are_seen(void) {
 
 static void a_step_neither_allocates_nor_synchronizes(void) {
     model m;
-    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2)) SKIP("no GPU");
+    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2))
+        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     count_anew();
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
     CHECK_NONE_FORBIDDEN("three steps");
@@ -394,7 +395,7 @@ static void a_step_neither_allocates_nor_synchronizes(void) {
 
 static void a_graph_gives_the_same_bits(void) {
     const float* kept = kept_result();
-    if (!kept) SKIP("no GPU");
+    if (!kept) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (double alpha : alphas) {
         cudaGraph_t graph = NULL;
         cudaGraphExec_t exec = NULL;
@@ -449,7 +450,8 @@ static void the_waits_of_each_layer_are_measured(void) {
     int32_t link, n_waits = 0;
     char path[512];
     model m;
-    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 1, 0, 1)) SKIP("no GPU");
+    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 1, 0, 1))
+        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     CHECK_OK(step(&m));
     CHECK(memo_swap_get_stats(m.swap, &stats, &error) == MEMO_STATUS_OK ||
           error.status == MEMO_STATUS_INVALID_STATE); /* done already, or not yet */
@@ -507,7 +509,8 @@ static void a_spoiled_capture_is_left_behind(void) {
     cudaGraph_t graph = NULL;
     void* memory;
     model m;
-    if (!kept || !open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2)) SKIP("no GPU");
+    if (!kept || !open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2))
+        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     cudaStream_t stream = memo_cuda_stream(m.compute);
     CHECK_OK(step(&m));
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
