@@ -276,10 +276,10 @@ torch() {
 write_trainer() {
     echo "| way | tokens | layers | step | tokens/s | MFU | memory |"
     echo "|---|---|---|---|---|---|---|"
-    cat "$folder/trainer.md"
+    sort -t '|' -k 3,3n -k 6,6rn "$folder/trainer.md" # the best of each length first
     echo
     echo "The step of memo is the mean after the first step (a graph's: after the second), PyTorch's the median after the first."
-    echo "MFU counts 6 s P + 6 n h s^2 operations against ${FLOPS:-989} TFLOP/s. PyTorch: \`bench/pytorch_gpt.py\`, layers"
-    echo "recomputed, the same states."
+    echo "MFU counts 6 s P + 6 n h s^2 operations against ${FLOPS:-989} TFLOP/s. PyTorch: \`bench/pytorch_gpt.py\`, with"
+    echo "the same states."
     echo
 }

@@ -85,6 +85,14 @@ def attention_backends(o):
     return sdpa_kernel(order, set_priority=True)
 
 
+def way(o):
+    """The name of a row."""
+    if o.alone:
+        return "products and attention alone"
+    chunks = f", MLP in chunks of {o.mlp_rows}" if o.mlp_rows else ""
+    return "PyTorch, " + POLICIES[o.policy] + chunks + (", compiled" if o.compile else "")
+
+
 def print_row(o, what, seconds, cpu_seconds=0):
     if o.device == "cuda":
         peak = torch.cuda.max_memory_allocated() / 2**30
@@ -243,12 +251,8 @@ def train(o):
         print(f"step {step + 1} of {o.steps}: loss {value:.4f}, {times[-1]:.3f} s", file=sys.stderr)
         if not math.isfinite(value):
             sys.exit("pytorch_gpt.py: the loss is not finite")
-    name = "PyTorch, " + POLICIES[o.policy]
-    if o.mlp_rows:
-        name += f", MLP in chunks of {o.mlp_rows}"
     cpu = statistics.median(cpu_times[1:] or cpu_times) if o.device == "cpu" else 0
-    print_row(o, name + (", compiled" if o.compile else ""), statistics.median(times[1:] or times),
-              cpu)
+    print_row(o, way(o), statistics.median(times[1:] or times), cpu)
 
 
 # ---- products and attention alone ----
@@ -310,7 +314,7 @@ def main():
         with attention_backends(o):
             (alone if o.alone else train)(o)
     except torch.OutOfMemoryError:
-        print(f"| PyTorch | {o.tokens} | {o.layers} | out of memory | | |")
+        print(f"| {way(o)} | {o.tokens} | {o.layers} | out of memory | | |")
 
 
 if __name__ == "__main__":
