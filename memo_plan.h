@@ -491,8 +491,9 @@ typedef struct memo_session_desc {
     int64_t n_rows;    /* tokens of a micro-batch, at most */
     int64_t tile_rows; /* 0: 1 */
     /* Rows of a slice, a multiple of tile_rows: device memory then does not grow with n_rows, see
-     * Slices above.  n_rows: a layer is computed at once.  0: the planner chooses if there is a
-     * HANDED tensor. */
+     * Slices above.  n_rows: a layer is computed at once.  0: if there is a HANDED tensor, the
+     * planner chooses, at least 1,024 rows: the largest that fits, or a smaller one if that is
+     * faster. */
     int64_t slice_rows;
     const memo_shape* shapes; /* copied; memo_batch.shape is an index */
     int32_t n_shapes;         /* 0: one shape of n_rows, forward and backward */
@@ -617,7 +618,8 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
 /* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers
  * and the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch
- * dry by desc, and takes rows and addresses from the file.  Errors: IO, FORMAT, VERSION;
+ * dry by desc, whose slice_rows must be that of the plan if it has slices, and takes rows and
+ * addresses from the file.  Errors: IO, FORMAT, VERSION;
  * INVALID_ARGUMENT (a plan for other tensors or other requests); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
@@ -8372,7 +8374,7 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
 
 MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
     /* Layers of several kinds leave more to the search: the program knows no order of layers. */
-    int64_t n_looks = MEMOI_ROWS_LOOKS_MAX * (p->n_kinds > 1 ? 3 : 1);
+    int64_t n_looks = MEMOI_ROWS_LOOKS_MAX * (p->n_kinds > p->n_classes ? 3 : 1);
     int64_t n_trials = n_looks / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
     memo_status status = MEMO_STATUS_OK;
     int pass, n_idle = 0;
@@ -10027,6 +10029,27 @@ MEMOI int32_t memoi_session_slices(const memo_session* s, int32_t shape) {
     return (int32_t)((s->shapes[shape].n_rows - 1) / s->slice_rows + 1);
 }
 
+MEMOI int memoi_session_has_handed(const memo_session_desc* desc) {
+    int32_t t = 0;
+    while (desc->tensors && t < desc->n_tensors && desc->tensors[t].rule != MEMO_TENSOR_HANDED) t++;
+    return desc->tensors && t < desc->n_tensors;
+}
+
+#define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
+
+/* Is the size of a slice the planner's choice? */
+MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
+    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
+           memoi_session_has_handed(desc);
+}
+
+/* The size that a plan was made with. */
+MEMOI int64_t memoi_session_slice_of(const memo_step_plan* plan, int64_t n_rows) {
+    for (; plan; plan = plan->next)
+        if (plan->swap.n_slices > 1) return plan->swap.n_rows;
+    return n_rows;
+}
+
 /* A session for one of the public calls, and one shape.  Check, then agree, so that no rank is left
  * waiting. */
 MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shape, int computes,
@@ -11089,6 +11112,7 @@ typedef struct memoi_session_times {
 MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
                                       memo_swap_plan_desc* desc, memo_swap_desc* swap,
                                       memoi_session_times* times, memo_error* error) {
+    const int may_scale = memoi_session_has_handed(&s->desc);
     memo_profile own;
     double share;
     memo_status status;
@@ -11104,13 +11128,13 @@ MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile*
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
     own = *profile;
     share = (double)swap->n_rows / (double)own.n_rows;
-    for (k = 0; k < own.n_kinds && s->n_slices > 1; k++) { /* slices of another size */
+    for (k = 0; k < own.n_kinds && may_scale; k++) { /* slices of another size */
         own.forward_s[k] *= share;
         own.backward_s[k] *= share;
         own.forward_growth_s[k] *= share;
         own.backward_growth_s[k] *= share;
     }
-    if (s->n_slices > 1) own.n_rows = swap->n_rows;
+    if (may_scale) own.n_rows = swap->n_rows;
     status =
         memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
     for (k = 0; k < own.n_kinds && !status; k++) {
@@ -11775,6 +11799,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
                                       (int64_t)p->swap.n_layers * p->swap.n_tensors *
                                           (int64_t)sizeof *p->swap.rows);
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
+    if (memoi_session_chooses(desc)) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
     status = memoi_session_make(&own, 0, 1, digest, "plan", &s, error);
     if (status) {
         memo_session_destroy(s);
@@ -12059,10 +12084,17 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     const memo_profile* copies = NULL;
     memo_status status = MEMO_STATUS_OK;
     int32_t k;
+    memo_session_desc own = *desc;
     memset(profile, 0, (size_t)n * sizeof *profile);
+    if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
+        memo_step_plan* plan = NULL;
+        status = memo_session_plan(desc, NULL, &plan, error);
+        if (!status) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
+        memo_step_plan_destroy(plan);
+    }
     for (k = 0; k < n && !status; k++) {
         if (desc->n_shapes && desc->shapes && desc->shapes[k].is_forward_only) continue;
-        status = memoi_session_measure_shape(desc, k, copies, profile + k, error);
+        status = memoi_session_measure_shape(&own, k, copies, profile + k, error);
         copies = profile + k;
     }
     return status;
@@ -12095,8 +12127,9 @@ MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_
 
 /* The longest shape with a backward comes first.  The others get the device memory that it takes,
  * so that the shapes together need no more, or all of the budget if they do not fit into that. */
-memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
-                              memo_step_plan** plan, memo_error* error) {
+MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+                                            const memo_profile* profile, memo_step_plan** plan,
+                                            memo_error* error) {
     const int32_t n = memoi_session_n_shapes(desc);
     memo_step_plan* plans[MEMO_SHAPES_MAX];
     memo_session_desc own = *desc;
@@ -12135,6 +12168,56 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     return status;
 }
 
+/* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  All
+ * ranks choose the same, because sizes and times are agreed. */
+memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
+                              memo_step_plan** plan, memo_error* error) {
+    memo_session_desc own = *desc;
+    double best_s = 0;
+    int64_t best_bytes = 0, n_slices;
+    int fits = 0, n_fit = 0;
+    memo_status status;
+    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    *plan = NULL;
+    for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
+        memo_step_plan *trial = NULL, *p;
+        double step_s = 0;
+        int64_t n_bytes = 0;
+        int is_better, trial_fits = 1;
+        const int64_t larger = own.slice_rows;
+        own.slice_rows =
+            memob_align_up((desc->n_rows - 1) / n_slices + 1, memob_max(desc->tile_rows, 1));
+        if (own.slice_rows == larger) break; /* a tile */
+        if (n_slices > 1 && own.slice_rows < memob_max(desc->tile_rows, MEMOI_SESSION_LEAST_SLICE))
+            break;
+        status = memoi_session_plan_shapes(&own, profile, &trial, error);
+        if (status) {
+            memo_step_plan_destroy(*plan);
+            *plan = NULL;
+            return status;
+        }
+        for (p = trial; p; p = p->next) {
+            step_s += p->times ? p->times->step_s : 0;
+            n_bytes = memob_max(n_bytes, p->device_bytes);
+            trial_fits = trial_fits && p->fits;
+        }
+        n_fit += trial_fits;
+        is_better = trial_fits != fits ? trial_fits
+                    : fits             ? step_s < 0.999 * best_s
+                                       : n_bytes < best_bytes;
+        if (*plan && !is_better) {
+            memo_step_plan_destroy(trial);
+            continue;
+        }
+        memo_step_plan_destroy(*plan);
+        *plan = trial;
+        best_s = step_s;
+        best_bytes = n_bytes;
+        fits = trial_fits;
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
@@ -12148,7 +12231,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     *session = NULL;
 
     /* Times are needed only if not everything can be kept. */
-    if (desc->policy == MEMO_POLICY_MEMO) first.policy = MEMO_POLICY_KEEP;
+    if (desc->policy == MEMO_POLICY_MEMO) {
+        first.policy = MEMO_POLICY_KEEP;
+        if (memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
+    }
     if (!plans_alpha) {
         status = memo_session_plan(&first, NULL, &plan, error);
         if (status) return status;

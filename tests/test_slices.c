@@ -4,9 +4,11 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_FAULTS_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
 #include "extras/memo_faults.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 
 #include <math.h>
@@ -460,12 +462,97 @@ static void shapes_have_slices(void) {
     }
 }
 
+/* A larger table, for plans alone: times of a slice grow with its position. */
+static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
+    int t;
+    model_init(m, n_rows, 0, MEMO_POLICY_MEMO);
+    m->desc.slice_rows = 0;
+    m->desc.tile_rows = 128;
+    for (t = 0; t < N_TENSORS; t++) m->tensors[t].row_bytes = 256 * (1 + t % 3);
+    m->tensors[T_INPUT].row_bytes = m->tensors[T_HANDED].row_bytes;
+    memset(profile, 0, sizeof *profile);
+    profile->n_rows = 2048;
+    profile->n_kinds = 1;
+    profile->forward_s[0] = 0.010;
+    profile->backward_s[0] = 0.025;
+    profile->forward_growth_s[0] = 0.006;
+    profile->backward_growth_s[0] = 0.015;
+    profile->n_tensors = N_TENSORS;
+    for (t = 0; t < N_TENSORS; t++) {
+        snprintf(profile->tensors[t].name, sizeof profile->tensors[t].name, "%s",
+                 m->tensors[t].name);
+        profile->tensors[t].recompute_s_per_row[0] =
+            t < T_Q ? -1 : (t == T_ATTENTION ? 0.006 : 0.001) / 2048;
+    }
+    profile->n_copies = 1;
+    profile->copies[0].size_bytes = 1 << 20;
+    profile->copies[0].to_host_s = profile->copies[0].to_device_s = (1 << 20) / 3e8;
+}
+
+/* slice_rows 0: the largest size that fits, and a plan whose time is that of the schedule. */
+static void the_planner_chooses_the_size(void) {
+    static model m;
+    const int64_t n = 16384, of_length = (2 * 2 + 2) * n * 768;
+    int k, n_sliced = 0;
+    for (k = 0; k < 4; k++) {
+        memo_profile profile;
+        memo_step_plan *plan = NULL, *larger = NULL;
+        memo_swap_plan_desc costs = memo_swap_plan_desc_default();
+        memo_swap_times times = memo_swap_times_default();
+        memo_kind_times kinds[1];
+        double per_row[N_TENSORS];
+        memo_schedule* schedule = NULL;
+        memo_simulation* simulation = NULL;
+        table_init(&m, &profile, n);
+        m.desc.device_bytes = of_length + (int64_t)(n >> k) * 7000;
+        CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
+        CHECK_CASE(plan->fits, "%s", plan->shortage);
+        if (!plan->fits || !plan->times) {
+            memo_step_plan_destroy(plan);
+            continue;
+        }
+        n_sliced += plan->swap.n_slices > 1;
+        if (plan->swap.n_slices > 1) { /* a larger one does not fit, or is no faster */
+            m.desc.slice_rows = 2 * plan->swap.n_rows;
+            CHECK_OK(memo_session_plan(&m.desc, &profile, &larger, &error));
+            CHECK_CASE(!larger->fits || larger->times->step_s >= plan->times->step_s,
+                       "%g s, not %g s", larger->times->step_s, plan->times->step_s);
+            memo_step_plan_destroy(larger);
+        }
+
+        /* The simulated schedule of the plan. */
+        profile.forward_s[0] *= (double)plan->swap.n_rows / 2048;
+        profile.backward_s[0] *= (double)plan->swap.n_rows / 2048;
+        profile.forward_growth_s[0] *= (double)plan->swap.n_rows / 2048;
+        profile.backward_growth_s[0] *= (double)plan->swap.n_rows / 2048;
+        profile.n_rows = plan->swap.n_rows;
+        costs.swap = &plan->swap;
+        CHECK_OK(memo_swap_plan_use_profile(&costs, kinds, per_row, &profile, &error));
+        times.kinds = kinds;
+        times.to_host_bytes_per_s = costs.to_host_bytes_per_s;
+        times.to_device_bytes_per_s = costs.to_device_bytes_per_s;
+        times.copy_s = costs.copy_s;
+        CHECK_OK(memo_swap_generate(&plan->swap, &times, &schedule, &error));
+        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        CHECK_CASE(fabs(simulation->makespan_s / plan->times->step_s - 1) < 0.05,
+                   "%lld rows: %g s, predicted %g s", (long long)plan->swap.n_rows,
+                   simulation->makespan_s, plan->times->step_s);
+        printf("# %lld rows of %lld: %g s, predicted %g s\n", (long long)plan->swap.n_rows,
+               (long long)n, simulation->makespan_s, plan->times->step_s);
+        memo_simulation_destroy(simulation);
+        memo_schedule_destroy(schedule);
+        memo_step_plan_destroy(plan);
+    }
+    CHECK_IS(n_sliced, >, 1);
+}
+
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(gradients_are_those_without_slices);
     TEST(memory_does_not_grow_with_the_length);
     TEST(forwards_alone_and_plans_from_files);
     TEST(mistakes_are_errors);
+    TEST(the_planner_chooses_the_size);
     TEST(every_fault_is_a_status);
     TEST(shapes_have_slices);
     return memo_test_end();

@@ -669,7 +669,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
-    s.slice_rows = desc->config.slice_rows;
+    s.slice_rows = gpt_slice_rows(&desc->config); /* not the planner's choice */
     if (desc->rows) s.policy = MEMO_POLICY_ROWS;
     s.rows = desc->rows;
     s.user = model;
