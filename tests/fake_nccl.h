@@ -143,6 +143,14 @@ static void fake_free(fake_packet* p) {
     free(p);
 }
 
+static void fake_forget(fake_packet** list) {
+    while (*list) {
+        fake_packet* p = *list;
+        *list = p->next;
+        fake_free(p);
+    }
+}
+
 static void fake_traffic(void) {
     int r;
     for (r = 0; fake.world && r < FAKE_RANKS; r++) {
@@ -557,8 +565,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int n, ncclUniqueId id, in
 #endif
     memory = mmap(NULL, sizeof(fake_world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) return ncclSystemError;
+    FAKE_LOCK();
+    for (r = 0; r < FAKE_RANKS; r++) { /* what an aborted world has left */
+        fake_forget(&fake.out[r]);
+        fake_forget(&fake.in[r]);
+        fake_forget(&fake.arriving[r]);
+    }
     fake.world = (fake_world*)memory;
     fake.rank = rank;
+    FAKE_UNLOCK();
 #ifdef FAKE_CUDA_H
     {
         struct flock lock = fake_lock_of(rank);
