@@ -10585,8 +10585,8 @@ MEMOI memo_status memoi_inspector_check_guards(const memo_session* s, int32_t la
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
             "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
             "the table has another order than the kernels",
-            (int)layer, tensor->name, (long long)s->desc.n_rows, when, (long long)s->desc.n_rows,
-            (long long)tensor->row_bytes);
+            (int)(layer / s->n_slices), tensor->name, (long long)s->desc.n_rows, when,
+            (long long)s->desc.n_rows, (long long)tensor->row_bytes);
     }
     return MEMO_STATUS_OK;
 }
@@ -10617,12 +10617,12 @@ MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, memo_err
                                 ? memoi_inspector_first(s, c->image, closed, t, 0, n)
                                 : n;
         if (row < n)
-            status =
-                memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                               "checked session: layer %d, tensor `%s`, row %lld: its bytes "
-                               "changed after the layer had ended; a kernel of another layer "
-                               "writes there",
-                               (int)closed, s->stage->plan.swap.tensors[t].name, (long long)row);
+            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "checked session: layer %d, tensor `%s`, row %lld: its bytes "
+                                    "changed after the layer had ended; a kernel of another layer "
+                                    "writes there",
+                                    (int)(closed / s->n_slices),
+                                    s->stage->plan.swap.tensors[t].name, (long long)row);
     }
     return status ? status : memoi_inspector_clear(s, layer, error);
 }
@@ -10738,8 +10738,8 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
         if (row == n || (is_recomputed && s->desc.backward_recomputes)) continue;
         status = memo_error_set(
             &error, MEMO_STATUS_INVALID_ARGUMENT,
-            "checked session: layer %d, tensor `%s`, row %lld: %s", (int)layer, name,
-            (long long)row,
+            "checked session: layer %d, tensor `%s`, row %lld: %s", (int)(layer / s->n_slices),
+            name, (long long)(layer % s->n_slices * s->desc.n_rows + row),
             !is_recomputed ? "it came back with other bytes; something writes to memory of the "
                              "session"
             : memoi_inspector_is_poison(c->image + c->offsets[t] + row * row_bytes, row_bytes)
