@@ -6501,11 +6501,23 @@ MEMOI memo_status memoi_profile_put(const memo_profile* profile, memo_text* text
     return status;
 }
 
+/* A time that only a file cannot hold is valid. */
+MEMOI void memoi_profile_bound(double* time_s) {
+    if (memob_is_in(*time_s, 0, 1e300)) *time_s = *time_s < 9000 ? *time_s : 9000;
+}
+
 MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* error) {
+    memo_profile bounded = *profile;
     memo_text text;
     memo_status status;
+    int32_t k;
     memset(&text, 0, sizeof text);
-    status = memoi_profile_put(profile, &text, error);
+    for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++) {
+        memoi_profile_bound(&bounded.forward_s[k]);
+        memoi_profile_bound(&bounded.backward_s[k]);
+    }
+    memoi_profile_bound(&bounded.between_s);
+    status = memoi_profile_put(&bounded, &text, error);
     memo_text_free(&text);
     return status;
 }

@@ -6,6 +6,7 @@
 #                                           against the planned rows, and takes 85 GiB instead of 137
 #   sh bench/device_long.sh 1m              4 layers, 2 steps; rows without a profile: all but attention recomputed,
 #                                           with layer inputs and attention in host memory
+#   sh bench/device_long.sh slices          2 layers of an 8B model at 1M tokens in slices of 16384, 2 steps
 #   sh bench/device_long.sh pytorch-512k    PyTorch with recomputation at 512K tokens, printed as it is
 #
 # The MLP runs 16384 tokens at a time.  At 593 TFLOP/s a step of 512k takes 122 s, one of 1m 236 s: LIMIT_S=590 leaves
@@ -18,8 +19,8 @@ cd "$(dirname "$0")/.." || exit 1
 case=${1:-}
 [ "${2:-}" = --dry-run ] && DRY_RUN=1
 case $case in
-build | 512k | 1m | pytorch-512k) ;;
-*) stop "build, 512k, 1m or pytorch-512k would work (${case:-none given})" ;;
+build | 512k | 1m | slices | pytorch-512k) ;;
+*) stop "build, 512k, 1m, slices or pytorch-512k would work (${case:-none given})" ;;
 esac
 begin "-long-$case"
 [ -n "${CUDNN:-}${TRAINER:-}${DRY_RUN:-}" ] || stop "CUDNN must name the folder of cudnn-frontend"
@@ -34,6 +35,11 @@ case $case in
 512k) train "$case" 600 alpha "$long" 8 3 --mlp-rows 16384 --alpha 0.28 ;;
 # All rows of the MLP's tensors would need 72 GiB: 189 GiB in all.
 1m) train "$case" 600 alpha $((2 * long)) 4 2 --mlp-rows 16384 --alpha 0 ;;
+slices)
+    VOCABULARY=${VOCABULARY:-128256} # of Llama 3, as the widths
+    train "$case" 560 alpha $((2 * long)) 2 2 --alpha 0 --slice-rows 16384 --mlp-rows 4096 --kv-heads 8 --mlp swiglu \
+        --mlp-columns 14336 --states bf16
+    ;;
 pytorch-512k) torch "$case" 520 "$long" 8 3 ;;
 esac
 is_dry && exit

@@ -79,7 +79,7 @@ benchmarks_print_their_commands() {
         CUDNN=none sh bench/device.sh --dry-run $part >>"$folder/commands.txt" || return 1
     done
     CUDNN=none sh bench/device.sh --dry-run pack >>"$folder/commands.txt" || return 1
-    for case in build 512k 1m pytorch-512k; do
+    for case in build 512k 1m slices pytorch-512k; do
         sh bench/device_long.sh $case --dry-run >>"$folder/commands.txt" || return 1
     done
     cat "$folder/commands.txt"

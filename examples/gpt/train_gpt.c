@@ -657,6 +657,7 @@ static memo_status prepare(job* j, memo_error* error) {
     train_device_print(o, train_n_started() ? 1 : o->ranks);
     print_run(o);
     print_keep(o, j->memory.keep_bytes);
+    if (o->is_demo) print_longest(o);
     fflush(stdout);
 
     /* Rows by measured times, if they depend on them. */
@@ -1234,6 +1235,7 @@ static void print_outputs(const job* j) {
 /* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
+    const gpt_config config = train_config(o);
     memo_status status = MEMO_STATUS_OK;
     if (o->n_text_files)
         status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
@@ -1249,6 +1251,12 @@ static memo_status dry_run(job* j, memo_error* error) {
         print_estimate(o);
     print_choice(o, (memo_policy)o->policy, j->plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, (memo_policy)o->policy, j->plan);
+    if (j->plan->times && j->plan->fits && o->flops > 0)
+        print_rate(o, (double)o->accumulate * j->plan->times->step_s);
+    /* Each length is a plan: not for every budget. */
+    if ((o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
+        o->ring * o->ulysses == 1)
+        print_longest(o);
     status = print_policies(o, &j->profile, error);
     return status || j->plan->fits ? status : refuse(o, j->plan, error);
 }

@@ -52,6 +52,10 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s[0] = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
+    if (gpt_n_slices(&config) > 1) { /* attention grows with a slice's position */
+        profile->forward_growth_s[0] = attention_s * (double)profile->n_rows;
+        profile->backward_growth_s[0] = attention_back_s * (double)profile->n_rows;
+    }
     profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)train_rows(o);
 
     if (o->link_bandwidth) {

@@ -51,12 +51,11 @@ static void append_any_order(const train_options* o, memo_policy policy, char* t
         snprintf(text + used, n_text - used, ", --deterministic 0");
 }
 
-/* Writes ", or --seq 4096" with the longest sequence of whole tiles that fits, or a hint. */
-static void append_length(const train_options* o, memo_policy policy, char* text, size_t n_text) {
-    const size_t used = strlen(text);
-    int64_t fitting = 0, beyond = (o->sequence + o->tile - 1) / o->tile; /* in tiles */
+/* Returns the longest sequence of whole tiles that fits, between `fitting` and `beyond` tiles, up to `unit` tiles. */
+static int64_t longest_between(const train_options* o, memo_policy policy, int64_t fitting,
+                               int64_t beyond, int64_t unit) {
     train_options other = *o;
-    while (beyond - fitting > 1) {
+    while (beyond - fitting > unit) {
         const int64_t middle = fitting + (beyond - fitting) / 2;
         other.sequence = middle * o->tile;
         if (fits_with(&other, policy))
@@ -64,8 +63,45 @@ static void append_length(const train_options* o, memo_policy policy, char* text
         else
             beyond = middle;
     }
+    return fitting * o->tile;
+}
+
+/* Returns the longest sequence that fits the budgets, up to a 32nd; 0: none. */
+static int64_t longest_sequence(const train_options* o) {
+    const memo_policy policy = o->slice_rows ? MEMO_POLICY_ALPHA : MEMO_POLICY_RECOMPUTE;
+    train_options other = *o;
+    int64_t n_tiles = 1, longest;
+    if (o->slice_rows) other.alpha = 0;
+    for (other.sequence = o->tile;
+         other.sequence <= gpt_min(1 << 24, 64 * o->sequence) && fits_with(&other, policy);
+         other.sequence = n_tiles * o->tile)
+        n_tiles *= 2;
+    longest = longest_between(&other, policy, n_tiles / 2, n_tiles, (n_tiles + 63) / 64);
+    return longest;
+}
+
+/* Prints the lengths that fit with and without slices, unless none does.  Slices that are not given are a 32nd
+ * of the shorter one. */
+static void print_longest(const train_options* o) {
+    train_options other = *o;
+    int64_t without, with;
+    other.slice_rows = 0;
+    without = longest_sequence(&other);
+    other.slice_rows =
+        o->slice_rows ? o->slice_rows : gpt_round_up(o->batch * without / 32 + 1, o->tile);
+    with = longest_sequence(&other);
+    if (with)
+        printf("longest   %lld tokens a sequence fit in slices of %lld rows (--slice-rows), %lld "
+               "without\n",
+               (long long)with, (long long)other.slice_rows, (long long)without);
+}
+
+/* Writes ", or --seq 4096" with the longest sequence of whole tiles that fits, or a hint. */
+static void append_length(const train_options* o, memo_policy policy, char* text, size_t n_text) {
+    const size_t used = strlen(text);
+    const int64_t fitting = longest_between(o, policy, 0, (o->sequence + o->tile - 1) / o->tile, 1);
     if (fitting)
-        snprintf(text + used, n_text - used, ", or --seq %lld", (long long)(fitting * o->tile));
+        snprintf(text + used, n_text - used, ", or --seq %lld", (long long)fitting);
     else
         snprintf(text + used, n_text - used, ", or a smaller --hidden or fewer --layers");
 }
