@@ -68,15 +68,14 @@ static int64_t longest_between(const train_options* o, memo_policy policy, int64
 
 /* Returns the longest sequence that fits the budgets, up to a 32nd; 0: none. */
 static int64_t longest_sequence(const train_options* o) {
-    const memo_policy policy = o->slice_rows ? MEMO_POLICY_ALPHA : MEMO_POLICY_RECOMPUTE;
     train_options other = *o;
     int64_t n_tiles = 1, longest;
-    if (o->slice_rows) other.alpha = 0;
-    for (other.sequence = o->tile;
-         other.sequence <= gpt_min(1 << 24, 64 * o->sequence) && fits_with(&other, policy);
+    other.alpha = 0; /* it takes least memory on the device */
+    for (other.sequence = o->tile; other.sequence <= gpt_min(1 << 24, 64 * o->sequence) &&
+                                   fits_with(&other, MEMO_POLICY_ALPHA);
          other.sequence = n_tiles * o->tile)
         n_tiles *= 2;
-    longest = longest_between(&other, policy, n_tiles / 2, n_tiles, (n_tiles + 63) / 64);
+    longest = longest_between(&other, MEMO_POLICY_ALPHA, n_tiles / 2, n_tiles, (n_tiles + 63) / 64);
     return longest;
 }
 
