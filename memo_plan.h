@@ -11120,6 +11120,13 @@ typedef struct memoi_session_times {
     double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_times;
 
+/* A slice's share of its layer's traffic. */
+MEMOI memo_traffic memoi_session_traffic(memo_traffic of_layer, int32_t n_slices) {
+    of_layer.to_host_bytes /= n_slices;
+    of_layer.to_device_bytes /= n_slices;
+    return of_layer;
+}
+
 /* The planner's desc, with the profile's costs and the budgets that are left for activations. */
 MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
                                       memo_swap_plan_desc* desc, memo_swap_desc* swap,
@@ -11128,7 +11135,7 @@ MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile*
     memo_profile own;
     double share;
     memo_status status;
-    int32_t k;
+    int32_t k, layer;
     *desc = memo_swap_plan_desc_default();
     *swap = s->stage->plan.swap;
     swap->rows = NULL;
@@ -11149,16 +11156,14 @@ MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile*
     if (may_scale) own.n_rows = swap->n_rows;
     status =
         memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
-    for (k = 0; k < own.n_kinds && !status; k++) {
-        memo_traffic* traffic[2] = {&times->kinds[k].forward_traffic,
-                                    &times->kinds[k].backward_traffic};
-        int i;
-        if (s->desc.forward_traffic) *traffic[0] = s->desc.forward_traffic[k];
-        if (s->desc.backward_traffic) *traffic[1] = s->desc.backward_traffic[k];
-        for (i = 0; i < 2; i++) { /* of a layer: its slices share it */
-            traffic[i]->to_host_bytes /= s->n_slices;
-            traffic[i]->to_device_bytes /= s->n_slices;
-        }
+    for (layer = 0; layer < swap->n_layers && !status; layer++) { /* its slices share it */
+        memo_kind_times* times_of = &times->kinds[k = memob_layer_kind(swap, layer)];
+        if (s->desc.forward_traffic)
+            times_of->forward_traffic =
+                memoi_session_traffic(s->desc.forward_traffic[k], s->n_slices);
+        if (s->desc.backward_traffic)
+            times_of->backward_traffic =
+                memoi_session_traffic(s->desc.backward_traffic[k], s->n_slices);
     }
     return status;
 }

@@ -980,7 +980,9 @@ static void layers_have_kinds(void) {
     int32_t others[8];
     memo_session* s = NULL;
     memo_step_plan* plan = NULL;
+    memo_traffic* traffic;
     memo_profile profile;
+    double step_s = 0;
     model m;
     int k;
     tight_model(&m);
@@ -1016,6 +1018,22 @@ static void layers_have_kinds(void) {
     memo_step_plan_destroy(plan);
     CHECK_IS(memo_session_plan(&m.desc, &profile, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "layer 3 is of kind 3"), "%s", error.message);
+
+    /* The trainer's own copies, of as many kinds as there are, share a slow link. */
+    others[3] = 0;
+    m.desc.policy = MEMO_POLICY_SWAP;
+    for (k = 0; k < profile.n_copies; k++) profile.copies[k].to_host_s = 9 * (k + 1);
+    traffic = (memo_traffic*)malloc(3 * sizeof *traffic);
+    for (k = 0; k < 3; k++)
+        traffic[k].to_host_bytes = traffic[k].to_device_bytes = (int64_t)1 << 40;
+    for (k = 0; k < 3; k++) {
+        m.desc.forward_traffic = k ? traffic : NULL;
+        CHECK_OK(memo_session_plan(&m.desc, k < 2 ? &profile : NULL, &plan, &error));
+        if (k == 0) step_s = plan->times->step_s;
+        if (k == 1) CHECK_IS(plan->times->step_s, >, 1.5 * step_s);
+        memo_step_plan_destroy(plan);
+    }
+    free(traffic);
     close_device(&m);
 }
 
