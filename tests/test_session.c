@@ -1028,6 +1028,7 @@ static void layers_have_kinds(void) {
         traffic[k].to_host_bytes = traffic[k].to_device_bytes = (int64_t)1 << 40;
     for (k = 0; k < 3; k++) {
         m.desc.forward_traffic = k ? traffic : NULL;
+        if (k == 2) m.desc.policy = MEMO_POLICY_MEMO; /* from estimated times */
         CHECK_OK(memo_session_plan(&m.desc, k < 2 ? &profile : NULL, &plan, &error));
         if (k == 0) step_s = plan->times->step_s;
         if (k == 1) CHECK_IS(plan->times->step_s, >, 1.5 * step_s);
