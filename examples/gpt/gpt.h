@@ -61,8 +61,8 @@ typedef struct gpt_config {
     int64_t sequence, batch; /* a micro-batch has batch * sequence rows (tokens) */
     int32_t vocabulary;      /* tokens are int32_t below it; 0: tokens are bytes */
     gpt_mlp mlp;
-    int32_t mlp_columns;     /* of the MLP's activation; 0: 4 hidden, as GPT-2 and PaLM */
-    int64_t tile_rows;       /* rows of a GEMM; swapped and recomputed rows meet between tiles */
+    int32_t mlp_columns; /* of the MLP's activation; 0: 4 hidden, as GPT-2 and PaLM */
+    int64_t tile_rows;   /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the backward
      * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they
      * are skeletal. */

@@ -310,7 +310,7 @@ static int open_far(far* f, int n_strides, int64_t items_per_block) {
 #define FOR_FAR(f, items_per_block)                                                                \
     for (int strides_ = 1; strides_ < 3; strides_++, close_far(&f))                                \
         if (!open_far(&f, strides_, items_per_block))                                              \
-            SKIP("no room for four arrays of 280 GiB addresses; raise ulimit -v");                                  \
+            SKIP("no room for four arrays of 280 GiB addresses; raise ulimit -v");                 \
         else
 
 static float far_number(int64_t i) { return (float)(i % 251 + 1); }
