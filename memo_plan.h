@@ -5701,8 +5701,8 @@ MEMOB_ZERO_DEFAULT(memo_plan_desc)
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* The problem to solve.  With too many holds it is *stretched*: a lifetime reaches to the end of its
- * last hold.  Then its plans are valid, but what is proven of them is not. */
+/* The problem to solve.  With too many holds it is *stretched*: a lifetime reaches to the end of
+ * its last hold.  Then its plans are valid, but what is proven of them is not. */
 typedef struct memoi_task {
     const memo_plan* plan;
     memoi_problem problem;
@@ -5766,8 +5766,8 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     double last_greedy = now + (is_greedy ? 1 : is_large ? 0.4 : 0.5) * (deadline - now);
     is_search = engine != MEMO_PLAN_ENGINE_MIP && !is_greedy;
 
-    /* From the fastest engine to the most thorough; each starts from the best plan so far.  Bi-level
-     * plans have no holds.  Dense plans are too large for climbs. */
+    /* From the fastest engine to the most thorough; each starts from the best plan so far.
+     * Bi-level plans have no holds.  Dense plans are too large for climbs. */
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
         int64_t before;
         int was_optimal;
@@ -11885,11 +11885,17 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-/* Figures of a micro-batch: the time between the passes, then of each kind forward, backward and
- * the recomputation of each tensor. */
+/* Figures of a micro-batch: the time between the passes, the loss included; then of each kind
+ * forward, backward and the recomputation of each tensor. */
 enum { MEMOI_SESSION_REPETITIONS = 3 };
 MEMOI int32_t memoi_session_n_figures(const memo_session* s) {
     return 1 + s->n_kinds * (4 + s->desc.n_tensors);
+}
+
+/* Does a step's backward hold its slice's loss?  With slices, the last layer's does. */
+MEMOI int memoi_session_has_loss(const memo_session* s, int32_t layer, int32_t begin) {
+    return s->n_slices > 1 && begin == MEMOI_MARK_BACKWARD &&
+           layer >= s->desc.n_layers - s->n_slices;
 }
 
 /* The median over layers of a kind, so that one slow layer does not count; with slices over those
@@ -11903,6 +11909,7 @@ MEMOI double memoi_session_part_s(memo_session* s, int32_t kind, int32_t begin, 
     for (layer = 0; layer < s->desc.n_layers; layer++) {
         const int32_t slice = layer % s->n_slices, half = s->n_slices / 2;
         if (memob_layer_kind(swap, layer) != kind) continue;
+        if (memoi_session_has_loss(s, layer, begin) && s->desc.n_layers > s->n_slices) continue;
         if (s->n_slices > 1 && (is_late ? slice < s->n_slices - half : slice >= half)) continue;
         rows = (double)memoi_session_rows(s, layer);
         *at += (2.0 * slice * (double)s->desc.n_rows + rows) / (double)s->layer_rows - 1;
@@ -11914,11 +11921,28 @@ MEMOI double memoi_session_part_s(memo_session* s, int32_t kind, int32_t begin, 
     return n ? memoi_profile_median(layers_s, n) : 0;
 }
 
+/* What the last layer's backward takes beyond the times of its kind: the losses of its slices. */
+MEMOI double memoi_session_loss_s(memo_session* s, const double* figures_s) {
+    const memo_swap_desc* swap = &s->stage->plan.swap;
+    double sum_s = 0;
+    int32_t layer;
+    for (layer = s->desc.n_layers - 1; layer >= 0; layer--) {
+        const int32_t mark = MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD;
+        const double* kind_s =
+            figures_s + 1 + memob_layer_kind(swap, layer) * (4 + s->desc.n_tensors);
+        if (!memoi_session_has_loss(s, layer, MEMOI_MARK_BACKWARD)) break;
+        sum_s += memoi_session_between(s, mark, mark + 1) -
+                 memob_swap_slice_s(swap, layer, kind_s[2], kind_s[3]);
+    }
+    return fmax(sum_s, 0);
+}
+
 /* Runs a micro-batch and reads its marks.  layers_s: (n_layers). */
 MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, double* figures_s,
                                              memo_error* error) {
     const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
     const memo_batch batch = {0, 0, s->first_shape};
+    double* first_s = figures_s;
     memo_status status = memo_session_run(s, &batch, error);
     int32_t kind, t, k, mark = MEMOI_MARKS_OF_LAYER * n;
     if (!status && !s->desc.computes_on_host)
@@ -11946,6 +11970,7 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
                                ? memoi_session_between(s, mark, mark + 1)
                                : 0;
     }
+    first_s[0] += memoi_session_loss_s(s, first_s);
     if (s->error.status && error) *error = s->error;
     return s->error.status;
 }
