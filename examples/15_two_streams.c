@@ -123,7 +123,7 @@ static memo_status micro_batch(const memo_swap_desc* desc, memo_swap* swap, memo
 
 /* Predicts the engine's step, then records one and compares both. */
 static memo_status predict(memo_device* host, double* makespan_s, memo_error* error) {
-    static const memo_kind_times layer = {1e-3, 2e-3, NULL, {0, 0}, {0, 0}};
+    static const memo_kind_times layer = {1e-3, 2e-3, NULL, {0, 0}, {0, 0}, 0, 0};
     memo_tensor tensor = {"input", ROW_BYTES, MEMO_TENSOR_SWAPPED, 0};
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap_times times = memo_swap_times_default();
