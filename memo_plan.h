@@ -9587,7 +9587,6 @@ struct memo_session {
     memoi_session_part parts[MEMO_SHAPES_MAX];
     int32_t n_parts;
     void *device_memory, *host_memory; /* the first is the first arena's */
-    uint64_t next_dry_address;         /* for requests of a dry run that get no memory */
     memo_error error;
     memo_batch batch;
     int64_t n_rows;
@@ -10174,11 +10173,19 @@ MEMOI int32_t memoi_session_step_of(const memo_session* s, int32_t layer) {
 
 /* --- dry runs ---
  * A step that computes although it must not would crash before it reads the error.  So requests of
- * a dry run get host memory, which costs nothing unless it is written.  Large ones get addresses at
- * which no program has memory. */
+ * a dry run lie in host memory, which costs nothing unless it is written, one alignment apart: they
+ * overlap.  Requests larger than the activations, and some others, get addresses at which no
+ * program has memory. */
 
 #define MEMOI_SESSION_DRY_BYTES   ((int64_t)1 << 30)
 #define MEMOI_SESSION_DRY_ADDRESS ((uint64_t)1 << 48)
+
+typedef struct memoi_session_dry {
+    char* memory;  /* NULL: there is none */
+    int64_t bytes; /* half of it */
+    int64_t next;  /* in the first half */
+    uint64_t next_address;
+} memoi_session_dry;
 
 MEMOI int memoi_session_is_memory(const void* address) {
     return address && (uint64_t)(uintptr_t)address < MEMOI_SESSION_DRY_ADDRESS;
@@ -10186,31 +10193,22 @@ MEMOI int memoi_session_is_memory(const void* address) {
 
 MEMOI memo_status memoi_session_dry_alloc(void* context, int64_t size_bytes, void** address,
                                           memo_error* error) {
-    uint64_t* next = (uint64_t*)context;
-    char* memory = size_bytes > MEMOI_SESSION_DRY_BYTES
-                       ? NULL
-                       : (char*)MEMO_MALLOC((size_t)size_bytes + 2 * MEMOB_DEVICE_ALIGNMENT);
-    if (memory) {
-        char* at = memory + MEMOB_DEVICE_ALIGNMENT;
-        at += MEMOB_DEVICE_ALIGNMENT - (uintptr_t)at % MEMOB_DEVICE_ALIGNMENT;
-        memcpy(at - sizeof memory, &memory, sizeof memory);
-        *address = at;
+    memoi_session_dry* dry = (memoi_session_dry*)context;
+    if (dry->memory && size_bytes <= dry->bytes && dry->next < dry->bytes) {
+        dry->next += MEMOB_DEVICE_ALIGNMENT;
+        *address = dry->memory + dry->next - (uintptr_t)dry->memory % MEMOB_DEVICE_ALIGNMENT;
         return MEMO_STATUS_OK;
     }
-    if (*next > (uint64_t)UINTPTR_MAX - (uint64_t)size_bytes - MEMOB_DEVICE_ALIGNMENT)
+    if (dry->next_address > (uint64_t)UINTPTR_MAX - (uint64_t)size_bytes - MEMOB_DEVICE_ALIGNMENT)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
                               "dry run: no addresses are left for %lld bytes",
                               (long long)size_bytes);
-    *address = (void*)(uintptr_t)*next;
-    *next += (uint64_t)memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
+    *address = (void*)(uintptr_t)dry->next_address;
+    dry->next_address += (uint64_t)memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_session_dry_free(void* context, void* address, memo_error* error) {
-    char* memory;
-    (void)context, (void)error;
-    if (!memoi_session_is_memory(address)) return MEMO_STATUS_OK;
-    memcpy(&memory, (char*)address - sizeof memory, sizeof memory);
-    MEMO_FREE(memory);
+    (void)context, (void)address, (void)error;
     return MEMO_STATUS_OK;
 }
 
@@ -10906,6 +10904,7 @@ MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
 /* Runs a micro-batch dry for the stage's rows, and plans its requests. */
 MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
+    memoi_session_dry requests;
     memo_device memory;
     memo_step_plan* plan = &s->stage->plan;
     memo_batch batch = {0, 0, 0};
@@ -10929,10 +10928,15 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
     /* The dry run can exceed the budgets. */
     status = memo_trace_create(&plan->trace, error);
     memset(&memory, 0, sizeof memory);
-    memory.context = &s->next_dry_address;
+    memory.context = &requests;
     memory.device_alloc = memoi_session_dry_alloc;
     memory.device_free = memoi_session_dry_free;
-    s->next_dry_address = MEMOI_SESSION_DRY_ADDRESS;
+    memset(&requests, 0, sizeof requests);
+    requests.bytes = memob_align_up(
+        memob_max(memob_min(plan->sizes.device_bytes, MEMOI_SESSION_DRY_BYTES), 1 << 20),
+        MEMOB_DEVICE_ALIGNMENT);
+    requests.memory = (char*)MEMO_MALLOC(2 * (size_t)requests.bytes);
+    requests.next_address = MEMOI_SESSION_DRY_ADDRESS;
     dry.device = &memory;
     dry.trace = plan->trace;
     if (!status) status = memo_arena_create(&dry, &s->arena, error);
@@ -10941,6 +10945,7 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
     batch.shape = s->first_shape;
     if (!status) status = memo_session_run(s, &batch, error);
     memo_arena_destroy(s->arena);
+    MEMO_FREE(requests.memory);
     s->arena = NULL;
     s->base = NULL;
     s->is_dry = 0;
