@@ -3,26 +3,15 @@
  *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_comm_mpi.c -o test_comm_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_comm_mpi [NAME] [--seed N]
  *
- * Every rank runs every test; rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the others too.
  * Compiled without MPI it skips. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"
-
-#if defined(__has_include)
-#if !__has_include(<mpi.h>)
-#define WITHOUT_MPI
-#endif
-#endif
+#include "mpi_test.h"
 
 #ifdef WITHOUT_MPI
-static void comm_over_mpi(void) { SKIP("mpi.h was not found: make test-mpi builds it with mpicc"); }
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(comm_over_mpi);
-    return memo_test_end();
-}
+MPI_TEST_SKIPS(comm_over_mpi)
 #else
 #include "comm_cases.h"
 #include "comm_mpi.h"
@@ -281,12 +270,7 @@ static void a_message_against_a_collective_names_both_ranks(void) {
 }
 
 int main(int argc, char** argv) {
-    int provided, my_rank, result;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
-    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    memo_test_begin(argc, argv);
+    mpi_test_begin(argc, argv);
     TEST(collectives_give_what_they_should);
     TEST(collectives_can_be_enqueued_in_a_row);
     TEST(groups_of_random_messages_arrive);
@@ -304,9 +288,6 @@ int main(int argc, char** argv) {
     TEST(steps_that_differ_name_both_ranks);
     TEST(messages_in_another_order_name_both_ranks);
     TEST(a_message_against_a_collective_names_both_ranks);
-    result = memo_test_end();
-    fflush(stdout);
-    MPI_Finalize();
-    return result;
+    return mpi_test_end();
 }
 #endif

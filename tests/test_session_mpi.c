@@ -5,25 +5,6 @@
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_session_mpi [NAME] [--seed N]
  *
  * Compiled without MPI it skips. */
-#if defined(__has_include)
-#if !__has_include(<mpi.h>)
-#define WITHOUT_MPI
-#endif
-#endif
-
-#ifdef WITHOUT_MPI
-#define MEMO_IMPLEMENTATION
-#include "memo.h"
-#include "memo_test.h"
-static void sessions_agree_over_mpi(void) {
-    SKIP("mpi.h was not found: make test-mpi builds it with mpicc");
-}
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(sessions_agree_over_mpi);
-    return memo_test_end();
-}
-#else
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
@@ -31,9 +12,12 @@ int main(int argc, char** argv) {
 #include "memo_plan.h"
 #include "extras/memo_faults.h"
 #include "memo_test.h"
-#include "session_ranks.h"
+#include "mpi_test.h"
 
-#include <mpi.h>
+#ifdef WITHOUT_MPI
+MPI_TEST_SKIPS(sessions_agree_over_mpi)
+#else
+#include "session_ranks.h"
 
 static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* error) {
     (void)user;
@@ -44,28 +28,17 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* err
 
 static void sessions_agree_over_mpi(void) {
     session_rank rank;
-    int failures = 0;
     memset(&rank, 0, sizeof rank);
     rank.agree = agree;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &rank.n_ranks);
     session_ranks_agree(&rank);
-    failures = memo_test.failures;
-    MPI_Allreduce(MPI_IN_PLACE, &failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    memo_test.failures = failures;
+    mpi_test_count_failures();
 }
 
 int main(int argc, char** argv) {
-    int my_rank, result;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
-    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    memo_test_begin(argc, argv);
+    mpi_test_begin(argc, argv);
     TEST(sessions_agree_over_mpi);
-    result = memo_test_end();
-    fflush(stdout);
-    MPI_Finalize();
-    return result;
+    return mpi_test_end();
 }
 #endif

@@ -4,28 +4,16 @@
  *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_sp_attention_mpi.c -o test_sp_attention_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_sp_attention_mpi [NAME] [--seed N]
  *
- * Every rank runs every test, with the same inputs; rank 0 prints.  Compiled without MPI it skips. */
+ * Every rank has the same inputs.  Compiled without MPI it skips. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
 #include "memo_test.h"
-
-#if defined(__has_include)
-#if !__has_include(<mpi.h>)
-#define WITHOUT_MPI
-#endif
-#endif
+#include "mpi_test.h"
 
 #ifdef WITHOUT_MPI
-static void attention_over_mpi(void) {
-    SKIP("mpi.h was not found: make test-mpi builds it with mpicc");
-}
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(attention_over_mpi);
-    return memo_test_end();
-}
+MPI_TEST_SKIPS(attention_over_mpi)
 #else
 #include "comm_mpi.h"
 #include "sp_attention_cases.h"
@@ -51,9 +39,7 @@ static int world_run(world* all) {
 
 /* A failure anywhere is one of the test. */
 static void count_failures(void) {
-    int failures = memo_test.failures, all = 0;
-    MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    memo_test.failures = all;
+    mpi_test_count_failures();
     report_worst();
 }
 
@@ -120,19 +106,13 @@ static void ranks_that_disagree_are_refused(void) {
 }
 
 int main(int argc, char** argv) {
-    int provided, result;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    mpi_test_begin(argc, argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    if (n_ranks > 16 || (my_rank && !freopen("/dev/null", "w", stdout)))
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    memo_test_begin(argc, argv);
+    if (n_ranks > 16) MPI_Abort(MPI_COMM_WORLD, 1);
     TEST(every_way_to_split_the_ranks_is_exact);
     TEST(packed_documents_and_16_bit_types_are_right);
     TEST(ranks_that_disagree_are_refused);
-    result = memo_test_end();
-    fflush(stdout);
-    MPI_Finalize();
-    return result;
+    return mpi_test_end();
 }
 #endif

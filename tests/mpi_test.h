@@ -1,0 +1,47 @@
+/* mpi_test.h - what tests over MPI share: main without MPI, begin and end of main with it.  Include memo_test.h first.
+ *
+ * Every rank runs every test; rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the others too. */
+#ifndef MPI_TEST_H
+#define MPI_TEST_H
+
+#if defined(__has_include)
+#if !__has_include(<mpi.h>)
+#define WITHOUT_MPI
+#endif
+#endif
+
+#ifdef WITHOUT_MPI
+/* A program whose only test skips. */
+#define MPI_TEST_SKIPS(name)                                                                       \
+    static void name(void) { SKIP("mpi.h was not found: make test-mpi builds it with mpicc"); }    \
+    int main(int argc, char** argv) {                                                              \
+        memo_test_begin(argc, argv);                                                               \
+        TEST(name);                                                                                \
+        return memo_test_end();                                                                    \
+    }
+#else
+#include <mpi.h>
+
+static void mpi_test_begin(int argc, char** argv) {
+    int provided, my_rank;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
+    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    memo_test_begin(argc, argv);
+}
+
+/* A failure anywhere is one of the test.  Not every test calls it: some end with a world that is broken. */
+static inline void mpi_test_count_failures(void) {
+    MPI_Allreduce(MPI_IN_PLACE, &memo_test.failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static int mpi_test_end(void) {
+    const int result = memo_test_end();
+    fflush(stdout);
+    MPI_Finalize();
+    return result;
+}
+#endif
+
+#endif
