@@ -6914,7 +6914,8 @@ MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
     }
 }
 
-int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step, int64_t n_rows) {
+MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
+                                   int64_t n_rows) {
     const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
     return memob_max(0, memob_min(left, placement->slice_rows));
 }
@@ -7702,6 +7703,7 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     swap->is_forward_only = is_forward_only;
     return MEMO_STATUS_OK;
 }
+
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
     memo_status status = memoi_swap_expect(swap, 0, 0, layer, error);
     const memob_swap_turn* turn;

@@ -619,8 +619,8 @@ MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
 /* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers
  * and the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch
  * dry by desc, whose slice_rows must be that of the plan if it has slices, and takes rows and
- * addresses from the file.  Errors: IO, FORMAT, VERSION;
- * INVALID_ARGUMENT (a plan for other tensors or other requests); OUT_OF_HOST_MEMORY. */
+ * addresses from the file.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors
+ * or other requests); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
 MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
@@ -629,7 +629,7 @@ MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const ch
 /* A micro-batch.  All zero: all rows, forward and backward. */
 typedef struct memo_batch {
     int64_t n_rows;          /* 0: the shape's */
-    int32_t is_forward_only; /* 1: no backward follows, and nothing is moved */
+    int32_t is_forward_only; /* 1: no backward follows, and only HANDED rows are moved */
     int32_t shape;           /* index in the desc's shapes */
 } memo_batch;
 

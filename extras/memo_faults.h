@@ -43,8 +43,9 @@ typedef struct memo_faults {
     /* Set these while no call is under way.  All are 0 after memo_faults_init. */
     int64_t failing_call; /* the number of the call that fails, from 1; 0: none */
     int32_t is_lasting;   /* all later calls fail, too */
-    /* What the call enqueues fails when its stream reaches it; the call itself returns OK.  Without
-     * effect on a call that enqueues nothing, and on a device without launch_host. */
+    /* What the call enqueues fails when its stream reaches it; the call itself returns OK, unless
+     * that was before it returned.  Without effect on a call that enqueues nothing, and on a device
+     * without launch_host. */
     int32_t is_late;
     /* Every second operation, on average, waits before it begins: a random time up to this, on its
      * stream, or in the calling thread on a device without launch_host. */

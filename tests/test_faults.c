@@ -85,7 +85,7 @@ static void the_chosen_calls_fail(void) {
     f.is_lasting = 0;
     f.is_late = 1;
     byte = 0;
-    CHECK_IS(failed_calls(&f, stream, &byte) & 7, ==, 0); /* a later call may see it */
+    CHECK_IS(failed_calls(&f, stream, &byte) & 3, ==, 0); /* call 3 or a later one may see it */
     CHECK_IS(memo_stream_synchronize(&f.device, stream, &error), ==, MEMO_STATUS_DEVICE);
     CHECK_CASE(strstr(error.message, "call 3 fails on purpose, late") != NULL, "%s", error.message);
     CHECK_IS(byte, ==, 2);
