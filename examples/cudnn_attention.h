@@ -475,31 +475,48 @@ struct attention_documents {
     int64_t first, n, n_all; /* of this part; of the graph, which has as many or more */
     int64_t rows[ATTENTION_N_BEGINS];
     int64_t begins[ATTENTION_DOCUMENTS + 1];
+    const int64_t* on_device; /* instead of begins: of all documents */
 };
 __global__ static void attention_documents_kernel(attention_documents d, int64_t* begins,
                                                   int32_t* lengths) {
     ATTENTION_EACH(i, d.n) {
+        const int64_t begin = d.on_device ? d.on_device[i] : d.begins[i];
+        const int64_t end = d.on_device ? d.on_device[i + 1] : d.begins[i + 1];
         for (int k = 0; k < ATTENTION_N_BEGINS; k++) {
             int64_t* at = begins + k * (d.n_all + 1) + d.first;
-            at[i] = d.begins[i] * d.rows[k];
-            if (d.first + i + 1 == d.n_all) at[i + 1] = d.begins[i + 1] * d.rows[k];
+            at[i] = begin * d.rows[k];
+            if (d.first + i + 1 == d.n_all) at[i + 1] = end * d.rows[k];
         }
-        lengths[d.first + i] = (int32_t)(d.begins[i + 1] - d.begins[i]);
+        lengths[d.first + i] = (int32_t)(end - begin);
     }
 }
 
-/* Sets the documents of a call; those that it lacks are empty.  begins NULL: one. */
+/* Sets the documents of a call; those that it lacks are empty.  begins NULL: one.  n 0: begins lie on the device,
+ * s.documents + 1 of them. */
 static inline memo_status attention_set_documents(cudaStream_t stream, const attention_shape& s,
                                                   const int64_t* begins, int64_t n,
                                                   const attention_scratch& m,
                                                   std::unordered_map<int64_t, void*>* addresses,
                                                   memo_error* error) {
-    const int64_t rows[ATTENTION_N_BEGINS] = {s.q.row, s.k.row, s.h_q * s.d, s.h_k * s.d, s.h_q, 1};
+    const int64_t rows[ATTENTION_N_BEGINS] = {s.q.row,
+                                              s.k.row,
+                                              s.q_result.row ? s.q_result.row : s.h_q * s.d,
+                                              s.k_result.row ? s.k_result.row : s.h_k * s.d,
+                                              s.h_q,
+                                              1};
     attention_documents d;
     if (!s.documents) return MEMO_STATUS_OK;
     d.n_all = s.documents;
+    d.on_device = n ? nullptr : begins;
     memcpy(d.rows, rows, sizeof rows);
-    for (d.first = 0; d.first < s.documents; d.first += d.n) {
+    if (d.on_device) {
+        d.first = 0;
+        d.n = s.documents;
+        if (attention_launch(stream, d.n, error, attention_documents_kernel, d, m.begins,
+                             m.lengths))
+            return error->status;
+    }
+    for (d.first = 0; d.first < s.documents && !d.on_device; d.first += d.n) {
         d.n = s.documents - d.first < ATTENTION_DOCUMENTS ? s.documents - d.first
                                                           : (int64_t)ATTENTION_DOCUMENTS;
         for (int64_t i = 0; i <= d.n; i++) {

@@ -334,6 +334,14 @@ typedef struct plain_layer {
     double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *activated;
 } plain_layer;
 
+/* The first key that query i sees. */
+static int64_t plain_first(const gpt_config* config, const uint8_t* tokens, int64_t i) {
+    int64_t j, first = 0;
+    for (j = 1; j <= i && config->documents; j++)
+        if (tokens[j - 1] == config->separator) first = j;
+    return config->window && first < i - config->window + 1 ? i - config->window + 1 : first;
+}
+
 /* Loss of one sequence, times loss_scale; gradients are added to.  logits (vocabulary) of the last
  * row. */
 static double plain_sequence(const gpt_config* config, const double* w, double* dw,
@@ -370,15 +378,15 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
             for (i = 0; i < T; i++) {
                 double* p = a->p + (h * T + i) * T;
                 double sum = 0;
-                for (j = 0; j <= i; j++) {
+                for (j = plain_first(config, tokens, i); j <= i; j++) {
                     double score = 0;
                     for (c = 0; c < D; c++)
                         score += a->q[i * C + h * D + c] * a->k[j * CK + kh * D + c];
                     p[j] = exp(score / sqrt((double)D));
                     sum += p[j];
                 }
-                for (j = 0; j <= i; j++) p[j] /= sum;
-                for (j = 0; j <= i; j++)
+                for (j = plain_first(config, tokens, i); j <= i; j++) p[j] /= sum;
+                for (j = plain_first(config, tokens, i); j <= i; j++)
                     for (c = 0; c < D; c++)
                         a->attention[i * C + h * D + c] += p[j] * a->v[j * CK + kh * D + c];
             }
@@ -441,7 +449,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
             for (i = 0; i < T; i++) {
                 const double* p = a->p + (h * T + i) * T;
                 double along = 0;
-                for (j = 0; j <= i; j++) {
+                for (j = plain_first(config, tokens, i); j <= i; j++) {
                     dp[j] = 0;
                     for (c = 0; c < D; c++) {
                         dp[j] += dattention[i * C + h * D + c] * a->v[j * CK + kh * D + c];
@@ -449,7 +457,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
                     }
                     along += p[j] * dp[j];
                 }
-                for (j = 0; j <= i; j++)
+                for (j = plain_first(config, tokens, i); j <= i; j++)
                     for (c = 0; c < D; c++) {
                         const double ds = p[j] * (dp[j] - along) / sqrt((double)D);
                         dq[i * C + h * D + c] += ds * a->k[j * CK + kh * D + c];
@@ -487,6 +495,13 @@ static gpt_config mlp_in_chunks(gpt_config config, int64_t n_rows) {
 
 static gpt_config in_slices(gpt_config config, int64_t n_rows) {
     config.slice_rows = n_rows;
+    return config;
+}
+
+static gpt_config with_mask(gpt_config config, int64_t window, int64_t documents) {
+    config.window = window;
+    config.documents = documents;
+    config.separator = 'm';
     return config;
 }
 
@@ -533,8 +548,9 @@ static void check_against_plain(gpt_config config, memo_policy policy, double al
                 if (fabs(dw[p.offset + i]) > largest) largest = fabs(dw[p.offset + i]);
             difference = largest_difference(gradients + p.offset, dw + p.offset, p.n);
             /* A query that sees one key has no gradient. */
-            CHECK_CASE(config.sequence == 1 ? difference < rounding
-                                            : largest > 0 && difference < rounding * largest,
+            CHECK_CASE(config.sequence == 1 || config.window == 1
+                           ? difference < rounding
+                           : largest > 0 && difference < rounding * largest,
                        "%s (tensor %d): off by %g, largest gradient %g", p.name, (int)t, difference,
                        largest);
         }
@@ -557,6 +573,39 @@ static void model_matches_the_plain_one(void) {
     check_against_plain(with_swiglu(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2)), MEMO_POLICY_ALPHA,
                         0.5);
     check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), MEMO_POLICY_ALPHA, 0);
+    /* Windows shorter and longer than a tile of attention, documents, both. */
+    check_against_plain(with_mask(gpt_test_config(1, 16, 2, 1, 150, 1, 16, 0), 1, 0),
+                        MEMO_POLICY_KEEP, 0);
+    check_against_plain(with_mask(gpt_test_config(1, 16, 2, 1, 211, 1, 16, 0), 70, 0),
+                        MEMO_POLICY_KEEP, 0);
+    check_against_plain(with_mask(gpt_test_config(2, 16, 2, 2, 133, 2, 16, 0.1), 0, 133),
+                        MEMO_POLICY_ALPHA, 0.5);
+    check_against_plain(
+        in_slices(with_mask(gpt_test_config(1, 16, 2, 1, 133, 2, 16, 0), 9, 133), 48),
+        MEMO_POLICY_SWAP, 0);
+}
+
+/* The caller's mistake: the model remains. */
+static void too_many_documents_are_refused(void) {
+    const gpt_config config = with_mask(gpt_test_config(1, 16, 2, 1, 12, 2, 4, 0), 0, 2);
+    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+    uint8_t text[25];
+    gpt_test_run run;
+    memo_error error;
+    double loss = 0;
+    memset(text, 'a', sizeof text);
+    text[11] = text[23] = 'm'; /* the last of a sequence begins no document */
+    text[15] = 'm';
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (!run.model) return;
+    CHECK_OK(gpt_micro_batch(run.model, text, text + 1, 0, 0, 1.0 / 24, &error));
+    text[14] = 'm';
+    CHECK_IS(gpt_micro_batch(run.model, text, text + 1, 0, 1, 1.0 / 24, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(error.message, "sequence 1 has 3 documents") != NULL);
+    CHECK_OK(gpt_discard(run.model, &loss, &error));
+    CHECK_IS(fabs(loss - log(256)), <, 0.1);
+    gpt_test_close(&run);
 }
 
 /* ---- every policy, bit by bit ------------------------------------------------------------------
@@ -740,7 +789,7 @@ static void policies_give_the_same_bits_in_slices(void) {
     history_free(&sliced);
 }
 static void policies_give_the_same_bits_with_5_layers(void) {
-    check_policies(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1));
+    check_policies(with_mask(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1), 20, 50));
 }
 /* Rows of a size that no alignment divides. */
 static void policies_give_the_same_bits_with_odd_rows(void) {
@@ -1362,9 +1411,9 @@ static void any_failing_call_is_reported(void) {
 
 static void impossible_configurations_are_refused(void) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
-    gpt_desc cases[11];
+    gpt_desc cases[13];
     int i;
-    for (i = 0; i < 11; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
+    for (i = 0; i < 13; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -1376,7 +1425,9 @@ static void impossible_configurations_are_refused(void) {
     cases[8].config.sequence = (int64_t)1 << 50;
     cases[9].config.mlp_rows = -8;
     cases[10].config.states = MEMO_TYPE_I32;
-    for (i = 0; i < 11; i++) {
+    cases[11].config.window = -1;
+    cases[12].config.documents = -1;
+    for (i = 0; i < 13; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
         memo_error error;
@@ -1446,7 +1497,7 @@ static void too_small_a_device_is_refused(void) {
 /* ---- training and generating -------------------------------------------------------------------
  */
 
-static void check_learning(memo_type type, gpt_mlp mlp) {
+static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     static const char verse[] = "the quick brown fox jumps over the lazy dog; ";
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
     gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
@@ -1460,6 +1511,9 @@ static void check_learning(memo_type type, gpt_mlp mlp) {
     int64_t i;
     config.type = type;
     config.mlp = mlp;
+    config.window = window;
+    config.documents = window ? 2 : 0; /* " jumps" begins one */
+    config.separator = 'x';
     config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
     n = gpt_n_parameters(&config);
     desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
@@ -1507,13 +1561,13 @@ static void check_learning(memo_type type, gpt_mlp mlp) {
     gpt_test_close(&run);
 }
 
-static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE, GPT_MLP_GELU); }
-static void a_model_with_swiglu_learns_and_recites(void) {
-    check_learning(GPT_REAL_TYPE, GPT_MLP_SWIGLU);
+static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE, GPT_MLP_GELU, 0); }
+static void a_model_with_swiglu_window_and_documents_learns_and_recites(void) {
+    check_learning(GPT_REAL_TYPE, GPT_MLP_SWIGLU, 24);
 }
 static void a_model_in_bf16_learns_and_recites(void) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    check_learning(MEMO_TYPE_BF16, GPT_MLP_GELU);
+    check_learning(MEMO_TYPE_BF16, GPT_MLP_GELU, 0);
 }
 
 int main(int argc, char** argv) {
@@ -1526,6 +1580,7 @@ int main(int argc, char** argv) {
     TEST(adamw_matches_its_paper);
     TEST(moments_in_bf16_keep_their_mean);
     TEST(model_matches_the_plain_one);
+    TEST(too_many_documents_are_refused);
     TEST(a_digest_has_every_bit);
     TEST(policies_give_the_same_bits_with_1_layer);
     TEST(policies_give_the_same_bits_with_2_layers);
@@ -1553,7 +1608,7 @@ int main(int argc, char** argv) {
     TEST(invalid_tables_are_refused);
     TEST(too_small_a_device_is_refused);
     TEST(a_model_learns_and_recites);
-    TEST(a_model_with_swiglu_learns_and_recites);
+    TEST(a_model_with_swiglu_window_and_documents_learns_and_recites);
     TEST(a_model_in_bf16_learns_and_recites);
     return memo_test_end();
 }

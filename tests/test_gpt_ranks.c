@@ -81,14 +81,17 @@ static void ranks_do_what_one_does(void) {
     size_t k;
     int64_t accumulate;
     for (accumulate = 1; accumulate <= 2; accumulate++) {
-        const gpt_config config = config_of(1, 1, 1, 0);
+        const int64_t window = accumulate == 2 ? 9 : 0;
+        const gpt_config plain = config_of(1, 1, 1, 0);
+        const gpt_config config = window ? with_masks(plain, window) : plain;
         uint8_t* text = text_of(&config, accumulate);
         training one = training_of(config, MEMO_POLICY_KEEP, accumulate, text);
         CHECK_OK(train_all(&one, &error));
         for (k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
             const int32_t* s = splits[k];
-            training t = training_of(config_of(s[0], s[1], s[2], s[3]), (memo_policy)(k % 4),
-                                     accumulate, text);
+            const gpt_config split = config_of(s[0], s[1], s[2], s[3]);
+            training t = training_of(window ? with_masks(split, window) : split,
+                                     (memo_policy)(k % 4), accumulate, text);
             double loss, gradient;
             CHECK_OK(train_all(&t, &error));
             loss = loss_difference(&one, &t);
@@ -168,6 +171,7 @@ static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type t
         uint8_t* text = text_of(&config, 1);
         training keep;
         int policy;
+        if (k % 2) config = with_masks(config, 7);
         config.type = type;
         keep = training_of(config, MEMO_POLICY_KEEP, 1, text);
         CHECK_OK(train_all(&keep, &error));
@@ -270,7 +274,8 @@ static void recorded_steps_have_no_race(void) {
     memo_error error;
     size_t k;
     for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
+        const gpt_config plain = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
+        const gpt_config config = k ? plain : with_masks(plain, 7);
         uint8_t* text = text_of(&config, 1);
         training t = training_of(config, MEMO_POLICY_MEMO, 1, text);
         t.records = 1;

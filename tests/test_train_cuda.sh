@@ -287,6 +287,8 @@ mistakes_are_refused() {
         refused '--ranks 2: a rank is a process; start this program with mpirun -n 2' -- --data 2 &&
         refused '--graph, --ranks 2: NCCL 2.27 does not order' NCCL_LAUNCH_ORDER_IMPLICIT=0 RANK=0 WORLD_SIZE=2 \
             MASTER_ADDR=a -- --data 2 --graph &&
+        (trainer=$folder/train_gpt_cudnn && refused '--graph with --documents: --ring 1 and --ulysses 2 send' RANK=0 \
+            WORLD_SIZE=2 MASTER_ADDR=a -- --ulysses 2 --graph --documents 2) &&
         refused '--graph takes at most 64 micro-batches' -- --accumulate 65 --graph &&
         refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; no --device-memory would take what libraries leave' -- \
             --device-memory 9GiB &&
@@ -359,7 +361,7 @@ late_streams() { # COMMAND...
 
 test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
-test_is "sub-batches on one GPU" one_gpu --sub-batches 2 --schedule fine --policy recompute
+test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
 test_is "a step as long as predicted is measured" predicts "built-in attention" 33300KiB
@@ -377,8 +379,8 @@ test_is "libraries take their device memory before the plan" with_cudnn librarie
 test_is "steps by a CUDA graph" graphs_train
 test_is "steps by a CUDA graph, streams as late as possible" late_streams \
     graph_trains 1 --policy swap --layers 6 --host-memory 16KiB --spill "$folder"
-test_is "steps by a CUDA graph, with cuDNN's attention" with_cudnn graph_trains 1 --policy memo --alpha 0.5 --accumulate 2 \
-    --slice-rows 8
+test_is "steps by a CUDA graph, with cuDNN's attention, a window and documents" with_cudnn graph_trains 1 --policy memo \
+    --alpha 0.5 --accumulate 2 --slice-rows 8 --window 6 --documents 8 --separator 32
 test_is "steps by a CUDA graph on two and four ranks" graphs_train_on_ranks
 test_is "steps by a CUDA graph on ring x Ulysses ranks, streams as late as possible" \
     with_cudnn late_streams graph_trains 4 --ring 2 --ulysses 2 --hidden 32 --heads 4 --zero 2 --batch 1 --policy swap
@@ -398,7 +400,7 @@ test_is "two data ranks, ZeRO 2, streams as late as possible" \
     late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
 test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
-test_is "two Ulysses ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ulysses 2 --batch 2
+test_is "two Ulysses ranks, with cuDNN's attention and a window" with_cudnn ranks_train 2 --ulysses 2 --batch 2 --window 5
 test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
 test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1

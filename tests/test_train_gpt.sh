@@ -118,6 +118,8 @@ options_without_effect_are_refused() {
     expect_code 0
     refused '--spill spilled.dir: without --host-memory SIZE' $tiny --spill spilled.dir
     refused '--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has' $tiny --graph
+    refused '--separator 300: --documents N, and a token below --vocabulary 256' $tiny --documents 2 --separator 300
+    refused '--separator 32: --documents N' $tiny --separator 32
     refused '--schedule fine has nothing to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
     refused '--schedule cross has nothing to order' $tiny --schedule cross --data 2
     refused '--zero 1 has no ranks to split over' $tiny --zero 1

@@ -6,6 +6,9 @@
  * Every operation is enqueued on one compute stream, by a table of kernels.  It is announced to the
  * device table, so that a recorder sees which bytes it reads and writes.
  *
+ * A query sees its own token and those before it: all of them, the last config.window, or those of its document.  RoPE
+ * makes scores depend on distances only, so that positions need not begin again with a document.
+ *
  * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
  * dropout
  * -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
@@ -71,6 +74,11 @@ typedef struct gpt_config {
      * rows.  Losses have the same bits for every size, gradients match up to rounding.  With several slices
      * no ring, Ulysses or mixed degrees. */
     int64_t slice_rows;
+    int64_t window; /* tokens that a query sees, its own the last; 0: all */
+    /* Packed documents: the most of a sequence; 0: a sequence is one.  Each but the last ends with the token
+     * `separator`, and no query sees another document. */
+    int64_t documents;
+    int32_t separator;
     double dropout; /* in [0, 1): embedding, after the projection, after the MLP */
     uint64_t seed;  /* of the initial parameters and of dropout */
     /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64
@@ -176,7 +184,7 @@ GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor
  *
  * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
  * again.  Several ranks cannot continue after an error.  INVALID_STATE: this step's gradients are
- * already summed over ranks.
+ * already summed over ranks.  INVALID_ARGUMENT: a sequence has more than config.documents.
  *
  * All ranks call this function, gpt_update and gpt_reduce in the same order. */
 GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets,
@@ -200,7 +208,7 @@ GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* des
  * those of gpt_micro_batch and gpt_update, with which steps may alternate.  No other function of the
  * model may come between these calls.
  *
- * Errors: UNSUPPORTED (the kernels have no graphs: the host's), INVALID_ARGUMENT, INVALID_STATE (other
+ * Errors: UNSUPPORTED (the kernels have no graphs: the host's; documents over ring or Ulysses ranks), INVALID_ARGUMENT, INVALID_STATE (other
  * micro-batches are staged), as gpt_update.  The session must not be timed, nor the device record. */
 GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tokens,
                                                const void* targets, int64_t step,

@@ -23,7 +23,7 @@ static attention_shape gpt_cudnn_shape(const gpt_cudnn* c, const gpt_attention_s
                                        int64_t batch, bool is_backward) {
     const int64_t q_row = of.n_heads * of.head_size, k_row = of.n_kv_heads * of.head_size;
     attention_shape s = {};
-    s.b = batch;
+    s.b = of.documents ? 1 : batch; /* documents are packed in one sequence: a call each */
     s.n_q = of.sequence - of.first;
     s.n_k = of.sequence;
     s.h_q = of.n_heads;
@@ -37,6 +37,8 @@ static attention_shape gpt_cudnn_shape(const gpt_cudnn* c, const gpt_attention_s
     s.is_causal = true;
     s.is_backward = is_backward;
     s.is_deterministic = is_backward && c->desc.is_deterministic;
+    s.window = of.window;
+    s.documents = of.documents;
     return s;
 }
 
@@ -44,12 +46,19 @@ static attention_shape gpt_cudnn_shape(const gpt_cudnn* c, const gpt_attention_s
 static memo_status gpt_cudnn_shapes(const gpt_cudnn* c, const gpt_shapes* of,
                                     std::vector<attention_shape>* shapes, memo_error* error) {
     if (of->over_ranks.sharding.ring * of->over_ranks.sharding.ulysses > 1)
-        return attention_shapes_over_ranks(of->over_ranks, c->desc.is_deterministic != 0, 0, 0,
-                                           shapes, error);
-    for (int32_t i = 0; i < of->n_attention; i++)
+        return attention_shapes_over_ranks(of->over_ranks, c->desc.is_deterministic != 0,
+                                           of->window, of->documents, shapes, error);
+    for (int32_t i = 0; i < of->n_attention; i++) {
+        const gpt_attention_shape& s = of->attention[i].shape;
+        if (s.documents && s.first)
+            return memo_error_set(
+                error, MEMO_STATUS_UNSUPPORTED,
+                "cuDNN's attention: documents (%lld at most) and parts of a sequence; slices and "
+                "sub-batches of whole sequences, or a program built without CUDNN=, would work",
+                (long long)s.documents);
         for (int is_backward = 0; is_backward < 2; is_backward++)
-            shapes->push_back(gpt_cudnn_shape(c, of->attention[i].shape, of->attention[i].batch,
-                                              is_backward != 0));
+            shapes->push_back(gpt_cudnn_shape(c, s, of->attention[i].batch, is_backward != 0));
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -230,6 +239,7 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
     if (gpt_cudnn_shapes(c, of, &shapes, error)) return error->status;
     c->plans.prepared.clear(); /* another model may have set aside less */
     c->blocks.scratch = (char*)scratch;
+    c->blocks.documents = of->documents;
     for (const attention_shape& s : shapes) {
         memo_error why;
         const memo_status status = attention_prepare(&c->plans, s, n_bytes, &why);
@@ -260,7 +270,8 @@ static memo_status gpt_cudnn_forward(gpt_cudnn* c, cudaStream_t stream, const gp
             {ATTENTION_V, (uint16_t*)(uintptr_t)a->v + k_at},
             {ATTENTION_OUT, (uint16_t*)a->out + q_at},
             {ATTENTION_STATS, m.stats}};
-        if (attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
+        if (attention_set_documents(stream, s, a->begins, 0, m, &addresses, error) ||
+            attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
                                {n_heads, s.n_q * n_heads}, true, error))
             return error->status;
@@ -293,7 +304,8 @@ static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
             {ATTENTION_D_K, m.d_k},
             {ATTENTION_D_V, m.d_v}};
 
-        if (attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
+        if (attention_set_documents(stream, s, a->begins, 0, m, &addresses, error) ||
+            attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
                                {n_heads, s.n_q * n_heads}, false, error) ||
             attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
             attention_put(stream, d_k, type, m.d_k, s, true, k_rows, adds, error) ||
@@ -311,8 +323,31 @@ static memo_status gpt_cudnn_enqueue(void* context, memo_stream stream, gpt_kind
     const attention_call* call = nullptr;
     if (attention_get(&c->plans, gpt_cudnn_shape(c, a->shape, a->batch, is_backward), &call, error))
         return error->status;
-    return (is_backward ? gpt_cudnn_backward : gpt_cudnn_forward)(c, memo_cuda_stream(stream), a,
-                                                                  call, (char*)scratch, error);
+    /* Documents: one sequence at a time. */
+    const gpt_attention_shape& s = a->shape;
+    const int64_t n = s.documents ? a->batch : 1, bytes = gpt_type_bytes(MEMO_TYPE_BF16);
+    const int64_t q = (s.sequence - s.first) * s.n_heads,
+                  k = s.sequence * s.n_kv_heads * s.head_size;
+    for (int64_t i = 0; i < n; i++) {
+        gpt_attention_args one = *a;
+        auto at = [&](const void* x, int64_t n_bytes) {
+            return x ? (char*)(uintptr_t)x + i * n_bytes : nullptr;
+        };
+        one.q = at(a->q, q * s.head_size * bytes);
+        one.k = at(a->k, k * bytes);
+        one.v = at(a->v, k * bytes);
+        one.out = at(a->out, q * s.head_size * bytes);
+        one.lse = at(a->lse, q * 4);
+        one.dout = at(a->dout, q * s.head_size * bytes);
+        one.dq = at(a->dq, q * s.head_size * bytes);
+        one.dk = at(a->dk, k * (s.sums ? 4 : bytes));
+        one.dv = at(a->dv, k * (s.sums ? 4 : bytes));
+        one.begins = gpt_begins_at(a, i);
+        if ((is_backward ? gpt_cudnn_backward : gpt_cudnn_forward)(
+                c, memo_cuda_stream(stream), &one, call, (char*)scratch, error))
+            return error->status;
+    }
+    return MEMO_STATUS_OK;
 }
 
 memo_status gpt_cudnn_create(const gpt_cudnn_desc* desc, gpt_cudnn** cudnn, memo_error* error) {

@@ -52,6 +52,7 @@ struct gpt_model {
     int64_t n_micro_batches;      /* of a step; 0: unknown */
     int32_t zero;                 /* config.zero, 0 on one rank */
     memo_sp_attention* attention; /* over the ranks of a sequence; NULL: one rank */
+    memo_mask* masks;             /* (sequences), of the current call */
     int64_t n_rows;
     gpt_rows open;                 /* rows of the current slice */
     int32_t shares_keys;           /* as gpt_shares_keys */
@@ -103,6 +104,7 @@ struct gpt_model {
     /* State of the current micro-batch. */
     int64_t place;                  /* in the staging buffer */
     const gpt_batch_values* values; /* on the device */
+    const int64_t* begins;          /* on the device, of documents; NULL: none */
     char phase[32];                 /* "forward 3", for the names of operations */
 
     /* The first failure of the current call.  Every later operation does nothing, so callers check
@@ -157,9 +159,16 @@ typedef char gpt_values_fit[sizeof(gpt_batch_values) <= GPT_VALUES_BYTES &&
                                 ? 1
                                 : -1];
 
-/* Values, tokens (rows) and targets (rows): on the device, and in the staging buffer. */
-static int64_t gpt_batch_bytes(int64_t n_rows) {
-    return GPT_VALUES_BYTES + 2 * n_rows * (int64_t)sizeof(int32_t);
+/* Values, tokens (rows), targets (rows) and where documents begin (sequences, documents + 1): on the device, and in the
+ * staging buffer. */
+static int64_t gpt_batch_bytes(const gpt_config* config) {
+    const int64_t n_begins = config->documents ? config->documents + 1 : 0;
+    return GPT_VALUES_BYTES + 2 * gpt_n_rows(config) * (int64_t)sizeof(int32_t) +
+           config->batch / gpt_degree(config->data) * n_begins * (int64_t)sizeof(int64_t);
+}
+static int64_t* gpt_begins_of(void* batch, int64_t n_rows) {
+    return (int64_t*)(void*)((char*)batch + GPT_VALUES_BYTES +
+                             2 * n_rows * (int64_t)sizeof(int32_t));
 }
 static int32_t* gpt_tokens_of(void* batch) {
     return (int32_t*)(void*)((char*)batch + GPT_VALUES_BYTES);
@@ -170,7 +179,7 @@ static int64_t gpt_n_places(int64_t n_micro_batches) {
     return n_micro_batches ? gpt_min(n_micro_batches, GPT_STAGED_MAX) : 2;
 }
 static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
-    return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(model->n_rows));
+    return (gpt_batch_values*)(void*)(model->staging + place * gpt_batch_bytes(&model->config));
 }
 
 static void gpt_synchronize(gpt_model* model) {
@@ -509,6 +518,7 @@ static memo_sp_attention_desc gpt_sp_desc(const gpt_config* config, const gpt_sh
     desc.n_q_heads = config->n_heads / gpt_degree(config->tensor);
     desc.n_kv_heads = config->n_kv_heads / gpt_degree(config->tensor);
     desc.head_size = config->hidden / config->n_heads;
+    if (config->documents) desc.n_masks = desc.n_batch; /* each sequence has its own */
     desc.sends_again = 1; /* used if split by heads: q, k and v by rows are stored anyway */
     desc.ulysses_groups = gpt_ulysses_groups(&desc);
     return desc;
@@ -537,6 +547,8 @@ static gpt_attention_shape gpt_attention_shape_of(const gpt_config* config, cons
     shape.n_kv_heads = config->n_kv_heads / degree;
     shape.adds = run->adds;
     shape.sums = gpt_shares_keys(config);
+    shape.window = config->window < shape.sequence ? config->window : 0;
+    shape.documents = config->documents;
     return shape;
 }
 
@@ -567,6 +579,8 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
     int64_t slice;
     int32_t part, degree, i;
     shapes.over_ranks = gpt_sp_desc(config, share);
+    shapes.window = config->window < config->sequence ? config->window : 0;
+    shapes.documents = config->documents;
     for (degree = 1; degree <= all; degree++) {
         int is_used = degree == all && !config->degrees;
         for (i = 0; i < config->n_layers && config->degrees; i++)
@@ -593,6 +607,22 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_
     return t;
 }
 
+/* The mask of each sequence, or of all.  The stream reads the begins of documents in the staging buffer, which keeps them
+ * until the stream has passed. */
+static const memo_mask* gpt_sp_masks(gpt_model* model, int64_t begin) {
+    const int64_t documents = model->config.documents, n = documents ? model->share.batch : 1;
+    const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        model->masks[i] = memo_mask_default();
+        if (model->config.window < model->config.sequence)
+            model->masks[i].window_before = model->config.window;
+        if (documents) model->masks[i].document_begins = begins + i * (documents + 1);
+        model->masks[i].n_documents = documents;
+    }
+    return model->masks + (documents ? begin / model->share.layout.local_tokens : 0);
+}
+
 /* ---- attention of runs: whole sequences, or queries of one -------------------------------------- */
 
 /* Keys that the queries of a run read. */
@@ -600,8 +630,8 @@ static gpt_rows gpt_key_rows(const gpt_run* run) {
     return gpt_rows_make(run->rows.begin - run->first, run->rows.end);
 }
 
-static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const gpt_array* tensors,
-                                                  const gpt_run* run) {
+static gpt_attention_args gpt_attention_args_make(const gpt_model* model, gpt_op* op,
+                                                  const gpt_array* tensors, const gpt_run* run) {
     const gpt_rows keys = gpt_key_rows(run);
     const int64_t q_hidden = tensors[GPT_Q].n_columns; /* of this rank, in this block */
     gpt_attention_args a;
@@ -614,6 +644,9 @@ static gpt_attention_args gpt_attention_args_make(const gpt_model* model, const 
     a.v = gpt_at(tensors[GPT_V], keys.begin);
     a.out = gpt_at(tensors[GPT_ATTENTION], run->rows.begin);
     a.lse = gpt_at(tensors[GPT_LSE], run->rows.begin);
+    if (!model->config.documents) return a;
+    a.begins = model->begins + run->rows.begin / model->config.sequence * (a.shape.documents + 1);
+    gpt_reads(op, a.begins, a.batch * (a.shape.documents + 1) * (int64_t)sizeof *a.begins);
     return a;
 }
 
@@ -622,15 +655,15 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     if (gpt_is_idle(model)) return;
     if (model->attention) {
         const memo_sp_attention_tensors t = gpt_sp_tensors(tensors, rows.begin);
-        const memo_mask causal = memo_mask_default();
-        model->status = memo_sp_attention_forward(model->attention, &t, &causal, &model->error);
+        model->status = memo_sp_attention_forward(model->attention, &t,
+                                                  gpt_sp_masks(model, rows.begin), &model->error);
         return;
     }
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
         gpt_op op = gpt_op_make("attention");
         gpt_attention_args a;
         run = gpt_run_at(model->config.sequence, rows);
-        a = gpt_attention_args_make(model, tensors, &run);
+        a = gpt_attention_args_make(model, &op, tensors, &run);
         gpt_reads_rows(&op, tensors[GPT_Q], run.rows);
         gpt_reads_rows(&op, tensors[GPT_K], gpt_key_rows(&run));
         gpt_reads_rows(&op, tensors[GPT_V], gpt_key_rows(&run));
@@ -650,12 +683,12 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
     /* Over ranks. */
     if (model->attention) {
         memo_sp_attention_tensors s = gpt_sp_tensors(tensors, rows.begin);
-        const memo_mask causal = memo_mask_default();
         s.d_out = gpt_at(dout, rows.begin);
         s.d_q = gpt_at(dq, rows.begin);
         s.d_k = gpt_at(dk, rows.begin);
         s.d_v = gpt_at(dv, rows.begin);
-        model->status = memo_sp_attention_backward(model->attention, &s, &causal, &model->error);
+        model->status = memo_sp_attention_backward(model->attention, &s,
+                                                   gpt_sp_masks(model, rows.begin), &model->error);
         return;
     }
 
@@ -663,7 +696,7 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
         gpt_op op = gpt_op_make("attention");
         gpt_attention_args a;
         run = gpt_run_at(model->config.sequence, rows);
-        a = gpt_attention_args_make(model, tensors, &run);
+        a = gpt_attention_args_make(model, &op, tensors, &run);
         a.dout = gpt_reads_rows(&op, dout, run.rows);
         a.dq = gpt_writes_rows(&op, dq, run.rows);
         a.dk = gpt_writes_rows(&op, dk, gpt_key_rows(&run));

@@ -13,6 +13,7 @@ typedef struct gpt_generator {
     gpt_config config;
     gpt_layout layout;
     int64_t n_positions, max_rows; /* rows: in total; of one pass */
+    int64_t document;              /* where that of the next token begins */
     gpt_real* memory;              /* one allocation for all arrays below */
     gpt_real* parameters;
     gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
@@ -33,6 +34,7 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     g->config = *config;
     g->layout = gpt_layout_make(config);
     g->n_positions = n_positions;
+    g->document = 0;
     g->max_rows = gpt_min(config->tile_rows, n_positions);
     sizes[0] = g->layout.n;
     sizes[1] = sizes[2] = config->n_layers * n_positions * g->layout.kv_hidden;
@@ -50,11 +52,15 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     return 1;
 }
 
-/* One query (heads * head_size) at `position`; it reads the keys of up to `sequence` positions. */
+/* One query (heads * head_size) at `position` of a document; it reads the keys of up to `sequence` positions. */
 static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_real* q,
-                                   const gpt_real* keys, const gpt_real* values, int64_t position) {
+                                   const gpt_real* keys, const gpt_real* values, int64_t position,
+                                   int64_t document) {
     const int64_t kv_hidden = g->layout.kv_hidden, size = g->config.hidden / g->config.n_heads;
-    const int64_t first = position < g->config.sequence ? 0 : position - g->config.sequence + 1;
+    const int64_t most = g->config.window && g->config.window < g->config.sequence
+                             ? g->config.window
+                             : g->config.sequence;
+    const int64_t first = position - document < most ? document : position - most + 1;
     const int64_t n = position - first + 1;
     int64_t head, j, c;
     for (head = 0; head < g->config.n_heads; head++, q += size, out += size) {
@@ -79,7 +85,7 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
     const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
     const int64_t head_size = hidden / g->config.n_heads;
     const gpt_dropout none = gpt_dropout_make(0, 0, 0, 0, 0);
-    int64_t layer, row;
+    int64_t layer, row, document = 0;
     for (row = 0; row < n; row++) {
         const int32_t token = tokens[row];
         gpt_embedding_forward(g->x + row * hidden, g->parameters + at->embedding, &token, 1,
@@ -99,9 +105,12 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
         gpt_rope(g->q, g->rope, 1, first, n, g->n_positions, g->config.n_heads, head_size);
         gpt_rope(keys + first * kv_hidden, g->rope, 1, first, n, g->n_positions,
                  g->config.n_kv_heads, head_size);
-        for (row = 0; row < n; row++)
+        for (row = 0, document = g->document; row < n; row++) {
             gpt_generate_attention(g, g->y + row * hidden, g->q + row * hidden, keys, values,
-                                   first + row);
+                                   first + row, document);
+            if (g->config.documents && tokens[row] == g->config.separator)
+                document = first + row + 1;
+        }
         gpt_linear_forward(g->q, g->y, w + at->projection, n, hidden, hidden);
         gpt_residual_forward(g->x, g->x, g->q, &none, 0, n, hidden);
 
@@ -116,6 +125,7 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
         gpt_residual_forward(g->x, g->x, g->y, &none, 0, n, hidden);
     }
 
+    g->document = document;
     gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
                      hidden);
     gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_BYTES, hidden);

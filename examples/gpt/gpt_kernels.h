@@ -201,9 +201,27 @@ typedef struct gpt_rope_args {
 typedef struct gpt_attention_shape {
     int64_t first, sequence; /* the first query; keys from 0 to sequence */
     int64_t n_heads, n_kv_heads, head_size;
-    int32_t adds; /* backward: dk and dv are added to, not set */
-    int32_t sums; /* dk and dv are sums, added up over calls */
+    int32_t adds;      /* backward: dk and dv are added to, not set */
+    int32_t sums;      /* dk and dv are sums, added up over calls */
+    int64_t window;    /* keys that a query sees, its own the last; 0: all */
+    int64_t documents; /* the most of a sequence; 0: it is one */
 } gpt_attention_shape;
+
+/* A query sees the keys from this one to its own.  begins: of the sequence's documents.  It never falls from one query to
+ * the next. */
+GPT_INLINE int64_t gpt_first_key(const gpt_attention_shape* shape, const int64_t* begins,
+                                 int64_t query) {
+    int64_t low = 0, high = shape->documents, first = 0;
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (begins[middle] <= query)
+            low = middle;
+        else
+            high = middle;
+    }
+    if (shape->documents) first = begins[low];
+    return shape->window && query - shape->window >= first ? query - shape->window + 1 : first;
+}
 
 typedef struct gpt_attention_args {
     gpt_attention_shape shape;
@@ -214,7 +232,13 @@ typedef struct gpt_attention_args {
     const void* dout;
     void *dq, *dk, *dv; /* dk may be k, and dv v, unless shape.sums */
     void* delta;        /* (queries, heads), sums: scratch of the backward */
+    /* (batch, documents + 1): positions from 0 to sequence, not descending; equal ones are an empty document. */
+    const int64_t* begins;
 } gpt_attention_args;
+
+GPT_INLINE const int64_t* gpt_begins_at(const gpt_attention_args* a, int64_t sequence) {
+    return a->shape.documents ? a->begins + sequence * (a->shape.documents + 1) : a->begins;
+}
 
 typedef struct gpt_tokens_args {
     void* x;               /* (rows, columns) */
@@ -313,6 +337,7 @@ typedef struct gpt_shapes {
     } attention[GPT_RUNS_MAX];
     int32_t n_attention;
     memo_sp_attention_desc over_ranks;
+    int64_t window, documents; /* of its masks, as in gpt_attention_shape */
     /* (outputs, inputs, most rows of a call) of each different weight of a product. */
     int64_t weights[GPT_SHAPES_MAX][3];
     int32_t n_weights;

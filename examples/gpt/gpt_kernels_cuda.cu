@@ -629,7 +629,8 @@ __global__ static void gpt_attention_kernel(gpt_attention_args a, gpt_kernel_typ
         gpt_head out = {};
         float max = -INFINITY, sum = 0;
 
-        for (int64_t key = 0; key < n_keys; key++) {
+        for (int64_t key = gpt_first_key(&s, gpt_begins_at(&a, row / n_queries), n_keys - 1);
+             key < n_keys; key++) {
             const int64_t at = ((first_key + key) * s.n_kv_heads + head / group) * s.head_size;
             const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
             const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
@@ -661,7 +662,8 @@ __global__ static void gpt_attention_dq_kernel(gpt_attention_args a, gpt_kernel_
         const gpt_head dout = gpt_head_load(a.dout, type, item * s.head_size, s.head_size);
         const float delta = gpt_head_dot(&dout, &out), lse = ((const float*)a.lse)[item];
         gpt_head dq = {};
-        for (int64_t key = 0; key < n_keys; key++) {
+        for (int64_t key = gpt_first_key(&s, gpt_begins_at(&a, row / n_queries), n_keys - 1);
+             key < n_keys; key++) {
             const int64_t at = ((first_key + key) * s.n_kv_heads + head / group) * s.head_size;
             const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
             const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
@@ -711,11 +713,13 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
 /* ---- matrix products ------------------------------------------------------------------------------------ */
 
 /* y = x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
+        const int64_t* begins = gpt_begins_at(&a, row / s.sequence);
 typedef enum gpt_gemm_kind {
     GPT_GEMM_FORWARD,
     GPT_GEMM_INPUTS,
     GPT_GEMM_INPUTS_ADDED,
     GPT_GEMM_WEIGHTS,
+                if (gpt_first_key(&s, begins, s.first + i) > key) break;
     GPT_GEMM_N_KINDS
 } gpt_gemm_kind;
 

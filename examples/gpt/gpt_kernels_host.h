@@ -161,6 +161,7 @@ static void gpt_attention_piece(const void* pointer, int64_t piece, int64_t end)
         const int64_t q = row * q_columns, kv = row * kv_columns;
         gpt_attention_forward(gpt_out(a->out, q), gpt_out(a->lse, row * a->shape.n_heads),
                               gpt_in(a->q, q), gpt_in(a->k, kv), gpt_in(a->v, kv), &a->shape,
+                              gpt_begins_at(a, piece / a->shape.n_kv_heads),
                               piece % a->shape.n_kv_heads);
     }
 }
@@ -176,10 +177,11 @@ static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int
     for (; piece < end; piece++) {
         const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
         const int64_t q = row * q_columns, kv = row * kv_columns, head = row * a->shape.n_heads;
-        gpt_attention_backward(gpt_out(a->dq, q), gpt_out(a->dk, kv), gpt_out(a->dv, kv),
-                               gpt_out(a->delta, head), gpt_in(a->dout, q), gpt_in(a->out, q),
-                               gpt_in(a->lse, head), gpt_in(a->q, q), gpt_in(a->k, kv),
-                               gpt_in(a->v, kv), &a->shape, piece % a->shape.n_kv_heads);
+        gpt_attention_backward(
+            gpt_out(a->dq, q), gpt_out(a->dk, kv), gpt_out(a->dv, kv), gpt_out(a->delta, head),
+            gpt_in(a->dout, q), gpt_in(a->out, q), gpt_in(a->lse, head), gpt_in(a->q, q),
+            gpt_in(a->k, kv), gpt_in(a->v, kv), &a->shape,
+            gpt_begins_at(a, piece / a->shape.n_kv_heads), piece % a->shape.n_kv_heads);
     }
 }
 static void gpt_attention_backward_run(const void* pointer) {

@@ -297,6 +297,14 @@ static gpt_run gpt_run_at(int64_t sequence, gpt_rows rows) {
     return run;
 }
 
+/* Keys that a query sees on average, if documents are as many as allowed and equally long. */
+GPT_FUNCTION double gpt_keys_seen(const gpt_config* config) {
+    const double length =
+        (double)config->sequence / (config->documents ? (double)config->documents : 1);
+    const double window = (double)config->window;
+    return window > 0 && window < length ? window - window * window / (2 * length) : length / 2;
+}
+
 /* Most bytes of logits that exist at a time. */
 #ifndef GPT_LOGITS_BYTES
 #define GPT_LOGITS_BYTES ((int64_t)256 << 20)
@@ -533,6 +541,11 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
             "sub-batches %d: must divide the %lld sequences of a rank, or be parts of a single one "
             "that is on one rank",
             config->sub_batches, (long long)(config->batch / gpt_degree(config->data)));
+    if (config->window < 0 || config->documents < 0 || config->documents > 1 << 20)
+        return memo_error_set(
+            error, MEMO_STATUS_INVALID_ARGUMENT,
+            "window %lld, documents %lld: 0 or more, and at most 2^20 documents, would work",
+            (long long)config->window, (long long)config->documents);
     if (config->mlp_rows < 0 || config->mlp_rows > 1 << 28)
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "mlp rows %lld: 0 to 2^28 would work", (long long)config->mlp_rows);

@@ -500,16 +500,21 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
  * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
  * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
 
-/* Scores of a tile of queries against a tile of keys.  Scores of later keys, and of columns that pad
- * the tile, are -infinity. */
+/* Scores of a tile of queries against a tile of keys.  Scores of keys that a query does not see, and of
+ * columns that pad the tile, are -infinity. */
 static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_TILE) */
                                  const gpt_real* q, int64_t q_stride, const gpt_real* k,
                                  int64_t k_stride, int64_t first_query, int64_t n_queries,
-                                 int64_t first_key, int64_t n_keys, int64_t head_size) {
+                                 int64_t first_key, int64_t n_keys,
+                                 const gpt_attention_shape* shape, const int64_t* begins) {
+    const int64_t head_size = shape->head_size;
     int64_t row, column;
     gpt_gemm(0, 1, n_queries, n_keys, head_size, (gpt_real)(1 / sqrt((double)head_size)), q,
              q_stride, k, k_stride, 0, scores, GPT_ATTENTION_TILE);
     for (row = 0; row < n_queries; row++) {
+        const int64_t first = gpt_first_key(shape, begins, first_query + row) - first_key;
+        for (column = 0; column < first && column < GPT_ATTENTION_TILE; column++)
+            scores[row * GPT_ATTENTION_TILE + column] = -(gpt_real)INFINITY;
         column = gpt_min(n_keys, first_query + row - first_key + 1);
         if (column < 0) column = 0;
         for (; column < GPT_ATTENTION_TILE; column++)
@@ -522,7 +527,8 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
                                         const gpt_real* q, /* (queries, heads * head_size) */
                                         const gpt_real* k, /* (sequence, kv_heads * head_size) */
                                         const gpt_real* v, /* (sequence, kv_heads * head_size) */
-                                        const gpt_attention_shape* shape, int64_t kv_head) {
+                                        const gpt_attention_shape* shape, const int64_t* begins,
+                                        int64_t kv_head) {
     enum { TILE = GPT_ATTENTION_TILE };
     const int64_t size = shape->head_size, stride = shape->n_heads * size;
     const int64_t kv_stride = shape->n_kv_heads * size;
@@ -534,30 +540,33 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
         const gpt_real* head_v = v + kv_head * size;
         for (i = 0; i < shape->sequence - shape->first; i += TILE) {
             const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
+            const int64_t begin = gpt_first_key(shape, begins, shape->first + i) / TILE * TILE;
             gpt_real* tile_out = out + i * stride + head * size;
             for (row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
             for (row = 0; row < n_queries; row++) sum[row] = 0;
 
-            /* Each tile of keys may raise a row's maximum; what was summed before shrinks by it. */
-            for (j = 0; j < shape->first + i + n_queries; j += TILE) {
+            /* Each tile of keys may raise a row's maximum; what was summed before shrinks by it.  A row may see
+             * none of the first tiles. */
+            for (j = begin; j < shape->first + i + n_queries; j += TILE) {
                 const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
                 gpt_attention_scores(scores, q + i * stride + head * size, stride,
                                      head_k + j * kv_stride, kv_stride, shape->first + i, n_queries,
-                                     j, n_keys, size);
+                                     j, n_keys, shape, begins);
                 for (row = 0; row < n_queries; row++) {
                     gpt_real* s = scores + row * TILE;
                     const gpt_real tile_max = gpt_max(s, TILE);
                     const gpt_real new_max = tile_max > max[row] ? tile_max : max[row];
-                    const gpt_real shrink = gpt_exp(max[row] - new_max);
+                    const gpt_real largest = new_max > -(gpt_real)INFINITY ? new_max : 0;
+                    const gpt_real shrink = gpt_exp(max[row] - largest);
                     for (column = 0; column < TILE; column++)
-                        s[column] = gpt_exp(s[column] - new_max);
+                        s[column] = gpt_exp(s[column] - largest);
                     max[row] = new_max;
                     sum[row] = sum[row] * shrink + gpt_sum(s, TILE);
-                    for (column = 0; column < size && j > 0; column++)
+                    for (column = 0; column < size && j > begin; column++)
                         tile_out[row * stride + column] *= shrink;
                 }
                 gpt_gemm(0, 0, n_queries, size, n_keys, 1, scores, TILE, head_v + j * kv_stride,
-                         kv_stride, j > 0 ? (gpt_real)1 : (gpt_real)0, tile_out, stride);
+                         kv_stride, j > begin ? (gpt_real)1 : (gpt_real)0, tile_out, stride);
             }
 
             for (row = 0; row < n_queries; row++) {
@@ -580,7 +589,8 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
                                          const gpt_real* q,    /* (queries, heads * head_size) */
                                          const gpt_real* k, /* (sequence, kv_heads * head_size) */
                                          const gpt_real* v, /* (sequence, kv_heads * head_size) */
-                                         const gpt_attention_shape* shape, int64_t kv_head) {
+                                         const gpt_attention_shape* shape, const int64_t* begins,
+                                         int64_t kv_head) {
     enum { TILE = GPT_ATTENTION_TILE };
     const int64_t size = shape->head_size, stride = shape->n_heads * size;
     const int64_t kv_stride = shape->n_kv_heads * size;
@@ -617,8 +627,10 @@ GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * h
             for (i = first / TILE * TILE; i < shape->sequence - shape->first; i += TILE) {
                 const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
                 const int64_t at = i * stride + head * size;
+                /* Later queries see none of these keys either. */
+                if (gpt_first_key(shape, begins, shape->first + i) >= j + n_keys) break;
                 gpt_attention_scores(p, q + at, stride, keys, size, shape->first + i, n_queries, j,
-                                     n_keys, size);
+                                     n_keys, shape, begins);
                 gpt_gemm(0, 1, n_queries, n_keys, size, 1, dout + at, stride, values, size, 0, ds,
                          TILE); /* dP */
                 for (row = 0; row < n_queries; row++) {

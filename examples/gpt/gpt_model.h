@@ -153,6 +153,38 @@ static void gpt_write_tokens(const gpt_model* model, int32_t* to, const void* to
         for (i = 0; i < n; i++) to[i] = ((const uint8_t*)tokens)[first + i];
 }
 
+static int32_t gpt_token_at(const gpt_model* model, const void* tokens, int64_t i) {
+    return model->config.vocabulary ? ((const int32_t*)tokens)[i] : ((const uint8_t*)tokens)[i];
+}
+
+/* Where the documents of each sequence of this rank begin; those that it lacks are empty, at its end. */
+static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* tokens) {
+    const int64_t most = model->config.documents, length = model->config.sequence;
+    int64_t s, i, n;
+    for (s = 0; s < model->share.batch && most; s++, begins += most + 1) {
+        const int64_t first = (model->share.data_rank * model->share.batch + s) * length;
+        begins[0] = 0;
+        for (i = 1, n = 1; i < length; i++) {
+            if (gpt_token_at(model, tokens, first + i - 1) != model->config.separator) continue;
+            if (n < most) begins[n] = i;
+            n++;
+        }
+        if (n > most)
+            model->status = memo_error_set(
+                &model->error, MEMO_STATUS_INVALID_ARGUMENT,
+                "gpt_config.documents (--documents): sequence %lld has %lld documents, more than %lld",
+                (long long)s, (long long)n, (long long)most);
+        for (; n <= most; n++) begins[n] = length;
+    }
+}
+/* As many as allowed, equally long: to measure. */
+static void gpt_write_equal_begins(const gpt_model* model, int64_t* begins) {
+    const int64_t most = model->config.documents;
+    int64_t i;
+    for (i = 0; i < model->share.batch * (most + 1) && most; i++)
+        begins[i] = i % (most + 1) * model->config.sequence / most;
+}
+
 /* Writes a micro-batch to the next place of the staging buffer.  If there is none, it waits until the
  * device has those before. */
 static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
@@ -173,6 +205,7 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
         gpt_write_tokens(model, to + row, tokens, first, n);
         gpt_write_tokens(model, to + model->n_rows + row, targets, first, n);
     }
+    gpt_write_begins(model, gpt_begins_of(values, model->n_rows), tokens);
 }
 
 /* Callback of the session: runs one micro-batch, or plans it in a dry run. */
@@ -188,15 +221,16 @@ static void gpt_step(void* user, memo_session* session) {
     /* Values, tokens and targets. */
     model->status = MEMO_STATUS_OK;
     model->has_summed_bucket = 0;
-    batch = memo_session_alloc(session, gpt_batch_bytes(n_rows));
+    batch = memo_session_alloc(session, gpt_batch_bytes(&model->config));
     gpt_follow_session(model);
     if (!gpt_is_idle(model)) {
         model->values = (const gpt_batch_values*)batch;
         inputs = gpt_tokens_of(batch);
         targets = inputs + n_rows;
-        model->status =
-            memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, batch,
-                      gpt_staged(model, model->place), gpt_batch_bytes(n_rows), &model->error);
+        model->begins = gpt_begins_of(batch, n_rows);
+        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, batch,
+                                  gpt_staged(model, model->place), gpt_batch_bytes(&model->config),
+                                  &model->error);
     }
 
     for (layer = 0; layer < n_layers; layer++)
@@ -438,6 +472,11 @@ GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc*
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "gpt_run_staged: these kernels have no graphs; gpt_micro_batch and "
                               "gpt_update would work");
+    if (model->attention && model->config.documents)
+        return memo_error_set(
+            error, MEMO_STATUS_UNSUPPORTED,
+            "gpt_run_staged: documents over ring or Ulysses ranks change what ranks send; "
+            "gpt_micro_batch and gpt_update would work");
     if (!model->n_staged || model->n_staged != model->n_micro_batches)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "gpt_run_staged: %lld of %lld micro-batches are staged",
@@ -459,9 +498,8 @@ GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc*
 
 /* Totals, values of the update, micro-batches. */
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches) {
-    return gpt_round_up(2 * GPT_VALUES_BYTES +
-                            gpt_n_places(n_micro_batches) * gpt_batch_bytes(gpt_n_rows(config)),
-                        512);
+    return gpt_round_up(
+        2 * GPT_VALUES_BYTES + gpt_n_places(n_micro_batches) * gpt_batch_bytes(config), 512);
 }
 
 static int64_t gpt_rope_bytes(const gpt_config* config) {
@@ -524,6 +562,8 @@ static void gpt_initialize_numbers(gpt_model* model) {
         gpt_synchronize(model);
     }
     memset(numbers, 0, (size_t)n_bytes); /* the session measures with zeros */
+    for (i = 0; i < gpt_n_places(model->n_micro_batches); i++)
+        gpt_write_equal_begins(model, gpt_begins_of(gpt_staged(model, i), model->n_rows));
 }
 
 static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
@@ -701,6 +741,11 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->chunk_rows = gpt_chunk_rows(config);
     model->loss_rows = gpt_loss_rows(config);
     model->shares_keys = gpt_shares_keys(config);
+    model->masks = (memo_mask*)calloc((size_t)model->share.batch, sizeof *model->masks);
+    if (!model->masks) {
+        free(model);
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for a model");
+    }
     *result = model;
     return MEMO_STATUS_OK;
 }
@@ -773,6 +818,7 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model) {
     if (model->computed) memo_event_destroy(device, model->computed, NULL);
     if (model->sums) memo_stream_destroy(device, model->sums, NULL);
     if (model->compute) memo_stream_destroy(device, model->compute, NULL);
+    free(model->masks);
     free(model);
 }
 

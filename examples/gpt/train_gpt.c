@@ -89,6 +89,8 @@ typedef struct run {
     memo_event marks[2];       /* around forward and backward of a step; RUN_TIMED */
     step_times times;          /* of the last step; RUN_TIMED */
     int is_timed;
+    double keys_seen; /* by the tokens of all micro-batches */
+    int64_t n_micro_batches;
     int is_graph; /* steps are staged, and then run as a graph */
     int reports;  /* this rank prints and fills results for its process */
     int stops;    /* some rank was interrupted before the end of the last step */
@@ -236,6 +238,20 @@ static memo_status run_read_times(run* r, const job* j, memo_error* error) {
     return status;
 }
 
+/* Keys that a token sees on average, half of its own included. */
+static double train_keys_seen(const train_options* o, const int32_t* tokens) {
+    const gpt_config config = train_config(o);
+    const double window = (double)(o->window ? o->window : o->sequence);
+    int64_t i, n = 0;
+    double sum = 0;
+    if (!o->documents) return gpt_keys_seen(&config);
+    for (i = 0; i < o->batch * o->sequence; i++, n++) {
+        if (i % o->sequence == 0 || tokens[i - 1] == o->separator) n = 0;
+        sum += (double)n + 0.5 < window ? (double)n + 0.5 : window;
+    }
+    return sum / (double)(o->batch * o->sequence);
+}
+
 /* Runs, or stages, forward and backward of all micro-batches of a step. */
 static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
     const train_options* o = &j->options;
@@ -245,6 +261,8 @@ static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error*
     for (m = 0; m < o->accumulate && !status; m++) {
         train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
                            r->targets);
+        r->keys_seen += train_keys_seen(o, r->tokens);
+        r->n_micro_batches++;
         status = (r->is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
             r->model, r->tokens, r->targets, step, m, loss_scale, error);
     }
@@ -565,6 +583,15 @@ static void print_model(const train_options* o) {
     printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld\n",
            (long long)o->accumulate, (long long)o->batch, (long long)o->sequence, o->dropout,
            (long long)o->seed);
+    if (o->window || o->documents) {
+        printf("attention ");
+        if (o->window)
+            printf("to the last %lld tokens%s", (long long)o->window, o->documents ? ", " : "");
+        if (o->documents)
+            printf("within documents, at most %lld a sequence, that end with %lld",
+                   (long long)o->documents, (long long)o->separator);
+        printf("\n");
+    }
     printf("budget    %sdevice %s, host %s, copies ", o->ranks > 1 ? "of each rank: " : "",
            o->device_memory ? bytes_name((double)o->device_memory) : "unlimited",
            o->host_memory ? bytes_name((double)o->host_memory) : "unlimited");
@@ -701,17 +728,22 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
 }
 
 /* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n layers, as the
- * MEMO paper counts them. */
-static void print_rate(const train_options* o, double step_s) {
+ * MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
+static void print_rate(const train_options* o, double keys_seen, double step_s) {
     gpt_config whole = train_config(o);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
     double flops;
     whole.tensor = 1; /* of all ranks */
     whole.degrees = NULL;
-    flops = n_sequences * 6 * s *
-            ((double)gpt_n_parameters(&whole) + (double)o->layers * (double)o->hidden * s);
-    printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + 6 n h s^2", n_sequences * s / step_s,
+    flops =
+        n_sequences * 6 * s *
+        ((double)gpt_n_parameters(&whole) + 2 * (double)o->layers * (double)o->hidden * keys_seen);
+    printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + ", n_sequences * s / step_s,
            1e-12 * flops / step_s);
+    if (2 * keys_seen < s)
+        printf("12 n h s k, k = %.5g keys of a token", keys_seen);
+    else
+        printf("6 n h s^2");
     if (o->flops > 0)
         printf(": MFU %.3g%% of %g TFLOP/s%s",
                100e-12 * flops / step_s / o->flops / (double)o->ranks, o->flops,
@@ -829,7 +861,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
         step_s = (step_s - first_s) / (double)(step - n_first);
     else if (step)
         step_s /= (double)step;
-    if (r->reports) print_rate(o, step_s);
+    if (r->reports && step) print_rate(o, r->keys_seen / (double)r->n_micro_batches, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
     /* A replay's messages are not counted. */
     return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s,
@@ -1252,7 +1284,7 @@ static memo_status dry_run(job* j, memo_error* error) {
     print_choice(o, (memo_policy)o->policy, j->plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, (memo_policy)o->policy, j->plan);
     if (j->plan->times && j->plan->fits && o->flops > 0)
-        print_rate(o, (double)o->accumulate * j->plan->times->step_s);
+        print_rate(o, gpt_keys_seen(&config), (double)o->accumulate * j->plan->times->step_s);
     /* Each length is a plan: not for every budget. */
     if ((o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)

@@ -26,6 +26,7 @@ typedef struct train_options {
     int64_t cluster; /* in a dry run: 1 + index in clusters; 0: none */
     int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
         mlp_columns, slice_rows;
+    int64_t window, documents, separator;
     int64_t ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
     int64_t tensor, sub_batches;              /* likewise */
     const char* degrees;                      /* a file; NULL: none */
@@ -120,6 +121,13 @@ static const option option_table[] = {
     {"--mlp-columns", OPTION_COUNT, OPTION_FIELD(mlp_columns), 1, 1048576, "N",
      "width of the MLP (default: 4 x hidden)"},
     {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, "N", "tokens of a sequence"},
+    {"--window", OPTION_COUNT, OPTION_FIELD(window), 1, 16777216, "N",
+     "a token attends to the last N tokens, itself included (default: all before it)"},
+    {"--documents", OPTION_COUNT, OPTION_FIELD(documents), 1, 1048576, "N",
+     "packs at most N documents in a sequence; attention stays within each (default: a sequence is "
+     "one)"},
+    {"--separator", OPTION_COUNT, OPTION_FIELD(separator), 0, 16777215, "TOKEN",
+     "ends a document; of a text a byte, and 10 ends a line"},
     {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, "N", "sequences of a micro-batch"},
     {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, "N",
      "micro-batches of a step"},
@@ -252,6 +260,7 @@ static train_options train_options_default(void) {
     options.learning_rate = 0.003;
     options.vocabulary = 256;
     options.is_deterministic = 1;
+    options.separator = 10;
     options.reserve = (int64_t)512 << 20;
 #ifdef TRAIN_CUDA
     options.is_bf16 = 1;
@@ -670,6 +679,17 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
                               o->sample ? "--sample" : "--text");
 
     /* What needs another option, or excludes one. */
+    if (o->separator >= o->vocabulary || (o->separator != 10 && !o->documents))
+        return memo_error_set(
+            error, no,
+            "--separator %lld: --documents N, and a token below --vocabulary %lld, would work",
+            (long long)o->separator, (long long)o->vocabulary);
+    if (o->is_graph && o->documents && o->ring * o->ulysses > 1)
+        return memo_error_set(error, no,
+                              "--graph with --documents: --ring %lld and --ulysses %lld send what "
+                              "documents need; data and "
+                              "tensor ranks, or no --graph, would work",
+                              (long long)o->ring, (long long)o->ulysses);
     if (o->save_every && !o->save)
         return memo_error_set(error, no, "--save-every %lld has no effect without --save FILE",
                               (long long)o->save_every);

@@ -31,6 +31,9 @@ static gpt_config train_config(const train_options* o) {
     config.mlp_rows = o->mlp_rows;
     config.mlp_columns = (int32_t)o->mlp_columns;
     config.slice_rows = o->slice_rows;
+    config.window = o->window;
+    config.documents = o->documents;
+    config.separator = (int32_t)o->separator;
     config.dropout = o->dropout;
     config.seed = (uint64_t)o->seed;
     config.type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;

@@ -15,15 +15,15 @@ static double estimate_tflops(const train_options* o) {
 }
 
 /* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
- * rate of --link-bandwidth; without it copies take no time.  Attention has two products of the causal
- * half forward and five backward.  The backward of other products takes twice their forward. */
+ * rate of --link-bandwidth; without it copies take no time.  Attention has two products with the keys
+ * that a query sees forward and five backward.  The backward of other products takes twice their forward. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);
     const double h = (double)o->hidden, q = (double)at.q_hidden, kv = (double)at.kv_hidden;
     const double wide = (double)at.wide, up = (double)at.up_wide, peak = 1e12 * estimate_tflops(o);
     const double product_s = 2 / (ESTIMATE_GEMM * peak); /* a multiplication and an addition */
-    const double attention_flops = 2 * (double)o->sequence * q;
+    const double attention_flops = 4 * gpt_keys_seen(&config) * q;
     const double attention_s = attention_flops / (ESTIMATE_ATTENTION_FORWARD * peak);
     const double attention_back_s = 2.5 * attention_flops / (ESTIMATE_ATTENTION_BACKWARD * peak);
     const double products[GPT_N_TENSORS] = {-1, -1, -1,    4 * h, h * q, h * kv, h * kv,
@@ -52,7 +52,8 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s[0] = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
-    if (gpt_n_slices(&config) > 1) { /* attention grows with a slice's position */
+    if (gpt_n_slices(&config) > 1 && !config.window &&
+        !config.documents) { /* attention grows with a slice's position */
         profile->forward_growth_s[0] = attention_s * (double)profile->n_rows;
         profile->backward_growth_s[0] = attention_back_s * (double)profile->n_rows;
     }

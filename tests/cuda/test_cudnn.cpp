@@ -27,6 +27,7 @@ struct one_call {
     gpt_attention_args args;
     std::vector<uint16_t> q, k, v, out, dout, dq, dk, dv;
     std::vector<float> lse, delta;
+    std::vector<int64_t> begins; /* of documents */
 };
 
 static void fill_random(std::vector<uint16_t>* x, int64_t n) {
@@ -48,6 +49,14 @@ static void one_call_make(one_call* c, const gpt_attention_shape& s, int64_t bat
     }
     c->lse.resize((size_t)n_q);
     c->delta.resize((size_t)n_q);
+    for (int64_t b = 0; b < batch && s.documents; b++) {
+        std::vector<int64_t> begins((size_t)s.documents + 1);
+        for (int64_t& begin : begins) begin = memo_test_int(0, s.sequence);
+        std::sort(begins.begin(), begins.end());
+        begins[0] = 0;
+        begins.back() = s.sequence;
+        c->begins.insert(c->begins.end(), begins.begin(), begins.end());
+    }
 }
 
 static gpt_attention_args args_of(one_call* c, const gpt_attention_shape& s, int64_t batch) {
@@ -65,6 +74,7 @@ static gpt_attention_args args_of(one_call* c, const gpt_attention_shape& s, int
     a.dk = c->dk.data();
     a.dv = c->dv.data();
     a.delta = c->delta.data();
+    a.begins = c->begins.data();
     return a;
 }
 
@@ -120,6 +130,8 @@ static gpt_attention_shape random_shape(void) {
     s.head_size = 8 * memo_test_int(1, 3);
     s.sums = (int32_t)memo_test_int(0, 1);
     s.adds = s.sums && memo_test_int(0, 1);
+    s.window = memo_test_int(0, 1) ? memo_test_int(1, s.sequence) : 0;
+    s.documents = !s.first && memo_test_int(0, 1) ? memo_test_int(1, 200) : 0;
     return s;
 }
 
@@ -127,7 +139,7 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
     gpt_cuda_kernels own;
     memset(&own, 0, sizeof own);
     own.type = MEMO_TYPE_BF16;
-    for (int k = 0; k < 16; k++) {
+    for (int k = 0; k < 24; k++) {
         const gpt_attention_shape s = random_shape();
         const int64_t batch = memo_test_int(1, 3);
         one_call x, y;
@@ -140,7 +152,8 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
         for (gpt_kind kind : {GPT_KIND_ATTENTION, GPT_KIND_ATTENTION_BACKWARD}) {
             const int n_runs = fake_cudnn_n_runs;
             CHECK_OK(cudnn.run(kind, to_x));
-            CHECK_IS(fake_cudnn_n_runs - n_runs, ==, k % 2 ? s.n_kv_heads : 1);
+            CHECK_IS(fake_cudnn_n_runs - n_runs, ==,
+                     (k % 2 ? s.n_kv_heads : 1) * (s.documents ? batch : 1));
             CHECK_OK(gpt_cuda_attend(&own, NULL, kind, &to_y, &error));
             if (kind != GPT_KIND_ATTENTION) break;
             expect_close("out", x.out, y.out);
@@ -173,7 +186,7 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
 /* ---- what prepare refuses, and what a step does not do ---- */
 
 static void rows_of_a_part_are_compared(void) {
-    gpt_attention_shape s = {7, 20, 4, 2, 8, 0, 0};
+    gpt_attention_shape s = {7, 20, 4, 2, 8, 0, 0, 0, 0};
     CHECK_OK(hook(shapes_of(s, 1), 0).status);
     fake_cudnn_looks_at_queries = 1;
     CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_UNSUPPORTED);
@@ -185,7 +198,7 @@ static void rows_of_a_part_are_compared(void) {
 
 /* Indices that overflow are found in each result the first time that a shape runs, by head and by tensor. */
 static void wrong_rows_are_found(void) {
-    const gpt_attention_shape s = {0, 40, 4, 2, 8, 0, 0};
+    const gpt_attention_shape s = {0, 40, 4, 2, 8, 0, 0, 0, 0};
     one_call x;
     one_call_make(&x, s, 1);
     for (gpt_kind kind : {GPT_KIND_ATTENTION, GPT_KIND_ATTENTION_BACKWARD}) {
@@ -205,7 +218,7 @@ static void wrong_rows_are_found(void) {
 }
 
 static void unprepared_shapes_are_refused(void) {
-    gpt_attention_shape s = {0, 12, 2, 2, 8, 0, 0};
+    gpt_attention_shape s = {0, 12, 2, 2, 8, 0, 0, 0, 0};
     one_call x;
     one_call_make(&x, s, 2);
     hook cudnn(shapes_of(s, 1), 0);
@@ -216,9 +229,15 @@ static void unprepared_shapes_are_refused(void) {
     CHECK_IS(fake_cudnn_n_builds, ==, n_built);
 }
 
+static void documents_and_parts_of_a_sequence_are_refused(void) {
+    const gpt_attention_shape s = {6, 12, 2, 1, 8, 0, 0, 0, 3};
+    CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK(strstr(error.message, "sub-batches of whole sequences") != NULL);
+}
+
 /* The message is cuDNN's own; F32 and too little scratch memory have messages of their own. */
 static void what_cudnn_lacks_is_refused(void) {
-    gpt_attention_shape s = {0, 12, 2, 1, 12, 0, 0};
+    gpt_attention_shape s = {0, 12, 2, 1, 12, 0, 0, 0, 0};
     gpt_shapes shapes = shapes_of(s, 1);
     CHECK_IS(hook(shapes, 0).status, ==, MEMO_STATUS_DEVICE);
     CHECK(strstr(error.message, "multiple of 8") != NULL);
@@ -247,7 +266,7 @@ static void what_cudnn_lacks_is_refused(void) {
 
 /* Memory that the user sets aside is used whole, and less than a key head is expected to need is not taken. */
 static void scratch_memory_can_be_set(void) {
-    const gpt_attention_shape s = {0, 12, 4, 2, 8, 0, 0};
+    const gpt_attention_shape s = {0, 12, 4, 2, 8, 0, 0, 0, 0};
     const int64_t large = (int64_t)100 << 20;
     fake_cudnn_head_bytes = (int64_t)40 << 20;
     CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
@@ -477,6 +496,7 @@ int main(int argc, char** argv) {
     TEST(rows_of_a_part_are_compared);
     TEST(wrong_rows_are_found);
     TEST(unprepared_shapes_are_refused);
+    TEST(documents_and_parts_of_a_sequence_are_refused);
     TEST(what_cudnn_lacks_is_refused);
     TEST(scratch_memory_can_be_set);
     TEST(scratch_memory_is_bounded);
