@@ -12,6 +12,8 @@ bandwidth:
             that the loop moves; instructions of both sides of a branch count
     flight  bytes of the loads that the resident warps have under way before the first use, against latency x bandwidth
             (Little's law)
+    fill    parts of the sectors of 32 bytes that a store of a warp fills: lanes that store 16 bytes of 32 each time take
+            the L2, taken as 5.5 TB/s, twice.  The first-level cache joins loads
 Accesses of 16 bytes count whole, even if they hit a cache.  The last lines add up what a layer of the trainer moves, at
 most at 90 % of the bandwidth, beside its products at 0.75 and its attention at 0.6 and 0.55 of the peak.  This is an
 estimate from code, not a measurement.  Needs cuobjdump, part of CUDA."""
@@ -19,7 +21,7 @@ import re
 import subprocess
 import sys
 
-CLOCK_HZ, SMS, BANDWIDTH, LATENCY_S = 1.755e9, 132, 4.8e12, 700e-9
+CLOCK_HZ, SMS, BANDWIDTH, L2_BANDWIDTH, LATENCY_S = 1.755e9, 132, 4.8e12, 5.5e12, 700e-9
 BYTES_PER_CLOCK = BANDWIDTH / CLOCK_HZ / SMS  # of a multiprocessor
 REGISTERS, WARPS_MAX, BLOCK_WARPS = 65536, 64, 8
 
@@ -71,6 +73,27 @@ def moved(body):
     return sum(width(opcode_of(t)) for t in body if opcode_of(t).startswith(("LDG", "STG")))
 
 
+def stored(body):
+    """Bytes of the stores, and of the sectors that these take: a lane's neighbors of one address register lie side by side."""
+    accesses = []
+    for text in body:
+        match = re.search(r"^STG.*\[(R\d+)(?:\.64)?(?:\+(-?0x[0-9a-f]+))?\]", text[text.index(opcode_of(text)):])
+        if match:
+            accesses.append((match.group(1), int(match.group(2) or "0", 16), width(opcode_of(text))))
+    n_bytes, n_sectors = 0, 0
+    for base, at, n in accesses:
+        begin, end = at, at + n
+        for other, first, count in sorted(accesses):
+            if other == base and first <= end and first + count > end:
+                end = first + count
+        for other, first, count in sorted(accesses, reverse=True):
+            if other == base and first + count >= begin and first < begin:
+                begin = first
+        n_bytes += n
+        n_sectors += n * min(end - begin, 32) // n if end - begin > n else n
+    return n_bytes, max(n_sectors, n_bytes)
+
+
 def in_flight(body):
     """The most bytes of loads whose results no instruction has used yet."""
     most, waiting = 0, {}
@@ -111,7 +134,7 @@ def put_layer(bounds):
 
 def main():
     bounds = {}
-    print(f"{'kernel':38} {'regs':>4} {'bytes':>5} {'instr':>5} {'MUFU':>4} {'issue':>6} {'flight':>6} {'bound':>6}")
+    print(f"{'kernel':38} {'regs':>4} {'bytes':>5} {'instr':>5} {'MUFU':>4} {'issue':>6} {'flight':>6} {'fill':>6} {'bound':>6}")
     for cubin in sys.argv[1:]:
         used = registers(cubin)
         for name, code in kernels(cubin):
@@ -126,9 +149,11 @@ def main():
             regs = (used.get(name, 32) + 7) // 8 * 8
             warps = min(WARPS_MAX, REGISTERS // (regs * 32 * BLOCK_WARPS) * BLOCK_WARPS)
             flight = in_flight(body) * 32 * warps / (LATENCY_S * BANDWIDTH / SMS)
-            bounds[short(name)] = min(1, issue, flight)
+            of_stores, of_sectors = stored(body)
+            l2 = L2_BANDWIDTH / BANDWIDTH * n_bytes / (n_bytes - of_stores + of_sectors)
+            bounds[short(name)] = min(1, issue, flight, l2)
             print(f"{short(name):38} {regs:4} {n_bytes:5} {n:5} {n_mufu:4} {issue:6.0%} {flight:6.0%} "
-                  f"{bounds[short(name)]:6.0%}")
+                  f"{of_stores / max(of_sectors, 1):6.0%} {bounds[short(name)]:6.0%}")
     put_layer(bounds)
 
 

@@ -59,9 +59,23 @@ struct gpt_kernel_type {
 typedef memo_type gpt_kernel_type;
 #endif
 
-struct alignas(16) gpt_words {
+struct gpt_words {
     uint32_t w[4];
 };
+/* One access of 16 bytes: only of this type of CUDA does the compiler never make four. */
+__device__ static inline gpt_words gpt_load_words(const void* x, int64_t i, int64_t size) {
+    const uint4 v = *(const uint4*)(const void*)((const char*)x + i * size);
+    return {{v.x, v.y, v.z, v.w}};
+}
+__device__ static inline void gpt_store_words(void* x, int64_t i, int64_t size,
+                                              const gpt_words& words) {
+    uint4 v;
+    v.x = words.w[0];
+    v.y = words.w[1];
+    v.z = words.w[2];
+    v.w = words.w[3];
+    *(uint4*)(void*)((char*)x + i * size) = v;
+}
 
 /* Two rounded numbers, by one instruction where the GPU has it. */
 __device__ static inline uint32_t gpt_pack(float low, float high) {
@@ -86,16 +100,19 @@ __device__ static inline gpt_words gpt_pack_all(const float* values) {
     return words;
 }
 
-/* W elements from i on; W = 8 needs addresses that are multiples of 16 bytes. */
+/* W elements from i on; W = 8 and W = 4 need addresses that are multiples of 16 bytes, of 8 for 4 of bf16. */
 template <int W>
 __device__ static inline void gpt_read(float* values, const void* x, memo_type type, int64_t i) {
     if (W == 1) {
         values[0] = gpt_load(x, type, i);
+    } else if (type == MEMO_TYPE_BF16 && W == 4) {
+        const uint64_t four = *(const uint64_t*)(const void*)((const uint16_t*)x + i);
+        for (int k = 0; k < W; k++) values[k] = memo_f32_from_bf16((uint16_t)(four >> 16 * k));
     } else if (type == MEMO_TYPE_BF16) {
-        gpt_unpack(values, *(const gpt_words*)((const uint16_t*)x + i));
+        gpt_unpack(values, gpt_load_words(x, i, 2));
     } else {
         for (int k = 0; k < W; k += 4) {
-            const gpt_words words = *(const gpt_words*)((const float*)x + i + k);
+            const gpt_words words = gpt_load_words(x, i + k, 4);
             memcpy(values + k, &words, sizeof words);
         }
     }
@@ -104,13 +121,16 @@ template <int W>
 __device__ static inline void gpt_write(void* x, memo_type type, int64_t i, const float* values) {
     if (W == 1) {
         gpt_store(x, type, i, values[0]);
+    } else if (type == MEMO_TYPE_BF16 && W == 4) {
+        *(uint64_t*)(void*)((uint16_t*)x + i) =
+            gpt_pack(values[0], values[1]) | (uint64_t)gpt_pack(values[2], values[3]) << 32;
     } else if (type == MEMO_TYPE_BF16) {
-        *(gpt_words*)((uint16_t*)x + i) = gpt_pack_all(values);
+        gpt_store_words(x, i, 2, gpt_pack_all(values));
     } else {
         for (int k = 0; k < W; k += 4) {
             gpt_words words;
             memcpy(&words, values + k, sizeof words);
-            *(gpt_words*)((float*)x + i + k) = words;
+            gpt_store_words(x, i + k, 4, words);
         }
     }
 }
@@ -151,9 +171,9 @@ __global__ static void gpt_dropout_kernel(gpt_elements_args a, gpt_kernel_type t
         const uint64_t key = gpt_token_key(&dropout, first_token + a.token_numbers[row]);
         for (int64_t c = GPT_LANE * W; c < a.n_columns; c += GPT_CUDA_WARP * W) {
             const int64_t i = row * a.n_columns + c;
-            float x[W], z[W] = {}, y[W];
+            float x[W], z[W], y[W];
             gpt_read<W>(x, a.x, type, i);
-            if (a.z) gpt_read<W>(z, a.z, type, i);
+            gpt_read<W>(z, a.z ? a.z : a.x, type, i); /* no branch between loads */
             for (int k = 0; k < W; k++) {
                 const float mask = dropout.threshold ? gpt_mask(&dropout, key, c + k) : 1.0f;
                 y[k] = a.z ? x[k] + mask * z[k] : mask * x[k];
@@ -272,15 +292,24 @@ __global__ static void gpt_initial_kernel(gpt_initial_args a, gpt_kernel_type ty
     }
 }
 
-__global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_kernel_type type) {
+/* W 4: 16 bytes a lane of each fp32 tensor, so that every sector is written at once. */
+template <int W> __global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_kernel_type type) {
     const gpt_adamw_desc adamw = gpt_adamw_of(&a);
     const gpt_adamw_factors f =
         gpt_adamw_factors_make(&adamw, &a.rounding, gpt_clip_scale(*a.squares, a.values->clip));
-    float* parameters = (float*)a.parameters;
-    GPT_EACH(i, a.n) {
-        gpt_adamw_element(parameters, a.moments1, a.moments2, a.states, (const float*)a.gradients,
-                          i, a.rounding.first + i, &f);
-        if (a.weights) gpt_store(a.weights, type, i, parameters[i]);
+    GPT_EACH(at, a.n / W) {
+        const int64_t i = at * W;
+        float x[W], g[W], m[W], v[W];
+        gpt_read<W>(x, a.parameters, MEMO_TYPE_F32, i);
+        gpt_read<W>(g, a.gradients, MEMO_TYPE_F32, i);
+        gpt_read<W>(m, a.moments1, a.states, i);
+        gpt_read<W>(v, a.moments2, a.states, i);
+        for (int k = 0; k < W; k++)
+            gpt_adamw_element(&x[k], &m[k], &v[k], a.states, g[k], a.rounding.first + i + k, &f);
+        gpt_write<W>(a.parameters, MEMO_TYPE_F32, i, x);
+        gpt_write<W>(a.moments1, a.states, i, m);
+        gpt_write<W>(a.moments2, a.states, i, v);
+        if (a.weights) gpt_write<W>(a.weights, type, i, x);
     }
 }
 
@@ -293,11 +322,11 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type type) {
     const int64_t step = GPT_CUDA_WARP * W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.hidden, begin = GPT_LANE * W;
-        const gpt_words* words = (const gpt_words*)((const uint16_t*)a.x + at) + GPT_LANE;
         gpt_words held[V ? V : 1] = {};
         float x[W], w[W], squares = 0, rstd;
         for (int v = 0; v < V; v++)
-            if (begin + v * step < a.hidden) held[v] = words[v * GPT_CUDA_WARP];
+            if (begin + v * step < a.hidden)
+                held[v] = gpt_load_words(a.x, at + begin + v * step, 2);
         for (int v = 0; v < V; v++) {
             gpt_unpack(x, held[v]);
             for (int k = 0; k < W; k++) squares += x[k] * x[k];
@@ -342,15 +371,13 @@ __global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type
     const int64_t step = GPT_CUDA_WARP * W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
         const int64_t at = row * a.hidden, begin = GPT_LANE * W;
-        const gpt_words* x_words = (const gpt_words*)((const uint16_t*)a.x + at) + GPT_LANE;
-        const gpt_words* dy_words = (const gpt_words*)((const uint16_t*)a.y + at) + GPT_LANE;
         const float rstd = ((const float*)a.rstd)[row];
         gpt_words held_x[V ? V : 1] = {}, held_dy[V ? V : 1] = {};
         float x[W], dy[W], w[W], along = 0, shrink;
         for (int v = 0; v < V; v++) {
             if (begin + v * step >= a.hidden) continue;
-            held_x[v] = x_words[v * GPT_CUDA_WARP];
-            held_dy[v] = dy_words[v * GPT_CUDA_WARP];
+            held_x[v] = gpt_load_words(a.x, at + begin + v * step, 2);
+            held_dy[v] = gpt_load_words(a.y, at + begin + v * step, 2);
         }
         for (int v = 0; v < V; v++) {
             if (begin + v * step >= a.hidden) continue;
@@ -391,12 +418,12 @@ __global__ static void gpt_norm_sums_kernel(gpt_norm_args a, gpt_kernel_type typ
         const int64_t end = gpt_min(begin + GPT_CUDA_CHUNK, n_rows);
         float sum[W] = {};
         for (int64_t first = begin; first < end; first += GPT_CUDA_AHEAD) {
-            float x[GPT_CUDA_AHEAD][W] = {}, dy[GPT_CUDA_AHEAD][W] = {}, rstd[GPT_CUDA_AHEAD] = {};
-            for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
-                if (first + i >= end) continue;
-                gpt_read<W>(x[i], a.x, type, (first + i) * a.hidden + c);
-                gpt_read<W>(dy[i], a.y, type, (first + i) * a.hidden + c);
-                rstd[i] = ((const float*)a.rstd)[first + i];
+            float x[GPT_CUDA_AHEAD][W], dy[GPT_CUDA_AHEAD][W], rstd[GPT_CUDA_AHEAD];
+            for (int i = 0; i < GPT_CUDA_AHEAD; i++) { /* no branch between loads */
+                const int64_t row = gpt_min(first + i, end - 1);
+                gpt_read<W>(x[i], a.x, type, row * a.hidden + c);
+                gpt_read<W>(dy[i], a.y, type, row * a.hidden + c);
+                rstd[i] = first + i < end ? ((const float*)a.rstd)[row] : 0;
             }
             for (int i = 0; i < GPT_CUDA_AHEAD; i++)
                 for (int k = 0; k < W; k++) sum[k] += dy[i][k] * x[i][k] * rstd[i];
@@ -686,11 +713,13 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
         const gpt_head k = gpt_head_load(a.k, type, item * s.head_size, s.head_size);
         const gpt_head v = gpt_head_load(a.v, type, item * s.head_size, s.head_size);
         const gpt_kernel_type to = s.sums ? gpt_kernel_type(MEMO_TYPE_F32) : type;
+        const int64_t* begins = gpt_begins_at(&a, row / s.sequence);
         gpt_head dk = {}, dv = {};
 
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
             for (int64_t i = key > s.first ? key - s.first : 0; i < n_queries; i++) {
                 const int64_t at = (first_query + i) * s.n_heads + head;
+                if (gpt_first_key(&s, begins, s.first + i) > key) break;
                 const gpt_head q = gpt_head_load(a.q, type, at * s.head_size, s.head_size);
                 const gpt_head dout = gpt_head_load(a.dout, type, at * s.head_size, s.head_size);
                 const float p = gpt_exp(scale * gpt_head_dot(&q, &k) - ((const float*)a.lse)[at]);
@@ -713,13 +742,11 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
 /* ---- matrix products ------------------------------------------------------------------------------------ */
 
 /* y = x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
-        const int64_t* begins = gpt_begins_at(&a, row / s.sequence);
 typedef enum gpt_gemm_kind {
     GPT_GEMM_FORWARD,
     GPT_GEMM_INPUTS,
     GPT_GEMM_INPUTS_ADDED,
     GPT_GEMM_WEIGHTS,
-                if (gpt_first_key(&s, begins, s.first + i) > key) break;
     GPT_GEMM_N_KINDS
 } gpt_gemm_kind;
 
@@ -1273,7 +1300,11 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     case GPT_KIND_NORM_TOTAL:
         return GPT_LAUNCH(1, gpt_total_kernel, total->total, total->lanes, total->vote,
                           total->values);
-    case GPT_KIND_ADAMW: return GPT_LAUNCH(adamw->n, gpt_adamw_kernel, *adamw, c->type);
+    case GPT_KIND_ADAMW:
+        return gpt_is_wide(adamw->parameters, adamw->gradients, adamw->weights, adamw->n) &&
+                       gpt_is_wide(adamw->moments1, adamw->moments2, NULL, adamw->n)
+                   ? GPT_LAUNCH(adamw->n / 4, gpt_adamw_kernel<4>, *adamw, c->type)
+                   : GPT_LAUNCH(adamw->n, gpt_adamw_kernel<1>, *adamw, c->type);
     case GPT_KIND_DIGEST: return GPT_LAUNCH(digest->n_bytes / 4, gpt_digest_kernel, *digest);
     case GPT_KIND_INITIAL: return GPT_LAUNCH(initial->n, gpt_initial_kernel, *initial, c->type);
     case GPT_KIND_ROPE_TABLE:

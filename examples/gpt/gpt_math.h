@@ -788,12 +788,10 @@ GPT_INLINE uint16_t gpt_bf16_rounded(float value, uint32_t random) {
     if ((bits & 0x7f800000u) == 0x7f800000u) return memo_bf16_from_f32(value); /* not finite */
     return (uint16_t)((bits + (random & 0xffffu)) >> 16);
 }
-GPT_INLINE void gpt_store_moment(void* moments, memo_type states, int64_t i, gpt_real value,
-                                 uint32_t random) {
-    if (states == MEMO_TYPE_BF16)
-        ((uint16_t*)moments)[i] = gpt_bf16_rounded((float)value, random);
-    else
-        ((gpt_real*)moments)[i] = value;
+/* The value that a moment of type `states` keeps. */
+GPT_INLINE gpt_real gpt_moment_rounded(memo_type states, gpt_real value, uint32_t random) {
+    if (states != MEMO_TYPE_BF16) return value;
+    return (gpt_real)memo_f32_from_bf16(gpt_bf16_rounded((float)value, random));
 }
 
 /* AdamW (Loshchilov and Hutter 2019) of element i, the `number`th of all parameters.  The moments are of
@@ -801,17 +799,16 @@ GPT_INLINE void gpt_store_moment(void* moments, memo_type states, int64_t i, gpt
  * change below 1/512 of a moment, which the second one's change per update usually is: it would never
  * decay with beta2 = 0.999.  Rounding at random keeps its mean.  The random bits are a function of
  * seed, update and number: every policy and every split of the optimizer gives the same. */
-GPT_INLINE void gpt_adamw_element(gpt_real* parameter, void* moments1, void* moments2,
-                                  memo_type states, const gpt_real* gradient, int64_t i,
-                                  int64_t number, const gpt_adamw_factors* f) {
-    const gpt_real g = gradient[i] * f->scale;
-    const gpt_real m = f->beta1 * gpt_load(moments1, states, i) + (1 - f->beta1) * g;
-    const gpt_real v = f->beta2 * gpt_load(moments2, states, i) + (1 - f->beta2) * g * g;
+GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* moment1, gpt_real* moment2,
+                                  memo_type states, gpt_real gradient, int64_t number,
+                                  const gpt_adamw_factors* f) {
+    const gpt_real g = gradient * f->scale;
+    const gpt_real m = f->beta1 * *moment1 + (1 - f->beta1) * g;
+    const gpt_real v = f->beta2 * *moment2 + (1 - f->beta2) * g * g;
     const uint64_t random = states == MEMO_TYPE_BF16 ? gpt_mix(f->key ^ (uint64_t)number) : 0;
-    gpt_store_moment(moments1, states, i, m, (uint32_t)random);
-    gpt_store_moment(moments2, states, i, v, (uint32_t)(random >> 32));
-    parameter[i] -=
-        f->rate * m / (gpt_sqrt(v * f->correct_v) + f->epsilon) + f->decay * parameter[i];
+    *moment1 = gpt_moment_rounded(states, m, (uint32_t)random);
+    *moment2 = gpt_moment_rounded(states, v, (uint32_t)(random >> 32));
+    *parameter -= f->rate * m / (gpt_sqrt(v * f->correct_v) + f->epsilon) + f->decay * *parameter;
 }
 
 /* Elements [begin, end). */
@@ -821,9 +818,12 @@ GPT_FUNCTION void gpt_adamw(gpt_real* parameter, void* moments1, void* moments2,
                             int64_t end) {
     const gpt_adamw_factors f = gpt_adamw_factors_make(desc, rounding, gradient_scale);
     int64_t i;
-    for (i = begin; i < end; i++)
-        gpt_adamw_element(parameter, moments1, moments2, states, gradient, i, rounding->first + i,
-                          &f);
+    for (i = begin; i < end; i++) {
+        gpt_real m = gpt_load(moments1, states, i), v = gpt_load(moments2, states, i);
+        gpt_adamw_element(&parameter[i], &m, &v, states, gradient[i], rounding->first + i, &f);
+        gpt_store(moments1, states, i, m);
+        gpt_store(moments2, states, i, v);
+    }
 }
 
 #endif
