@@ -170,10 +170,10 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
             n++;
         }
         if (n > most)
-            model->status = memo_error_set(
-                &model->error, MEMO_STATUS_INVALID_ARGUMENT,
-                "gpt_config.documents (--documents): sequence %lld has %lld documents, more than %lld",
-                (long long)s, (long long)n, (long long)most);
+            model->status = memo_error_set(&model->error, MEMO_STATUS_INVALID_ARGUMENT,
+                                           "gpt_config.documents (--documents): sequence %lld has "
+                                           "%lld documents, more than %lld",
+                                           (long long)s, (long long)n, (long long)most);
         for (; n <= most; n++) begins[n] = length;
     }
 }
