@@ -1182,6 +1182,7 @@ typedef struct memo_kind_times {
     /* With slices the times above are those of a slice in the middle of the layer.  They grow in a
      * line, because attention does: the first rows take so much less, the last so much more. */
     double forward_growth_s, backward_growth_s;
+    const double* recompute_growth_s_per_row; /* (n_tensors); NULL: all 0 */
 } memo_kind_times;
 
 #ifdef __cplusplus
@@ -1570,8 +1571,7 @@ MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
 /* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less and more. */
 MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
                                 double growth_s);
-/* To recompute all rows of a slice.  A WHOLE tensor is attention's, so that what the forward grows
- * by is its; no tensor takes less than nothing. */
+/* To recompute all rows of a slice. */
 MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
                                     const memo_kind_times* times);
 /* 1: there are slices, and tensor t is of the layer. */
@@ -6197,11 +6197,9 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
 
 MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
                                     const memo_kind_times* times) {
-    const double middle_s =
-        times->recompute_s_per_row ? times->recompute_s_per_row[t] * (double)desc->n_rows : 0;
-    const int grows = memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_WHOLE;
-    const double growth_s = middle_s < times->forward_growth_s ? middle_s : times->forward_growth_s;
-    return memob_swap_slice_s(desc, step, middle_s, grows && growth_s > 0 ? growth_s : 0);
+    const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
+    return memob_swap_slice_s(desc, step, per_row ? per_row[t] * (double)desc->n_rows : 0,
+                              growth ? growth[t] * (double)desc->n_rows : 0);
 }
 
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {

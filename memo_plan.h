@@ -106,6 +106,7 @@ typedef struct memo_profile_tensor {
     char name[32]; /* no blanks */
     /* Of each kind.  Negative: cannot be recomputed, or not measured. */
     double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX];
+    double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
 } memo_profile_tensor;
 
 /* How long copies of a size take, in seconds. */
@@ -244,7 +245,8 @@ MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
 /* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
  * largest copy of the profile.  The file: its rates beside copies, if it was measured.  Layers: the
  * caller's times of each of profile->n_kinds kinds, for which recompute_s_per_row has room for
- * (n_kinds, n_tensors), filled by the names of the tensors; desc->kinds becomes times.
+ * (n_kinds, 2, n_tensors): times and their growths, by the names of the tensors; desc->kinds
+ * becomes times.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
@@ -6444,22 +6446,28 @@ static const memob_record memoi_profile_records[] = {{"rows", memoi_profile_rows
                                                      {"copy", memoi_profile_copy_values, 3, 0},
                                                      {"file", memoi_profile_file_values, 5, 0}};
 
-/* A line of a tensor has a time for each kind. */
+/* A line of a tensor has a time for each kind, then their growths. */
 typedef struct memoi_profile_tensor_line {
     memob_record record;
-    memob_value values[1 + MEMO_PROFILE_KINDS_MAX];
+    memob_value values[1 + 2 * MEMO_PROFILE_KINDS_MAX];
 } memoi_profile_tensor_line;
 MEMOI void memoi_profile_tensor_line_init(memoi_profile_tensor_line* line, int32_t n_kinds) {
     const memob_value name = {"name", MEMOB_VALUE_NAME, offsetof(memo_profile_tensor, name), 1, 32,
                               NULL};
     memob_value time = MEMOI_PROFILE_VALUE("time of a row", MEMOB_VALUE_FEMTOSECONDS,
                                            memo_profile_tensor, recompute_s_per_row, -1);
+    memob_value growth =
+        MEMOI_PROFILE_TIME("growth of a row", memo_profile_tensor, recompute_growth_s_per_row);
     int32_t k;
     line->values[0] = name;
-    for (k = 0; k < n_kinds; k++, time.offset += sizeof(double)) line->values[1 + k] = time;
+    for (k = 0; k < n_kinds; k++, time.offset += sizeof(double), growth.offset += sizeof(double)) {
+        line->values[1 + k] = time;
+        line->values[1 + n_kinds + k] = growth;
+    }
     line->record = memoi_profile_records[MEMOI_PROFILE_TENSOR];
     line->record.values = line->values;
-    line->record.n_values = 1 + n_kinds;
+    line->record.n_values = 1 + 2 * n_kinds;
+    line->record.n_optional = n_kinds;
 }
 
 /* Sizes must rise, because readers take the first as the smallest and the last as the largest. */
@@ -6725,9 +6733,11 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
         if (i == profile->n_tensors)
             return MEMOB_INVALID(error, "profile.tensors: tensor `%s` is missing; measure it too",
                                  name ? name : "NULL");
-        for (k = 0; k < profile->n_kinds; k++)
-            recompute_s_per_row[k * swap->n_tensors + t] =
-                profile->tensors[i].recompute_s_per_row[k];
+        for (k = 0; k < profile->n_kinds; k++) {
+            double* per_row = recompute_s_per_row + 2 * k * swap->n_tensors + t;
+            per_row[0] = profile->tensors[i].recompute_s_per_row[k];
+            per_row[swap->n_tensors] = profile->tensors[i].recompute_growth_s_per_row[k];
+        }
     }
 
     /* The layer times are used as they are. */
@@ -6737,7 +6747,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
         times[k].backward_s = profile->backward_s[k];
         times[k].forward_growth_s = profile->forward_growth_s[k];
         times[k].backward_growth_s = profile->backward_growth_s[k];
-        times[k].recompute_s_per_row = recompute_s_per_row + k * swap->n_tensors;
+        times[k].recompute_s_per_row = recompute_s_per_row + 2 * k * swap->n_tensors;
+        times[k].recompute_growth_s_per_row = times[k].recompute_s_per_row + swap->n_tensors;
     }
     desc->kinds = times;
     desc->between_s = profile->between_s;
@@ -7107,6 +7118,8 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
     } fields[] = {
         {"forward_s", times->forward_s},
         {"backward_s", times->backward_s},
+        {"forward_growth_s", times->forward_growth_s},
+        {"backward_growth_s", times->backward_growth_s},
         {"forward_traffic.to_host_bytes", (double)times->forward_traffic.to_host_bytes},
         {"forward_traffic.to_device_bytes", (double)times->forward_traffic.to_device_bytes},
         {"backward_traffic.to_host_bytes", (double)times->backward_traffic.to_host_bytes},
@@ -7122,7 +7135,10 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
     /* No sum of times over the layers may overflow. */
     for (t = 0; t < desc->swap->n_tensors && times->recompute_s_per_row; t++)
         if (!memob_is_in(times->recompute_s_per_row[t] * (double)desc->swap->n_rows,
-                         -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX))
+                         -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX) ||
+            (times->recompute_growth_s_per_row &&
+             !memob_is_in(times->recompute_growth_s_per_row[t] * (double)desc->swap->n_rows, 0,
+                          MEMOI_ROWS_TIME_MAX)))
             return MEMOB_INVALID(error,
                                  "%s.recompute_s_per_row[%d] (%s): not finite (%g); set a time, or "
                                  "a negative number if it cannot be recomputed",
@@ -9601,9 +9617,10 @@ struct memo_session {
 
     /* Measuring. */
     int is_measuring;
-    int32_t n_kinds, measured_layers[MEMO_PROFILE_KINDS_MAX]; /* they recompute every tensor */
-    memo_event* events;                                       /* of each mark, or */
-    double* marks_s;                                          /* if the calling thread computes */
+    /* The first and the last slice of these layers recompute every tensor. */
+    int32_t n_kinds, measured_layers[MEMO_PROFILE_KINDS_MAX];
+    memo_event* events; /* of each mark, or */
+    double* marks_s;    /* if the calling thread computes */
 };
 
 /* For >>session checked. */
@@ -10803,12 +10820,19 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     memoi_session_leave(s);
 }
 
+/* Of the first tensor of a layer that is measured, in its first or last slice. */
+MEMOI int32_t memoi_session_tensor_mark(const memo_session* s, int32_t kind, int is_late) {
+    return MEMOI_MARKS_OF_LAYER * s->desc.n_layers +
+           2 * (is_late * s->n_kinds + kind) * s->desc.n_tensors;
+}
+
 /* Recomputes the rows that the engine did not bring back, or all rows of a layer that is
  * measured. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
-    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer);
-    const int is_measured = s->is_measuring && s->measured_layers[kind] == layer;
-    int32_t t, mark = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * kind * s->desc.n_tensors;
+    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer), n = s->n_slices;
+    const int is_measured = s->is_measuring && s->measured_layers[kind] == layer / n &&
+                            (layer % n == 0 || layer % n == n - 1);
+    int32_t t, mark = memoi_session_tensor_mark(s, kind, layer % n > 0);
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++, mark += 2) {
         int64_t begin = 0, end = memoi_session_rows(s, layer);
@@ -11122,7 +11146,7 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
 /* Times as the planner takes them. */
 typedef struct memoi_session_times {
     memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
-    double recompute_s_per_row[MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
+    double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_times;
 
 /* A slice's share of its layer's traffic. */
@@ -11890,11 +11914,14 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-/* Figures of a micro-batch: the time between the passes, the loss included; then of each kind
- * forward, backward and the recomputation of each tensor. */
+/* Figures of a micro-batch: the time between the passes, the loss included; then of each kind, with
+ * their growths, forward, backward and the recomputation of each tensor. */
 enum { MEMOI_SESSION_REPETITIONS = 3 };
+MEMOI int32_t memoi_session_figures_of_kind(const memo_session* s) {
+    return 2 * (2 + s->desc.n_tensors);
+}
 MEMOI int32_t memoi_session_n_figures(const memo_session* s) {
-    return 1 + s->n_kinds * (4 + s->desc.n_tensors);
+    return 1 + s->n_kinds * memoi_session_figures_of_kind(s);
 }
 
 /* Does a step's backward hold its slice's loss?  With slices, the last layer's does. */
@@ -11903,27 +11930,59 @@ MEMOI int memoi_session_has_loss(const memo_session* s, int32_t layer, int32_t b
            layer >= s->desc.n_layers - s->n_slices;
 }
 
-/* The median over layers of a kind, so that one slow layer does not count; with slices over those
- * of its first or last half, which lie at *at: -1 is the begin of the layer, 1 its end. */
-MEMOI double memoi_session_part_s(memo_session* s, int32_t kind, int32_t begin, int is_late,
-                                  double* layers_s, double* at) {
-    const memo_swap_desc* swap = &s->stage->plan.swap;
-    int32_t layer, n = 0;
-    double rows;
-    *at = 0;
-    for (layer = 0; layer < s->desc.n_layers; layer++) {
-        const int32_t slice = layer % s->n_slices, half = s->n_slices / 2;
-        if (memob_layer_kind(swap, layer) != kind) continue;
-        if (memoi_session_has_loss(s, layer, begin) && s->desc.n_layers > s->n_slices) continue;
-        if (s->n_slices > 1 && (is_late ? slice < s->n_slices - half : slice >= half)) continue;
-        rows = (double)memoi_session_rows(s, layer);
-        *at += (2.0 * slice * (double)s->desc.n_rows + rows) / (double)s->layer_rows - 1;
-        layers_s[n++] = memoi_session_between(s, MEMOI_MARKS_OF_LAYER * layer + begin,
-                                              MEMOI_MARKS_OF_LAYER * layer + begin + 1) *
-                        ((double)s->desc.n_rows / rows); /* the last may be short */
+/* The line through the times of slices by least squares: the time of one in the middle, and its
+ * growth towards the end.  slices_s: (n_slices), negative: not measured. */
+MEMOI void memoi_session_fit(const memo_session* s, const double* slices_s, double* figures_s) {
+    double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, growth_s = 0;
+    int32_t slice;
+    for (slice = 0; slice < s->n_slices; slice++) {
+        const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
+        const double x = (2.0 * slice * (double)s->desc.n_rows + rows) / (double)s->layer_rows - 1;
+        const double y = slices_s[slice] * ((double)s->desc.n_rows / rows);
+        if (y < 0) continue;
+        n += 1;
+        sum_x += x;
+        sum_y += y;
+        sum_xx += x * x;
+        sum_xy += x * y;
     }
-    *at /= n ? n : 1;
-    return n ? memoi_profile_median(layers_s, n) : 0;
+    spread = n * sum_xx - sum_x * sum_x;
+    if (spread > 0) growth_s = fmax((n * sum_xy - sum_x * sum_y) / spread, 0);
+    figures_s[0] = n > 0 ? (sum_y - growth_s * sum_x) / n : 0;
+    figures_s[1] = fmin(growth_s, figures_s[0]);
+}
+
+/* Of each slice the median over layers of a kind, so that one slow layer does not count. */
+MEMOI void memoi_session_fit_layers(memo_session* s, int32_t kind, int32_t begin, double* scratch,
+                                    double* figures_s) {
+    double* layers_s = scratch + s->n_slices;
+    int32_t slice, layer;
+    for (slice = 0; slice < s->n_slices; slice++) {
+        int32_t n = 0;
+        for (layer = slice; layer < s->desc.n_layers; layer += s->n_slices) {
+            const int32_t mark = MEMOI_MARKS_OF_LAYER * layer + begin;
+            if (memob_layer_kind(&s->stage->plan.swap, layer) != kind) continue;
+            if (memoi_session_has_loss(s, layer, begin) && s->desc.n_layers > s->n_slices) continue;
+            layers_s[n++] = memoi_session_between(s, mark, mark + 1);
+        }
+        scratch[slice] = n ? memoi_profile_median(layers_s, n) : -1;
+    }
+    memoi_session_fit(s, scratch, figures_s);
+}
+
+/* Of the first and the last slice. */
+MEMOI void memoi_session_fit_tensor(memo_session* s, int32_t kind, int32_t t, double* slices_s,
+                                    double* figures_s) {
+    const int32_t n = s->n_slices, layer = s->measured_layers[kind];
+    int32_t slice;
+    for (slice = 0; slice < n; slice++) {
+        const int32_t mark = memoi_session_tensor_mark(s, kind, slice > 0) + 2 * t;
+        slices_s[slice] = layer >= 0 && (slice == 0 || slice == n - 1) &&
+                                  memoi_session_recomputes(s, layer * n + slice, t)
+                              ? memoi_session_between(s, mark, mark + 1)
+                              : -1;
+    }
+    memoi_session_fit(s, slices_s, figures_s);
 }
 
 /* What the last layer's backward takes beyond the times of its kind: the losses of its slices. */
@@ -11934,7 +11993,7 @@ MEMOI double memoi_session_loss_s(memo_session* s, const double* figures_s) {
     for (layer = s->desc.n_layers - 1; layer >= 0; layer--) {
         const int32_t mark = MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD;
         const double* kind_s =
-            figures_s + 1 + memob_layer_kind(swap, layer) * (4 + s->desc.n_tensors);
+            figures_s + 1 + memob_layer_kind(swap, layer) * memoi_session_figures_of_kind(s);
         if (!memoi_session_has_loss(s, layer, MEMOI_MARK_BACKWARD)) break;
         sum_s += memoi_session_between(s, mark, mark + 1) -
                  memob_swap_slice_s(swap, layer, kind_s[2], kind_s[3]);
@@ -11942,38 +12001,25 @@ MEMOI double memoi_session_loss_s(memo_session* s, const double* figures_s) {
     return fmax(sum_s, 0);
 }
 
-/* Runs a micro-batch and reads its marks.  layers_s: (n_layers). */
-MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, double* figures_s,
+/* Runs a micro-batch and reads its marks.  scratch: (n_slices + n_layers). */
+MEMOI memo_status memoi_session_measure_once(memo_session* s, double* scratch, double* figures_s,
                                              memo_error* error) {
-    const int32_t n = s->desc.n_layers, last = MEMOI_MARKS_OF_LAYER * (n - 1);
+    const int32_t last = MEMOI_MARKS_OF_LAYER * (s->desc.n_layers - 1);
     const memo_batch batch = {0, 0, s->first_shape};
     double* first_s = figures_s;
     memo_status status = memo_session_run(s, &batch, error);
-    int32_t kind, t, k, mark = MEMOI_MARKS_OF_LAYER * n;
+    int32_t kind, t;
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
     *figures_s++ =
         memoi_session_between(s, last + MEMOI_MARK_FORWARD_END, last + MEMOI_MARK_RECOMPUTE);
     for (kind = 0; kind < s->n_kinds; kind++) {
-        for (k = 0; k < 2; k++) { /* the early slices, and the late ones */
-            const int32_t begin = k ? MEMOI_MARK_BACKWARD : MEMOI_MARK_FORWARD;
-            double times_s[2], at[2], slope_s = 0;
-            int late;
-            for (late = 0; late < 2; late++)
-                times_s[late] = memoi_session_part_s(s, kind, begin, late, layers_s, &at[late]);
-            if (at[1] > at[0]) slope_s = (times_s[1] - times_s[0]) / (at[1] - at[0]);
-            if (!(slope_s > 0)) slope_s = 0;
-            *figures_s++ = s->n_slices > 1
-                               ? (times_s[0] + times_s[1] - slope_s * (at[0] + at[1])) / 2
-                               : times_s[0];
-            *figures_s++ = slope_s;
-        }
-        for (t = 0; t < s->desc.n_tensors; t++, mark += 2)
-            *figures_s++ = s->measured_layers[kind] >= 0 &&
-                                   memoi_session_recomputes(s, s->measured_layers[kind], t)
-                               ? memoi_session_between(s, mark, mark + 1)
-                               : 0;
+        memoi_session_fit_layers(s, kind, MEMOI_MARK_FORWARD, scratch, figures_s);
+        memoi_session_fit_layers(s, kind, MEMOI_MARK_BACKWARD, scratch, figures_s + 2);
+        figures_s += 4;
+        for (t = 0; t < s->desc.n_tensors; t++, figures_s += 2)
+            memoi_session_fit_tensor(s, kind, t, scratch, figures_s);
     }
     first_s[0] += memoi_session_loss_s(s, first_s);
     if (s->error.status && error) *error = s->error;
@@ -11982,7 +12028,7 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* layers_s, 
 
 /* A median of each figure, from one micro-batch to warm up and a few more.  figures_s: (1 +
  * repetitions, figures). */
-MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s, double* figures_s,
+MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch, double* figures_s,
                                                memo_error* error) {
     const int32_t n_figures = memoi_session_n_figures(s);
     double times_s[MEMOI_SESSION_REPETITIONS], begin_s = memob_now_s();
@@ -11993,12 +12039,12 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
     /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
      * because layers may contain collectives. */
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
-    status = memoi_session_measure_once(s, layers_s, figures_s, error);
+    status = memoi_session_measure_once(s, scratch, figures_s, error);
     values[1] = memob_now_s() - begin_s > 5;
     status = memoi_session_agree(&s->desc, status, values, 2, error);
     n = values[1] ? 1 : MEMOI_SESSION_REPETITIONS;
     for (i = 0; i < n && !status; i++)
-        status = memoi_session_measure_once(s, layers_s, figures_s + (1 + i) * n_figures, error);
+        status = memoi_session_measure_once(s, scratch, figures_s + (1 + i) * n_figures, error);
     if (status) return status;
     for (k = 0; k < n_figures; k++) {
         for (i = 0; i < n; i++) times_s[i] = figures_s[(1 + i) * n_figures + k];
@@ -12014,11 +12060,13 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* layers_s
         s->profile.forward_growth_s[kind] = *figures_s++;
         s->profile.backward_s[kind] = *figures_s++;
         s->profile.backward_growth_s[kind] = *figures_s++;
-        for (t = 0; t < s->desc.n_tensors; t++)
-            s->profile.tensors[t].recompute_s_per_row[kind] =
-                memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE
-                    ? *figures_s++ / (double)s->desc.n_rows
-                    : (figures_s++, -1);
+        for (t = 0; t < s->desc.n_tensors; t++, figures_s += 2) {
+            memo_profile_tensor* tensor = &s->profile.tensors[t];
+            const int recomputes = memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE;
+            tensor->recompute_s_per_row[kind] =
+                recomputes ? figures_s[0] / (double)s->desc.n_rows : -1;
+            tensor->recompute_growth_s_per_row[kind] = figures_s[1] / (double)s->desc.n_rows;
+        }
     }
     return MEMO_STATUS_OK;
 }
@@ -12037,29 +12085,29 @@ MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
 /* Runs the stage, which fits, and fills s->profile. */
 MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error) {
     const memo_swap_desc* swap = &s->stage->plan.swap;
-    double *layers_s, *figures_s;
+    const int32_t n_layers = s->desc.n_layers / s->n_slices;
+    double *scratch, *figures_s;
     memo_status status = MEMO_STATUS_OK;
     int32_t i, k, n_marks;
 
     /* The layer in the middle of each kind recomputes every tensor, so that all of them are
      * timed. */
     for (i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) s->measured_layers[i] = -1;
-    for (i = 0; i < s->desc.n_layers; i++) {
-        const int32_t middle = s->desc.n_layers / s->n_slices / 2 * s->n_slices + s->n_slices / 2;
-        const int32_t layer = (i + middle) % s->desc.n_layers;
-        k = memob_layer_kind(swap, layer);
+    for (i = 0; i < n_layers; i++) {
+        const int32_t layer = (i + n_layers / 2) % n_layers;
+        k = memob_layer_kind(swap, layer * s->n_slices);
         if (s->measured_layers[k] < 0) s->measured_layers[k] = layer;
         if (k >= s->n_kinds) s->n_kinds = k + 1;
     }
-    n_marks = MEMOI_MARKS_OF_LAYER * s->desc.n_layers + 2 * s->n_kinds * s->desc.n_tensors;
-    layers_s = (double*)memob_calloc(s->desc.n_layers, sizeof(double));
+    n_marks = memoi_session_tensor_mark(s, 0, 2);
+    scratch = (double*)memob_calloc((int64_t)s->n_slices + s->desc.n_layers, sizeof(double));
     figures_s = (double*)memob_calloc(
         (int64_t)memoi_session_n_figures(s) * (1 + MEMOI_SESSION_REPETITIONS), sizeof(double));
 
     /* Marks are events, or times if the calling thread computes. */
     s->marks_s = (double*)memob_calloc(n_marks, sizeof(double));
     s->events = (memo_event*)memob_calloc(n_marks, sizeof(memo_event));
-    if (!layers_s || !figures_s || !s->marks_s || !s->events)
+    if (!scratch || !figures_s || !s->marks_s || !s->events)
         status = memob_no_memory(error, "the times of a profile");
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
@@ -12071,7 +12119,7 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
     if (!status) {
         s->is_measuring = 1;
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
-        status = memoi_session_measure_layers(s, layers_s, figures_s, error);
+        status = memoi_session_measure_layers(s, scratch, figures_s, error);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
         s->is_measuring = 0;
     }
@@ -12082,7 +12130,7 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
     MEMO_FREE(s->events);
     MEMO_FREE(s->marks_s);
     MEMO_FREE(figures_s);
-    MEMO_FREE(layers_s);
+    MEMO_FREE(scratch);
     s->events = NULL;
     s->marks_s = NULL;
     return status;

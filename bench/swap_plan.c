@@ -217,7 +217,7 @@ static void run_point(trainer* t, const memo_profile* profile, const char* what,
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
     memo_kind_times times;
-    double recompute_s_per_row[N_TENSORS];
+    double recompute_s_per_row[2 * N_TENSORS];
     memo_swap_plan* plan;
     double chosen_s, best_s = 0, off;
     int n, i, k, best = 0;

@@ -3878,7 +3878,6 @@ MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) 
     const memob_swap_turn* turn = &g->placement.turns[layer];
     const int64_t n = memob_swap_step_rows(&g->placement, layer, memob_swap_layer_rows(g->desc));
     memo_kind_times times = memoi_swap_generate_times(g, layer);
-    const double* per_row = times.recompute_s_per_row;
     int32_t t;
     memoi_swap_generate_stall(g, turn->loaded >= 0 ? g->loaded[turn->loaded & 1] : -1, -1);
     memoi_swap_generate_traffic(g, &times.backward_traffic);
@@ -3889,14 +3888,10 @@ MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) 
         g->n_ranges = 0;
         memoi_swap_generate_range(g, place, begin, end);
         if (!g->n_ranges) continue;
-        if (g->desc->n_slices <= 1)
-            memoi_swap_generate_compute(g, "recompute",
-                                        per_row ? (double)(end - begin) * per_row[t] : 0, 0);
-        else
-            memoi_swap_generate_compute(g, "recompute",
-                                        memob_swap_recompute_s(g->desc, layer, t, &times) *
-                                            (double)(end - begin) / (double)n,
-                                        0);
+        memoi_swap_generate_compute(g, "recompute",
+                                    memob_swap_recompute_s(g->desc, layer, t, &times) *
+                                        (double)(end - begin) / (double)n,
+                                    0);
     }
     memoi_swap_generate_layer(
         g, "backward", layer,

@@ -161,7 +161,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_kind_times times;
     memo_tensor tensors[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N];
-    double recompute_s[FUZZ_N];
+    double recompute_s[2 * FUZZ_N];
     memo_profile profile;
     memo_swap_plan* plan = NULL;
     memo_error error;
@@ -170,8 +170,9 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     swap.rows = NULL;
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_fill(in, &times, sizeof times);
-    for (i = 0; i < FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
+    for (i = 0; i < 2 * FUZZ_N; i++) fuzz_word(in, &recompute_s[i]);
     times.recompute_s_per_row = recompute_s;
+    times.recompute_growth_s_per_row = recompute_s + FUZZ_N;
     desc.swap = &swap;
     desc.kinds = &times;
     if (fuzz_pick(in, 2)) {

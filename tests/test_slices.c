@@ -462,6 +462,113 @@ static void shapes_have_slices(void) {
     }
 }
 
+/* --- a clock of its own, which only computation moves --- */
+static struct {
+    memo_device inner;
+    double now_s, times_s[4096];
+    memo_event events[4096];
+    int n;
+} virtual_clock;
+
+static int virtual_find(memo_event event) {
+    int i = 0;
+    while (i < virtual_clock.n && virtual_clock.events[i] != event) i++;
+    return i;
+}
+static memo_status virtual_record(void* context, memo_event event, memo_stream stream,
+                                  memo_error* e) {
+    const int i = virtual_find(event);
+    virtual_clock.events[i] = event;
+    virtual_clock.times_s[i] = virtual_clock.now_s;
+    if (i == virtual_clock.n && i < 4095) virtual_clock.n++;
+    return virtual_clock.inner.event_record(context, event, stream, e);
+}
+static memo_status virtual_elapsed(void* context, memo_event begin, memo_event end, double* s,
+                                   memo_error* e) {
+    (void)context;
+    (void)e;
+    *s = virtual_clock.times_s[virtual_find(end)] - virtual_clock.times_s[virtual_find(begin)];
+    if (*s == 0) *s = 1e-9; /* of copies */
+    return MEMO_STATUS_OK;
+}
+/* Seconds of rows [begin, end), if a row and a row with one before it take so many. */
+static double virtual_s(int64_t begin, int64_t end, double row_s, double pair_s) {
+    return (double)(end - begin) * (row_s + pair_s * (double)(begin + end) / 2);
+}
+static void virtual_compute(memo_session* s, int32_t layer, double row_s, double pair_s) {
+    int64_t begin, end;
+    memo_session_get_slice(s, &begin, &end);
+    virtual_clock.now_s += virtual_s(begin, end, row_s, pair_s) * (layer == 2 ? 7 : 1);
+}
+static void virtual_forward(void* user, memo_session* s, int32_t layer) {
+    (void)user;
+    virtual_compute(s, layer, 3, 0.25);
+}
+/* The last layer's also computes the loss. */
+static void virtual_backward(void* user, memo_session* s, int32_t layer) {
+    (void)user;
+    virtual_compute(s, layer, 5 + (layer == LAYERS - 1), 0.75);
+}
+static void virtual_recompute(void* user, memo_session* s, int32_t layer, int32_t t, int64_t first,
+                              int64_t last) {
+    int64_t begin, end;
+    (void)user;
+    (void)layer;
+    memo_session_get_slice(s, &begin, &end);
+    if (t == T_ATTENTION)
+        virtual_clock.now_s += virtual_s(begin + first, begin + last, 0.5, 0.125);
+    else
+        virtual_clock.now_s += (double)(last - first);
+}
+
+static void is_near(double a, double b) {
+    CHECK_CASE(fabs(a - b) < 1e-6 * (1 + fabs(b)), "%g, not %g", a, b);
+}
+
+/* Measured times are the line that they were made from, whatever the number of slices, and one slow layer of five does
+ * not count. */
+static void times_are_lines(void) {
+    static const int64_t lengths[][2] = {{48, 6}, {47, 12}, {45, 10}, {96, 32}, {31, 31}, {8, 2}};
+    size_t k;
+    for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+        static model m;
+        const int64_t n = lengths[k][0], rows_now = lengths[k][1];
+        const double middle = (double)n / 2, all = (double)n, of_slice = (double)rows_now;
+        const int has_slices = rows_now < n;
+        memo_host_device_desc host = memo_host_device_desc_default();
+        memo_device *inner = NULL, device;
+        memo_profile p;
+        memo_stream stream = NULL;
+        CHECK_OK(memo_host_device_create(&host, &inner, &error));
+        memset(&virtual_clock, 0, sizeof virtual_clock);
+        virtual_clock.inner = device = *inner;
+        device.event_record = virtual_record;
+        device.event_elapsed = virtual_elapsed;
+        CHECK_OK(memo_stream_create(&device, "compute", 0, &stream, &error));
+        model_init(&m, n, rows_now, MEMO_POLICY_MEMO);
+        m.desc.tile_rows = 1;
+        m.desc.step = NULL;
+        m.desc.forward = virtual_forward;
+        m.desc.backward = virtual_backward;
+        m.desc.recompute = virtual_recompute;
+        m.desc.device = &device;
+        m.desc.compute_stream = stream;
+        m.desc.largest_copy_bytes = 1024;
+        CHECK_OK(memo_session_measure(&m.desc, &p, &error));
+        is_near(p.forward_s[0], of_slice * (3 + 0.25 * middle));
+        is_near(p.backward_s[0], of_slice * (5 + 0.75 * middle));
+        is_near(p.tensors[T_ATTENTION].recompute_s_per_row[0], 0.5 + 0.125 * middle);
+        is_near(p.tensors[T_MIDDLE].recompute_s_per_row[0], 1);
+        is_near(p.forward_growth_s[0], has_slices * of_slice * 0.125 * all);
+        is_near(p.backward_growth_s[0], has_slices * of_slice * 0.375 * all);
+        is_near(p.tensors[T_ATTENTION].recompute_growth_s_per_row[0], has_slices * 0.0625 * all);
+        is_near(p.tensors[T_MIDDLE].recompute_growth_s_per_row[0], 0);
+        is_near(p.between_s, has_slices * all);
+        memo_stream_destroy(&device, stream, NULL);
+        memo_host_device_destroy(inner);
+    }
+}
+
 /* A larger table, for plans alone: times of a slice grow with its position. */
 static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
     int t;
@@ -484,6 +591,7 @@ static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
         profile->tensors[t].recompute_s_per_row[0] =
             t < T_Q ? -1 : (t == T_ATTENTION ? 0.006 : 0.001) / 2048;
     }
+    profile->tensors[T_ATTENTION].recompute_growth_s_per_row[0] = 0.006 / 2048;
     profile->n_copies = 1;
     profile->copies[0].size_bytes = 1 << 20;
     profile->copies[0].to_host_s = profile->copies[0].to_device_s = (1 << 20) / 3e8;
@@ -500,7 +608,7 @@ static void the_planner_chooses_the_size(void) {
         memo_swap_plan_desc costs = memo_swap_plan_desc_default();
         memo_swap_times times = memo_swap_times_default();
         memo_kind_times kinds[1];
-        double per_row[N_TENSORS];
+        double per_row[2 * N_TENSORS];
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
         table_init(&m, &profile, n);
@@ -552,6 +660,7 @@ int main(int argc, char** argv) {
     TEST(memory_does_not_grow_with_the_length);
     TEST(forwards_alone_and_plans_from_files);
     TEST(mistakes_are_errors);
+    TEST(times_are_lines);
     TEST(the_planner_chooses_the_size);
     TEST(every_fault_is_a_status);
     TEST(shapes_have_slices);

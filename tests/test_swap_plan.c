@@ -1289,7 +1289,7 @@ static void a_device_is_measured(void) {
     memo_profile_desc desc = memo_profile_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
     memo_swap_desc swap = memo_swap_desc_default();
-    double per_row[2];
+    double per_row[4];
     memo_kind_times times;
     memo_tensor tensors[2];
     memo_profile profile;
@@ -1324,6 +1324,7 @@ static void a_device_is_measured(void) {
     /* Into a plan. */
     profile.forward_s[0] = 0.02;
     profile.tensors[1].recompute_s_per_row[0] = 1e-4;
+    profile.tensors[1].recompute_growth_s_per_row[0] = 5e-5;
     swap.tensors = tensors;
     swap.n_tensors = 2;
     swap.n_rows = 100;
@@ -1333,7 +1334,8 @@ static void a_device_is_measured(void) {
                plan_desc.to_host_bytes_per_s);
     CHECK(plan_desc.to_device_bytes_per_s > 0 && plan_desc.copy_s >= 0);
     CHECK(times.forward_s == profile.forward_s[0] && per_row[0] < 0 &&
-          per_row[1] == profile.tensors[1].recompute_s_per_row[0]);
+          per_row[1] == profile.tensors[1].recompute_s_per_row[0] &&
+          times.recompute_growth_s_per_row[1] == 5e-5);
     swap.n_rows = 99;
     CHECK_IS(memo_swap_plan_use_profile(&plan_desc, &times, per_row, &profile, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
@@ -1454,9 +1456,11 @@ static void random_profile(memo_profile* p) {
     p->n_copies = (int32_t)memo_test_int(0, MEMO_PROFILE_COPIES_MAX);
     for (i = 0; i < p->n_tensors; i++) {
         snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "t%d", i);
-        for (k = 0; k < p->n_kinds; k++)
+        for (k = 0; k < p->n_kinds; k++) {
             p->tensors[i].recompute_s_per_row[k] =
                 memo_test_int(0, 3) ? memo_test_real() * 1e-6 : -1;
+            if (p->n_rows & 1) p->tensors[i].recompute_growth_s_per_row[k] = memo_test_real();
+        }
     }
     for (i = 0; i < p->n_copies; i++) {
         p->copies[i].size_bytes = (i ? p->copies[i - 1].size_bytes : 0) + memo_test_int(1, 1 << 30);
@@ -1501,7 +1505,9 @@ static void profiles_come_back_from_their_file(void) {
             for (k = 0; k < p.n_kinds; k++)
                 CHECK(strcmp(p.tensors[i].name, q.tensors[i].name) == 0 &&
                       is_near(p.tensors[i].recompute_s_per_row[k],
-                              q.tensors[i].recompute_s_per_row[k]));
+                              q.tensors[i].recompute_s_per_row[k]) &&
+                      is_near(p.tensors[i].recompute_growth_s_per_row[k],
+                              q.tensors[i].recompute_growth_s_per_row[k]));
         for (i = 0; i < p.n_copies; i++)
             CHECK(p.copies[i].size_bytes == q.copies[i].size_bytes &&
                   is_near(p.copies[i].to_host_s, q.copies[i].to_host_s) &&

@@ -54,6 +54,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     profile->backward_s[0] = (2 * row_s + chunk_s + attention_back_s) * (double)profile->n_rows;
     if (gpt_n_slices(&config) > 1 && !config.window &&
         !config.documents) { /* attention grows with a slice's position */
+        profile->tensors[GPT_ATTENTION].recompute_growth_s_per_row[0] = attention_s;
         profile->forward_growth_s[0] = attention_s * (double)profile->n_rows;
         profile->backward_growth_s[0] = attention_back_s * (double)profile->n_rows;
     }
