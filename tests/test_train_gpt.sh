@@ -514,6 +514,26 @@ in_slices() {
     expect_err 'data, ZeRO and tensor ranks of one degree would work'
 }
 
+# They are chosen if all rows at once do not fit, also where measuring finds that out; every policy takes the same.
+slices_are_chosen() {
+    long="$tiny --seq 2300 --batch 1 --steps 2"
+    run $long --slice-rows 2304 --device-memory 2800KiB
+    expect_code 2
+    expect_err 'cannot hold this run'
+    run $long --slice-rows 1152 --policy memo --loss-log given.log
+    expect_code 0
+    for options in '--dry-run' '--loss-log chosen.log --compare 1' '--loss-log chosen.log --slice-rows 0 --policy alpha'; do
+        run $long --device-memory 2800KiB $options
+        expect_code 0
+        expect_out '^slices    of 1152 rows, because all rows at once do not fit: device: needs 3.* MiB of 2.7 MiB$'
+    done
+    expect_same given.log chosen.log
+    run $long --loss-log chosen.log
+    ! grep -q '^slices' out || fail 'slices although all rows at once fit'
+    expect_same_lines 1 given.log chosen.log
+    refused 'cannot hold this run' $long --device-memory 1MiB --ring 2
+}
+
 # expect_near LOG LOG: no loss differs by more than 10^-6.
 expect_near() {
     paste -d ' ' "$1" "$2" | awk 'NF != 6 || $2 - $5 > 1e-6 || $5 - $2 > 1e-6 { exit 1 }' || fail "$1 and $2 are not near"
@@ -795,6 +815,40 @@ comparison_of_policies() {
     expect_out 'bitwise the same'
 }
 
+# expect_calls TEXT ARGUMENT...: plans, measurements and sessions of a run.
+expect_calls() {
+    expected=$1
+    shift
+    ./counted "$@" >out 2>err || fail "$* fails: $(cat err)"
+    calls="$(grep -c '_plan$' err) $(grep -c '_measure$' err) $(grep -c '_open$' err)"
+    [ "$calls" = "$expected" ] || fail "$*: $calls plans, measurements and sessions, not $expected"
+}
+
+# Each policy is planned once, from one profile, and opened once: to be compared, trained and recorded.
+a_session_for_each_policy() {
+    cat >counted.c <<'END'
+#include <stdio.h>
+#define COUNTED(name, parameters, arguments)  \
+    int __real_##name parameters;             \
+    int __wrap_##name parameters;             \
+    int __wrap_##name parameters {            \
+        fputs(#name "\n", stderr);            \
+        return __real_##name arguments;       \
+    }
+COUNTED(memo_session_measure, (const void* d, void* profile, void* e), (d, profile, e))
+COUNTED(memo_session_plan, (const void* d, const void* profile, void** plan, void* e), (d, profile, plan, e))
+COUNTED(memo_session_open, (const void* d, const void* plan, void** session, void* e), (d, plan, session, e))
+END
+    # shellcheck disable=SC2046
+    ${CC:-cc} -std=c99 -O0 -I"$sources" -I"$sources/examples" "$sources/examples/gpt/train_gpt.c" counted.c \
+        "$sources/build/examples/memo.o" -Wl,--wrap=memo_session_plan,--wrap=memo_session_measure,--wrap=memo_session_open \
+        -o counted $(sed -n 's/^LP_SOLVE_LIBS := //p' "$sources/build/config.mk") -lpthread -lm || fail 'it does not compile'
+    expect_calls '1 0 1' $tiny --policy keep
+    expect_calls '2 1 1' $tiny --device-memory 600KiB --output counted.dir
+    expect_calls '5 1 5' $tiny --device-memory 600KiB --compare 1 --output counted.dir --seconds 1000
+    expect_calls '5 0 0' $tiny --device-memory 600KiB --dry-run
+}
+
 # The report repeats the plan's figures, times the micro-batches of a step, beside the measured ones.
 report='ms for forward and backward of a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* ms, stalled [0-9.]* ms$'
 prediction_beside_measurement() {
@@ -1055,6 +1109,7 @@ for name in help_lists_every_option \
     losses_equal_with_accumulation_and_few_layers \
     mlp_in_chunks \
     in_slices \
+    slices_are_chosen \
     swiglu_is_compared_and_drawn \
     ranks_have_the_losses_of_one \
     ranks_plan_their_rows \
@@ -1070,6 +1125,7 @@ for name in help_lists_every_option \
     plans_keep_within_device_memory \
     plans_are_printed \
     comparison_of_policies \
+    a_session_for_each_policy \
     prediction_beside_measurement \
     runs_are_shortened_to_seconds \
     files_are_written \

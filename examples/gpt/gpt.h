@@ -57,6 +57,8 @@
 
 typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU } gpt_mlp;
 
+enum { GPT_SLICES_CHOSEN = -1 };
+
 typedef struct gpt_config {
     int32_t n_layers, hidden;
     int32_t n_heads,
@@ -72,7 +74,7 @@ typedef struct gpt_config {
     int64_t mlp_rows;
     /* Rows of a slice: a layer computes its micro-batch slice by slice.  A multiple of tile_rows; 0: all
      * rows.  Losses have the same bits for every size, gradients match up to rounding.  With several slices
-     * no ring, Ulysses or mixed degrees. */
+     * no ring, Ulysses or mixed degrees.  GPT_SLICES_CHOSEN: gpt_plan takes the session's choice. */
     int64_t slice_rows;
     int64_t window; /* tokens that a query sees, its own the last; 0: all */
     /* Packed documents: the most of a sequence; 0: a sequence is one.  Each but the last ends with the token
@@ -145,6 +147,8 @@ GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile
  * INVALID_ARGUMENT for an invalid configuration; otherwise as memo_session_create. */
 GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** model, memo_error* error);
 GPT_FUNCTION void gpt_destroy(gpt_model* model);
+/* Sets parameters, moments and gradients to their first values, between two steps.  Waits. */
+GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error);
 
 /* Returns the pinned host bytes beyond the swap engine's: tokens and values on their way to the
  * device, and the loss on its way back.  n_micro_batches as in gpt_desc.  A multiple of 512, the unit

@@ -252,7 +252,7 @@ static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t en
 
 static int64_t gpt_slice_rows(const gpt_config* config) {
     const int64_t n_rows = gpt_n_rows(config);
-    return config->slice_rows ? gpt_min(config->slice_rows, n_rows) : n_rows;
+    return config->slice_rows > 0 ? gpt_min(config->slice_rows, n_rows) : n_rows;
 }
 static int64_t gpt_n_slices(const gpt_config* config) {
     return (gpt_n_rows(config) + gpt_slice_rows(config) - 1) / gpt_slice_rows(config);
@@ -376,7 +376,8 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
     const int64_t lse = gpt_round_up(config->n_heads / tensor, gpt_degree(config->ulysses));
     /* If degrees differ, a rank has other rows in each block, so a tensor is treated as a whole. */
     const memo_tensor_rule rows = gpt_is_mixed(config) ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
-    const memo_tensor_rule keys = gpt_n_slices(config) > 1 ? MEMO_TENSOR_LAYER : rows;
+    const int has_slices = gpt_n_slices(config) > 1 || config->slice_rows == GPT_SLICES_CHOSEN;
+    const memo_tensor_rule keys = has_slices ? MEMO_TENSOR_LAYER : rows;
     const memo_tensor_rule middle = gpt_has_middle(config) ? MEMO_TENSOR_SWAPPED : rows;
     const memo_tensor table[GPT_N_TENSORS] = {
         {"stream", hidden, MEMO_TENSOR_HANDED, 0},
@@ -572,7 +573,8 @@ static memo_status gpt_check_config(const gpt_config* config, memo_error* error)
                               "sequence 2^36");
 
     /* Slices. */
-    if (config->slice_rows < 0 || config->slice_rows % config->tile_rows)
+    if (config->slice_rows != GPT_SLICES_CHOSEN &&
+        (config->slice_rows < 0 || config->slice_rows % config->tile_rows))
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "slice rows %lld: 0, or a multiple of tile rows %lld, would work",
                               (long long)config->slice_rows, (long long)config->tile_rows);

@@ -631,6 +631,17 @@ static memo_status gpt_check_mesh(const gpt_config* config, const memo_mesh* mes
                           gpt_degree(config->ulysses), gpt_degree(config->tensor));
 }
 
+/* The rows of a slice that the session plans with. */
+static void gpt_take_slices(gpt_model* model, const memo_session* session) {
+    memo_session_info info;
+    memo_session_get_info(session, &info);
+    model->config.slice_rows = gpt_round_up(info.plan->swap.n_rows, model->config.tile_rows);
+    model->status = gpt_check_config(&model->config, &model->error);
+    model->chunk_rows = gpt_chunk_rows(&model->config);
+    model->loss_rows = gpt_loss_rows(&model->config);
+    model->shares_keys = gpt_shares_keys(&model->config);
+}
+
 /* Requests the memory that lives as long as the session.  The session calls it for each plan that
  * it tries, and before it runs.  Then all memory is new, the parameters included. */
 static void gpt_setup(void* user, memo_session* session) {
@@ -639,14 +650,15 @@ static void gpt_setup(void* user, memo_session* session) {
     const int64_t n = model->layout.n;
     memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
-    const gpt_shapes shapes =
-        gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
+    gpt_shapes shapes;
     int64_t scratch_bytes = 0;
     memo_session_get_info(session, &info);
     model->session = session;
     model->arena = info.arena;
     model->is_dry_run = !memo_session_computes(session);
     model->status = MEMO_STATUS_OK;
+    if (model->slices_are_chosen) gpt_take_slices(model, session);
+    shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     gpt_destroy_collectives(model);
 
     model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
@@ -709,7 +721,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.n_layers = desc->config.n_layers;
     s.n_rows = model->n_rows;
     s.tile_rows = desc->config.tile_rows;
-    s.slice_rows = gpt_slice_rows(&desc->config); /* not the planner's choice */
+    s.slice_rows = model->slices_are_chosen ? 0 : gpt_slice_rows(&desc->config);
     if (desc->rows) s.policy = MEMO_POLICY_ROWS;
     s.rows = desc->rows;
     s.user = model;
@@ -738,6 +750,7 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     model->n_micro_batches = desc->n_micro_batches;
     if (desc->kernels) model->kernels = *desc->kernels;
     model->n_rows = model->share.n_rows;
+    model->slices_are_chosen = config->slice_rows == GPT_SLICES_CHOSEN;
     model->chunk_rows = gpt_chunk_rows(config);
     model->loss_rows = gpt_loss_rows(config);
     model->shares_keys = gpt_shares_keys(config);
@@ -756,6 +769,10 @@ static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_er
     memo_status status;
     *result = NULL;
     status = gpt_check_config(&desc->config, error);
+    if (!status && desc->config.slice_rows < 0)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "slice rows: chosen by gpt_plan only; 0, or those of its plan, "
+                                "would work");
     if (!status && (!desc->kernels || !desc->device))
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "gpt_desc.kernels, device: must be set; gpt_plan needs none");
@@ -787,6 +804,15 @@ GPT_FUNCTION memo_status gpt_create(const gpt_desc* desc, gpt_model** result, me
     *result = status ? NULL : model;
     if (status) gpt_destroy(model);
     return status;
+}
+
+GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error) {
+    model->status = MEMO_STATUS_OK;
+    gpt_join_sums(model);
+    gpt_initialize(model);
+    model->n_updates = model->first_update = 0;
+    model->is_reduced = model->is_summed = 0;
+    return gpt_finish(model, error);
 }
 
 GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile,

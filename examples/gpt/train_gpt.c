@@ -51,16 +51,35 @@ static void on_interrupt(int signal_number) {
     interrupted = 1;
 }
 
+static memo_status no_memory(const char* what, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
+/* What the first options.compare steps of a policy show. */
+typedef struct comparison {
+    char alpha[16]; /* fraction of the rows that are swapped */
+    char shortage[160];
+    int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
+    double step_s, stall_s;                                  /* medians over steps */
+    double layers_s;    /* the same, for forward and backward only */
+    double predicted_s; /* the planner's prediction of layers_s; 0: none */
+    double* losses;
+    uint64_t* digests; /* of the gradients */
+} comparison;
+
 typedef struct job {
     train_options options;
     train_text text;
-    memo_step_plan* plan; /* of options.policy */
+    memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
+    char why_slices[256]; /* why the rows of a slice were chosen; empty: they were not */
     step_memory memory;   /* of keeping every activation, and of the plan */
     memo_profile profile;
     int has_profile;
-    double begin_s;   /* when the program began */
-    double* compared; /* losses of the first options.compare steps under keep; NULL: not compared */
-    double* losses;   /* of steps n_resumed to n_done, nats per token */
+    int64_t room;             /* of a GPU beside libraries */
+    double begin_s;           /* when the program began */
+    comparison* compared;     /* (policies) */
+    memo_policy first_policy; /* that runs */
+    double* losses;           /* of steps n_resumed to n_done, nats per token */
     int64_t n_done, n_losses; /* n_losses: capacity of losses */
     int64_t n_resumed;        /* steps before this run, whose losses are unknown */
     FILE* loss_log;
@@ -69,9 +88,10 @@ typedef struct job {
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
 
 enum {
-    RUN_LIFTED = 1,  /* without capacities: a reference if the budget is too small */
-    RUN_TIMED = 2,   /* measure forward, backward and stalls by events, without synchronizing */
-    RUN_RECORDED = 4 /* record a timed schedule */
+    RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
+    RUN_TIMED = 2,    /* measure forward, backward and stalls by events, without synchronizing */
+    RUN_COMPARED = 4, /* the first steps of every policy */
+    RUN_TRAINED = 8   /* the job itself, and one step recorded */
 };
 
 /* Of forward and backward of a step. */
@@ -81,19 +101,22 @@ typedef struct step_times {
 
 typedef struct run {
     thread_rank* rank;
+    train_options options; /* of the job, with fewer steps after choose_steps */
+    memo_policy policy;
+    int flags;
     memo_mesh* mesh;
-    memo_recorder* recorder;
+    memo_recorder* recorder; /* paused until a step is recorded; NULL: none is */
     train_device device;
     gpt_model* model;
     int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
     memo_event marks[2];       /* around forward and backward of a step; RUN_TIMED */
     step_times times;          /* of the last step; RUN_TIMED */
-    int is_timed;
-    double keys_seen; /* by the tokens of all micro-batches */
+    double keys_seen;          /* by the tokens of all micro-batches */
     int64_t n_micro_batches;
-    int is_graph; /* steps are staged, and then run as a graph */
-    int reports;  /* this rank prints and fills results for its process */
-    int stops;    /* some rank was interrupted before the end of the last step */
+    int is_graph;    /* steps are staged, and then run as a graph */
+    int reports;     /* this rank prints and fills results for its process */
+    int stops;       /* some rank was interrupted before the end of the last step */
+    int64_t n_steps; /* of the job, that are done */
 } run;
 
 static void run_destroy(run* r) {
@@ -110,7 +133,6 @@ static void run_destroy(run* r) {
     memset(r, 0, sizeof *r);
 }
 
-/* Creates the recorder, paused until the steps of interest. */
 static memo_status run_create_recorder(run* r, memo_error* error) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_status status;
@@ -121,29 +143,39 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
     return status;
 }
 
-/* plan NULL: no model; the layers are measured into *profile. */
-static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
-                              const memo_step_plan* plan, int flags, memo_profile* profile,
-                              memo_error* error) {
-    size_t n_rows = (size_t)(o->batch * o->sequence);
-    memo_mesh_desc degrees = train_mesh_desc(o);
-    const int is_lifted = (flags & RUN_LIFTED) != 0;
-    memo_session_desc session = train_session(o, (memo_policy)o->policy);
+/* A job on all ranks: a policy that is planned, or *profile is measured. */
+typedef struct run_call {
+    job* j;
+    memo_policy policy;
+    int flags;
+    memo_status (*function)(run* r, job* j, memo_error* error); /* NULL: measures */
+} run_call;
+
+static memo_status run_create(run* r, thread_rank* rank, const run_call* call, memo_error* error) {
+    train_options* o = &r->options;
+    const int is_lifted = (call->flags & RUN_LIFTED) != 0;
+    memo_mesh_desc degrees;
+    memo_session_desc session;
+    memo_profile profile;
+    size_t n_rows;
     gpt_desc desc;
     memo_status status;
+    int i;
 
     /* Rank and tokens. */
     memset(r, 0, sizeof *r);
+    *o = call->j->options;
+    n_rows = (size_t)(o->batch * o->sequence);
+    degrees = train_mesh_desc(o);
     r->rank = rank;
+    r->policy = call->policy;
+    r->flags = call->flags;
     r->reports = train_rank_reports(rank);
-    r->is_timed = (flags & RUN_TIMED) != 0;
-    r->is_graph = o->is_graph && !(flags & (RUN_TIMED | RUN_RECORDED)); /* events need calls */
+    r->is_graph = o->is_graph && !(r->flags & RUN_TIMED); /* events need calls */
     r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
     r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
-    status = r->tokens && r->targets
-                 ? MEMO_STATUS_OK
-                 : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                  "no host memory for the tokens of a micro-batch");
+    status =
+        r->tokens && r->targets ? MEMO_STATUS_OK : no_memory("the tokens of a micro-batch", error);
 
     /* What the model runs on. */
     if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
@@ -151,62 +183,55 @@ static memo_status run_create(run* r, thread_rank* rank, const train_options* o,
         status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
     if (!status && r->is_graph) train_watch_graphs(r->device.device);
-    if (!status && (flags & RUN_RECORDED)) status = run_create_recorder(r, error);
-    if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[0], error);
-    if (!status && r->is_timed) status = memo_event_create(r->device.device, &r->marks[1], error);
+    if (!status && (r->flags & RUN_TRAINED) && o->output) status = run_create_recorder(r, error);
+    for (i = 0; i < 2 && !status && (r->flags & RUN_TIMED); i++)
+        status = memo_event_create(r->device.device, &r->marks[i], error);
 
+    /* The model. */
+    session = train_session(o, (memo_policy)o->policy);
+    session.is_timed = (r->flags & RUN_TIMED) != 0;
+    if (o->ranks > 1) session.agree = train_agree;
+    session.user = rank;
     memset(&desc, 0, sizeof desc);
     desc.config = train_config(o);
-    desc.plan = plan;
+    desc.plan = call->j->plans[call->policy];
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
-    session.is_timed = r->is_timed;
-    if (o->ranks > 1) session.agree = train_agree;
-    session.user = rank;
-    if (!status)
-        status = plan ? gpt_create(&desc, &r->model, error) : gpt_measure(&desc, profile, error);
-    if (!status && plan && o->is_registered && o->ranks > 1)
+    if (!status && call->function) status = gpt_create(&desc, &r->model, error);
+    if (!status && call->function && o->is_registered && o->ranks > 1)
         status = train_register(r->mesh, r->device.device, error);
+    if (!status && !call->function) {
+        status = gpt_measure(&desc, &profile, error);
+        if (!status && r->reports) call->j->profile = profile;
+    }
     return status;
 }
 
-typedef memo_status (*run_function)(run* r, const job* j, void* result, memo_error* error);
-
-typedef struct run_call {
-    const job* j;
-    const memo_step_plan* plan;
-    int flags;
-    run_function function;
-    void* result;
-} run_call;
-
 static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
     const run_call* call = (const run_call*)rank->user;
-    memo_profile profile;
     run r;
-    memo_status status =
-        run_create(&r, rank, &call->j->options, call->plan, call->flags, &profile, error);
-    if (!status && !call->plan && r.reports) *(memo_profile*)call->result = profile;
-    if (!status && call->plan) status = call->function(&r, call->j, call->result, error);
+    memo_status status = run_create(&r, rank, call, error);
+    if (!status && call->function) status = call->function(&r, call->j, error);
     if (status) memo_comm_abort(rank->comm); /* streams may wait for messages that never arrive */
     run_destroy(&r);
     return status;
 }
 
-/* Runs a new model on each rank; only the reporting rank writes result. */
-static memo_status run_on_ranks(const job* j, const memo_step_plan* plan, int flags,
-                                run_function function, void* result, memo_error* error) {
+/* Runs a new model of a planned policy on each rank; only the reporting rank changes the job.  function
+ * NULL: measures job.profile instead. */
+static memo_status run_on_ranks(job* j, memo_policy policy, int flags,
+                                memo_status (*function)(run* r, job* j, memo_error* error),
+                                memo_error* error) {
     const train_options* o = &j->options;
     memo_host_device_desc desc = memo_host_device_desc_default();
     run_call call;
     call.j = j;
-    call.plan = plan;
+    call.policy = policy;
     call.flags = flags;
     call.function = function;
-    call.result = result;
     if (!(flags & RUN_LIFTED)) {
         desc.device_memory_bytes = o->device_memory;
         desc.host_memory_bytes = o->host_memory;
@@ -217,24 +242,24 @@ static memo_status run_on_ranks(const job* j, const memo_step_plan* plan, int fl
 }
 
 static memo_status run_mark(run* r, int i, memo_error* error) {
-    if (!r->is_timed) return MEMO_STATUS_OK;
+    if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
     return memo_event_record(r->device.device, r->marks[i], gpt_compute_stream(r->model), error);
 }
 
 /* Reads the times of a step that has ended.  Stalls are those of its last micro-batch, times their
  * number. */
-static memo_status run_read_times(run* r, const job* j, memo_error* error) {
+static memo_status run_read_times(run* r, memo_error* error) {
     memo_session_info info;
     memo_swap_stats stats;
     memo_status status;
-    if (!r->is_timed) return MEMO_STATUS_OK;
+    if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
     status =
         memo_event_elapsed(r->device.device, r->marks[0], r->marks[1], &r->times.layers_s, error);
     memo_session_get_info(gpt_session(r->model), &info);
     if (!status) status = memo_swap_get_stats(info.swap, &stats, error);
     if (!status)
         r->times.stall_s =
-            (double)j->options.accumulate * (stats.forward_stall_s + stats.backward_stall_s);
+            (double)r->options.accumulate * (stats.forward_stall_s + stats.backward_stall_s);
     return status;
 }
 
@@ -254,7 +279,7 @@ static double train_keys_seen(const train_options* o, const int32_t* tokens) {
 
 /* Runs, or stages, forward and backward of all micro-batches of a step. */
 static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
-    const train_options* o = &j->options;
+    const train_options* o = &r->options;
     double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
     int64_t m;
     memo_status status = run_mark(r, 0, error);
@@ -278,12 +303,12 @@ static double learning_rate(const train_options* o, int64_t step) {
     return o->learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)));
 }
 
-static memo_status run_update(run* r, const job* j, int64_t step, double* loss, memo_error* error) {
+static memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
     gpt_update_desc desc;
     double gradient_norm;
     memo_status status;
     memset(&desc, 0, sizeof desc);
-    desc.learning_rate = learning_rate(&j->options, step);
+    desc.learning_rate = learning_rate(&r->options, step);
     desc.beta1 = 0.9;
     desc.beta2 = 0.99;
     desc.epsilon = 1e-8;
@@ -292,37 +317,26 @@ static memo_status run_update(run* r, const job* j, int64_t step, double* loss, 
     desc.vote = interrupted;
     status =
         (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &desc, loss, &gradient_norm, error);
-    if (!status) status = run_read_times(r, j, error);
+    if (!status) status = run_read_times(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)
         status =
             memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                            "the loss of step %lld is not finite; try a --learning-rate below %g",
-                           (long long)step + 1, j->options.learning_rate);
+                           (long long)step + 1, r->options.learning_rate);
     return status;
 }
 
 static memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error) {
     memo_status status = run_gradients(r, j, step, error);
-    return status ? status : run_update(r, j, step, loss, error);
-}
-
-/* ---- profile: the times of a layer's parts and of copies ------------------------------------- */
-
-static memo_status measure_profile(job* j, memo_error* error) {
-    memo_status status;
-    if (j->has_profile) return MEMO_STATUS_OK;
-    if ((status = check_measurement(&j->options, error))) return status;
-    status = run_on_ranks(j, NULL, 0, NULL, &j->profile, error);
-    j->has_profile = !status;
-    return status;
+    return status ? status : run_update(r, step, loss, error);
 }
 
 /* ---- rehearsal: what libraries take beside an arena --------------------------------------------- */
 
 #ifdef TRAIN_CUDA
 /* A step, and then the least room of all GPUs.  The rank's communicators still exist. */
-static memo_status rehearse_on_rank(run* r, const job* j, void* result, memo_error* error) {
+static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
     int64_t room = 0;
     double loss;
     memo_status status = run_step(r, j, 0, &loss, error);
@@ -331,7 +345,7 @@ static memo_status rehearse_on_rank(run* r, const job* j, void* result, memo_err
     if (!status)
         status =
             train_collective(r->rank, MEMO_COLLECTIVE_ALL_REDUCE, &room, 1, MEMO_TYPE_I64, error);
-    *(int64_t*)result = -room;
+    if (r->reports) j->room = -room;
     return status;
 }
 
@@ -345,10 +359,10 @@ static memo_status rehearse(job* j, memo_error* error) {
     const gpt_shapes shapes = gpt_shapes_make(&config);
     const gpt_share share = gpt_share_make(&config, NULL);
     const gpt_shapes all = gpt_shapes_of_attention(shapes, &config, &share);
-    int64_t room = 0, beside;
+    int64_t beside;
     job small = *j;
     train_device device;
-    memo_step_plan* plan;
+    memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
     memo_status status;
     if (j->options.device_memory) return MEMO_STATUS_OK;
     small.options.sequence = gpt_min(j->options.sequence, least);
@@ -356,19 +370,19 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, NULL, &plan, error))) return status;
-    plan->fits = 1;
-    status = run_on_ranks(&small, plan, RUN_LIFTED, rehearse_on_rank, &room, error);
-    memo_step_plan_destroy(plan);
+    if ((status = train_plan(&small.options, MEMO_POLICY_KEEP, NULL, plan, error))) return status;
+    (*plan)->fits = 1;
+    status = run_on_ranks(&small, MEMO_POLICY_KEEP, RUN_LIFTED, rehearse_on_rank, error);
+    memo_step_plan_destroy(*plan);
     if (!status) status = train_device_plan(&device, &j->options, error);
     if (status) return status;
     beside = train_device_check_bytes(&device, &all) + j->options.reserve;
     train_device_close(&device);
-    j->options.device_memory = room > beside ? room - beside : 1;
+    j->options.device_memory = small.room > beside ? small.room - beside : 1;
     printf(
         "room      %s of the GPU beside libraries%s%s; %s of it for checks before the first step "
         "and --reserve\n",
-        bytes_name((double)room), j->options.ranks > 1 ? ", NCCL's world with " : "",
+        bytes_name((double)small.room), j->options.ranks > 1 ? ", NCCL's world with " : "",
         j->options.ranks > 1 ? bytes_name((double)train_world_bytes()) : "",
         bytes_name((double)beside));
     return MEMO_STATUS_OK;
@@ -460,8 +474,7 @@ static memo_status check_files(const job* j, memo_error* error) {
     files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + 5, sizeof(tool_file));
     if (!files) {
         globfree(&found);
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for the names of files");
+        return no_memory("the names of files", error);
     }
 
     /* Inputs. */
@@ -604,24 +617,18 @@ static void print_model(const train_options* o) {
     printf("\n");
 }
 
-/* Plans for keeping every activation, to compare the chosen plan with it. */
-static memo_status find_keep(job* j, memo_error* error) {
-    memo_step_plan* keep;
-    memo_status status = train_plan(&j->options, MEMO_POLICY_KEEP, NULL, &keep, error);
-    if (status) return status;
-    j->memory.n_layers = (int32_t)j->options.layers;
-    j->memory.keep_bytes = keep->device_bytes;
-    j->memory.activation_bytes = keep->activation_bytes;
-    memo_step_plan_destroy(keep);
-    return MEMO_STATUS_OK;
-}
-
 static void print_keep(const train_options* o, int64_t keep_bytes) {
     printf("keep      keeping every activation would need %s of device memory",
            bytes_name((double)keep_bytes));
     if (o->device_memory)
         printf(", %.1f times the budget", (double)keep_bytes / (double)o->device_memory);
     printf("\n");
+}
+
+static void print_slices(const job* j) {
+    if (*j->why_slices)
+        printf("slices    of %lld rows, because %s\n", (long long)j->options.slice_rows,
+               j->why_slices);
 }
 
 static void print_run(const train_options* o) {
@@ -647,35 +654,110 @@ static memo_status check_spill(const train_options* o, memo_error* error) {
                           o->spill, strerror(errno));
 }
 
-/* The times beside a saved run, unless they are those of other micro-batches. */
-static void take_saved_profile(job* j) {
+/* ---- plans: each policy once, from one profile ------------------------------------------------- */
+
+/* Plans a policy, unless it is planned. */
+static memo_status plan_policy(job* j, int policy, memo_error* error) {
+    const memo_profile* profile = j->has_profile ? &j->profile : NULL;
+    return j->plans[policy]
+               ? MEMO_STATUS_OK
+               : train_plan(&j->options, (memo_policy)policy, profile, &j->plans[policy], error);
+}
+
+static void forget_plans(job* j) {
+    int policy;
+    for (policy = 0; policy < N_POLICIES; policy++) {
+        memo_step_plan_destroy(j->plans[policy]);
+        j->plans[policy] = NULL;
+    }
+}
+
+/* The times that are known without measuring: of --profile, estimates, or those beside a saved run
+ * unless they are those of other micro-batches. */
+static memo_status find_profile(job* j, memo_error* error) {
     train_options o = j->options;
     char path[1024];
-    if (!o.resume || o.profile) return;
-    snprintf(path, sizeof path, "%s.profile", o.resume);
-    o.profile = path;
-    if (access(path, R_OK) == 0) j->has_profile = !read_profile(&o, &j->profile, NULL);
+    memo_status status = MEMO_STATUS_OK;
+    if (o.profile) {
+        status = read_profile(&o, &j->profile, error);
+    } else if (o.is_dry_run) {
+        estimate_profile(&o, &j->profile);
+    } else {
+        snprintf(path, sizeof path, "%s.profile", o.resume ? o.resume : "");
+        o.profile = path;
+        if (!o.resume || access(path, R_OK) || read_profile(&o, &j->profile, NULL))
+            return MEMO_STATUS_OK;
+    }
+    j->has_profile = !status;
+    return status;
+}
+
+/* Returns whether plans need times that are not known.  Keeping everything is fastest and needs none,
+ * but --compare states the times of all policies. */
+static memo_status needs_profile(job* j, int* needs, memo_error* error) {
+    const train_options* o = &j->options;
+    const int compares_all = o->compare && train_n_policies(o) == N_POLICIES;
+    memo_status status = MEMO_STATUS_OK;
+    *needs = 0;
+    if (j->has_profile || o->alpha >= 0) return status;
+    *needs = compares_all || o->policy == MEMO_POLICY_ALPHA;
+    if (*needs || o->policy != MEMO_POLICY_MEMO) return status;
+    status = plan_policy(j, MEMO_POLICY_KEEP, error);
+    *needs = !status && !j->plans[MEMO_POLICY_KEEP]->fits;
+    return status;
+}
+
+static memo_status measure_profile(job* j, memo_error* error) {
+    memo_status status = check_measurement(&j->options, error);
+    if (!status) status = run_on_ranks(j, MEMO_POLICY_KEEP, 0, NULL, error);
+    j->has_profile = !status;
+    return status;
+}
+
+/* Takes the largest slices that fit, if all rows at once do not: `plan`.  They depend on sizes alone, not on
+ * times, so that a run that is resumed takes them again. */
+static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
+    train_options* o = &j->options;
+    char shortage[160];
+    const int64_t n_rows = train_slices_that_fit(o);
+    if (!n_rows) return refuse(o, plan, error);
+    o->slice_rows = n_rows;
+    snprintf(j->why_slices, sizeof j->why_slices, "all rows at once do not fit: %s",
+             plan_shortage(plan, shortage, sizeof shortage));
+    forget_plans(j);
+    return find_profile(j, error);
+}
+
+/* Plans the policy of the run, from measured times where it needs them. */
+static memo_status plan_run(job* j, memo_error* error) {
+    memo_step_plan* const* plan = &j->plans[j->options.policy];
+    memo_status measured = MEMO_STATUS_OK, status;
+    memo_error why;
+    int needs;
+    status = needs_profile(j, &needs, error);
+    if (!status && needs) measured = measure_profile(j, &why);
+    if (!status && (!measured || measured == MEMO_STATUS_INFEASIBLE))
+        status = plan_policy(j, (int)j->options.policy, error);
+    if (!status && *plan && !(*plan)->fits) {
+        status = choose_slices(j, *plan, error);
+        return status ? status : plan_run(j, error);
+    }
+    return status || !measured ? status : memo_error_set(error, measured, "%s", why.message);
 }
 
 /* Loads text and profile, and plans.  Nothing is trained or written yet. */
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
+    int needs = 0;
     memo_status status = o->is_random ? MEMO_STATUS_OK
                                       : train_text_load(&j->text, o->text_files, o->n_text_files,
                                                         o->sequence, error);
     if (o->is_random) train_text_random(&j->text, o->vocabulary);
     if (!status) status = check_spill(o, error);
-    if (!status && o->profile) {
-        status = read_profile(o, &j->profile, error);
-        j->has_profile = !status;
-    }
-    take_saved_profile(j);
+    if (!status) status = find_profile(j, error);
     if (!status) status = rehearse(j, error);
-    if (!status)
-        status = train_plan(o, (memo_policy)o->policy, j->has_profile ? &j->profile : NULL,
-                            &j->plan, error);
-    if (!status && !j->plan->fits) status = refuse(o, j->plan, error);
-    if (!status) status = find_keep(j, error);
+    if (!status) status = needs_profile(j, &needs, error);
+    if (!status && !needs) status = plan_run(j, error); /* a refusal prints nothing else */
     if (status) return status;
 
     print_text(j);
@@ -683,26 +765,217 @@ static memo_status prepare(job* j, memo_error* error) {
     print_ranks(o);
     train_device_print(o, train_n_started() ? 1 : o->ranks);
     print_run(o);
+    fflush(stdout);
+    if (needs) status = plan_run(j, error);
+    if (!status) status = plan_policy(j, MEMO_POLICY_KEEP, error);
+    if (!status) status = check_spill_room(o, j->plans[o->policy], error);
+    if (status) return status;
+
+    j->memory.n_layers = (int32_t)o->layers;
+    j->memory.keep_bytes = j->plans[MEMO_POLICY_KEEP]->device_bytes;
+    j->memory.activation_bytes = j->plans[MEMO_POLICY_KEEP]->activation_bytes;
+    j->memory.plan_bytes = j->plans[o->policy]->device_bytes;
     print_keep(o, j->memory.keep_bytes);
     if (o->is_demo) print_longest(o);
-    fflush(stdout);
-
-    /* Rows by measured times, if they depend on them. */
-    if (plan_needs_times(o, (memo_policy)o->policy, j->plan)) {
-        memo_step_plan_destroy(j->plan);
-        j->plan = NULL;
-        if ((status = measure_profile(j, error))) return status;
-        print_profile(&j->profile);
-        status = train_plan(o, (memo_policy)o->policy, &j->profile, &j->plan, error);
-        if (!status && !j->plan->fits) status = refuse(o, j->plan, error);
-        if (status) return status;
-    }
-    if ((status = check_spill_room(o, j->plan, error))) return status;
-    j->memory.plan_bytes = j->plan->device_bytes;
-    print_choice(o, (memo_policy)o->policy, j->plan, j->has_profile);
-    print_plan(o, (memo_policy)o->policy, j->plan);
+    print_slices(j);
+    if (needs) print_profile(&j->profile);
+    print_choice(o, (memo_policy)o->policy, j->plans[o->policy], j->has_profile);
+    print_plan(o, (memo_policy)o->policy, j->plans[o->policy]);
     fflush(stdout);
     return MEMO_STATUS_OK;
+}
+
+/* ---- number of steps ------------------------------------------------------------------------ */
+
+/* Measures the median time of three steps, after one that touches all memory first. */
+static memo_status time_steps(run* r, const job* j, double* step_s, memo_error* error) {
+    enum { N = 3 };
+    double times_s[N], loss, begin_s;
+    memo_status status = run_step(r, j, 0, &loss, error);
+    int i;
+    for (i = 0; i < N && !status; i++) {
+        begin_s = clock_s();
+        status = run_step(r, j, i + 1, &loss, error);
+        times_s[i] = clock_s() - begin_s;
+    }
+    *step_s = status ? 0 : median(times_s, N);
+    return status ? status : gpt_restart(r->model, error);
+}
+
+/* For forward and backward of a step; zeros without a prediction. */
+static step_times predicted_times(const train_options* o, const memo_step_plan* plan) {
+    const double n = (double)o->accumulate;
+    step_times times;
+    memset(&times, 0, sizeof times);
+    if (!plan->times) return times;
+    times.layers_s = n * plan->times->step_s;
+    times.stall_s = n * plan->times->stall_s;
+    times.recompute_s = n * plan->times->recompute_s;
+    return times;
+}
+
+/* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
+ * if a step is slow, the comparison.  It measures steps of the first policy that runs; a step of the
+ * chosen one takes as much longer as predicted.  All ranks take the first rank's figures. */
+static memo_status choose_steps(run* r, job* j, memo_error* error) {
+    train_options* o = &r->options;
+    const double slack = 1.3; /* other policies are slower, and steps vary */
+    const double predicted_s = predicted_times(o, j->plans[o->policy]).layers_s;
+    double shared[2], step_s, left_s, n;
+    memo_status status;
+    if (!o->seconds || r->policy != j->first_policy) return MEMO_STATUS_OK;
+    status = time_steps(r, j, &shared[0], error);
+    if (!status && r->times.layers_s > 0 && predicted_s > r->times.layers_s)
+        shared[0] += predicted_s - r->times.layers_s;
+    shared[1] = clock_s() - j->begin_s;
+    if (!status) status = train_share(r->rank, shared, (int64_t)sizeof shared, error);
+    if (status || r->stops) return status;
+
+    step_s = shared[0];
+    left_s = (double)o->seconds - shared[1];
+    n = left_s / 3 / (slack * step_s * (double)train_n_policies(o));
+    if (o->compare && n < (double)o->compare) o->compare = n > 1 ? (int64_t)n : 1;
+    left_s -= slack * step_s * (double)(train_n_policies(o) * o->compare);
+    if (o->output) left_s -= slack * step_s;
+    n = left_s / (slack * step_s);
+    if (n < (double)o->steps) o->steps = n > 20 ? (int64_t)n : gpt_min(20, o->steps);
+    if (!r->reports) return MEMO_STATUS_OK;
+    j->options.steps = o->steps;
+    j->options.compare = o->compare;
+    printf("steps     %lld, to end within %lld s: one takes %.0f ms\n", (long long)o->steps,
+           (long long)o->seconds, 1e3 * step_s);
+    return MEMO_STATUS_OK;
+}
+
+/* ---- comparison of the policies ------------------------------------------------------------- */
+
+static memo_status run_get_moved(run* r, int64_t* n_bytes, memo_error* error) {
+    memo_session_info info;
+    memo_swap_stats stats;
+    memo_status status;
+    memo_session_get_info(gpt_session(r->model), &info);
+    status = memo_swap_get_stats(info.swap, &stats, error);
+    *n_bytes = status ? 0 : stats.to_host_bytes + stats.to_device_bytes;
+    return status;
+}
+
+/* Takes the first steps of a policy.  Digests of the gradients are those of the reporting rank. */
+static memo_status compare_steps(run* r, job* j, memo_error* error) {
+    comparison* row = &j->compared[r->policy];
+    int64_t n = r->options.compare, step, moved[2];
+    double* step_s = (double*)calloc((size_t)(3 * n), sizeof *step_s);
+    double *stall_s = step_s + n, *layers_s = stall_s + n;
+    memo_status status = run_get_moved(r, &moved[0], error);
+    if (!step_s) status = no_memory("--compare", error);
+
+    /* The digests do not count as step. */
+    for (step = 0; step < n && !status && !r->stops; step++) {
+        double begin_s = clock_s(), aside_s, loss;
+        status = run_gradients(r, j, step, error);
+        if (!status) status = gpt_reduce(r->model, error);
+        if (!status) status = gpt_wait(r->model, error);
+        aside_s = clock_s();
+        if (!status && r->reports)
+            status = gpt_digest_gradients(r->model, &row->digests[step], error);
+        aside_s = clock_s() - aside_s;
+        if (!status) status = run_update(r, step, &loss, error);
+        if (!status && r->reports) row->losses[step] = loss;
+        step_s[step] = clock_s() - begin_s - aside_s;
+        stall_s[step] = r->times.stall_s;
+        layers_s[step] = r->times.layers_s;
+    }
+
+    if (!status) status = run_get_moved(r, &moved[1], error);
+    if (!status && r->reports) {
+        row->step_s = median(step_s, n);
+        row->stall_s = median(stall_s, n);
+        row->layers_s = median(layers_s, n);
+        row->moved_bytes = (moved[1] - moved[0]) / n;
+        train_device_peaks(&r->device, &row->device_peak_bytes, &row->host_peak_bytes);
+    }
+    free(step_s);
+    return status;
+}
+
+/* Are all gradients of a policy those of keep? */
+static int has_same_gradients(const job* j, const comparison* row) {
+    return !memcmp(row->digests, j->compared->digests,
+                   (size_t)j->options.compare * sizeof *row->digests);
+}
+
+static void print_comparison(const job* j) {
+    const int64_t n = j->options.compare;
+    int policy;
+    printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
+           "medians "
+           "of a step, loss difference is in nats per token\n",
+           (long long)n, n == 1 ? "" : "s");
+    printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
+           "loss diff  gradients  budget\n");
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
+        const comparison* row = &j->compared[policy];
+        double difference = 0;
+        int64_t step;
+        for (step = 0; step < n; step++)
+            difference = fmax(difference, fabs(row->losses[step] - j->compared->losses[step]));
+        printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
+               policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
+               bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
+               1e3 * row->step_s, 1e3 * row->stall_s, difference,
+               policy == 0                  ? "reference"
+               : has_same_gradients(j, row) ? "equal"
+                                            : "DIFFER",
+               *row->shortage ? row->shortage : "fits",
+               *row->shortage ? "; run without limit" : "");
+    }
+
+    /* Of planned rows. */
+    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
+        const comparison* row = &j->compared[policy];
+        if (row->predicted_s > 0)
+            printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
+                   policy_names[policy], 1e3 * row->predicted_s, 1e3 * row->layers_s);
+    }
+}
+
+/* Prints the table.  All losses and gradients must have the same bits. */
+static memo_status end_comparison(const job* j, memo_error* error) {
+    const train_options* o = &j->options;
+    const size_t n_bytes = (size_t)o->compare * sizeof(double);
+    int policy, are_equal = 1;
+    print_comparison(j);
+    for (policy = 0; policy < train_n_policies(o); policy++)
+        are_equal &= has_same_gradients(j, &j->compared[policy]) &&
+                     !memcmp(j->compared[policy].losses, j->compared->losses, n_bytes);
+    if (!are_equal)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "the policies disagree: losses or gradients differ");
+    printf("All losses and all gradients of these steps%s are bitwise the same.\n",
+           o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
+    fflush(stdout);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status begin_comparison(job* j, memo_error* error) {
+    train_options* o = &j->options;
+    int policy;
+    memo_status status = MEMO_STATUS_OK;
+    if (o->compare > o->steps) o->compare = o->steps;
+    j->compared = (comparison*)calloc(N_POLICIES, sizeof *j->compared);
+    if (!j->compared) return no_memory("--compare", error);
+    for (policy = 0; policy < train_n_policies(o) && !status; policy++) {
+        comparison* row = &j->compared[policy];
+        row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
+        row->digests = (uint64_t*)calloc((size_t)o->compare, sizeof *row->digests);
+        if (!row->losses || !row->digests) return no_memory("--compare", error);
+        status = plan_policy(j, policy, error);
+        if (status) return status;
+        plan_shortage(j->plans[policy], row->shortage, sizeof row->shortage);
+        alpha_name(o, (memo_policy)policy, j->plans[policy], row->alpha, sizeof row->alpha);
+        row->predicted_s = predicted_times(o, j->plans[policy]).layers_s;
+        j->plans[policy]->fits = 1; /* beyond the budget it runs on a device without limits */
+    }
+    return status;
 }
 
 /* ---- training ------------------------------------------------------------------------------- */
@@ -712,9 +985,7 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
     if (at >= j->n_losses) {
         int64_t n = 2 * at + 64;
         double* larger = (double*)realloc(j->losses, (size_t)n * sizeof *larger);
-        if (!larger)
-            return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                  "no host memory for the losses");
+        if (!larger) return no_memory("the losses", error);
         j->losses = larger;
         j->n_losses = n;
     }
@@ -767,22 +1038,10 @@ static void last_times_add(last_times* last, const step_times* times) {
     last->stall_s[last->n++ % N_TIMED] = times->stall_s;
 }
 
-/* For forward and backward of a step; zeros without a prediction. */
-static step_times predicted_times(const train_options* o, const memo_step_plan* plan) {
-    const double n = (double)o->accumulate;
-    step_times times;
-    memset(&times, 0, sizeof times);
-    if (!plan->times) return times;
-    times.layers_s = n * plan->times->step_s;
-    times.stall_s = n * plan->times->stall_s;
-    times.recompute_s = n * plan->times->recompute_s;
-    return times;
-}
-
 /* The plan's times of a step beside the measured ones.  A graph has no events inside. */
 static void print_prediction(const job* j, last_times* last, double step_s) {
     const int64_t n = gpt_min(last->n, N_TIMED);
-    const step_times predicted = predicted_times(&j->options, j->plan);
+    const step_times predicted = predicted_times(&j->options, j->plans[j->options.policy]);
     if (!(predicted.layers_s > 0)) return;
     printf(
         "predicted %.1f ms for forward and backward of a step, stalled %.1f ms, recomputing %.1f "
@@ -797,7 +1056,7 @@ static void print_prediction(const job* j, last_times* last, double step_s) {
 
 /* Continues after the steps of the saved run. */
 static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
-    const train_options* o = &j->options;
+    const train_options* o = &r->options;
     memo_error reason;
     memo_status status = gpt_read_checkpoint(r->model, o->resume, step, &reason);
     if (status) return memo_error_set(error, status, "--resume %s", reason.message);
@@ -827,9 +1086,10 @@ static memo_status save(run* r, const job* j, int64_t step, memo_error* error) {
 }
 
 static memo_status train(run* r, job* j, memo_error* error) {
-    const train_options* o = &j->options;
+    const train_options* o = &r->options;
     const int64_t n_first = r->is_graph ? 2 : 1, n_steps = last_step(o);
     last_times last;
+    int64_t sent[2];
     memo_status status = MEMO_STATUS_OK;
     progress shown;
     int64_t step = 0, first = 0, n_saved = -1;
@@ -838,12 +1098,15 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (o->resume && (status = resume(r, j, &first, error))) return status;
     if (r->reports) train_device_print_products(&r->device);
     if (r->reports) printf("\n");
+    r->keys_seen = 0;
+    r->n_micro_batches = 0;
+    train_sent_bytes(r->mesh, r->model, sent);
     progress_begin(&shown, first, n_steps, o->accumulate * o->batch * o->sequence);
     for (step = first; step < n_steps && !status && !r->stops; step++) {
         status = run_step(r, j, step, &loss, error);
         if (step + 1 == first + n_first) first_s = clock_s() - shown.begin_s;
         if (step == first + 1) last.n = 0; /* the first step counts only if it is alone */
-        if (r->is_timed) last_times_add(&last, &r->times);
+        if (r->flags & RUN_TIMED) last_times_add(&last, &r->times);
         if (!status && r->reports) status = log_loss(j, step, loss, error);
         if (!status && r->reports) progress_show(&shown, step, loss);
         if (!status && o->save_every && (step + 1) % o->save_every == 0)
@@ -852,6 +1115,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (r->reports) progress_end(&shown);
     if (!status && o->save && n_saved != step) status = save(r, j, step, error);
     if (status) return status;
+    r->n_steps = step;
     step -= first; /* of this run */
 
     /* The first step loads kernels, and the second captures the graph; they count only if they are
@@ -864,7 +1128,7 @@ static memo_status train(run* r, job* j, memo_error* error) {
     if (r->reports && step) print_rate(o, r->keys_seen / (double)r->n_micro_batches, step_s);
     if (r->reports && step) print_prediction(j, &last, step_s);
     /* A replay's messages are not counted. */
-    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, step_s,
+    return train_report_ranks(r->rank, &r->device, r->mesh, r->model, o, sent, step_s,
                               r->is_graph ? gpt_min(step, n_first) : step, error);
 }
 
@@ -896,8 +1160,7 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
         (int64_t)(train_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
     uint8_t* bytes = (uint8_t*)malloc((size_t)(n_prompt + o->sample));
     memo_status status = MEMO_STATUS_OK;
-    if (!bytes)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for --sample");
+    if (!bytes) return no_memory("--sample", error);
 
     while (begin > 0 && j->text.bytes[begin - 1] != '\n') begin--;
     memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);
@@ -916,17 +1179,6 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     }
     free(bytes);
     return status;
-}
-
-/* result: the job, which receives the losses. */
-static memo_status train_and_sample(run* r, const job* j, void* result, memo_error* error) {
-    memo_status status = train(r, (job*)result, error);
-    if (status) return status;
-    if (r->reports && r->stops) interrupted = 1;
-    if (r->stops) return status;
-    if (r->reports) print_loss(j);
-    return j->options.sample && (r->reports || j->options.tensor > 1) ? print_sample(j, r, error)
-                                                                      : status;
 }
 
 /* ---- one recorded step: its order proven, its timeline drawn -------------------------------- */
@@ -967,263 +1219,24 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     return status;
 }
 
-/* Records the second step of a new run, because the first step touches memory for the first time. */
-static memo_status record_step(run* r, const job* j, void* unused, memo_error* error) {
+/* Records a step more than were trained. */
+static memo_status record_step(run* r, job* j, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
-    memo_status status = run_step(r, j, 0, &loss, error);
-    (void)unused;
+    memo_status status;
+    r->is_graph = 0;
     memo_recorder_resume(r->recorder);
-    if (!status) status = run_step(r, j, 1, &loss, error);
+    status = run_step(r, j, r->n_steps, &loss, error);
     if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
     if (status || !r->reports) return status;
     status = check_schedule(schedule, error);
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
 }
 
-/* ---- number of steps ------------------------------------------------------------------------ */
-
-/* Measures the time of a step of the chosen plan: the median of three, after one step that touches
- * all memory first.  It also returns the elapsed time.  All ranks receive the first rank's
- * figures. */
-static memo_status time_steps(run* r, const job* j, void* result, memo_error* error) {
-    enum { N = 3 };
-    double step_s[N], shared[2], loss, begin_s;
-    memo_status status = run_step(r, j, 0, &loss, error);
-    int i;
-    for (i = 0; i < N && !status; i++) {
-        begin_s = clock_s();
-        status = run_step(r, j, i + 1, &loss, error);
-        step_s[i] = clock_s() - begin_s;
-    }
-    if (status) return status;
-    shared[0] = median(step_s, N);
-    shared[1] = clock_s() - j->begin_s;
-    status = train_share(r->rank, shared, (int64_t)sizeof shared, error);
-    if (!status && r->reports) memcpy(result, shared, sizeof shared);
-    return status;
-}
-
-/* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
- * if a step is slow, the comparison. */
-static memo_status choose_steps(job* j, memo_error* error) {
-    train_options* o = &j->options;
-    const double slack = 1.3; /* other policies are slower than the chosen one, and steps vary */
-    double shared[2], step_s, left_s, n;
-    memo_status status;
-    if (!o->seconds) return MEMO_STATUS_OK;
-    status = run_on_ranks(j, j->plan, 0, time_steps, shared, error);
-    if (status || interrupted) return status;
-
-    step_s = shared[0];
-    left_s = (double)o->seconds - shared[1];
-    n = left_s / 3 / (slack * step_s * (double)train_n_policies(o));
-    if (o->compare && n < (double)o->compare) o->compare = n > 1 ? (int64_t)n : 1;
-    left_s -= slack * step_s * (double)(train_n_policies(o) * o->compare);
-    if (o->output) left_s -= 3 * slack * step_s;
-    n = left_s / (slack * step_s);
-    if (n < (double)o->steps) o->steps = n > 20 ? (int64_t)n : gpt_min(20, o->steps);
-    if (train_is_first())
-        printf("steps     %lld, to end within %lld s: one takes %.0f ms\n", (long long)o->steps,
-               (long long)o->seconds, 1e3 * step_s);
-    return MEMO_STATUS_OK;
-}
-
-/* ---- comparison of the policies ------------------------------------------------------------- */
-
-typedef struct comparison {
-    char alpha[16]; /* fraction of the rows that are swapped */
-    char shortage[160];
-    int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
-    double step_s, stall_s;                                  /* medians over steps */
-    double layers_s;    /* the same, for forward and backward only */
-    double predicted_s; /* the planner's prediction of layers_s; 0: none */
-    double* losses;
-    double loss_difference; /* largest */
-    int gradients_equal;    /* of every step */
-} comparison;
-
-typedef struct comparison_table {
-    comparison rows[N_POLICIES]; /* by policy; keep is the reference */
-    uint64_t* reference;         /* (steps): digests of the gradients under keep */
-    memo_policy policy;          /* the current one */
-} comparison_table;
-
-/* Waits for the gradients of a step and stores their digest, or compares it with the stored one.  The
- * reporting rank's gradients are used. */
-static memo_status compare_gradients(comparison_table* table, memo_policy policy, int64_t step,
-                                     gpt_model* model, memo_error* error) {
-    uint64_t digest = 0;
-    memo_status status = gpt_digest_gradients(model, &digest, error);
-    if (policy == MEMO_POLICY_KEEP) table->reference[step] = digest;
-    if (digest != table->reference[step]) table->rows[policy].gradients_equal = 0;
-    return status;
-}
-
-static memo_status compare_steps(run* r, const job* j, comparison_table* table, memo_error* error) {
-    memo_policy policy = table->policy;
-    comparison* row = &table->rows[policy];
-    int64_t n = j->options.compare, step;
-    double* step_s = (double*)calloc((size_t)(3 * n), sizeof *step_s);
-    double *stall_s = step_s + n, *layers_s = stall_s + n;
-    memo_status status = MEMO_STATUS_OK;
-    if (!step_s)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for --compare");
-
-    /* The comparison itself does not count as step. */
-    for (step = 0; step < n && !status && !r->stops; step++) {
-        double begin_s = clock_s(), aside_s, loss;
-        status = run_gradients(r, j, step, error);
-        if (!status) status = gpt_reduce(r->model, error);
-        if (!status) status = gpt_wait(r->model, error);
-        aside_s = clock_s();
-        if (!status && r->reports) status = compare_gradients(table, policy, step, r->model, error);
-        aside_s = clock_s() - aside_s;
-        if (!status) status = run_update(r, j, step, &loss, error);
-        if (!status && r->reports) row->losses[step] = loss;
-        step_s[step] = clock_s() - begin_s - aside_s;
-        stall_s[step] = r->times.stall_s;
-        layers_s[step] = r->times.layers_s;
-    }
-
-    if (r->reports) {
-        if (r->stops) interrupted = 1;
-        row->step_s = median(step_s, n);
-        row->stall_s = median(stall_s, n);
-        row->layers_s = median(layers_s, n);
-    }
-    free(step_s);
-    return status;
-}
-
-static memo_status compare_on_rank(run* r, const job* j, void* result, memo_error* error) {
-    comparison_table* table = (comparison_table*)result;
-    comparison* row = &table->rows[table->policy];
-    memo_session_info info;
-    memo_swap_stats moved;
-    memo_status status = compare_steps(r, j, table, error);
-    if (status || !r->reports) return status;
-    memo_session_get_info(gpt_session(r->model), &info);
-    status = memo_swap_get_stats(info.swap, &moved, error);
-    if (!status)
-        row->moved_bytes = (moved.to_host_bytes + moved.to_device_bytes) / j->options.compare;
-    train_device_peaks(&r->device, &row->device_peak_bytes, &row->host_peak_bytes);
-    return status;
-}
-
-/* A plan beyond the budget runs on a device without limits. */
-static memo_status compare_policy(const job* j, comparison_table* table, memo_policy policy,
-                                  memo_step_plan* plan, memo_error* error) {
-    const train_options* o = &j->options;
-    comparison* row = &table->rows[policy];
-    plan_shortage(plan, row->shortage, sizeof row->shortage);
-    alpha_name(o, policy, plan, row->alpha, sizeof row->alpha);
-    row->predicted_s = predicted_times(o, plan).layers_s;
-    row->gradients_equal = 1;
-    row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
-    if (!row->losses)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                              "no host memory for --compare");
-    table->policy = policy;
-    plan->fits = 1;
-    return run_on_ranks(j, plan, RUN_TIMED | (*row->shortage ? RUN_LIFTED : 0), compare_on_rank,
-                        table, error);
-}
-
-/* Returns whether all results are bitwise equal. */
-static int compare_results(const job* j, comparison_table* table) {
-    size_t n_bytes = (size_t)j->options.compare * sizeof(double);
-    const double* losses = table->rows[0].losses;
-    int are_equal = 1, policy;
-    int64_t step;
-    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
-        comparison* row = &table->rows[policy];
-        for (step = 0; step < j->options.compare; step++)
-            row->loss_difference =
-                fmax(row->loss_difference, fabs(row->losses[step] - losses[step]));
-        if (memcmp(row->losses, losses, n_bytes) || !row->gradients_equal) are_equal = 0;
-    }
-    return are_equal;
-}
-
-static void print_comparison(const job* j, const comparison_table* table) {
-    int policy;
-    printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
-           "medians "
-           "of a step, loss difference is in nats per token\n",
-           (long long)j->options.compare, j->options.compare == 1 ? "" : "s");
-    printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
-           "loss diff  gradients  budget\n");
-    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
-        const comparison* row = &table->rows[policy];
-        printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
-               policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
-               bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
-               1e3 * row->step_s, 1e3 * row->stall_s, row->loss_difference,
-               policy == 0            ? "reference"
-               : row->gradients_equal ? "equal"
-                                      : "DIFFER",
-               *row->shortage ? row->shortage : "fits",
-               *row->shortage ? "; run without limit" : "");
-    }
-
-    /* Of planned rows. */
-    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
-        const comparison* row = &table->rows[policy];
-        if (row->predicted_s > 0)
-            printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
-                   policy_names[policy], 1e3 * row->predicted_s, 1e3 * row->layers_s);
-    }
-}
-
-static memo_status compare_all(job* j, comparison_table* table, memo_error* error) {
-    const int has_plans = j->options.alpha < 0 && train_n_policies(&j->options) == N_POLICIES;
-    memo_status status = has_plans ? measure_profile(j, error) : MEMO_STATUS_OK;
-    int policy;
-    for (policy = 0; policy < train_n_policies(&j->options) && !status && !interrupted; policy++) {
-        memo_step_plan* plan = NULL;
-        status = train_plan(&j->options, (memo_policy)policy, j->has_profile ? &j->profile : NULL,
-                            &plan, error);
-        if (!status) status = compare_policy(j, table, (memo_policy)policy, plan, error);
-        memo_step_plan_destroy(plan);
-    }
-    return status;
-}
-
-static memo_status compare_policies(job* j, memo_error* error) {
-    train_options* o = &j->options;
-    comparison_table table;
-    memo_status status = MEMO_STATUS_OK;
-    int policy;
-    memset(&table, 0, sizeof table);
-    if (o->compare > o->steps) o->compare = o->steps;
-    table.reference = (uint64_t*)calloc((size_t)o->compare, sizeof *table.reference);
-    if (!table.reference)
-        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
-                                "no host memory for --compare %lld", (long long)o->compare);
-    if (!status) status = compare_all(j, &table, error);
-
-    if (!status && !interrupted) {
-        if (!compare_results(j, &table))
-            status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                    "the policies disagree: losses or gradients differ");
-        print_comparison(j, &table);
-        if (!status)
-            printf("All losses and all gradients of these steps%s are bitwise the same.\n",
-                   o->zero && o->ranks > 1 ? ", rank 0's part of them," : "");
-    }
-
-    j->compared = table.rows[MEMO_POLICY_KEEP].losses;
-    for (policy = 1; policy < N_POLICIES; policy++) free(table.rows[policy].losses);
-    free(table.reference);
-    return status;
-}
-
 /* ---- pictures ------------------------------------------------------------------------------- */
 
 static memo_status write_outputs(const job* j, memo_error* error) {
-    const memo_step_plan* plan = j->plan;
+    const memo_step_plan* plan = j->plans[j->options.policy];
     loss_chart chart;
     char path[1024], title[128], loss_title[128];
     memo_status status;
@@ -1267,36 +1280,46 @@ static void print_outputs(const job* j) {
 /* Plans every policy.  It needs no text and measures nothing, so only memory limits the plans. */
 static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
+    const memo_policy policy = (memo_policy)o->policy;
     const gpt_config config = train_config(o);
-    memo_status status = MEMO_STATUS_OK;
+    const memo_step_plan* plan;
+    memo_error refusal;
+    memo_status status = MEMO_STATUS_OK, refused;
+    int i;
     if (o->n_text_files)
         status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
-    estimate_profile(o, &j->profile);
-    if (!status && o->profile) status = read_profile(o, &j->profile, error);
-    if (!status) status = train_plan(o, (memo_policy)o->policy, &j->profile, &j->plan, error);
-    if (status) return status;
+    if (!status) status = find_profile(j, error);
+    if (!status) status = plan_run(j, error);
+    if (status && (status != MEMO_STATUS_INFEASIBLE || !j->plans[policy])) return status;
+    refused = status;
+    refusal = *error;
+    status = MEMO_STATUS_OK;
+
+    plan = j->plans[policy];
     print_model(o);
     print_ranks(o);
+    print_slices(j);
     if (o->profile)
         print_profile(&j->profile);
-    else if (plan_needs_times(o, (memo_policy)o->policy, j->plan))
+    else if (plan_needs_times(o, policy, plan))
         print_estimate(o);
-    print_choice(o, (memo_policy)o->policy, j->plan, o->profile || o->link_bandwidth > 0);
-    print_plan(o, (memo_policy)o->policy, j->plan);
-    if (j->plan->times && j->plan->fits && o->flops > 0)
-        print_rate(o, gpt_keys_seen(&config), (double)o->accumulate * j->plan->times->step_s);
+    print_choice(o, policy, plan, o->profile || o->link_bandwidth > 0);
+    print_plan(o, policy, plan);
+    if (plan->times && plan->fits && o->flops > 0)
+        print_rate(o, gpt_keys_seen(&config), (double)o->accumulate * plan->times->step_s);
     /* Each length is a plan: not for every budget. */
     if ((o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)
         print_longest(o);
-    status = print_policies(o, &j->profile, error);
-    return status || j->plan->fits ? status : refuse(o, j->plan, error);
+    for (i = 0; i < train_n_policies(o) && !status; i++) status = plan_policy(j, i, error);
+    if (!status) print_policies(o, j->plans);
+    return status || !refused ? status : memo_error_set(error, refused, "%s", refusal.message);
 }
 
 /* Training repeats the steps of the comparison. */
 static memo_status check_training(const job* j, memo_error* error) {
     const int64_t n = gpt_min(j->options.compare, j->n_done);
-    if (!j->compared || memcmp(j->losses, j->compared, (size_t)n * sizeof *j->losses) == 0)
+    if (!j->compared || memcmp(j->losses, j->compared->losses, (size_t)n * sizeof *j->losses) == 0)
         return MEMO_STATUS_OK;
     return memo_error_set(
         error, MEMO_STATUS_INVALID_STATE,
@@ -1305,17 +1328,48 @@ static memo_status check_training(const job* j, memo_error* error) {
         (long long)n);
 }
 
+/* What is done with a policy's session: its steps are compared; the chosen policy is the last, and trained. */
+static memo_status run_policy(run* r, job* j, memo_error* error) {
+    const train_options* o = &r->options;
+    memo_status status = choose_steps(r, j, error);
+    if (!status && !r->stops && (r->flags & RUN_COMPARED)) {
+        status = compare_steps(r, j, error);
+        if (!status && !r->stops && r->policy == (memo_policy)o->policy && r->reports)
+            status = end_comparison(j, error);
+        if (!status) status = gpt_restart(r->model, error);
+    }
+    if (!status && !r->stops && (r->flags & RUN_TRAINED)) {
+        status = train(r, j, error);
+        if (!status && !r->stops && r->reports) print_loss(j);
+        if (!status && !r->stops && o->sample && (r->reports || o->tensor > 1))
+            status = print_sample(j, r, error);
+        if (!status && !r->stops && o->output) status = record_step(r, j, error);
+    }
+    if (r->reports && r->stops) interrupted = 1;
+    return status;
+}
+
+/* Opens a session of each compared policy, and one to train.  A graph needs one of its own, because a timed
+ * session cannot be captured. */
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
-    memo_status status;
+    const int chosen = (int)o->policy, shares = o->compare && !o->is_graph;
+    const int trained = RUN_TRAINED | (shares ? RUN_COMPARED : 0) | (o->is_graph ? 0 : RUN_TIMED);
+    memo_status status = MEMO_STATUS_OK;
+    int policy;
     if (train_n_started()) signal(SIGTERM, on_interrupt); /* launchers send it after Ctrl-C */
-    status = choose_steps(j, error);
-    if (!status && !interrupted && o->compare) status = compare_policies(j, error);
+    if (o->compare) status = begin_comparison(j, error);
+    j->first_policy = (memo_policy)(o->compare && chosen == 0 ? 1 : o->compare ? 0 : chosen);
+    for (policy = 0; policy < train_n_policies(o) && o->compare; policy++) {
+        const int flags = RUN_TIMED | RUN_COMPARED;
+        if (status || interrupted || (policy == chosen && shares)) continue;
+        status = run_on_ranks(j, (memo_policy)policy,
+                              *j->compared[policy].shortage ? flags | RUN_LIFTED : flags,
+                              run_policy, error);
+    }
     if (!status && !interrupted)
-        status = run_on_ranks(j, j->plan, o->is_graph ? 0 : RUN_TIMED, train_and_sample, j, error);
+        status = run_on_ranks(j, (memo_policy)chosen, trained, run_policy, error);
     if (!status) status = check_training(j, error);
-    if (!status && !interrupted && o->output)
-        status = run_on_ranks(j, j->plan, RUN_RECORDED, record_step, NULL, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
     if (!status && !interrupted && o->output) print_outputs(j);
     return status;
@@ -1332,9 +1386,14 @@ static int exit_code_of(memo_status status, int is_training) {
 }
 
 static void job_destroy(job* j) {
-    memo_step_plan_destroy(j->plan);
+    int policy;
+    forget_plans(j);
     train_text_free(&j->text);
     free(j->losses);
+    for (policy = 0; policy < N_POLICIES && j->compared; policy++) {
+        free(j->compared[policy].losses);
+        free(j->compared[policy].digests);
+    }
     free(j->compared);
     memo_degrees_free(j->options.block_degrees);
     if (j->loss_log) fclose(j->loss_log);

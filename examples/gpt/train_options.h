@@ -136,11 +136,11 @@ static const option option_table[] = {
     {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, "N",
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
      "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
-    {"--slice-rows", OPTION_COUNT, OPTION_FIELD(slice_rows), 1, 268435456, "N",
+    {"--slice-rows", OPTION_COUNT, OPTION_FIELD(slice_rows), 0, 268435456, "N",
      "computes each layer N tokens at a time, whole tiles; device memory then hardly grows with "
-     "the length.  "
-     "The host holds what passes from layer to layer, keys and values (default: all tokens at "
-     "once)"},
+     "the length.  The host holds what passes from layer to layer, keys and values.  0 (default): "
+     "all tokens at once or, if that does not fit, the largest slices of 1024 tokens or more that "
+     "do"},
     {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
      "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
      "ulysses x tensor)"},

@@ -120,6 +120,18 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     return status;
 }
 
+/* Returns the rows of the largest slices that fit, by the session's choice; 0: they are given, or none fit. */
+static int64_t train_slices_that_fit(const train_options* o) {
+    train_options other = *o;
+    memo_step_plan* plan;
+    int64_t n_rows;
+    other.slice_rows = GPT_SLICES_CHOSEN;
+    if (o->slice_rows || train_plan(&other, (memo_policy)o->policy, NULL, &plan, NULL)) return 0;
+    n_rows = plan->fits && plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
+    memo_step_plan_destroy(plan);
+    return n_rows;
+}
+
 static int plan_keeps_all(const memo_step_plan* plan) {
     const int64_t n = (int64_t)plan->swap.n_layers * plan->swap.n_tensors;
     int64_t i = 0;
@@ -220,23 +232,18 @@ static const char* alpha_name(const train_options* o, memo_policy policy,
     return text;
 }
 
-static memo_status print_policies(const train_options* o, const memo_profile* profile,
-                                  memo_error* error) {
+static void print_policies(const train_options* o, memo_step_plan* const* plans) {
     int policy;
     printf("\npolicy       alpha  device memory  host memory  moved in a step  fits\n");
     for (policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
+        const memo_step_plan* plan = plans[policy];
         char reason[96], alpha[16];
-        memo_step_plan* plan;
-        memo_status status = train_plan(o, (memo_policy)policy, profile, &plan, error);
-        if (status) return status;
         alpha_name(o, (memo_policy)policy, plan, alpha, sizeof alpha);
         plan_shortage(plan, reason, sizeof reason);
         printf("%-10s %7s %14s %12s %16s  %s%s\n", policy_names[policy], alpha,
                bytes_name((double)plan->device_bytes), bytes_name((double)plan->host_bytes),
                bytes_name((double)moved_bytes(o, plan)), *reason ? "no, " : "yes", reason);
-        memo_step_plan_destroy(plan);
     }
-    return MEMO_STATUS_OK;
 }
 
 #endif

@@ -663,20 +663,27 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
     }
 }
 
-/* Prints the memory and traffic of each rank.  All ranks call it, after the same number of steps;
+/* The bytes that this rank has sent so far, and those to tensor ranks. */
+static void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int64_t sent[2]) {
+    sent[1] = gpt_tensor_bytes(model);
+    sent[0] =
+        mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + sent[1];
+}
+
+/* Prints the memory of each rank and its traffic since `sent`.  All ranks call it, after the same number of steps;
  * waits. */
 static memo_status train_report_ranks(thread_rank* rank, const train_device* own,
                                       const memo_mesh* mesh, const gpt_model* model,
-                                      const train_options* o, double step_s, int64_t n_steps,
-                                      memo_error* error) {
+                                      const train_options* o, const int64_t sent[2], double step_s,
+                                      int64_t n_steps, memo_error* error) {
     int64_t of_ranks[THREAD_RANKS_MAX][3], *mine = of_ranks[rank->comm->rank];
     int64_t host_bytes;
     memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
     train_device_peaks(own, &mine[0], &host_bytes);
-    mine[2] = gpt_tensor_bytes(model);
-    mine[1] =
-        mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + mine[2];
+    train_sent_bytes(mesh, model, &mine[1]);
+    mine[1] -= sent[0];
+    mine[2] -= sent[1];
     status = train_collective(rank, MEMO_COLLECTIVE_ALL_GATHER, of_ranks, 3, MEMO_TYPE_I64, error);
     if (!status && train_rank_reports(rank))
         print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
