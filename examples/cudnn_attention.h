@@ -7,6 +7,7 @@
 #ifndef CUDNN_ATTENTION_H
 #define CUDNN_ATTENTION_H
 
+#include "cudnn_scratch.h"
 #include "memo_sp.h"
 
 #include <cudnn_frontend.h>
@@ -251,16 +252,27 @@ static inline attention_scratch attention_carve(const attention_shape& s, char* 
     return m;
 }
 
-/* The workspace that cuDNN is expected to need at most, known without a GPU.  A backward sums d_q in fp32; the
- * deterministic one of Hopper keeps the gradient of all scores in bf16.  A quarter and 8 MiB are for what cuDNN
- * takes besides. */
+/* The sizes of a shape. */
+static inline cudnn_call attention_sizes(const attention_shape& s) {
+    cudnn_call c = {};
+    c.b = s.b;
+    c.n_q = s.n_q;
+    c.n_k = s.n_k;
+    c.h_q = s.h_q;
+    c.h_k = s.h_k;
+    c.d = s.d;
+    c.is_backward = s.is_backward;
+    c.is_deterministic = s.is_deterministic;
+    c.has_alone_q_results = !s.q_result.row;
+    c.has_alone_k_results = !s.k_result.row;
+    if (s.documents)
+        c.other_bytes = cudnn_round_up(ATTENTION_N_BEGINS * (s.documents + 1) * 8, 512) +
+                        cudnn_round_up(s.documents * 4, 512);
+    return c;
+}
 static inline int64_t attention_workspace_bytes(const attention_shape& s) {
-    const int64_t n_q = (s.n_q + 127) / 128 * 128, n_k = (s.n_k + 127) / 128 * 128;
-    int64_t n_bytes = 0;
-    if (s.is_backward) n_bytes = s.b * s.h_q * n_q * (4 * s.d + 8);
-    if (s.is_backward && s.h_q != s.h_k) n_bytes += s.b * s.h_q * n_k * s.d * 4;
-    if (s.is_backward && s.is_deterministic) n_bytes += s.b * s.h_q * n_q * n_k * 2;
-    return n_bytes + n_bytes / 4 + ((int64_t)8 << 20);
+    const cudnn_call c = attention_sizes(s);
+    return cudnn_workspace_bytes(&c);
 }
 
 static inline attention_shape attention_divide(const attention_shape& s, int64_t n_calls) {
@@ -270,16 +282,10 @@ static inline attention_shape attention_divide(const attention_shape& s, int64_t
     return part;
 }
 
-/* Memory for a shape, results and workspace: at most limit_bytes, or else what one key head and its query heads need. */
+/* Memory for a shape: see cudnn_scratch.h. */
 static inline int64_t attention_scratch_bytes(const attention_shape& s, int64_t limit_bytes) {
-    int64_t n_bytes = 0;
-    for (int64_t n_calls = 1; n_calls <= s.h_k; n_calls++) {
-        const attention_shape part = attention_divide(s, n_calls);
-        if (s.h_k % n_calls) continue;
-        n_bytes = attention_carve(part, nullptr).n_bytes + attention_workspace_bytes(part);
-        if (n_bytes <= limit_bytes) break;
-    }
-    return n_bytes;
+    const cudnn_call c = attention_sizes(s);
+    return cudnn_scratch_bytes(&c, limit_bytes);
 }
 
 /* Divides a shape into as few calls as fit in n_bytes, and builds their graph. */

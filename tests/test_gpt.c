@@ -572,6 +572,8 @@ static void model_matches_the_plain_one(void) {
                         MEMO_POLICY_ALPHA, 0.5);
     check_against_plain(with_swiglu(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2)), MEMO_POLICY_ALPHA,
                         0.5);
+    check_against_plain(in_slices(gpt_test_config(3, 48, 4, 1, 37, 2, 4, 0.1), 24),
+                        MEMO_POLICY_ALPHA, 0.5);
     check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), MEMO_POLICY_ALPHA, 0);
     /* Windows shorter and longer than a tile of attention, documents, both. */
     check_against_plain(with_mask(gpt_test_config(1, 16, 2, 1, 150, 1, 16, 0), 1, 0),

@@ -142,6 +142,27 @@ static void zero_stages_give_the_same_bits(void) {
     check_zero_stages(1, MEMO_TYPE_BF16, MEMO_TYPE_BF16);
 }
 
+/* On data ranks.  The loss is that of all rows at once, the gradients up to rounding. */
+static void zero_stages_give_the_same_bits_in_slices(void) {
+    gpt_config config = config_of(2, 1, 1, 1);
+    uint8_t* text = text_of(&config, 1);
+    training at_once = training_of(config, MEMO_POLICY_KEEP, 1, text), t[3];
+    memo_error error;
+    CHECK_OK(train_all(&at_once, &error));
+    config.slice_rows = 16; /* of 42 */
+    for (config.zero = 0; config.zero < 3; config.zero++) {
+        training* of = &t[config.zero];
+        *of = training_of(config, config.zero ? MEMO_POLICY_MEMO : MEMO_POLICY_SWAP, 1, text);
+        CHECK_OK(train_all(of, &error));
+        CHECK(are_the_same(&t[0], of) && ranks_have_one_model(of));
+    }
+    CHECK(at_once.losses[0] == t[0].losses[0]);
+    CHECK_IS(gradient_difference(&at_once, &t[1]), <, 2e-6);
+    for (config.zero = 0; config.zero < 3; config.zero++) training_free(&t[config.zero]);
+    training_free(&at_once);
+    free(text);
+}
+
 static void sums_behind_the_backward_have_the_same_bits(void) {
     static const int32_t cases[][4] = {{4, 1, 1, 0}, {2, 2, 1, 1}, {2, 1, 2, 2}};
     int64_t accumulate;
@@ -483,6 +504,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(ranks_do_what_one_does);
     TEST(zero_stages_give_the_same_bits);
+    TEST(zero_stages_give_the_same_bits_in_slices);
     TEST(sums_behind_the_backward_have_the_same_bits);
     TEST(policies_give_the_same_bits);
     TEST(policies_give_the_same_bits_in_bf16);

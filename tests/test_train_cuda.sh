@@ -298,7 +298,7 @@ mistakes_are_refused() {
 
 # Two bytes for each pair of tokens: the program says before it starts what would fit, and that does.
 long_attention_is_refused() (
-    tiny="--random-tokens --layers 2 --hidden 16 --heads 2 --seq 100000 --tile 100"
+    tiny="--random-tokens --layers 2 --hidden 16 --heads 2 --seq 100000 --tile 100 --slice-rows 1000000"
     budget="--device-memory 2GiB"
     fits() { # ARGUMENT...
         # shellcheck disable=SC2086
@@ -309,6 +309,19 @@ long_attention_is_refused() (
     fits --deterministic 0 && fits --seq "$length" && ! fits --seq $((length + 100)) &&
         refused "^train_gpt: --type f32: cuDNN's attention takes bf16 only" -- --type f32
 )
+
+# A dry run of the host's program counts the scratch memory of this one.
+clusters_are_planned_alike() {
+    for options in '' '--slice-rows 4096' '--deterministic 0 --batch 4' '--ring 2 --ulysses 2' '--attention-memory 3GiB'; do
+        # shellcheck disable=SC2086
+        for program in "$trainer" "$host"; do
+            "$program" --dry-run --cluster h200 --type bf16 --layers 4 --hidden 1024 --heads 8 --kv-heads 4 --seq 32768 \
+                --batch 1 --tile 1024 $options | sed -n 's/^plan .* device \([^(]*\).*/\1/p'
+        done >"$folder/alike"
+        cat "$folder/alike"
+        [ "$(wc -l <"$folder/alike")" = 2 ] && [ "$(sort -u "$folder/alike" | wc -l)" = 1 ] || return 1
+    done
+}
 
 # The first rank waits for one that does not come.
 ctrl_c_ends_the_meeting() {
@@ -390,6 +403,7 @@ test_is "a graph of one rank alone fails" half_a_graph_fails
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "a length without memory for deterministic attention is refused" with_cudnn long_attention_is_refused
+test_is "clusters are planned alike on the host" with_cudnn clusters_are_planned_alike
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
 test_is "a lost rank ends the others" a_lost_rank_ends_the_others
 test_is "a lost rank ends the others in a graph" a_lost_rank_ends_the_others --graph

@@ -357,7 +357,7 @@ long_contexts_are_planned() {
     expect_code 2
     expect_err ', --mlp-rows [0-9]*, or --seq [0-9]*$'
 }
-million="--policy recompute --cluster h200 --type bf16 --hidden 4096 --layers 4 --heads 32 --seq 1048576 --batch 1 --tile 1024 --random-tokens --vocabulary 50304"
+million="--policy recompute --cluster h200 --deterministic 0 --type bf16 --hidden 4096 --layers 4 --heads 32 --seq 1048576 --batch 1 --tile 1024 --random-tokens --vocabulary 50304"
 
 # predicted_ms ARGUMENT...: the step predicted by a dry run, for a budget in which a plan must swap or recompute rows.
 predicted_ms() {

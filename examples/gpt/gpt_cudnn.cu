@@ -63,15 +63,7 @@ static memo_status gpt_cudnn_shapes(const gpt_cudnn* c, const gpt_shapes* of,
 }
 
 static int64_t gpt_cudnn_scratch_bytes(void* context, const gpt_shapes* of) {
-    const gpt_cudnn* c = (const gpt_cudnn*)context;
-    const int64_t limit = c->desc.scratch_bytes ? c->desc.scratch_bytes : (int64_t)2 << 30;
-    std::vector<attention_shape> shapes;
-    int64_t most = c->desc.scratch_bytes;
-    memo_error unused; /* prepare refuses what has no shapes */
-    if (gpt_cudnn_shapes(c, of, &shapes, &unused)) return 0;
-    for (const attention_shape& s : shapes)
-        most = std::max(most, attention_scratch_bytes(s, limit));
-    return most;
+    return gpt_cudnn_desc_scratch_bytes(&((const gpt_cudnn*)context)->desc, of);
 }
 
 /* ---- rows of a part ------------------------------------------------------------------------------------------ */

@@ -24,14 +24,11 @@ enum {
     GPT_CUDA_THREADS = 256,
     GPT_CUDA_BLOCKS_MAX = 132 * 32,
     GPT_CUDA_WARP = 32,
-    GPT_CUDA_PARTIALS = 4096, /* parts of a long sum, each of a warp or of a thread */
-    GPT_CUDA_CHUNK = 256,     /* rows that one thread sums */
     GPT_CUDA_HEAD_SIZE = 256, /* largest, of the built-in attention */
     GPT_CUDA_OWNERS = 512,    /* warps that share the tokens of a group of columns; a power of 2 */
     GPT_CUDA_AHEAD = 4,       /* accesses under way at once */
     GPT_CUDA_GEMMS_MAX = 512
 };
-static const int64_t GPT_CUDA_WORKSPACE = (int64_t)32 << 20; /* of cuBLASLt */
 /* A matrix in one product has fewer elements: from exactly 2^31 on cuBLASLt 13.6 offers an algorithm that then
  * fails. */
 #ifndef GPT_CUDA_ELEMENTS
@@ -1315,16 +1312,9 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
                           (int)kind);
 }
 
-/* Of an operation on rows: sums of a norm's weight. */
-static int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
-    const int64_t n = shapes->n_rows, n_chunks = (n + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
-    return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
-}
-
 static int64_t gpt_cuda_scratch_bytes(void* context, const gpt_shapes* shapes) {
     const gpt_cuda_kernels* c = (const gpt_cuda_kernels*)context;
-    return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
-           gpt_cuda_rows_bytes(shapes) +
+    return gpt_cuda_own_bytes(shapes) +
            (c->attention.scratch_bytes ? c->attention.scratch_bytes(c->attention.context, shapes)
                                        : 0);
 }

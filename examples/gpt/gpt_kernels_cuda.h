@@ -17,6 +17,22 @@
 extern "C" {
 #endif
 
+/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, and sums of a norm's weight over
+ * GPT_CUDA_CHUNK rows each. */
+enum {
+    GPT_CUDA_WORKSPACE = 32 << 20,
+    GPT_CUDA_PARTIALS = 4096, /* of a long sum, each of a warp or of a thread */
+    GPT_CUDA_CHUNK = 256      /* rows that one thread sums */
+};
+static inline int64_t gpt_cuda_rows_bytes(const gpt_shapes* shapes) {
+    const int64_t n_chunks = (shapes->n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
+    return (n_chunks * shapes->hidden * (int64_t)sizeof(float) + 511) / 512 * 512;
+}
+static inline int64_t gpt_cuda_own_bytes(const gpt_shapes* shapes) {
+    return GPT_CUDA_WORKSPACE + (GPT_CUDA_PARTIALS + 64) * (int64_t)sizeof(double) +
+           gpt_cuda_rows_bytes(shapes);
+}
+
 /* Attention instead of the built-in kernels, which are exact, deterministic and slow. */
 typedef struct gpt_cuda_attention {
     void* context;

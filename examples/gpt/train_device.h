@@ -9,13 +9,10 @@
 #include "train_options.h"
 #include "train_report.h"
 
+#include "gpt_cudnn.h"
 #ifdef TRAIN_CUDA
-#include "gpt_kernels_cuda.h"
 #include "memo_cuda.cuh"
 #include "train_launch.h"
-#ifdef TRAIN_CUDNN
-#include "gpt_cudnn.h"
-#endif
 #ifdef MEMO_SP_NCCL
 #include <nccl.h>
 #endif
@@ -34,8 +31,16 @@ typedef struct train_device {
 #endif
 #else
     gpt_host_kernels host;
+    gpt_cudnn_desc cudnn; /* of a dry run with --cluster */
 #endif
 } train_device;
+
+static MEMO_UNUSED gpt_cudnn_desc train_cudnn_desc(const train_options* o) {
+    gpt_cudnn_desc desc;
+    desc.is_deterministic = (int32_t)o->is_deterministic;
+    desc.scratch_bytes = o->attention_memory;
+    return desc;
+}
 
 #ifdef TRAIN_CUDA
 
@@ -55,12 +60,9 @@ static void train_device_set_running(memo_device* device) {
 /* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first model. */
 #ifdef TRAIN_CUDNN
 static memo_status train_kernels_open(train_device* d, const train_options* o, memo_error* error) {
-    gpt_cudnn_desc desc;
+    const gpt_cudnn_desc desc = train_cudnn_desc(o);
     gpt_cuda_attention attention;
     memo_status status;
-    memset(&desc, 0, sizeof desc);
-    desc.is_deterministic = (int32_t)o->is_deterministic;
-    desc.scratch_bytes = o->attention_memory;
     status = gpt_cudnn_create(&desc, &d->cudnn, error);
     if (status) return status;
     attention = gpt_cudnn_attention(d->cudnn);
@@ -239,8 +241,6 @@ static int64_t train_device_check_bytes(const train_device* d, const gpt_shapes*
     return gpt_cuda_kernels_check_bytes(d->cuda, shapes);
 }
 
-/* Scratch memory of kernels belongs to a plan for this kind of device only. */
-static int train_device_is_gpu(void) { return 1; }
 static void train_device_choose(char** argv) { (void)argv; }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     (void)n_here;
@@ -277,11 +277,21 @@ static memo_status train_device_open(train_device* d, const train_options* o,
     return MEMO_STATUS_OK;
 }
 
+/* The program for GPUs, with cuDNN's attention. */
+static int64_t train_cluster_scratch_bytes(void* device, const gpt_shapes* shapes) {
+    return gpt_cuda_own_bytes(shapes) +
+           gpt_cudnn_desc_scratch_bytes(&((const train_device*)device)->cudnn, shapes);
+}
+
 static memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
     memset(d, 0, sizeof *d);
-    (void)o;
     (void)error;
     d->kernels = gpt_kernels_host(&d->host, NULL);
+    d->cudnn = train_cudnn_desc(o);
+    if (o->cluster) {
+        d->kernels.context = d;
+        d->kernels.scratch_bytes = train_cluster_scratch_bytes;
+    }
     return MEMO_STATUS_OK;
 }
 
@@ -298,7 +308,6 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
                           "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
 }
 
-static int train_device_is_gpu(void) { return 0; }
 static void train_device_choose(char** argv) { compute_choose_kernels(argv); }
 static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
     return compute_begin(n_here, n_ranks, error);

@@ -210,14 +210,11 @@ static const option option_table[] = {
 #endif
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
      "generates N bytes after training"},
-#ifdef TRAIN_CUDNN
     {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, "N",
      "1: cuDNN's gradients have the same bits in every run; 0: they are faster"},
     {"--attention-memory", OPTION_SIZE, OPTION_FIELD(attention_memory), 1, 1e18, "SIZE",
      "scratch memory of cuDNN's attention (default: what it is expected to need, in groups of "
-     "heads "
-     "from 2 GiB on)"},
-#endif
+     "heads from 2 GiB on).  Both also for a dry run with --cluster"},
     {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
      "plans every policy, and neither allocates nor trains.  The exit status is 2 if the run does "
      "not fit"},
@@ -508,14 +505,6 @@ static memo_status option_unknown(const char* name, memo_error* error) {
     if (name[0] != '-')
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "%.80s: not an option; files to learn from follow --text", name);
-#ifndef TRAIN_CUDNN
-    if (!strcmp(name, "--deterministic") || !strcmp(name, "--attention-memory"))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "%s: an option of cuDNN's attention; make CUDNN=folder of cudnn-frontend "
-            "build/examples/train_gpt_cuda builds a program with it",
-            name);
-#endif
     for (i = 0; i < N_OPTIONS; i++) {
         int distance = edit_distance(name, option_table[i].name);
         if (strlen(name) > 3 && !strncmp(name, option_table[i].name, strlen(name))) distance = 0;
@@ -667,6 +656,15 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
     if (o->is_dry_run && o->profile && (o->cluster || o->flops > 0))
         return memo_error_set(error, no, "%s has no effect with --profile, which has the times",
                               o->cluster ? "--cluster" : "--flops");
+
+#ifndef TRAIN_CUDNN
+    if ((!o->is_deterministic || o->attention_memory) && !o->cluster)
+        return memo_error_set(
+            error, no,
+            "%s: an option of cuDNN's attention; make CUDNN=folder of cudnn-frontend "
+            "build/examples/train_gpt_cuda builds a program with it",
+            o->attention_memory ? "--attention-memory" : "--deterministic");
+#endif
 
     /* Text or random tokens. */
     if (!o->is_dry_run && o->vocabulary != 256 && !o->is_random)

@@ -111,7 +111,7 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     memset(&desc, 0, sizeof desc);
     desc.config = train_config(o);
     desc.session = &session;
-    if (!o->cluster || train_device_is_gpu()) desc.kernels = &device.kernels;
+    desc.kernels = &device.kernels;
     status = gpt_plan(&desc, profile, plan, error);
     train_device_close(&device);
     if (status || !o->host_memory || (*plan)->host_bytes <= o->host_memory) return status;

@@ -1,0 +1,57 @@
+/* cudnn_scratch.h - the device memory of cuDNN's attention beside its tensors, known without CUDA.  C.
+ *
+ * Shared by cudnn_attention.h, which sets it aside, and by dry runs. */
+#ifndef CUDNN_SCRATCH_H
+#define CUDNN_SCRATCH_H
+
+#include <stdint.h>
+
+/* One call: b sequences, n_q queries of h_q heads, n_k keys of h_k heads of size d, in bf16. */
+typedef struct cudnn_call {
+    int64_t b, n_q, n_k, h_q, h_k, d;
+    int is_backward, is_deterministic;            /* the latter of the backward only */
+    int has_alone_q_results, has_alone_k_results; /* out and d_q, d_k and d_v lie in the scratch */
+    int64_t other_bytes;
+} cudnn_call;
+
+static inline int64_t cudnn_round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Statistics, and results that lie alone. */
+static inline int64_t cudnn_result_bytes(const cudnn_call* c) {
+    const int64_t n_q = c->b * c->h_q * c->n_q, n_k = c->b * c->h_k * c->n_k;
+    int64_t n_bytes = cudnn_round_up(n_q * 4, 512) + c->other_bytes;
+    if (c->has_alone_q_results)
+        n_bytes += (1 + c->is_backward) * cudnn_round_up(n_q * c->d * 2, 512);
+    if (c->has_alone_k_results && c->is_backward)
+        n_bytes += 2 * cudnn_round_up(n_k * c->d * 2, 512);
+    return n_bytes;
+}
+
+/* The workspace that cuDNN is expected to need at most.  A backward sums d_q in fp32; the deterministic one of
+ * Hopper keeps the gradient of all scores in bf16.  A quarter and 8 MiB are for what cuDNN takes besides. */
+static inline int64_t cudnn_workspace_bytes(const cudnn_call* c) {
+    const int64_t n_q = cudnn_round_up(c->n_q, 128), n_k = cudnn_round_up(c->n_k, 128);
+    int64_t n_bytes = 0;
+    if (c->is_backward) n_bytes = c->b * c->h_q * n_q * (4 * c->d + 8);
+    if (c->is_backward && c->h_q != c->h_k) n_bytes += c->b * c->h_q * n_k * c->d * 4;
+    if (c->is_backward && c->is_deterministic) n_bytes += c->b * c->h_q * n_q * n_k * 2;
+    return n_bytes + n_bytes / 4 + ((int64_t)8 << 20);
+}
+
+/* Results and workspace: at most limit_bytes, or else what one key head and its query heads need. */
+static inline int64_t cudnn_scratch_bytes(const cudnn_call* c, int64_t limit_bytes) {
+    int64_t n_calls, n_bytes = 0;
+    for (n_calls = 1; n_calls <= c->h_k; n_calls++) {
+        cudnn_call part = *c;
+        if (c->h_k % n_calls) continue;
+        part.h_q = (c->h_q + n_calls - 1) / n_calls;
+        part.h_k = c->h_k / n_calls;
+        n_bytes = cudnn_result_bytes(&part) + cudnn_workspace_bytes(&part);
+        if (n_bytes <= limit_bytes) break;
+    }
+    return n_bytes;
+}
+
+#endif
