@@ -68,6 +68,7 @@ enum {
     ATTENTION_BEGINS /* rows: for the comparison alone */
 };
 enum { ATTENTION_N_BEGINS = ATTENTION_BEGINS - ATTENTION_BEGINS_Q + 1 };
+static_assert((int)ATTENTION_N_BEGINS == (int)CUDNN_N_BEGINS, "cudnn_scratch.h counts them");
 
 struct attention_plan {
     std::shared_ptr<cudnn_frontend::graph::Graph> graph;
@@ -265,9 +266,7 @@ static inline cudnn_call attention_sizes(const attention_shape& s) {
     c.is_deterministic = s.is_deterministic;
     c.has_alone_q_results = !s.q_result.row;
     c.has_alone_k_results = !s.k_result.row;
-    if (s.documents)
-        c.other_bytes = cudnn_round_up(ATTENTION_N_BEGINS * (s.documents + 1) * 8, 512) +
-                        cudnn_round_up(s.documents * 4, 512);
+    c.documents = s.documents;
     return c;
 }
 static inline int64_t attention_workspace_bytes(const attention_shape& s) {

@@ -52,8 +52,10 @@ static inline int64_t gpt_cudnn_desc_scratch_bytes(const gpt_cudnn_desc* desc,
             c.h_k = (sizes.heads.n_kv + n_groups - 1) / n_groups;
             c.d = sp->head_size;
             c.has_alone_q_results = 1;
+            c.documents = of->documents;
         } else {
-            c.b = of->attention[i].batch;
+            c.b = shape->documents ? 1 : of->attention[i].batch; /* a call each */
+            c.documents = shape->documents;
             c.n_q = shape->sequence - shape->first;
             c.n_k = shape->sequence;
             c.h_q = shape->n_heads;
