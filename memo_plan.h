@@ -49,11 +49,11 @@ extern "C" {
 /* ---- 1 offsets: where every buffer goes ------------------------------------------------------ */
 
 typedef enum memo_plan_engine {
-    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; if it misses the bound, bi-level, then the search */
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; if it misses the bound, BILEVEL's layers, the search */
     MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
     MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then local search and branch and bound */
     MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
-    MEMO_PLAN_ENGINE_BILEVEL   /* bi-level if there are no holds, then what AUTO does */
+    MEMO_PLAN_ENGINE_BILEVEL   /* marked layers if there are no holds, then what AUTO does */
 } memo_plan_engine;
 
 typedef struct memo_plan_desc {
@@ -64,8 +64,8 @@ typedef struct memo_plan_desc {
     uint64_t seed;          /* of random choices */
     int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
     memo_log log;           /* receives a line for every attempt of the search */
-    /* Optional: the trace of the plan.  Its marks tell bi-level where layers begin and end.
-     * Otherwise bi-level finds by itself what repeats. */
+    /* Optional: the trace of the plan.  Its marks tell bi-level where layers begin and end; without
+     * it there is no bi-level plan. */
     const memo_trace* trace;
     /* Optional, with trace: waits that the plan may buy, which replace those it has.  It buys waits
      * if they make it smaller; with a capacity, a cheap set with which it fits.  Without any one of
@@ -706,9 +706,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>unplaced               the first item in order within an interval of sections
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
- *     >>online                 greedy: items in the order of time, as an allocator places them
  *     >>first fit              greedy: each item into the lowest hole
- *     >>stacks                 the least height of a section's items
  *     >>exact search           is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
@@ -720,7 +718,6 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>mixed-integer program  the paper's, by lp_solve
  *     >>bi-level               layers once, then what joins them
  *     >>marked windows         windows of layers from marks
- *     >>repeated windows       windows from requests that repeat
  *     >>groups and kinds       buffers of a window; groups that are alike
  *     >>two levels             the inner plans and the outer one
  *     >>plan solve             memo_plan_solve: which engine comes next
@@ -772,6 +769,10 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 #else
 #include <lpsolve/lp_lib.h>
 #endif
+#endif
+
+#ifndef MEMOI_WITHOUT /* bench/plan.c switches stages off, to see what each of them earns */
+#define MEMOI_WITHOUT(stage) 0
 #endif
 
 /* ---- >>problem ----------------------------------------------------------------------------------
@@ -1458,7 +1459,7 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
     int64_t bound = 0, bytes = 0;
     int32_t n = (int32_t)problem->n_items, j, exchange = 1, borrower = 0, lender = 0;
     memoi_reuse reuse;
-    int ok = memoi_neighbors_list(problem);
+    int ok = MEMOI_WITHOUT(reuse) ? -1 : memoi_neighbors_list(problem);
     if (ok <= 0) return ok < 0;
     ok = memoi_reuse_create(&reuse, problem);
     for (j = 0; ok && j < n && reuse.n_looks < MEMOI_REUSE_LOOKS; j++) {
@@ -1621,7 +1622,7 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     int32_t i;
     memoi_cover cover;
     memoi_range* range;
-    int ok = n > MEMOI_SEARCH_ITEMS ? -1 : memoi_neighbors_list(problem);
+    int ok = n > MEMOI_SEARCH_ITEMS || MEMOI_WITHOUT(cover) ? -1 : memoi_neighbors_list(problem);
     if (ok <= 0) return ok < 0;
     ok = memoi_cover_create(&cover, problem);
     for (i = 0; ok && is_in_set && i < n && !is_in_set[i];) i++;
@@ -2175,6 +2176,22 @@ MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t
     return 0;
 }
 
+/* A plan at once: each item, in order, lies on top of what it conflicts with; fixed items first. */
+MEMOI void memoi_greedy_pile(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    int64_t k;
+    memoi_greedy_clear(greedy);
+    for (k = 0; k < problem->n_fixed; k++)
+        memoi_greedy_item_place(greedy, greedy->fixed[k], problem->items[greedy->fixed[k]].fixed);
+    for (k = 0; k < problem->n_items; k++) {
+        int64_t i = greedy->ranked[k].index;
+        if (problem->items[i].fixed >= 0) continue;
+        memoi_greedy_item_place(
+            greedy, i,
+            memob_align_up(memoi_greedy_item_top(greedy, i), problem->items[i].alignment));
+    }
+}
+
 MEMOI void memoi_queue_sink(memoi_queue* heap) {
     memob_keyed* list = heap->list;
     int64_t at = 0;
@@ -2463,146 +2480,6 @@ MEMOI int memoi_greedy_repeat(const memoi_problem* problem, int64_t target, uint
     return ok;
 }
 
-/* --- >>online ---
- * Knows: what lives now.  Knows nothing of what comes later.
- *
- * A plan at once, as an allocator makes it: items come in the order of time, and each goes into a
- * hole between live items.  Holes of similar size are in one bin, so a step does not depend on the
- * number of items.  Every item stays above all fixed items. */
-
-enum { MEMOI_ONLINE_BINS = 512 };
-
-/* A live item, by address.  The hole below it, if there is one, is in a bin. */
-typedef struct memoi_tenant {
-    int32_t below, above;
-    int32_t previous, next; /* in the bin; -1: none */
-} memoi_tenant;
-
-typedef struct memoi_online {
-    const memoi_problem* problem;
-    int64_t* offsets;
-    int64_t ground;       /* the lowest offset */
-    memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
-    int32_t bins[MEMOI_ONLINE_BINS]; /* the first of each, or -1 */
-    uint64_t has_hole[MEMOI_ONLINE_BINS / 64];
-} memoi_online;
-
-/* Eight bins for each power of two. */
-MEMOI int memoi_online_bin(int64_t size) {
-    int shift = 0;
-    while (size >> shift >= 16) shift++;
-    return 8 * shift + (int)(size >> shift);
-}
-
-MEMOI int64_t memoi_online_top(const memoi_online* online, int64_t i) {
-    return i == online->problem->n_items ? online->ground
-                                         : online->offsets[i] + online->problem->items[i].size;
-}
-
-/* Puts the hole below an item into its bin, or takes it out. */
-MEMOI void memoi_online_hole(memoi_online* online, int32_t i, int is_new) {
-    memoi_tenant* block = &online->blocks[i];
-    int64_t size;
-    int bin;
-    if (i == online->problem->n_items) return; /* no item above the hole */
-    size = online->offsets[i] - memoi_online_top(online, block->below);
-    if (size == 0) return;
-    bin = memoi_online_bin(size);
-    if (is_new) {
-        block->previous = -1;
-        block->next = online->bins[bin];
-        if (block->next >= 0) online->blocks[block->next].previous = i;
-        online->bins[bin] = i;
-    } else {
-        if (block->next >= 0) online->blocks[block->next].previous = block->previous;
-        if (block->previous >= 0)
-            online->blocks[block->previous].next = block->next;
-        else
-            online->bins[bin] = block->next;
-    }
-    if (online->bins[bin] >= 0)
-        online->has_hole[bin / 64] |= (uint64_t)1 << bin % 64;
-    else
-        online->has_hole[bin / 64] &= ~((uint64_t)1 << bin % 64);
-}
-
-/* The item above a hole of this size or larger; the last block if there is none. */
-MEMOI int32_t memoi_online_find(const memoi_online* online, int64_t size) {
-    int bin = memoi_online_bin(size - 1) + 1; /* all holes there are large enough */
-    while (bin < MEMOI_ONLINE_BINS) {
-        uint64_t rest = online->has_hole[bin / 64] >> bin % 64;
-        if (rest & 1) return online->bins[bin];
-        bin = rest ? bin + 1 : (bin / 64 + 1) * 64;
-    }
-    return (int32_t)online->problem->n_items;
-}
-
-MEMOI void memoi_online_malloc(memoi_online* online, int32_t i) {
-    const memoi_item* item = &online->problem->items[i];
-    int32_t above = memoi_online_find(online, item->size + item->alignment - 1);
-    int32_t below = online->blocks[above].below;
-    memoi_online_hole(online, above, 0);
-    online->offsets[i] = memob_align_up(memoi_online_top(online, below), item->alignment);
-    online->blocks[i].below = below;
-    online->blocks[i].above = above;
-    online->blocks[below].above = online->blocks[above].below = i;
-    memoi_online_hole(online, i, 1);
-    memoi_online_hole(online, above, 1);
-}
-
-MEMOI void memoi_online_free(memoi_online* online, int32_t i) {
-    int32_t below = online->blocks[i].below, above = online->blocks[i].above;
-    memoi_online_hole(online, i, 0);
-    memoi_online_hole(online, above, 0);
-    online->blocks[below].above = above;
-    online->blocks[above].below = below;
-    memoi_online_hole(online, above, 1);
-}
-
-/* Sets all offsets.  0: no memory. */
-MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
-    int64_t n = problem->n_items, i, freed = 0;
-    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memoi_online online;
-    memset(&online, 0, sizeof online);
-    memset(online.bins, -1, sizeof online.bins);
-    online.problem = problem;
-    online.offsets = offsets;
-    online.blocks = (memoi_tenant*)memob_calloc(n + 1, sizeof(memoi_tenant));
-    if (!ends || !online.blocks) {
-        MEMO_FREE(ends);
-        MEMO_FREE(online.blocks);
-        return 0;
-    }
-    for (i = 0; i < n; i++) {
-        const memoi_item* item = &problem->items[i];
-        if (item->fixed >= 0) online.ground = memob_max(online.ground, item->fixed + item->size);
-        ends[i].key = item->end;
-        ends[i].index = i;
-        if (problem->held && problem->first_held[i] < problem->first_held[i + 1]) {
-            int64_t last = problem->held[problem->first_held[i + 1] - 1];
-            ends[i].key = memob_max(item->end, problem->items[last].begin + 1);
-        }
-    }
-    memob_keyed_sort(ends, n);
-    online.blocks[n].below = online.blocks[n].above = (int32_t)n;
-
-    /* Items that end at a section are over before others begin there. */
-    for (i = 0; i < n; i++) {
-        if (problem->items[i].fixed >= 0) {
-            offsets[i] = problem->items[i].fixed;
-            continue;
-        }
-        for (; ends[freed].key <= problem->items[i].begin; freed++)
-            if (problem->items[ends[freed].index].fixed < 0)
-                memoi_online_free(&online, (int32_t)ends[freed].index);
-        memoi_online_malloc(&online, (int32_t)i);
-    }
-    MEMO_FREE(ends);
-    MEMO_FREE(online.blocks);
-    return 1;
-}
-
 /* --- >>first fit ---
  * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
@@ -2827,8 +2704,9 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     }
 
     if (ok && best->peak == INT64_MAX) {
-        ok = memoi_online_run(problem, greedy.offsets);
-        if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
+        memoi_greedy_order_items(problem, MEMOI_ORDER_LIFETIME, greedy.ranked);
+        memoi_greedy_pile(&greedy);
+        memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
 
     /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
@@ -2836,6 +2714,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     for (k = is_easy; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
         int is_done;
         if (k == AGAIN && !is_easy) continue;
+        if (rules[k].is_fit ? MEMOI_WITHOUT(first_fit) : MEMOI_WITHOUT(lowest_offset)) continue;
+        if (rules[k].order == MEMOI_ORDER_LOAD && MEMOI_WITHOUT(load)) continue;
         if (memob_now_s() > last_begin) break;
         if (rules[k].order == MEMOI_ORDER_LOAD)
             memoi_greedy_order_by_load(&greedy);
@@ -2854,175 +2734,6 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     memob_arrays_free(&fit.arrays);
     memob_arrays_free(&greedy.arrays);
     return ok ? MEMO_STATUS_OK : memob_no_memory(error, "the greedy planner");
-}
-
-/* ---- >>stacks -----------------------------------------------------------------------------------
- * Knows: the problem and its sections.  Knows nothing of plans, except how high the best one is.
- *
- * The items of a section lie in one stack.  Alignments and fixed items leave holes in it, so the
- * least height of the stack can exceed the sum of its sizes; no plan is lower.  Stacks are built
- * upward.  Of two stacks of the same items only the lower one matters.  The stack with the least
- * holes grows first, so the first complete one is the lowest; of equals the one with most items, so
- * a stack without holes is found at once. */
-
-enum {
-    MEMOI_STACK_ITEMS = 62,       /* a stack is a set of bits */
-    MEMOI_STACK_RANKS = 64,       /* keys of stacks with the same holes */
-    MEMOI_STACK_GROWN = 1 << 13,  /* stacks grown for a section; then the least holes are a bound */
-    MEMOI_STACKS_GROWN = 1 << 17, /* for all sections */
-    MEMOI_STACKS_WORK = 1 << 26   /* items times sections; larger problems do without */
-};
-
-typedef struct memoi_stacks {
-    const memoi_problem* problem;
-    int32_t items[MEMOI_STACK_ITEMS]; /* of the section: fixed ones by offset, then those alike */
-    int64_t n, n_fixed;
-    int64_t sum;      /* of all sizes */
-    int64_t most;     /* holes; more are of no interest */
-    memob_map holes;  /* of a set of items */
-    memoi_queue open; /* sets by holes */
-    int64_t open_capacity;
-    int64_t n_grown; /* in all sections */
-} memoi_stacks;
-
-/* Fixed items by offset; then the others by alignment and size, so that equal ones are adjacent. */
-MEMOI int memoi_stack_is_before(const memoi_problem* problem, int64_t i, int64_t j) {
-    const memoi_item *a = &problem->items[i], *b = &problem->items[j];
-    if (a->fixed >= 0 || b->fixed >= 0)
-        return b->fixed < 0 || (a->fixed >= 0 && a->fixed < b->fixed);
-    if (a->alignment != b->alignment) return a->alignment > b->alignment;
-    return a->size > b->size;
-}
-
-MEMOI void memoi_stack_add(memoi_stacks* stacks, int64_t item) {
-    int64_t k = stacks->n++;
-    for (; k > 0 && memoi_stack_is_before(stacks->problem, item, stacks->items[k - 1]); k--)
-        stacks->items[k] = stacks->items[k - 1];
-    stacks->items[k] = (int32_t)item;
-    stacks->sum += stacks->problem->items[item].size;
-    stacks->n_fixed += stacks->problem->items[item].fixed >= 0;
-}
-
-/* Notes that a set of items can be stacked with these holes.  0: no memory. */
-MEMOI int memoi_stack_note(memoi_stacks* stacks, int64_t set, int64_t holes) {
-    int64_t before = memob_map_get(&stacks->holes, set), lacks = 0, k;
-    if (holes > stacks->most || (before >= 0 && before <= holes)) return 1;
-    if (!memob_reserve(&stacks->open.list, &stacks->open_capacity, stacks->open.n + 1,
-                       sizeof(memob_keyed)))
-        return 0;
-    if (!memob_map_put(&stacks->holes, set, holes)) return 0;
-    for (k = 0; k < stacks->n; k++) lacks += !(set >> k & 1);
-    memoi_queue_push(&stacks->open, holes * MEMOI_STACK_RANKS + lacks, set);
-    return 1;
-}
-
-/* Puts each item that is not in the set on top of it.  0: no memory. */
-MEMOI int memoi_stack_grow(memoi_stacks* stacks, int64_t set, int64_t holes) {
-    const memoi_item* items = stacks->problem->items;
-    int64_t top = holes, fixed = INT64_MAX, k;
-    for (k = 0; k < stacks->n; k++)
-        if (set >> k & 1) top += items[stacks->items[k]].size;
-    for (k = stacks->n_fixed - 1; k >= 0; k--) /* the lowest fixed item that is still to come */
-        if (!(set >> k & 1)) fixed = items[stacks->items[k]].fixed;
-    for (k = 0; k < stacks->n; k++) {
-        const memoi_item* item = &items[stacks->items[k]];
-        int64_t low = item->fixed >= 0 ? fixed : memob_align_up(top, item->alignment);
-        const memoi_item* other = k > 0 ? &items[stacks->items[k - 1]] : NULL;
-        if (set >> k & 1 || low < top) continue;
-        if (item->fixed >= 0 ? item->fixed > fixed : low > fixed - item->size) continue;
-        if (other && !(set >> (k - 1) & 1) && item->fixed < 0 && other->fixed < 0 &&
-            other->size == item->size && other->alignment == item->alignment)
-            continue; /* the same stack as with the other */
-        if (!memoi_stack_note(stacks, set | (int64_t)1 << k, holes + low - top)) return 0;
-    }
-    return 1;
-}
-
-/* Is the height of the stack known, because what is not in the set leaves no hole? */
-MEMOI int memoi_stack_is_known(const memoi_stacks* stacks, int64_t set) {
-    int64_t k;
-    for (k = 0; k < stacks->n; k++)
-        if (!(set >> k & 1) && (stacks->problem->items[stacks->items[k]].alignment > 1 ||
-                                stacks->problem->items[stacks->items[k]].fixed >= 0))
-            return 0;
-    return 1;
-}
-
-/* A lower bound of the height of the items in stacks->items; the height itself, if few stacks are
- * grown.  At most highest, which is known to be possible.  -1: no memory. */
-MEMOI int64_t memoi_stack_height(memoi_stacks* stacks, int64_t highest) {
-    int64_t n_grown = 0, holes = 0;
-    stacks->most = highest - 1 - stacks->sum;
-    stacks->open.n = 0;
-    memob_map_free(&stacks->holes);
-    memset(&stacks->holes, 0, sizeof stacks->holes);
-    if (stacks->most < 0) return highest;
-    stacks->most = memob_min(stacks->most, INT64_MAX / MEMOI_STACK_RANKS - 1);
-    if (!memoi_stack_note(stacks, 0, 0)) return -1;
-    while (stacks->open.n > 0) {
-        int64_t set = stacks->open.list[0].index;
-        holes = stacks->open.list[0].key / MEMOI_STACK_RANKS;
-        if (memoi_stack_is_known(stacks, set) || n_grown >= MEMOI_STACK_GROWN)
-            return stacks->sum + holes;
-        memoi_queue_pop(&stacks->open);
-        if (holes > memob_map_get(&stacks->holes, set)) continue; /* it has become lower since */
-        n_grown++;
-        stacks->n_grown++;
-        if (!memoi_stack_grow(stacks, set, holes)) return -1;
-    }
-    return stacks->sum + stacks->most + 1;
-}
-
-/* Lists the items of a section.  0: it has no stack of interest: too many items, or no hole that
- * could lift it above the bound. */
-MEMOI int memoi_stack_list(memoi_stacks* stacks, int64_t section) {
-    const memoi_problem* problem = stacks->problem;
-    int64_t i, k, holes = 0;
-    stacks->n = stacks->n_fixed = stacks->sum = 0;
-    for (i = 0; i < problem->n_items && problem->items[i].begin <= section; i++) {
-        const memoi_item* item = &problem->items[i];
-        const memoi_range* range = &problem->ranges[item->first_range];
-        if (item->end <= section) continue;
-        for (k = 0; k < item->n_ranges && range[k].end <= section;) k++;
-        if (range[k].begin > section) continue;
-        if (stacks->n == MEMOI_STACK_ITEMS) return 0;
-        memoi_stack_add(stacks, i);
-        holes += item->alignment - 1;
-    }
-    return stacks->n_fixed > 0 || stacks->sum + holes > problem->lower_bound;
-}
-
-/* Raises the bounds of sections to the heights of their stacks, and with them the problem's bound.
- * highest: the peak of a plan.  0: no memory. */
-MEMOI int memoi_stacks_raise(memoi_problem* problem, int64_t highest, double deadline) {
-    memoi_stacks stacks;
-    int64_t n = problem->n_sections, height = 0, k;
-    memob_keyed* order;
-    if ((!problem->has_alignment && !problem->n_fixed) ||
-        problem->n_items > MEMOI_STACKS_WORK / (n + 1))
-        return 1;
-    order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    memset(&stacks, 0, sizeof stacks);
-    stacks.problem = problem;
-
-    /* The fullest section first: it needs the fewest holes to be above the bound. */
-    for (k = 0; order && k < n; k++) {
-        order[k].key = -problem->section_bounds[k];
-        order[k].index = k;
-    }
-    if (order) qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
-    for (k = 0; order && k < n && height >= 0 && problem->lower_bound < highest; k++) {
-        int64_t s = order[k].index;
-        if (stacks.n_grown > MEMOI_STACKS_GROWN || memob_now_s() > deadline) break;
-        if (!memoi_stack_list(&stacks, s)) continue;
-        height = memoi_stack_height(&stacks, highest);
-        problem->section_bounds[s] = memob_max(problem->section_bounds[s], height);
-        problem->lower_bound = memob_max(problem->lower_bound, height);
-    }
-    MEMO_FREE(order);
-    memob_map_free(&stacks.holes);
-    MEMO_FREE(stacks.open.list);
-    return order && height >= 0;
 }
 
 /* ---- >>exact search -----------------------------------------------------------------------------
@@ -3813,7 +3524,8 @@ MEMOI int memoi_search_run(memoi_search* search) {
     enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
     int style = (int)((search->place + search->n_runs++) % (N_LEARNING + 1));
     int64_t s;
-    search->use_weights = style < N_LEARNING;
+    if (MEMOI_WITHOUT(styles)) style = 0;
+    search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness =
         search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
     memoi_search_reset(search);
@@ -4323,6 +4035,7 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
     int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
     double above = HUGE_VAL;
+    if (MEMOI_WITHOUT(climb)) return 1;
     while (created > 0 && effort->nodes_left > 0 && memob_now_s() < effort->deadline) {
         int64_t most = MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16);
         effort->nodes_left -=
@@ -4521,7 +4234,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
     double mean = 0;
     for (k = 0; is_large && k < problem->n_sections; k++)
         mean += (double)problem->section_bounds[k];
-    is_full = mean > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
+    is_full = !MEMOI_WITHOUT(full) &&
+              mean > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_keen = effort->has_capacity || is_large || round < KEEN_ROUNDS;
@@ -4594,12 +4308,14 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     memoi_team team;
     memoi_climb climb;
     memoi_cores cores;
-    int created =
-        memoi_team_create(&team, problem, effort->n_threads, effort->seed, effort->deadline);
+    int created = MEMOI_WITHOUT(search) ? -1
+                                        : memoi_team_create(&team, problem, effort->n_threads,
+                                                            effort->seed, effort->deadline);
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
     memset(&cores, 0, sizeof cores);
-    if (created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS && !memoi_problem_is_plain(problem))
+    if (created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS && !memoi_problem_is_plain(problem) &&
+        !MEMOI_WITHOUT(cores))
         ok = memoi_cores_create(&cores, problem, effort);
     if (created > 0 && ok)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
@@ -4634,8 +4350,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
 
     /* Local changes lower what the rounds of the search do not reach. */
     memset(&climb, 0, sizeof climb);
-    if (!status && part->n_items > MEMOI_SMALL_ITEMS && part->n_items <= MEMOI_SEARCH_ITEMS &&
-        !memoi_problem_is_plain(part) && best.peak > goal) {
+    if (!status && !MEMOI_WITHOUT(half_climb) && part->n_items > MEMOI_SMALL_ITEMS &&
+        part->n_items <= MEMOI_SEARCH_ITEMS && !memoi_problem_is_plain(part) && best.peak > goal) {
         memoi_effort half = memoi_effort_take(effort, 0.5);
         if (!memoi_search_climb(&climb, part, goal, INT64_MAX, &half, &best))
             status = memob_no_memory(error, "the search");
@@ -4659,7 +4375,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
 MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* offsets,
                                   int64_t first, int64_t* end, int64_t* peak) {
     int64_t last = first;
-    *end = problem->held || problem->is_cover ? problem->n_sections : problem->items[first].end;
+    *end = problem->held || problem->is_cover || MEMOI_WITHOUT(parts) ? problem->n_sections
+                                                                      : problem->items[first].end;
     *peak = 0;
     for (; last < problem->n_items && problem->items[last].begin < *end; last++) {
         *end = memob_max(*end, problem->items[last].end);
@@ -4892,7 +4609,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
                 ok &= add_constraintex(lp, terms, mip->value, mip->column, LE,
                                        limit - size - constant);
             }
-            if (memoi_mip_items_twins(problem, i, j)) {
+            if (!MEMOI_WITHOUT(mip_twins) && memoi_mip_items_twins(problem, i, j)) {
                 mip->column[0] = mip->pair[i * n + j];
                 mip->value[0] = 1;
                 ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
@@ -4902,7 +4619,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
 
     /* Redundant for whole solutions, but tighter for fractional ones: the items below and above one
      * in a section need their room. */
-    for (section = 0; section < problem->n_sections; section++) {
+    for (section = 0; section < problem->n_sections && !MEMOI_WITHOUT(mip_sections); section++) {
         for (i = 0; i < n; i++) {
             double below_constant = 0, above_constant = 0;
             double size = (double)problem->items[i].size * mip->scale;
@@ -4931,7 +4648,8 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
         for (j = i + 1; j < n; j++)
             for (k = j + 1; k < n && mip->pair[i * n + j]; k++)
                 n_triples += mip->pair[j * n + k] && mip->pair[i * n + k];
-    if (setting->has_transitivity && n_triples <= MEMOI_MIP_TRIPLES) {
+    if (setting->has_transitivity && !MEMOI_WITHOUT(mip_transitivity) &&
+        n_triples <= MEMOI_MIP_TRIPLES) {
         for (i = 0; i < n; i++) {
             for (j = i + 1; j < n; j++) {
                 for (k = j + 1; k < n; k++) {
@@ -4964,7 +4682,7 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
             widest_pair = mip->pair[i * n + j];
         }
     }
-    if (widest_pair) {
+    if (widest_pair && !MEMOI_WITHOUT(mip_symmetry)) {
         mip->column[0] = (int)widest_pair;
         mip->value[0] = 1;
         ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
@@ -5060,6 +4778,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         int result;
         double now = memob_now_s();
         if (now >= deadline) break;
+        if (MEMOI_WITHOUT(mip_settings) && run < 2) continue;
         mip.deadline = now + (deadline - now) * settings[run].share;
         mip.lp = make_lp(0, (int)(n + 1 + mip.n_pairs));
         if (!mip.lp || !memoi_mip_build(&mip, best, &settings[run])) {
@@ -5104,17 +4823,338 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
  * how one is solved.
  *
  * MEMO paper, section 4.2 and Figure 8: the layers of a step are alike, so the buffers inside a
- * layer are placed once.  Time is cut into *windows*, one per phase of a layer, from marks or from
- * repeated requests.  The buffers that live inside a window are its locals.  They form *groups*; a
- * group ends if none of them is live.  Groups that are alike request by request are of one *kind*.
+ * layer are placed once.  Marks cut time into *windows*, one per phase of a layer.  The buffers
+ * that live inside a window are its locals.  They form *groups*; a group ends if none of them is
+ * live.  Groups with the same buffers at the same times are of one *kind*.
  *
  * A kind is solved once.  A group becomes a single block of the outer plan, beside the buffers that
  * live longer.  A layer that differs is a kind of its own.  (The paper makes one block of all
  * groups of a window; several blocks leave room between them.)  A recomputation inside a backward
  * belongs to it. */
 
-MEMOI void memoi_bilevel_plan_store(memo_plan* plan, const memoi_problem* problem,
-                                    const memoi_solution* best, const char* engine) {
+enum { MEMOI_BILEVEL_ROUNDS = 4 };
+
+typedef struct memoi_group {
+    int64_t first, n; /* members */
+    int64_t begin, end;
+    int64_t alignment_bytes;
+    int64_t kind;         /* the first group like this one */
+    int64_t height_bytes; /* of a kind; 0: it has no plan yet */
+    int32_t is_tight;     /* of a kind: its plan is optimal */
+} memoi_group;
+
+typedef struct memoi_bilevel {
+    memo_plan* plan;
+    memob_arrays arrays;
+    memoi_range* windows; /* times; disjoint, ascending */
+    memoi_group* groups;
+    int64_t* members;  /* buffers, by group */
+    int64_t* inside;   /* of the members of a kind: bytes from the begin of the block */
+    int64_t* group_of; /* of a buffer; -1: it belongs to the outer plan */
+    int64_t n_windows, n_members, n_groups, n_kinds;
+    int64_t longest_life; /* of the members */
+} memoi_bilevel;
+
+/* The caller frees the arrays, whether it succeeds or not. */
+MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
+    int64_t n = plan->n_buffers;
+    memob_arrays* a = &bilevel->arrays;
+    memset(bilevel, 0, sizeof *bilevel);
+    bilevel->plan = plan;
+    bilevel->windows = (memoi_range*)memob_arrays_add(a, 2 * n, sizeof(memoi_range));
+    bilevel->groups = (memoi_group*)memob_arrays_add(a, n + 1, sizeof(memoi_group));
+    bilevel->members = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    bilevel->inside = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    bilevel->group_of = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    return !a->failed;
+}
+
+/* --- >>marked windows ---
+ * Knows: the marks of a trace.  Knows nothing of sizes. */
+
+/* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
+ * phase that another layer's interrupts is none.  A window has a request, so there are at most as
+ * many as requests of buffers. */
+MEMOI void memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
+    memo_mark open;
+    int64_t time = 0, begin = 0, i;
+    memset(&open, 0, sizeof open);
+    for (i = 0; i < trace->n_requests; i++) {
+        memo_request_kind kind = trace->requests[i].kind;
+        memo_mark mark;
+        time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
+        if (kind != MEMO_REQUEST_MARK) continue;
+        mark = memob_request_mark(trace, i);
+        if (mark.layer < 0) continue;
+        if (!mark.is_end && (open.phase == MEMO_PHASE_NONE || open.layer != mark.layer)) {
+            open = mark;
+            begin = time;
+        } else if (!mark.is_end && open.phase == MEMO_PHASE_RECOMPUTE) {
+            open.phase = mark.phase;
+        } else if (mark.is_end && open.phase == mark.phase && open.layer == mark.layer) {
+            open.phase = MEMO_PHASE_NONE;
+            if (time == begin) continue;
+            bilevel->windows[bilevel->n_windows].begin = begin;
+            bilevel->windows[bilevel->n_windows++].end = time;
+        }
+    }
+}
+
+/* --- >>groups and kinds ---
+ * Knows: windows and their requests.  Knows nothing of offsets. */
+
+/* Ends the group that is being made, and begins another; a group of one is no group. */
+MEMOI memoi_group* memoi_group_next(memoi_bilevel* bilevel, int64_t begin) {
+    memoi_group* group = &bilevel->groups[bilevel->n_groups];
+    group->n = bilevel->n_members - group->first;
+    if (group->n == 1)
+        bilevel->group_of[bilevel->members[--bilevel->n_members]] = -1;
+    else if (group->n > 1)
+        group = &bilevel->groups[++bilevel->n_groups];
+    memset(group, 0, sizeof *group);
+    group->first = bilevel->n_members;
+    group->begin = group->end = begin;
+    return group;
+}
+
+/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan. */
+MEMOI void memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
+    const memo_plan* plan = bilevel->plan;
+    int64_t window = 0, gap = 0, i;
+    memoi_group* group = bilevel->groups;
+    bilevel->n_groups = bilevel->n_members = bilevel->longest_life = 0;
+    memset(group, 0, sizeof *group);
+
+    /* A group is a chain of buffers that overlap within one window; a new one begins if none is
+     * live. */
+    for (i = 0; i < plan->n_buffers; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        int64_t life = buffer->end - buffer->begin;
+        int has_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
+        while (gap < plan->n_gaps && plan->gaps[gap].buffer == i) gap++;
+        while (window < bilevel->n_windows && bilevel->windows[window].end <= buffer->begin)
+            window++;
+        bilevel->group_of[i] = -1;
+        if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
+            buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
+            buffer->size_bytes == 0 || life > life_limit)
+            continue;
+        bilevel->longest_life = memob_max(bilevel->longest_life, life);
+        if (buffer->begin >= group->end) group = memoi_group_next(bilevel, buffer->begin);
+        group->end = memob_max(group->end, buffer->end);
+        group->alignment_bytes =
+            memob_max(group->alignment_bytes,
+                      buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes);
+        bilevel->group_of[i] = bilevel->n_groups;
+        bilevel->members[bilevel->n_members++] = i;
+    }
+    memoi_group_next(bilevel, 0);
+}
+
+MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
+                             const memoi_group* b) {
+    int64_t k;
+    if (a->n != b->n) return 0;
+    for (k = 0; k < a->n; k++) {
+        const memo_buffer* x = &bilevel->plan->buffers[bilevel->members[a->first + k]];
+        const memo_buffer* y = &bilevel->plan->buffers[bilevel->members[b->first + k]];
+        if (x->begin - a->begin != y->begin - b->begin || x->end - a->begin != y->end - b->begin ||
+            x->size_bytes != y->size_bytes || x->alignment_bytes != y->alignment_bytes)
+            return 0;
+    }
+    return 1;
+}
+
+/* Finds the kind of each group.  Groups that are alike have the same hash; of those with the same
+ * hash, a group is compared with the one before it.  0: no memory. */
+MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
+    int64_t n = bilevel->n_groups, g, k;
+    memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    if (!order) return 0;
+    for (g = 0; g < n; g++) {
+        const memoi_group* group = &bilevel->groups[g];
+        uint64_t hash = 0;
+        for (k = group->first; k < group->first + group->n; k++) {
+            const memo_buffer* buffer = &bilevel->plan->buffers[bilevel->members[k]];
+            hash = (hash ^ (uint64_t)buffer->size_bytes) * 0x9e3779b97f4a7c15u + (hash >> 29);
+            hash = (hash ^ (uint64_t)(buffer->end - group->begin)) * 0xbf58476d1ce4e5b9u;
+        }
+        order[g].key = (int64_t)hash;
+        order[g].index = g;
+    }
+    qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
+    for (g = bilevel->n_kinds = 0; g < n; g++) {
+        memoi_group* group = &bilevel->groups[order[g].index];
+        const memoi_group* other = g > 0 ? &bilevel->groups[order[g - 1].index] : group;
+        int is_new = g == 0 || !memoi_groups_alike(bilevel, group, other);
+        group->kind = is_new ? order[g].index : other->kind;
+        bilevel->n_kinds += is_new;
+    }
+    MEMO_FREE(order);
+    return 1;
+}
+
+/* --- >>two levels ---
+ * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
+
+/* Plans a level with a share of the effort; a share of 0: greedily. */
+MEMOI memo_status memoi_level_solve(memo_plan* level, memoi_effort* effort, double share,
+                                    memo_error* error) {
+    memo_plan_desc desc = memo_plan_desc_default();
+    memoi_effort own = memoi_effort_take(effort, share);
+    desc.engine = share > 0 ? MEMO_PLAN_ENGINE_SEARCH : MEMO_PLAN_ENGINE_GREEDY;
+    desc.time_limit_s = fmax((share > 0 ? own.deadline : effort->deadline) - memob_now_s(), 1e-6);
+    desc.node_limit = memob_max(own.nodes_left, 1);
+    desc.seed = effort->seed;
+    desc.n_threads = (int32_t)effort->n_threads;
+    return memo_plan_solve(level, &desc, error);
+}
+
+MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
+                                   double share, memo_error* error) {
+    const int64_t* members = bilevel->members + kind->first;
+    memo_plan* inner;
+    int64_t k;
+    memo_status status =
+        memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
+    if (status) return status;
+    for (k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
+    status = memoi_level_solve(inner, effort, share, error);
+    if (!status && (!kind->height_bytes || inner->peak_bytes < kind->height_bytes)) {
+        kind->height_bytes = inner->peak_bytes;
+        kind->is_tight = inner->proof == MEMO_PROOF_OPTIMAL;
+        for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
+            bilevel->inside[members[k]] = inner->buffers[k].offset_bytes;
+    }
+    memo_plan_destroy(inner);
+    return status;
+}
+
+/* Makes the outer plan: each group is a block with id n_buffers + group; each other buffer
+ * has its index as id. */
+MEMOI memo_status memoi_bilevel_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
+                                             memo_error* error) {
+    const memo_plan* plan = bilevel->plan;
+    int64_t n = plan->n_buffers, at = 0, gap = 0, i;
+    memo_status status = memo_plan_create(n - bilevel->n_members + bilevel->n_groups, plan->n_gaps,
+                                          plan->alignment_bytes, outer, error);
+    if (status) return status;
+
+    /* The first member of a group stands for its block, so buffers stay in order of their begin. */
+    for (i = 0; i < n; i++) {
+        int64_t g = bilevel->group_of[i];
+        const memoi_group* group = g < 0 ? NULL : &bilevel->groups[g];
+        memo_buffer* buffer = &(*outer)->buffers[at];
+        if (group && bilevel->members[group->first] != i) continue;
+        *buffer = plan->buffers[i];
+        buffer->id = group ? n + g : i;
+        if (group) {
+            buffer->size_bytes = bilevel->groups[group->kind].height_bytes;
+            buffer->end = group->end;
+            buffer->alignment_bytes = group->alignment_bytes;
+        }
+        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
+            (*outer)->gaps[gap] = plan->gaps[gap];
+            (*outer)->gaps[gap].buffer = at;
+        }
+        at++;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* Sets the plan's offsets from those of the outer plan and those within the blocks. */
+MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel, const memo_plan* outer) {
+    int64_t n = bilevel->plan->n_buffers, i, k;
+    for (i = 0; i < outer->n_buffers; i++) {
+        int64_t id = outer->buffers[i].id, offset = outer->buffers[i].offset_bytes;
+        const memoi_group *group, *kind;
+        if (id < n) {
+            bilevel->plan->buffers[id].offset_bytes = offset;
+            continue;
+        }
+        group = &bilevel->groups[id - n];
+        kind = &bilevel->groups[group->kind];
+        for (k = 0; k < group->n; k++)
+            bilevel->plan->buffers[bilevel->members[group->first + k]].offset_bytes =
+                offset + bilevel->inside[bilevel->members[kind->first + k]];
+    }
+}
+
+/* Solves both levels and combines their plans.  is_searched: after greedy, both are searched. */
+MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
+                                      int is_searched, memoi_effort* effort, memoi_solution* best,
+                                      int* is_tight, memo_error* error) {
+    memo_plan* outer = NULL;
+    memo_status status = MEMO_STATUS_OK;
+    double share = is_searched ? 0.25 / (double)bilevel->n_kinds : 0;
+    int64_t g, i, *offsets;
+
+    /* Inner plans: one of each kind serves all its groups. */
+    for (g = 0, *is_tight = 1; g < bilevel->n_groups && !status; g++) {
+        memoi_group* kind = &bilevel->groups[g];
+        if (kind->kind != g) continue;
+        if (!kind->is_tight) status = memoi_kind_solve(bilevel, kind, effort, share, error);
+        *is_tight &= kind->is_tight;
+    }
+
+    /* Outer plan: each group is one block.  Together they are a plan. */
+    if (!status) status = memoi_bilevel_outer_create(bilevel, &outer, error);
+    if (!status) status = memoi_level_solve(outer, effort, is_searched ? 0.25 : 0, error);
+    offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
+    if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
+    if (!status) {
+        memoi_bilevel_compose(bilevel, outer);
+        for (i = 0; i < problem->n_items; i++)
+            offsets[i] =
+                bilevel->plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
+        memoi_solution_offer(problem, offsets, -1, best);
+    }
+    MEMO_FREE(offsets);
+    memo_plan_destroy(outer);
+    return status;
+}
+
+/* Offers the plan of the two levels to best: greedy on both, then a search if a kind is above its
+ * bound.  A plan without windows is no error. */
+MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
+                                      const memoi_problem* problem, int64_t target,
+                                      memoi_effort* effort, memoi_solution* best,
+                                      memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_bilevel bilevel;
+    memoi_effort own = memoi_effort_take(effort, 0.5);
+    int64_t life_limit = INT64_MAX;
+    int ok = memoi_bilevel_create(&bilevel, plan), round, is_searched, is_tight;
+    if (ok) memoi_windows_from_marks(&bilevel, trace);
+
+    /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
+    for (round = 0; ok && round < MEMOI_BILEVEL_ROUNDS && !status; round++) {
+        memoi_bilevel_group(&bilevel, life_limit);
+        ok = memoi_bilevel_sort_kinds(&bilevel);
+        life_limit = bilevel.longest_life / 2;
+        for (is_searched = is_tight = 0;
+             ok && bilevel.n_groups > 0 && is_searched < 2 && !is_tight && !status &&
+             best->peak > target && memob_now_s() < own.deadline;
+             is_searched++)
+            status =
+                memoi_bilevel_round(&bilevel, problem, is_searched, &own, best, &is_tight, error);
+    }
+    if (!ok) status = memob_no_memory(error, "the layers of the plan");
+
+    /* Blocks can pass 2^62 bytes although the plan does not, so that is no error. */
+    if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
+    effort->nodes_left += own.nodes_left;
+    memob_arrays_free(&bilevel.arrays);
+    return status;
+}
+
+/* ---- >>plan solve -------------------------------------------------------------------------------
+ * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
+
+MEMOB_ZERO_DEFAULT(memo_plan_desc)
+
+MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
+                            const memoi_solution* best, const char* engine) {
     int64_t i;
     for (i = 0; i < plan->n_buffers; i++)
         if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = 0;
@@ -5133,580 +5173,13 @@ MEMOI void memoi_bilevel_plan_store(memo_plan* plan, const memoi_problem* proble
     snprintf(plan->engine, sizeof plan->engine, "%s", engine);
 }
 
-/* Runs greedy on a separate plan, and the search if effort is given. */
-MEMOI memo_status memoi_bilevel_level_solve(memo_plan* plan, double deadline, memoi_effort* effort,
-                                            memo_error* error) {
-    memoi_problem problem;
-    memoi_solution best;
-    memo_status status = memo_plan_prepare(plan, error);
-    if (!status) status = memoi_problem_create(plan, &problem, error);
-    if (status) return status;
-    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
-    if (!best.offsets) status = memob_no_memory(error, "a level of the plan");
-    if (!status)
-        status = memoi_greedy_solve(plan, &problem, problem.lower_bound, deadline, deadline, &best,
-                                    error);
-    if (!status && effort && !best.is_optimal)
-        status = memoi_search_solve(plan, &problem, problem.lower_bound, effort, &best, error);
-    if (!status) memoi_bilevel_plan_store(plan, &problem, &best, "level");
-    MEMO_FREE(best.offsets);
-    memoi_problem_free(&problem);
-    return status;
-}
-
-typedef struct memoi_member {
-    int64_t buffer, group;
-    int64_t begin, end;   /* its events, counted within the group */
-    int64_t offset_bytes; /* within the group; of a kind */
-} memoi_member;
-
-typedef struct memoi_group {
-    int64_t first, n; /* members */
-    int64_t begin, end;
-    int64_t alignment_bytes;
-    int64_t kind;                      /* the first group like this one; of a kind, itself */
-    int64_t next;                      /* of a kind: another one with the same hash, or -1 */
-    int64_t height_bytes, bound_bytes; /* of a kind */
-} memoi_group;
-
-typedef struct memoi_bilevel {
-    const memo_plan* plan;
-    memob_arrays arrays;  /* all but windows and groups */
-    int64_t n_events;     /* begins and ends in the order of time, ends first */
-    int64_t* events;      /* buffer i begins: i; it ends: -1 - i */
-    int64_t* ends;        /* of buffer i: the event */
-    memoi_range* windows; /* times; disjoint, ascending */
-    int64_t n_windows, window_capacity;
-    memoi_member* members;
-    memoi_group* groups;
-    int64_t* member_of; /* of buffer i; -1: it belongs to the outer plan */
-    int64_t n_members, n_groups, group_capacity, n_kinds;
-    int64_t longest_life; /* of the members */
-    double deadline;
-} memoi_bilevel;
-
-MEMOI void memoi_bilevel_free(memoi_bilevel* bilevel) {
-    memob_arrays_free(&bilevel->arrays);
-    MEMO_FREE(bilevel->windows);
-    MEMO_FREE(bilevel->groups);
-}
-
-/* The caller frees it, whether it succeeds or not. */
-MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, const memo_plan* plan) {
-    int64_t n = plan->n_buffers, born = 0, died = 0, i;
-    memob_arrays* a = &bilevel->arrays;
-    memob_keyed* ends;
-    memset(bilevel, 0, sizeof *bilevel);
-    bilevel->plan = plan;
-    bilevel->n_events = 2 * n;
-    bilevel->events = (int64_t*)memob_arrays_add(a, 2 * n, sizeof(int64_t));
-    bilevel->ends = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    bilevel->members = (memoi_member*)memob_arrays_add(a, n, sizeof(memoi_member));
-    bilevel->member_of = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    ends = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
-    if (a->failed) return 0;
-
-    /* Ends in order of time; buffers already are in order of their begin. */
-    for (i = 0; i < n; i++) {
-        ends[i].key = plan->buffers[i].end;
-        ends[i].index = i;
-    }
-    memob_keyed_sort(ends, n);
-
-    /* Merge begins and ends into one list of events, in which repetition is found. */
-    while (died < n) {
-        if (born < n && plan->buffers[born].begin < ends[died].key) {
-            bilevel->events[born + died] = born;
-            born++;
-        } else {
-            bilevel->ends[ends[died].index] = born + died;
-            bilevel->events[born + died] = -1 - ends[died].index;
-            died++;
-        }
-    }
-    return 1;
-}
-
-MEMOI int64_t memoi_bilevel_event_time(const memoi_bilevel* bilevel, int64_t e) {
-    int64_t i = bilevel->events[e];
-    return i < 0 ? bilevel->plan->buffers[-1 - i].end : bilevel->plan->buffers[i].begin;
-}
-
-MEMOI int memoi_window_add(memoi_bilevel* bilevel, int64_t begin, int64_t end) {
-    if (!memob_reserve(&bilevel->windows, &bilevel->window_capacity, bilevel->n_windows + 1,
-                       sizeof(memoi_range)))
-        return 0;
-    bilevel->windows[bilevel->n_windows].begin = begin;
-    bilevel->windows[bilevel->n_windows++].end = end;
-    return 1;
-}
-
-/* --- >>marked windows ---
- * Knows: the marks of a trace.  Knows nothing of sizes. */
-
-/* What is marked inside a phase belongs to it, and a recomputation right before a backward too; a
- * phase that another layer's interrupts is none. */
-MEMOI int memoi_windows_from_marks(memoi_bilevel* bilevel, const memo_trace* trace) {
-    memo_mark open;
-    int64_t time = 0, begin = 0, i;
-    memset(&open, 0, sizeof open);
-    for (i = 0; i < trace->n_requests; i++) {
-        memo_request_kind kind = trace->requests[i].kind;
-        memo_mark mark;
-        time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
-        if (kind != MEMO_REQUEST_MARK) continue;
-        mark = memob_request_mark(trace, i);
-        if (mark.layer < 0) continue;
-        if (!mark.is_end && (open.phase == MEMO_PHASE_NONE || open.layer != mark.layer)) {
-            open = mark;
-            begin = time;
-        } else if (!mark.is_end && open.phase == MEMO_PHASE_RECOMPUTE) {
-            open.phase = mark.phase;
-        } else if (mark.is_end && open.phase == mark.phase && open.layer == mark.layer) {
-            open.phase = MEMO_PHASE_NONE;
-            if (time > begin && !memoi_window_add(bilevel, begin, time)) return 0;
-        }
-    }
-    return 1;
-}
-
-/* --- >>repeated windows ---
- * Knows: kinds and sizes of requests.  Knows nothing of marks.
- *
- * An event's symbol combines its kind and its bytes.  If events repeat with period p, the same few
- * symbols last occurred p events before.  So the most frequent distances are the periods to try.
- * Repetitions found here are compared request by request later. */
-
-enum { MEMOI_REPEAT_GRAM = 8, MEMOI_REPEAT_PERIODS = 8, MEMOI_BILEVEL_ROUNDS = 4 };
-
-MEMOI uint64_t memoi_repeat_event_symbol(const memoi_bilevel* bilevel, int64_t e) {
-    int64_t i = bilevel->events[e];
-    uint64_t bytes = (uint64_t)memob_buffer_bytes(bilevel->plan, i < 0 ? -1 - i : i);
-    return (2 * bytes + (i < 0) + 1) * 0x9e3779b97f4a7c15u;
-}
-
-/* Chooses the cut in the period that the fewest bytes live across.  Only lives shorter than the
- * period count. */
-MEMOI int64_t memoi_repeat_phase(const memoi_bilevel* bilevel, int64_t begin, int64_t end,
-                                 int64_t period, int64_t* across) {
-    int64_t e, best = 0, here = 0;
-    memset(across, 0, (size_t)(period + 1) * sizeof *across);
-    for (e = begin; e < end; e++) {
-        int64_t i = bilevel->events[e], first, stop, bytes;
-        if (i < 0 || bilevel->ends[i] >= end || bilevel->ends[i] - e >= period) continue;
-        bytes = memob_buffer_bytes(bilevel->plan, i);
-        first = (e + 1 - begin) % period; /* cuts [first, stop), as differences */
-        stop = (bilevel->ends[i] + 1 - begin) % period;
-        across[first] += bytes;
-        across[stop] -= bytes;
-        if (stop < first) across[0] += bytes;
-    }
-    for (e = 0; e < period; e++) {
-        here += across[e];
-        across[e] = here;
-        if (across[e] < across[best]) best = e;
-    }
-    return best;
-}
-
-/* Adds the windows of every stretch that has at least two periods. */
-MEMOI int memoi_repeat_windows(memoi_bilevel* bilevel, const uint64_t* symbols, int64_t period,
-                               char* is_taken, int64_t* scratch) {
-    int64_t n = bilevel->n_events, begin = 0, e, cut;
-    for (e = 0; e + period <= n; e++) {
-        int64_t end = e + period; /* of the stretch that begins at `begin` */
-        if (end < n && !is_taken[e] && !is_taken[end] && symbols[e] == symbols[end]) continue;
-        if (e - begin >= period) {
-            cut = begin + memoi_repeat_phase(bilevel, begin, end, period, scratch);
-            for (; cut + period <= end; cut += period)
-                if (!memoi_window_add(bilevel, memoi_bilevel_event_time(bilevel, cut),
-                                      memoi_bilevel_event_time(bilevel, cut + period - 1) + 1))
-                    return 0;
-            memset(is_taken + begin, 1, (size_t)(end - begin));
-            e = end - 1;
-        }
-        begin = e + 1;
-    }
-    return 1;
-}
-
-MEMOI int memoi_windows_from_repeats(memoi_bilevel* bilevel) {
-    int64_t n = bilevel->n_events, e, k, round;
-    memob_arrays arrays = {NULL, 0};
-    uint64_t* symbols = (uint64_t*)memob_arrays_add(&arrays, n, sizeof(uint64_t));
-    int64_t* count =
-        (int64_t*)memob_arrays_add(&arrays, n + 1, sizeof(int64_t)); /* of a distance */
-    int64_t* scratch = (int64_t*)memob_arrays_add(&arrays, n + 1, sizeof(int64_t));
-    char* is_taken = (char*)memob_arrays_add(&arrays, n, 1);
-    int ok = !arrays.failed;
-    memob_map last;
-    memset(&last, 0, sizeof last);
-
-    /* Count the distances between equal runs of events.  The period of the layers is frequent among
-     * them. */
-    for (e = 0; ok && e < n; e++) symbols[e] = memoi_repeat_event_symbol(bilevel, e);
-    for (e = 0; ok && e + MEMOI_REPEAT_GRAM <= n; e++) {
-        uint64_t gram = 0;
-        int64_t before;
-        for (k = 0; k < MEMOI_REPEAT_GRAM; k++) gram = gram * 0xbf58476d1ce4e5b9u + symbols[e + k];
-        before = memob_map_get(&last, (int64_t)gram);
-        if (before >= 0) count[e - before]++;
-        ok = memob_map_put(&last, (int64_t)gram, e);
-    }
-
-    /* Forward and backward have different periods, so try the most frequent ones. */
-    for (round = 0; ok && round < MEMOI_REPEAT_PERIODS; round++) {
-        int64_t period = 0;
-        for (e = MEMOI_REPEAT_GRAM; e <= n / 2; e++)
-            if (count[e] > count[period]) period = e;
-        if (count[period] == 0) break;
-        count[period] = 0;
-        ok = memoi_repeat_windows(bilevel, symbols, period, is_taken, scratch);
-    }
-
-    /* Later steps need the windows in order of time. */
-    for (k = 0; ok && k < bilevel->n_windows; k++) { /* by insertion: periods come in stretches */
-        memoi_range window = bilevel->windows[k];
-        for (e = k; e > 0 && bilevel->windows[e - 1].begin > window.begin; e--)
-            bilevel->windows[e] = bilevel->windows[e - 1];
-        bilevel->windows[e] = window;
-    }
-    memob_map_free(&last);
-    memob_arrays_free(&arrays);
-    return ok;
-}
-
-/* --- >>groups and kinds ---
- * Knows: windows and their requests.  Knows nothing of offsets. */
-
-/* Ends the group that is being made; a group of one is no group. */
-MEMOI void memoi_group_close(memoi_bilevel* bilevel) {
-    memoi_group* group = &bilevel->groups[bilevel->n_groups];
-    group->n = bilevel->n_members - group->first;
-    if (group->n > 1) {
-        bilevel->n_groups++;
-    } else if (group->n == 1) {
-        bilevel->member_of[bilevel->members[--bilevel->n_members].buffer] = -1;
-    }
-}
-
-/* The next group, behind the last; NULL: no memory. */
-MEMOI memoi_group* memoi_group_begin(memoi_bilevel* bilevel, int64_t begin) {
-    memoi_group* group;
-    if (!memob_reserve(&bilevel->groups, &bilevel->group_capacity, bilevel->n_groups + 1,
-                       sizeof(memoi_group)))
-        return NULL;
-    group = &bilevel->groups[bilevel->n_groups];
-    memset(group, 0, sizeof *group);
-    group->first = bilevel->n_members;
-    group->begin = group->end = begin;
-    return group;
-}
-
-/* Forms groups.  Buffers that live longer than life_limit stay in the outer plan.  0: no memory. */
-MEMOI int memoi_bilevel_group(memoi_bilevel* bilevel, int64_t life_limit) {
-    const memo_plan* plan = bilevel->plan;
-    int64_t window = 0, gap = 0, e, i;
-    memoi_group* group;
-    bilevel->n_groups = bilevel->n_members = bilevel->n_kinds = bilevel->longest_life = 0;
-    group = memoi_group_begin(bilevel, 0);
-
-    /* A group is a chain of buffers that overlap within one window; a new one begins if none is
-     * live. */
-    for (i = 0; group && i < plan->n_buffers; i++) {
-        const memo_buffer* buffer = &plan->buffers[i];
-        int64_t alignment =
-            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-        int has_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
-        while (gap < plan->n_gaps && plan->gaps[gap].buffer == i) gap++;
-        while (window < bilevel->n_windows && bilevel->windows[window].end <= buffer->begin)
-            window++;
-        bilevel->member_of[i] = -1;
-        if (window == bilevel->n_windows || buffer->begin < bilevel->windows[window].begin ||
-            buffer->end > bilevel->windows[window].end || has_gap || buffer->is_fixed ||
-            buffer->size_bytes == 0 || buffer->end - buffer->begin > life_limit)
-            continue;
-        bilevel->longest_life = memob_max(bilevel->longest_life, buffer->end - buffer->begin);
-        if (buffer->begin >= group->end) {
-            memoi_group_close(bilevel);
-            group = memoi_group_begin(bilevel, buffer->begin);
-            if (!group) return 0;
-        }
-        group->end = memob_max(group->end, buffer->end);
-        group->alignment_bytes = memob_max(group->alignment_bytes, alignment);
-        bilevel->member_of[i] = bilevel->n_members;
-        bilevel->members[bilevel->n_members].buffer = i;
-        bilevel->members[bilevel->n_members++].group = bilevel->n_groups;
-    }
-    if (!group) return 0;
-    memoi_group_close(bilevel);
-
-    /* Number the events of each group, so that groups at different times can be compared. */
-    for (i = 0; i < bilevel->n_groups; i++) bilevel->groups[i].kind = 0; /* counts events here */
-    for (e = 0; e < bilevel->n_events; e++) {
-        int64_t buffer = bilevel->events[e];
-        int64_t m = bilevel->member_of[buffer < 0 ? -1 - buffer : buffer];
-        if (m < 0) continue;
-        group = &bilevel->groups[bilevel->members[m].group];
-        if (buffer < 0)
-            bilevel->members[m].end = group->kind++;
-        else
-            bilevel->members[m].begin = group->kind++;
-    }
-    return 1;
-}
-
-MEMOI uint64_t memoi_group_hash_add(uint64_t hash, int64_t value) {
-    return (hash ^ (uint64_t)value) * 0x9e3779b97f4a7c15u + (hash >> 29);
-}
-
-MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
-                             const memoi_group* b) {
-    const memo_buffer* buffers = bilevel->plan->buffers;
-    int64_t k;
-    if (a->n != b->n) return 0;
-    for (k = 0; k < a->n; k++) {
-        const memoi_member* x = &bilevel->members[a->first + k];
-        const memoi_member* y = &bilevel->members[b->first + k];
-        if (x->begin != y->begin || x->end != y->end ||
-            buffers[x->buffer].size_bytes != buffers[y->buffer].size_bytes ||
-            buffers[x->buffer].alignment_bytes != buffers[y->buffer].alignment_bytes)
-            return 0;
-    }
-    return 1;
-}
-
-MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
-    int64_t g, k;
-    int ok = 1;
-    memob_map kinds; /* hash -> the latest kind that has it */
-    memset(&kinds, 0, sizeof kinds);
-    for (g = 0; g < bilevel->n_groups && ok; g++) {
-        memoi_group* group = &bilevel->groups[g];
-        uint64_t hash = 0;
-        int64_t first;
-
-        /* The hash finds candidates; only the full comparison decides. */
-        for (k = group->first; k < group->first + group->n; k++) {
-            const memoi_member* member = &bilevel->members[k];
-            hash = memoi_group_hash_add(hash, bilevel->plan->buffers[member->buffer].size_bytes);
-            hash = memoi_group_hash_add(memoi_group_hash_add(hash, member->begin), member->end);
-        }
-
-        /* The first group of a kind represents it; groups with the same hash form a list. */
-        first = memob_map_get(&kinds, (int64_t)hash);
-        group->kind = first;
-        while (group->kind >= 0 &&
-               !memoi_groups_alike(bilevel, group, &bilevel->groups[group->kind]))
-            group->kind = bilevel->groups[group->kind].next;
-        if (group->kind >= 0) continue;
-        group->kind = g;
-        group->next = first;
-        bilevel->n_kinds++;
-        ok = memob_map_put(&kinds, (int64_t)hash, g);
-    }
-    memob_map_free(&kinds);
-    return ok;
-}
-
-/* --- >>two levels ---
- * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
-
-MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
-                                   memo_error* error) {
-    memo_plan* inner;
-    int64_t k;
-    memo_status status =
-        memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
-    if (status) return status;
-    for (k = 0; k < kind->n; k++) {
-        const memoi_member* member = &bilevel->members[kind->first + k];
-        inner->buffers[k] = bilevel->plan->buffers[member->buffer];
-        inner->buffers[k].begin = member->begin;
-        inner->buffers[k].end = member->end;
-    }
-    status = memoi_bilevel_level_solve(inner, bilevel->deadline, effort, error);
-    if (!status && (!kind->height_bytes || inner->peak_bytes < kind->height_bytes)) {
-        kind->height_bytes = inner->peak_bytes;
-        kind->bound_bytes =
-            inner->proof == MEMO_PROOF_OPTIMAL ? inner->peak_bytes : inner->lower_bound_bytes;
-        for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
-            bilevel->members[kind->first + k].offset_bytes = inner->buffers[k].offset_bytes;
-    }
-    memo_plan_destroy(inner);
-    return status;
-}
-
-/* Makes the outer plan: each group is a block with id n_buffers + group; each other buffer
- * has its index as id. */
-MEMOI memo_status memoi_bilevel_outer_create(const memoi_bilevel* bilevel, memo_plan** outer,
-                                             memo_error* error) {
-    const memo_plan* plan = bilevel->plan;
-    int64_t n = plan->n_buffers, at = 0, gap = 0, i;
-    memo_status status = memo_plan_create(n - bilevel->n_members + bilevel->n_groups, plan->n_gaps,
-                                          plan->alignment_bytes, outer, error);
-    if (status) return status;
-
-    /* The first member of a group stands for its block, so buffers stay in order of their begin. */
-    for (i = 0; i < n; i++) {
-        int64_t m = bilevel->member_of[i];
-        const memoi_group* group = m < 0 ? NULL : &bilevel->groups[bilevel->members[m].group];
-        memo_buffer* buffer = &(*outer)->buffers[at];
-        if (group && group->first != m) continue;
-        *buffer = plan->buffers[i];
-        buffer->id = group ? n + bilevel->members[m].group : i;
-        if (group) {
-            buffer->size_bytes = bilevel->groups[group->kind].height_bytes;
-            buffer->end = group->end;
-            buffer->alignment_bytes = group->alignment_bytes;
-        }
-        for (; gap < plan->n_gaps && plan->gaps[gap].buffer == i; gap++) {
-            (*outer)->gaps[gap] = plan->gaps[gap];
-            (*outer)->gaps[gap].buffer = at;
-        }
-        at++;
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* The outer plan's offsets and those within the blocks, as offsets of the flat problem's items. */
-MEMOI void memoi_bilevel_compose(const memoi_bilevel* bilevel, const memo_plan* outer,
-                                 const memoi_problem* problem, const int64_t* item_of,
-                                 int64_t* offsets) {
-    int64_t n = bilevel->plan->n_buffers, i, k;
-    for (i = 0; i < outer->n_buffers; i++) {
-        int64_t id = outer->buffers[i].id, offset = outer->buffers[i].offset_bytes;
-        const memoi_group *group, *kind;
-        if (id < n) {
-            if (item_of[id] >= 0) offsets[item_of[id]] = offset / problem->unit_bytes;
-            continue;
-        }
-        group = &bilevel->groups[id - n];
-        kind = &bilevel->groups[group->kind];
-        for (k = 0; k < group->n; k++)
-            offsets[item_of[bilevel->members[group->first + k].buffer]] =
-                (offset + bilevel->members[kind->first + k].offset_bytes) / problem->unit_bytes;
-    }
-}
-
-MEMOI int memoi_kinds_are_tight(const memoi_bilevel* bilevel) {
-    int64_t g;
-    for (g = 0; g < bilevel->n_groups; g++)
-        if (bilevel->groups[g].height_bytes > bilevel->groups[g].bound_bytes) return 0;
-    return 1;
-}
-
-/* Solves both levels and combines their plans.  With effort, both are searched as well. */
-MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
-                                      memoi_effort* effort, const int64_t* item_of,
-                                      int64_t* offsets, memoi_solution* best, memo_error* error) {
-    memo_plan* outer = NULL;
-    memoi_effort own;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t g, n_left = bilevel->n_kinds;
-
-    /* Inner plans: one of each kind serves all its groups. */
-    for (g = 0; g < bilevel->n_groups && !status; g++) {
-        memoi_group* kind = &bilevel->groups[g];
-        if (kind->kind != g) continue;
-        if (kind->height_bytes == 0) {
-            status = memoi_kind_solve(bilevel, kind, NULL, error);
-        } else if (effort && kind->height_bytes > kind->bound_bytes) {
-            own = memoi_effort_take(effort, 0.25 / (double)n_left);
-            status = memoi_kind_solve(bilevel, kind, &own, error);
-            effort->nodes_left += own.nodes_left;
-        }
-        n_left--;
-    }
-
-    /* Outer plan: each group is one block. */
-    if (!status) status = memoi_bilevel_outer_create(bilevel, &outer, error);
-    if (!status && effort) own = memoi_effort_take(effort, 0.25);
-    if (!status)
-        status = memoi_bilevel_level_solve(outer, bilevel->deadline, effort ? &own : NULL, error);
-    if (!status && effort) effort->nodes_left += own.nodes_left;
-
-    /* Together they are a plan. */
-    if (!status) {
-        memoi_bilevel_compose(bilevel, outer, problem, item_of, offsets);
-        memoi_solution_offer(problem, offsets, -1, best);
-    }
-    memo_plan_destroy(outer);
-    return status;
-}
-
-/* Offers the plan of the two levels to best: greedy on both, then a search if a kind is above its
- * bound.  Windows come from marks first, then from repetition.  A plan without repetition is no
- * error. */
-MEMOI memo_status memoi_bilevel_solve(const memo_plan* plan, const memo_trace* trace,
-                                      const memoi_problem* problem, int64_t target,
-                                      memoi_effort* effort, memoi_solution* best,
-                                      memo_error* error) {
-    static const memo_log silent = {NULL, NULL};
-    memo_status status = MEMO_STATUS_OK;
-    memoi_bilevel bilevel;
-    memoi_effort own = memoi_effort_take(effort, 0.5);
-    int64_t *item_of, *offsets, i;
-    int ok = memoi_bilevel_create(&bilevel, plan), is_marked;
-    own.log = &silent;
-    bilevel.deadline = own.deadline;
-    item_of = (int64_t*)memob_arrays_add(&bilevel.arrays, plan->n_buffers, sizeof(int64_t));
-    offsets = (int64_t*)memob_arrays_add(&bilevel.arrays, problem->n_items, sizeof(int64_t));
-    if (!ok || bilevel.arrays.failed) status = memob_no_memory(error, "the layers of the plan");
-    for (i = 0; i < plan->n_buffers && !status; i++) item_of[i] = -1;
-    for (i = 0; i < problem->n_items && !status; i++) item_of[problem->items[i].buffer] = i;
-
-    for (is_marked = trace != NULL; is_marked >= 0 && !status; is_marked--) {
-        int64_t life_limit = INT64_MAX;
-        int round;
-        bilevel.n_windows = 0;
-        ok = is_marked ? memoi_windows_from_marks(&bilevel, trace)
-                       : memoi_windows_from_repeats(&bilevel);
-        if (!ok) status = memob_no_memory(error, "the layers of the plan");
-
-        /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
-        for (round = 0; round < MEMOI_BILEVEL_ROUNDS && !status && best->peak > target &&
-                        memob_now_s() < own.deadline;
-             round++) {
-            if (!memoi_bilevel_group(&bilevel, life_limit) || !memoi_bilevel_sort_kinds(&bilevel))
-                status = memob_no_memory(error, "the layers of the plan");
-            if (status || bilevel.n_groups == 0) break;
-            life_limit = bilevel.longest_life / 2;
-
-            /* Greedy on both levels first, because it is fast and often enough. */
-            status = memoi_bilevel_round(&bilevel, problem, NULL, item_of, offsets, best, error);
-            if (!status && best->peak > target && !memoi_kinds_are_tight(&bilevel))
-                status =
-                    memoi_bilevel_round(&bilevel, problem, &own, item_of, offsets, best, error);
-            if (effort->log->write) {
-                char message[160];
-                snprintf(message, sizeof message, "bi-level: %lld groups of %lld kinds, peak %lld",
-                         (long long)bilevel.n_groups, (long long)bilevel.n_kinds,
-                         (long long)(best->peak * problem->unit_bytes));
-                effort->log->write(effort->log->user, message);
-            }
-        }
-    }
-
-    /* Blocks can pass 2^62 bytes although the plan does not, so that is no error. */
-    if (status == MEMO_STATUS_INVALID_ARGUMENT) status = MEMO_STATUS_OK;
-    effort->nodes_left += own.nodes_left;
-    memoi_bilevel_free(&bilevel);
-    return status;
-}
-
-/* ---- >>plan solve -------------------------------------------------------------------------------
- * Knows: the engines, and which of them comes next.  Knows nothing of how they plan. */
-
-MEMOB_ZERO_DEFAULT(memo_plan_desc)
-
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
 /* The problem to solve.  With too many holds it is *stretched*: a lifetime reaches to the end of
  * its last hold.  Then its plans are valid, but what is proven of them is not. */
 typedef struct memoi_task {
-    const memo_plan* plan;
+    memo_plan* plan;
     memoi_problem problem;
     int32_t is_stretched;
 } memoi_task;
@@ -5734,7 +5207,7 @@ MEMOI memo_status memoi_task_stretch(memoi_task* task, memo_error* error) {
     return status;
 }
 
-MEMOI memo_status memoi_task_create(memoi_task* task, const memo_plan* plan, memo_error* error) {
+MEMOI memo_status memoi_task_create(memoi_task* task, memo_plan* plan, memo_error* error) {
     memo_status status;
     int added = 1;
     memset(task, 0, sizeof *task);
@@ -5756,7 +5229,7 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
                                  memoi_effort* effort, memoi_solution* best, const char** name,
                                  memo_error* error) {
     static const char* const names[] = {"bilevel", "greedy", "bilevel", "mip", "greedy", "search"};
-    const memo_plan* plan = task->plan;
+    memo_plan* plan = task->plan;
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
     memoi_problem* problem = &task->problem;
@@ -5773,19 +5246,11 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
         int64_t before;
         int was_optimal;
-
-        /* A higher bound is worth its time if the fast engines did not meet the first one. */
-        if (stage == 2 && !is_greedy) {
-            if (!memoi_stacks_raise(problem, best->peak, deadline))
-                return memob_no_memory(error, "the bound of the plan");
-            target = memob_max(target, problem->lower_bound);
-            best->is_optimal = best->peak <= problem->lower_bound;
-            if (best->peak <= target) break;
-        }
         before = best->peak;
         was_optimal = best->is_optimal;
-        if (plan->n_holds == 0 && ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
-                                   (stage == 2 && engine == MEMO_PLAN_ENGINE_AUTO)))
+        if (plan->n_holds == 0 && settings->trace &&
+            ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
+             (stage == 2 && engine == MEMO_PLAN_ENGINE_AUTO && !MEMOI_WITHOUT(bilevel))))
             status =
                 memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
         if (stage == 1)
@@ -5793,7 +5258,7 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
                                         is_large ? last_greedy : deadline, best, error);
         if (stage == 3 && engine == MEMO_PLAN_ENGINE_MIP)
             status = memoi_mip_solve(problem, deadline, best, error);
-        if (stage == 4 && is_search && is_large) {
+        if (stage == 4 && is_search && is_large && !MEMOI_WITHOUT(repeat)) {
             memoi_effort own = memoi_effort_take(effort, is_dense ? 1 : 0.75);
             if (!memoi_greedy_repeat(problem, target, own.seed, own.deadline, &own.nodes_left,
                                      best))
@@ -5889,7 +5354,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 
     /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
     if (!status) {
-        memoi_bilevel_plan_store(plan, &task.problem, &best, engine);
+        memoi_plan_store(plan, &task.problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
             int64_t bound = memob_max(task.problem.lower_bound * task.problem.unit_bytes,
                                       plan->lower_bound_bytes);

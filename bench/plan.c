@@ -2,6 +2,9 @@
  *
  *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [waits] [peers]
  *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
+ *        [--cpu 1]                                 limits and times in seconds of processor time, for a busy machine
+ *        [--without STAGE]                         leaves a stage of the planner out
+ *   plan ablation [--seeds N] [--limit S]          leaves out one stage after the other, in processor time
  *
  * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
  * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/plan_trace.  Environment:
@@ -16,13 +19,22 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
+#include "memo.h"
+
+/* The planner's clock and switches. */
+static int is_cpu;
+static const char* left_out = "";
+static double now_s(void) { return is_cpu ? (double)clock() / CLOCKS_PER_SEC : memob_now_s(); }
+#define memob_now_s          now_s
+#define MEMOI_WITHOUT(stage) (!strcmp(left_out, #stage))
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "tools/caching_model.h"
 #include "tools/trace_layers.h"
 #include "../tests/stream_patterns.h"
 
-static double now_s(void) { return memob_now_s(); }
+#include <glob.h>
+#include <time.h>
 
 static double median(double* values, int n) {
     qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
@@ -1621,6 +1633,208 @@ static void print_layers(double limit) {
     memo_trace_destroy(few);
 }
 
+/* ---- ablation -------------------------------------------------------------------------------------------- */
+
+typedef struct ablation_case {
+    char name[32];
+    memo_plan* plan;
+    memo_trace* trace; /* its layers, or NULL */
+    memo_plan_engine engine;
+    int64_t capacity;
+    outcome whole; /* with all stages */
+} ablation_case;
+
+typedef struct ablation {
+    ablation_case cases[400];
+    int n;
+} ablation;
+
+static void add_case(ablation* a, const char* name, memo_plan* plan, memo_trace* trace) {
+    ablation_case* here = &a->cases[a->n];
+    if (!plan || a->n == (int)(sizeof a->cases / sizeof *a->cases)) return;
+    memset(here, 0, sizeof *here);
+    snprintf(here->name, sizeof here->name, "%.31s", name);
+    here->plan = plan;
+    here->trace = trace;
+    a->n++;
+}
+
+static memo_plan* plan_of_trace(const memo_trace* trace, int64_t alignment) {
+    memo_plan* plan;
+    memo_error error;
+    if (memo_plan_from_trace(trace, alignment, &plan, &error)) fail("trace", &error);
+    return plan;
+}
+
+/* The instances in ../shared/instances; a packed one is unpacked. */
+static void add_files(ablation* a) {
+    glob_t found;
+    size_t k;
+    memo_error error;
+    if (glob("../shared/instances/[!d]*", 0, NULL, &found)) return;
+    for (k = 0; k < found.gl_pathc; k++) {
+        const char* path = found.gl_pathv[k];
+        const char* end = strrchr(path, '.');
+        char unpacked[] = "/tmp/memo_bench_XXXXXX", command[512];
+        int descriptor = -1;
+        memo_plan* plan = NULL;
+        memo_trace* trace;
+        if (!end || end < strrchr(path, '/')) continue;
+        if (!strcmp(end, ".gz") && (descriptor = mkstemp(unpacked)) >= 0) {
+            snprintf(command, sizeof command, "gzip -dc '%s' > '%s'", path, unpacked);
+            if (system(command) == 0) plan = read_csv(unpacked);
+            unlink(unpacked);
+            close(descriptor);
+        }
+        pattern_state = 7; /* of the order, which a reader of clocks shuffles */
+        if (!strcmp(end, ".csv")) plan = read_csv(path);
+        if (!strcmp(end, ".json")) plan = read_clocks(path);
+        if (!strcmp(end, ".trace") && !memo_trace_read(path, &trace, &error)) {
+            plan = plan_of_trace(trace, 1);
+            memo_trace_destroy(trace);
+        }
+        add_case(a, strrchr(path, '/') + 1, plan, NULL);
+    }
+    globfree(&found);
+}
+
+/* All public and own sets, and generated problems of each table. */
+static void add_cases(ablation* a, int seed) {
+    static const char* const shapes[] = {"nested", "random", "layered"};
+    static memo_plan* (*const steps[])(int64_t) = {
+        one_f_one_b, zero_bubble, fsdp, prefetch, unetpp, nasnet, aligned, unetpp, nasnet, aligned};
+    static const int64_t sizes[] = {0, 0, 32, 16, 300, 450, 200, 30000, 31350, 40};
+    const char* letter;
+    char text[256];
+    int64_t n, k;
+    size_t t;
+    memo_trace* trace;
+    memo_error error;
+
+    /* What does not depend on the seed. */
+    for (t = 0; t < sizeof trace_names / sizeof *trace_names && seed == 0; t++) {
+        snprintf(text, sizeof text, "tests/data/%s.trace", trace_names[t]);
+        if (memo_trace_read(text, &trace, &error)) continue;
+        add_case(a, trace_names[t], plan_of_trace(trace, 512), trace);
+        add_case(a, trace_names[t], plan_of_trace(body_of(trace), 1), NULL);
+        if (!trace_apply_layers(trace, 64, &trace, &error)) {
+            add_case(a, "64 layers", plan_of_trace(trace, 512), trace);
+            add_case(a, "64 layers, no marks", plan_of_trace(trace, 512), NULL);
+        }
+    }
+    for (n = 8; n <= 128 && seed == 0; n *= 4) {
+        trace = layered_trace(n, 60);
+        add_case(a, "tight layers", plan_of_trace(trace, 512), trace);
+        add_case(a, "tight layers, no marks", plan_of_trace(trace, 512), NULL);
+    }
+    for (t = 0; t < sizeof steps / sizeof *steps && seed == 0; t++)
+        add_case(a, "step", steps[t](sizes[t]), NULL);
+    for (k = 0; k < 6 && seed == 0; k++)
+        add_case(a, shapes[k % 3], generate(shapes[k % 3], k < 3 ? 1000 : 10000), NULL);
+    for (k = 0; k < 2 && seed == 0; k++)
+        add_case(a, "offloading", plan_of_trace(offloading(16, 1 + k, (int)k), 1), NULL);
+    if (seed == 0) add_files(a);
+
+    /* The public instances without and with their capacity, in another order for each seed. */
+    for (k = 0; k < 2; k++)
+        for (letter = instances; *letter; letter++) {
+            memo_plan* plan = read_instance(*letter);
+            if (plan && seed) shuffle_buffers(plan, (uint64_t)seed);
+            snprintf(text, sizeof text, "%c%s", *letter, k ? " at capacity" : "");
+            add_case(a, text, plan, NULL);
+            if (plan) a->cases[a->n - 1].capacity = k << 20;
+        }
+
+    /* Generated with the seed. */
+    for (n = 100; n <= 1600; n *= 4)
+        add_case(a, "rectangle", cut_rectangle(n, 1000, (uint64_t)(1000 * n + seed)), NULL);
+    for (k = 0; k < 8; k++) {
+        add_case(a, "features 40", with_features(40, (uint64_t)(8 * seed + k)), NULL);
+        add_case(a, "features 200", with_features(200, (uint64_t)(8 * seed + k)), NULL);
+        if (k < 2)
+            add_case(a, "features 1000", with_features(1000, (uint64_t)(2 * seed + k)), NULL);
+    }
+    for (n = 2; n <= CLOCKS_MAX; n *= 2)
+        add_case(a, "tiling", tiling_of_streams((int)n, 128, 1 << 20, (uint64_t)(n + 8 * seed)),
+                 NULL);
+    for (k = 0; k < N_PATTERNS; k++)
+        add_case(a, "streams", pattern_of_streams((pattern)k, 4, 128, (uint64_t)(7 + seed)), NULL);
+
+    /* For the mixed-integer program. */
+    for (n = 12; n <= 40; n += 2) {
+        add_case(a, "mip", cut_rectangle(n, 100, (uint64_t)(n + 100 * seed)), NULL);
+        a->cases[a->n - 1].engine = MEMO_PLAN_ENGINE_MIP;
+    }
+}
+
+static double gap_of(const outcome* result) {
+    return result->bound_bytes ? (double)result->peak_bytes / (double)result->bound_bytes - 1 : 0;
+}
+
+/* Runs all cases without a stage, and compares them with the run with all stages. */
+static void print_ablation_row(ablation* a, const char* stage, int is_mip, int is_whole,
+                               uint64_t seed, double limit) {
+    int n_worse = 0, n_better = 0, n_lost = 0, n_won = 0, n_proven = 0, n = 0, k;
+    double gap = 0, seconds = 0;
+    left_out = stage;
+    for (k = 0; k < a->n; k++) {
+        ablation_case* here = &a->cases[k];
+        const outcome* whole = &here->whole;
+        outcome result;
+        int is_proven, was_proven;
+        if ((here->engine == MEMO_PLAN_ENGINE_MIP) != is_mip) continue;
+        result = run_traced(here->plan, here->trace, here->engine, here->capacity, limit, seed);
+        is_proven = here->capacity ? result.is_met : result.proof == MEMO_PROOF_OPTIMAL;
+        was_proven = here->capacity ? whole->is_met : whole->proof == MEMO_PROOF_OPTIMAL;
+        n++;
+        if (is_whole) here->whole = result;
+        gap += here->capacity ? 0 : gap_of(&result);
+        seconds += result.seconds;
+        n_proven += is_proven;
+        if (is_whole) continue;
+        if (!here->capacity) n_worse += result.peak_bytes > whole->peak_bytes;
+        if (!here->capacity) n_better += result.peak_bytes < whole->peak_bytes;
+        n_lost += was_proven && !is_proven;
+        n_won += is_proven && !was_proven;
+        if (getenv("ABLATION_CASES") &&
+            (is_proven != was_proven || result.peak_bytes != whole->peak_bytes))
+            fprintf(stderr, "%s: %s %d: %.4f %d -> %.4f %d\n", stage, here->name, k,
+                    100 * gap_of(whole), was_proven, 100 * gap_of(&result), is_proven);
+    }
+    left_out = "";
+    printf("| %s |", is_whole ? "nothing" : *stage ? stage : "nothing, another seed");
+    if (is_whole)
+        printf(" | | %d of %d proven | |", n_proven, n);
+    else
+        printf(" %d | %d | %d | %d |", n_worse, n_better, n_lost, n_won);
+    printf(" %.3f | %.1f |\n", n ? 100 * gap / n : 0, seconds);
+    fflush(stdout);
+}
+
+static void print_ablation(int seeds, double limit) {
+    static const char* const stages[2][24] = {
+        {"first_fit", "lowest_offset", "load", "bilevel", "repeat", "reuse", "cover", "parts",
+         "climb", "half_climb", "full", "cores", "styles", "weights", "search"},
+        {"mip_transitivity", "mip_symmetry", "mip_sections", "mip_twins", "mip_settings"}};
+    static ablation a;
+    const char* only = left_out;
+    int is_mip, k, seed;
+    is_cpu = 1;
+    left_out = "";
+    for (seed = 0; seed < seeds; seed++) add_cases(&a, seed);
+    printf("\n## Without one stage: limit %.2f s of processor time\n\n", limit);
+    printf("| without | worse | better | proofs lost | won | mean gap %% | s |\n"
+           "|---|---|---|---|---|---|---|\n");
+    for (is_mip = 0; is_mip < 2; is_mip++) {
+        if (*only && is_mip == !!strncmp(only, "mip", 3)) continue;
+        print_ablation_row(&a, "", is_mip, 1, 0, limit);
+        print_ablation_row(&a, "", is_mip, 0, 1, limit);
+        for (k = 0; stages[is_mip][k]; k++)
+            if (!*only || !strcmp(only, stages[is_mip][k]))
+                print_ablation_row(&a, stages[is_mip][k], is_mip, 0, 0, limit);
+    }
+}
+
 /* Is this table selected?  Without names, all are. */
 static int is_asked(int argc, char** argv, const char* name) {
     int i, n_names = 0;
@@ -1635,9 +1849,9 @@ static int is_asked(int argc, char** argv, const char* name) {
 }
 
 int main(int argc, char** argv) {
-    static const char* const names[] = {"traces",  "engines",  "minimalloc", "minimize",
-                                        "tight",   "growth",   "layers",     "caching",
-                                        "streams", "features", "peers",      "waits"};
+    static const char* const names[] = {"traces", "engines", "minimalloc", "minimize", "tight",
+                                        "growth", "layers",  "caching",    "streams",  "features",
+                                        "peers",  "waits",   "ablation"};
     int seeds = 5, i, k;
     double limit = 10;
 
@@ -1653,6 +1867,10 @@ int main(int argc, char** argv) {
             limit = atof(argv[++i]);
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             n_threads = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--cpu") && i + 1 < argc)
+            is_cpu = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--without") && i + 1 < argc)
+            left_out = argv[++i];
         else {
             fprintf(stderr,
                     "plan: %s: unknown table or option; the head of bench/plan.c lists them\n",
@@ -1680,5 +1898,6 @@ int main(int argc, char** argv) {
     if (is_asked(argc, argv, "waits")) print_waits(limit);
     if (is_asked(argc, argv, "layers")) print_layers(limit);
     if (is_asked(argc, argv, "peers")) print_peers(limit);
+    if (is_asked(argc, argv, "ablation") && !is_asked(argc, argv, "")) print_ablation(seeds, limit);
     return is_missing;
 }

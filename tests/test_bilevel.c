@@ -129,11 +129,10 @@ static memo_plan* plan_of(const memo_trace* trace, int64_t alignment) {
 }
 
 /* Windows, groups and kinds alone. */
-static void find_layers(memoi_bilevel* bilevel, const memo_plan* plan, const memo_trace* trace) {
+static void find_layers(memoi_bilevel* bilevel, memo_plan* plan, const memo_trace* trace) {
     CHECK(memoi_bilevel_create(bilevel, plan));
-    if (trace) CHECK(memoi_windows_from_marks(bilevel, trace));
-    if (bilevel->n_windows == 0) CHECK(memoi_windows_from_repeats(bilevel));
-    CHECK(memoi_bilevel_group(bilevel, INT64_MAX));
+    memoi_windows_from_marks(bilevel, trace);
+    memoi_bilevel_group(bilevel, INT64_MAX);
     CHECK(memoi_bilevel_sort_kinds(bilevel));
 }
 
@@ -157,7 +156,7 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
         memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, &effort, &best, &error));
     if (best.peak < INT64_MAX) {
         peak = best.peak * problem.unit_bytes;
-        memoi_bilevel_plan_store(plan, &problem, &best, "bilevel");
+        memoi_plan_store(plan, &problem, &best, "bilevel");
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK(plan->peak_bytes >= peak && plan->peak_bytes >= plan->lower_bound_bytes);
         for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 0;
@@ -193,12 +192,12 @@ static int alike_by_pairs(const memoi_bilevel* bilevel, const memoi_group* a,
     int64_t k, l;
     if (a->n != b->n) return 0;
     for (k = 0; k < a->n; k++) {
-        const memo_buffer* x = &buffers[bilevel->members[a->first + k].buffer];
-        const memo_buffer* y = &buffers[bilevel->members[b->first + k].buffer];
+        const memo_buffer* x = &buffers[bilevel->members[a->first + k]];
+        const memo_buffer* y = &buffers[bilevel->members[b->first + k]];
         if (x->size_bytes != y->size_bytes || x->alignment_bytes != y->alignment_bytes) return 0;
         for (l = 0; l < a->n; l++)
-            if (meet(x, &buffers[bilevel->members[a->first + l].buffer]) !=
-                meet(y, &buffers[bilevel->members[b->first + l].buffer]))
+            if (meet(x, &buffers[bilevel->members[a->first + l]]) !=
+                meet(y, &buffers[bilevel->members[b->first + l]]))
                 return 0;
     }
     return 1;
@@ -212,8 +211,7 @@ static void check_groups(const memoi_bilevel* bilevel) {
         CHECK_IS(bilevel->windows[w - 1].end, <=, bilevel->windows[w].begin);
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* a = &plan->buffers[i];
-        int64_t group = -1, local = -1, meets = 0;
-        if (bilevel->member_of[i] >= 0) group = bilevel->members[bilevel->member_of[i]].group;
+        int64_t group = bilevel->group_of[i], local = -1, meets = 0;
         for (w = 0; w < bilevel->n_windows && a->size_bytes && !a->is_fixed; w++)
             if (bilevel->windows[w].begin <= a->begin && a->end <= bilevel->windows[w].end)
                 local = w;
@@ -223,8 +221,7 @@ static void check_groups(const memoi_bilevel* bilevel) {
                 b->begin < bilevel->windows[local].begin || b->end > bilevel->windows[local].end)
                 continue;
             meets = 1;
-            CHECK(group >= 0 && bilevel->member_of[j] >= 0 &&
-                  bilevel->members[bilevel->member_of[j]].group == group);
+            CHECK(group >= 0 && bilevel->group_of[j] == group);
         }
         CHECK_IS(meets, ==, (group >= 0));
     }
@@ -239,9 +236,9 @@ static void groups_are_what_a_slow_search_finds(void) {
         memo_trace* trace = layered(random_shape());
         memo_plan* plan = plan_of(trace, 1);
         memoi_bilevel bilevel;
-        find_layers(&bilevel, plan, round % 2 ? trace : NULL);
+        find_layers(&bilevel, plan, trace);
         check_groups(&bilevel);
-        memoi_bilevel_free(&bilevel);
+        memob_arrays_free(&bilevel.arrays);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
@@ -249,7 +246,7 @@ static void groups_are_what_a_slow_search_finds(void) {
 
 static void kinds_do_not_grow_with_layers(void) {
     int n_layers, marks;
-    for (marks = 0; marks <= 2; marks++) {
+    for (marks = 1; marks <= 2; marks++) {
         int64_t n_kinds = 0, n_groups = 0;
         for (n_layers = 8; n_layers <= 256; n_layers *= 2) {
             shape s = {0, 12, 3, 0, -1, 1, 5};
@@ -266,7 +263,7 @@ static void kinds_do_not_grow_with_layers(void) {
                        n_layers, marks, (long long)bilevel.n_kinds);
             CHECK(n_groups == 0 || bilevel.n_groups > 2 * n_groups - 8);
             n_groups = bilevel.n_groups;
-            memoi_bilevel_free(&bilevel);
+            memob_arrays_free(&bilevel.arrays);
             memo_plan_destroy(plan);
             memo_trace_destroy(trace);
         }
@@ -293,7 +290,7 @@ static void a_differing_layer_is_a_kind_of_its_own(void) {
         CHECK_CASE(odd < 0 ? n_kinds == bilevel.n_groups / 6 : bilevel.n_kinds > n_kinds,
                    "odd layer %d: %lld groups of %lld kinds", odd, (long long)bilevel.n_groups,
                    (long long)bilevel.n_kinds);
-        memoi_bilevel_free(&bilevel);
+        memob_arrays_free(&bilevel.arrays);
         CHECK_IS(bilevel_peak(plan, trace, 1 << 20), ==, plan->lower_bound_bytes);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
@@ -347,41 +344,14 @@ static void marks_may_nest_and_lack_ends(void) {
         }
         plan = plan_of(trace, 1);
         CHECK(memoi_bilevel_create(&bilevel, plan));
-        CHECK(memoi_windows_from_marks(&bilevel, trace));
+        memoi_windows_from_marks(&bilevel, trace);
         CHECK_CASE(bilevel.n_windows == cases[k].n, "case %d: %lld windows", (int)k,
                    (long long)bilevel.n_windows);
         for (w = 0; w < cases[k].n && w < bilevel.n_windows; w++)
             CHECK_CASE(bilevel.windows[w].begin == cases[k].windows[w][0] &&
                            bilevel.windows[w].end == cases[k].windows[w][1],
                        "case %d", (int)k);
-        memoi_bilevel_free(&bilevel);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
-    }
-}
-
-/* Without marks all inner layers, at least, are found again, each of the kinds of one. */
-static void repetition_is_found_without_marks(void) {
-    int round;
-    for (round = 0; round < 40; round++) {
-        shape s = random_shape();
-        memo_trace* trace;
-        memo_plan* plan;
-        memoi_bilevel bilevel;
-        s.n_layers = (int)memo_test_int(6, 30);
-        s.n_pieces = (int)memo_test_int(8, 20);
-        s.has_marks = 0;
-        s.odd_layer = -1;
-        trace = layered(s);
-        plan = plan_of(trace, 1);
-        find_layers(&bilevel, plan, NULL);
-        check_groups(&bilevel);
-        CHECK_CASE(bilevel.n_windows >= 2 * (s.n_layers - 2) &&
-                       bilevel.n_groups - bilevel.n_kinds >= s.n_layers - 3,
-                   "case %d: %d layers, %lld windows, %lld groups of %lld kinds", round, s.n_layers,
-                   (long long)bilevel.n_windows, (long long)bilevel.n_groups,
-                   (long long)bilevel.n_kinds);
-        memoi_bilevel_free(&bilevel);
+        memob_arrays_free(&bilevel.arrays);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
@@ -409,7 +379,8 @@ static void the_traces_meet_their_bound(void) {
         for (marks = 0; marks < 2; marks++) {
             plan_with(plan, marks ? trace : NULL, MEMO_PLAN_ENGINE_BILEVEL, 1 << 20);
             CHECK(plan->peak_bytes == searched && plan->proof == MEMO_PROOF_OPTIMAL);
-            levels = bilevel_peak(plan, marks ? trace : NULL, 1 << 20);
+            if (!marks) continue;
+            levels = bilevel_peak(plan, trace, 1 << 20);
             CHECK_CASE(levels == searched, "%s: levels %lld, search %lld", names[k],
                        (long long)levels, (long long)searched);
         }
@@ -491,7 +462,7 @@ static void mutated_layers_stay_valid(void) {
         }
         for (n = 0; n < 2; n++) {
             const memo_trace* marks = n ? trace : NULL;
-            bilevel_peak(plan, marks, 20000);
+            if (marks) bilevel_peak(plan, marks, 20000);
             plan_with(plan, marks, MEMO_PLAN_ENGINE_BILEVEL, 20000);
             CHECK_IS(plan->peak_bytes, >=, plan->lower_bound_bytes);
             plan_with(plan, marks, MEMO_PLAN_ENGINE_GREEDY, 0);
@@ -579,7 +550,7 @@ static void memory_that_runs_out_is_reported(void) {
             CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY,
                        "without allocation %lld: %s", (long long)n, memo_status_name(status));
         }
-        CHECK_CASE(n_refused > 40 && is_through, "%lld of %lld refused", (long long)n_refused,
+        CHECK_CASE(n_refused > 20 && is_through, "%lld of %lld refused", (long long)n_refused,
                    (long long)n);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
@@ -612,7 +583,6 @@ int main(int argc, char** argv) {
     TEST(kinds_do_not_grow_with_layers);
     TEST(a_differing_layer_is_a_kind_of_its_own);
     TEST(marks_may_nest_and_lack_ends);
-    TEST(repetition_is_found_without_marks);
     TEST(the_traces_meet_their_bound);
     TEST(tight_layers_meet_the_bound);
     TEST(more_layers_are_proven_too);

@@ -496,46 +496,6 @@ static void proofs_halve_what_is_open(void) {
     CHECK_CASE(n_above > 10, "%d above the bound", n_above);
 }
 
-/* Buffers that all live at once are one stack. */
-static void a_stack_is_as_low_as_brute_force(void) {
-    int k, n_holes = 0;
-    for (k = 0; k < 1500; k++) {
-        memo_plan* plan;
-        memo_error error;
-        memoi_problem problem;
-        int64_t n = memo_test_int(1, 7), least, highest, i;
-        CHECK_OK(memo_plan_create(n, 0, (int64_t)1 << memo_test_int(0, 2), &plan, &error));
-        for (i = 0; i < n; i++) {
-            memo_buffer* buffer = &plan->buffers[i];
-            buffer->end = 1;
-            buffer->size_bytes = memo_test_int(1, 40);
-            buffer->alignment_bytes = (int64_t)8 << memo_test_int(0, 3);
-        }
-        if (k % 2) {
-            int64_t raised = 64 * memo_test_int(0, 2);
-            CHECK_OK(memo_plan_solve(plan, NULL, &error));
-            for (i = 0; i < n; i++) {
-                plan->buffers[i].is_fixed = memo_test_int(0, 2) == 0;
-                plan->buffers[i].offset_bytes += raised;
-            }
-        }
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        least = brute_force(plan);
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
-        highest = least / problem.unit_bytes + memo_test_int(0, 1) * memo_test_int(0, 100);
-        n_holes += problem.lower_bound * problem.unit_bytes < least;
-        CHECK(memoi_stacks_raise(&problem, highest, HUGE_VAL));
-        CHECK_CASE(problem.lower_bound * problem.unit_bytes == least,
-                   "case %d: %lld, expected %lld", k,
-                   (long long)(problem.lower_bound * problem.unit_bytes), (long long)least);
-        CHECK(memoi_stacks_raise(&problem, highest, HUGE_VAL)); /* again: the same */
-        CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, least);
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
-    }
-    CHECK_CASE(n_holes > 300, "%d with holes", n_holes);
-}
-
 /* Cores answer for the whole: no plan below the least peak, and one from there on. */
 static void cores_meet_brute_force(void) {
     int k, n_found = 0, n_failed = 0;
@@ -573,7 +533,7 @@ static void cores_meet_brute_force(void) {
                        (long long)least);
             if (verdict == MEMOI_FOUND) {
                 CHECK_IS(best.peak, ==, least);
-                memoi_bilevel_plan_store(plan, &problem, &best, "cores");
+                memoi_plan_store(plan, &problem, &best, "cores");
                 CHECK_OK(memo_plan_validate(plan, &error));
             }
             n_found += verdict == MEMOI_FOUND;
@@ -991,7 +951,6 @@ int main(int argc, char** argv) {
     TEST(traces_meet_their_bound);
     TEST(search_is_valid_and_deterministic);
     TEST(proofs_halve_what_is_open);
-    TEST(a_stack_is_as_low_as_brute_force);
     TEST(cores_meet_brute_force);
     TEST(buffers_that_meet_in_pairs_are_bounded_together);
     TEST(the_unit_is_as_large_as_alignments_allow);

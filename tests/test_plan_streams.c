@@ -787,7 +787,7 @@ static int64_t least_peak(const memo_plan* plan, const unsigned char* clash, int
 }
 
 /* The verdict of cores on a capacity. */
-static memoi_verdict core_verdict(const memo_plan* plan, int64_t capacity) {
+static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
     memoi_task task;
     memoi_cores cores;
     memoi_effort effort;
