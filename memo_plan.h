@@ -10924,181 +10924,171 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
 /* --- >>session file ---
  * Knows: the text of a plan.  Its rows and addresses are given back; the rest follows from them. */
 
-/* Returns the number of lines. */
-MEMOI int64_t memoi_step_plan_put_file(const memo_step_plan* plan, memo_text* text) {
+/* Lines of numbers are read and written by way of an array of cells. */
+#define MEMOI_STEP_PLAN_CELL(what, i, least, most)                                                 \
+    { what, MEMOB_VALUE_INT64, (size_t)(i) * sizeof(int64_t), least, most, NULL }
+static const memob_value memoi_step_plan_shape_values[] = {
+    MEMOI_STEP_PLAN_CELL("n_layers", 0, 1, INT32_MAX), /* must be the session's */
+    MEMOI_STEP_PLAN_CELL("n_tensors", 1, 1, MEMO_PROFILE_TENSORS_MAX),
+    MEMOI_STEP_PLAN_CELL("n_rows", 2, 1, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("rows of a slice", 3, 1, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("tile_rows", 4, 0, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("is_forward_only", 5, 0, 1),
+    MEMOI_STEP_PLAN_CELL("policy", 6, 0, MEMO_N_POLICIES - 1), /* the file's own */
+    MEMOI_STEP_PLAN_CELL("number of host layers", 7, 0, INT32_MAX),
+    MEMOI_STEP_PLAN_CELL("number of buffers", 8, 0, MEMOB_BYTES_MAX)};
+enum { MEMOI_STEP_PLAN_MATCHES = 6, MEMOI_STEP_PLAN_CELLS = 9 };
+typedef struct memoi_step_plan_tensor {
+    char name[32];
+    int64_t row_bytes;
+} memoi_step_plan_tensor;
+static const memob_value memoi_step_plan_tensor_values[] = {
+    {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL},
+    {"row_bytes", MEMOB_VALUE_INT64, offsetof(memoi_step_plan_tensor, row_bytes), 0,
+     MEMOB_BYTES_MAX, NULL}};
+static const memob_value memoi_step_plan_buffer_values[] = {
+    MEMOI_STEP_PLAN_CELL("size", 0, 0, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("offset", 1, 0, MEMOB_BYTES_MAX)};
+static const memob_record memoi_step_plan_records[] = {
+    {"shape", memoi_step_plan_shape_values, MEMOI_STEP_PLAN_CELLS, 0},
+    {"tensor", memoi_step_plan_tensor_values, 2, 0},
+    {"buffer", memoi_step_plan_buffer_values, 2, 0}};
+
+/* A plan and its text, in either direction. */
+typedef struct memoi_step_plan_file {
+    memo_text* text;      /* NULL: read */
+    memob_reader* reader; /* NULL: write */
+    int64_t n_lines, n_buffers;
+    memo_error* error;
+} memoi_step_plan_file;
+
+MEMOI memo_status memoi_step_plan_line(memoi_step_plan_file* file, const memob_record* record,
+                                       void* values) {
+    file->n_lines++;
+    return file->text ? memob_put_record(file->text, record, values, file->error)
+                      : memob_expect_record(file->reader, record, values, file->error);
+}
+
+/* A value of the line just read must be the session's; what was written is. */
+MEMOI memo_status memoi_step_plan_match(const memoi_step_plan_file* file, const char* what,
+                                        int64_t found, int64_t expected) {
+    if (found == expected) return MEMO_STATUS_OK;
+    return memob_line_error(file->reader, file->error, MEMO_STATUS_INVALID_ARGUMENT,
+                            "wrong plan: it has %lld as %s, the session has %lld", (long long)found,
+                            what, (long long)expected);
+}
+
+/* Shape, tensors and rows.  A plan for another shape would put rows into the wrong tensors.  Rows
+ * themselves are checked with the desc. */
+MEMOI memo_status memoi_step_plan_head(memoi_step_plan_file* file, memo_step_plan* plan,
+                                       int64_t* rows) {
     const memo_swap_desc* swap = &plan->swap;
-    const int64_t* rows = swap->rows;
-    int64_t i;
-    int32_t layer, t;
-    memo_text_put(text, "shape %d %d %lld %lld %lld %d %lld\nchoice %d %d\n", (int)swap->n_layers,
-                  (int)swap->n_tensors, (long long)memob_swap_layer_rows(swap),
-                  (long long)swap->n_rows, (long long)swap->tile_rows,
-                  (int)plan->shape.is_forward_only, (long long)plan->addresses->n_buffers,
-                  (int)plan->policy, (int)swap->n_host_layers);
-    for (t = 0; t < swap->n_tensors; t++)
-        memo_text_put(text, "tensor %s %lld\n", swap->tensors[t].name,
-                      (long long)swap->tensors[t].row_bytes);
-    for (layer = 0; layer < swap->n_layers; layer++) {
-        memo_text_put(text, "layer %d", (int)memob_layer_kind(swap, layer));
-        for (t = 0; t < swap->n_tensors; t++) memo_text_put(text, " %lld", (long long)*rows++);
-        memo_text_put(text, "\n");
+    const int64_t own[MEMOI_STEP_PLAN_CELLS] = {
+        swap->n_layers,        swap->n_tensors,     memob_swap_layer_rows(swap),
+        swap->n_rows,          swap->tile_rows,     plan->shape.is_forward_only,
+        (int64_t)plan->policy, swap->n_host_layers, file->n_buffers};
+    int64_t cells[1 + MEMO_PROFILE_TENSORS_MAX];
+    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
+    const memob_value kind = MEMOI_STEP_PLAN_CELL("kind", 0, 0, MEMO_PROFILE_KINDS_MAX - 1);
+    memob_value cell = MEMOI_STEP_PLAN_CELL("number of rows", 1, MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+    memob_record layers = {"layer", values, 1, 0};
+    memo_status status;
+    int32_t i, t;
+    memcpy(cells, own, sizeof own);
+    status = memoi_step_plan_line(file, &memoi_step_plan_records[0], cells);
+    for (i = 0; i < MEMOI_STEP_PLAN_MATCHES && !status; i++)
+        status =
+            memoi_step_plan_match(file, memoi_step_plan_shape_values[i].what, cells[i], own[i]);
+    if (status) return status;
+    plan->policy = (memo_policy)cells[6];
+    plan->swap.n_host_layers = (int32_t)cells[7];
+    file->n_buffers = cells[8];
+
+    for (t = 0; t < swap->n_tensors && !status; t++, cell.offset += sizeof(int64_t)) {
+        memoi_step_plan_tensor line;
+        values[layers.n_values++] = cell;
+        memset(&line, 0, sizeof line);
+        snprintf(line.name, sizeof line.name, "%s", swap->tensors[t].name);
+        line.row_bytes = swap->tensors[t].row_bytes;
+        status = memoi_step_plan_line(file, &memoi_step_plan_records[1], &line);
+        if (!status && strcmp(line.name, swap->tensors[t].name))
+            return memob_line_error(file->reader, file->error, MEMO_STATUS_INVALID_ARGUMENT,
+                                    "wrong plan: tensor %d of the session is `%s`", (int)t,
+                                    swap->tensors[t].name);
+        if (!status)
+            status = memoi_step_plan_match(file, "row_bytes", line.row_bytes,
+                                           swap->tensors[t].row_bytes);
     }
-    for (i = 0; i < plan->addresses->n_buffers; i++)
-        memo_text_put(text, "buffer %lld %lld\n", (long long)plan->addresses->buffers[i].size_bytes,
-                      (long long)plan->addresses->buffers[i].offset_bytes);
-    return 2 + (int64_t)swap->n_tensors + swap->n_layers + plan->addresses->n_buffers;
+    values[0] = kind;
+    for (i = 0; i < swap->n_layers && !status; i++, rows += swap->n_tensors) {
+        const size_t n_bytes = (size_t)swap->n_tensors * sizeof *rows;
+        cells[0] = memob_layer_kind(swap, i);
+        if (file->text) memcpy(cells + 1, rows, n_bytes);
+        status = memoi_step_plan_line(file, &layers, cells);
+        if (!status)
+            status = memoi_step_plan_match(file, "kind", cells[0], memob_layer_kind(swap, i));
+        if (!file->text) memcpy(rows, cells + 1, n_bytes);
+    }
+    return status;
+}
+
+/* Sizes and addresses of the requests. */
+MEMOI memo_status memoi_step_plan_buffers(memoi_step_plan_file* file, memo_plan* addresses) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    if (!file->text)
+        status = memoi_step_plan_match(file, "number of requests in a micro-batch", file->n_buffers,
+                                       addresses->n_buffers);
+    for (i = 0; i < addresses->n_buffers && !status; i++) {
+        memo_buffer* buffer = &addresses->buffers[i];
+        int64_t cells[2] = {buffer->size_bytes, buffer->offset_bytes};
+        status = memoi_step_plan_line(file, &memoi_step_plan_records[2], cells);
+        if (!status && cells[0] != buffer->size_bytes)
+            status = memob_line_error(
+                file->reader, file->error, MEMO_STATUS_INVALID_ARGUMENT,
+                "wrong plan: request %lld of a micro-batch is another one; plan again",
+                (long long)i);
+        if (!file->text) buffer->offset_bytes = cells[1];
+    }
+    return status;
 }
 
 memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
+    memoi_step_plan_file file;
     memo_text text;
-    int64_t n_lines = 0;
+    memo_status status = MEMO_STATUS_OK;
+    memset(&file, 0, sizeof file);
     memset(&text, 0, sizeof text);
+    file.text = &text;
+    file.error = error;
     memo_text_put(&text, "memo step-plan 1\n");
-    for (; plan; plan = plan->next) n_lines += memoi_step_plan_put_file(plan, &text);
-    memob_put_last_line(&text, n_lines);
-    return memo_text_write(&text, path, error);
-}
-
-/* Reads a number that must match the session's. */
-MEMOI memo_status memoi_session_expect(memob_reader* reader, const char* what, int64_t expected,
-                                       memo_error* error) {
-    int64_t value = 0;
-    memo_status status = memob_expect_number(reader, what, &value, error);
-    if (!status && value != expected)
-        status = memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "wrong plan: it has %lld as %s, the session has %lld",
-                                  (long long)value, what, (long long)expected);
-    return status;
-}
-
-/* What a file holds beyond the stage. */
-typedef struct memoi_session_file {
-    int64_t n_buffers;
-    int64_t *sizes, *offsets; /* (n_buffers) */
-} memoi_session_file;
-
-MEMOI memo_status memoi_session_parse_shape(memo_session* s, memob_reader* reader,
-                                            memoi_session_file* file, memo_error* error) {
-    memo_status status = memoi_session_expect(reader, "n_layers", s->desc.n_layers, error);
-    if (!status) status = memoi_session_expect(reader, "n_tensors", s->desc.n_tensors, error);
-    if (!status) status = memoi_session_expect(reader, "n_rows", s->layer_rows, error);
-    if (!status) status = memoi_session_expect(reader, "rows of a slice", s->desc.n_rows, error);
-    if (!status) status = memoi_session_expect(reader, "tile_rows", s->desc.tile_rows, error);
-    if (!status)
-        status = memoi_session_expect(reader, "is_forward_only",
-                                      s->stage->plan.shape.is_forward_only, error);
-    if (!status) status = memob_expect_number(reader, "number of buffers", &file->n_buffers, error);
-    if (status) return status;
-    if (file->n_buffers < 0 || file->n_buffers > MEMOB_BYTES_MAX / 16)
-        return MEMOB_BAD_LINE(reader, error, "number of buffers: out of range");
-    file->sizes = (int64_t*)memob_calloc(memob_max(2 * file->n_buffers, 1), sizeof(int64_t));
-    if (!file->sizes) return memob_no_memory(error, "the buffers of a plan");
-    file->offsets = file->sizes + file->n_buffers;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_session_parse_choice(memo_session* s, memob_reader* reader,
-                                             memo_error* error) {
-    int64_t policy = 0, n_host_layers = 0;
-    memo_status status = memob_expect_number(reader, "policy", &policy, error);
-    if (!status)
-        status = memob_expect_number(reader, "number of host layers", &n_host_layers, error);
-    if (!status && (policy < 0 || policy >= MEMO_N_POLICIES || n_host_layers < 0 ||
-                    n_host_layers > s->desc.n_layers))
-        status = MEMOB_BAD_LINE(reader, error, "policy or number of host layers: out of range");
-    s->stage->plan.policy = (memo_policy)policy;
-    s->stage->plan.swap.n_host_layers = (int32_t)n_host_layers;
-    return status;
-}
-
-MEMOI memo_status memoi_session_parse_line(memo_session* s, memob_reader* reader, const char* word,
-                                           int64_t length, int64_t line, memoi_session_file* file,
-                                           memo_error* error) {
-    static const char* const kinds[] = {"shape", "choice", "tensor", "layer", "buffer"};
-    const int64_t n_tensors = s->desc.n_tensors, first_layer = 2 + n_tensors;
-    const int64_t first_buffer = first_layer + s->desc.n_layers;
-    const int kind = line < 2 ? (int)line : line < first_layer ? 2 : line < first_buffer ? 3 : 4;
-    memo_status status = MEMO_STATUS_OK;
-    char shown[40];
-    int64_t t;
-
-    /* The order of lines is fixed, so the line number decides what must come. */
-    if (!memob_word_is(word, length, kinds[kind]) ||
-        (kind == 4 && line - first_buffer >= file->n_buffers))
-        return MEMOB_BAD_LINE(reader, error,
-                              "unexpected `%s`; the order is shape, choice, tensors, layers, "
-                              "buffers",
-                              memob_word_text(shown, word, length));
-
-    /* A plan for another shape would put rows into the wrong tensors.  Rows themselves are checked
-     * with the desc. */
-    if (kind == 0) {
-        status = memoi_session_parse_shape(s, reader, file, error);
-    } else if (kind == 1) {
-        status = memoi_session_parse_choice(s, reader, error);
-    } else if (kind == 2) {
-        t = line - 2;
-        if (!memob_next_word(reader, &word, &length) ||
-            !memob_word_is(word, length, s->stage->names[t]))
-            return memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "wrong plan: tensor %lld of the session is `%s`", (long long)t,
-                                    s->stage->names[t]);
-        status = memoi_session_expect(reader, "row_bytes", s->stage->tensors[t].row_bytes, error);
-    } else if (kind == 3) {
-        int64_t* rows = s->stage->rows + (line - first_layer) * n_tensors;
-        status =
-            memoi_session_expect(reader, "kind", s->stage->layer_kinds[line - first_layer], error);
-        for (t = 0; t < n_tensors && !status; t++)
-            status = memob_expect_number(reader, "number of rows", &rows[t], error);
-    } else {
-        int64_t i = line - first_buffer;
-        status = memob_expect_number(reader, "size", &file->sizes[i], error);
-        if (!status) status = memob_expect_number(reader, "offset", &file->offsets[i], error);
+    for (; plan && !status; plan = plan->next) {
+        memo_step_plan copy = *plan;
+        file.n_buffers = plan->addresses->n_buffers;
+        status = memoi_step_plan_head(&file, &copy, (int64_t*)(uintptr_t)plan->swap.rows);
+        if (!status) status = memoi_step_plan_buffers(&file, plan->addresses);
     }
-    return status ? status : memob_expect_line_end(reader, error);
-}
-
-/* What a file holds of one shape, and the number of its lines. */
-MEMOI memo_status memoi_session_parse(memo_session* s, memob_reader* reader,
-                                      memoi_session_file* file, int64_t* n_lines,
-                                      memo_error* error) {
-    const char* word;
-    int64_t length, n = 0, expected = 1;
-    memo_status status = MEMO_STATUS_OK;
-    while (!status && n < expected && memob_next_entry(reader, &word, &length)) {
-        status = memoi_session_parse_line(s, reader, word, length, n++, file, error);
-        expected = 2 + (int64_t)s->desc.n_tensors + s->desc.n_layers + file->n_buffers;
-    }
-    *n_lines += n;
-    if (!status && n < expected)
-        status = MEMOB_BAD_LINE(reader, error, "%lld of %lld lines of a shape", (long long)n,
-                                (long long)expected);
+    memob_put_last_line(&text, file.n_lines);
+    if (!status) return memo_text_write(&text, path, error);
+    memo_text_free(&text);
     return status;
 }
 
-/* Gives the buffers of the dry run the file's addresses. */
-MEMOI memo_status memoi_session_place(memo_session* s, const char* path,
-                                      const memoi_session_file* file, memo_error* error) {
-    memo_plan* plan = s->stage->plan.addresses;
+/* A shape of the file as the stage: its rows, a dry run, and the file's addresses. */
+MEMOI memo_status memoi_session_read_shape(memo_session* s, memoi_step_plan_file* file) {
     memo_plan_desc desc = memo_plan_desc_default();
-    int64_t i = 0;
-    memo_status status;
-    while (i < plan->n_buffers && i < file->n_buffers &&
-           plan->buffers[i].size_bytes == file->sizes[i])
-        i++;
-    if (i < plan->n_buffers || i < file->n_buffers)
-        return MEMOB_INVALID(error,
-                             "%s: wrong plan: request %lld of a micro-batch is another one; plan "
-                             "again",
-                             path, (long long)i);
+    memo_plan* plan;
+    memo_status status = memoi_step_plan_head(file, &s->stage->plan, s->stage->rows);
+    int64_t i;
+    if (!status) status = memoi_session_stage_alone(s, file->error);
+    if (!status) status = memoi_step_plan_buffers(file, s->stage->plan.addresses);
+    if (status) return status;
 
     /* As fixed addresses the planner checks them, and finds the peak. */
-    for (i = 0; i < plan->n_buffers; i++) {
-        plan->buffers[i].offset_bytes = file->offsets[i];
-        plan->buffers[i].is_fixed = 1;
-    }
+    plan = s->stage->plan.addresses;
+    for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].is_fixed = 1;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
-    status = memo_plan_solve(plan, &desc, error);
+    status = memo_plan_solve(plan, &desc, file->error);
     for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].is_fixed = 0;
     return status;
 }
@@ -11109,32 +11099,26 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     memo_step_plan** next = plan;
     memo_session_desc own = *desc;
     memob_reader reader, last_line;
-    const char* word;
-    int64_t length, count = 0, n_lines = 0;
+    memoi_step_plan_file file;
+    int64_t count = 0;
     memo_status status = MEMO_STATUS_OK;
     int32_t k;
     *plan = NULL;
     memset(&reader, 0, sizeof reader);
+    memset(&file, 0, sizeof file);
+    file.reader = &reader;
+    file.error = error;
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     for (k = 0; k < n_shapes && !status; k++) {
         memo_session* s;
-        memoi_session_file file;
-        memset(&file, 0, sizeof file);
         status = memoi_session_make(&own, k, 0, 0, "", &s, error);
         if (!status) {
-            if (k == 0) {
-                status = memob_reader_open(&reader, path, error);
-                if (!status)
-                    status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
-            }
-            if (!status) status = memoi_session_parse(s, &reader, &file, &n_lines, error);
-            while (!status && k == n_shapes - 1 && memob_next_entry(&reader, &word, &length))
-                n_lines++;
-            if (!status && k == n_shapes - 1 && count != n_lines)
-                status = MEMOB_BAD_LINE(&last_line, error, "wrong count: %lld stated, %lld found",
-                                        (long long)count, (long long)n_lines);
-            if (!status) status = memoi_session_stage_alone(s, error);
-            if (!status) status = memoi_session_place(s, path, &file, error);
+            if (k == 0) status = memob_reader_open(&reader, path, error);
+            if (!status && k == 0)
+                status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
+            if (!status) status = memoi_session_read_shape(s, &file);
+            if (!status && k == n_shapes - 1)
+                status = memob_check_count(&last_line, count, file.n_lines, error);
             status = memoi_session_agree_sizes(s, status, error);
         }
         if (!status) {
@@ -11144,7 +11128,6 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
             next = &(*next)->next;
             s->stage = NULL;
         }
-        MEMO_FREE(file.sizes);
         memo_session_destroy(s);
     }
     memob_reader_close(&reader);
