@@ -1506,6 +1506,22 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces);
 
 /* --- >>device --- */
 
+/* The functions of a device: that every engine calls, that every device of memo has, and others. */
+#define MEMOB_DEVICE_NEEDS(X)                                                                      \
+    X(device_alloc)                                                                                \
+    X(device_free)                                                                                 \
+    X(host_alloc)                                                                                  \
+    X(host_free)                                                                                   \
+    X(stream_create)                                                                               \
+    X(stream_destroy)                                                                              \
+    X(stream_synchronize)                                                                          \
+    X(event_create)                                                                                \
+    X(event_destroy) X(event_record) X(event_wait) X(event_elapsed) X(copy)
+#define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
+    MEMOB_DEVICE_NEEDS(X)                                                                          \
+    X(memory_info) X(event_query) X(event_synchronize) X(copy_rows) X(fill) X(status)
+#define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
+
 /* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
  * refuses a table without the functions that every engine calls.  what names the table in messages,
  * such as "memo_swap_desc.device". */
@@ -4210,7 +4226,7 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
 MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* device, const char* what,
                                     memo_error* error) {
     size_t known_bytes = sizeof *taken;
-    const char* missing;
+    const char* missing = NULL;
     memset(taken, 0, sizeof *taken);
     if (!device) return MEMOB_INVALID(error, "%s: NULL; pass a device", what);
     if (device->struct_bytes < (int64_t)offsetof(memo_device, annotate))
@@ -4225,20 +4241,9 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
     taken->struct_bytes = (int64_t)sizeof *taken;
 
     /* The functions that every engine calls; the others may be NULL. */
-    missing = !taken->device_alloc         ? "device_alloc"
-              : !taken->device_free        ? "device_free"
-              : !taken->host_alloc         ? "host_alloc"
-              : !taken->host_free          ? "host_free"
-              : !taken->stream_create      ? "stream_create"
-              : !taken->stream_destroy     ? "stream_destroy"
-              : !taken->stream_synchronize ? "stream_synchronize"
-              : !taken->event_create       ? "event_create"
-              : !taken->event_destroy      ? "event_destroy"
-              : !taken->event_record       ? "event_record"
-              : !taken->event_wait         ? "event_wait"
-              : !taken->event_elapsed      ? "event_elapsed"
-              : !taken->copy               ? "copy"
-                                           : NULL;
+#define MEMOI_DEVICE_MISSING(function)                                                             \
+    if (!missing && !taken->function) missing = #function;
+    MEMOB_DEVICE_NEEDS(MEMOI_DEVICE_MISSING)
     if (missing)
         return MEMOB_INVALID(error,
                              "%s.%s: NULL; set it, or start from a copy of another device's table",
@@ -5786,25 +5791,8 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = "host";
     table->context = host;
-    table->device_alloc = memoi_host_device_alloc;
-    table->device_free = memoi_host_device_free;
-    table->host_alloc = memoi_host_host_alloc;
-    table->host_free = memoi_host_host_free;
-    table->memory_info = memoi_host_memory_info;
-    table->stream_create = memoi_host_stream_create;
-    table->stream_destroy = memoi_host_stream_destroy;
-    table->stream_synchronize = memoi_host_stream_synchronize;
-    table->event_create = memoi_host_event_create;
-    table->event_destroy = memoi_host_event_destroy;
-    table->event_record = memoi_host_event_record;
-    table->event_wait = memoi_host_event_wait;
-    table->event_query = memoi_host_event_query;
-    table->event_synchronize = memoi_host_event_synchronize;
-    table->event_elapsed = memoi_host_event_elapsed;
-    table->copy = memoi_host_copy;
-    table->copy_rows = memoi_host_copy_rows;
-    table->fill = memoi_host_fill;
-    table->status = memoi_host_status;
+#define MEMOI_HOST_SET(function) table->function = memoi_host_##function;
+    MEMOB_DEVICE_FUNCTIONS(MEMOI_HOST_SET)
     table->row_kernel = memoi_host_row_kernel;
     table->launch_host = memoi_host_launch_host;
     *device = table;

@@ -3030,8 +3030,7 @@ struct memo_recorder {
     memoi_recorded_event* known_events;
     memoi_timing* timings;
     memo_range* rows; /* of a copy_rows that is being appended: from, then to */
-    int64_t n_known_events;
-    int64_t handles_capacity, open_capacity, known_capacity, timings_capacity, rows_capacity;
+    int64_t n_known_events, rows_capacity;
     memo_event base;    /* time 0; NULL: nothing was timed yet */
     memo_error failure; /* of pause and resume, which cannot return it */
 };
@@ -3042,14 +3041,14 @@ MEMOI int64_t memoi_rec_key(const void* handle) { return (int64_t)(intptr_t)hand
 
 MEMOI memo_status memoi_rec_add_stream(memo_recorder* r, memo_stream handle, const char* name,
                                        int32_t* index, memo_error* error) {
-    int64_t needed = r->schedule->n_streams + (int64_t)1;
+    const int64_t n = r->schedule->n_streams;
     char number[32];
     memo_status status;
-    if (!memob_reserve(&r->handles, &r->handles_capacity, needed, sizeof(memo_stream)) ||
-        !memob_reserve(&r->open, &r->open_capacity, needed, sizeof(int64_t)) ||
-        !memob_map_put(&r->streams, memoi_rec_key(handle), r->schedule->n_streams))
+    if (!memob_grow(&r->handles, n, 1, sizeof(memo_stream)) ||
+        !memob_grow(&r->open, n, 1, sizeof(int64_t)) ||
+        !memob_map_put(&r->streams, memoi_rec_key(handle), n))
         return memob_no_memory(error, "a recorded stream");
-    snprintf(number, sizeof number, "stream %d", (int)r->schedule->n_streams);
+    snprintf(number, sizeof number, "stream %d", (int)n);
     status = memo_schedule_add_stream(r->schedule, name ? name : number, index, error);
     if (status) {
         memob_map_remove(&r->streams, memoi_rec_key(handle));
@@ -3075,8 +3074,7 @@ MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, memoi_rec
         memo_status status;
         int32_t index = -1;
         known = r->n_known_events;
-        if (!memob_reserve(&r->known_events, &r->known_capacity, known + 1,
-                           sizeof(memoi_recorded_event)) ||
+        if (!memob_grow(&r->known_events, known, 1, sizeof(memoi_recorded_event)) ||
             !memob_map_put(&r->events, memoi_rec_key(handle), known))
             return memob_no_memory(error, "a recorded event");
         status = memo_schedule_add_event(r->schedule, &index, error);
@@ -3113,16 +3111,6 @@ MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, memo_eve
     return status;
 }
 
-MEMOI memo_status memoi_rec_stamp_begin(memo_recorder* r, memo_stream stream, memoi_timing* timing,
-                                        memo_error* error) {
-    memset(timing, 0, sizeof *timing);
-    if (r->is_timed && !r->is_paused && !r->base) {
-        memo_status status = memoi_rec_stamp(r, stream, &r->base, error);
-        if (status) return status;
-    }
-    return memoi_rec_stamp(r, stream, &timing->begin, error);
-}
-
 /* The annotated op of this stream ends here. */
 MEMOI memo_status memoi_rec_close(memo_recorder* r, int32_t stream, memo_error* error) {
     int64_t op = r->open[stream];
@@ -3141,8 +3129,7 @@ MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
 }
 
 MEMOI memo_status memoi_rec_reserve_timing(memo_recorder* r, memo_error* error) {
-    return memob_reserve(&r->timings, &r->timings_capacity, r->schedule->n_ops + 1,
-                         sizeof(memoi_timing))
+    return memob_grow(&r->timings, r->schedule->n_ops, 1, sizeof(memoi_timing))
                ? MEMO_STATUS_OK
                : memob_no_memory(error, "timing events");
 }
@@ -3158,7 +3145,7 @@ MEMOI memo_status memoi_rec_attach(memo_recorder* r, memoi_timing* timing, memo_
     return status;
 }
 
-/* --- an operation in three steps: begin, pass it on, end --- */
+/* --- an operation in three steps: begin, pass it on, end.  While paused, it is only passed on --- */
 
 typedef struct memoi_passing {
     int32_t stream; /* index */
@@ -3167,22 +3154,28 @@ typedef struct memoi_passing {
 
 MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, memoi_passing* passing,
                                   memo_error* error) {
-    memo_status status = memoi_rec_stream(r, handle, &passing->stream, error);
+    memo_status status;
+    memset(passing, 0, sizeof *passing);
+    if (r->is_paused) return MEMO_STATUS_OK;
+    status = memoi_rec_stream(r, handle, &passing->stream, error);
     if (!status) status = memoi_rec_close(r, passing->stream, error);
     if (!status) status = memoi_rec_reserve_timing(r, error);
-    if (!status) status = memoi_rec_stamp_begin(r, handle, &passing->timing, error);
-    return status;
+    if (!status && !r->base) status = memoi_rec_stamp(r, handle, &r->base, error);
+    return status ? status : memoi_rec_stamp(r, handle, &passing->timing.begin, error);
 }
 
-/* status: of the call passed on.  What was not enqueued is not recorded. */
+/* status: of the call passed on.  What was not enqueued is not recorded.  event: waited for; NULL:
+ * an operation. */
 MEMOI memo_status memoi_rec_end(memo_recorder* r, memoi_passing* passing, memo_op_desc* desc,
-                                memo_status status, memo_error* error) {
+                                const memoi_recorded_event* event, memo_status status,
+                                memo_error* error) {
+    if (r->is_paused) return status;
     if (!status && passing->timing.begin)
         status = memoi_rec_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
-    if (!status) {
-        desc->stream = passing->stream;
-        status = memo_schedule_add_op(r->schedule, desc, error);
-    }
+    desc->stream = passing->stream;
+    if (!status)
+        status = event ? memo_schedule_add_wait(r->schedule, event->index, passing->stream, error)
+                       : memo_schedule_add_op(r->schedule, desc, error);
     return memoi_rec_attach(r, &passing->timing, status);
 }
 
@@ -3255,29 +3248,17 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
     return status;
 }
 
-MEMOI memo_status memoi_rec_event_create(void* context, memo_event* event, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memo_event_create(&r->inner, event, error);
-    /* If a handle was destroyed without the recorder, a new one with the same value must not get
-     * its old records. */
-    if (!status) memob_map_remove(&r->events, memoi_rec_key(*event));
-    return status;
-}
-
-MEMOI memo_status memoi_rec_event_create_untimed(void* context, memo_event* event,
-                                                 memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memo_event_create_untimed(&r->inner, event, error);
-    if (!status) memob_map_remove(&r->events, memoi_rec_key(*event));
-    return status;
-}
-
-MEMOI memo_status memoi_rec_event_destroy(void* context, memo_event event, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memo_event_destroy(&r->inner, event, error);
-    if (!status) memob_map_remove(&r->events, memoi_rec_key(event));
-    return status;
-}
+/* A handle that is created or destroyed has no records: its value may come again. */
+#define MEMOI_REC_EVENT(function, type, handle)                                                    \
+    MEMOI memo_status memoi_rec_##function(void* context, type event, memo_error* error) {         \
+        memo_recorder* r = (memo_recorder*)context;                                                \
+        memo_status status = memo_##function(&r->inner, event, error);                             \
+        if (!status) memob_map_remove(&r->events, memoi_rec_key(handle));                          \
+        return status;                                                                             \
+    }
+MEMOI_REC_EVENT(event_create, memo_event*, *event)
+MEMOI_REC_EVENT(event_create_untimed, memo_event*, *event)
+MEMOI_REC_EVENT(event_destroy, memo_event, event)
 
 MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
                                          memo_error* error) {
@@ -3300,22 +3281,17 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
 MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
                                        memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
+    memo_op_desc none = memo_op_desc_default();
     memoi_recorded_event* known = NULL;
     memoi_passing passing;
-    memo_status status;
-    if (r->is_paused) return memo_event_wait(&r->inner, event, stream, error);
-    status = memoi_rec_event(r, event, &known, error);
+    memo_status status = r->is_paused ? MEMO_STATUS_OK : memoi_rec_event(r, event, &known, error);
     if (!status) status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
     status = memo_event_wait(&r->inner, event, stream, error);
-    if (!status && known->is_outside) {
-        memoi_rec_drop(r, &passing.timing.begin);
-        return MEMO_STATUS_OK;
-    }
-    if (!status && passing.timing.begin)
-        status = memoi_rec_stamp(r, stream, &passing.timing.end, error);
-    if (!status) status = memo_schedule_add_wait(r->schedule, known->index, passing.stream, error);
-    return memoi_rec_attach(r, &passing.timing, status);
+    if (status || !known || !known->is_outside)
+        return memoi_rec_end(r, &passing, &none, known, status, error);
+    memoi_rec_drop(r, &passing.timing.begin);
+    return MEMO_STATUS_OK;
 }
 
 /* The host has seen that event is done. */
@@ -3347,48 +3323,28 @@ MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, m
     return memoi_rec_seen(r, event, error);
 }
 
-MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
-                                 const void* from, int64_t size_bytes, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    memo_op_desc desc = memo_op_desc_default();
-    memo_range read = memob_range_at(from, size_bytes), written = memob_range_at(to, size_bytes);
-    memoi_passing passing;
-    memo_status status;
-    if (r->is_paused) return memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
-    desc.name = memob_copy_kind_name(kind);
-    desc.link_bytes = size_bytes;
-    desc.reads = &read;
-    desc.writes = &written;
-    desc.n_reads = desc.n_writes = 1;
-    status = memoi_rec_begin(r, stream, &passing, error);
-    if (status) return status;
-    status = memo_copy(&r->inner, stream, kind, to, from, size_bytes, error);
-    return memoi_rec_end(r, &passing, &desc, status, error);
-}
-
-MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
-                                      void* to, int64_t to_stride_bytes, const void* from,
-                                      int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
-                                      memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
+/* A copy of rows, or of size_bytes as one row. */
+MEMOI memo_status memoi_rec_copy_any(memo_recorder* r, memo_stream stream, memo_copy_kind kind,
+                                     void* to, int64_t to_stride_bytes, const void* from,
+                                     int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
+                                     int has_rows, memo_error* error) {
     memo_op_desc desc = memo_op_desc_default();
     memoi_passing passing;
     memo_status status;
     int64_t n_needed = n_rows > 0 ? n_rows : 1;
-    if (r->is_paused)
-        return memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
-                              row_bytes, n_rows, error);
 
     /* Room first: a copy that was passed on cannot be taken back. */
-    if (n_needed > MEMOB_BYTES_MAX / 64 ||
-        !memob_reserve(&r->rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range)))
+    if (!r->is_paused &&
+        (n_needed > MEMOB_BYTES_MAX / 64 ||
+         !memob_reserve(&r->rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range))))
         return memob_no_memory(error, "the rows of a recorded copy");
 
     status = memoi_rec_begin(r, stream, &passing, error);
     if (status) return status;
-    status = memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from, from_stride_bytes,
-                            row_bytes, n_rows, error);
-    if (!status) { /* the inner device has checked the sizes */
+    status = has_rows ? memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from,
+                                       from_stride_bytes, row_bytes, n_rows, error)
+                      : memo_copy(&r->inner, stream, kind, to, from, row_bytes, error);
+    if (!status && !r->is_paused) { /* the inner device has checked the sizes */
         desc.name = memob_copy_kind_name(kind);
         desc.link_bytes = row_bytes * n_rows;
         desc.reads = r->rows;
@@ -3397,7 +3353,19 @@ MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_co
         desc.n_writes =
             memob_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
     }
-    return memoi_rec_end(r, &passing, &desc, status, error);
+    return memoi_rec_end(r, &passing, &desc, NULL, status, error);
+}
+MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
+                                      void* to, int64_t to_stride_bytes, const void* from,
+                                      int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
+                                      memo_error* error) {
+    return memoi_rec_copy_any((memo_recorder*)context, stream, kind, to, to_stride_bytes, from,
+                              from_stride_bytes, row_bytes, n_rows, 1, error);
+}
+MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                 const void* from, int64_t size_bytes, memo_error* error) {
+    return memoi_rec_copy_any((memo_recorder*)context, stream, kind, to, size_bytes, from,
+                              size_bytes, size_bytes, 1, 0, error);
 }
 
 MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* address,
@@ -3406,16 +3374,14 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     memo_op_desc desc = memo_op_desc_default();
     memo_range written = memob_range_at(address, size_bytes);
     memoi_passing passing;
-    memo_status status;
-    if (r->is_paused) return memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
+    memo_status status = memoi_rec_begin(r, stream, &passing, error);
+    if (status) return status;
     desc.name = "fill";
     desc.link_bytes = size_bytes;
     desc.writes = &written;
     desc.n_writes = 1;
-    status = memoi_rec_begin(r, stream, &passing, error);
-    if (status) return status;
     status = memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
-    return memoi_rec_end(r, &passing, &desc, status, error);
+    return memoi_rec_end(r, &passing, &desc, NULL, status, error);
 }
 
 MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
@@ -3425,9 +3391,8 @@ MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
     memoi_passing passing;
     memo_status status = MEMO_STATUS_OK;
     if (r->inner.annotate) status = memo_annotate(&r->inner, stream, op, error);
+    if (!status) status = memoi_rec_begin(r, stream, &passing, error);
     if (status || r->is_paused) return status;
-    status = memoi_rec_begin(r, stream, &passing, error);
-    if (status) return status;
     desc.stream = passing.stream;
     desc.n_more_streams = 0;
     desc.link = 0;
@@ -3481,29 +3446,12 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     device->name = r->inner.name;
     device->context = r;
     device->inner = &r->inner;
-    device->device_alloc = memoi_rec_device_alloc;
-    device->device_free = memoi_rec_device_free;
-    device->host_alloc = memoi_rec_host_alloc;
-    device->host_free = memoi_rec_host_free;
-    device->memory_info = memoi_rec_memory_info;
-    device->stream_create = memoi_rec_stream_create;
-    device->stream_destroy = memoi_rec_stream_destroy;
-    device->stream_synchronize = memoi_rec_stream_synchronize;
-    device->event_create = memoi_rec_event_create;
-    device->event_create_untimed = memoi_rec_event_create_untimed;
-    device->event_destroy = memoi_rec_event_destroy;
-    device->event_record = memoi_rec_event_record;
-    device->event_wait = memoi_rec_event_wait;
-    device->event_query = memoi_rec_event_query;
-    device->event_synchronize = memoi_rec_event_synchronize;
-    device->event_elapsed = memoi_rec_event_elapsed;
-    device->copy = memoi_rec_copy;
-    device->copy_rows = memoi_rec_copy_rows;
-    device->fill = memoi_rec_fill;
-    device->status = memoi_rec_status;
+#define MEMOI_REC_SET(function)                                                                    \
+    if (r->inner.function) device->function = memoi_rec_##function;
+    MEMOB_DEVICE_FUNCTIONS(MEMOI_REC_SET)
+    MEMOB_DEVICE_OPTIONS(MEMOI_REC_SET)
     device->annotate = memoi_rec_annotate;
-    if (r->inner.row_kernel) device->row_kernel = memoi_rec_row_kernel;
-    if (r->inner.launch_host) device->launch_host = memoi_rec_launch_host;
+    device->event_create_untimed = memoi_rec_event_create_untimed;
     *recorder = r;
     return MEMO_STATUS_OK;
 }
@@ -3512,7 +3460,7 @@ void memo_recorder_destroy(memo_recorder* recorder) {
     memo_recorder* r = recorder;
     int64_t i;
     if (!r) return;
-    for (i = 0; i < r->schedule->n_ops && i < r->timings_capacity; i++) {
+    for (i = 0; r->timings && i < r->schedule->n_ops; i++) {
         memoi_rec_drop(r, &r->timings[i].begin);
         memoi_rec_drop(r, &r->timings[i].end);
     }
