@@ -11362,16 +11362,6 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* erro
     return status;
 }
 
-/* Figures of a micro-batch: the time between the passes, the loss included; then of each kind, with
- * their growths, forward, backward and the recomputation of each tensor. */
-enum { MEMOI_SESSION_REPETITIONS = 3 };
-MEMOI int32_t memoi_session_figures_of_kind(const memo_session* s) {
-    return 2 * (2 + s->desc.n_tensors);
-}
-MEMOI int32_t memoi_session_n_figures(const memo_session* s) {
-    return 1 + s->n_kinds * memoi_session_figures_of_kind(s);
-}
-
 /* Does a step's backward hold its slice's loss?  With slices, the last layer's does. */
 MEMOI int memoi_session_has_loss(const memo_session* s, int32_t layer, int32_t begin) {
     return s->n_slices > 1 && begin == MEMOI_MARK_BACKWARD &&
@@ -11380,8 +11370,9 @@ MEMOI int memoi_session_has_loss(const memo_session* s, int32_t layer, int32_t b
 
 /* The line through the times of slices by least squares: the time of one in the middle, and its
  * growth towards the end.  slices_s: (n_slices), negative: not measured. */
-MEMOI void memoi_session_fit(const memo_session* s, const double* slices_s, double* figures_s) {
-    double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, growth_s = 0;
+MEMOI void memoi_session_fit(const memo_session* s, const double* slices_s, double* middle_s,
+                             double* growth_s) {
+    double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
     int32_t slice;
     for (slice = 0; slice < s->n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
@@ -11395,14 +11386,14 @@ MEMOI void memoi_session_fit(const memo_session* s, const double* slices_s, doub
         sum_xy += x * y;
     }
     spread = n * sum_xx - sum_x * sum_x;
-    if (spread > 0) growth_s = fmax((n * sum_xy - sum_x * sum_y) / spread, 0);
-    figures_s[0] = n > 0 ? (sum_y - growth_s * sum_x) / n : 0;
-    figures_s[1] = fmin(growth_s, figures_s[0]);
+    if (spread > 0) slope_s = fmax((n * sum_xy - sum_x * sum_y) / spread, 0);
+    *middle_s = n > 0 ? (sum_y - slope_s * sum_x) / n : 0;
+    *growth_s = fmin(slope_s, *middle_s);
 }
 
 /* Of each slice the median over layers of a kind, so that one slow layer does not count. */
 MEMOI void memoi_session_fit_layers(memo_session* s, int32_t kind, int32_t begin, double* scratch,
-                                    double* figures_s) {
+                                    double* middle_s, double* growth_s) {
     double* layers_s = scratch + s->n_slices;
     int32_t slice, layer;
     for (slice = 0; slice < s->n_slices; slice++) {
@@ -11415,12 +11406,13 @@ MEMOI void memoi_session_fit_layers(memo_session* s, int32_t kind, int32_t begin
         }
         scratch[slice] = n ? memoi_profile_median(layers_s, n) : -1;
     }
-    memoi_session_fit(s, scratch, figures_s);
+    memoi_session_fit(s, scratch, middle_s, growth_s);
 }
 
-/* Of the first and the last slice. */
+/* Of the first and the last slice.  Tensors that cannot be recomputed get -1.  Tensors recomputed
+ * with another one cost nothing themselves. */
 MEMOI void memoi_session_fit_tensor(memo_session* s, int32_t kind, int32_t t, double* slices_s,
-                                    double* figures_s) {
+                                    memo_profile_tensor* times) {
     const int32_t n = s->n_slices, layer = s->measured_layers[kind];
     int32_t slice;
     for (slice = 0; slice < n; slice++) {
@@ -11430,93 +11422,85 @@ MEMOI void memoi_session_fit_tensor(memo_session* s, int32_t kind, int32_t t, do
                               ? memoi_session_between(s, mark, mark + 1)
                               : -1;
     }
-    memoi_session_fit(s, slices_s, figures_s);
+    memoi_session_fit(s, slices_s, &times->recompute_s_per_row[kind],
+                      &times->recompute_growth_s_per_row[kind]);
+    times->recompute_s_per_row[kind] /= (double)s->desc.n_rows;
+    times->recompute_growth_s_per_row[kind] /= (double)s->desc.n_rows;
+    if (memob_tensor_rule(s->stage->tensors, t) > MEMO_TENSOR_WHOLE)
+        times->recompute_s_per_row[kind] = -1;
 }
 
 /* What the last layer's backward takes beyond the times of its kind: the losses of its slices. */
-MEMOI double memoi_session_loss_s(memo_session* s, const double* figures_s) {
+MEMOI double memoi_session_loss_s(memo_session* s, const memo_profile* times) {
     const memo_swap_desc* swap = &s->stage->plan.swap;
     double sum_s = 0;
     int32_t layer;
     for (layer = s->desc.n_layers - 1; layer >= 0; layer--) {
         const int32_t mark = MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD;
-        const double* kind_s =
-            figures_s + 1 + memob_layer_kind(swap, layer) * memoi_session_figures_of_kind(s);
+        const int32_t kind = memob_layer_kind(swap, layer);
         if (!memoi_session_has_loss(s, layer, MEMOI_MARK_BACKWARD)) break;
         sum_s += memoi_session_between(s, mark, mark + 1) -
-                 memob_swap_slice_s(swap, layer, kind_s[2], kind_s[3]);
+                 memob_swap_slice_s(swap, layer, times->backward_s[kind],
+                                    times->backward_growth_s[kind]);
     }
     return fmax(sum_s, 0);
 }
 
-/* Runs a micro-batch and reads its marks.  scratch: (n_slices + n_layers). */
-MEMOI memo_status memoi_session_measure_once(memo_session* s, double* scratch, double* figures_s,
+/* Runs a micro-batch and reads its marks into times.  scratch: (n_slices + n_layers). */
+MEMOI memo_status memoi_session_measure_once(memo_session* s, double* scratch, memo_profile* times,
                                              memo_error* error) {
     const int32_t last = MEMOI_MARKS_OF_LAYER * (s->desc.n_layers - 1);
     const memo_batch batch = {0, 0, s->first_shape};
-    double* first_s = figures_s;
     memo_status status = memo_session_run(s, &batch, error);
     int32_t kind, t;
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
-    *figures_s++ =
-        memoi_session_between(s, last + MEMOI_MARK_FORWARD_END, last + MEMOI_MARK_RECOMPUTE);
+    times->n_kinds = s->n_kinds;
     for (kind = 0; kind < s->n_kinds; kind++) {
-        memoi_session_fit_layers(s, kind, MEMOI_MARK_FORWARD, scratch, figures_s);
-        memoi_session_fit_layers(s, kind, MEMOI_MARK_BACKWARD, scratch, figures_s + 2);
-        figures_s += 4;
-        for (t = 0; t < s->desc.n_tensors; t++, figures_s += 2)
-            memoi_session_fit_tensor(s, kind, t, scratch, figures_s);
+        memoi_session_fit_layers(s, kind, MEMOI_MARK_FORWARD, scratch, &times->forward_s[kind],
+                                 &times->forward_growth_s[kind]);
+        memoi_session_fit_layers(s, kind, MEMOI_MARK_BACKWARD, scratch, &times->backward_s[kind],
+                                 &times->backward_growth_s[kind]);
+        for (t = 0; t < s->desc.n_tensors; t++)
+            memoi_session_fit_tensor(s, kind, t, scratch, &times->tensors[t]);
     }
-    first_s[0] += memoi_session_loss_s(s, first_s);
+    times->between_s =
+        memoi_session_between(s, last + MEMOI_MARK_FORWARD_END, last + MEMOI_MARK_RECOMPUTE) +
+        memoi_session_loss_s(s, times);
     if (s->error.status && error) *error = s->error;
     return s->error.status;
 }
 
-/* A median of each figure, from one micro-batch to warm up and a few more.  figures_s: (1 +
- * repetitions, figures). */
-MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch, double* figures_s,
+enum { MEMOI_SESSION_REPETITIONS = 3 };
+
+/* A median of each time, from one micro-batch to warm up and a few more.  runs: (repetitions). */
+MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch, memo_profile* runs,
                                                memo_error* error) {
-    const int32_t n_figures = memoi_session_n_figures(s);
-    double times_s[MEMOI_SESSION_REPETITIONS], begin_s = memob_now_s();
-    int64_t values[2];
-    int32_t k, i, n, kind, t;
+    const double begin_s = memob_now_s();
+    int64_t values[MEMOI_SESSION_REPETITIONS];
+    size_t at;
+    int32_t i, n;
     memo_status status;
 
     /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
      * because layers may contain collectives. */
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
-    status = memoi_session_measure_once(s, scratch, figures_s, error);
+    for (i = 0; i < MEMOI_SESSION_REPETITIONS; i++) runs[i] = s->profile;
+    status = memoi_session_measure_once(s, scratch, runs, error);
     values[1] = memob_now_s() - begin_s > 5;
     status = memoi_session_agree(&s->desc, status, values, 2, error);
     n = values[1] ? 1 : MEMOI_SESSION_REPETITIONS;
     for (i = 0; i < n && !status; i++)
-        status = memoi_session_measure_once(s, scratch, figures_s + (1 + i) * n_figures, error);
-    if (status) return status;
-    for (k = 0; k < n_figures; k++) {
-        for (i = 0; i < n; i++) times_s[i] = figures_s[(1 + i) * n_figures + k];
-        figures_s[k] = memoi_profile_median(times_s, n);
-    }
+        status = memoi_session_measure_once(s, scratch, &runs[i], error);
 
-    /* Tensors that cannot be recomputed get -1.  Tensors recomputed with another one cost nothing
-     * themselves. */
-    s->profile.n_kinds = s->n_kinds;
-    s->profile.between_s = *figures_s++;
-    for (kind = 0; kind < s->n_kinds; kind++) {
-        s->profile.forward_s[kind] = *figures_s++;
-        s->profile.forward_growth_s[kind] = *figures_s++;
-        s->profile.backward_s[kind] = *figures_s++;
-        s->profile.backward_growth_s[kind] = *figures_s++;
-        for (t = 0; t < s->desc.n_tensors; t++, figures_s += 2) {
-            memo_profile_tensor* tensor = &s->profile.tensors[t];
-            const int recomputes = memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE;
-            tensor->recompute_s_per_row[kind] =
-                recomputes ? figures_s[0] / (double)s->desc.n_rows : -1;
-            tensor->recompute_growth_s_per_row[kind] = figures_s[1] / (double)s->desc.n_rows;
-        }
+    /* The rest of a profile is the same in all runs.  Bits of times order as times do. */
+    for (at = 0; at < sizeof *runs && !status; at += sizeof(int64_t)) {
+        for (i = 0; i < n; i++) memcpy(&values[i], (char*)&runs[i] + at, sizeof(int64_t));
+        qsort(values, (size_t)n, sizeof(int64_t), memob_compare_int64s);
+        memcpy((char*)&s->profile + at, &values[n / 2], sizeof(int64_t));
     }
-    return MEMO_STATUS_OK;
+    return status;
 }
 
 /* Zeros: memory that was never written may hold numbers that are slow to compute with. */
@@ -11534,7 +11518,8 @@ MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
 MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error) {
     const memo_swap_desc* swap = &s->stage->plan.swap;
     const int32_t n_layers = s->desc.n_layers / s->n_slices;
-    double *scratch, *figures_s;
+    double* scratch;
+    memo_profile* runs;
     memo_status status = MEMO_STATUS_OK;
     int32_t i, k, n_marks;
 
@@ -11549,13 +11534,12 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
     }
     n_marks = memoi_session_tensor_mark(s, 0, 2);
     scratch = (double*)memob_calloc((int64_t)s->n_slices + s->desc.n_layers, sizeof(double));
-    figures_s = (double*)memob_calloc(
-        (int64_t)memoi_session_n_figures(s) * (1 + MEMOI_SESSION_REPETITIONS), sizeof(double));
+    runs = (memo_profile*)memob_calloc(MEMOI_SESSION_REPETITIONS, sizeof *runs);
 
     /* Marks are events, or times if the calling thread computes. */
     s->marks_s = (double*)memob_calloc(n_marks, sizeof(double));
     s->events = (memo_event*)memob_calloc(n_marks, sizeof(memo_event));
-    if (!scratch || !figures_s || !s->marks_s || !s->events)
+    if (!scratch || !runs || !s->marks_s || !s->events)
         status = memob_no_memory(error, "the times of a profile");
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
@@ -11567,7 +11551,7 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
     if (!status) {
         s->is_measuring = 1;
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
-        status = memoi_session_measure_layers(s, scratch, figures_s, error);
+        status = memoi_session_measure_layers(s, scratch, runs, error);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
         s->is_measuring = 0;
     }
@@ -11577,7 +11561,7 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
         if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
     MEMO_FREE(s->events);
     MEMO_FREE(s->marks_s);
-    MEMO_FREE(figures_s);
+    MEMO_FREE(runs);
     MEMO_FREE(scratch);
     s->events = NULL;
     s->marks_s = NULL;
