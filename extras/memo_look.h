@@ -128,7 +128,7 @@ typedef struct memo_simulation {
 
 /* start(op) is the latest of: the end of the previous op on each of its streams, the records it
  * waits for, host synchronization.  Links are shared as in memo_link.  Enqueueing takes no time.
- * Time: O((ops + dependencies) log streams), times the number of links that are used.
+ * Time: O(ops * streams + dependencies), times the number of links that are used.
  * Errors: INVALID_ARGUMENT (times overflow a double), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_schedule_simulate(const memo_schedule* schedule,
                                             memo_simulation** simulation, memo_error* error);
@@ -1372,35 +1372,30 @@ MEMOI int memoi_simulation_is_earlier(const memoi_moment* a, const memoi_moment*
     return a->time < b->time || (a->time == b->time && a->op < b->op);
 }
 
-/* Binary heap, the earliest first.  An op runs on a stream, so there is room for n_streams. */
-typedef struct memoi_heap {
-    memoi_moment* moments;
+/* Ops under way, in any order.  An op runs on a stream, so there is room for n_streams. */
+typedef struct memoi_moments {
+    memoi_moment* list;
     int64_t n;
-} memoi_heap;
+} memoi_moments;
 
-MEMOI void memoi_simulation_heap_push(memoi_heap* heap, double time, int64_t op) {
-    int64_t at = heap->n++;
-    memoi_moment moment;
-    moment.time = time;
-    moment.op = op;
-    for (; at > 0 && memoi_simulation_is_earlier(&moment, &heap->moments[(at - 1) / 2]);
-         at = (at - 1) / 2)
-        heap->moments[at] = heap->moments[(at - 1) / 2];
-    heap->moments[at] = moment;
+MEMOI void memoi_simulation_add(memoi_moments* moments, double time, int64_t op) {
+    moments->list[moments->n].time = time;
+    moments->list[moments->n++].op = op;
 }
 
-MEMOI int64_t memoi_simulation_heap_pop(memoi_heap* heap) {
-    int64_t op = heap->moments[0].op, at = 0, child;
-    memoi_moment moment = heap->moments[--heap->n];
-    while ((child = 2 * at + 1) < heap->n) {
-        if (child + 1 < heap->n &&
-            memoi_simulation_is_earlier(&heap->moments[child + 1], &heap->moments[child]))
-            child++;
-        if (!memoi_simulation_is_earlier(&heap->moments[child], &moment)) break;
-        heap->moments[at] = heap->moments[child];
-        at = child;
-    }
-    heap->moments[at] = moment;
+/* The earliest; there is one. */
+MEMOI memoi_moment* memoi_simulation_first(const memoi_moments* moments) {
+    memoi_moment* first = moments->list;
+    int64_t i;
+    for (i = 1; i < moments->n; i++)
+        if (memoi_simulation_is_earlier(&moments->list[i], first)) first = &moments->list[i];
+    return first;
+}
+
+MEMOI int64_t memoi_simulation_take_first(memoi_moments* moments) {
+    memoi_moment* first = memoi_simulation_first(moments);
+    int64_t op = first->op;
+    *first = moments->list[--moments->n];
     return op;
 }
 
@@ -1408,8 +1403,8 @@ MEMOI int64_t memoi_simulation_heap_pop(memoi_heap* heap) {
  * the bytes that an op active from the start would have sent.  An op ends when this number reaches
  * its mark. */
 typedef struct memoi_flow {
-    memoi_heap active; /* time: the mark in bytes */
-    double sent_bytes; /* at time since_s */
+    memoi_moments active; /* time: the mark in bytes */
+    double sent_bytes;    /* at time since_s */
     double since_s;
 } memoi_flow;
 
@@ -1423,34 +1418,29 @@ typedef struct memoi_simulator {
     int64_t* next;
     int64_t* ready; /* queue of ops; each enters once */
     int64_t ready_begin, ready_end;
-    memoi_heap running; /* ops that take duration_s, until when */
+    memoi_moments running; /* ops that take duration_s, until when */
     memoi_flow* flows;
-    memoi_moment* moments; /* of all heaps */
+    memoi_moment* moments; /* of all lists */
     memob_arrays arrays;   /* all of these */
 } memoi_simulator;
 
+/* start_s owns the memory of all arrays. */
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
                                           memo_error* error) {
+    const int64_t n_ops = schedule->n_ops, n_streams = schedule->n_streams;
     memo_simulation* simulation = (memo_simulation*)memob_calloc(1, sizeof(memo_simulation));
     *result = simulation;
-    if (!simulation) return memob_no_memory(error, "a simulation");
-    simulation->start_s = (double*)memob_calloc(schedule->n_ops, sizeof(double));
-    simulation->end_s = (double*)memob_calloc(schedule->n_ops, sizeof(double));
-    simulation->busy_s = (double*)memob_calloc(schedule->n_streams, sizeof(double));
-    simulation->stall_s = (double*)memob_calloc(schedule->n_streams, sizeof(double));
-    if (simulation->start_s && simulation->end_s && simulation->busy_s && simulation->stall_s)
-        return MEMO_STATUS_OK;
-    memo_simulation_destroy(simulation);
-    *result = NULL;
-    return memob_no_memory(error, "a simulation");
+    if (simulation)
+        simulation->start_s = (double*)memob_calloc(2 * (n_ops + n_streams), sizeof(double));
+    if (!simulation || !simulation->start_s) return memob_no_memory(error, "a simulation");
+    simulation->end_s = simulation->start_s + n_ops;
+    simulation->busy_s = simulation->end_s + n_ops;
+    simulation->stall_s = simulation->busy_s + n_streams;
+    return MEMO_STATUS_OK;
 }
 
 void memo_simulation_destroy(memo_simulation* simulation) {
-    if (!simulation) return;
-    MEMO_FREE(simulation->start_s);
-    MEMO_FREE(simulation->end_s);
-    MEMO_FREE(simulation->busy_s);
-    MEMO_FREE(simulation->stall_s);
+    if (simulation) MEMO_FREE(simulation->start_s);
     MEMO_FREE(simulation);
 }
 
@@ -1521,7 +1511,7 @@ MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
     flow = &s->flows[op->link - 1];
     memoi_simulation_flow_update(s, op->link - 1);
     if (!flow->active.n) flow->sent_bytes = 0;
-    memoi_simulation_heap_push(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
+    memoi_simulation_add(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
 }
 
 MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
@@ -1531,7 +1521,7 @@ MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
     if (op->kind == MEMO_OP_RUN) {
         s->simulation->start_s[i] = s->now;
         if (op->duration_s > 0)
-            memoi_simulation_heap_push(&s->running, s->now + op->duration_s, i);
+            memoi_simulation_add(&s->running, s->now + op->duration_s, i);
         else
             memoi_simulation_send_op(s, i);
         return;
@@ -1557,9 +1547,9 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     s->flows = (memoi_flow*)memob_arrays_add(arrays, schedule->n_links, sizeof(memoi_flow));
     s->moments = (memoi_moment*)memob_arrays_add(arrays, n_moments, sizeof(memoi_moment));
     if (arrays->failed) return 0;
-    s->running.moments = s->moments;
+    s->running.list = s->moments;
     for (i = 0; i < schedule->n_links; i++)
-        s->flows[i].active.moments = s->moments + (i + 1) * schedule->n_streams;
+        s->flows[i].active.list = s->moments + (i + 1) * schedule->n_streams;
 
     /* Count what each op waits for, and how many wait for each op. */
     for (i = 0; i < schedule->n_ops; i++) {
@@ -1599,12 +1589,12 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
             memoi_simulation_start_op(s, s->ready[s->ready_begin++]);
 
         /* The next event: the end of a duration, or of a transfer on a link. */
-        if (s->running.n) time = s->running.moments[0].time;
+        if (s->running.n) time = memoi_simulation_first(&s->running)->time;
         for (i = 0; i < n_links; i++) {
             memoi_flow* flow = &s->flows[i];
             double left, done;
             if (!flow->active.n) continue;
-            left = flow->active.moments[0].time - flow->sent_bytes;
+            left = memoi_simulation_first(&flow->active)->time - flow->sent_bytes;
             done = flow->since_s + (left > 0 ? left / memoi_simulation_flow_rate(s, i) : 0);
             if ((!s->running.n && link < 0) || done < time) {
                 time = done;
@@ -1616,13 +1606,14 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         if (link < 0 && !s->running.n) return;
         if (time > s->now) s->now = time;
         if (link < 0) {
-            memoi_simulation_send_op(s, memoi_simulation_heap_pop(&s->running));
+            memoi_simulation_send_op(s, memoi_simulation_take_first(&s->running));
         } else {
             memoi_flow* flow = &s->flows[link];
             memoi_simulation_flow_update(s, link);
-            flow->sent_bytes = flow->active.moments[0].time;
-            while (flow->active.n && flow->active.moments[0].time <= flow->sent_bytes)
-                memoi_simulation_end_op(s, memoi_simulation_heap_pop(&flow->active));
+            flow->sent_bytes = memoi_simulation_first(&flow->active)->time;
+            while (flow->active.n &&
+                   memoi_simulation_first(&flow->active)->time <= flow->sent_bytes)
+                memoi_simulation_end_op(s, memoi_simulation_take_first(&flow->active));
         }
     }
 }
@@ -1948,7 +1939,6 @@ typedef struct memoi_family_color {
     const char* name;
     int64_t length;
     uint32_t color;
-    int rank; /* among the free colors; -1: a family with a color of its own */
 } memoi_family_color;
 
 #define MEMOI_FAMILIES_MAX 24
@@ -1972,9 +1962,10 @@ MEMOI const memoi_family_color* memoi_timeline_legend_find(memoi_legend* legend,
     static const uint32_t colors[MEMOI_FREE_COLORS] = {0xb279a2, 0x9c755f, 0x6b6ecf, 0x8ca252,
                                                        0xbd9e39, 0xad494a, 0x5b8db8, 0xd6a5c9,
                                                        0x7b4173, 0x8dd3c7};
-    int64_t length = memoi_timeline_family(name);
+    const int64_t length = memoi_timeline_family(name);
+    const uint64_t hash = memob_hash(name, length);
     memoi_family_color* family;
-    int i, is_taken = 1;
+    int i, k, is_taken = 1;
 
     /* A family that has a color already. */
     for (i = 0; i < legend->n; i++)
@@ -1983,27 +1974,19 @@ MEMOI const memoi_family_color* memoi_timeline_legend_find(memoi_legend* legend,
             return &legend->families[i];
     if (legend->n == MEMOI_FAMILIES_MAX) return &legend->families[MEMOI_FAMILIES_MAX - 1];
 
-    /* Usual names have the same color in every picture. */
+    /* A color by the hash, or the next free one, so that pictures resemble each other. */
     family = &legend->families[legend->n];
     family->name = name;
     family->length = length;
-    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]); i++) {
-        if (!memob_word_is(name, length, usual[i].name)) continue;
-        family->color = usual[i].color;
-        family->rank = -1;
-        legend->n++;
-        return family;
+    for (k = 0; k < MEMOI_FREE_COLORS && is_taken; k++) {
+        family->color = colors[(hash + (uint64_t)k) % MEMOI_FREE_COLORS];
+        for (i = is_taken = 0; i < legend->n; i++)
+            is_taken |= legend->families[i].color == family->color;
     }
 
-    /* Other names get a color by their hash, or the next free one, so that pictures resemble each
-     * other. */
-    family->rank = (int)(memob_hash(name, length) % MEMOI_FREE_COLORS);
-    while (is_taken && legend->n < MEMOI_FREE_COLORS) {
-        is_taken = 0;
-        for (i = 0; i < legend->n; i++) is_taken |= legend->families[i].rank == family->rank;
-        if (is_taken) family->rank = (family->rank + 1) % MEMOI_FREE_COLORS;
-    }
-    family->color = colors[family->rank];
+    /* Usual names have the same color in every picture. */
+    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]); i++)
+        if (memob_word_is(name, length, usual[i].name)) family->color = usual[i].color;
     legend->n++;
     return family;
 }
@@ -2349,86 +2332,83 @@ MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double 
 static const char* const memoi_phase_colors[][2] = {
     {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
 
-/* One band per layer in this phase. */
-MEMOI void memoi_picture_layers(memoi_picture* picture, const memo_trace* trace, memo_phase phase,
-                                double y) {
-    double time = 0, begin = -1, label_width = 3;
-    int64_t i, last = 1;
-    /* All layers get a label, or none: the longest must fit. */
-    for (i = 0; i < trace->n_requests; i++)
-        last = memob_max(last, memob_request_mark(trace, i).layer);
-    for (; last > 0; last /= 10) label_width += 6.4;
+/* A marked layer. */
+typedef struct memoi_span {
+    double begin, end;
+    int64_t layer;
+    memo_phase phase;
+} memoi_span;
+
+/* Lists marked layers by their ends, at most one for each request; returns how many. */
+MEMOI int64_t memoi_picture_spans(const memoi_picture* picture, const memo_trace* trace,
+                                  memoi_span* spans) {
+    double time = 0, begins[MEMO_PHASE_BACKWARD + 1] = {0};
+    int64_t i, n = 0;
     for (i = 0; i < trace->n_requests && time <= picture->n_times; i++) {
-        memo_request_kind kind = trace->requests[i].kind;
-        memo_mark mark = memob_request_mark(trace, i);
-        char label[24], hover[64];
+        const memo_request_kind kind = trace->requests[i].kind;
+        const memo_mark mark = memob_request_mark(trace, i);
         time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
-        if (mark.layer < 0 || mark.phase != phase) continue;
-        if (mark.is_end && begin >= 0) {
-            snprintf(label, sizeof label, "%lld", (long long)mark.layer);
-            snprintf(hover, sizeof hover, "layer %s %s", label, memob_phase_names[phase]);
-            memoi_picture_band(picture, memoi_phase_colors[phase][mark.layer % 2], begin, time, y,
-                               label_width, phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
+        if (mark.layer < 0) continue;
+        if (mark.is_end && begins[mark.phase] > 0) {
+            spans[n].begin = begins[mark.phase] - 1;
+            spans[n].end = time;
+            spans[n].layer = mark.layer;
+            spans[n++].phase = mark.phase;
         }
-        begin = mark.is_end ? -1 : time;
+        begins[mark.phase] = mark.is_end ? 0 : 1 + time;
     }
+    return n;
 }
 
-/* One band per run of layers of the same pass, and lines through the plot at its ends. */
-MEMOI void memoi_picture_runs(memoi_picture* picture, const memo_trace* trace, double y) {
-    double time = 0, begin = -1, run_begin = 0, run_end = 0;
-    int64_t i;
-    int run = 0; /* its phase; 0: none yet */
-
-    /* One more round than requests, to close the last run. */
-    for (i = 0; i <= trace->n_requests && time <= picture->n_times; i++) {
-        int at_end = i == trace->n_requests, phase;
-        memo_mark mark;
-        if (!at_end) {
-            memo_request_kind kind = trace->requests[i].kind;
-            time += kind == MEMO_REQUEST_MALLOC || kind == MEMO_REQUEST_FREE;
-            mark = memob_request_mark(trace, i);
-            if (mark.layer < 0 || mark.phase == MEMO_PHASE_RECOMPUTE) continue;
-        } else {
-            mark = memo_mark_parse(NULL);
-        }
-
-        /* Another pass closes the open run. */
-        phase = (int)mark.phase;
-        if (run && phase != run) {
-            double x1 = memoi_picture_x(picture, run_begin), x2 = memoi_picture_x(picture, run_end);
-            memoi_picture_band(picture, memoi_phase_colors[run][1], run_begin, run_end, y, 64,
-                               memob_phase_names[run], memob_phase_names[run]);
-            memoi_svg_put_line(&picture->text, " class=\"phase\"", x1, picture->top, x1,
-                               picture->bottom);
-            memoi_svg_put_line(&picture->text, " class=\"phase\"", x2, picture->top, x2,
-                               picture->bottom);
-            run = 0;
-        }
-
-        /* A layer that ends extends its run. */
-        if (mark.is_end && begin >= 0) {
-            if (!run) run_begin = begin;
-            run = phase;
-            run_end = time;
-        }
-        begin = mark.is_end ? -1 : time;
-    }
-}
-
-/* Two rows of bands above the plot: the phases, and below them the layers. */
-MEMOI void memoi_picture_phases(memoi_picture* picture, const memo_trace* trace) {
+/* Two rows of bands above the plot.  The phases: one band for each run of layers of the same pass,
+ * and lines through the plot at its ends.  Below them the layers. */
+MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace* trace,
+                                       memo_error* error) {
     static const memo_phase phases[] = {MEMO_PHASE_FORWARD, MEMO_PHASE_BACKWARD,
                                         MEMO_PHASE_RECOMPUTE}; /* the last lies over the others */
     static const char* const rows[] = {"phase", "layer"};
-    double y = picture->top - 38;
-    int i;
-    memoi_picture_runs(picture, trace, y);
-    for (i = 0; i < 3; i++) memoi_picture_layers(picture, trace, phases[i], y + 17);
-    for (i = 0; i < 2; i++) {
-        memoi_svg_put_label(&picture->text, " class=\"tick\" text-anchor=\"end\"",
-                            picture->left - 8, y + 12 + 17 * i, rows[i]);
+    memoi_span* spans = (memoi_span*)memob_calloc(trace->n_requests, sizeof(memoi_span));
+    double y = picture->top - 38, label_width = 3;
+    int64_t i, k, n, last = 1;
+    if (!spans) return memob_no_memory(error, "a picture");
+    n = memoi_picture_spans(picture, trace, spans);
+    for (i = 0; i < n; i = k) {
+        memoi_span run = spans[i];
+        for (k = i + 1; k < n; k++) {
+            if (spans[k].phase == MEMO_PHASE_RECOMPUTE) continue;
+            if (run.phase != spans[k].phase) break;
+            run.end = spans[k].end;
+        }
+        if (run.phase == MEMO_PHASE_RECOMPUTE) continue;
+        memoi_picture_band(picture, memoi_phase_colors[run.phase][1], run.begin, run.end, y, 64,
+                           memob_phase_names[run.phase], memob_phase_names[run.phase]);
+        run.begin = memoi_picture_x(picture, run.begin);
+        run.end = memoi_picture_x(picture, run.end);
+        memoi_svg_put_line(&picture->text, " class=\"phase\"", run.begin, picture->top, run.begin,
+                           picture->bottom);
+        memoi_svg_put_line(&picture->text, " class=\"phase\"", run.end, picture->top, run.end,
+                           picture->bottom);
     }
+
+    /* All layers get a label, or none: the longest must fit. */
+    for (i = 0; i < n; i++) last = memob_max(last, spans[i].layer);
+    for (; last > 0; last /= 10) label_width += 6.4;
+    for (k = 0; k < 3; k++)
+        for (i = 0; i < n; i++) {
+            const memoi_span* span = &spans[i];
+            char label[24], hover[64];
+            if (span->phase != phases[k]) continue;
+            snprintf(label, sizeof label, "%lld", (long long)span->layer);
+            snprintf(hover, sizeof hover, "layer %s %s", label, memob_phase_names[span->phase]);
+            memoi_picture_band(picture, memoi_phase_colors[span->phase][span->layer % 2],
+                               span->begin, span->end, y + 17, label_width,
+                               span->phase == MEMO_PHASE_RECOMPUTE ? "" : label, hover);
+        }
+    for (i = 0; i < 2; i++)
+        memoi_svg_put_label(&picture->text, " class=\"tick\" text-anchor=\"end\"",
+                            picture->left - 8, y + 12 + 17 * (double)i, rows[i]);
+    MEMO_FREE(spans);
+    return MEMO_STATUS_OK;
 }
 
 MEMOI void memoi_picture_level(memoi_picture* picture, const char* what, const char* color,
@@ -2564,12 +2544,12 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     memoi_picture_head(&picture, plan, title);
     memoi_picture_axes(&picture);
     status = memoi_picture_pieces(&picture, plan, error);
+    if (!status && trace) memoi_picture_names(&picture, plan, trace);
+    if (!status && has_phases) status = memoi_picture_phases(&picture, trace, error);
     if (status) {
         memo_text_free(&picture.text);
         return status;
     }
-    if (trace) memoi_picture_names(&picture, plan, trace);
-    if (has_phases) memoi_picture_phases(&picture, trace);
     memoi_svg_put_line(&picture.text, " class=\"axis\"", picture.left, picture.top, picture.left,
                        picture.bottom);
     memoi_svg_put_line(&picture.text, " class=\"axis\"", picture.left, picture.bottom,
