@@ -1200,8 +1200,8 @@ typedef struct memo_kind_times {
  *     >>base                 what memo's own headers share: declarations, with units and errors
  *     >>memory               errors, arrays, hash map, sorting, clock, numbers
  *     >>text                 text that is written; files that are replaced whole
- *     >>reader               lines, words, numbers; first and last line of memo's files
- *     >>records              lines of values, read and written by one table
+ *     >>reader               lines, words, numbers
+ *     >>records              lines of values, by one table; first and last line of memo's files
  *     >>trace                requests of a step
  *     >>trace file           their text
  *     >>marks                what marks say; classes
@@ -1416,9 +1416,7 @@ MEMOI int memob_word_is(const char* word, int64_t length, const char* expected);
 MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value);
 /* The word for a message: shortened, other than printable bytes as '?'.  Returns out. */
 MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length);
-/* The next word must be a number, or nothing may follow.  Errors: FORMAT. */
-MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
-                                      memo_error* error);
+/* Nothing may follow.  Errors: FORMAT. */
 MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error);
 /* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
@@ -2203,8 +2201,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
 }
 
 /* ---- >>reader -----------------------------------------------------------------------------------
- * Knows: lines, words and numbers of a text, and the first and last line of memo's files.  Knows
- * nothing of what the lines between them say. */
+ * Knows: lines, words and numbers of a text.  Knows nothing of what they say. */
 
 MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
                                     const char* name, memo_error* error) {
@@ -2339,19 +2336,6 @@ MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length
     return out;
 }
 
-MEMOI memo_status memob_expect_number(memob_reader* reader, const char* what, int64_t* value,
-                                      memo_error* error) {
-    const char* word;
-    int64_t length;
-    char shown[40];
-    if (!memob_next_word(reader, &word, &length))
-        return MEMOB_BAD_LINE(reader, error, "the %s is missing", what);
-    if (!memob_word_number(word, length, value))
-        return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits", what,
-                              memob_word_text(shown, word, length));
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
     const char* word;
     int64_t length;
@@ -2368,115 +2352,9 @@ MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* len
     return 0;
 }
 
-/* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
-
-MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error) {
-    const char* word;
-    int64_t length, version = 0;
-    char shown[40];
-    memo_status status;
-    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
-        return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
-                              memob_word_text(shown, word, length), kind);
-    status = memob_expect_number(reader, "version", &version, error);
-    if (status) return status;
-    if (version > 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "version %lld is newer than this reader; version 1 is supported",
-                                (long long)version);
-    if (version < 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "invalid version %lld; version 1 is supported", (long long)version);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
-                                         memob_reader* last_line, memo_error* error) {
-    memob_reader ahead = *reader;
-    const char* word;
-    const char* end_line;
-    int64_t length, i;
-    uint64_t stated = 0, found;
-    memo_status status = memob_expect_line_end(reader, error);
-    int is_end = 0;
-    if (status) return status;
-
-    /* Before any other line is parsed, so that a damaged file is reported as damaged, not by the
-     * fault of a line. */
-    while (!is_end && memob_next_entry(&ahead, &word, &length))
-        is_end = memob_word_is(word, length, "end");
-    if (!is_end) return MEMOB_BAD_LINE(&ahead, error, "truncated: no `end` line");
-    end_line = ahead.line;
-    *last_line = ahead;
-    status = memob_expect_number(&ahead, "count", count, error);
-    if (!status && *count < 0)
-        status = MEMOB_BAD_LINE(&ahead, error, "count: negative (%lld)", (long long)*count);
-    if (status) return status;
-
-    /* The stated checksum against the checksum of all bytes before the line. */
-    if (!memob_next_word(&ahead, &word, &length) || length != 16)
-        return MEMOB_BAD_LINE(&ahead, error, "the checksum must have 16 hexadecimal digits");
-    for (i = 0; i < length; i++) {
-        char c = word[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0)
-            return MEMOB_BAD_LINE(&ahead, error, "the checksum must have 16 hexadecimal digits");
-        stated = stated << 4 | (uint64_t)digit;
-    }
-    status = memob_expect_line_end(&ahead, error);
-    if (status) return status;
-
-    found = memob_hash(reader->text, (int64_t)(end_line - reader->text));
-    if (found != stated)
-        return MEMOB_BAD_LINE(
-            &ahead, error,
-            "wrong checksum: the lines above have %016llx; the file was changed or damaged",
-            (unsigned long long)found);
-
-    /* Whatever follows is covered by no checksum. */
-    while (memoi_reader_next_line(&ahead)) {
-        if (memob_next_word(&ahead, &word, &length))
-            return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");
-    }
-    reader->end = end_line;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
-                                   int64_t* count, memob_reader* last_line, memo_error* error) {
-    memob_reader first = *reader;
-    const char* word;
-    int64_t length;
-    int is_empty = !memob_next_entry(&first, &word, &length);
-    int has_frame = !is_empty && memob_word_is(word, length, "memo");
-    memo_status status;
-    *count = -1;
-    if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
-    *reader = first;
-    if (!has_frame)
-        return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
-                              is_empty ? "the file is empty; " : "", kind);
-    status = memob_read_first_line(reader, kind, error);
-    return status ? status : memoi_reader_check_end(reader, count, last_line, error);
-}
-
-MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
-                                    memo_error* error) {
-    if (count < 0 || count == n_found) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(last_line, error, "wrong count: %lld stated, %lld lines above",
-                          (long long)count, (long long)n_found);
-}
-
-MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
-    uint64_t checksum = text->failed ? 0 : memob_hash(text->data, text->n_bytes);
-    memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
-}
-
 /* ---- >>records ----------------------------------------------------------------------------------
- * Knows: values of a line and of a struct.  Knows nothing of what they mean. */
+ * Knows: values of a line and of a struct; first and last line of memo's files.  Knows nothing of
+ * what they mean. */
 
 #define MEMOI_RECORD_MOST 9000000000000000000
 
@@ -2652,6 +2530,102 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
     }
     memo_text_put(text, "\n");
     return MEMO_STATUS_OK;
+}
+
+/* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
+
+MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error) {
+    const char* word;
+    int64_t length, version = 0;
+    char shown[40];
+    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
+        return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
+                              memob_word_text(shown, word, length), kind);
+    if (!memob_next_word(reader, &word, &length) || !memob_word_number(word, length, &version))
+        return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
+    if (version > 1)
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "version %lld is newer than this reader; version 1 is supported",
+                                (long long)version);
+    if (version < 1)
+        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
+                                "invalid version %lld; version 1 is supported", (long long)version);
+    return MEMO_STATUS_OK;
+}
+
+typedef struct memoi_frame_end {
+    int64_t count;
+    char checksum[17]; /* of all bytes before the line, in 16 hexadecimal digits */
+} memoi_frame_end;
+static const memob_value memoi_frame_end_values[] = {
+    {"count", MEMOB_VALUE_INT64, offsetof(memoi_frame_end, count), 0, INT64_MAX, NULL},
+    {"checksum", MEMOB_VALUE_NAME, offsetof(memoi_frame_end, checksum), 1, 17, NULL}};
+static const memob_record memoi_frame_end_record = {"end", memoi_frame_end_values, 2, 0};
+
+MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
+                                         memob_reader* last_line, memo_error* error) {
+    memob_reader ahead = *reader;
+    const char* word;
+    int64_t length;
+    memoi_frame_end end;
+    char found[17];
+    memo_status status = memob_expect_line_end(reader, error);
+    int is_end = 0;
+    if (status) return status;
+
+    /* Before any other line is parsed, so that a damaged file is reported as damaged, not by the
+     * fault of a line. */
+    while (!is_end && memob_next_entry(&ahead, &word, &length))
+        is_end = memob_word_is(word, length, "end");
+    if (!is_end) return MEMOB_BAD_LINE(&ahead, error, "truncated: no `end` line");
+    *last_line = ahead;
+    status = memob_read_record(&ahead, &memoi_frame_end_record, &end, error);
+    if (status) return status;
+    *count = end.count;
+    snprintf(found, sizeof found, "%016llx",
+             (unsigned long long)memob_hash(reader->text, (int64_t)(ahead.line - reader->text)));
+    if (strcmp(found, end.checksum))
+        return MEMOB_BAD_LINE(
+            &ahead, error,
+            "wrong checksum: the lines above have %s; the file was changed or damaged", found);
+
+    /* Whatever follows is covered by no checksum. */
+    reader->end = ahead.line;
+    while (memoi_reader_next_line(&ahead)) {
+        if (memob_next_word(&ahead, &word, &length))
+            return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");
+    }
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
+                                   int64_t* count, memob_reader* last_line, memo_error* error) {
+    memob_reader first = *reader;
+    const char* word;
+    int64_t length;
+    int is_empty = !memob_next_entry(&first, &word, &length);
+    int has_frame = !is_empty && memob_word_is(word, length, "memo");
+    memo_status status;
+    *count = -1;
+    if (is_optional && !is_empty && !has_frame) return MEMO_STATUS_OK;
+    *reader = first;
+    if (!has_frame)
+        return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
+                              is_empty ? "the file is empty; " : "", kind);
+    status = memob_read_first_line(reader, kind, error);
+    return status ? status : memoi_reader_check_end(reader, count, last_line, error);
+}
+
+MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
+                                    memo_error* error) {
+    if (count < 0 || count == n_found) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(last_line, error, "wrong count: %lld stated, %lld lines above",
+                          (long long)count, (long long)n_found);
+}
+
+MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
+    uint64_t checksum = text->failed ? 0 : memob_hash(text->data, text->n_bytes);
+    memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
 /* ---- >>trace ------------------------------------------------------------------------------------
@@ -3395,7 +3369,7 @@ typedef struct memoi_lane {
     uint64_t streams;
     int32_t name;
     int64_t first, n; /* among memoi_clocks.mallocs */
-    int64_t next;     /* of those: the first after the free whose holds are added */
+    int64_t next;     /* of these: the first after the free whose holds are added */
 } memoi_lane;
 
 typedef struct memoi_clocks {
@@ -3406,7 +3380,6 @@ typedef struct memoi_clocks {
     memoi_advances* advances;     /* (n, n) */
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
     memob_map events;             /* event -> row of snapshots */
-    int64_t* time;                /* of each request that is a malloc */
     int64_t* last_use;            /* of each request that is a malloc: its latest use, or -1 */
     int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
     uint64_t* starts;      /* of each request that is a malloc: its own stream, and those that use
@@ -3416,9 +3389,8 @@ typedef struct memoi_clocks {
     int64_t next_wait;
     memoi_lane* lanes;
     int64_t n_lanes, lane_capacity;
-    int64_t* mallocs;    /* requests, by lane */
-    int64_t* lane_of;    /* of each request that is a malloc */
-    memob_arrays arrays; /* all that do not grow */
+    memob_keyed* mallocs; /* requests, by lane */
+    memob_arrays arrays;  /* all that do not grow */
 } memoi_clocks;
 
 MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
@@ -3495,12 +3467,10 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     memob_arrays* arrays = &clocks->arrays;
     clocks->clock = (int64_t*)memob_arrays_add(arrays, n * n, 8);
     clocks->advances = (memoi_advances*)memob_arrays_add(arrays, n * n, sizeof(memoi_advances));
-    clocks->time = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     clocks->last_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     clocks->previous_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     clocks->starts = (uint64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
-    clocks->mallocs = (int64_t*)memob_arrays_add(arrays, trace->n_buffers, 8);
-    clocks->lane_of = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
+    clocks->mallocs = (memob_keyed*)memob_arrays_add(arrays, trace->n_buffers, sizeof(memob_keyed));
     clocks->request_at = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     if (arrays->failed) return memob_no_memory(error, "the order of streams");
 
@@ -3518,7 +3488,6 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         }
         if (request->kind == MEMO_REQUEST_MALLOC) {
             clocks->starts[i] = (uint64_t)1 << s;
-            clocks->time[i] = time;
             clocks->last_use[i] = -1;
         } else if (request->kind == MEMO_REQUEST_USE) {
             /* A stream that uses the buffer before it has waited for the owner's request may use it
@@ -3569,38 +3538,30 @@ MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uin
 MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* trace,
                                      const int64_t* number, memo_plan* plan, memo_error* error) {
     memob_map known;
-    int64_t i, n = 0;
-    int pass;
+    int64_t i, lane, n = 0;
     memset(&known, 0, sizeof known);
 
     /* Equal sets of streams share a lane. */
     for (i = 0; i < trace->n_requests; i++) {
+        memo_buffer* buffer = &plan->buffers[number[i]];
         if (trace->requests[i].kind != MEMO_REQUEST_MALLOC) continue;
-        clocks->lane_of[i] = memoi_clocks_lane_find(clocks, &known, clocks->starts[i]);
-        if (clocks->lane_of[i] < 0) break;
-        plan->buffers[number[i]].lane = clocks->lanes[clocks->lane_of[i]].name;
+        lane = memoi_clocks_lane_find(clocks, &known, clocks->starts[i]);
+        if (lane < 0) break;
+        buffer->lane = clocks->lanes[lane].name;
+        if (buffer->size_bytes == 0 ||
+            (buffer->memory_class == MEMO_CLASS_PERSISTENT && buffer->begin >= plan->body_begin))
+            continue;
+        clocks->mallocs[n].key = lane;
+        clocks->mallocs[n++].index = i;
     }
     memob_map_free(&known);
     if (i < trace->n_requests) return memob_no_memory(error, "the order of streams");
 
-    /* The mallocs of each lane: the first pass counts them, the second lists them. */
-    for (pass = 0; pass < 2; pass++) {
-        for (i = 0; i < trace->n_requests; i++) {
-            const memo_buffer* buffer = &plan->buffers[number[i]];
-            memoi_lane* lane;
-            if (trace->requests[i].kind != MEMO_REQUEST_MALLOC || buffer->size_bytes == 0 ||
-                (buffer->memory_class == MEMO_CLASS_PERSISTENT &&
-                 buffer->begin >= plan->body_begin))
-                continue;
-            lane = &clocks->lanes[clocks->lane_of[i]];
-            if (pass == 1) clocks->mallocs[lane->first + lane->n] = i;
-            lane->n++;
-        }
-        for (i = 0; i < clocks->n_lanes && pass == 0; i++) {
-            clocks->lanes[i].first = n;
-            n += clocks->lanes[i].n;
-            clocks->lanes[i].n = 0;
-        }
+    memob_keyed_sort(clocks->mallocs, n);
+    while (n-- > 0) {
+        lane = clocks->mallocs[n].key;
+        clocks->lanes[lane].first = n;
+        clocks->lanes[lane].n++;
     }
     return MEMO_STATUS_OK;
 }
@@ -3622,24 +3583,26 @@ MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t
     return low < advances->n ? advances->list[low].at : INT64_MAX;
 }
 
-/* The time just after the last malloc of a lane up to request `at`, which is at `next` or later. */
-MEMOI int64_t memoi_clocks_lane_until(const memoi_clocks* clocks, const memoi_lane* lane,
-                                      int64_t at) {
-    const int64_t* mallocs = clocks->mallocs + lane->first;
+/* The last malloc of a lane up to request `at`, which is at `next` or later. */
+MEMOI int64_t memoi_clocks_lane_last(const memoi_clocks* clocks, const memoi_lane* lane,
+                                     int64_t at) {
+    const memob_keyed* mallocs = clocks->mallocs + lane->first;
     int64_t low = lane->next, high = lane->n;
     while (low < high) { /* the first malloc after it */
         int64_t middle = low + (high - low) / 2;
-        if (mallocs[middle] > at)
+        if (mallocs[middle].index > at)
             high = middle;
         else
             low = middle + 1;
     }
-    return clocks->time[mallocs[low - 1]] + 1;
+    return mallocs[low - 1].index;
 }
 
 /* Adds the holds of the buffer that request i frees.  Frees must come in their order. */
 MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const memo_trace* trace,
-                                  int64_t i, int64_t buffer, int64_t* capacity, memo_error* error) {
+                                  const int64_t* number, int64_t i, int64_t* capacity,
+                                  memo_error* error) {
+    const int64_t buffer = number[memob_request_origin(trace, i)];
     int64_t behind[MEMOB_STREAMS], s, k, use, origin = memob_request_origin(trace, i);
 
     /* The request from which on each stream comes after all uses. */
@@ -3655,19 +3618,20 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const m
      * held; a lane seldom has one. */
     for (k = 0; k < clocks->n_lanes; k++) {
         memoi_lane* lane = &clocks->lanes[k];
-        const int64_t* mallocs = clocks->mallocs + lane->first;
+        const memob_keyed* mallocs = clocks->mallocs + lane->first;
         uint64_t streams = lane->streams;
         int64_t at = 0;
-        while (lane->next < lane->n && mallocs[lane->next] < i) lane->next++;
+        while (lane->next < lane->n && mallocs[lane->next].index < i) lane->next++;
         if (lane->next == lane->n) continue;
         for (; streams; streams &= streams - 1)
             at = memob_max(at, behind[__builtin_ctzll(streams)]);
-        if (at < mallocs[lane->next]) continue;
+        if (at < mallocs[lane->next].index) continue;
         if (!memob_reserve(&plan->holds, capacity, plan->n_holds + 1, sizeof(memo_hold)))
             return memob_no_memory(error, "the order of streams");
         plan->holds[plan->n_holds].buffer = buffer;
         plan->holds[plan->n_holds].lane = lane->name;
-        plan->holds[plan->n_holds++].until = memoi_clocks_lane_until(clocks, lane, at);
+        plan->holds[plan->n_holds++].until =
+            plan->buffers[number[memoi_clocks_lane_last(clocks, lane, at)]].begin + 1;
     }
     return MEMO_STATUS_OK;
 }
@@ -3688,7 +3652,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
         int64_t buffer = number[memob_max(memob_request_origin(trace, i), 0)];
         if (trace->requests[i].kind == MEMO_REQUEST_FREE && plan->buffers[buffer].size_bytes > 0 &&
             plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
-            status = memoi_plan_hold(plan, &clocks, trace, i, buffer, &capacity, error);
+            status = memoi_plan_hold(plan, &clocks, trace, number, i, &capacity, error);
     }
     memoi_clocks_free(&clocks);
     return status;
@@ -4626,20 +4590,17 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
     status = memo_device_alloc(device, needed, &arena->own_memory, &reason);
     if (status) {
         int64_t free_bytes = -1, total_bytes = 0;
-        char free_name[32];
+        char free_name[32], there[96] = "";
         arena->own_memory = NULL;
         /* Free bytes are stated only if they explain the failure: a device without a capacity does
          * not know how much memory the machine has. */
-        if (!device->memory_info || memo_memory_info(device, &free_bytes, &total_bytes, NULL) ||
-            free_bytes >= needed)
-            return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block: %s",
-                                  memob_bytes_text(name, (double)needed), (long long)needed,
-                                  reason.message);
-        return memo_error_set(
-            error, status,
-            "the plan needs %s (%lld bytes) in one block, %s (%lld bytes) are free: %s",
-            memob_bytes_text(name, (double)needed), (long long)needed,
-            memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes, reason.message);
+        if (device->memory_info && !memo_memory_info(device, &free_bytes, &total_bytes, NULL) &&
+            free_bytes < needed)
+            snprintf(there, sizeof there, ", %s (%lld bytes) are free",
+                     memob_bytes_text(free_name, (double)free_bytes), (long long)free_bytes);
+        return memo_error_set(error, status, "the plan needs %s (%lld bytes) in one block%s: %s",
+                              memob_bytes_text(name, (double)needed), (long long)needed, there,
+                              reason.message);
     }
 
     arena->memory = (char*)arena->own_memory;
@@ -5403,22 +5364,17 @@ MEMOI void memoi_host_memory_destroy(memoi_host_memory* memory) {
     memob_map_free(&memory->sizes);
 }
 
-MEMOI memo_status memoi_host_device_alloc(void* context, int64_t size_bytes, void** address,
-                                          memo_error* error) {
-    return memoi_host_memory_alloc(&((memoi_host*)context)->device_memory, size_bytes, address,
-                                   error);
-}
-MEMOI memo_status memoi_host_device_free(void* context, void* address, memo_error* error) {
-    return memoi_host_memory_free(&((memoi_host*)context)->device_memory, address, error);
-}
-MEMOI memo_status memoi_host_host_alloc(void* context, int64_t size_bytes, void** address,
-                                        memo_error* error) {
-    return memoi_host_memory_alloc(&((memoi_host*)context)->host_memory, size_bytes, address,
-                                   error);
-}
-MEMOI memo_status memoi_host_host_free(void* context, void* address, memo_error* error) {
-    return memoi_host_memory_free(&((memoi_host*)context)->host_memory, address, error);
-}
+#define MEMOI_HOST_MEMORY(which)                                                                   \
+    MEMOI memo_status memoi_host_##which##_alloc(void* context, int64_t n_bytes, void** address,   \
+                                                 memo_error* error) {                              \
+        return memoi_host_memory_alloc(&((memoi_host*)context)->which##_memory, n_bytes, address,  \
+                                       error);                                                     \
+    }                                                                                              \
+    MEMOI memo_status memoi_host_##which##_free(void* context, void* address, memo_error* error) { \
+        return memoi_host_memory_free(&((memoi_host*)context)->which##_memory, address, error);    \
+    }
+MEMOI_HOST_MEMORY(device)
+MEMOI_HOST_MEMORY(host)
 
 MEMOI memo_status memoi_host_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
                                          memo_error* error) {

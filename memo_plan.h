@@ -9055,8 +9055,7 @@ struct memo_session {
 
     /* The stage, or the plan that is open. */
     memoi_step_plan* stage;
-    int is_borrowed;                      /* the stage is the caller's plan */
-    memo_step_plan* own_plan;             /* of memo_session_create */
+    memo_step_plan* own_plan;             /* which it destroys; NULL: the caller's */
     int64_t peak_bytes, stage_host_bytes; /* the most of all ranks */
     memo_profile profile, *profiles;      /* of memo_session_create */
 
@@ -9073,7 +9072,6 @@ struct memo_session {
     int64_t n_rows;
     int32_t n_passed; /* steps of both passes that have ended */
     int32_t open;     /* the step that is open; -1: none.  Without slices not used */
-    int is_dry;
     int is_setting_up, is_recomputing;
     int is_running; /* between begin and end */
     int is_midway;  /* a forward began and no backward ended */
@@ -9081,7 +9079,6 @@ struct memo_session {
     memoi_inspector* checker; /* NULL: not checked */
 
     /* Measuring. */
-    int is_measuring;
     /* The first and the last slice of these layers recompute every tensor. */
     int32_t n_kinds, measured_layers[MEMO_PROFILE_KINDS_MAX];
     memo_event* events; /* of each mark, or */
@@ -9198,32 +9195,30 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
+    const struct {
+        const char* field;
+        int64_t value, least, most;
+    } numbers[] = {{"n_tensors", desc->n_tensors, 1, MEMO_PROFILE_TENSORS_MAX},
+                   {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
+                   {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
+                   {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+                   {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
+                   {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
+                   {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
+                   {"other_device_bytes", desc->other_device_bytes, 0, MEMOB_BYTES_MAX},
+                   {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
+                   {"other_host_bytes", desc->other_host_bytes, 0, MEMOB_BYTES_MAX},
+                   {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
     const char* field = NULL;
     memo_status status;
     int32_t t;
 
     /* Numbers. */
-    if ((status = memob_check_integer(name, "n_tensors", desc->n_tensors, 1,
-                                      MEMO_PROFILE_TENSORS_MAX, error)) ||
-        (status = memob_check_integer(name, "n_layers", desc->n_layers, 1, INT32_MAX / 8, error)) ||
-        (status = memob_check_integer(name, "n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX, error)) ||
-        (status =
-             memob_check_integer(name, "n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX, error)) ||
-        (status = memob_check_integer(name, "slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX,
-                                      error)) ||
-        (status = memob_check_integer(name, "policy", (int)desc->policy, 0, MEMO_N_POLICIES - 1,
-                                      error)) ||
-        (status = memob_check_integer(name, "device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX,
-                                      error)) ||
-        (status = memob_check_integer(name, "other_device_bytes", desc->other_device_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(name, "host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX,
-                                      error)) ||
-        (status = memob_check_integer(name, "other_host_bytes", desc->other_host_bytes, 0,
-                                      MEMOB_BYTES_MAX, error)) ||
-        (status = memob_check_integer(name, "disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX,
-                                      error)) ||
-        (status = memob_check_real(name, "time_limit_s", desc->time_limit_s, 0, 1e9, error)) ||
+    for (t = 0; t < (int32_t)(sizeof numbers / sizeof numbers[0]); t++)
+        if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
+                                          numbers[t].least, numbers[t].most, error)))
+            return status;
+    if ((status = memob_check_real(name, "time_limit_s", desc->time_limit_s, 0, 1e9, error)) ||
         (!(desc->alpha < 0) &&
          (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
@@ -9298,6 +9293,7 @@ MEMOI memo_status memoi_stage_create(memo_session* s, memo_error* error) {
     memo_swap_desc* swap;
     int32_t t;
     s->stage = stage;
+    s->own_plan = (memo_step_plan*)stage;
     if (!stage) return memob_no_memory(error, "a plan");
     stage->rows =
         (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof(int64_t));
@@ -9583,6 +9579,9 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shap
 /* --- >>session running ---
  * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
 
+/* Without parts, a micro-batch is a dry run. */
+MEMOI int memoi_session_is_dry(const memo_session* s) { return !s->n_parts; }
+
 /* The first error stays. */
 MEMOI int memoi_session_is_ok(memo_session* s, memo_status status, const memo_error* error) {
     if (!status) return 1;
@@ -9613,7 +9612,7 @@ MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char*
 MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
     memo_error error;
     memo_status status;
-    if (!s->is_measuring || s->error.status) return;
+    if (!s->marks_s || s->error.status) return;
     if (s->desc.computes_on_host) {
         s->marks_s[mark] = memob_now_s();
         return;
@@ -9626,8 +9625,10 @@ MEMOI void memoi_session_mark_layer(memo_session* s, int32_t layer, int32_t what
     memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + what);
 }
 
-int memo_session_computes(const memo_session* s) { return !s->is_dry && !s->error.status; }
-int memo_session_measures(const memo_session* s) { return s->is_measuring; }
+int memo_session_computes(const memo_session* s) {
+    return !memoi_session_is_dry(s) && !s->error.status;
+}
+int memo_session_measures(const memo_session* s) { return s->marks_s != NULL; }
 memo_batch memo_session_get_batch(const memo_session* s) {
     memo_batch batch = s->batch;
     batch.n_rows = s->n_rows;
@@ -9709,7 +9710,7 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
     MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
     place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
-    if (s->is_dry) return memoi_session_refuse_address(s, place);
+    if (memoi_session_is_dry(s)) return memoi_session_refuse_address(s, place);
     if (s->checker && place->row_bytes && !place->is_layer &&
         s->stage->plan.swap.tensors[tensor].rule != MEMO_TENSOR_HANDED)
         return s->checker->slots + (layer & 1) * s->checker->slot_bytes +
@@ -9731,7 +9732,7 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
     void* address = NULL;
     memo_error error;
     memo_status status;
-    if (s->error.status && !s->is_dry) return NULL;
+    if (s->error.status && !memoi_session_is_dry(s)) return NULL;
     if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
         memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
                              "memo_session_alloc: called inside recompute; declare a buffer of "
@@ -9778,7 +9779,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
         } else {
-            if (s->is_dry && b->name && !strchr(b->name, '\n') && !s->error.status)
+            if (memoi_session_is_dry(s) && b->name && !strchr(b->name, '\n') && !s->error.status)
                 (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, b->name, &error), &error);
             s->buffer_addresses[i] =
                 memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
@@ -9905,7 +9906,7 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, const char* wh
                              "memo_session: %s of layer %d is out of order after %d of %d calls; "
                              "begin and end each layer %d times in a row, once for each slice",
                              what, (int)layer, (int)s->n_passed, (int)(2 * n), (int)n_slices);
-    else if (s->is_dry)
+    else if (memoi_session_is_dry(s))
         memoi_session_name(s, step, what);
     if (s->error.status) return -1;
     if (n_slices > 1) s->open = step;
@@ -10254,7 +10255,7 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
 
 /* A forward alone moves what slices hand on, and nothing without slices. */
 MEMOI int memoi_session_moves(const memo_session* s) {
-    return !s->is_dry && (!s->batch.is_forward_only || s->n_slices > 1);
+    return !memoi_session_is_dry(s) && (!s->batch.is_forward_only || s->n_slices > 1);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
@@ -10262,7 +10263,7 @@ int memo_session_forward_begin(memo_session* s, int32_t layer) {
     layer = memoi_session_enter(s, layer, "forward begin");
     if (layer < 0) return 0;
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 0);
-    if (s->is_dry) return 0;
+    if (memoi_session_is_dry(s)) return 0;
     if (memoi_session_moves(s)) {
         s->is_midway = 1;
         (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
@@ -10276,7 +10277,7 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     memo_error error;
     layer = memoi_session_enter(s, layer, "forward end");
     if (layer < 0) return;
-    if (!s->is_dry) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
+    if (!memoi_session_is_dry(s)) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
     if (s->checker && memoi_session_moves(s)) memoi_inspector_forward_end(s, layer);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
@@ -10295,7 +10296,7 @@ MEMOI int32_t memoi_session_tensor_mark(const memo_session* s, int32_t kind, int
  * measured. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer), n = s->n_slices;
-    const int is_measured = s->is_measuring && s->measured_layers[kind] == layer / n &&
+    const int is_measured = s->marks_s && s->measured_layers[kind] == layer / n &&
                             (layer % n == 0 || layer % n == n - 1);
     int32_t t, mark = memoi_session_tensor_mark(s, kind, layer % n > 0);
     s->is_recomputing = 1;
@@ -10318,7 +10319,7 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
     if (layer < 0) return 0;
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 0);
-    if (s->is_dry ||
+    if (memoi_session_is_dry(s) ||
         !memoi_session_is_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error))
         return 0;
     if (s->checker) memoi_inspector_take_back(s, layer);
@@ -10333,7 +10334,7 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
     memo_error error;
     layer = memoi_session_enter(s, layer, "backward end");
     if (layer < 0) return;
-    if (!s->is_dry) {
+    if (!memoi_session_is_dry(s)) {
         memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
         if (memoi_session_is_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
             layer == 0)
@@ -10429,7 +10430,6 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
     dry.device = &memory;
     dry.trace = plan->trace;
     if (!status) status = memo_arena_create(&dry, &s->arena, error);
-    s->is_dry = 1;
     if (!status) status = memoi_session_take(s, error);
     batch.shape = s->first_shape;
     if (!status) status = memo_session_run(s, &batch, error);
@@ -10437,7 +10437,6 @@ MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) 
     MEMO_FREE(requests.memory);
     s->arena = NULL;
     s->base = NULL;
-    s->is_dry = 0;
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
 
@@ -11126,7 +11125,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
             memoi_session_account(s);
             *next = &s->stage->plan;
             next = &(*next)->next;
-            s->stage = NULL;
+            s->own_plan = NULL;
         }
         memo_session_destroy(s);
     }
@@ -11300,9 +11299,9 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
         return memoi_session_reword(status, error);
     }
     status = memoi_session_match(s, plan, error);
-    memoi_stage_destroy(s->stage);
+    memo_step_plan_destroy(s->own_plan);
+    s->own_plan = NULL;
     s->stage = (memoi_step_plan*)(uintptr_t)plan; /* never written to, nor destroyed */
-    s->is_borrowed = 1;
     if (!status) status = memoi_session_start(s, error);
     if (!status && (desc->is_checked || (check && *check && strcmp(check, "0"))))
         status = memoi_inspector_create(s, error);
@@ -11549,11 +11548,9 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
     if (!status) status = memoi_session_clear(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     if (!status) {
-        s->is_measuring = 1;
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
         status = memoi_session_measure_layers(s, scratch, runs, error);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
-        s->is_measuring = 0;
     }
 
     memoi_session_close(s);
@@ -11646,7 +11643,7 @@ MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_
     if (!status) {
         memoi_session_account(s);
         *plan = &s->stage->plan;
-        s->stage = NULL;
+        s->own_plan = NULL;
     }
     memo_session_destroy(s);
     return memoi_session_reword(status, error);
@@ -11790,7 +11787,6 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     memoi_session_close(s);
     memob_swap_placement_free(&s->placement);
-    if (!s->is_borrowed) memoi_stage_destroy(s->stage);
     memo_step_plan_destroy(s->own_plan);
     MEMO_FREE(s->profiles);
 #ifndef MEMO_NO_HOST_DEVICE

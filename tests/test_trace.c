@@ -155,8 +155,8 @@ static void bad_lines_are_named(void) {
     refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "invalid version 0");
     refuses("memo trace 1\nmalloc 1 2\n", format, 2, "truncated: no `end` line");
     refuses("memo trace 1\nend\n", format, 2, "count is missing");
-    refuses("memo trace 1\nend 0 12\n", format, 2, "16 hexadecimal digits");
-    refuses("memo trace 1\nend 0 00000000000000zz\n", format, 2, "16 hexadecimal digits");
+    refuses("memo trace 1\nend 0 12\n", format, 2, "wrong checksum");
+    refuses("memo trace 1\nend 0 00000000000000zz\n", format, 2, "wrong checksum");
     refuses("memo trace 1\nbad\nend 0 0000000000000000\n", format, 3, "wrong checksum");
     refuses("malloc 1 2\nuse 1 0\n", format, 2, "begins with `memo trace 1`");
     refuses("malloc 1 2\nend 1 0000000000000000\n", format, 2, "malloc, free and mark are valid");
