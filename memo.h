@@ -2109,48 +2109,38 @@ MEMOI int memoi_file_create_beside(char* name, size_t folder_bytes) {
     return memoi_file_descriptor_from_3(descriptor);
 }
 
-/* Writes a new file and renames it to target, so that no reader sees half of it; owner and mode of
- * an existing target are kept.  name is room for its first name.  Returns an errno. */
-MEMOI int memoi_file_replace(const char* target, const struct stat* old, const char* data,
-                             int64_t n_bytes, char* name) {
-    const char* slash = strrchr(target, '/');
-    size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
-    int descriptor, code;
-    memcpy(name, target, folder_bytes);
-    descriptor = memoi_file_create_beside(name, folder_bytes);
-    if (descriptor < 0) return errno;
-    code = memoi_file_write_all(descriptor, data, n_bytes);
-    if (!code && old) {
-        (void)!fchown(descriptor, old->st_uid, old->st_gid);
-        if (fchmod(descriptor, old->st_mode & 07777)) code = errno;
-    }
-    if (close(descriptor) && !code) code = errno;
-    if (!code && rename(name, target)) code = errno;
-    if (code) unlink(name);
+/* The same, and closes; a negative descriptor is a failure before. */
+MEMOI int memoi_file_write_and_close(int descriptor, const char* data, int64_t n_bytes) {
+    int code = descriptor < 0 ? errno : memoi_file_write_all(descriptor, data, n_bytes);
+    if (descriptor >= 0 && close(descriptor) && !code) code = errno;
     return code;
 }
 
-/* Like memoi_file_replace, with signals blocked, so that none leaves a temporary file. */
-MEMOI int memoi_file_replace_safely(const char* target, const struct stat* old, const char* data,
-                                    int64_t n_bytes) {
-    char* name = (char*)MEMO_MALLOC(strlen(target) + 64);
+/* Writes a new file and renames it to target, so that no reader sees half of it; owner and mode of
+ * an existing target are kept.  Signals are blocked, so that none leaves a temporary file.  Returns
+ * an errno. */
+MEMOI int memoi_file_replace(const char* target, const struct stat* old, const char* data,
+                             int64_t n_bytes) {
+    const char* slash = strrchr(target, '/');
+    size_t folder_bytes = slash ? (size_t)(slash - target) + 1 : 0;
+    char* name = (char*)MEMO_MALLOC(strlen(target) + 64); /* its first name */
     sigset_t all, before;
-    int code;
+    int descriptor, code;
     if (!name) return ENOMEM;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
-    code = memoi_file_replace(target, old, data, n_bytes, name);
+    memcpy(name, target, folder_bytes);
+    descriptor = memoi_file_create_beside(name, folder_bytes);
+    if (descriptor >= 0 && old) (void)!fchown(descriptor, old->st_uid, old->st_gid);
+    code = descriptor >= 0 && old && fchmod(descriptor, old->st_mode & 07777) ? errno : 0;
+    if (code)
+        close(descriptor);
+    else
+        code = memoi_file_write_and_close(descriptor, data, n_bytes);
+    if (!code && rename(name, target)) code = errno;
+    if (code && descriptor >= 0) unlink(name);
     sigprocmask(SIG_SETMASK, &before, NULL);
     MEMO_FREE(name);
-    return code;
-}
-
-/* Writes into a device, a pipe, or the missing target of a link.  Returns an errno. */
-MEMOI int memoi_file_write_through(const char* path, const char* data, int64_t n_bytes) {
-    int descriptor =
-        memoi_file_descriptor_from_3(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    int code = descriptor < 0 ? errno : memoi_file_write_all(descriptor, data, n_bytes);
-    if (descriptor >= 0 && close(descriptor) && !code) code = errno;
     return code;
 }
 
@@ -2158,7 +2148,7 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
     struct stat info, output;
     char* linked = NULL;
     const char* target = path;
-    int exists = stat(path, &info) == 0, code = 0, descriptor;
+    int exists = stat(path, &info) == 0, code = 0;
     int is_stdout =
         strcmp(path, "-") == 0 || (exists && fstat(STDOUT_FILENO, &output) == 0 &&
                                    info.st_dev == output.st_dev && info.st_ino == output.st_ino);
@@ -2174,22 +2164,19 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
         replaces = linked && realpath(path, linked);
         if (replaces) target = linked;
     }
-    if (!code && replaces && exists) {
-        descriptor = open(target, O_WRONLY | O_CLOEXEC);
-        if (descriptor < 0)
-            code = errno;
-        else
-            close(descriptor);
-    }
+    if (!code && replaces && exists && access(target, W_OK)) code = errno;
 
-    /* Write, then free text on every path. */
+    /* Write, in place into a device, a pipe, or the missing target of a link; then free text. */
     if (!code && is_stdout)
         code = fflush(stdout) ? errno
                               : memoi_file_write_all(fileno(stdout), text->data, text->n_bytes);
     else if (!code && replaces)
-        code = memoi_file_replace_safely(target, exists ? &info : NULL, text->data, text->n_bytes);
+        code = memoi_file_replace(target, exists ? &info : NULL, text->data, text->n_bytes);
     else if (!code)
-        code = memoi_file_write_through(path, text->data, text->n_bytes);
+        code =
+            memoi_file_write_and_close(memoi_file_descriptor_from_3(open(
+                                           path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)),
+                                       text->data, text->n_bytes);
     MEMO_FREE(linked);
     memo_text_free(text);
     if (!code) return MEMO_STATUS_OK;
@@ -5874,10 +5861,6 @@ MEMOI memo_status memoi_schedule_has_stream(const memo_schedule* schedule, int32
                                             memo_error* error) {
     return memob_check_integer("schedule", "stream", stream, 0, schedule->n_streams - 1, error);
 }
-MEMOI memo_status memoi_schedule_has_event(const memo_schedule* schedule, int32_t event,
-                                           memo_error* error) {
-    return memob_check_integer("schedule", "event", event, 0, schedule->n_events - 1, error);
-}
 
 memo_status memo_schedule_add_stream(memo_schedule* schedule, const char* name, int32_t* stream,
                                      memo_error* error) {
@@ -6019,40 +6002,34 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     return MEMO_STATUS_OK;
 }
 
-/* A record, wait or sync.  stream or event -1: none. */
-MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kind, int32_t event,
-                                       int32_t stream, memo_error* error) {
+/* A record, wait or sync.  NULL: no event, or no stream. */
+MEMOI memo_status memoi_schedule_order(memo_schedule* schedule, memo_op_kind kind,
+                                       const int32_t* event, const int32_t* stream,
+                                       memo_error* error) {
+    if ((event &&
+         memob_check_integer("schedule", "event", *event, 0, schedule->n_events - 1, error)) ||
+        (stream && memoi_schedule_has_stream(schedule, *stream, error)))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!memob_grow(&schedule->ops, schedule->n_ops, 1, sizeof(memo_op)))
         return memob_no_memory(error, "an operation of a schedule");
-    (void)memoi_schedule_push(schedule, kind, stream, event);
+    (void)memoi_schedule_push(schedule, kind, stream ? *stream : -1, event ? *event : -1);
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_schedule_add_record(memo_schedule* schedule, int32_t event, int32_t stream,
                                      memo_error* error) {
-    if (memoi_schedule_has_event(schedule, event, error) ||
-        memoi_schedule_has_stream(schedule, stream, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_schedule_order(schedule, MEMO_OP_RECORD, event, stream, error);
+    return memoi_schedule_order(schedule, MEMO_OP_RECORD, &event, &stream, error);
 }
-
 memo_status memo_schedule_add_wait(memo_schedule* schedule, int32_t event, int32_t stream,
                                    memo_error* error) {
-    if (memoi_schedule_has_event(schedule, event, error) ||
-        memoi_schedule_has_stream(schedule, stream, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_schedule_order(schedule, MEMO_OP_WAIT, event, stream, error);
+    return memoi_schedule_order(schedule, MEMO_OP_WAIT, &event, &stream, error);
 }
-
 memo_status memo_schedule_add_sync(memo_schedule* schedule, int32_t stream, memo_error* error) {
-    if (memoi_schedule_has_stream(schedule, stream, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_schedule_order(schedule, MEMO_OP_SYNC, -1, stream, error);
+    return memoi_schedule_order(schedule, MEMO_OP_SYNC, NULL, &stream, error);
 }
-
 memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
                                          memo_error* error) {
-    if (memoi_schedule_has_event(schedule, event, error)) return MEMO_STATUS_INVALID_ARGUMENT;
-    return memoi_schedule_order(schedule, MEMO_OP_SYNC, event, -1, error);
+    return memoi_schedule_order(schedule, MEMO_OP_SYNC, &event, NULL, error);
 }
 
 MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {

@@ -9389,10 +9389,7 @@ MEMOI memo_status memoi_session_verdict(const memo_session_desc* desc, memo_stat
 
 /* Of any bytes; never negative, so that its negative exists. */
 MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_bytes) {
-    const unsigned char* p = (const unsigned char*)bytes;
-    uint64_t hash = (uint64_t)digest ^ 0xcbf29ce484222325u;
-    for (; n_bytes > 0; n_bytes--, p++) hash = (hash ^ *p) * 0x100000001b3u;
-    return (int64_t)((hash ^ hash >> 31) >> 2);
+    return (int64_t)((memob_hash((const char*)bytes, n_bytes) + 31 * (uint64_t)digest) >> 2);
 }
 
 MEMOI int64_t memoi_session_digest_tensors(const memo_session_desc* desc) {
@@ -9995,41 +9992,20 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* FNV-1a by words, so that a row of some KiB takes little. */
-MEMOI uint64_t memoi_inspector_hash(const char* bytes, int64_t n_bytes) {
-    uint64_t hash = 0xcbf29ce484222325u, word;
-    int64_t i;
-    for (i = 0; i + 8 <= n_bytes; i += 8) {
-        memcpy(&word, bytes + i, 8);
-        hash = (hash ^ word) * 0x100000001b3u;
-        hash ^= hash >> 32;
-    }
-    for (; i < n_bytes; i++) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
-    return hash;
-}
-
 MEMOI int memoi_inspector_is_poison(const char* bytes, int64_t n_bytes) {
     int64_t i = 0;
     while (i < n_bytes && (unsigned char)bytes[i] == MEMOI_POISON) i++;
     return i == n_bytes;
 }
 
-/* Copies rows of a slot to or from the host, and waits. */
-MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, char* host, int64_t begin,
-                                        int64_t end, int to_host, memo_error* error) {
+/* Copies a slot to or from the host, and waits. */
+MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, char* host, int to_host,
+                                        memo_error* error) {
+    const memoi_inspector* c = s->checker;
     char* slot = memoi_inspector_slot(s, layer);
     memo_status status =
-        memo_copy(s->device, s->checker->stream, to_host ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
-                  to_host ? host + begin : slot + begin, to_host ? slot + begin : host + begin,
-                  end - begin, error);
-    return status ? status : memo_stream_synchronize(s->device, s->checker->stream, error);
-}
-
-/* Poisons a slot. */
-MEMOI memo_status memoi_inspector_clear(memo_session* s, int32_t layer, memo_error* error) {
-    const memoi_inspector* c = s->checker;
-    memo_status status = memo_fill(s->device, c->stream, memoi_inspector_slot(s, layer),
-                                   MEMOI_POISON, c->slot_bytes, error);
+        memo_copy(s->device, c->stream, to_host ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
+                  to_host ? host : slot, to_host ? slot : host, c->slot_bytes, error);
     return status ? status : memo_stream_synchronize(s->device, c->stream, error);
 }
 
@@ -10091,8 +10067,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, in
     const uint64_t* hash = c->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->slice_rows;
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
     const char* rows = image + c->offsets[t];
-    while (begin < end && memoi_inspector_hash(rows + begin * row_bytes, row_bytes) == hash[begin])
-        begin++;
+    while (begin < end && memob_hash(rows + begin * row_bytes, row_bytes) == hash[begin]) begin++;
     return begin;
 }
 
@@ -10104,7 +10079,7 @@ MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, memo_err
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     c->closed[layer & 1] = 0;
-    if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, error);
+    if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 1, error);
     for (t = 0; t < s->desc.n_tensors && closed >= 0 && !status; t++) {
         const int64_t row = memoi_inspector_row_bytes(s, closed, t)
                                 ? memoi_inspector_first(s, c->image, closed, t, 0, n)
@@ -10117,7 +10092,10 @@ MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, memo_err
                                     (int)(closed / s->n_slices),
                                     s->stage->plan.swap.tensors[t].name, (long long)row);
     }
-    return status ? status : memoi_inspector_clear(s, layer, error);
+    if (!status)
+        status = memo_fill(s->device, c->stream, memoi_inspector_slot(s, layer), MEMOI_POISON,
+                           c->slot_bytes, error);
+    return status ? status : memo_stream_synchronize(s->device, c->stream, error);
 }
 
 /* Before a forward. */
@@ -10135,12 +10113,12 @@ MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     int64_t row;
     int32_t t;
     memo_status status = memoi_inspector_exchange(s, layer, 1, 1, &error);
-    if (!status) status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, &error);
+    if (!status) status = memoi_inspector_fetch(s, layer, c->image, 1, &error);
     if (!status) status = memoi_inspector_check_guards(s, layer, "forward", &error);
     for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->slice_rows) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         for (row = 0; row < memoi_session_rows(s, layer) && row_bytes; row++)
-            hash[row] = memoi_inspector_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
+            hash[row] = memob_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
     }
     if (!status) status = memoi_inspector_exchange(s, layer, 0, 0, &error);
     c->closed[layer & 1] = layer + 1;
@@ -10171,15 +10149,13 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
         if (run == previous) continue;
         previous = run;
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
-        if (!memoi_session_is_ok(
-                s, memoi_inspector_fetch(s, layer, c->probe, 0, c->slot_bytes, 1, error), error))
+        if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1, error), error))
             return 0;
         for (u = 0; u < s->desc.n_tensors; u++)
             if (memoi_inspector_row_bytes(s, layer, u) &&
                 (u == t || s->stage->plan.swap.tensors[u].with == t + 1))
                 keeps = keeps && memoi_inspector_first(s, c->probe, layer, u, begin, end) == end;
-        (void)memoi_session_is_ok(
-            s, memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 0, error), error);
+        (void)memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0, error), error);
     }
     return keeps;
 }
@@ -10217,7 +10193,7 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     int32_t t;
     memo_status status;
     if (s->error.status) return;
-    status = memoi_inspector_fetch(s, layer, c->image, 0, c->slot_bytes, 1, &error);
+    status = memoi_inspector_fetch(s, layer, c->image, 1, &error);
     if (!status) status = memoi_inspector_check_guards(s, layer, "recomputation", &error);
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);

@@ -3125,7 +3125,7 @@ MEMOI memo_status memoi_rec_attach(memo_recorder* r, memoi_timing* timing, memo_
     return status;
 }
 
-/* --- an operation in three steps: begin, pass it on, end.  While paused, it is only passed on --- */
+/* --- an operation in three steps: begin, pass it on, end --- */
 
 typedef struct memoi_passing {
     int32_t stream; /* index */
