@@ -958,13 +958,12 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *
  * It follows that rows come back only after they have left: the compute stream orders both.  With
  * alpha every wait of the swap engine is necessary: without it memo_schedule_check finds a race.  A
- * table of rows may make waits redundant, but the engine still makes them.  With p(i) the latest
- * layer before i that swaps rows in the same part ("layer i-2" above), these waits are redundant:
- *   forward_begin(i), backward_begin(p(i))   if a layer k < i has p(k) > p(i): the copies of p(k)
- *                       are later operations of the same streams, and compute waited for them
- *   forward_begin(i)    if a layer k > i has p(k) > p(i), and none of i .. k-1 touches bytes that
- *                       p(i) swapped
- *   backward_end(i)     if a layer k > i has a p(k), and none of i .. k-1 touches those bytes
+ * table of rows, kinds of layers or a short last slice may make these waits redundant, but the
+ * engine still makes them:
+ *   forward_begin(i)   if a later forward_begin waits for the same copies or later ones, and no
+ *                      forward before it writes the bytes that they read
+ *   backward_end(i)    if the to-device stream waited before, and no work since then used the bytes
+ *                      that come back
  *
  * Between begin and end.  The forward writes the layer's rows; the backward may overwrite them.  A
  * kernel may work on two layers: the next layer may begin before this one ends (in the backward:
@@ -1006,7 +1005,6 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *   backward_end(i)    to host    waits for  backward of i
  *                      to device  waits for  HANDED rows of i on the host
  *
- * A slice may be too short to have rows that its step would swap; the waits for them are redundant.
  * Only one step is open at a time.
  *
  * Third tier: a file.  If host memory has room for only h of the m moved layers, they use its h
@@ -6625,6 +6623,13 @@ MEMOI int memoi_swap_place_handed(const memo_swap_desc* desc, int32_t t,
     return 1;
 }
 
+/* The last slice of a layer may be short. */
+MEMOI int64_t memoi_swap_rows_of_step(const memo_swap_desc* desc, int32_t step) {
+    const int64_t left =
+        memob_swap_layer_rows(desc) - step % (int32_t)memob_max(desc->n_slices, 1) * desc->n_rows;
+    return memob_min(left, desc->n_rows);
+}
+
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     int64_t* total = &placement->sizes.device_bytes;
@@ -6658,7 +6663,9 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
                 continue;
             }
             place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
-            place->moved_end = place->moved_begin + swapped;
+            place->moved_end =
+                memob_max(place->moved_begin, memob_min(place->moved_begin + swapped,
+                                                        memoi_swap_rows_of_step(desc, layer)));
             if (swapped) placement->turns[layer].uses_buffer = 1;
             if (!is_common) continue;
             place->offset = memoi_swap_offset(desc, &region, layer, t);
@@ -6871,7 +6878,8 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
         turns[i].loaded = turns[i].hand_in[1] >= 0 ? i + 2 : n;
         turns[i].stores = turns[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0;
         for (t = 0; t < placement->n_tensors; t++)
-            if (memob_swap_span_of(placement, i, t, INT64_MAX, 0, 1).n_bytes) turns[i].stores |= 2;
+            if (memob_swap_span_of(placement, i, t, MEMOB_BYTES_MAX, 0, 1).n_bytes)
+                turns[i].stores |= 2;
     }
 
     /* Forward.  The HANDED rows of step i come after all copies of step i - 3 to the host.  The
@@ -6882,11 +6890,10 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
         if (need >= 0 && !(turns[need].stores & 2)) need = -1; /* it was stored a layer before */
         if (i >= 2 && i < n_slices && placement->handed >= 0) need = i - 2;
         if (turns[i].hand_in[0] >= 0) seen = (int32_t)memob_max(seen, i - 3);
-        if (turns[i].hand_in[0] >= 0 && need <= seen) need = -1;
         while (source >= 0 && !turns[source].layer_bytes) source -= 2 * n_slices;
-        if (source >= 0 && i % n_slices == 0 && turns[i].uses_layer && source + n_slices - 1 > seen)
+        if (source >= 0 && i % n_slices == 0 && turns[i].uses_layer)
             need = (int32_t)memob_max(need, source + n_slices - 1);
-        turns[i].stored = need < 0 ? -1 : memoi_swap_record_of(last, need);
+        turns[i].stored = need <= seen ? -1 : memoi_swap_record_of(last, need);
         seen = (int32_t)memob_max(seen, turns[i].stored);
         if (turns[i].stores) last[i & 1] = i;
     }
@@ -6896,10 +6903,10 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
     last[0] = last[1] = -1;
     for (i = n - 1, seen = -1; i >= 0; i--) {
         int32_t need = n - 1 - turns[i].loaded;
-        if (i % n_slices == n_slices - 1 && turns[i].layer_bytes && n - 2 - i - n_slices > seen)
+        if (i % n_slices == n_slices - 1 && turns[i].layer_bytes)
             need = (int32_t)memob_max(need, n - 2 - i - n_slices);
-        turns[i].loaded = need < 0 ? -1 : n - 1 - memoi_swap_record_of(last, need);
-        if (need >= 0) seen = (int32_t)memob_max(seen, n - 1 - turns[i].loaded);
+        turns[i].loaded = need <= seen ? -1 : n - 1 - memoi_swap_record_of(last, need);
+        if (need > seen) seen = n - 1 - turns[i].loaded;
         if (turns[i].previous >= 0 || turns[i].layer_source >= 0 ||
             (i >= 2 && turns[i - 2].hand_in[1] >= 0))
             last[i & 1] = n - 1 - i;
