@@ -4486,13 +4486,9 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M; for every section K and i in K
  *     o_i >= sum of s_j [j below i],   o_i + s_i + sum of s_j [i below j] <= M
- * which lift the linear bound to the largest section.  Twins get an order.  The order of one pair
- * is fixed, because a plan upside down is a plan.  Some runs add transitivity of "below". */
+ * which lift the linear bound to the largest section.  Twins get an order. */
 
-enum {
-    MEMOI_MIP_PAIRS = 20000,  /* more pairs are too many for lp_solve to factorize */
-    MEMOI_MIP_TRIPLES = 20000 /* with more, transitivity is left out */
-};
+enum { MEMOI_MIP_PAIRS = 20000 }; /* more are too many for lp_solve to factorize */
 
 #ifdef MEMO_LP_SOLVE
 
@@ -4507,13 +4503,6 @@ typedef struct memoi_mip {
     double scale; /* from units to what lp_solve sees */
     double deadline;
 } memoi_mip;
-
-/* Few, fixed attempts: its running times are heavy-tailed, so several settings beat a long run of
- * one. */
-typedef struct memoi_mip_setting {
-    int has_transitivity, is_up_first;
-    double share; /* of the time that is left */
-} memoi_mip_setting;
 
 static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     (void)lp;
@@ -4554,10 +4543,9 @@ MEMOI int memoi_mip_item_in_section(const memoi_problem* problem, int64_t i, int
 }
 
 /* Columns: o_i at 1 + i, M at 1 + n, the pairs after it. */
-MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
-                          const memoi_mip_setting* setting) {
+MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     const memoi_problem* problem = mip->problem;
-    int64_t n = problem->n_items, i, j, k, section, n_triples = 0, widest = -1, widest_pair = 0;
+    int64_t n = problem->n_items, i, j, k, section;
     int peak_column = (int)n + 1, ok = 1;
     double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale;
     lprec* lp = mip->lp;
@@ -4643,54 +4631,9 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best,
         }
     }
 
-    /* Below is transitive.  These rows cut off cycles, but they are cubic in number. */
-    for (i = 0; i < n; i++)
-        for (j = i + 1; j < n; j++)
-            for (k = j + 1; k < n && mip->pair[i * n + j]; k++)
-                n_triples += mip->pair[j * n + k] && mip->pair[i * n + k];
-    if (setting->has_transitivity && !MEMOI_WITHOUT(mip_transitivity) &&
-        n_triples <= MEMOI_MIP_TRIPLES) {
-        for (i = 0; i < n; i++) {
-            for (j = i + 1; j < n; j++) {
-                for (k = j + 1; k < n; k++) {
-                    if (!mip->pair[i * n + j] || !mip->pair[j * n + k] || !mip->pair[i * n + k])
-                        continue;
-                    mip->column[0] = mip->pair[i * n + j];
-                    mip->column[1] = mip->pair[j * n + k];
-                    mip->column[2] = mip->pair[i * n + k];
-                    mip->value[0] = mip->value[1] = 1;
-                    mip->value[2] = -1;
-                    ok &= add_constraintex(lp, 3, mip->value, mip->column, GE, 0);
-                    ok &= add_constraintex(lp, 3, mip->value, mip->column, LE, 1);
-                }
-            }
-        }
-    }
-
-    /* A plan can be turned upside down, so fix the order of one pair.  Take the widest without
-     * twins, because the order of twins is fixed already. */
-    for (i = 0; i < n && problem->n_fixed == 0; i++) {
-        for (j = i + 1; j < n; j++) {
-            int has_twin = 0;
-            int64_t width = problem->items[i].size + problem->items[j].size;
-            if (!mip->pair[i * n + j] || width <= widest) continue;
-            for (k = 0; k < n && !has_twin; k++)
-                has_twin = (k != i && memoi_mip_items_twins(problem, i, k)) ||
-                           (k != j && memoi_mip_items_twins(problem, j, k));
-            if (has_twin) continue;
-            widest = width;
-            widest_pair = mip->pair[i * n + j];
-        }
-    }
-    if (widest_pair && !MEMOI_WITHOUT(mip_symmetry)) {
-        mip->column[0] = (int)widest_pair;
-        mip->value[0] = 1;
-        ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
-    }
-
     /* Only an exact optimum is a proof. */
     ok &= set_add_rowmode(lp, FALSE);
-    set_bb_floorfirst(lp, setting->is_up_first ? BRANCH_CEILING : BRANCH_FLOOR);
+    set_bb_floorfirst(lp, BRANCH_CEILING);
     set_mip_gap(lp, TRUE, 0);
     set_mip_gap(lp, FALSE, 0);
 
@@ -4730,15 +4673,14 @@ MEMOI int memoi_mip_rebuild(const memoi_mip* mip, const double* columns, int64_t
 
 MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                   memoi_solution* best, memo_error* error) {
-    static const memoi_mip_setting settings[] = {{1, 1, 0.25}, {0, 0, 0.4}, {0, 1, 1.0}};
     memo_status status = MEMO_STATUS_OK;
     int64_t n = problem->n_items, i, j;
     int64_t* offsets;
     double* columns = NULL;
-    size_t run;
     memoi_mip mip;
     memset(&mip, 0, sizeof mip);
     mip.problem = problem;
+    mip.deadline = deadline;
 
     /* Refuse what the program cannot express, or what lp_solve cannot handle. */
     if (problem->has_alignment)
@@ -4773,32 +4715,22 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
 
-    /* Each setting solves problems that the others do not, so share the time between three. */
-    for (run = 0; run < 3 && !status && !best->is_optimal; run++) {
-        int result;
-        double now = memob_now_s();
-        if (now >= deadline) break;
-        if (MEMOI_WITHOUT(mip_settings) && run < 2) continue;
-        mip.deadline = now + (deadline - now) * settings[run].share;
-        mip.lp = make_lp(0, (int)(n + 1 + mip.n_pairs));
-        if (!mip.lp || !memoi_mip_build(&mip, best, &settings[run])) {
-            if (mip.lp) delete_lp(mip.lp);
-            status = memob_no_memory(error, "lp_solve");
-            break;
-        }
-        result = solve(mip.lp);
-        if (result == OPTIMAL || result == SUBOPTIMAL) {
-            double peak = get_objective(mip.lp) / mip.scale;
-            if (get_variables(mip.lp, columns) && memoi_mip_rebuild(&mip, columns, offsets)) {
-                memoi_solution_offer(problem, offsets, -1, best);
+    if (!status) mip.lp = make_lp(0, (int)(n + 1 + mip.n_pairs));
+    if (!status && (!mip.lp || !memoi_mip_build(&mip, best)))
+        status = memob_no_memory(error, "lp_solve");
+    if (!status) {
+        int result = solve(mip.lp);
+        double peak = get_objective(mip.lp) / mip.scale;
+        if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns) &&
+            memoi_mip_rebuild(&mip, columns, offsets)) {
+            memoi_solution_offer(problem, offsets, -1, best);
 
-                /* The search was complete, and the rebuilt plan is within half a unit of the proven
-                 * peak. */
-                if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
-            }
+            /* The search was complete, and the rebuilt plan is within half a unit of the proven
+             * peak. */
+            if (result == OPTIMAL && (double)best->peak < peak + 0.5) best->is_optimal = 1;
         }
-        delete_lp(mip.lp);
     }
+    if (mip.lp) delete_lp(mip.lp);
     memob_arrays_free(&mip.arrays);
     return status;
 }
