@@ -868,19 +868,11 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 
 /* They may not share a byte. */
 MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
-    int64_t low, high;
+    int64_t k;
     if (memoi_problem_items_overlap(problem, i, j)) return 1;
     if (!problem->held) return 0;
-    low = problem->first_held[i];
-    high = problem->first_held[i + 1];
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (problem->held[middle] < j)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < problem->first_held[i + 1] && problem->held[low] == j;
+    for (k = problem->first_held[i]; k < problem->first_held[i + 1] && problem->held[k] != j;) k++;
+    return k < problem->first_held[i + 1];
 }
 
 /* --- >>neighbors ---
@@ -2153,7 +2145,7 @@ MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     memoi_skyline_clear(load);
 }
 
-/* Finds two fixed items that share a byte; returns 0 if there are none. */
+/* Places the fixed items alone.  Finds two that share a byte; returns 0 if there are none. */
 MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
     int64_t k, l;
@@ -2176,13 +2168,11 @@ MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t
     return 0;
 }
 
-/* A plan at once: each item, in order, lies on top of what it conflicts with; fixed items first. */
+/* A plan at once, after the fixed items are placed: each other item, in order, lies on top of what
+ * it conflicts with. */
 MEMOI void memoi_greedy_pile(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t k;
-    memoi_greedy_clear(greedy);
-    for (k = 0; k < problem->n_fixed; k++)
-        memoi_greedy_item_place(greedy, greedy->fixed[k], problem->items[greedy->fixed[k]].fixed);
     for (k = 0; k < problem->n_items; k++) {
         int64_t i = greedy->ranked[k].index;
         if (problem->items[i].fixed >= 0) continue;
@@ -2695,7 +2685,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     ok = memoi_greedy_create(&greedy, problem, deadline);
 
     /* No order can help fixed items that overlap. */
-    if (ok && problem->n_fixed && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
+    if (ok && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
         memob_arrays_free(&greedy.arrays);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "buffers %lld and %lld are fixed to overlapping places",
@@ -4046,9 +4036,8 @@ MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, i
     return created != 0;
 }
 
-/* Makes n items from `first` on, or a list of them if there is one, a problem without sections yet:
- * its ranges are in sections of the whole.  Its items' buffers are their indices in the whole.  0:
- * no memory. */
+/* Makes n items from `first` on, or a list of them if there is one, a problem of their own.  Its
+ * items' buffers are their indices in the whole.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const int32_t* list,
                              int64_t n, memoi_problem* part) {
     int64_t n_ranges = 0, i;
@@ -4076,7 +4065,9 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const in
         part->n_ranges += item->n_ranges;
         part->n_fixed += item->fixed >= 0;
     }
-    return 1;
+    if (memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
+    memoi_problem_free(part);
+    return 0;
 }
 
 /* --- >>cores ---
@@ -4127,15 +4118,6 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Makes the core a problem of its own.  Its items' buffers are their indices in the whole.  0: no
- * memory. */
-MEMOI int memoi_core_extract(const memoi_cores* cores, memoi_problem* part) {
-    int made = memoi_problem_pick(cores->problem, 0, cores->item_of, cores->n, part);
-    if (made) made = memoi_problem_sections(part);
-    if (!made) memoi_problem_free(part);
-    return made;
-}
-
 /* Puts the other items around the core's plan.  Returns the first that does not fit, or -1. */
 MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
     const memoi_problem* problem = cores->problem;
@@ -4169,9 +4151,9 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
     memoi_problem part;
     memoi_team team;
     int64_t n_spent, i;
-    int made = memoi_core_extract(cores, &part), ok;
+    int made, ok;
     *verdict = MEMOI_STOPPED;
-    if (made <= 0) return made != 0;
+    if (!memoi_problem_pick(cores->problem, 0, cores->item_of, cores->n, &part)) return 0;
     made = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
     if (made <= 0) {
         memoi_problem_free(&part);
@@ -4393,16 +4375,11 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     memo_status status;
     memoi_problem part;
     int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
-    int ok;
     if (last - first == problem->n_items)
         return memoi_search_part_solve(plan, problem, 1, goal, effort, best->fit_order,
                                        best->offsets, peak, bound, error);
-    ok = memoi_problem_pick(problem, first, NULL, last - first, &part);
-    if (ok && !(memoi_problem_sections(&part) && memoi_problem_bounds(&part))) {
-        memoi_problem_free(&part);
-        ok = 0;
-    }
-    if (!ok) return memob_no_memory(error, "a part of the plan");
+    if (!memoi_problem_pick(problem, first, NULL, last - first, &part))
+        return memob_no_memory(error, "a part of the plan");
     status = memoi_search_part_solve(plan, &part, 0, goal, effort, best->fit_order,
                                      best->offsets + first, peak, bound, error);
     memoi_problem_free(&part);
@@ -5116,8 +5093,6 @@ typedef struct memoi_task {
     int32_t is_stretched;
 } memoi_task;
 
-MEMOI void memoi_task_free(memoi_task* task) { memoi_problem_free(&task->problem); }
-
 MEMOI memo_status memoi_task_stretch(memoi_task* task, memo_error* error) {
     const memo_plan* plan = task->plan;
     memo_plan* stretched;
@@ -5151,7 +5126,7 @@ MEMOI memo_status memoi_task_create(memoi_task* task, memo_plan* plan, memo_erro
         added = memoi_problem_cover(&task->problem, NULL);
     if (!added) status = memob_no_memory(error, "the holds of the plan");
     if (added < 0) status = memoi_task_stretch(task, error);
-    if (status) memoi_task_free(task);
+    if (status) memoi_problem_free(&task->problem);
     return status;
 }
 
@@ -5225,20 +5200,19 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     memoi_solution best;
     memo_status status;
     double begin = memob_now_s(), reserved_s;
-    if (settings.capacity_bytes < 0 || settings.node_limit < 0)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "desc.%s: negative (%lld); 0 for no limit, or more",
-                              settings.capacity_bytes < 0 ? "capacity_bytes" : "node_limit",
-                              (long long)(settings.capacity_bytes < 0 ? settings.capacity_bytes
-                                                                      : settings.node_limit));
-    if (!(settings.time_limit_s >= 0))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "desc.time_limit_s: out of range (%g); 0 for the default, or more",
-                              settings.time_limit_s);
-    if (settings.n_threads < 0 || settings.n_threads > MEMOI_THREADS)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "desc.n_threads: out of range (%d); 0 to %d works",
-                              (int)settings.n_threads, (int)MEMOI_THREADS);
+    status =
+        memob_check_integer("desc", "capacity_bytes", settings.capacity_bytes, 0, INT64_MAX, error);
+    if (!status)
+        status =
+            memob_check_integer("desc", "node_limit", settings.node_limit, 0, INT64_MAX, error);
+    if (!status)
+        status =
+            memob_check_integer("desc", "n_threads", settings.n_threads, 0, MEMOI_THREADS, error);
+    if (!status && !(settings.time_limit_s >= 0))
+        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                "desc.time_limit_s: out of range (%g); 0 for the default, or more",
+                                settings.time_limit_s);
+    if (status) return status;
 
     /* Large plans get less time by default, because their search rarely ends. */
     if (!(settings.time_limit_s > 0))
@@ -5270,7 +5244,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     if (status) return status;
     memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
     if (!best.offsets) {
-        memoi_task_free(&task);
+        memoi_problem_free(&task.problem);
         return memob_no_memory(error, "the plan");
     }
 
@@ -5301,7 +5275,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 
     /* Reached after a failure as well. */
     MEMO_FREE(best.offsets);
-    memoi_task_free(&task);
+    memoi_problem_free(&task.problem);
     return status;
 }
 

@@ -1319,7 +1319,7 @@ static void print_clocks(const char* name, int n_streams, memo_plan* plan, int64
     int64_t bound;
     if (memoi_task_create(&task, plan, &error)) fail(name, &error);
     bound = task.problem.lower_bound * task.problem.unit_bytes;
-    memoi_task_free(&task);
+    memoi_problem_free(&task.problem);
     printf("| %s | %d | %lld | %.2f | %.2f | %s | %.2f |\n", name, n_streams,
            (long long)plan->n_buffers,
            100 * ((double)result.peak_bytes / (double)plan->lower_bound_bytes - 1),

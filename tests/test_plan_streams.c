@@ -803,7 +803,7 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
     CHECK(
         memoi_cores_attempt(&cores, capacity / task.problem.unit_bytes, &n_nodes, &verdict, &best));
     memob_arrays_free(&cores.arrays);
-    memoi_task_free(&task);
+    memoi_problem_free(&task.problem);
     return verdict;
 }
 
@@ -942,7 +942,7 @@ static void bounds_and_sections_follow_conflicts(void) {
                 CHECK_IS(memoi_problem_items_overlap(problem, k, i), ==,
                          plan_conflict(plan, problem->items[k].buffer, problem->items[i].buffer));
         n_above += largest > plan->lower_bound_bytes;
-        memoi_task_free(&task);
+        memoi_problem_free(&task.problem);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
@@ -995,7 +995,7 @@ static void large_problems_keep_their_pairs(void) {
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
     CHECK_OK(memoi_task_create(&task, plan, &error));
     CHECK(task.problem.held && task.problem.lower_bound > plan->lower_bound_bytes);
-    memoi_task_free(&task);
+    memoi_problem_free(&task.problem);
     desc.time_limit_s = 1;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
