@@ -620,8 +620,7 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
 /* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers
  * and the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch
- * dry by desc, whose slice_rows must be that of the plan if it has slices, and takes rows and
- * addresses from the file.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors
+ * dry by desc, and takes rows and addresses from the file, and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors
  * or other requests); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
@@ -10812,7 +10811,7 @@ static const memob_value memoi_step_plan_shape_values[] = {
     MEMOI_STEP_PLAN_CELL("n_layers", 0, 1, INT32_MAX), /* must be the session's */
     MEMOI_STEP_PLAN_CELL("n_tensors", 1, 1, MEMO_PROFILE_TENSORS_MAX),
     MEMOI_STEP_PLAN_CELL("n_rows", 2, 1, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("rows of a slice", 3, 1, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("slice_rows", 3, 1, MEMOB_BYTES_MAX),
     MEMOI_STEP_PLAN_CELL("tile_rows", 4, 0, MEMOB_BYTES_MAX),
     MEMOI_STEP_PLAN_CELL("is_forward_only", 5, 0, 1),
     MEMOI_STEP_PLAN_CELL("policy", 6, 0, MEMO_N_POLICIES - 1), /* the file's own */
@@ -10864,10 +10863,15 @@ MEMOI memo_status memoi_step_plan_match(const memoi_step_plan_file* file, const 
 MEMOI memo_status memoi_step_plan_head(memoi_step_plan_file* file, memo_step_plan* plan,
                                        int64_t* rows) {
     const memo_swap_desc* swap = &plan->swap;
-    const int64_t own[MEMOI_STEP_PLAN_CELLS] = {
-        swap->n_layers,        swap->n_tensors,     memob_swap_layer_rows(swap),
-        swap->n_rows,          swap->tile_rows,     plan->shape.is_forward_only,
-        (int64_t)plan->policy, swap->n_host_layers, file->n_buffers};
+    const int64_t own[MEMOI_STEP_PLAN_CELLS] = {swap->n_layers / memob_max(swap->n_slices, 1),
+                                                swap->n_tensors,
+                                                memob_swap_layer_rows(swap),
+                                                swap->n_rows,
+                                                swap->tile_rows,
+                                                plan->shape.is_forward_only,
+                                                (int64_t)plan->policy,
+                                                swap->n_host_layers,
+                                                file->n_buffers};
     int64_t cells[1 + MEMO_PROFILE_TENSORS_MAX];
     memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
     const memob_value kind = MEMOI_STEP_PLAN_CELL("kind", 0, 0, MEMO_PROFILE_KINDS_MAX - 1);
@@ -10974,6 +10978,18 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memoi_step_plan_file
     return status;
 }
 
+/* Of the shapes in a file, if any is in slices. */
+MEMOI int64_t memoi_step_plan_slice_rows(memob_reader reader, int64_t n_rows) {
+    const char* word;
+    int64_t length, cells[MEMOI_STEP_PLAN_CELLS];
+    while (memob_next_entry(&reader, &word, &length))
+        if (memob_word_is(word, length, "shape") &&
+            !memob_read_record(&reader, &memoi_step_plan_records[0], cells, NULL) &&
+            cells[3] < cells[2])
+            n_rows = cells[3];
+    return n_rows;
+}
+
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
     const int32_t n_shapes = memoi_session_n_shapes(desc);
@@ -10983,18 +10999,20 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     memoi_step_plan_file file;
     int64_t count = 0;
     memo_status status = MEMO_STATUS_OK;
+    const memo_status opened = memob_reader_open(&reader, path, error);
     int32_t k;
     *plan = NULL;
-    memset(&reader, 0, sizeof reader);
     memset(&file, 0, sizeof file);
     file.reader = &reader;
     file.error = error;
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
+    if (!opened && !desc->slice_rows)
+        own.slice_rows = memoi_step_plan_slice_rows(reader, desc->n_rows);
     for (k = 0; k < n_shapes && !status; k++) {
         memo_session* s;
         status = memoi_session_make(&own, k, 0, 0, "", &s, error);
         if (!status) {
-            if (k == 0) status = memob_reader_open(&reader, path, error);
+            if (k == 0) status = opened;
             if (!status && k == 0)
                 status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
             if (!status) status = memoi_session_read_shape(s, &file);
@@ -11174,7 +11192,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
                                       (int64_t)p->swap.n_layers * p->swap.n_tensors *
                                           (int64_t)sizeof *p->swap.rows);
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (memoi_session_chooses(desc)) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
+    if (!desc->slice_rows) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
     status = memoi_session_make(&own, 0, 1, digest, "plan", &s, error);
     if (status) {
         memo_session_destroy(s);

@@ -348,7 +348,9 @@ static void forwards_alone_and_plans_from_files(void) {
     model_init(&m, 30, 6, MEMO_POLICY_ALPHA);
     CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
     CHECK_OK(memo_step_plan_write(plan, path, &error));
+    m.desc.slice_rows = 0; /* the file's */
     CHECK_OK(memo_step_plan_read(&m.desc, path, &again, &error));
+    CHECK_IS(again->swap.n_slices, ==, 5);
     CHECK_OK(memo_session_open(&m.desc, again, &m.session, &error));
     for (k = 0; k < 2; k++) {
         memo_batch batch = {0, 0, 0};
@@ -361,6 +363,8 @@ static void forwards_alone_and_plans_from_files(void) {
     memo_step_plan_destroy(again);
     m.desc.slice_rows = 4;
     CHECK_IS(memo_step_plan_read(&m.desc, path, &again, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "it has 6 as slice_rows, the session has 4") != NULL, "%s",
+               error.message);
     CHECK_IS(memo_session_open(&m.desc, plan, &m.session, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     memo_step_plan_destroy(plan);
