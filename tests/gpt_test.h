@@ -29,13 +29,15 @@ static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, m
     int64_t b;
     if (gpt_reduce(model, error)) return model->status;
     if (!model->zero)
-        gpt_copy_out(model, gradients, model->gradients, gpt_gradient_bytes(model));
+        gpt_copy_staged(model, MEMO_COPY_TO_HOST, gradients, model->gradients,
+                        gpt_gradient_bytes(model));
     else
         memset(gradients, 0, (size_t)gpt_sum_bytes(model, model->layout.n));
     for (b = 0; b < gpt_n_buckets(&model->config) && model->zero; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
-        gpt_copy_out(model, (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
-                     gpt_sum_bytes(model, part.end - part.begin));
+        gpt_copy_staged(model, MEMO_COPY_TO_HOST,
+                        (char*)gradients + gpt_sum_bytes(model, part.begin), part.gradients,
+                        gpt_sum_bytes(model, part.end - part.begin));
     }
     return gpt_finish(model, error);
 }
@@ -43,14 +45,16 @@ static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, m
 static inline memo_status gpt_get_parameters(gpt_model* model, void* parameters,
                                              memo_error* error) {
     model->status = MEMO_STATUS_OK;
-    gpt_copy_out(model, parameters, model->parameters, gpt_n_bytes(model, model->layout.n));
+    gpt_copy_staged(model, MEMO_COPY_TO_HOST, parameters, model->parameters,
+                    gpt_n_bytes(model, model->layout.n));
     return gpt_finish(model, error);
 }
 
 static inline memo_status gpt_set_parameters(gpt_model* model, const void* parameters,
                                              memo_error* error) {
     model->status = MEMO_STATUS_OK;
-    gpt_copy_in(model, model->parameters, parameters, gpt_n_bytes(model, model->layout.n));
+    gpt_copy_staged(model, MEMO_COPY_TO_DEVICE, (void*)(uintptr_t)parameters, model->parameters,
+                    gpt_n_bytes(model, model->layout.n));
     gpt_set_masters(model);
     return gpt_finish(model, error);
 }

@@ -508,7 +508,7 @@ in_slices() {
     expect_same one.log slices.log
     run $tiny --slice-rows 20
     expect_code 2
-    expect_err 'slice rows 20: 0, or a multiple of tile rows 8, would work'
+    expect_err '--slice-rows 20: 0, or a multiple of --tile 8, would work'
     run $tiny --slice-rows 24 --ring 2
     expect_code 2
     expect_err 'data, ZeRO and tensor ranks of one degree would work'

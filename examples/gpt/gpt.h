@@ -29,6 +29,7 @@
  *
  *     gpt_kernels.h     the operations: kinds, arguments, the table that enqueues them
  *     gpt_layout.h      where parameters lie, which rows a rank has, which tensors a layer saves
+ *     gpt_check.h       which configurations are valid
  *     gpt_enqueue.h     what runs on the compute stream, in memory from the arena
  *     gpt_layer.h       a layer: two blocks, forward and backward
  *     gpt_parallel.h    sums over ranks, ZeRO, the update

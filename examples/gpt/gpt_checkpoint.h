@@ -155,12 +155,13 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
     int64_t i, k, n;
     for (i = begin; i < end && !f->status; i += n, to += n * device_bytes) {
         n = gpt_min(GPT_FILE_PIECE / element_bytes, end - i);
-        if (is_write) gpt_copy_out(model, f->host, to, n * element_bytes);
+        if (is_write) gpt_copy_staged(model, MEMO_COPY_TO_HOST, f->host, to, n * element_bytes);
         if (!model->status) gpt_file_elements(f, is_write, p, array, element_bytes, i, i + n);
         for (k = 0; k < n && casts; k++)
             ((uint16_t*)(void*)f->cast)[k] = memo_bf16_from_f32(((float*)(void*)f->host)[k]);
         if (!is_write && !f->status)
-            gpt_copy_in(model, to, casts ? f->cast : f->host, n * device_bytes);
+            gpt_copy_staged(model, MEMO_COPY_TO_DEVICE, casts ? f->cast : f->host, to,
+                            n * device_bytes);
         if (model->status && !f->status) f->status = gpt_finish(model, f->error);
     }
 }

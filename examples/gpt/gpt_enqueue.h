@@ -7,7 +7,7 @@
 #ifndef GPT_ENQUEUE_H
 #define GPT_ENQUEUE_H
 
-#include "gpt_layout.h"
+#include "gpt_check.h"
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
@@ -113,6 +113,16 @@ struct gpt_model {
     memo_error error;
 };
 
+/* The status of a call, unless one before has failed; and of one that a dry run leaves out. */
+#define GPT_TRY(model, call)                                                                       \
+    do {                                                                                           \
+        if (!(model)->status) (model)->status = (call);                                            \
+    } while (0)
+#define GPT_DO(model, call)                                                                        \
+    do {                                                                                           \
+        if (!gpt_is_idle(model)) (model)->status = (call);                                         \
+    } while (0)
+
 enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
 /* Totals of a step.  The sum of squares of the gradient is the last that ranks sum: not if every rank
  * has the whole gradient. */
@@ -126,6 +136,9 @@ enum {
     GPT_TOTAL_LANES = GPT_N_HOST_TOTALS,
     GPT_N_TOTALS = GPT_TOTAL_LANES + GPT_LANES
 };
+
+/* A dry run only requests memory.  After a failure nothing more is enqueued. */
+static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
 
 static memo_status gpt_finish(gpt_model* model, memo_error* error) {
     if (model->status && error) *error = model->error;
@@ -183,8 +196,7 @@ static gpt_batch_values* gpt_staged(const gpt_model* model, int64_t place) {
 }
 
 static void gpt_synchronize(gpt_model* model) {
-    if (!model->status)
-        model->status = memo_stream_synchronize(&model->device, model->compute, &model->error);
+    GPT_TRY(model, memo_stream_synchronize(&model->device, model->compute, &model->error));
     if (!model->status) model->n_staged = 0;
 }
 
@@ -216,8 +228,8 @@ static gpt_array gpt_take_elements(gpt_model* model, gpt_rows rows, int64_t n_co
     void* address = NULL;
     if (model->tensor.is_in_block)
         address = gpt_take_work(model, n_bytes);
-    else if (!model->status)
-        model->status = memo_arena_alloc(model->arena, n_bytes, 0, &address, &model->error);
+    else
+        GPT_TRY(model, memo_arena_alloc(model->arena, n_bytes, 0, &address, &model->error));
     x.address = (char*)address;
     x.begin = rows.begin;
     x.n_columns = n_columns;
@@ -233,16 +245,15 @@ static gpt_array gpt_take_sums(gpt_model* model, gpt_rows rows, int64_t n_column
 
 static void gpt_give(gpt_model* model, gpt_array x) {
     if (model->tensor.is_in_block) return;
-    if (!model->status) model->status = memo_arena_free(model->arena, x.address, &model->error);
+    GPT_TRY(model, memo_arena_free(model->arena, x.address, &model->error));
 }
 
 /* Requests device memory that lives as long as the model.  A dry run makes the same requests.  The
  * mark names the memory in the picture of the plan. */
 static char* gpt_take_persistent(gpt_model* model, const char* name, int64_t size_bytes) {
     void* address = NULL;
-    if (!model->status) model->status = memo_arena_mark(model->arena, name, &model->error);
-    if (!model->status)
-        model->status = memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error);
+    GPT_TRY(model, memo_arena_mark(model->arena, name, &model->error));
+    GPT_TRY(model, memo_arena_alloc(model->arena, size_bytes, 0, &address, &model->error));
     return (char*)address;
 }
 
@@ -295,8 +306,6 @@ static void* gpt_writes_rows(gpt_op* op, gpt_array x, gpt_rows rows) {
     return gpt_at(x, rows.begin);
 }
 
-/* A dry run only requests memory.  After a failure nothing more is enqueued. */
-static int gpt_is_idle(const gpt_model* model) { return model->is_dry_run || model->status; }
 /* The session keeps its own first error and computes nothing afterwards. */
 static void gpt_follow_session(gpt_model* model) {
     if (!gpt_is_idle(model) && !memo_session_computes(model->session))
@@ -320,9 +329,8 @@ static void gpt_announce(gpt_model* model, const gpt_op* op) {
 static void gpt_enqueue(gpt_model* model, const gpt_op* op, gpt_kind kind, const void* args) {
     if (gpt_is_idle(model)) return;
     gpt_announce(model, op);
-    if (!model->status)
-        model->status = model->kernels.enqueue(model->kernels.context, model->compute, kind, args,
-                                               &model->error);
+    GPT_TRY(model, model->kernels.enqueue(model->kernels.context, model->compute, kind, args,
+                                          &model->error));
 }
 
 /* A pass of weights alone skips this: the pass of inputs has already done it. */
@@ -332,9 +340,7 @@ static void gpt_launch(gpt_model* model, const gpt_op* op, gpt_kind kind, const 
 
 /* Sets bytes to zero. */
 static void gpt_clear(gpt_model* model, void* address, int64_t n_bytes) {
-    if (!gpt_is_idle(model))
-        model->status =
-            memo_fill(&model->device, model->compute, address, 0, n_bytes, &model->error);
+    GPT_DO(model, memo_fill(&model->device, model->compute, address, 0, n_bytes, &model->error));
 }
 
 /* Returns the sum of gradients of the parameters from `offset` on. */

@@ -161,9 +161,9 @@ static void gpt_get_shares(gpt_model* model, char* shares) {
         model->status = memo_all_gather(ranks, model->compute, gpt_weight(model, at), room.address,
                                         n_piece, model->config.type, &model->error);
         for (r = 0; r < ranks->size; r++)
-            gpt_copy_out(model, shares + gpt_n_bytes(model, r * n + at),
-                         room.address + gpt_n_bytes(model, r * n_piece),
-                         gpt_n_bytes(model, n_piece));
+            gpt_copy_staged(model, MEMO_COPY_TO_HOST, shares + gpt_n_bytes(model, r * n + at),
+                            room.address + gpt_n_bytes(model, r * n_piece),
+                            gpt_n_bytes(model, n_piece));
     }
 }
 
@@ -185,7 +185,7 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
     if (size > 1)
         gpt_get_shares(model, shares);
     else
-        gpt_copy_out(model, shares, model->parameters, n_bytes);
+        gpt_copy_staged(model, MEMO_COPY_TO_HOST, shares, model->parameters, n_bytes);
 
     /* Each rank's share of a tensor goes to its place in the whole. */
     for (t = 0; t < gpt_n_parameter_tensors(one) && !model->status; t++) {

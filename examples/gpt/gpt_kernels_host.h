@@ -59,10 +59,6 @@ static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
     gpt_norm_forward(gpt_out(a->y, at * a->hidden), gpt_out(a->rstd, at),
                      gpt_in(a->x, at * a->hidden), gpt_in(a->weight, 0), end - begin, a->hidden);
 }
-static void gpt_norm_run(const void* pointer) {
-    const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    gpt_over(gpt_norm_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-}
 
 static void gpt_norm_backward_run(const void* pointer) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
@@ -96,19 +92,11 @@ static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
                               a->n_columns);
     }
 }
-static void gpt_dropout_run(const void* pointer) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    gpt_over(gpt_dropout_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-}
 
 static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     const int64_t at = (begin - a->rows.begin) * a->n_columns;
     gpt_gelu_forward(gpt_out(a->y, at), gpt_in(a->x, at), end - begin, a->n_columns);
-}
-static void gpt_gelu_run(const void* pointer) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    gpt_over(gpt_gelu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
 }
 
 static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -117,19 +105,11 @@ static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t e
     gpt_gelu_backward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), end - begin,
                       a->n_columns);
 }
-static void gpt_gelu_backward_run(const void* pointer) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    gpt_over(gpt_gelu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
-}
 
 static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     const int64_t at = (begin - a->rows.begin) * a->n_columns;
     gpt_swiglu_forward(gpt_out(a->y, at), gpt_in(a->x, 2 * at), end - begin, a->n_columns);
-}
-static void gpt_swiglu_run(const void* pointer) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    gpt_over(gpt_swiglu_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
 }
 
 static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -137,10 +117,6 @@ static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t
     const int64_t at = (begin - a->rows.begin) * a->n_columns;
     gpt_swiglu_backward(gpt_out(a->y, 2 * at), gpt_in(a->x, at), gpt_in(a->z, 2 * at), end - begin,
                         a->n_columns);
-}
-static void gpt_swiglu_backward_run(const void* pointer) {
-    const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    gpt_over(gpt_swiglu_backward_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROWS);
 }
 
 static void gpt_rope_run(const void* pointer) {
@@ -438,35 +414,42 @@ static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
 
 typedef struct gpt_host_kind {
     void (*run)(const void* args);
-    size_t args_bytes;
+    /* Instead of run: threads share the rows, each of which is treated alone; the place of args.rows. */
+    void (*run_rows)(const void* args, int64_t begin, int64_t end);
+    size_t rows, args_bytes;
     void (*widen)(gpt_storage* s, void* args); /* NULL: all operands are sums */
 } gpt_host_kind;
 
 /* In the order of gpt_kind. */
 static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
-    {gpt_linear_run, sizeof(gpt_linear_args), gpt_widen_linear},
-    {gpt_linear_backward_run, sizeof(gpt_linear_args), gpt_widen_linear_backward},
-    {gpt_norm_run, sizeof(gpt_norm_args), gpt_widen_norm},
-    {gpt_norm_backward_run, sizeof(gpt_norm_args), gpt_widen_norm},
-    {gpt_dropout_run, sizeof(gpt_elements_args), gpt_widen_elements},
-    {gpt_gelu_run, sizeof(gpt_elements_args), gpt_widen_elements},
-    {gpt_gelu_backward_run, sizeof(gpt_elements_args), gpt_widen_elements},
-    {gpt_swiglu_run, sizeof(gpt_elements_args), gpt_widen_swiglu},
-    {gpt_swiglu_backward_run, sizeof(gpt_elements_args), gpt_widen_swiglu},
-    {gpt_rope_run, sizeof(gpt_rope_args), gpt_widen_rope},
-    {gpt_attention_run, sizeof(gpt_attention_args), gpt_widen_attention},
-    {gpt_attention_backward_run, sizeof(gpt_attention_args), gpt_widen_attention},
-    {gpt_embedding_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
-    {gpt_embedding_backward_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
-    {gpt_cross_entropy_run, sizeof(gpt_tokens_args), gpt_widen_tokens},
-    {gpt_loss_run, sizeof(gpt_loss_args), NULL},
-    {gpt_add_run, sizeof(gpt_add_args), gpt_widen_add},
-    {gpt_squares_run, sizeof(gpt_squares_args), NULL},
-    {gpt_norm_total_run, sizeof(gpt_total_args), NULL},
-    {gpt_adamw_run, sizeof(gpt_adamw_args), gpt_widen_adamw},
-    {gpt_digest_run, sizeof(gpt_digest_args), NULL},
-    {gpt_initial_run, sizeof(gpt_initial_args), gpt_widen_initial},
-    {gpt_rope_table_run, sizeof(gpt_rope_table_args), NULL},
+    {gpt_linear_run, NULL, 0, sizeof(gpt_linear_args), gpt_widen_linear},
+    {gpt_linear_backward_run, NULL, 0, sizeof(gpt_linear_args), gpt_widen_linear_backward},
+    {NULL, gpt_norm_rows, offsetof(gpt_norm_args, rows), sizeof(gpt_norm_args), gpt_widen_norm},
+    {gpt_norm_backward_run, NULL, 0, sizeof(gpt_norm_args), gpt_widen_norm},
+    {NULL, gpt_dropout_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
+     gpt_widen_elements},
+    {NULL, gpt_gelu_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
+     gpt_widen_elements},
+    {NULL, gpt_gelu_backward_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
+     gpt_widen_elements},
+    {NULL, gpt_swiglu_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
+     gpt_widen_swiglu},
+    {NULL, gpt_swiglu_backward_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
+     gpt_widen_swiglu},
+    {gpt_rope_run, NULL, 0, sizeof(gpt_rope_args), gpt_widen_rope},
+    {gpt_attention_run, NULL, 0, sizeof(gpt_attention_args), gpt_widen_attention},
+    {gpt_attention_backward_run, NULL, 0, sizeof(gpt_attention_args), gpt_widen_attention},
+    {gpt_embedding_run, NULL, 0, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_embedding_backward_run, NULL, 0, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_cross_entropy_run, NULL, 0, sizeof(gpt_tokens_args), gpt_widen_tokens},
+    {gpt_loss_run, NULL, 0, sizeof(gpt_loss_args), NULL},
+    {gpt_add_run, NULL, 0, sizeof(gpt_add_args), gpt_widen_add},
+    {gpt_squares_run, NULL, 0, sizeof(gpt_squares_args), NULL},
+    {gpt_norm_total_run, NULL, 0, sizeof(gpt_total_args), NULL},
+    {gpt_adamw_run, NULL, 0, sizeof(gpt_adamw_args), gpt_widen_adamw},
+    {gpt_digest_run, NULL, 0, sizeof(gpt_digest_args), NULL},
+    {gpt_initial_run, NULL, 0, sizeof(gpt_initial_args), gpt_widen_initial},
+    {gpt_rope_table_run, NULL, 0, sizeof(gpt_rope_table_args), NULL},
 };
 
 enum { GPT_HOST_ARGS_BYTES = 192 };
@@ -488,6 +471,7 @@ typedef char gpt_host_args_fit[sizeof(gpt_attention_args) <= GPT_HOST_ARGS_BYTES
 static memo_status gpt_host_run(void* pointer, memo_error* error) {
     gpt_host_call* call = (gpt_host_call*)pointer;
     const gpt_host_kind* kind = &gpt_host_kinds[call->kind];
+    const gpt_rows* rows;
     gpt_storage s;
     int64_t i;
     int32_t o;
@@ -495,7 +479,11 @@ static memo_status gpt_host_run(void* pointer, memo_error* error) {
     memset(&s, 0, sizeof s);
     s.scratch = call->scratch;
     if (call->is_stored) kind->widen(&s, call->args);
-    kind->run(call->args);
+    rows = (const gpt_rows*)(const void*)((char*)call->args + kind->rows);
+    if (kind->run)
+        kind->run(call->args);
+    else
+        gpt_over(kind->run_rows, call->args, rows->begin, rows->end, GPT_PIECE_ROWS);
     for (o = 0; o < s.n_operands; o++)
         for (i = 0; i < s.operands[o].n && (s.operands[o].what & GPT_WRITTEN); i++)
             s.operands[o].stored[i] = memo_bf16_from_f32(s.operands[o].wide[i]);

@@ -9,25 +9,6 @@
 
 /* ---- addresses of tensors ------------------------------------------------------------------ */
 
-/* Rows of a sub-batch, of the open slice. */
-static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
-    return gpt_part_of(&model->config, model->open, part);
-}
-
-/* Rows of the part in this rank's group of ranks that share the block. */
-static gpt_rows gpt_group_rows(const gpt_model* model, gpt_rows part, int32_t degree) {
-    const int32_t n_groups = gpt_degree(model->config.tensor) / degree;
-    const memo_share share =
-        memo_share_of(part.end - part.begin, n_groups, model->share.tensor_rank / degree);
-    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
-}
-
-/* Columns of a tensor in a block of this degree. */
-static int64_t gpt_columns(const gpt_model* model, int32_t degree, int tensor) {
-    const int is_split = (tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP;
-    return model->columns[tensor] * (is_split ? gpt_degree(model->config.tensor) / degree : 1);
-}
-
 /* All slices of a layer lie at one address. */
 static int gpt_is_of_layer(const gpt_model* model, int tensor) {
     return gpt_n_slices(&model->config) > 1 && (tensor == GPT_K || tensor == GPT_V);
@@ -45,24 +26,21 @@ static gpt_array gpt_stream(const gpt_model* model, int32_t layer) {
     return x;
 }
 
-/* A skeletal tensor; only the current part's rows if degrees differ.  The engine then has room for
- * all rows in the width of the largest degree.  This rank has fewer and wider rows, stored part by
- * part. */
+/* Of a skeletal tensor in a layer; its rows on this rank if degrees differ: gpt_tensor.h. */
+static int64_t gpt_columns(const gpt_model* model, int32_t layer, int tensor);
+static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt_array* x);
+
+/* A skeletal tensor, of the open slice. */
 static gpt_array gpt_tensor(const gpt_model* model, int32_t layer, int tensor) {
-    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
-    const int32_t wider = gpt_degree(model->config.tensor) / degree;
-    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
-    int64_t part_begin = part.begin;
     gpt_array x;
     memset(&x, 0, sizeof x);
     if (tensor >= gpt_n_tensors(&model->config)) return model->chunk[tensor];
     if (model->is_dry_run) return x;
     x.address = (char*)memo_session_get_address(model->session, layer, tensor);
+    x.begin = gpt_is_of_layer(model, tensor) ? 0 : model->open.begin;
+    x.n_columns = gpt_columns(model, layer, tensor);
     x.element_bytes = gpt_element_bytes(&model->config, tensor);
-    x.n_columns = gpt_columns(model, degree, tensor);
-    if (!gpt_is_of_layer(model, tensor)) part_begin -= model->open.begin;
-    x.address += part_begin / wider * x.n_columns * x.element_bytes;
-    x.begin = gpt_group_rows(model, part, degree).begin;
+    if (gpt_is_mixed(&model->config)) gpt_take_part(model, layer, tensor, &x);
     return x;
 }
 
@@ -139,13 +117,12 @@ static int64_t gpt_mlp_rows(const gpt_model* model) {
 
 /* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
 static void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
-    const int32_t degree = gpt_block_degree(&model->config, 2 * layer + 1);
     gpt_rows need[GPT_N_TENSORS];
     int t;
     if (!model->config.mlp_rows) return;
     for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++) {
         need[t] = rows;
-        model->chunk[t] = gpt_take_elements(model, rows, gpt_columns(model, degree, t),
+        model->chunk[t] = gpt_take_elements(model, rows, gpt_columns(model, layer, t),
                                             gpt_element_bytes(&model->config, t));
     }
     gpt_compute_mlp(model, layer, need);

@@ -284,10 +284,9 @@ static int64_t gpt_moment_bytes(const gpt_model* model) {
 
 /* Copies the totals to the host, without waiting. */
 static void gpt_copy_totals(gpt_model* model) {
-    if (!model->status)
-        model->status =
+    GPT_TRY(model,
             memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, model->host_totals,
-                      model->totals, GPT_N_HOST_TOTALS * (int64_t)sizeof(double), &model->error);
+                      model->totals, GPT_N_HOST_TOTALS * (int64_t)sizeof(double), &model->error));
 }
 
 /* Copies the totals to the host, and clears gradients and totals for the next step. */
@@ -314,10 +313,8 @@ static void gpt_stage_update(gpt_model* model, const gpt_update_desc* desc) {
 
 static void gpt_enqueue_update(gpt_model* model) {
     snprintf(model->phase, sizeof model->phase, "update");
-    if (!model->status)
-        model->status =
-            memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
-                      model->host_update, (int64_t)sizeof *model->update, &model->error);
+    GPT_TRY(model, memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE, model->update,
+                             model->host_update, (int64_t)sizeof *model->update, &model->error));
     gpt_reduce_gradients(model);
     gpt_gradient_norm(model);
     gpt_reduce_totals(model);
@@ -371,33 +368,23 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
                                   : memo_stream_synchronize(&model->device, model->sums, error);
 }
 
-/* Copies from the device to the caller's memory through the staging buffer, since the caller's need not
+/* Copies between the device and the caller's memory through the staging buffer, since the caller's need not
  * be pinned.  Waits. */
-static void gpt_copy_out(gpt_model* model, void* host, const char* on_device, int64_t n_bytes) {
+static void gpt_copy_staged(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
+                            int64_t n_bytes) {
     const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
+    const int is_out = kind == MEMO_COPY_TO_HOST;
     char* staging = (char*)model->host_totals;
     int64_t at, n;
     gpt_synchronize(model); /* tokens may be on their way */
     for (at = 0; at < n_bytes && !model->status; at += n) {
         n = gpt_min(most, n_bytes - at);
-        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_HOST, staging,
-                                  on_device + at, n, &model->error);
+        if (!is_out) memcpy(staging, (char*)host + at, (size_t)n);
+        GPT_TRY(model,
+                memo_copy(&model->device, model->compute, kind, is_out ? staging : on_device + at,
+                          is_out ? on_device + at : staging, n, &model->error));
         gpt_synchronize(model);
-        if (!model->status) memcpy((char*)host + at, staging, (size_t)n);
-    }
-}
-
-static void gpt_copy_in(gpt_model* model, char* on_device, const void* host, int64_t n_bytes) {
-    const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
-    char* staging = (char*)model->host_totals;
-    int64_t at, n;
-    gpt_synchronize(model); /* tokens may be on their way */
-    for (at = 0; at < n_bytes && !model->status; at += n) {
-        n = gpt_min(most, n_bytes - at);
-        memcpy(staging, (const char*)host + at, (size_t)n);
-        model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
-                                  on_device + at, staging, n, &model->error);
-        gpt_synchronize(model);
+        if (is_out && !model->status) memcpy((char*)host + at, staging, (size_t)n);
     }
 }
 
@@ -487,9 +474,8 @@ GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc*
         gpt_enqueue_step(model);
     } else {
         if (!model->graph) gpt_capture_step(model);
-        if (!model->status)
-            model->status = kernels->graph_launch(kernels->context, model->compute, model->graph,
-                                                  &model->error);
+        GPT_TRY(model, kernels->graph_launch(kernels->context, model->compute, model->graph,
+                                             &model->error));
     }
     return gpt_end_update(model, loss, gradient_norm, error);
 }
@@ -684,9 +670,8 @@ static void gpt_setup(void* user, memo_session* session) {
         sp_memory =
             gpt_take_persistent(model, "attention over ranks", gpt_sp_bytes(config, &model->share));
 
-    if (!gpt_is_idle(model))
-        model->status = model->kernels.prepare(model->kernels.context, &shapes, model->compute,
-                                               scratch, &model->error);
+    GPT_DO(model, model->kernels.prepare(model->kernels.context, &shapes, model->compute, scratch,
+                                         &model->error));
     if (!gpt_is_idle(model)) gpt_create_collectives(model, sp_memory);
     if (!gpt_is_idle(model)) gpt_initialize(model);
     memo_session_fail(session, model->status, model->error.message);
@@ -862,6 +847,29 @@ GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* prof
     status = memo_session_plan(&s, profile, plan, error);
     model->session = NULL;
     gpt_destroy(model);
+    return status;
+}
+
+GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, memo_policy policy, double alpha,
+                                       int64_t* rows, memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_swap_desc swap;
+    memo_status status = gpt_check_config(config, error);
+    gpt_desc desc;
+    int64_t i;
+    if (status) return status;
+    memset(&desc, 0, sizeof desc);
+    desc.config = *config;
+    desc.rows = rows;
+    swap = gpt_swap_desc(&desc, tensors);
+    swap.alpha = alpha;
+    status = memo_swap_desc_fill_rows(&swap, rows, error);
+    for (i = 0; i < (int64_t)swap.n_layers * swap.n_tensors && !status; i++) {
+        const int is_lost = tensors[i % swap.n_tensors].rule >= MEMO_TENSOR_SWAPPED;
+        if (policy == MEMO_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
+        if (policy == MEMO_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
+        if (policy == MEMO_POLICY_SWAP) rows[i] = swap.n_rows;
+    }
     return status;
 }
 

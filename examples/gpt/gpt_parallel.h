@@ -78,17 +78,13 @@ static memo_stream gpt_begin_sum(gpt_model* model) {
     const memo_stream compute = model->compute;
     if (gpt_is_idle(model)) return compute;
     model->status = memo_event_record(&model->device, model->computed, compute, &model->error);
-    if (!model->status)
-        model->status =
-            memo_event_wait(&model->device, model->computed, model->sums, &model->error);
+    GPT_TRY(model, memo_event_wait(&model->device, model->computed, model->sums, &model->error));
     model->compute = model->sums;
     return compute;
 }
 
 static void gpt_end_sum(gpt_model* model, memo_stream compute) {
-    if (!gpt_is_idle(model))
-        model->status =
-            memo_event_record(&model->device, model->summed, model->sums, &model->error);
+    GPT_DO(model, memo_event_record(&model->device, model->summed, model->sums, &model->error));
     model->is_summing = !gpt_is_idle(model);
     model->compute = compute;
 }
@@ -115,12 +111,11 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
     gpt_reads(&op, gradients, gpt_sum_bytes(model, n));
     gpt_writes(&op, part, gpt_sum_bytes(model, n_part));
     gpt_announce(model, &op);
-    if (!model->status)
-        model->status = model->zero
-                            ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
-                                                  n_part, type, MEMO_REDUCTION_SUM, &model->error)
-                            : memo_all_reduce(model->gradient, model->compute, gradients, part, n,
-                                              type, MEMO_REDUCTION_SUM, &model->error);
+    GPT_TRY(model, model->zero
+                       ? memo_reduce_scatter(model->gradient, model->compute, gradients, part,
+                                             n_part, type, MEMO_REDUCTION_SUM, &model->error)
+                       : memo_all_reduce(model->gradient, model->compute, gradients, part, n, type,
+                                         MEMO_REDUCTION_SUM, &model->error));
     if (model->zero == 2)
         gpt_add(model, "add to the rank's part", type,
                 gpt_part_at(model, bucket, model->share.rank).gradients, part, n_part);
@@ -188,9 +183,8 @@ static void gpt_reduce_total(gpt_model* model, memo_comm* ranks, int first, int 
     gpt_reads(&op, totals, n_bytes);
     gpt_writes(&op, totals, n_bytes);
     gpt_announce(model, &op);
-    if (!model->status)
-        model->status = memo_all_reduce(ranks, model->compute, totals, totals, end - first,
-                                        MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error);
+    GPT_TRY(model, memo_all_reduce(ranks, model->compute, totals, totals, end - first,
+                                   MEMO_TYPE_F64, MEMO_REDUCTION_SUM, &model->error));
 }
 
 /* Sums loss and votes over all ranks, and the squares if each rank has only its own part.  Tensor
@@ -211,10 +205,9 @@ static void gpt_gather_parameters(gpt_model* model) {
         gpt_reads(&op, gpt_weight(model, part.begin), gpt_n_bytes(model, n));
         gpt_writes(&op, bucket, gpt_n_bytes(model, n * model->share.n_ranks));
         gpt_announce(model, &op);
-        if (!model->status)
-            model->status =
+        GPT_TRY(model,
                 memo_all_gather(model->gradient, model->compute, gpt_weight(model, part.begin),
-                                bucket, n, model->config.type, &model->error);
+                                bucket, n, model->config.type, &model->error));
     }
 }
 

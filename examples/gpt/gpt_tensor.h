@@ -34,6 +34,39 @@
 
 /* ---- parts ---- */
 
+/* Rows of a sub-batch, of the open slice. */
+static gpt_rows gpt_part_rows(const gpt_model* model, int32_t part) {
+    return gpt_part_of(&model->config, model->open, part);
+}
+
+/* Rows of the part in this rank's group of ranks that share the block. */
+static gpt_rows gpt_group_rows(const gpt_model* model, gpt_rows part, int32_t degree) {
+    const int32_t n_groups = gpt_degree(model->config.tensor) / degree;
+    const memo_share share =
+        memo_share_of(part.end - part.begin, n_groups, model->share.tensor_rank / degree);
+    return gpt_rows_make(part.begin + share.begin, part.begin + share.begin + share.count);
+}
+
+static int32_t gpt_degree_of(const gpt_model* model, int32_t layer, int tensor) {
+    return gpt_block_degree(&model->config, 2 * layer + (tensor >= GPT_MIDDLE));
+}
+
+static int64_t gpt_columns(const gpt_model* model, int32_t layer, int tensor) {
+    const int is_split = (tensor >= GPT_Q && tensor <= GPT_LSE) || tensor >= GPT_UP;
+    return model->columns[tensor] *
+           (is_split ? gpt_degree(model->config.tensor) / gpt_degree_of(model, layer, tensor) : 1);
+}
+
+/* Only the current part's rows.  The engine has room for all rows in the width of the largest degree.  In a
+ * smaller one this rank has fewer and wider rows, stored part by part. */
+static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt_array* x) {
+    const int32_t degree = gpt_degree_of(model, layer, tensor);
+    const int32_t wider = gpt_degree(model->config.tensor) / degree;
+    const gpt_rows part = gpt_part_rows(model, model->tensor.part);
+    x->address += part.begin / wider * x->n_columns * x->element_bytes;
+    x->begin = gpt_group_rows(model, part, degree).begin;
+}
+
 /* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's tensors. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
     const gpt_layout* at = &model->layout;
@@ -218,10 +251,9 @@ static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
         gpt_reads(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
         gpt_writes(&op, sum, gpt_sum_bytes(model, gpt_count(rows)));
         gpt_announce(model, &op);
-        if (!model->status)
-            model->status = memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
-                                            gpt_sum_type(model->config.type), MEMO_REDUCTION_SUM,
-                                            &model->error);
+        GPT_TRY(model, memo_all_reduce(ranks, model->compute, sum, sum, gpt_count(rows),
+                                       gpt_sum_type(model->config.type), MEMO_REDUCTION_SUM,
+                                       &model->error));
     }
 }
 
@@ -380,9 +412,8 @@ static void gpt_forward_blocks(gpt_model* model, int32_t layer, gpt_array x) {
     if (model->config.mlp_rows) work = gpt_take_block_work(model);
     model->tensor.x = x;
     gpt_place_blocks(model, layer);
-    if (!gpt_is_idle(model))
-        model->status = memo_blocks_forward_layer(model->tensor.blocks,
-                                                  gpt_blocks_layer(model, layer), &model->error);
+    GPT_DO(model, memo_blocks_forward_layer(model->tensor.blocks, gpt_blocks_layer(model, layer),
+                                            &model->error));
     if (model->config.mlp_rows) gpt_give(model, work);
 }
 
@@ -415,9 +446,8 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
     t->dx = dx;
     gpt_place_blocks(model, layer);
     gpt_find_need(model, layer);
-    if (!gpt_is_idle(model))
-        model->status =
-            memo_blocks_backward_layer(t->blocks, gpt_blocks_layer(model, layer), &model->error);
+    GPT_DO(model,
+           memo_blocks_backward_layer(t->blocks, gpt_blocks_layer(model, layer), &model->error));
     gpt_give(model, work);
 }
 
@@ -534,7 +564,7 @@ static void gpt_create_blocks(gpt_model* model) {
     blocks.functions.weights = gpt_block_weights;
     blocks.functions.forward_end = gpt_block_forward_end;
     blocks.functions.backward_end = gpt_block_backward_end;
-    if (!model->status) model->status = memo_blocks_create(&blocks, &t->blocks, &model->error);
+    GPT_TRY(model, memo_blocks_create(&blocks, &t->blocks, &model->error));
     free(buffers);
 }
 

@@ -145,21 +145,21 @@ static memo_status train_device_check_ranks(const train_options* o, const gpt_ke
                                             memo_error* error) {
 #ifndef MEMO_SP_NCCL
     if (o->ranks > 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld: this program was built without NCCL, for one GPU; "
-                              "make NCCL_HOME=... builds it with NCCL",
-                              (long long)o->ranks);
+        return gpt_invalid(error,
+                           "--ranks %lld: this program was built without NCCL, for one GPU; "
+                           "make NCCL_HOME=... builds it with NCCL",
+                           o->ranks);
 #endif
     if (o->ranks > 1 && !train_place.launcher)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld: a rank is a process; start this program with mpirun "
-                              "-n %lld, torchrun or srun",
-                              (long long)o->ranks, (long long)o->ranks);
+        return gpt_invalid(error,
+                           "--ranks %lld: a rank is a process; start this program with mpirun "
+                           "-n %lld, torchrun or srun",
+                           o->ranks, o->ranks);
     if (o->ring * o->ulysses > 1 && !kernels->attention.forward)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ring %lld, --ulysses %lld: the attention of these kernels does "
-                              "not run over ranks; --data and --tensor work",
-                              (long long)o->ring, (long long)o->ulysses);
+        return gpt_invalid(error,
+                           "--ring %lld, --ulysses %lld: the attention of these kernels does "
+                           "not run over ranks; --data and --tensor work",
+                           o->ring, o->ulysses);
     return MEMO_STATUS_OK;
 }
 
@@ -172,18 +172,18 @@ static memo_status train_device_check_graph(const train_options* o, memo_error* 
     if (o->is_graph && o->ranks > 1 &&
         (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION(2, 26, 0) ||
          (order && strcmp(order, "1") != 0)))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return gpt_invalid(
+            error,
             "--graph, --ranks %lld: NCCL %d.%d does not order a graph's "
             "operations; NCCL 2.26 with NCCL_LAUNCH_ORDER_IMPLICIT=1, or no --graph, would "
             "work",
-            (long long)o->ranks, version / 10000, version / 100 % 100);
+            o->ranks, version / 10000, version / 100 % 100);
 #endif
     if (o->is_graph && o->accumulate > GPT_STAGED_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--accumulate %lld: --graph takes at most %d micro-batches; "
-                              "--accumulate %d would work",
-                              (long long)o->accumulate, (int)GPT_STAGED_MAX, (int)GPT_STAGED_MAX);
+        return gpt_invalid(error,
+                           "--accumulate %lld: --graph takes at most %d micro-batches; "
+                           "--accumulate %d would work",
+                           o->accumulate, (int)GPT_STAGED_MAX, (int)GPT_STAGED_MAX);
     return MEMO_STATUS_OK;
 }
 
@@ -195,20 +195,20 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     if (status) return status;
 #ifdef TRAIN_CUDNN
     if (!o->is_bf16)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--type f32: cuDNN's attention takes bf16 only; --type bf16, or a "
-                              "program built without CUDNN=, would work");
+        return gpt_invalid(error,
+                           "--type f32: cuDNN's attention takes bf16 only; --type bf16, or a "
+                           "program built without CUDNN=, would work");
     if (o->compare && !o->is_deterministic)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--compare %lld: with --deterministic 0 gradients differ between "
-                              "runs; --deterministic 1 would work",
-                              (long long)o->compare);
+        return gpt_invalid(error,
+                           "--compare %lld: with --deterministic 0 gradients differ between "
+                           "runs; --deterministic 1 would work",
+                           o->compare);
 #endif
     if (o->is_dry_run) return MEMO_STATUS_OK;
     if (o->link_bandwidth)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--link-bandwidth has no effect without --dry-run: a GPU's copies "
-                              "are measured");
+        return gpt_invalid(error,
+                           "--link-bandwidth has no effect without --dry-run: a GPU's copies "
+                           "are measured");
 
     /* What the GPU itself says. */
     status = train_device_open(&d, o, NULL, 0, 0, error);
@@ -218,8 +218,8 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     train_device_close(&d);
     if (status) return status;
     if (o->device_memory > total_bytes)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+        return gpt_invalid(
+            error,
             "--device-memory %s: the GPU has %s, of which %s are free; no --device-memory would "
             "take what libraries leave",
             bytes_name((double)o->device_memory), bytes_name((double)total_bytes),
@@ -304,8 +304,7 @@ static void train_device_peaks(const train_device* d, int64_t* device_bytes, int
 
 static memo_status train_device_check(train_options* o, memo_error* error) {
     if (!o->is_graph) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
+    return gpt_invalid(error, "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
 }
 
 static void train_device_choose(char** argv) { compute_choose_kernels(argv); }

@@ -42,16 +42,15 @@ static memo_status train_launch_number(const char* name, int64_t* number, memo_e
     const char* text = getenv(name);
     char* end = NULL;
     if (!text)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: not set in the environment, but the launcher's other variables "
-                              "are",
-                              name);
+        return gpt_invalid(error,
+                           "%s: not set in the environment, but the launcher's other variables "
+                           "are",
+                           name);
     errno = 0;
     *number = strtoll(text, &end, 10);
     if (errno || end == text || *end || *number < 0 || *number > INT32_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s: not a number of ranks in the environment ('%.100s')", name,
-                              text);
+        return gpt_invalid(error, "%s: not a number of ranks in the environment ('%.100s')", name,
+                           text);
     return MEMO_STATUS_OK;
 }
 
@@ -59,9 +58,9 @@ static memo_status train_launch_number(const char* name, int64_t* number, memo_e
 static memo_status train_launch_address(const train_launcher* l, memo_error* error) {
     const char *size = getenv(l->size), *local_size = getenv(l->local_size);
     if (!getenv("MASTER_ADDR") && (!local_size || strcmp(size, local_size)))
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "MASTER_ADDR: not set in the environment; set it to the address of "
-                              "rank 0's host");
+        return gpt_invalid(error,
+                           "MASTER_ADDR: not set in the environment; set it to the address of "
+                           "rank 0's host");
     setenv("MASTER_ADDR", "127.0.0.1", 0);
     setenv("MASTER_PORT", "29500", 0);
     return MEMO_STATUS_OK;
@@ -82,9 +81,8 @@ static memo_status train_launch_read(train_launch* launch, memo_error* error) {
     status = train_launch_number(l->rank, &launch->rank, error);
     if (!status) status = train_launch_number(l->size, &launch->size, error);
     if (!status && launch->rank >= launch->size)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                "%s: %lld in the environment is not below %s, %lld", l->rank,
-                                (long long)launch->rank, l->size, (long long)launch->size);
+        status = gpt_invalid(error, "%s: %lld in the environment is not below %s, %lld", l->rank,
+                             (long long)launch->rank, l->size, (long long)launch->size);
     launch->local_rank = launch->rank;
     if (!status && getenv(l->local_rank))
         status = train_launch_number(l->local_rank, &launch->local_rank, error);

@@ -11,39 +11,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpt.h"
+#include "gpt_check.h"
 #include "tools/clusters.h"
 
 typedef struct train_options {
     char** text_files; /* n_text_files entries of argv; 0: the project's own sources */
-    int64_t n_text_files;
-    int64_t policy;                     /* memo_policy */
-    double alpha;                       /* below 0: planned */
-    int64_t device_memory, host_memory; /* bytes; 0: no limit */
-    int64_t reserve;                    /* of a GPU without device_memory */
-    int64_t link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
-    double flops;    /* in a dry run: peak of a device, TFLOP/s; 0: the default */
-    int64_t cluster; /* in a dry run: 1 + index in clusters; 0: none */
-    int64_t layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
+    long long n_text_files;
+    long long policy;                     /* memo_policy */
+    double alpha;                         /* below 0: planned */
+    long long device_memory, host_memory; /* bytes; 0: no limit */
+    long long reserve;                    /* of a GPU without device_memory */
+    long long link_bandwidth;             /* bytes per second and direction; 0: as fast as memory */
+    double flops;      /* in a dry run: peak of a device, TFLOP/s; 0: the default */
+    long long cluster; /* in a dry run: 1 + index in clusters; 0: none */
+    long long layers, hidden, heads, kv_heads, sequence, batch, accumulate, tile, mlp_rows,
         mlp_columns, slice_rows;
-    int64_t window, documents, separator;
-    int64_t ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
-    int64_t tensor, sub_batches;              /* likewise */
-    const char* degrees;                      /* a file; NULL: none */
-    int32_t* block_degrees;                   /* the degrees in the file, of 2 x layers blocks */
-    int64_t schedule;                         /* memo_blocks_order */
-    int64_t mlp;                              /* gpt_mlp */
-    int64_t vocabulary, is_random;
-    int64_t is_bf16, has_bf16_states;
+    long long window, documents, separator;
+    long long ranks, data, ring, ulysses, zero; /* 0: not given; train_check_ranks sets it */
+    long long tensor, sub_batches;              /* likewise */
+    const char* degrees;                        /* a file; NULL: none */
+    int32_t* block_degrees;                     /* the degrees in the file, of 2 x layers blocks */
+    long long schedule;                         /* memo_blocks_order */
+    long long mlp;                              /* gpt_mlp */
+    long long vocabulary, is_random;
+    long long is_bf16, has_bf16_states;
     double dropout;
-    int64_t steps, seconds, seed; /* seconds 0: no limit */
+    long long steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;
     const char *loss_log, *output, *spill, *profile; /* NULL: none */
     const char *save, *resume;
-    int64_t save_every, stop; /* steps; 0: at the end only; 0: after all */
-    int64_t compare, sample;
-    int64_t is_deterministic, attention_memory; /* cuDNN's attention */
-    int64_t is_graph, is_registered, is_dry_run, is_demo, is_help;
+    long long save_every, stop; /* steps; 0: at the end only; 0: after all */
+    long long compare, sample;
+    long long is_deterministic, attention_memory; /* cuDNN's attention */
+    long long is_graph, is_registered, is_dry_run, is_demo, is_help;
 } train_options;
 
 #define N_POLICIES 5
@@ -62,21 +62,26 @@ typedef enum option_kind {
 typedef struct option {
     const char* name;
     option_kind kind;
-    size_t field; /* offset in train_options */
-    double low, high;
-    const char* value; /* name of the value in the help */
+    size_t field;              /* offset in train_options */
+    double low, high, initial; /* initial: of the field, if it is a number */
+    const char* value;         /* name of the value in the help */
     const char* help;
 } option;
 
 #define OPTION_FIELD(name) offsetof(train_options, name)
+#ifdef TRAIN_CUDA
+#define OPTION_TYPE 1 /* bf16 */
+#else
+#define OPTION_TYPE 0
+#endif
 static const option option_table[] = {
-    {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, "FILE...",
+    {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, 0, "FILE...",
      "learns from these bytes, one file after another (default: the project's own sources)"},
-    {"--random-tokens", OPTION_FLAG, OPTION_FIELD(is_random), 0, 0, "",
+    {"--random-tokens", OPTION_FLAG, OPTION_FIELD(is_random), 0, 0, 0, "",
      "learns from random tokens instead of a text"},
-    {"--vocabulary", OPTION_COUNT, OPTION_FIELD(vocabulary), 2, 16777216, "N",
+    {"--vocabulary", OPTION_COUNT, OPTION_FIELD(vocabulary), 2, 16777216, 256, "N",
      "number of different tokens; a text has 256, its bytes"},
-    {"--policy", OPTION_NAME, OPTION_FIELD(policy), 0, 0, "NAME",
+    {"--policy", OPTION_NAME, OPTION_FIELD(policy), 0, 0, MEMO_POLICY_MEMO, "NAME",
      "how activations reach the backward\n"
      "keep: all stay on the device\n"
      "recompute: the inputs of layers stay; the rest is recomputed\n"
@@ -85,142 +90,142 @@ static const option option_table[] = {
      "rest is recomputed\n"
      "memo (default): a plan for each tensor of each layer, which rows are kept, swapped and "
      "recomputed"},
-    {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, "X",
+    {"--alpha", OPTION_REAL, OPTION_FIELD(alpha), 0, 1, -1, "X",
      "fraction of the rows that policies alpha and memo swap, 0 to 1, rounded to tiles (default: "
      "planned)"},
-    {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, "SIZE",
+    {"--device-memory", OPTION_SIZE, OPTION_FIELD(device_memory), 1, 1e18, 0, "SIZE",
      "capacity of a rank's device for parameters, optimizer and activations (default: no limit; "
      "on a GPU what is left beside libraries and --reserve)"},
 #ifdef TRAIN_CUDA
-    {"--reserve", OPTION_SIZE, OPTION_FIELD(reserve), 0, 1e18, "SIZE",
+    {"--reserve", OPTION_SIZE, OPTION_FIELD(reserve), 0, 1e18, 512 << 20, "SIZE",
      "device memory to leave free beside what libraries hold, without --device-memory (default "
      "512MiB)"},
 #endif
-    {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, "SIZE",
+    {"--host-memory", OPTION_SIZE, OPTION_FIELD(host_memory), 1, 1e18, 0, "SIZE",
      "capacity for swapped rows (default: no limit)"},
-    {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, "SIZE",
+    {"--link-bandwidth", OPTION_SIZE, OPTION_FIELD(link_bandwidth), 1, 1e18, 0, "SIZE",
      "bytes that copies move in a second, each way (default: as fast as memory)"},
-    {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, "TFLOPS",
+    {"--flops", OPTION_REAL, OPTION_FIELD(flops), 1e-6, 1e9, 0, "TFLOPS",
      "peak of a rank's device.  A run prints its MFU.  A dry run assumes that products reach 0.75 "
      "of it, attention 0.6, and its backward 0.55 (default of a dry run: 312)"},
-    {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, "NAME",
+    {"--cluster", OPTION_NAME, OPTION_FIELD(cluster), 1, 0, 0, "NAME",
      "takes --flops, --link-bandwidth and --device-memory of a dry run from this GPU: a800, a100, "
      "h100, h200, b200 or 3090-pcie"},
-    {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, "FILE",
+    {"--profile", OPTION_PATH, OPTION_FIELD(profile), 0, 0, 0, "FILE",
      "plans with these times of a layer and of copies, which --output writes (default: a run "
      "measures them, a dry run estimates them)"},
-    {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, "DIR",
+    {"--spill", OPTION_PATH, OPTION_FIELD(spill), 0, 0, 0, "DIR",
      "moves rows that exceed --host-memory to an unnamed file in this folder"},
-    {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, "N", "layers"},
-    {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, "N", "width of a token"},
-    {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, "N", "attention heads"},
-    {"--kv-heads", OPTION_COUNT, OPTION_FIELD(kv_heads), 1, 4096, "N",
+    {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, 10, "N", "layers"},
+    {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, 96, "N", "width of a token"},
+    {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, 4, "N", "attention heads"},
+    {"--kv-heads", OPTION_COUNT, OPTION_FIELD(kv_heads), 1, 4096, 0, "N",
      "key and value heads (default: as many as heads)"},
-    {"--mlp", OPTION_NAME, OPTION_FIELD(mlp), 0, 0, "NAME",
+    {"--mlp", OPTION_NAME, OPTION_FIELD(mlp), 0, 0, 0, "NAME",
      "gelu, or swiglu: the MLP has a second product, a gate, before its activation"},
-    {"--mlp-columns", OPTION_COUNT, OPTION_FIELD(mlp_columns), 1, 1048576, "N",
+    {"--mlp-columns", OPTION_COUNT, OPTION_FIELD(mlp_columns), 1, 1048576, 0, "N",
      "width of the MLP (default: 4 x hidden)"},
-    {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, "N", "tokens of a sequence"},
-    {"--window", OPTION_COUNT, OPTION_FIELD(window), 1, 16777216, "N",
+    {"--seq", OPTION_COUNT, OPTION_FIELD(sequence), 1, 16777216, 512, "N", "tokens of a sequence"},
+    {"--window", OPTION_COUNT, OPTION_FIELD(window), 1, 16777216, 0, "N",
      "a token attends to the last N tokens, itself included (default: all before it)"},
-    {"--documents", OPTION_COUNT, OPTION_FIELD(documents), 1, 1048576, "N",
+    {"--documents", OPTION_COUNT, OPTION_FIELD(documents), 1, 1048576, 0, "N",
      "packs at most N documents in a sequence; attention stays within each (default: a sequence is "
      "one)"},
-    {"--separator", OPTION_COUNT, OPTION_FIELD(separator), 0, 16777215, "TOKEN",
+    {"--separator", OPTION_COUNT, OPTION_FIELD(separator), 0, 16777215, 10, "TOKEN",
      "ends a document; of a text a byte, and 10 ends a line"},
-    {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, "N", "sequences of a micro-batch"},
-    {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, "N",
+    {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, 3, "N", "sequences of a micro-batch"},
+    {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, 1, "N",
      "micro-batches of a step"},
-    {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, "N",
+    {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, 64, "N",
      "tokens of one matrix product; plans are rounded to tiles"},
-    {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, "N",
+    {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, 0, "N",
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
      "tokens, and no policy keeps or swaps them (default: all tokens at once)"},
-    {"--slice-rows", OPTION_COUNT, OPTION_FIELD(slice_rows), 0, 268435456, "N",
+    {"--slice-rows", OPTION_COUNT, OPTION_FIELD(slice_rows), 0, 268435456, 0, "N",
      "computes each layer N tokens at a time, whole tiles; device memory then hardly grows with "
      "the length.  The host holds what passes from layer to layer, keys and values.  0 (default): "
      "all tokens at once or, if that does not fit, the largest slices of 1024 tokens or more that "
      "do"},
-    {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, "N",
+    {"--ranks", OPTION_COUNT, OPTION_FIELD(ranks), 1, 64, 0, "N",
      "ranks, each a thread, or a process (MPI, NCCL), with its own device (default: data x ring x "
      "ulysses x tensor)"},
-    {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, "N",
+    {"--data", OPTION_COUNT, OPTION_FIELD(data), 1, 64, 0, "N",
      "ranks that split the batch (default: the ranks that the other degrees leave)"},
-    {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, "N",
+    {"--ring", OPTION_COUNT, OPTION_FIELD(ring), 1, 64, 0, "N",
      "ranks that split each sequence; keys and values pass from rank to rank (default 1)"},
-    {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, "N",
+    {"--ulysses", OPTION_COUNT, OPTION_FIELD(ulysses), 1, 64, 0, "N",
      "ranks that split each sequence and, during attention, the heads (default 1)"},
-    {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, "N",
+    {"--tensor", OPTION_COUNT, OPTION_FIELD(tensor), 1, 64, 0, "N",
      "ranks that split each layer by heads and by columns of the MLP (default: the largest of "
      "--degrees, or 1)"},
-    {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, "FILE",
+    {"--degrees", OPTION_PATH, OPTION_FIELD(degrees), 0, 0, 0, "FILE",
      "number of tensor ranks of each block, attention and MLP in turn; degrees_plan writes it.  "
      "Its text: a line `block NUMBER DEGREE` for each, such as `block 0 2`"},
-    {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, "N",
+    {"--sub-batches", OPTION_COUNT, OPTION_FIELD(sub_batches), 1, 64, 0, "N",
      "parts of a rank's micro-batch.  Sums of one part overlap the computation of another "
      "(default 1)"},
-    {"--schedule", OPTION_NAME, OPTION_FIELD(schedule), 0, 0, "NAME",
+    {"--schedule", OPTION_NAME, OPTION_FIELD(schedule), 0, 0, 0, "NAME",
      "order of the sub-batches\n"
      "default: one operation after another (default)\n"
      "pipelined: sums over tensor ranks overlap other sub-batches, within each pass\n"
      "cross: recomputation also overlaps the backward\n"
      "fine: as cross, and recomputation needs no sums.  The output of attention, middle, is kept "
      "or swapped; the other schedules repeat its sum for recomputed rows"},
-    {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, "N",
+    {"--zero", OPTION_COUNT, OPTION_FIELD(zero), 0, 2, 0, "N",
      "0 (default): every data, ring and Ulysses rank has the whole optimizer\n"
      "1: they split Adam's moments and the master weights\n"
      "2: they also split the gradient"},
-    {"--type", OPTION_NAME, OPTION_FIELD(is_bf16), 0, 0, "NAME",
+    {"--type", OPTION_NAME, OPTION_FIELD(is_bf16), 0, 0, OPTION_TYPE, "NAME",
      "f32, or bf16: activations and weights are bf16; master weights and sums are fp32"},
-    {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, "NAME",
+    {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
      "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
      "gradients and "
      "master weights are fp32"},
-    {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, "P", "probability, 0 to 0.95"},
-    {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, "N", "training steps"},
-    {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, "N",
+    {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, 0, "P", "probability, 0 to 0.95"},
+    {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, 400, "N", "training steps"},
+    {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, 0, "N",
      "measures a step first, and takes fewer steps if the run would last longer"},
-    {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, "N",
+    {"--seed", OPTION_COUNT, OPTION_FIELD(seed), 0, 9e15, 1, "N",
      "seed of the parameters, of dropout and of the data"},
-    {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, "X",
+    {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, 0.003, "X",
      "largest rate of the cosine schedule"},
-    {"--save", OPTION_PATH, OPTION_FIELD(save), 0, 0, "FILE",
+    {"--save", OPTION_PATH, OPTION_FIELD(save), 0, 0, 0, "FILE",
      "saves parameters, moments and step to this file at the end, also after Ctrl-C.  The measured "
      "times, from which the plan follows, are saved beside it as FILE.profile"},
-    {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, "N",
+    {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, 0, "N",
      "also saves after every N steps (default: only at the end)"},
-    {"--resume", OPTION_PATH, OPTION_FIELD(resume), 0, 0, "FILE",
+    {"--resume", OPTION_PATH, OPTION_FIELD(resume), 0, 0, 0, "FILE",
      "continues the run that was saved, with the bits of a run without a pause.  Other numbers of "
      "ranks, budgets and policies may be given"},
-    {"--stop", OPTION_COUNT, OPTION_FIELD(stop), 1, 1e9, "N",
+    {"--stop", OPTION_COUNT, OPTION_FIELD(stop), 1, 1e9, 0, "N",
      "ends after step N of --steps, to be resumed (default: after the last)"},
-    {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, "FILE",
+    {"--loss-log", OPTION_PATH, OPTION_FIELD(loss_log), 0, 0, 0, "FILE",
      "writes a line a step: the step, and its loss in decimal and in hexadecimal (nats per token)"},
-    {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, "DIR",
+    {"--output", OPTION_PATH, OPTION_FIELD(output), 0, 0, 0, "DIR",
      "writes pictures, timelines, trace, plan and measured times to this folder"},
-    {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, "N",
+    {"--compare", OPTION_COUNT, OPTION_FIELD(compare), 0, 1e6, 0, "N",
      "first runs N steps under every policy.  The exit status is 1 unless all are bitwise equal"},
-    {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, "",
+    {"--graph", OPTION_FLAG, OPTION_FIELD(is_graph), 0, 0, 0, "",
      "on a GPU: trains by a CUDA graph.  The first step runs call by call, the second is captured, "
      "and each later one replays it, with the same bits and one call of the host"},
 #if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
-    {"--register", OPTION_FLAG, OPTION_FIELD(is_registered), 0, 0, "",
+    {"--register", OPTION_FLAG, OPTION_FIELD(is_registered), 0, 0, 0, "",
      "registers the arena with NCCL (2.27 or later), which may then send from it without copies; "
      "not measured"},
 #endif
-    {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, "N",
+    {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, 0, "N",
      "generates N bytes after training"},
-    {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, "N",
+    {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, 1, "N",
      "1: cuDNN's gradients have the same bits in every run; 0: they are faster"},
-    {"--attention-memory", OPTION_SIZE, OPTION_FIELD(attention_memory), 1, 1e18, "SIZE",
+    {"--attention-memory", OPTION_SIZE, OPTION_FIELD(attention_memory), 1, 1e18, 0, "SIZE",
      "scratch memory of cuDNN's attention (default: what it is expected to need, in groups of "
      "heads from 2 GiB on).  Both also for a dry run with --cluster"},
-    {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, "",
+    {"--dry-run", OPTION_FLAG, OPTION_FIELD(is_dry_run), 0, 0, 0, "",
      "plans every policy, and neither allocates nor trains.  The exit status is 2 if the run does "
      "not fit"},
-    {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, "",
+    {"--demo", OPTION_FLAG, OPTION_FIELD(is_demo), 0, 0, 0, "",
      "runs the demonstration of `make run`"},
-    {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, "", "prints this text; also -h"},
+    {"--help", OPTION_FLAG, OPTION_FIELD(is_help), 0, 0, 0, "", "prints this text; also -h"},
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
@@ -240,33 +245,8 @@ static char* demo_arguments[] = {
     "--compare",       "3",     "--sample",      "400",   "--output", "build/run"};
 #define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
 
-static train_options train_options_default(void) {
-    train_options options;
-    memset(&options, 0, sizeof options);
-    options.policy = MEMO_POLICY_MEMO;
-    options.alpha = -1;
-    options.layers = 10;
-    options.hidden = 96;
-    options.heads = 4;
-    options.sequence = 512;
-    options.batch = 3;
-    options.accumulate = 1;
-    options.tile = 64;
-    options.steps = 400;
-    options.seed = 1;
-    options.learning_rate = 0.003;
-    options.vocabulary = 256;
-    options.is_deterministic = 1;
-    options.separator = 10;
-    options.reserve = (int64_t)512 << 20;
-#ifdef TRAIN_CUDA
-    options.is_bf16 = 1;
-#endif
-    return options;
-}
-
-static int64_t* option_integer(train_options* options, const option* o) {
-    return (int64_t*)(void*)((char*)options + o->field);
+static long long* option_integer(train_options* options, const option* o) {
+    return (long long*)(void*)((char*)options + o->field);
 }
 static double* option_real(train_options* options, const option* o) {
     return (double*)(void*)((char*)options + o->field);
@@ -286,29 +266,27 @@ static const char* option_name(const option* o, int64_t i) {
     return i < 2 ? types[i] : NULL;
 }
 
+static train_options train_options_default(void) {
+    train_options options;
+    size_t i;
+    memset(&options, 0, sizeof options);
+    for (i = 0; i < N_OPTIONS; i++) {
+        const option* o = &option_table[i];
+        if (o->kind == OPTION_REAL)
+            *option_real(&options, o) = o->initial;
+        else if (o->kind != OPTION_PATH && o->kind != OPTION_FILES)
+            *option_integer(&options, o) = (long long)o->initial;
+    }
+    return options;
+}
+
 /* Unless the help states it. */
 static void option_put_default(const option* o, memo_text* text) {
-    train_options options = train_options_default();
-    if (strstr(o->help, "(default")) return;
-    switch (o->kind) {
-    case OPTION_COUNT:
-        if (*option_integer(&options, o) || o->low < 1)
-            memo_text_put(text, " (default %lld)", (long long)*option_integer(&options, o));
-        break;
-    case OPTION_REAL:
-        if (*option_real(&options, o) >= o->low)
-            memo_text_put(text, " (default %g)", *option_real(&options, o));
-        break;
-    case OPTION_NAME:
-        if ((double)*option_integer(&options, o) >= o->low)
-            memo_text_put(text, " (default %s)",
-                          option_name(o, *option_integer(&options, o) - (int64_t)o->low));
-        break;
-    case OPTION_SIZE:
-    case OPTION_PATH:
-    case OPTION_FILES:
-    case OPTION_FLAG: break;
-    }
+    if (strstr(o->help, "(default") || o->initial < o->low) return;
+    if (o->kind == OPTION_COUNT || o->kind == OPTION_REAL)
+        memo_text_put(text, " (default %g)", o->initial);
+    else if (o->kind == OPTION_NAME)
+        memo_text_put(text, " (default %s)", option_name(o, (int64_t)(o->initial - o->low)));
 }
 
 enum { HELP_INDENT = 25, HELP_WIDTH = 92 };
@@ -414,21 +392,18 @@ static memo_status option_bad_name(const option* o, const char* value, memo_erro
                                          : " or ",
                  option_name(o, i));
     }
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s %.80s: unknown %s; use %s",
-                          o->name, value, o->name + 2, names);
+    return gpt_invalid(error, "%s %.80s: unknown %s; use %s", o->name, value, o->name + 2, names);
 }
 
 static memo_status option_bad_value(const option* o, const char* value, memo_error* error) {
     if (o->kind == OPTION_SIZE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
-                              o->name, value);
+        return gpt_invalid(error, "%s %.80s: not a size above 0; 64MiB, 1.5GiB or 500KB would be",
+                           o->name, value);
     if (o->kind == OPTION_COUNT)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%s %.80s: not a whole number from %.0f to %.0f", o->name, value,
-                              o->low, o->high);
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%s %.80s: not a number from %g to %g", o->name, value, o->low, o->high);
+        return gpt_invalid(error, "%s %.80s: not a whole number from %.0f to %.0f", o->name, value,
+                           o->low, o->high);
+    return gpt_invalid(error, "%s %.80s: not a number from %g to %g", o->name, value, o->low,
+                       o->high);
 }
 
 static memo_status option_set(train_options* options, const option* o, char* value,
@@ -439,8 +414,7 @@ static memo_status option_set(train_options* options, const option* o, char* val
     switch (o->kind) {
     case OPTION_PATH:
         if (!*value || strlen(value) > 900)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                                  "%s: a name of 1 to 900 bytes would work", o->name);
+            return gpt_invalid(error, "%s: a name of 1 to 900 bytes would work", o->name);
         *option_text(options, o) = value;
         return MEMO_STATUS_OK;
 
@@ -503,8 +477,7 @@ static memo_status option_unknown(const char* name, memo_error* error) {
     int best = (int)strlen(name) / 3 + 1; /* nearer than this */
     size_t i;
     if (name[0] != '-')
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%.80s: not an option; files to learn from follow --text", name);
+        return gpt_invalid(error, "%.80s: not an option; files to learn from follow --text", name);
     for (i = 0; i < N_OPTIONS; i++) {
         int distance = edit_distance(name, option_table[i].name);
         if (strlen(name) > 3 && !strncmp(name, option_table[i].name, strlen(name))) distance = 0;
@@ -513,10 +486,8 @@ static memo_status option_unknown(const char* name, memo_error* error) {
         nearest = option_table[i].name;
     }
     if (nearest)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "%.80s: unknown option; the nearest is %s", name, nearest);
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "%.80s: unknown option; --help lists all", name);
+        return gpt_invalid(error, "%.80s: unknown option; the nearest is %s", name, nearest);
+    return gpt_invalid(error, "%.80s: unknown option; --help lists all", name);
 }
 
 static const option* option_find(const char* name, size_t length) {
@@ -543,9 +514,7 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
 
     /* A flag, which may stand for other options. */
     if (o->kind == OPTION_FLAG) {
-        if (equals)
-            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s takes no value",
-                                  o->name);
+        if (equals) return gpt_invalid(error, "%s takes no value", o->name);
         *option_integer(options, o) = 1;
         return o->field == OPTION_FIELD(is_demo)
                    ? train_parse_arguments(N_DEMO_ARGUMENTS, demo_arguments, options, error)
@@ -568,8 +537,7 @@ static memo_status train_parse_option(int argc, char** argv, int* next, train_op
     } else if (*next < argc && strncmp(argv[*next], "--", 2)) {
         return option_set(options, o, argv[(*next)++], error);
     }
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s needs a value: %s %s", o->name,
-                          o->name, o->value);
+    return gpt_invalid(error, "%s needs a value: %s %s", o->name, o->name, o->value);
 }
 
 static memo_status train_parse_arguments(int argc, char** argv, train_options* options,
@@ -579,48 +547,6 @@ static memo_status train_parse_arguments(int argc, char** argv, train_options* o
         memo_status status = train_parse_option(argc, argv, &next, options, error);
         if (status) return status;
     }
-    return MEMO_STATUS_OK;
-}
-
-/* Checks that the options fit together. */
-static memo_status train_check_model(train_options* o, memo_error* error) {
-    double elements = (double)o->layers * (double)o->hidden *
-                      ((double)o->sequence * (double)o->batch + 12 * (double)o->hidden);
-    if (o->alpha >= 0 && o->policy != MEMO_POLICY_ALPHA && o->policy != MEMO_POLICY_MEMO &&
-        !o->compare)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--alpha %g has no effect with --policy %s; use --policy alpha or memo", o->alpha,
-            policy_names[o->policy]);
-
-    /* Heads. */
-    if (!o->kv_heads) o->kv_heads = o->heads;
-    if (o->hidden % o->heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--hidden %lld is not a multiple of --heads %lld; --hidden %lld would be",
-            (long long)o->hidden, (long long)o->heads,
-            (long long)((o->hidden / (2 * o->heads) + 1) * 2 * o->heads));
-    if (o->hidden / o->heads % 2)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--hidden %lld over --heads %lld makes heads of %lld, and rotary positions "
-            "need an even size; --hidden %lld would do",
-            (long long)o->hidden, (long long)o->heads, (long long)(o->hidden / o->heads),
-            (long long)(o->hidden + o->heads));
-    if (o->heads % o->kv_heads)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--heads %lld is not a multiple of --kv-heads %lld; each key-value head "
-            "serves equally many heads",
-            (long long)o->heads, (long long)o->kv_heads);
-
-    /* Sizes below are computed in 64 bits. */
-    if (elements * 16 * 16 > 1e18)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "this model needs more than 10^18 bytes; try fewer --layers, a smaller "
-            "--hidden, --batch or --seq");
     return MEMO_STATUS_OK;
 }
 
@@ -634,7 +560,6 @@ static void train_take_cluster(train_options* o) {
 
 /* Checks that each given option has an effect.  Call it after train_check_ranks. */
 static memo_status train_check_effects(const train_options* o, memo_error* error) {
-    const memo_status no = MEMO_STATUS_INVALID_ARGUMENT;
     const char* unused = o->output     ? "--output"
                          : o->loss_log ? "--loss-log"
                          : o->save     ? "--save"
@@ -647,69 +572,72 @@ static memo_status train_check_effects(const train_options* o, memo_error* error
 
     /* A dry run does not train, and a run does not estimate. */
     if (o->is_dry_run && unused && !o->is_demo)
-        return memo_error_set(error, no, "%s has no effect with --dry-run, which does not train",
-                              unused);
+        return gpt_invalid(error, "%s has no effect with --dry-run, which does not train", unused);
     if (!o->is_dry_run && o->cluster)
-        return memo_error_set(error, no,
-                              "--cluster has no effect without --dry-run: a run measures its "
-                              "times; --flops gives the peak for its MFU");
+        return gpt_invalid(error, "--cluster has no effect without --dry-run: a run measures its "
+                                  "times; --flops gives the peak for its MFU");
     if (o->is_dry_run && o->profile && (o->cluster || o->flops > 0))
-        return memo_error_set(error, no, "%s has no effect with --profile, which has the times",
-                              o->cluster ? "--cluster" : "--flops");
+        return gpt_invalid(error, "%s has no effect with --profile, which has the times",
+                           o->cluster ? "--cluster" : "--flops");
 
 #ifndef TRAIN_CUDNN
     if ((!o->is_deterministic || o->attention_memory) && !o->cluster)
-        return memo_error_set(
-            error, no,
+        return gpt_invalid(
+            error,
             "%s: an option of cuDNN's attention; make CUDNN=folder of cudnn-frontend "
             "build/examples/train_gpt_cuda builds a program with it",
             o->attention_memory ? "--attention-memory" : "--deterministic");
 #endif
 
+    if (o->alpha >= 0 && o->policy != MEMO_POLICY_ALPHA && o->policy != MEMO_POLICY_MEMO &&
+        !o->compare)
+        return gpt_invalid(error,
+                           "--alpha %g has no effect with --policy %s; use --policy alpha or memo",
+                           o->alpha, policy_names[o->policy]);
+
     /* Text or random tokens. */
     if (!o->is_dry_run && o->vocabulary != 256 && !o->is_random)
-        return memo_error_set(error, no,
-                              "--vocabulary %lld: a text has 256 tokens, its bytes; "
-                              "--random-tokens would have more",
-                              (long long)o->vocabulary);
+        return gpt_invalid(error,
+                           "--vocabulary %lld: a text has 256 tokens, its bytes; "
+                           "--random-tokens would have more",
+                           o->vocabulary);
     if (o->is_random && (o->n_text_files || o->sample))
-        return memo_error_set(error, no, "%s has no effect with --random-tokens",
-                              o->sample ? "--sample" : "--text");
+        return gpt_invalid(error, "%s has no effect with --random-tokens",
+                           o->sample ? "--sample" : "--text");
 
     /* What needs another option, or excludes one. */
     if (o->separator >= o->vocabulary || (o->separator != 10 && !o->documents))
-        return memo_error_set(
-            error, no,
+        return gpt_invalid(
+            error,
             "--separator %lld: --documents N, and a token below --vocabulary %lld, would work",
-            (long long)o->separator, (long long)o->vocabulary);
+            o->separator, o->vocabulary);
     if (o->is_graph && o->documents && o->ring * o->ulysses > 1)
-        return memo_error_set(error, no,
-                              "--graph with --documents: --ring %lld and --ulysses %lld send what "
-                              "documents need; data and "
-                              "tensor ranks, or no --graph, would work",
-                              (long long)o->ring, (long long)o->ulysses);
+        return gpt_invalid(error,
+                           "--graph with --documents: --ring %lld and --ulysses %lld send what "
+                           "documents need; data and "
+                           "tensor ranks, or no --graph, would work",
+                           o->ring, o->ulysses);
     if (o->save_every && !o->save)
-        return memo_error_set(error, no, "--save-every %lld has no effect without --save FILE",
-                              (long long)o->save_every);
+        return gpt_invalid(error, "--save-every %lld has no effect without --save FILE",
+                           o->save_every);
     if (o->resume && (o->compare || o->seconds))
-        return memo_error_set(error, no,
-                              "%s has no effect with --resume, which continues a run whose first "
-                              "steps and number of steps are fixed",
-                              o->compare ? "--compare" : "--seconds");
+        return gpt_invalid(error,
+                           "%s has no effect with --resume, which continues a run whose first "
+                           "steps and number of steps are fixed",
+                           o->compare ? "--compare" : "--seconds");
     if (o->spill && !o->host_memory)
-        return memo_error_set(error, no,
-                              "--spill %.300s: without --host-memory SIZE all rows stay in memory",
-                              o->spill);
+        return gpt_invalid(
+            error, "--spill %.300s: without --host-memory SIZE all rows stay in memory", o->spill);
     if (o->schedule && o->tensor == 1 && o->sub_batches == 1)
-        return memo_error_set(error, no,
-                              "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
-                              "would give it something",
-                              memo_blocks_order_name((memo_blocks_order)o->schedule));
+        return gpt_invalid(error,
+                           "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
+                           "would give it something",
+                           memo_blocks_order_name((memo_blocks_order)o->schedule));
     if (o->zero && o->data * o->ring * o->ulysses == 1)
-        return memo_error_set(error, no,
-                              "--zero %lld has no ranks to split over; --data, --ring or "
-                              "--ulysses 2 would give it some",
-                              (long long)o->zero);
+        return gpt_invalid(error,
+                           "--zero %lld has no ranks to split over; --data, --ring or "
+                           "--ulysses 2 would give it some",
+                           o->zero);
     return MEMO_STATUS_OK;
 }
 
@@ -718,7 +646,8 @@ static memo_status train_parse(int argc, char** argv, train_options* options, me
     *options = train_options_default();
     status = train_parse_arguments(argc - 1, argv + 1, options, error);
     if (!status && options->cluster) train_take_cluster(options);
-    return status || options->is_help ? status : train_check_model(options, error);
+    if (!options->kv_heads) options->kv_heads = options->heads;
+    return status;
 }
 
 #endif

@@ -181,8 +181,7 @@ static double alpha_of(const memo_step_plan* plan) {
 
 static void print_alpha(const train_options* o, const memo_step_plan* plan) {
     printf("alpha     %.4g: %lld of %lld rows swapped, the others recomputed, in tiles of %lld",
-           alpha_of(plan), (long long)alpha_rows(plan), (long long)train_rows(o),
-           (long long)o->tile);
+           alpha_of(plan), (long long)alpha_rows(plan), (long long)train_rows(o), o->tile);
     if (o->alpha < 0)
         printf("%s\n", plan->fits ? "" : "; even so the run does not fit");
     else if (fabs(o->alpha - alpha_of(plan)) > 1e-9)

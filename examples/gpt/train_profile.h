@@ -76,25 +76,24 @@ static memo_status read_profile(const train_options* o, memo_profile* profile, m
     memo_status status = memo_profile_read(o->profile, profile, &reason);
     int t = 0;
     if (status) /* of any kind: a mistake of the caller */
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "--profile %s", reason.message);
+        return gpt_invalid(error, "--profile %s", reason.message);
     if (profile->n_rows != gpt_slice_rows(&config))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--profile %.300s: has times of %lld rows, but a %s of a rank has %lld; "
-            "measure again with these --seq, --batch, --slice-rows and ranks",
-            o->profile, (long long)profile->n_rows,
-            gpt_n_slices(&config) > 1 ? "slice" : "micro-batch",
-            (long long)gpt_slice_rows(&config));
+        return gpt_invalid(error,
+                           "--profile %.300s: has times of %lld rows, but a %s of a rank has %lld; "
+                           "measure again with these --seq, --batch, --slice-rows and ranks",
+                           o->profile, (long long)profile->n_rows,
+                           gpt_n_slices(&config) > 1 ? "slice" : "micro-batch",
+                           (long long)gpt_slice_rows(&config));
 
     gpt_fill_tensors(&config, tensors);
     while (t < n_tensors && t < profile->n_tensors &&
            !strcmp(profile->tensors[t].name, tensors[t].name))
         t++;
     if (t == n_tensors && t == profile->n_tensors) return MEMO_STATUS_OK;
-    return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "--profile %.300s: has other tensors than this model; use a file that "
-                          "--output has written",
-                          o->profile);
+    return gpt_invalid(error,
+                       "--profile %.300s: has other tensors than this model; use a file that "
+                       "--output has written",
+                       o->profile);
 }
 
 static void print_estimate(const train_options* o) {

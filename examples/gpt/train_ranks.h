@@ -295,38 +295,31 @@ static memo_status train_read_degrees(train_options* o, memo_error* error) {
     status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
     if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
         return memo_error_set(error, status, "no host memory for --degrees");
-    if (status)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "--degrees %s", reason.message);
+    if (status) return gpt_invalid(error, "--degrees %s", reason.message);
     if (n_blocks != 2 * o->layers)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
-                              o->degrees, (int)n_blocks, (long long)o->layers,
-                              (long long)(2 * o->layers));
+        return gpt_invalid(error, "--degrees %.300s: has %d blocks, but --layers %lld are %lld",
+                           o->degrees, (int)n_blocks, o->layers, 2 * o->layers);
 
     /* The largest degree is that of the ranks. */
     for (block = 0; block < n_blocks; block++)
         if (o->block_degrees[block] > largest) largest = o->block_degrees[block];
     if (!o->tensor) o->tensor = largest;
     if (o->tensor < largest || (o->tensor & (o->tensor - 1)))
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--degrees %.300s: degrees up to %d do not fit --tensor %lld; --tensor "
-            "%d does",
-            o->degrees, (int)largest, (long long)o->tensor, (int)largest);
+        return gpt_invalid(error,
+                           "--degrees %.300s: degrees up to %d do not fit --tensor %lld; --tensor "
+                           "%d does",
+                           o->degrees, (int)largest, o->tensor, (int)largest);
     if (o->ranks && o->ranks < o->tensor)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--degrees %.300s: a degree of %d is more than --ranks %lld",
-                              o->degrees, (int)largest, (long long)o->ranks);
+        return gpt_invalid(error, "--degrees %.300s: a degree of %d is more than --ranks %lld",
+                           o->degrees, (int)largest, o->ranks);
     return MEMO_STATUS_OK;
 }
 
 /* Writes "--ring 2 x --ulysses 1", with --tensor if it is above 1. */
 static const char* degree_names(const train_options* o, char* text, size_t n_text) {
-    snprintf(text, n_text, "--ring %lld x --ulysses %lld", (long long)o->ring,
-             (long long)o->ulysses);
+    snprintf(text, n_text, "--ring %lld x --ulysses %lld", o->ring, o->ulysses);
     if (o->tensor > 1)
-        snprintf(text + strlen(text), n_text - strlen(text), " x --tensor %lld",
-                 (long long)o->tensor);
+        snprintf(text + strlen(text), n_text - strlen(text), " x --tensor %lld", o->tensor);
     return text;
 }
 
@@ -344,132 +337,38 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
     n_others = o->ring * o->ulysses * o->tensor;
     if (train_n_started() && !o->ranks) o->ranks = train_n_started();
     if (!o->data && o->ranks % n_others)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld cannot be divided into %s; --ranks %lld can",
-                              (long long)o->ranks, degree_names(o, names, sizeof names),
-                              (long long)((o->ranks / n_others + 1) * n_others));
+        return gpt_invalid(error, "--ranks %lld cannot be divided into %s; --ranks %lld can",
+                           o->ranks, degree_names(o, names, sizeof names),
+                           (long long)((o->ranks / n_others + 1) * n_others));
     if (!o->data) o->data = o->ranks ? o->ranks / n_others : 1;
     if (!o->ranks) o->ranks = o->data * n_others;
 
     if (o->ranks != o->data * n_others)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
-                              (long long)o->ranks, (long long)o->data,
-                              degree_names(o, names, sizeof names),
-                              (long long)(o->data * n_others));
+        return gpt_invalid(error, "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
+                           o->ranks, o->data, degree_names(o, names, sizeof names),
+                           (long long)(o->data * n_others));
     if (train_n_started() && o->ranks != train_n_started())
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld, but %s started %d; %s %lld would do",
-                              (long long)o->ranks, train_starter(), (int)train_n_started(),
-                              train_start(), (long long)o->ranks);
+        return gpt_invalid(error, "--ranks %lld, but %s started %d; %s %lld would do", o->ranks,
+                           train_starter(), (int)train_n_started(), train_start(), o->ranks);
     if (o->ranks > THREAD_RANKS_MAX)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ranks %lld: at most %d would do", (long long)o->ranks,
-                              (int)THREAD_RANKS_MAX);
+        return gpt_invalid(error, "--ranks %lld: at most %d would do", o->ranks,
+                           (int)THREAD_RANKS_MAX);
     return MEMO_STATUS_OK;
-}
-
-/* Returns the largest number up to n that divides both. */
-static int64_t common_divisor(int64_t n, int64_t a, int64_t b) {
-    while (a % n || b % n) n--;
-    return n;
-}
-
-/* Checks degrees that differ. */
-static memo_status train_check_mixed(const train_options* o, memo_error* error) {
-    const gpt_config config = train_config(o);
-    const int64_t unit = o->data * o->sub_batches * (o->tensor / gpt_least_degree(&config));
-    if (!gpt_is_mixed(&config)) return MEMO_STATUS_OK;
-    if (o->ring * o->ulysses > 1)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--degrees that differ spread whole sequences over ranks, but --ring "
-                              "and --ulysses split them; --data works");
-    if (o->batch % unit)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--degrees spreads --batch %lld over groups of %d of --tensor %lld "
-                              "ranks; --batch %lld could be",
-                              (long long)o->batch, (int)gpt_least_degree(&config),
-                              (long long)o->tensor, (long long)((o->batch / unit + 1) * unit));
-    if (o->policy > MEMO_POLICY_SWAP)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--policy %s plans rows, and with --degrees that differ a rank has "
-                              "other rows of each block; --policy keep, recompute and swap work",
-                              policy_names[o->policy]);
-    return MEMO_STATUS_OK;
-}
-
-/* Checks heads.  Key and value heads are not copied to more ranks: a rank without its own head would
- * have to sum another rank's gradient. */
-static memo_status train_check_tensor(const train_options* o, memo_error* error) {
-    const int64_t n_sequences = o->batch / o->data, n = o->ring * o->ulysses;
-    const int is_split = n_sequences == 1 && n == 1 && o->sub_batches <= o->sequence;
-
-    if (o->heads % o->tensor || o->kv_heads % o->tensor)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--tensor %lld cannot share %lld heads with %lld key-value heads evenly; --tensor %lld "
-            "can",
-            (long long)o->tensor, (long long)o->heads, (long long)o->kv_heads,
-            (long long)common_divisor(o->tensor, o->heads, o->kv_heads));
-    if (o->ulysses > o->heads / o->tensor)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--ulysses %lld splits the %lld heads of a rank of --tensor %lld, and "
-            "leaves ranks without any; --ulysses %lld would do",
-            (long long)o->ulysses, (long long)(o->heads / o->tensor), (long long)o->tensor,
-            (long long)(o->heads / o->tensor));
-
-    if (n_sequences % o->sub_batches && !is_split)
-        return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
-            "--sub-batches %lld does not divide the %lld sequence%s of a rank%s; --sub-batches "
-            "%lld does",
-            (long long)o->sub_batches, (long long)n_sequences, n_sequences == 1 ? "" : "s",
-            n_sequences > 1 ? ""
-            : n > 1         ? ", and a sequence that ranks share is not split again"
-                            : ", nor are there as many tokens",
-            (long long)common_divisor(gpt_min(o->sub_batches, n_sequences), n_sequences, 0));
-    return train_check_mixed(o, error);
 }
 
 /* Checks that the model can be split in this way. */
 static memo_status train_check_ranks(train_options* o, memo_error* error) {
-    int64_t least, n;
+    gpt_config config;
     memo_status status = train_read_degrees(o, error);
     if (!status) status = train_check_degrees(o, error);
     if (status) return status;
-
-    if (o->batch % o->data)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--batch %lld cannot be divided by --data %lld; --batch %lld can",
-                              (long long)o->batch, (long long)o->data,
-                              (long long)((o->batch / o->data + 1) * o->data));
-    if (o->ulysses > o->heads) {
-        for (n = o->heads; o->ulysses % n; n--) {
-        }
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--ulysses %lld splits --heads %lld, and leaves ranks without any; "
-                              "--ulysses %lld --ring %lld would do",
-                              (long long)o->ulysses, (long long)o->heads, (long long)n,
-                              (long long)(o->ring * (o->ulysses / n)));
-    }
-    if ((status = train_check_tensor(o, error))) return status;
-
-    /* Each rank of a sequence needs a token, in zigzag two. */
-    least = o->ring * o->ulysses * (o->ring > 1 ? 2 : 1);
-    if (o->sequence < least)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "--seq %lld leaves ranks of --ring %lld x --ulysses %lld without "
-                              "tokens; --seq %lld would do",
-                              (long long)o->sequence, (long long)o->ring, (long long)o->ulysses,
-                              (long long)least);
-    if (o->ring * o->ulysses > 1 && o->hidden / o->heads > MEMO_HOST_ATTENTION_HEAD_SIZE)
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "heads of %lld: attention over ranks takes %d at most; --heads %lld "
-                              "would do",
-                              (long long)(o->hidden / o->heads), MEMO_HOST_ATTENTION_HEAD_SIZE,
-                              (long long)o->hidden / 2);
-    return MEMO_STATUS_OK;
+    config = train_config(o);
+    status = gpt_check_config(&config, error);
+    if (status || !gpt_is_mixed(&config) || o->policy <= MEMO_POLICY_SWAP) return status;
+    return gpt_invalid(error,
+                       "--policy %s plans rows, and with --degrees that differ a rank has other "
+                       "rows of each block; --policy keep, recompute and swap work",
+                       policy_names[o->policy]);
 }
 
 static memo_mesh_desc train_mesh_desc(const train_options* o) {
@@ -567,16 +466,15 @@ static void print_tensor(const train_options* o) {
         printf(
             "tensor    %lld: a rank has its share of the heads and columns of a block, and of the "
             "sequences where its degree is smaller; embedding, classifier and norms are copies\n",
-            (long long)o->tensor);
+            o->tensor);
     else
         printf(
             "tensor    %lld: each rank has %lld of %lld heads, %lld of %lld of keys and values and "
             "%lld of %lld columns of the MLP; embedding, classifier and norms are copies\n",
-            (long long)o->tensor, (long long)(o->heads / o->tensor), (long long)o->heads,
-            (long long)(o->kv_heads / o->tensor), (long long)o->kv_heads,
+            o->tensor, o->heads / o->tensor, o->heads, o->kv_heads / o->tensor, o->kv_heads,
             (long long)(gpt_wide(&config) / o->tensor), (long long)gpt_wide(&config));
     printf("schedule  %s: %lld sub-batch%s of %s%s\n",
-           memo_blocks_order_name((memo_blocks_order)o->schedule), (long long)o->sub_batches,
+           memo_blocks_order_name((memo_blocks_order)o->schedule), o->sub_batches,
            o->sub_batches == 1 ? "" : "es",
            o->batch / o->data % o->sub_batches ? "the tokens of a sequence" : "whole sequences",
            o->schedule == MEMO_BLOCKS_FINE
@@ -595,24 +493,23 @@ static void print_ranks(const train_options* o) {
     whole.tensor = 1;
     whole.degrees = NULL;
 
-    if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", (long long)o->tensor);
+    if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", o->tensor);
     printf(
         "ranks     %lld: data %lld x ring %lld x ulysses %lld%s, each with %lld of %lld sequences "
         "and "
         "%lld of %lld tokens of each\n",
-        (long long)o->ranks, (long long)o->data, (long long)o->ring, (long long)o->ulysses, tensor,
-        (long long)(o->batch / o->data), (long long)o->batch,
-        (long long)(gpt_n_rows(&config) / (o->batch / o->data)), (long long)o->sequence);
+        o->ranks, o->data, o->ring, o->ulysses, tensor, o->batch / o->data, o->batch,
+        (long long)(gpt_n_rows(&config) / (o->batch / o->data)), o->sequence);
     printf(
         "zero      %lld: a rank holds %s of parameters, gradients and optimizer, %s of it Adam's "
         "moments; of all %s and %s\n",
-        (long long)o->zero, bytes_name((double)gpt_state_bytes(&config)),
+        o->zero, bytes_name((double)gpt_state_bytes(&config)),
         bytes_name((double)gpt_optimizer_bytes(&config)),
         bytes_name((double)gpt_state_bytes(&whole)),
         bytes_name((double)gpt_optimizer_bytes(&whole)));
     if (o->zero == 2 && o->accumulate > 1)
         printf("          the gradient is summed over ranks after each of the %lld micro-batches\n",
-               (long long)o->accumulate);
+               o->accumulate);
 }
 
 /* Writes "0-12, 39-50": the positions of a rank's tokens, without padding. */

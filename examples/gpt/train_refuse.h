@@ -29,26 +29,24 @@ static void append_fitting_policies(const train_options* o, memo_policy except, 
     }
 }
 
-/* Writes ", --mlp-rows 64" if the MLP in so many chunks fits, or nothing. */
-static void append_mlp_rows(const train_options* o, memo_policy policy, char* text, size_t n_text) {
-    enum { N_CHUNKS = 64 };
+/* Writes ", --name value" if that fits, or nothing. */
+static void append_if_fits(const train_options* o, memo_policy policy, const char* name,
+                           long long value, char* text, size_t n_text) {
     const size_t used = strlen(text);
-    train_options other = *o;
-    if (o->mlp_rows) return;
-    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
-    if (fits_with(&other, policy))
-        snprintf(text + used, n_text - used, ", --mlp-rows %lld", (long long)other.mlp_rows);
+    if (fits_with(o, policy)) snprintf(text + used, n_text - used, ", %s %lld", name, value);
 }
 
-/* Writes ", --deterministic 0" if that fits, or nothing: cuDNN's deterministic backward takes memory for each
- * pair of a query and a key. */
-static void append_any_order(const train_options* o, memo_policy policy, char* text,
-                             size_t n_text) {
-    const size_t used = strlen(text);
+/* The MLP in chunks; cuDNN's backward in any order: the deterministic one takes memory for each pair of a query
+ * and a key. */
+static void append_options(const train_options* o, memo_policy policy, char* text, size_t n_text) {
+    enum { N_CHUNKS = 64 };
     train_options other = *o;
+    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
+    if (!o->mlp_rows) append_if_fits(&other, policy, "--mlp-rows", other.mlp_rows, text, n_text);
+    other = *o;
     other.is_deterministic = 0;
-    if (o->is_deterministic && !o->compare && fits_with(&other, policy))
-        snprintf(text + used, n_text - used, ", --deterministic 0");
+    if (o->is_deterministic && !o->compare)
+        append_if_fits(&other, policy, "--deterministic", 0, text, n_text);
 }
 
 /* Returns the longest sequence of whole tiles that fits, between `fitting` and `beyond` tiles, up to `unit` tiles. */
@@ -92,7 +90,7 @@ static void print_longest(const train_options* o) {
     if (with)
         printf("longest   %lld tokens a sequence fit in slices of %lld rows (--slice-rows), %lld "
                "without\n",
-               (long long)with, (long long)other.slice_rows, (long long)without);
+               (long long)with, other.slice_rows, (long long)without);
 }
 
 /* Writes ", or --seq 4096" with the longest sequence of whole tiles that fits, or a hint. */
@@ -131,8 +129,7 @@ static memo_status refuse(const train_options* o, const memo_step_plan* plan, me
     if (is_device && plan_shortage_bytes(plan->host_bytes, plan->host_budget_bytes))
         snprintf(others, sizeof others, " and --host-memory %s", bytes_option(plan->host_bytes));
     append_fitting_policies(o, policy, others, sizeof others);
-    append_mlp_rows(o, policy, others, sizeof others);
-    append_any_order(o, policy, others, sizeof others);
+    append_options(o, policy, others, sizeof others);
     append_length(o, policy, others, sizeof others);
 
     if (is_device)

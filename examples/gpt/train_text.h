@@ -67,9 +67,8 @@ static memo_status train_text_append_sources(train_text* text, memo_error* error
     train_text_find_sources(&found, text->sources);
     if (found.gl_pathc == 0)
         status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "no text: the project's own sources are not in this directory; give "
-                           "--text FILE, or start in the directory of memo.h");
+            gpt_invalid(error, "no text: the project's own sources are not in this directory; give "
+                               "--text FILE, or start in the directory of memo.h");
     else
         status = train_text_append_all(text, found.gl_pathv, (int64_t)found.gl_pathc, error);
     globfree(&found);
@@ -118,10 +117,10 @@ static memo_status train_text_load(train_text* text, char** files, int64_t n_fil
                      : train_text_append_sources(text, error);
     if (!status && text->n_bytes < sequence + 1)
         status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "the text has %lld bytes, and a sequence of --seq %lld needs one more "
-                           "than its length: %lld; try a longer text or a shorter --seq",
-                           (long long)text->n_bytes, (long long)sequence, (long long)sequence + 1);
+            gpt_invalid(error,
+                        "the text has %lld bytes, and a sequence of --seq %lld needs one more "
+                        "than its length: %lld; try a longer text or a shorter --seq",
+                        (long long)text->n_bytes, (long long)sequence, (long long)sequence + 1);
     if (!status) status = train_text_measure(text, error);
     return status;
 }

@@ -1,0 +1,305 @@
+/* train_run.h - a job, and a run of it: on each rank a device, a model with an open session, and its steps.
+ *
+ * Single translation unit: everything is static. */
+#ifndef TRAIN_RUN_H
+#define TRAIN_RUN_H
+
+#include <signal.h>
+
+#include "extras/memo_look.h"
+#include "gpt_model.h"
+#include "tools/tool_files.h"
+#include "train_picture.h"
+#include "train_plan.h"
+#include "train_ranks.h"
+#include "train_text.h"
+
+/* Ctrl-C sets it, and loops over steps read it.  A second Ctrl-C ends the program at once. */
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int signal_number) {
+    (void)signal_number;
+    interrupted = 1;
+}
+
+static memo_status no_memory(const char* what, memo_error* error) {
+    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
+}
+
+/* What the first options.compare steps of a policy show. */
+typedef struct comparison {
+    char alpha[16]; /* fraction of the rows that are swapped */
+    char shortage[160];
+    int64_t device_peak_bytes, host_peak_bytes, moved_bytes; /* moved in a step */
+    double step_s, stall_s;                                  /* medians over steps */
+    double layers_s;    /* the same, for forward and backward only */
+    double predicted_s; /* the planner's prediction of layers_s; 0: none */
+    double* losses;
+    uint64_t* digests; /* of the gradients */
+} comparison;
+
+typedef struct job {
+    train_options options;
+    train_text text;
+    memo_step_plan* plans[N_POLICIES]; /* by policy; NULL: not needed yet */
+    char why_slices[256]; /* why the rows of a slice were chosen; empty: they were not */
+    step_memory memory;   /* of keeping every activation, and of the plan */
+    memo_profile profile;
+    int has_profile;
+    int64_t room;             /* of a GPU beside libraries */
+    double begin_s;           /* when the program began */
+    comparison* compared;     /* (policies) */
+    memo_policy first_policy; /* that runs */
+    double* losses;           /* of steps n_resumed to n_done, nats per token */
+    int64_t n_done, n_losses; /* n_losses: capacity of losses */
+    int64_t n_resumed;        /* steps before this run, whose losses are unknown */
+    FILE* loss_log;
+} job;
+
+/* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
+
+enum {
+    RUN_LIFTED = 1,   /* without capacities: a reference if the budget is too small */
+    RUN_TIMED = 2,    /* measure forward, backward and stalls by events, without synchronizing */
+    RUN_COMPARED = 4, /* the first steps of every policy */
+    RUN_TRAINED = 8   /* the job itself, and one step recorded */
+};
+
+/* Of forward and backward of a step. */
+typedef struct step_times {
+    double layers_s, stall_s, recompute_s;
+} step_times;
+
+typedef struct run {
+    thread_rank* rank;
+    train_options options; /* of the job, with fewer steps after choose_steps */
+    memo_policy policy;
+    int flags;
+    memo_mesh* mesh;
+    memo_recorder* recorder; /* paused until a step is recorded; NULL: none is */
+    train_device device;
+    gpt_model* model;
+    int32_t *tokens, *targets; /* (batch, sequence), of all ranks */
+    memo_event marks[2];       /* around forward and backward of a step; RUN_TIMED */
+    step_times times;          /* of the last step; RUN_TIMED */
+    double keys_seen;          /* by the tokens of all micro-batches */
+    int64_t n_micro_batches;
+    int is_graph;    /* steps are staged, and then run as a graph */
+    int reports;     /* this rank prints and fills results for its process */
+    int stops;       /* some rank was interrupted before the end of the last step */
+    int64_t n_steps; /* of the job, that are done */
+} run;
+
+static void run_destroy(run* r) {
+    int i;
+    if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
+    gpt_destroy(r->model);
+    for (i = 0; i < 2; i++)
+        if (r->marks[i]) memo_event_destroy(r->device.device, r->marks[i], NULL);
+    memo_mesh_destroy(r->mesh);
+    memo_recorder_destroy(r->recorder);
+    train_device_close(&r->device);
+    free(r->tokens);
+    free(r->targets);
+    memset(r, 0, sizeof *r);
+}
+
+static memo_status run_create_recorder(run* r, memo_error* error) {
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_status status;
+    desc.device = r->device.device;
+    desc.is_timed = 1;
+    status = memo_recorder_create(&desc, &r->recorder, error);
+    if (!status) memo_recorder_pause(r->recorder);
+    return status;
+}
+
+/* A job on all ranks: a policy that is planned, or *profile is measured. */
+typedef struct run_call {
+    job* j;
+    memo_policy policy;
+    int flags;
+    memo_status (*function)(run* r, job* j, memo_error* error); /* NULL: measures */
+} run_call;
+
+static memo_status run_create(run* r, thread_rank* rank, const run_call* call, memo_error* error) {
+    train_options* o = &r->options;
+    const int is_lifted = (call->flags & RUN_LIFTED) != 0;
+    memo_mesh_desc degrees;
+    memo_session_desc session;
+    memo_profile profile;
+    size_t n_rows;
+    gpt_desc desc;
+    memo_status status;
+    int i;
+
+    /* Rank and tokens. */
+    memset(r, 0, sizeof *r);
+    *o = call->j->options;
+    n_rows = (size_t)(o->batch * o->sequence);
+    degrees = train_mesh_desc(o);
+    r->rank = rank;
+    r->policy = call->policy;
+    r->flags = call->flags;
+    r->reports = train_rank_reports(rank);
+    r->is_graph = o->is_graph && !(r->flags & RUN_TIMED); /* events need calls */
+    r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
+    r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
+    status =
+        r->tokens && r->targets ? MEMO_STATUS_OK : no_memory("the tokens of a micro-batch", error);
+
+    /* What the model runs on. */
+    if (!status) status = memo_mesh_create(rank->comm, &degrees, &r->mesh, error);
+    if (!status)
+        status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
+                                   is_lifted ? 0 : o->host_memory, error);
+    if (!status && r->is_graph) train_watch_graphs(r->device.device);
+    if (!status && (r->flags & RUN_TRAINED) && o->output) status = run_create_recorder(r, error);
+    for (i = 0; i < 2 && !status && (r->flags & RUN_TIMED); i++)
+        status = memo_event_create(r->device.device, &r->marks[i], error);
+
+    /* The model. */
+    session = train_session(o, (memo_policy)o->policy);
+    session.is_timed = (r->flags & RUN_TIMED) != 0;
+    if (o->ranks > 1) session.agree = train_agree;
+    session.user = rank;
+    memset(&desc, 0, sizeof desc);
+    desc.config = train_config(o);
+    desc.plan = call->j->plans[call->policy];
+    desc.kernels = &r->device.kernels;
+    desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
+    desc.mesh = r->mesh;
+    desc.n_micro_batches = o->accumulate;
+    desc.session = &session;
+    if (!status && call->function) status = gpt_create(&desc, &r->model, error);
+    if (!status && call->function && o->is_registered && o->ranks > 1)
+        status = train_register(r->mesh, r->device.device, error);
+    if (!status && !call->function) {
+        status = gpt_measure(&desc, &profile, error);
+        if (!status && r->reports) call->j->profile = profile;
+    }
+    return status;
+}
+
+static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
+    const run_call* call = (const run_call*)rank->user;
+    run r;
+    memo_status status = run_create(&r, rank, call, error);
+    if (!status && call->function) status = call->function(&r, call->j, error);
+    if (status) memo_comm_abort(rank->comm); /* streams may wait for messages that never arrive */
+    run_destroy(&r);
+    return status;
+}
+
+/* Runs a new model of a planned policy on each rank; only the reporting rank changes the job.  function
+ * NULL: measures job.profile instead. */
+static memo_status run_on_ranks(job* j, memo_policy policy, int flags,
+                                memo_status (*function)(run* r, job* j, memo_error* error),
+                                memo_error* error) {
+    const train_options* o = &j->options;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    run_call call;
+    call.j = j;
+    call.policy = policy;
+    call.flags = flags;
+    call.function = function;
+    if (!(flags & RUN_LIFTED)) {
+        desc.device_memory_bytes = o->device_memory;
+        desc.host_memory_bytes = o->host_memory;
+    }
+    desc.to_host_bytes_per_s = (double)o->link_bandwidth;
+    desc.to_device_bytes_per_s = (double)o->link_bandwidth;
+    return train_ranks_run(&desc, (int32_t)o->ranks, run_on_rank, &call, error);
+}
+
+static memo_status run_mark(run* r, int i, memo_error* error) {
+    if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
+    return memo_event_record(r->device.device, r->marks[i], gpt_compute_stream(r->model), error);
+}
+
+/* Reads the times of a step that has ended.  Stalls are those of its last micro-batch, times their
+ * number. */
+static memo_status run_read_times(run* r, memo_error* error) {
+    memo_session_info info;
+    memo_swap_stats stats;
+    memo_status status;
+    if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
+    status =
+        memo_event_elapsed(r->device.device, r->marks[0], r->marks[1], &r->times.layers_s, error);
+    memo_session_get_info(gpt_session(r->model), &info);
+    if (!status) status = memo_swap_get_stats(info.swap, &stats, error);
+    if (!status)
+        r->times.stall_s =
+            (double)r->options.accumulate * (stats.forward_stall_s + stats.backward_stall_s);
+    return status;
+}
+
+/* Keys that a token sees on average, half of its own included. */
+static double train_keys_seen(const train_options* o, const int32_t* tokens) {
+    const gpt_config config = train_config(o);
+    const double window = (double)(o->window ? o->window : o->sequence);
+    int64_t i, n = 0;
+    double sum = 0;
+    if (!o->documents) return gpt_keys_seen(&config);
+    for (i = 0; i < o->batch * o->sequence; i++, n++) {
+        if (i % o->sequence == 0 || tokens[i - 1] == o->separator) n = 0;
+        sum += (double)n + 0.5 < window ? (double)n + 0.5 : window;
+    }
+    return sum / (double)(o->batch * o->sequence);
+}
+
+/* Runs, or stages, forward and backward of all micro-batches of a step. */
+static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
+    const train_options* o = &r->options;
+    double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
+    int64_t m;
+    memo_status status = run_mark(r, 0, error);
+    for (m = 0; m < o->accumulate && !status; m++) {
+        train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
+                           r->targets);
+        r->keys_seen += train_keys_seen(o, r->tokens);
+        r->n_micro_batches++;
+        status = (r->is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
+            r->model, r->tokens, r->targets, step, m, loss_scale, error);
+    }
+    return status ? status : run_mark(r, 1, error);
+}
+
+/* A cosine from the largest rate to a tenth of it, after a short linear start. */
+static double learning_rate(const train_options* o, int64_t step) {
+    const double pi = 3.14159265358979323846;
+    int64_t n_warm = o->steps / 20 < 100 ? o->steps / 20 : 100;
+    double done = (double)(step - n_warm) / (double)(o->steps - n_warm);
+    if (step < n_warm) return o->learning_rate * (double)(step + 1) / (double)n_warm;
+    return o->learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)));
+}
+
+static memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
+    gpt_update_desc desc;
+    double gradient_norm;
+    memo_status status;
+    memset(&desc, 0, sizeof desc);
+    desc.learning_rate = learning_rate(&r->options, step);
+    desc.beta1 = 0.9;
+    desc.beta2 = 0.99;
+    desc.epsilon = 1e-8;
+    desc.weight_decay = 0.01;
+    desc.clip = 1;
+    desc.vote = interrupted;
+    status =
+        (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &desc, loss, &gradient_norm, error);
+    if (!status) status = run_read_times(r, error);
+    if (!status && gpt_votes(r->model) > 0) r->stops = 1;
+    if (!status && *loss - *loss != 0)
+        status =
+            memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                           "the loss of step %lld is not finite; try a --learning-rate below %g",
+                           (long long)step + 1, r->options.learning_rate);
+    return status;
+}
+
+static memo_status run_step(run* r, const job* j, int64_t step, double* loss, memo_error* error) {
+    memo_status status = run_gradients(r, j, step, error);
+    return status ? status : run_update(r, step, loss, error);
+}
+
+#endif
