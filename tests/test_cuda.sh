@@ -72,6 +72,15 @@ keeps_to_registers() {
         END { if (n < 6) { print "no kernels found"; bad = 1 } exit bad }' "$folder/ptxas"
 }
 
+# A whole example on the emulated grid: two steps, with every activation kept and in a budget.
+learns_on_the_emulated_grid() {
+    nvcc -x c++ $flags -O0 -Itests/cuda -Xcompiler -fno-strict-aliasing -DN_STEPS=2 -include emulated_grid.h -c examples/19_gpt.cu \
+        -o "$folder/19_gpt.o" && nvcc -cudart none "$folder/19_gpt.o" "$fake" -o "$folder/19_gpt" -lpthread -lm &&
+        "$folder/19_gpt" >"$folder/19_gpt.txt" || return 1
+    cat "$folder/19_gpt.txt"
+    grep -q '^device .* MiB, host 0[.][1-9]' "$folder/19_gpt.txt" && grep -q 'bitwise the same' "$folder/19_gpt.txt"
+}
+
 # Every part and case prints its commands, and builds sources that exist.
 benchmarks_print_their_commands() {
     rm -f "$folder/commands.txt"
@@ -120,6 +129,7 @@ test_is "the device table, pinned memory, phantom memory on a runtime without a 
 test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
 test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
+test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
 test_is "the row kernels as their host twins, on an emulated grid" is_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
 test_is "bench/device.sh and device_long.sh print their commands" benchmarks_print_their_commands
 test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp
