@@ -990,10 +990,10 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  *   INPUT   The host stores it once: the rows that HANDED leaves are those that come back as INPUT.
  *           If layers spill, it is stored like SWAPPED.
  *
- * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + 2 T for
- * each LAYER tensor (T if there is one layer) + 2 R for a HANDED tensor, times row_bytes.  Host
- * memory is that of all steps + T for each layer but the last two of a LAYER tensor + T for a
- * HANDED one.  These waits come beside the four:
+ * With T = layer_rows and R = n_rows, device memory is what R rows without slices take, + T for
+ * each layer that keeps a LAYER tensor + 2 T if others do not (T if these are all even or all odd)
+ * + 2 R for a HANDED tensor, times row_bytes.  Host memory is that of all steps + T for each layer
+ * but the last two of a LAYER tensor + T for a HANDED one.  These waits come beside the four:
  *
  *   forward_begin(i)   compute    waits for  HANDED rows of i on the device, after the first layer
  *                                            (in it: HANDED rows of i-2 on the host);

@@ -6527,8 +6527,7 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
             memoi_rows_bundle* bundle;
             if (pass != (tensor->with != 0)) continue;
             p->bundle_of[t] = tensor->with ? p->bundle_of[tensor->with - 1] : -1;
-            if (tensor->row_bytes == 0 || tensor->rule == MEMO_TENSOR_HANDED ||
-                memob_swap_is_layer(swap, t))
+            if (tensor->row_bytes == 0 || tensor->rule == MEMO_TENSOR_HANDED)
                 continue; /* nothing to choose */
             if (!tensor->with) {
                 p->bundle_of[t] = p->n_bundles;
@@ -6756,6 +6755,13 @@ MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* s
     return MEMO_STATUS_OK;
 }
 
+/* The cell of a bundle in a step.  Slices share that of a LAYER tensor: the first slice's. */
+MEMOI int64_t memoi_rows_cell_of(const memoi_rows_planner* p, int32_t step, int32_t b) {
+    if (memob_swap_is_layer(p->desc->swap, p->bundles[b].leader))
+        step -= step % p->desc->swap->n_slices;
+    return (int64_t)step * p->n_bundles + b;
+}
+
 /* A table as memo_swap_desc.rows. */
 MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, int64_t* rows) {
     const memo_swap_desc* swap = p->desc->swap;
@@ -6763,9 +6769,7 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
     for (layer = 0; layer < p->n_layers; layer++)
         for (t = 0; t < swap->n_tensors; t++) {
             int32_t b = p->bundle_of[t];
-            int64_t cell = b >= 0                         ? cells[(int64_t)layer * p->n_bundles + b]
-                           : memob_swap_is_layer(swap, t) ? p->n_tiles
-                                                          : MEMOI_ROWS_KEPT;
+            int64_t cell = b < 0 ? MEMOI_ROWS_KEPT : cells[memoi_rows_cell_of(p, layer, b)];
             *rows++ = cell == MEMOI_ROWS_KEPT ? MEMO_ROWS_KEPT
                                               : memob_swap_rows_of_tiles(swap, layer, cell);
         }
@@ -7064,7 +7068,9 @@ MEMOI void memoi_rows_find_columns(memoi_rows_program* g) {
         const memoi_rows_box* box = &g->boxes[u];
         double bytes = p->bundles[u % p->n_bundles].layer_bytes;
         int is_mixed = box->mode == MEMOI_ROWS_MIXED;
-        if (!use->n_layers) continue;
+        if (!use->n_layers ||
+            memob_swap_is_layer(p->desc->swap, p->bundles[u % p->n_bundles].leader))
+            continue; /* LAYER rows move if nothing better is found */
 
         /* A corner keeps the least or the most layers, and swaps or recomputes the rest. */
         for (k = 0; k < 4; k++) {
@@ -7728,7 +7734,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     /* Skip invalid changes, and report whether any cell differs: scoring an equal table wastes
      * time. */
     for (i = begin; i < end; i += stride) {
-        int64_t* cell = &cells[(int64_t)i * p->n_bundles];
+        int64_t* cell = &p->trial.cells[memoi_rows_cell_of(p, i, b)];
         int64_t next = delta ? *cell + delta : value;
         if (delta && *cell == MEMOI_ROWS_KEPT) continue;
         if (kind >= 0 && (i + shift < 0 || i + shift >= n || memoi_rows_kind(p, i + shift) != kind))
