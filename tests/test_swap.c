@@ -423,7 +423,8 @@ static void slices_take_what_the_formula_says(void) {
     int32_t n_slices, t;
     for (n_slices = 2; n_slices <= 5; n_slices++) {
         memo_host_device_desc host_desc = memo_host_device_desc_default();
-        const int64_t length = n_slices * 8 - memo_test_int(0, 7);
+        const int64_t length = n_slices * 8 - memo_test_int(0, 7), keeps = memo_test_int(0, 3);
+        int32_t step;
         memo_swap_sizes sizes, slice;
         memo_device* host = NULL;
         chain c, one;
@@ -441,8 +442,15 @@ static void slices_take_what_the_formula_says(void) {
         c.desc.n_layers = 4 * n_slices;
         c.desc.n_slices = n_slices;
         c.desc.layer_rows = length;
+        CHECK_OK(memo_swap_desc_fill_rows(&c.desc, c.rows, &error));
+        c.has_rows = 1;
+        c.desc.rows = c.rows;
+        for (step = 0; step < 2 * n_slices; step++) /* of the first two layers */
+            if (keeps >> step / n_slices & 1) c.rows[step * c.desc.n_tensors + 4] = MEMO_ROWS_KEPT;
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-        CHECK_IS(sizes.device_bytes, ==, slice.device_bytes + 2 * 512 * (2 * length + 8));
+        CHECK_IS(sizes.device_bytes, ==,
+                 slice.device_bytes + 2 * 512 * (2 * length + 8) +
+                     ((keeps & 1) + (keeps >> 1)) * 512 * length);
         CHECK_IS(sizes.host_bytes, <=,
                  (4 * n_slices - 2) * slice.layer_swapped_bytes + 512 * (2 * 2 * length + length) +
                      4096);
