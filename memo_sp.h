@@ -928,8 +928,7 @@ typedef struct memo_block_times {
     double recompute_s; /* without the last product if nothing reads it */
     double backward_s;  /* of input and weights; with weights_apart, of the input only */
     double weights_s;   /* with weights_apart only */
-    double reduce_s;    /* the all-reduce, or the reduce-scatter */
-    double gather_s;    /* the all-gather, including the row function before it */
+    double reduce_s;
 } memo_block_times;
 
 typedef struct memo_blocks_schedule_desc {
@@ -940,9 +939,6 @@ typedef struct memo_blocks_schedule_desc {
     int32_t splits_sequence;
     /* The weight gradient is a separate operation, after the collective. */
     int32_t weights_apart;
-    /* Use reduce-scatter and all-gather: between blocks each rank holds its share of the rows.  The
-     * gather before a recomputation remains. */
-    int32_t is_scattered;
     const memo_block_times* times; /* (n_blocks, n_parts); NULL: all 0 */
 } memo_blocks_schedule_desc;
 
@@ -951,7 +947,7 @@ MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 /* Append one pass over all blocks to schedule, in its order, on the streams "compute" and "comm".
  * Streams that do not exist are added.  Every tensor of every part is represented by one byte, so
  * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a and W1a (weights) are block 1, part
- * a; cF1a and so on are their collectives; G1a is a gather; end-a is where the trainer takes over.
+ * a; cF1a and so on are their collectives; end-a is where the trainer takes over.
  * Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; an invalid time;
  * more than 1000 parts, or 2^20 parts of all blocks); OUT_OF_HOST_MEMORY (schedule then contains a
  * part of the pass). */
@@ -983,11 +979,7 @@ MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_de
  *   backward_end the gradient of the first block's input, d_0 + g.
  *
  * Parts run in the same sequence in every order of the schedule, so sums over parts have the same
- * bits.  The collective of a part reads and writes the trainer's buffers.
- *
- * Scattered form (Megatron's sequence parallelism), with T ranks: y and g are reduced and
- * scattered; each rank's rows are at y + rank * count / T.  forward_rows and backward_rows run on
- * the comm stream and convert them to rows of the next block, which are then gathered. */
+ * bits.  The collective of a part reads and writes the trainer's buffers. */
 
 typedef struct memo_block_call {
     int32_t block, part;
@@ -1006,21 +998,12 @@ typedef struct memo_block_functions {
     memo_block_function weights; /* NULL: backward computes them */
     /* Optional; call.block is the last block (forward_end) or the first (backward_end). */
     memo_block_function forward_end, backward_end;
-    /* Scattered form only.
-     * forward_rows: this rank's rows of the gathered input of call.block, at inputs[block %
-     * blocks_per_layer] + rank * count / T.  It reads the saved rows of the input or, if
-     * !is_input_saved, the rows of the previous block and y.
-     * backward_rows: this rank's rows of d for call.block, at gradients[block % 2] + rank * count /
-     * T.  It reads the given gradient (last block), or d of call.block + 1 and g. */
-    memo_block_function forward_rows, backward_rows;
 } memo_block_functions;
 
 /* The buffers of one part, in device memory, count elements each. */
 typedef struct memo_block_buffers {
     void *output, *gradient; /* y and g */
     int64_t count;
-    void* const* inputs; /* scattered: (blocks_per_layer) */
-    void* gradients[2];  /* scattered: for even and for odd blocks */
 } memo_block_buffers;
 
 typedef struct memo_blocks_desc {
@@ -1039,9 +1022,8 @@ typedef struct memo_blocks_desc {
 typedef struct memo_blocks memo_blocks;
 
 MEMO_API memo_blocks_desc memo_blocks_desc_default(void);
-/* Each rank calls it independently.  Errors: INVALID_ARGUMENT (a missing function or buffer; a
- * count that the ranks do not divide, if scattered), OUT_OF_HOST_MEMORY, and errors of the
- * device. */
+/* Each rank calls it independently.  Errors: INVALID_ARGUMENT (a missing function or buffer),
+ * OUT_OF_HOST_MEMORY, and errors of the device. */
 MEMO_API memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** blocks,
                                         memo_error* error);
 /* Waits for both streams. */
@@ -2182,30 +2164,22 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  * Knows: the table of communication functions.  Knows nothing of back ends, devices or
  * attention. */
 
-int64_t memo_type_bytes(memo_type type) {
-    switch (type) {
-    case MEMO_TYPE_F32:
-    case MEMO_TYPE_I32: return 4;
-    case MEMO_TYPE_F64:
-    case MEMO_TYPE_I64: return 8;
-    case MEMO_TYPE_BF16:
-    case MEMO_TYPE_F16: return 2;
-    case MEMO_TYPE_U8: return 1;
-    }
-    return 0;
-}
+/* The name of an enum's value. */
+#define MEMOI_NAME(names, value, unknown)                                                          \
+    ((size_t)(value) < sizeof(names) / sizeof *(names) ? (names)[(size_t)(value)] : (unknown))
 
+typedef struct memoi_type {
+    int64_t n_bytes;
+    const char* name;
+} memoi_type;
+static const memoi_type memoi_types[] = {{4, "f32"}, {8, "f64"}, {2, "bf16"}, {2, "f16"},
+                                         {4, "i32"}, {8, "i64"}, {1, "u8"}};
+
+int64_t memo_type_bytes(memo_type type) {
+    return (size_t)type <= MEMO_TYPE_U8 ? memoi_types[type].n_bytes : 0;
+}
 const char* memo_type_name(memo_type type) {
-    switch (type) {
-    case MEMO_TYPE_F32: return "f32";
-    case MEMO_TYPE_F64: return "f64";
-    case MEMO_TYPE_BF16: return "bf16";
-    case MEMO_TYPE_F16: return "f16";
-    case MEMO_TYPE_I32: return "i32";
-    case MEMO_TYPE_I64: return "i64";
-    case MEMO_TYPE_U8: return "u8";
-    }
-    return "no type";
+    return (size_t)type <= MEMO_TYPE_U8 ? memoi_types[type].name : "no type";
 }
 
 int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank) {
@@ -2223,14 +2197,9 @@ int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t 
 }
 
 MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
-    switch (kind) {
-    case MEMO_COLLECTIVE_ALL_REDUCE: return "all_reduce";
-    case MEMO_COLLECTIVE_ALL_GATHER: return "all_gather";
-    case MEMO_COLLECTIVE_REDUCE_SCATTER: return "reduce_scatter";
-    case MEMO_COLLECTIVE_BROADCAST: return "broadcast";
-    case MEMO_COLLECTIVE_BARRIER: return "barrier";
-    }
-    return "operation";
+    static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
+                                        "barrier"};
+    return MEMOI_NAME(names, kind, "operation");
 }
 
 /* n_parts: how many times count elements the buffer holds. */
@@ -5055,13 +5024,8 @@ void memo_mesh_destroy(memo_mesh* mesh) {
  * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices. */
 
 const char* memo_sharding_name(memo_sharding_kind kind) {
-    switch (kind) {
-    case MEMO_SHARDING_ZIGZAG: return "zigzag";
-    case MEMO_SHARDING_PLAIN: return "plain";
-    case MEMO_SHARDING_STRIPED: return "striped";
-    case MEMO_SHARDING_DOCUMENTS: return "documents";
-    }
-    return "no sharding";
+    static const char* const names[] = {"zigzag", "plain", "striped", "documents"};
+    return MEMOI_NAME(names, kind, "no sharding");
 }
 
 MEMOB_ZERO_DEFAULT(memo_sharding_desc)
@@ -8545,13 +8509,8 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
  * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
-    switch (order) {
-    case MEMO_BLOCKS_DEFAULT: return "default";
-    case MEMO_BLOCKS_PIPELINED: return "pipelined";
-    case MEMO_BLOCKS_CROSS: return "cross";
-    case MEMO_BLOCKS_FINE: return "fine";
-    }
-    return "no order";
+    static const char* const names[] = {"default", "pipelined", "cross", "fine"};
+    return MEMOI_NAME(names, order, "no order");
 }
 
 MEMOB_ZERO_DEFAULT(memo_blocks_schedule_desc)
@@ -8567,11 +8526,8 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_WEIGHTS,
     MEMOI_BLOCKS_END,
     MEMOI_BLOCKS_REDUCE_FORWARD,   /* from here on: on the comm stream */
-    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* its result is read */
-    MEMOI_BLOCKS_REDUCE_UNREAD,    /* its result is not read; it is part of the published order */
-    MEMOI_BLOCKS_REDUCE_BACKWARD,
-    MEMOI_BLOCKS_GATHER_INPUT,
-    MEMOI_BLOCKS_GATHER_GRADIENT
+    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* of a layer's last block: not read, but in the published order */
+    MEMOI_BLOCKS_REDUCE_BACKWARD
 } memoi_blocks_kind;
 
 /* Describes one op of a schedule. */
@@ -8589,9 +8545,8 @@ enum {
     MEMOI_BLOCKS_KEYS,           /* keys and values of the sequence's part */
     MEMOI_BLOCKS_KEY_GRADIENTS,
     MEMOI_BLOCKS_RESULT,
-    MEMOI_BLOCKS_GATHERED_GRADIENT, /* for even and for odd blocks */
-    MEMOI_BLOCKS_TENSORS = MEMOI_BLOCKS_GATHERED_GRADIENT + 2
-    /* Then the input of each block, and activations and gathered input of each block of a layer. */
+    MEMOI_BLOCKS_TENSORS
+    /* Then the input of each block, and activations of each block of a layer. */
 };
 
 typedef struct memoi_blocks_builder {
@@ -8600,7 +8555,7 @@ typedef struct memoi_blocks_builder {
     int64_t steps_capacity;
     memoi_blocks_step* steps; /* one an op */
     int32_t compute, comm;
-    int32_t first_event; /* n_parts each: ready, reduced, returned, gathered */
+    int32_t first_event; /* n_parts each: ready, reduced, returned */
     memo_range* ranges;  /* of the current op: reads, then writes */
     int64_t n_reads, n_writes;
     int64_t* layer_begins; /* ops, in the order of the pass; optional */
@@ -8608,17 +8563,16 @@ typedef struct memoi_blocks_builder {
     memo_error* error;
 } memoi_blocks_builder;
 
-enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_GATHERED };
+enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_EVENTS };
 
 MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc,
                                            memo_error* error) {
     int64_t n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0, i;
     for (i = 0; i < n; i++) {
         const memo_block_times* t = &desc->times[i];
-        double sum = t->forward_s + t->recompute_s + t->backward_s + t->weights_s + t->reduce_s +
-                     t->gather_s;
+        double sum = t->forward_s + t->recompute_s + t->backward_s + t->weights_s + t->reduce_s;
         if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
-              t->reduce_s >= 0 && t->gather_s >= 0 && sum <= 1e300))
+              t->reduce_s >= 0 && sum <= 1e300))
             return MEMOB_INVALID(error,
                                  "memo_blocks_schedule_desc.times: negative or not a number (block "
                                  "%d, part %d); use times of at least 0",
@@ -8655,25 +8609,17 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
 MEMOI int32_t memoi_blocks_in_layer(const memoi_blocks_builder* b, int32_t block) {
     return block % b->desc.blocks_per_layer;
 }
-MEMOI int32_t memoi_blocks_tensors(const memoi_blocks_builder* b) {
-    return MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + 2 * b->desc.blocks_per_layer;
+MEMOI int memoi_blocks_is_last(const memo_blocks_schedule_desc* desc, int32_t block) {
+    return block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
 }
 MEMOI int32_t memoi_blocks_input(int32_t block) { return MEMOI_BLOCKS_TENSORS + block; }
 MEMOI int32_t memoi_blocks_activations(const memoi_blocks_builder* b, int32_t block) {
-    return MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + 2 * memoi_blocks_in_layer(b, block);
-}
-MEMOI int32_t memoi_blocks_gathered(const memoi_blocks_builder* b, int32_t block) {
-    return memoi_blocks_activations(b, block) + 1;
-}
-MEMOI int32_t memoi_blocks_gathered_gradient(int32_t block) {
-    return MEMOI_BLOCKS_GATHERED_GRADIENT + (block & 1);
+    return MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + memoi_blocks_in_layer(b, block);
 }
 
 /* Call it for all reads of an op before its writes. */
 MEMOI void memoi_blocks_touch(memoi_blocks_builder* b, int64_t byte, int is_written) {
-    memo_range* range = &b->ranges[b->n_reads + b->n_writes];
-    range->begin = (uint64_t)byte;
-    range->end = (uint64_t)byte + 1;
+    b->ranges[b->n_reads + b->n_writes] = memob_range_at((const void*)(uintptr_t)byte, 1);
     if (is_written)
         b->n_writes++;
     else
@@ -8695,145 +8641,97 @@ MEMOI int memoi_blocks_is_saved(const memo_blocks_schedule_desc* desc, int32_t b
     return desc->order == MEMO_BLOCKS_FINE || block % desc->blocks_per_layer == 0;
 }
 
-/* The reads of forward and recomputation: the input, or the two terms of its sum. */
-MEMOI void memoi_blocks_read_input(memoi_blocks_builder* b, int32_t block, int32_t part,
-                                   int is_there) {
-    int32_t before;
-    if (b->desc.is_scattered) {
-        memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
-    } else if (is_there) {
-        memoi_blocks_read(b, memoi_blocks_input(block), part);
-    } else {
-        memoi_blocks_read(b, memoi_blocks_input(block - 1), part);
-        memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
-    }
-    if (memoi_blocks_couples(b, block))
-        for (before = 0; before < part; before++) memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
-}
-MEMOI void memoi_blocks_write_activations(memoi_blocks_builder* b, int32_t block, int32_t part,
-                                          int is_there, int has_output) {
-    memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
-    if (!b->desc.is_scattered && !is_there) memoi_blocks_write(b, memoi_blocks_input(block), part);
-    if (has_output) memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
-    if (memoi_blocks_couples(b, block)) memoi_blocks_write(b, MEMOI_BLOCKS_KEYS, part);
-}
-
 /* Returns 1 if recomputation must compute the output: in the fine order never, in the cross order
  * not for a layer's last block. */
 MEMOI int memoi_blocks_has_output(const memo_blocks_schedule_desc* desc, int32_t block) {
-    int is_last = block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
     if (desc->order == MEMO_BLOCKS_FINE) return 0;
-    return !(desc->order == MEMO_BLOCKS_CROSS && is_last);
+    return desc->order != MEMO_BLOCKS_CROSS || !memoi_blocks_is_last(desc, block);
+}
+
+/* How the functions of a step are called. */
+MEMOI memo_block_call memoi_blocks_call(const memo_blocks_schedule_desc* desc,
+                                        const memoi_blocks_step* step) {
+    int is_again = step->kind == MEMOI_BLOCKS_RECOMPUTE;
+    memo_block_call call;
+    call.block = step->block;
+    call.part = step->part;
+    call.stream = NULL;
+    call.keeps_input = memoi_blocks_is_saved(desc, step->block);
+    call.is_input_saved = is_again ? call.keeps_input : step->block == 0;
+    call.has_output = !is_again || memoi_blocks_has_output(desc, step->block);
+    return call;
+}
+
+/* Of forward and recomputation: the input, or the two terms of its sum. */
+MEMOI void memoi_blocks_touch_forward(memoi_blocks_builder* b, const memo_block_call* call) {
+    const int32_t block = call->block, part = call->part;
+    int32_t before;
+    memoi_blocks_read(b, memoi_blocks_input(call->is_input_saved ? block : block - 1), part);
+    if (!call->is_input_saved) memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
+    for (before = 0; before < part && memoi_blocks_couples(b, block); before++)
+        memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
+
+    memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
+    if (!call->is_input_saved) memoi_blocks_write(b, memoi_blocks_input(block), part);
+    if (call->has_output) memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
+    if (memoi_blocks_couples(b, block)) memoi_blocks_write(b, MEMOI_BLOCKS_KEYS, part);
 }
 
 /* Weight gradients are numbered after the tensors of all parts. */
-MEMOI int64_t memoi_blocks_weights(const memoi_blocks_builder* b, int32_t block) {
-    return (int64_t)memoi_blocks_tensors(b) * b->desc.n_parts + block;
+MEMOI void memoi_blocks_touch_weights(memoi_blocks_builder* b, int32_t block, int is_written) {
+    int64_t n_tensors = MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + b->desc.blocks_per_layer;
+    memoi_blocks_touch(b, n_tensors * b->desc.n_parts + block, is_written);
 }
 
 MEMOI void memoi_blocks_touch_backward(memoi_blocks_builder* b, int32_t block, int32_t part) {
-    const int is_scattered = b->desc.is_scattered;
     int32_t before;
     memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-    if (is_scattered) {
-        memoi_blocks_read(b, memoi_blocks_gathered(b, block), part);
-        memoi_blocks_read(b, memoi_blocks_gathered_gradient(block), part);
-    } else {
-        memoi_blocks_read(b, memoi_blocks_input(block), part);
-        memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-        if (block < b->desc.n_blocks - 1) { /* g is carried through the norm of the next block */
-            memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
-            memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-        }
+    memoi_blocks_read(b, memoi_blocks_input(block), part);
+    memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+    if (block < b->desc.n_blocks - 1) { /* g is carried through the norm of the next block */
+        memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
+        memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
     }
     for (before = 0; before <= part && memoi_blocks_couples(b, block); before++) {
         memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
         memoi_blocks_read(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
     }
-    if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
+    if (!b->desc.weights_apart) memoi_blocks_touch_weights(b, block, 0);
 
     memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
     memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-    if (!b->desc.weights_apart) memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
-    if (!is_scattered) memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
+    if (!b->desc.weights_apart) memoi_blocks_touch_weights(b, block, 1);
+    memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
     for (before = 0; before <= part && memoi_blocks_couples(b, block); before++)
         memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
 }
 
-MEMOI void memoi_blocks_touch_weights(memoi_blocks_builder* b, int32_t block, int32_t part) {
-    const int is_scattered = b->desc.is_scattered;
-    memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-    memoi_blocks_read(b, is_scattered ? memoi_blocks_gathered(b, block) : memoi_blocks_input(block),
-                      part);
-    memoi_blocks_read(b, is_scattered ? memoi_blocks_gathered_gradient(block) : MEMOI_BLOCKS_STREAM,
-                      part);
-    memoi_blocks_touch(b, memoi_blocks_weights(b, block), 0);
-    memoi_blocks_touch(b, memoi_blocks_weights(b, block), 1);
-}
-
-/* tensor is reduced.  In the scattered form the rows are then carried to the next block's input, or
- * to the previous block's gradient, and gathered there (gathered < 0: nothing follows). */
-MEMOI void memoi_blocks_touch_reduce(memoi_blocks_builder* b, int32_t tensor, int32_t block,
-                                     int32_t carried, int32_t gathered, int32_t part) {
-    int has_rows = b->desc.is_scattered && gathered >= 0;
-    memoi_blocks_read(b, tensor, part);
-    if (has_rows) {
-        memoi_blocks_read(b, memoi_blocks_input(block), part);
-        if (carried == MEMOI_BLOCKS_STREAM) memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-        memoi_blocks_write(b, carried, part);
-        memoi_blocks_write(b, gathered, part);
-    }
-    memoi_blocks_write(b, tensor, part);
-}
-
-MEMOI void memoi_blocks_touch_end(memoi_blocks_builder* b, int32_t block, int32_t part,
-                                  int is_backward) {
-    memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_STREAM : memoi_blocks_input(block), part);
-    memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
-    if (is_backward) memoi_blocks_read(b, memoi_blocks_input(block), part);
-    memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
-}
-
 MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step* step,
                                 int is_backward) {
-    const int32_t block = step->block, part = step->part, last = b->desc.n_blocks - 1;
-    int is_saved = memoi_blocks_is_saved(&b->desc, block);
-
-    /* Computation touches activations; reductions and gathers touch what they send and fill. */
+    const int32_t block = step->block, part = step->part;
+    const memo_block_call call = memoi_blocks_call(&b->desc, step);
+    const int32_t reduced = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? MEMOI_BLOCKS_INPUT_GRADIENT
+                                                                       : MEMOI_BLOCKS_OUTPUT;
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD:
-        memoi_blocks_read_input(b, block, part, block == 0);
-        memoi_blocks_write_activations(b, block, part, block == 0, 1);
-        break;
-    case MEMOI_BLOCKS_RECOMPUTE:
-        memoi_blocks_read_input(b, block, part, is_saved);
-        memoi_blocks_write_activations(b, block, part, is_saved,
-                                       memoi_blocks_has_output(&b->desc, block));
-        break;
+    case MEMOI_BLOCKS_RECOMPUTE: memoi_blocks_touch_forward(b, &call); break;
     case MEMOI_BLOCKS_BACKWARD: memoi_blocks_touch_backward(b, block, part); break;
-    case MEMOI_BLOCKS_WEIGHTS: memoi_blocks_touch_weights(b, block, part); break;
-    case MEMOI_BLOCKS_REDUCE_FORWARD:
-    case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
-        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_OUTPUT, block, memoi_blocks_input(block + 1),
-                                  block < last ? memoi_blocks_gathered(b, block + 1) : -1, part);
-        break;
-    case MEMOI_BLOCKS_REDUCE_UNREAD:
-        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_OUTPUT, block, -1, -1, part);
-        break;
-    case MEMOI_BLOCKS_REDUCE_BACKWARD:
-        memoi_blocks_touch_reduce(b, MEMOI_BLOCKS_INPUT_GRADIENT, block, MEMOI_BLOCKS_STREAM,
-                                  block > 0 ? memoi_blocks_gathered_gradient(block - 1) : -1, part);
-        break;
-    case MEMOI_BLOCKS_GATHER_INPUT:
+    case MEMOI_BLOCKS_WEIGHTS:
+        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
         memoi_blocks_read(b, memoi_blocks_input(block), part);
-        memoi_blocks_write(b, memoi_blocks_gathered(b, block), part);
-        break;
-    case MEMOI_BLOCKS_GATHER_GRADIENT:
         memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-        memoi_blocks_write(b, memoi_blocks_gathered_gradient(block), part);
+        memoi_blocks_touch_weights(b, block, 0);
+        memoi_blocks_touch_weights(b, block, 1);
         break;
-    case MEMOI_BLOCKS_END: memoi_blocks_touch_end(b, block, part, is_backward); break;
-    case MEMOI_BLOCKS_NONE: break;
+    case MEMOI_BLOCKS_END:
+        memoi_blocks_read(b, memoi_blocks_input(block), part);
+        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
+        if (is_backward) memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+        memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
+        break;
+    default: /* a reduction */
+        memoi_blocks_read(b, reduced, part);
+        memoi_blocks_write(b, reduced, part);
     }
 }
 
@@ -8841,36 +8739,22 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
 
 MEMOI double memoi_blocks_duration(const memoi_blocks_builder* b, const memoi_blocks_step* step) {
     const memo_block_times* times;
-    double gather_s;
     if (!b->desc.times) return 0;
     times = &b->desc.times[(int64_t)step->block * b->desc.n_parts + step->part];
-    gather_s = b->desc.is_scattered ? times->gather_s : 0;
     switch (step->kind) {
     case MEMOI_BLOCKS_FORWARD: return times->forward_s;
     case MEMOI_BLOCKS_RECOMPUTE: return times->recompute_s;
     case MEMOI_BLOCKS_BACKWARD: return times->backward_s;
     case MEMOI_BLOCKS_WEIGHTS: return times->weights_s;
-    case MEMOI_BLOCKS_REDUCE_FORWARD:
-    case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
-        return times->reduce_s + (step->block < b->desc.n_blocks - 1 ? gather_s : 0);
-    case MEMOI_BLOCKS_REDUCE_UNREAD: return times->reduce_s;
-    case MEMOI_BLOCKS_REDUCE_BACKWARD: return times->reduce_s + (step->block > 0 ? gather_s : 0);
-    case MEMOI_BLOCKS_GATHER_INPUT:
-    case MEMOI_BLOCKS_GATHER_GRADIENT: return gather_s;
-    case MEMOI_BLOCKS_END:
-    case MEMOI_BLOCKS_NONE: break;
+    case MEMOI_BLOCKS_END: return 0;
+    default: return times->reduce_s;
     }
-    return 0;
 }
 
 MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
-    static const char* const kinds[] = {"",   "F",  "R",  "B",  "W", "end-",
-                                        "cF", "cR", "cR", "cB", "G", "Gd"};
-    char block[16];
-    if (step->kind == MEMOI_BLOCKS_END)
-        block[0] = 0;
-    else
-        snprintf(block, sizeof block, "%d", (int)step->block + 1);
+    static const char* const kinds[] = {"", "F", "R", "B", "W", "end-", "cF", "cR", "cB"};
+    char block[16] = "";
+    if (step->kind != MEMOI_BLOCKS_END) snprintf(block, sizeof block, "%d", (int)step->block + 1);
     if (step->part < 26)
         snprintf(name, 40, "%s%s%c", kinds[step->kind], block, 'a' + (int)step->part);
     else
@@ -8878,17 +8762,14 @@ MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
 }
 
 /* Describes the op just appended, so that there is one step per op. */
-MEMOI void memoi_blocks_added(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
-                              int32_t part) {
+MEMOI void memoi_blocks_added(memoi_blocks_builder* b, const memoi_blocks_step* step) {
     int64_t n = b->schedule->n_ops;
     if (b->status) return;
     if (!memob_reserve(&b->steps, &b->steps_capacity, n, sizeof *b->steps)) {
         b->status = memob_no_memory(b->error, "the steps of a schedule");
         return;
     }
-    b->steps[n - 1].kind = kind;
-    b->steps[n - 1].block = block;
-    b->steps[n - 1].part = part;
+    b->steps[n - 1] = *step;
 }
 
 MEMOI int memoi_blocks_is_comm(memoi_blocks_kind kind) {
@@ -8897,13 +8778,10 @@ MEMOI int memoi_blocks_is_comm(memoi_blocks_kind kind) {
 
 MEMOI void memoi_blocks_run_op(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
                                int32_t part, int is_backward) {
+    const memoi_blocks_step step = {kind, block, part};
     memo_op_desc op = memo_op_desc_default();
-    memoi_blocks_step step;
     char name[40];
     if (b->status) return;
-    step.kind = kind;
-    step.block = block;
-    step.part = part;
     b->n_reads = b->n_writes = 0;
     memoi_blocks_touched(b, &step, is_backward);
     memoi_blocks_name(name, &step);
@@ -8915,43 +8793,33 @@ MEMOI void memoi_blocks_run_op(memoi_blocks_builder* b, memoi_blocks_kind kind, 
     op.writes = b->ranges + b->n_reads;
     op.n_writes = b->n_writes;
     b->status = memo_schedule_add_op(b->schedule, &op, b->error);
-    memoi_blocks_added(b, kind, block, part);
+    memoi_blocks_added(b, &step);
 }
 
-MEMOI int32_t memoi_blocks_event(const memoi_blocks_builder* b, int event, int32_t part) {
-    return b->first_event + event * b->desc.n_parts + part;
-}
-MEMOI void memoi_blocks_record(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
+/* A record or a wait. */
+MEMOI void memoi_blocks_sync(memoi_blocks_builder* b, int is_wait, int event, int32_t part,
+                             int32_t stream) {
+    const memoi_blocks_step step = {MEMOI_BLOCKS_NONE, 0, part};
+    int32_t index = b->first_event + event * b->desc.n_parts + part;
     if (b->status) return;
-    b->status =
-        memo_schedule_add_record(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
-    memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
-}
-MEMOI void memoi_blocks_await(memoi_blocks_builder* b, int event, int32_t part, int32_t stream) {
-    if (b->status) return;
-    b->status =
-        memo_schedule_add_wait(b->schedule, memoi_blocks_event(b, event, part), stream, b->error);
-    memoi_blocks_added(b, MEMOI_BLOCKS_NONE, 0, part);
+    b->status = (is_wait ? memo_schedule_add_wait : memo_schedule_add_record)(b->schedule, index,
+                                                                              stream, b->error);
+    memoi_blocks_added(b, &step);
 }
 
 /* In the default order the collective itself has been waited for. */
 MEMOI void memoi_blocks_need(memoi_blocks_builder* b, int event, int32_t part) {
-    if (b->desc.order != MEMO_BLOCKS_DEFAULT) memoi_blocks_await(b, event, part, b->compute);
+    if (b->desc.order != MEMO_BLOCKS_DEFAULT) memoi_blocks_sync(b, 1, event, part, b->compute);
 }
 
 /* A collective after everything that compute has so far. */
 MEMOI void memoi_blocks_collective(memoi_blocks_builder* b, memoi_blocks_kind kind, int event,
                                    int32_t block, int32_t part) {
-    memoi_blocks_record(b, MEMOI_BLOCKS_READY, part, b->compute);
-    memoi_blocks_await(b, MEMOI_BLOCKS_READY, part, b->comm);
+    memoi_blocks_sync(b, 0, MEMOI_BLOCKS_READY, part, b->compute);
+    memoi_blocks_sync(b, 1, MEMOI_BLOCKS_READY, part, b->comm);
     memoi_blocks_run_op(b, kind, block, part, 0);
-    memoi_blocks_record(b, event, part, b->comm);
-    if (b->desc.order == MEMO_BLOCKS_DEFAULT) memoi_blocks_await(b, event, part, b->compute);
-}
-
-MEMOI void memoi_blocks_gather(memoi_blocks_builder* b, int32_t block, int32_t part) {
-    if (b->desc.is_scattered)
-        memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_INPUT, MEMOI_BLOCKS_GATHERED, block, part);
+    memoi_blocks_sync(b, 0, event, part, b->comm);
+    if (b->desc.order == MEMO_BLOCKS_DEFAULT) memoi_blocks_sync(b, 1, event, part, b->compute);
 }
 
 /* The k-th layer of the pass begins at the next op. */
@@ -8963,15 +8831,10 @@ MEMOI void memoi_blocks_mark(memoi_blocks_builder* b, int32_t k) {
 
 MEMOI void memoi_blocks_forward(memoi_blocks_builder* b) {
     int32_t i, s;
-    for (s = 0; s < b->desc.n_parts; s++) memoi_blocks_gather(b, 0, s);
     for (i = 0; i < b->desc.n_blocks; i++) {
-        if (i > 0 && memoi_blocks_in_layer(b, i) == 0)
-            memoi_blocks_mark(b, i / b->desc.blocks_per_layer);
+        if (memoi_blocks_in_layer(b, i) == 0) memoi_blocks_mark(b, i / b->desc.blocks_per_layer);
         for (s = 0; s < b->desc.n_parts; s++) {
-            if (i > 0)
-                memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
-            else if (b->desc.is_scattered)
-                memoi_blocks_need(b, MEMOI_BLOCKS_GATHERED, s);
+            if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
             memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s, 0);
             memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
         }
@@ -8984,57 +8847,44 @@ MEMOI void memoi_blocks_forward(memoi_blocks_builder* b) {
 
 /* --- backward --- */
 
-/* The part that goes backward as the k-th. */
-MEMOI int32_t memoi_blocks_back(const memoi_blocks_builder* b, int32_t k) {
-    return b->desc.splits_sequence ? b->desc.n_parts - 1 - k : k;
-}
-
 MEMOI void memoi_blocks_recompute(memoi_blocks_builder* b, int32_t block, int32_t part) {
-    if (!memoi_blocks_is_saved(&b->desc, block))
-        memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, part);
-    else if (b->desc.is_scattered)
-        memoi_blocks_need(b, MEMOI_BLOCKS_GATHERED, part);
+    if (!memoi_blocks_is_saved(&b->desc, block)) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, part);
     memoi_blocks_run_op(b, MEMOI_BLOCKS_RECOMPUTE, block, part, 1);
-    if (memoi_blocks_has_output(&b->desc, block)) {
-        int is_last = memoi_blocks_in_layer(b, block) == b->desc.blocks_per_layer - 1;
-        memoi_blocks_collective(
-            b, is_last ? MEMOI_BLOCKS_REDUCE_UNREAD : MEMOI_BLOCKS_REDUCE_RECOMPUTE,
-            MEMOI_BLOCKS_REDUCED, block, part);
-    }
+    if (memoi_blocks_has_output(&b->desc, block))
+        memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_RECOMPUTE, MEMOI_BLOCKS_REDUCED, block,
+                                part);
+}
+MEMOI void memoi_blocks_recompute_all(memoi_blocks_builder* b, int32_t block) {
+    int32_t k;
+    for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
-MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int32_t part) {
-    int is_last = memoi_blocks_in_layer(b, block) == b->desc.blocks_per_layer - 1;
+/* Of a block, part by part; a part is recomputed just before, if recomputes. */
+MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int recomputes) {
     /* At the end of a layer the gradient has been waited for: in the pipelined order by the
      * barrier; in the cross order by its recomputation, which waits for a later collective on the
      * comm stream. */
-    int is_there =
-        is_last && (b->desc.order == MEMO_BLOCKS_PIPELINED ||
-                    (b->desc.order == MEMO_BLOCKS_CROSS && b->desc.blocks_per_layer > 1));
-    if (block == b->desc.n_blocks - 1 ? b->desc.is_scattered : !is_there)
-        memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, part);
-    memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part, 1);
-    memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_BACKWARD, MEMOI_BLOCKS_RETURNED, block, part);
-    if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part, 1);
-    /* The next recomputation needs its rows.  They come after the weights, which read this
-     * block's. */
-    if (block > 0 && b->desc.order >= MEMO_BLOCKS_CROSS &&
-        (b->desc.order == MEMO_BLOCKS_FINE || memoi_blocks_in_layer(b, block) == 0))
-        memoi_blocks_gather(
-            b, b->desc.order == MEMO_BLOCKS_FINE ? block - 1 : block - b->desc.blocks_per_layer,
-            part);
+    const int is_there = block == b->desc.n_blocks - 1 ||
+                         (memoi_blocks_is_last(&b->desc, block) &&
+                          (b->desc.order == MEMO_BLOCKS_PIPELINED ||
+                           (b->desc.order == MEMO_BLOCKS_CROSS && b->desc.blocks_per_layer > 1)));
+    int32_t k;
+    for (k = 0; k < b->desc.n_parts; k++) {
+        int32_t part = b->desc.splits_sequence ? b->desc.n_parts - 1 - k : k;
+        if (recomputes) memoi_blocks_recompute(b, block, part);
+        if (!is_there) memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, part);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part, 1);
+        memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_BACKWARD, MEMOI_BLOCKS_RETURNED, block,
+                                part);
+        if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part, 1);
+    }
 }
 
 /* Recomputation and backward of a block, part by part. */
 MEMOI void memoi_blocks_segment(memoi_blocks_builder* b, int32_t block) {
-    int32_t k;
-    if (memoi_blocks_couples(b, block))
-        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, block, k);
-    for (k = 0; k < b->desc.n_parts; k++) {
-        if (!memoi_blocks_couples(b, block))
-            memoi_blocks_recompute(b, block, memoi_blocks_back(b, k));
-        memoi_blocks_backward_of(b, block, memoi_blocks_back(b, k));
-    }
+    const int couples = memoi_blocks_couples(b, block);
+    if (couples) memoi_blocks_recompute_all(b, block);
+    memoi_blocks_backward_of(b, block, !couples);
 }
 
 MEMOI void memoi_blocks_barrier(memoi_blocks_builder* b, int event) {
@@ -9045,35 +8895,22 @@ MEMOI void memoi_blocks_barrier(memoi_blocks_builder* b, int event) {
 MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
     const memo_blocks_order order = b->desc.order;
     int32_t first = layer * b->desc.blocks_per_layer, last = first + b->desc.blocks_per_layer - 1;
-    int32_t i, k;
-    int is_top = last == b->desc.n_blocks - 1;
-    for (k = 0; k < b->desc.n_parts && is_top && b->desc.is_scattered; k++)
-        memoi_blocks_collective(b, MEMOI_BLOCKS_GATHER_GRADIENT, MEMOI_BLOCKS_RETURNED, last, k);
-
+    int32_t i;
     if (order == MEMO_BLOCKS_FINE) {
-        for (k = 0; is_top && k < b->desc.n_parts; k++) memoi_blocks_gather(b, last, k);
         for (i = last; i >= first; i--) memoi_blocks_segment(b, i);
         return;
     }
 
     /* Recompute the layer; in the cross order its last block together with its backward. */
-    if (is_top || order != MEMO_BLOCKS_CROSS)
-        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_gather(b, first, k);
-    for (i = first; i < last; i++)
-        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, i, k);
+    for (i = first; i < last; i++) memoi_blocks_recompute_all(b, i);
     if (order == MEMO_BLOCKS_CROSS) {
         memoi_blocks_segment(b, last);
     } else {
-        for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, last, k);
+        memoi_blocks_recompute_all(b, last);
         memoi_blocks_barrier(b, MEMOI_BLOCKS_REDUCED);
-        for (k = 0; k < b->desc.n_parts; k++)
-            memoi_blocks_backward_of(b, last, memoi_blocks_back(b, k));
+        memoi_blocks_backward_of(b, last, 0);
     }
-
-    /* The rest of the backward. */
-    for (i = last - 1; i >= first; i--)
-        for (k = 0; k < b->desc.n_parts; k++)
-            memoi_blocks_backward_of(b, i, memoi_blocks_back(b, k));
+    for (i = last - 1; i >= first; i--) memoi_blocks_backward_of(b, i, 0);
     if (order == MEMO_BLOCKS_PIPELINED && first > 0) memoi_blocks_barrier(b, MEMOI_BLOCKS_RETURNED);
 }
 
@@ -9109,7 +8946,7 @@ MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int 
     if (!b.ranges) return memob_no_memory(error, "a schedule");
     b.status = memoi_target_schedule_stream(schedule, "compute", &b.compute, error);
     if (!b.status) b.status = memoi_target_schedule_stream(schedule, "comm", &b.comm, error);
-    for (i = 0; !b.status && i < 4 * b.desc.n_parts; i++) {
+    for (i = 0; !b.status && i < MEMOI_BLOCKS_EVENTS * b.desc.n_parts; i++) {
         b.status = memo_schedule_add_event(schedule, &event, error);
         if (i == 0) b.first_event = event;
     }
@@ -9149,13 +8986,11 @@ typedef struct memoi_blocks_pass {
 } memoi_blocks_pass;
 
 struct memo_blocks {
-    memo_blocks_desc desc;       /* with defaults filled in; its buffers are the next field */
-    memo_block_buffers* buffers; /* (n_parts) */
-    memob_arrays arrays;         /* all but schedules and steps */
+    memo_blocks_desc desc; /* with defaults filled in */
+    memob_arrays arrays;   /* all but schedules and steps */
     int32_t owns_comm_stream;
     int32_t n_layers, n_events;
     memo_event* events;
-    void** inputs;                       /* (n_parts, blocks_per_layer) */
     memoi_blocks_pass passes[2];         /* forward, backward */
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
     int64_t n_ahead;                     /* forward passes without a backward */
@@ -9163,74 +8998,33 @@ struct memo_blocks {
 
 MEMOB_ZERO_DEFAULT(memo_blocks_desc)
 
-/* The name of a missing buffer, or NULL. */
-MEMOI const char* memoi_blocks_missing_buffer(const memo_blocks_desc* desc,
-                                              const memo_block_buffers* buffers) {
-    int32_t j;
-    if (!buffers->output) return "output";
-    if (!buffers->gradient) return "gradient";
-    if (!desc->schedule.is_scattered) return NULL;
-    if (!buffers->gradients[0] || !buffers->gradients[1]) return "gradients";
-    for (j = 0; j < desc->schedule.blocks_per_layer; j++)
-        if (!buffers->inputs || !buffers->inputs[j]) return "inputs";
-    return NULL;
-}
-
-MEMOI memo_status memoi_blocks_check_buffers(const memo_blocks_desc* desc, memo_error* error) {
-    int32_t s;
-    for (s = 0; s < desc->schedule.n_parts; s++) {
-        const memo_block_buffers* buffers = &desc->buffers[s];
-        const char* missing = memoi_blocks_missing_buffer(desc, buffers);
-        if (missing)
-            return MEMOB_INVALID(error,
-                                 "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
-                                 (int)s, missing);
-        if (buffers->count < 0 ||
-            (desc->schedule.is_scattered && buffers->count % desc->comm->size))
-            return MEMOB_INVALID(error,
-                                 "memo_blocks_desc.buffers[%d].count: negative or, scattered, not "
-                                 "a multiple of the ranks (%lld, %d ranks)",
-                                 (int)s, (long long)buffers->count, (int)desc->comm->size);
-    }
-    return MEMO_STATUS_OK;
-}
-
 /* Fills in the defaults of desc->schedule. */
 MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* error) {
     const memo_block_functions* f = &desc->functions;
-    int is_scattered = desc->schedule.is_scattered;
-    const char* missing = !desc->device                       ? "device"
-                          : !desc->comm                       ? "comm"
-                          : !desc->buffers                    ? "buffers"
-                          : !f->forward                       ? "functions.forward"
-                          : !f->recompute                     ? "functions.recompute"
-                          : !f->backward                      ? "functions.backward"
-                          : is_scattered && !f->forward_rows  ? "functions.forward_rows"
-                          : is_scattered && !f->backward_rows ? "functions.backward_rows"
-                                                              : NULL;
+    const char* missing = !desc->device    ? "device"
+                          : !desc->comm    ? "comm"
+                          : !desc->buffers ? "buffers"
+                          : !f->forward    ? "functions.forward"
+                          : !f->recompute  ? "functions.recompute"
+                          : !f->backward   ? "functions.backward"
+                                           : NULL;
+    int32_t s;
     memo_status status = memoi_blocks_check(&desc->schedule, error);
     if (status) return status;
     if (missing) return MEMOB_INVALID(error, "memo_blocks_desc.%s: NULL; it is required", missing);
     if (!memo_type_bytes(desc->type))
         return memob_check_integer("memo_blocks_desc", "type", (int)desc->type, 0, MEMO_TYPE_U8,
                                    error);
-    return memoi_blocks_check_buffers(desc, error);
-}
-
-MEMOI memo_status memoi_blocks_copy_buffers(memo_blocks* blocks, memo_error* error) {
-    const memo_block_buffers* given = blocks->desc.buffers;
-    int32_t n_parts = blocks->desc.schedule.n_parts, m = blocks->desc.schedule.blocks_per_layer, s,
-            j;
-    memo_block_buffers* copy =
-        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, n_parts, sizeof(memo_block_buffers));
-    blocks->desc.buffers = blocks->buffers = copy;
-    blocks->inputs = (void**)memob_arrays_add(&blocks->arrays, (int64_t)n_parts * m, sizeof(void*));
-    if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
-    for (s = 0; s < n_parts; s++) {
-        copy[s] = given[s];
-        copy[s].inputs = blocks->inputs + (int64_t)s * m;
-        for (j = 0; j < m && blocks->desc.schedule.is_scattered; j++)
-            blocks->inputs[(int64_t)s * m + j] = given[s].inputs[j];
+    for (s = 0; s < desc->schedule.n_parts; s++) {
+        const memo_block_buffers* buffers = &desc->buffers[s];
+        if (!buffers->output || !buffers->gradient)
+            return MEMOB_INVALID(error,
+                                 "memo_blocks_desc.buffers[%d].%s: NULL; every part needs it",
+                                 (int)s, buffers->output ? "gradient" : "output");
+        if (buffers->count < 0)
+            return MEMOB_INVALID(
+                error, "memo_blocks_desc.buffers[%d].count: negative (%lld); 0 and more are valid",
+                (int)s, (long long)buffers->count);
     }
     return MEMO_STATUS_OK;
 }
@@ -9257,15 +9051,18 @@ MEMOI memo_status memoi_blocks_build_passes(memo_blocks* blocks, memo_error* err
 /* Both passes use the same events. */
 MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     const memo_device* d = blocks->desc.device;
-    int32_t n_events, k;
-    memo_status status = memoi_blocks_copy_buffers(blocks, error);
-    if (!status) status = memoi_blocks_build_passes(blocks, error);
-    if (status) return status;
-    n_events = blocks->passes[0].schedule->n_events;
+    const int32_t n_parts = blocks->desc.schedule.n_parts;
+    const int32_t n_events = MEMOI_BLOCKS_EVENTS * n_parts;
+    memo_block_buffers* buffers =
+        (memo_block_buffers*)memob_arrays_add(&blocks->arrays, n_parts, sizeof *buffers);
+    memo_status status;
     blocks->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
-    if (!blocks->events) return memob_no_memory(error, "overlapped blocks");
-    for (k = 0; k < n_events && !status; k++) {
-        status = memo_event_create_untimed(d, &blocks->events[k], error);
+    if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
+    memcpy(buffers, blocks->desc.buffers, (size_t)n_parts * sizeof *buffers);
+    blocks->desc.buffers = buffers;
+    status = memoi_blocks_build_passes(blocks, error);
+    while (!status && blocks->n_events < n_events) {
+        status = memo_event_create_untimed(d, &blocks->events[blocks->n_events], error);
         blocks->n_events += !status;
     }
     if (!status && !blocks->desc.comm_stream) {
@@ -9320,117 +9117,27 @@ const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks, int32_t
 
 /* --- one step --- */
 
-MEMOI memo_status memoi_blocks_callback(const memo_blocks* blocks, memo_block_function function,
-                                        int32_t block, int32_t part, int is_input_saved,
-                                        int has_output, memo_stream stream, memo_error* error) {
-    memo_block_call call;
-    if (!function) return MEMO_STATUS_OK;
-    call.block = block;
-    call.part = part;
-    call.stream = stream;
-    call.is_input_saved = is_input_saved;
-    call.keeps_input = memoi_blocks_is_saved(&blocks->desc.schedule, block);
-    call.has_output = has_output;
-    return function(blocks->desc.functions.context, &call, error);
-}
-
 /* Calls the trainer's function for an op of the compute stream. */
 MEMOI memo_status memoi_blocks_compute(const memo_blocks* blocks, const memoi_blocks_step* step,
                                        int is_backward, memo_error* error) {
     const memo_block_functions* f = &blocks->desc.functions;
-    const memo_blocks_schedule_desc* schedule = &blocks->desc.schedule;
-    memo_stream stream = blocks->desc.compute_stream;
-    int is_saved = step->block == 0, has_output = 1;
-    memo_block_function function = f->forward;
-    if (step->kind == MEMOI_BLOCKS_RECOMPUTE) {
-        function = f->recompute;
-        is_saved = memoi_blocks_is_saved(schedule, step->block);
-        has_output = memoi_blocks_has_output(schedule, step->block);
-    } else if (step->kind == MEMOI_BLOCKS_BACKWARD) {
-        function = f->backward;
-    } else if (step->kind == MEMOI_BLOCKS_WEIGHTS) {
-        function = f->weights;
-    } else if (step->kind == MEMOI_BLOCKS_END) {
-        function = is_backward ? f->backward_end : f->forward_end;
-    }
-    return memoi_blocks_callback(blocks, function, step->block, step->part, is_saved, has_output,
-                                 stream, error);
-}
-
-/* Scattered form: the trainer converts its share of the rows, then all shares are gathered. */
-MEMOI memo_status memoi_blocks_rows(const memo_blocks* blocks, memo_block_function function,
-                                    int32_t block, int32_t part, int is_input_saved, void* rows,
-                                    memo_error* error) {
-    const memo_blocks_desc* desc = &blocks->desc;
-    int64_t share = desc->buffers[part].count / desc->comm->size;
-    memo_status status = memoi_blocks_callback(blocks, function, block, part, is_input_saved, 0,
-                                               desc->comm_stream, error);
-    if (status) return status;
-    return memo_all_gather(desc->comm, desc->comm_stream,
-                           (const char*)rows +
-                               desc->comm->rank * share * memo_type_bytes(desc->type),
-                           rows, share, desc->type, error);
-}
-
-MEMOI memo_status memoi_blocks_reduce(const memo_blocks* blocks, void* buffer, int64_t count,
-                                      memo_error* error) {
-    const memo_blocks_desc* desc = &blocks->desc;
-    int64_t share = count / desc->comm->size;
-    if (!desc->schedule.is_scattered)
-        return memo_all_reduce(desc->comm, desc->comm_stream, buffer, buffer, count, desc->type,
-                               MEMO_REDUCTION_SUM, error);
-    return memo_reduce_scatter(desc->comm, desc->comm_stream, buffer,
-                               (char*)buffer +
-                                   desc->comm->rank * share * memo_type_bytes(desc->type),
-                               share, desc->type, MEMO_REDUCTION_SUM, error);
-}
-
-/* After a reduction in the scattered form, the rows go to another block: the next one in forward,
- * the previous one in backward.  There may be none. */
-MEMOI memo_status memoi_blocks_rows_to(const memo_blocks* blocks, int32_t block, int32_t part,
-                                       int is_gradient, int is_input_saved, memo_error* error) {
-    const memo_blocks_desc* desc = &blocks->desc;
-    const memo_block_buffers* buffers = &desc->buffers[part];
-    if (!desc->schedule.is_scattered || block < 0 || block >= desc->schedule.n_blocks)
-        return MEMO_STATUS_OK;
-    return is_gradient
-               ? memoi_blocks_rows(blocks, desc->functions.backward_rows, block, part,
-                                   is_input_saved, buffers->gradients[block % 2], error)
-               : memoi_blocks_rows(blocks, desc->functions.forward_rows, block, part,
-                                   is_input_saved,
-                                   buffers->inputs[block % desc->schedule.blocks_per_layer], error);
-}
-
-/* Enqueues an op of the comm stream. */
-MEMOI memo_status memoi_blocks_communicate(const memo_blocks* blocks, const memoi_blocks_step* step,
-                                           memo_error* error) {
-    const memo_block_buffers* buffers = &blocks->desc.buffers[step->part];
-    const int32_t block = step->block, part = step->part;
-    memo_status status;
-    switch (step->kind) {
-    case MEMOI_BLOCKS_GATHER_INPUT: return memoi_blocks_rows_to(blocks, block, part, 0, 1, error);
-    case MEMOI_BLOCKS_GATHER_GRADIENT:
-        return memoi_blocks_rows_to(blocks, block, part, 1, 1, error);
-    case MEMOI_BLOCKS_REDUCE_FORWARD:
-    case MEMOI_BLOCKS_REDUCE_RECOMPUTE:
-        status = memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
-        return status ? status : memoi_blocks_rows_to(blocks, block + 1, part, 0, 0, error);
-    case MEMOI_BLOCKS_REDUCE_UNREAD:
-        return memoi_blocks_reduce(blocks, buffers->output, buffers->count, error);
-    default: /* MEMOI_BLOCKS_REDUCE_BACKWARD */
-        status = memoi_blocks_reduce(blocks, buffers->gradient, buffers->count, error);
-        return status ? status : memoi_blocks_rows_to(blocks, block - 1, part, 1, 0, error);
-    }
+    memo_block_call call = memoi_blocks_call(&blocks->desc.schedule, step);
+    memo_block_function function = is_backward ? f->backward_end : f->forward_end;
+    call.stream = blocks->desc.compute_stream;
+    if (step->kind == MEMOI_BLOCKS_FORWARD) function = f->forward;
+    if (step->kind == MEMOI_BLOCKS_RECOMPUTE) function = f->recompute;
+    if (step->kind == MEMOI_BLOCKS_BACKWARD) function = f->backward;
+    if (step->kind == MEMOI_BLOCKS_WEIGHTS) function = f->weights;
+    return function ? function(f->context, &call, error) : MEMO_STATUS_OK;
 }
 
 /* Announces an op with the bytes of the schedule. */
 MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_schedule* schedule,
-                                        int64_t index, memo_stream stream, memo_error* error) {
+                                        const memo_op* op, memo_stream stream, memo_error* error) {
     const memo_device* d = blocks->desc.device;
-    const memo_op* op = &schedule->ops[index];
     memo_op_desc announced = memo_op_desc_default();
     if (!MEMO_DEVICE_HAS(d, annotate)) return MEMO_STATUS_OK;
-    announced.name = schedule->text + schedule->ops[index].name;
+    announced.name = schedule->text + op->name;
     announced.duration_s = op->duration_s;
     announced.reads = schedule->ranges + op->first_range;
     announced.n_reads = op->n_reads;
@@ -9441,26 +9148,30 @@ MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_sc
 
 MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backward, int64_t index,
                                         memo_error* error) {
+    const memo_blocks_desc* desc = &blocks->desc;
     const memoi_blocks_pass* pass = &blocks->passes[is_backward];
-    const memo_device* d = blocks->desc.device;
     const memo_op* op = &pass->schedule->ops[index];
     const memoi_blocks_step* step = &pass->steps[index];
     /* memoi_blocks_build adds compute first, to an empty schedule. */
-    memo_stream stream = op->stream == 0 ? blocks->desc.compute_stream : blocks->desc.comm_stream;
+    memo_stream stream = op->stream == 0 ? desc->compute_stream : desc->comm_stream;
+    const memo_block_buffers* buffers = &desc->buffers[step->part];
+    void* reduced =
+        step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
     memo_status status;
     if (op->kind == MEMO_OP_RECORD)
-        return memo_event_record(d, blocks->events[op->event], stream, error);
+        return memo_event_record(desc->device, blocks->events[op->event], stream, error);
     if (op->kind == MEMO_OP_WAIT)
-        return memo_event_wait(d, blocks->events[op->event], stream, error);
-    status = memoi_blocks_announce(blocks, pass->schedule, index, stream, error);
+        return memo_event_wait(desc->device, blocks->events[op->event], stream, error);
+    status = memoi_blocks_announce(blocks, pass->schedule, op, stream, error);
     if (status) return status;
     if (!memoi_blocks_is_comm(step->kind))
         return memoi_blocks_compute(blocks, step, is_backward, error);
 
     /* Collectives of both passes may have the same counts; the label distinguishes them. */
-    memoi_comm_label(blocks->desc.comm, is_backward ? "blocks backward" : "blocks forward", index);
-    status = memoi_blocks_communicate(blocks, step, error);
-    memoi_comm_label(blocks->desc.comm, NULL, 0);
+    memoi_comm_label(desc->comm, is_backward ? "blocks backward" : "blocks forward", index);
+    status = memo_all_reduce(desc->comm, stream, reduced, reduced, buffers->count, desc->type,
+                             MEMO_REDUCTION_SUM, error);
+    memoi_comm_label(desc->comm, NULL, 0);
     return status;
 }
 

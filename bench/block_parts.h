@@ -64,7 +64,6 @@ static memo_block_times block_part_times(const memo_block_times* whole,
     part.backward_s = block_share(whole->backward_s, overhead->operation_s, n);
     part.weights_s = block_share(whole->weights_s, overhead->operation_s, n);
     part.reduce_s = block_share(whole->reduce_s, overhead->collective_s, n);
-    part.gather_s = block_share(whole->gather_s, overhead->collective_s, n);
     return part;
 }
 

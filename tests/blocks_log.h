@@ -32,7 +32,6 @@ typedef struct blocks_log {
     memo_stream comm_stream;
     int32_t priority;                                                /* of it */
     char output[LOG_PARTS][LOG_NAME], gradient[LOG_PARTS][LOG_NAME]; /* written last by */
-    const void* gathers; /* destination of the rows of the last rows function */
     log_entry* entries;
     int64_t n, capacity;
     char wrong[160]; /* the first entry that no order explains */
@@ -91,38 +90,6 @@ LOG_FUNCTION(weights, "W")
 LOG_FUNCTION(forward_end, "end-")
 LOG_FUNCTION(backward_end, "end-")
 
-/* Carried rows belong to the previous collective; a separate operation gathers saved rows. */
-static inline memo_status log_rows(blocks_log* log, const memo_block_call* call, const char* kind,
-                                   char* writer, memo_block_function function, memo_error* e) {
-    char name[LOG_NAME], before[LOG_NAME + 1];
-    log_name(name, kind, call->block, call->part);
-    snprintf(before, sizeof before, "c%s", writer);
-    if (call->is_input_saved)
-        log_add(log, MEMO_OP_RUN, call->stream, name)->call = *call;
-    else if (!log->n || strcmp(log->entries[log->n - 1].name, before) ||
-             log->entries[log->n - 1].stream != call->stream)
-        log_wrong(log, "rows that do not follow their collective", name);
-    if (log->gathers) log_wrong(log, "rows that were not gathered before", name);
-    return function(log->inner.functions.context, call, e);
-}
-static inline memo_status log_forward_rows(void* context, const memo_block_call* call,
-                                           memo_error* e) {
-    blocks_log* log = (blocks_log*)context;
-    int32_t m = log->inner.schedule.blocks_per_layer ? log->inner.schedule.blocks_per_layer : 2;
-    memo_status status =
-        log_rows(log, call, "G", log->output[call->part], log->inner.functions.forward_rows, e);
-    log->gathers = log->buffers[call->part].inputs[call->block % m];
-    return status;
-}
-static inline memo_status log_backward_rows(void* context, const memo_block_call* call,
-                                            memo_error* e) {
-    blocks_log* log = (blocks_log*)context;
-    memo_status status =
-        log_rows(log, call, "Gd", log->gradient[call->part], log->inner.functions.backward_rows, e);
-    log->gathers = log->buffers[call->part].gradients[call->block % 2];
-    return status;
-}
-
 /* ---- collectives ---- */
 
 static inline void log_reduce(blocks_log* log, memo_stream stream, const void* from,
@@ -143,17 +110,8 @@ static inline memo_status log_collective(memo_comm* comm, memo_stream stream,
                                          const memo_collective_call* call, memo_error* e) {
     blocks_log* log = (blocks_log*)comm->context;
     memo_comm* inner = log->inner.comm;
-    if (call->kind == MEMO_COLLECTIVE_ALL_REDUCE) {
-        log_reduce(log, stream, call->from, call->count);
-    } else if (call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER) {
-        log_reduce(log, stream, call->from, call->count * inner->size);
-    } else {
-        if (call->kind != MEMO_COLLECTIVE_ALL_GATHER) log_wrong(log, "a collective", "of its kind");
-        if (!log->n || call->to != log->gathers || stream != log->entries[log->n - 1].stream)
-            log_wrong(log, "a gather that does not follow its rows",
-                      log->n ? log->entries[log->n - 1].name : "first");
-        log->gathers = NULL;
-    }
+    if (call->kind != MEMO_COLLECTIVE_ALL_REDUCE) log_wrong(log, "a collective", "of its kind");
+    log_reduce(log, stream, call->from, call->count);
     return inner->collective(inner, stream, call, e);
 }
 
@@ -237,8 +195,6 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     if (desc->functions.weights) log->functions.weights = log_weights;
     if (desc->functions.forward_end) log->functions.forward_end = log_forward_end;
     if (desc->functions.backward_end) log->functions.backward_end = log_backward_end;
-    if (desc->functions.forward_rows) log->functions.forward_rows = log_forward_rows;
-    if (desc->functions.backward_rows) log->functions.backward_rows = log_backward_rows;
 
     desc->device = &log->device;
     desc->comm = &log->comm;
@@ -323,7 +279,7 @@ static inline int log_is_output_read(memo_blocks_order order, int block, int m) 
     return order == MEMO_BLOCKS_FINE ? 0 : order == MEMO_BLOCKS_CROSS ? block % m != m - 1 : 1;
 }
 
-/* lists: compute, comm (without gathers of rows). */
+/* lists: compute, comm. */
 static inline void log_expect_recompute(log_expected* lists, memo_blocks_order order, int block,
                                         int m, int part) {
     log_expect(&lists[0], "R", block, part);
@@ -371,8 +327,7 @@ static inline const char* log_check_call(const blocks_log* log, const log_entry*
     const memo_block_call* call = &entry->call;
     int fine = log->inner.schedule.order == MEMO_BLOCKS_FINE;
     int keeps = fine || call->block % m == 0;
-    if (entry->stream !=
-        (strchr("cG", entry->name[0]) ? log->comm_stream : log->inner.compute_stream))
+    if (entry->stream != (entry->name[0] == 'c' ? log->comm_stream : log->inner.compute_stream))
         return "the wrong stream";
     if (entry->name[0] == 'F' &&
         (call->is_input_saved != (call->block == 0) || call->keeps_input != keeps))
@@ -403,7 +358,7 @@ static inline memo_status blocks_log_check(const blocks_log* log, int n_steps, m
         memcpy(name, entry->name, LOG_NAME);
         wrong = log_check_call(log, entry, m);
         list = entry->name[0] == 'c';
-        if (!wrong && entry->name[0] != 'G' &&
+        if (!wrong &&
             (at[list] == lists[list].n || strcmp(lists[list].names[at[list]++], entry->name)))
             wrong = "out of order";
         /* The weight gradient runs after the launch of its input gradient's collective. */

@@ -28,7 +28,7 @@
 
 typedef struct model_setup {
     memo_blocks_order order;
-    int32_t n_parts, splits_sequence, is_scattered;
+    int32_t n_parts, splits_sequence;
     int32_t by_layer;    /* call layer by layer */
     int32_t is_recorded; /* compare the enqueued operations with the schedule */
     int32_t n_steps;     /* of accumulation */
@@ -43,7 +43,7 @@ typedef struct blocks_model {
     linear_layer linears[N_LAYERS][N_LINEARS], head;
     float *table, *d_table;
     float *h[N_BLOCKS], *out, *d, *dy, *y, *g; /* (ROWS, HIDDEN) */
-    float *x[2], *gathered[2];                 /* normed inputs; gathered gradients */
+    float* x[2];                               /* normed inputs */
     float *q, *k, *v, *o, *dq, *dk, *dv, *d_o; /* (ROWS, heads.count * HEAD) */
     float *up, *act;                           /* (ROWS, width.count) */
     float* piece;                              /* (ROWS, HIDDEN) */
@@ -294,19 +294,9 @@ typedef struct model_work {
     memo_block_call call;
 } model_work;
 
-/* Rows of a part, or, scattered, this rank's rows of it. */
+/* Rows of a part. */
 static int64_t model_begin(const model_work* w) { return (int64_t)w->call.part * w->m->part_rows; }
 static int64_t model_end(const model_work* w) { return model_begin(w) + w->m->part_rows; }
-static int64_t model_own_begin(const model_work* w) {
-    const blocks_model* m = w->m;
-    int64_t share = m->part_rows / m->T;
-    return m->setup->is_scattered ? model_begin(w) + m->rank->comm->rank * share : model_begin(w);
-}
-static int64_t model_own_end(const model_work* w) {
-    const blocks_model* m = w->m;
-    return m->setup->is_scattered ? model_own_begin(w) + m->part_rows / m->T : model_end(w);
-}
-
 /* The block's normed input. */
 static memo_status model_enter(void* args, memo_error* error) {
     const model_work* w = (const model_work*)args;
@@ -314,7 +304,7 @@ static memo_status model_enter(void* args, memo_error* error) {
     int32_t i = w->call.block;
     int64_t r;
     (void)error;
-    for (r = model_own_begin(w); r < model_own_end(w); r++) {
+    for (r = model_begin(w); r < model_end(w); r++) {
         if (!w->call.is_input_saved) model_residual(m, i - 1, r, m->h[i]);
         model_norm(m->h[i] + r * HIDDEN, m->x[i % 2] + r * HIDDEN);
     }
@@ -352,32 +342,27 @@ static memo_status model_activate(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* The gradient of the output stream, from the block above; scattered, into the rows to be gathered. */
+/* The gradient of the output stream, from the block above. */
 static memo_status model_return(void* args, memo_error* error) {
     const model_work* w = (const model_work*)args;
     blocks_model* m = w->m;
     int32_t i = w->call.block;
     int64_t r;
     (void)error;
-    for (r = model_own_begin(w); r < model_own_end(w); r++) {
-        if (i < N_BLOCKS - 1)
-            model_norm_backward(m->h[i + 1] + r * HIDDEN, m->g + r * HIDDEN, m->d + r * HIDDEN);
-        if (m->setup->is_scattered)
-            memcpy(m->gathered[i % 2] + r * HIDDEN, m->d + r * HIDDEN, HIDDEN * sizeof(float));
-    }
+    for (r = model_begin(w); r < model_end(w) && i < N_BLOCKS - 1; r++)
+        model_norm_backward(m->h[i + 1] + r * HIDDEN, m->g + r * HIDDEN, m->d + r * HIDDEN);
     return MEMO_STATUS_OK;
 }
 
 static memo_status model_drop(void* args, memo_error* error) {
     const model_work* w = (const model_work*)args;
     blocks_model* m = w->m;
-    const float* d = m->setup->is_scattered ? m->gathered[w->call.block % 2] : m->d;
     int64_t r;
     int i;
     (void)error;
     for (r = model_begin(w); r < model_end(w); r++)
         for (i = 0; i < HIDDEN; i++)
-            m->dy[r * HIDDEN + i] = model_keep(w->call.block, r, i) * d[r * HIDDEN + i];
+            m->dy[r * HIDDEN + i] = model_keep(w->call.block, r, i) * m->d[r * HIDDEN + i];
     return MEMO_STATUS_OK;
 }
 
@@ -440,7 +425,7 @@ static memo_status model_leave(void* args, memo_error* error) {
     const model_work* w = (const model_work*)args;
     int64_t r;
     (void)error;
-    for (r = model_own_begin(w); r < model_own_end(w); r++)
+    for (r = model_begin(w); r < model_end(w); r++)
         model_residual(w->m, N_BLOCKS - 1, r, w->m->out);
     return MEMO_STATUS_OK;
 }
@@ -449,7 +434,7 @@ static memo_status model_leave_backward(void* args, memo_error* error) {
     const model_work* w = (const model_work*)args;
     int64_t r;
     (void)error;
-    for (r = model_own_begin(w); r < model_own_end(w); r++)
+    for (r = model_begin(w); r < model_end(w); r++)
         model_norm_backward(w->m->h[0] + r * HIDDEN, w->m->g + r * HIDDEN, w->m->d + r * HIDDEN);
     return MEMO_STATUS_OK;
 }
@@ -510,7 +495,7 @@ static memo_status model_compute(blocks_model* m, const memo_block_call* call, i
     linear_layer* l = m->linears[call->block / 2];
     int64_t n = m->part_rows, w = m->heads.count * HEAD;
     const float* x = AT(m->x[call->block % 2], HIDDEN);
-    if (!m->setup->is_scattered && model_launch(m, call, model_enter, error)) return error->status;
+    if (model_launch(m, call, model_enter, error)) return error->status;
     if (call->block % 2 == 0) {
         if (linear_forward(&l[0], call->stream, x, AT(m->q, w), n, error) ||
             linear_forward(&l[1], call->stream, x, AT(m->k, w), n, error) ||
@@ -547,8 +532,8 @@ static memo_status model_backward(void* context, const memo_block_call* call, me
     int64_t n = m->part_rows, w = m->heads.count * HEAD, wide = m->width.count;
     float *g = AT(m->g, HIDDEN), *piece = AT(m->piece, HIDDEN), *dy = AT(m->dy, HIDDEN);
     m->n_calls[2]++;
-    if (!m->setup->is_scattered && model_launch(m, call, model_return, error)) return error->status;
-    if (model_launch(m, call, model_drop, error)) return error->status;
+    if (model_launch(m, call, model_return, error) || model_launch(m, call, model_drop, error))
+        return error->status;
     if (call->block % 2) {
         if (linear_backward(&l[5], call->stream, dy, AT(m->up, wide), n, error) ||
             model_launch(m, call, model_activate_backward, error) ||
@@ -592,15 +577,6 @@ static memo_status model_backward_end(void* context, const memo_block_call* call
                                       memo_error* error) {
     return model_launch((blocks_model*)context, call, model_leave_backward, error);
 }
-static memo_status model_forward_rows(void* context, const memo_block_call* call,
-                                      memo_error* error) {
-    return model_launch((blocks_model*)context, call, model_enter, error);
-}
-static memo_status model_backward_rows(void* context, const memo_block_call* call,
-                                       memo_error* error) {
-    return model_launch((blocks_model*)context, call, model_return, error);
-}
-
 /* ---- a rank ---- */
 
 static void model_linear(blocks_model* m, linear_layer* l, linear_split split, uint64_t tag,
@@ -687,10 +663,7 @@ static void model_make(blocks_model* m, thread_rank* rank, const model_setup* se
     m->piece = model_floats(m, ROWS * HIDDEN);
     m->final_x = model_floats(m, ROWS * HIDDEN);
     m->d_final = model_floats(m, ROWS * HIDDEN);
-    for (i = 0; i < 2; i++) {
-        m->x[i] = model_floats(m, ROWS * HIDDEN);
-        m->gathered[i] = model_floats(m, ROWS * HIDDEN);
-    }
+    for (i = 0; i < 2; i++) m->x[i] = model_floats(m, ROWS * HIDDEN);
 
     m->q = model_floats(m, ROWS * w);
     m->k = model_floats(m, ROWS * w);
@@ -712,7 +685,7 @@ static void model_free(blocks_model* m) {
 }
 
 static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
-                                   memo_block_buffers* buffers, void* inputs[MAX_SPLIT][2]) {
+                                   memo_block_buffers* buffers) {
     memo_blocks_desc desc = memo_blocks_desc_default();
     int s;
     desc.device = device;
@@ -724,7 +697,6 @@ static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
     desc.schedule.n_blocks = N_BLOCKS;
     desc.schedule.n_parts = m->setup->n_parts;
     desc.schedule.splits_sequence = m->setup->splits_sequence;
-    desc.schedule.is_scattered = m->setup->is_scattered;
     desc.buffers = buffers;
 
     desc.functions.context = m;
@@ -734,8 +706,6 @@ static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
     desc.functions.weights = model_weights;
     desc.functions.forward_end = model_forward_end;
     desc.functions.backward_end = model_backward_end;
-    desc.functions.forward_rows = model_forward_rows;
-    desc.functions.backward_rows = model_backward_rows;
 
     for (s = 0; s < m->setup->n_parts; s++) {
         int64_t at = (int64_t)s * m->part_rows * HIDDEN;
@@ -743,26 +713,8 @@ static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
         buffers[s].output = m->y + at;
         buffers[s].gradient = m->g + at;
         buffers[s].count = (int64_t)m->part_rows * HIDDEN;
-        inputs[s][0] = m->x[0] + at;
-        inputs[s][1] = m->x[1] + at;
-        buffers[s].inputs = inputs[s];
-        buffers[s].gradients[0] = m->gathered[0] + at;
-        buffers[s].gradients[1] = m->gathered[1] + at;
     }
     return desc;
-}
-
-/* Scattered rows of each part made whole. */
-static memo_status model_gather(blocks_model* m, float* rows, memo_error* error) {
-    memo_comm* comm = m->rank->comm;
-    int64_t count = (int64_t)m->part_rows * HIDDEN;
-    memo_status status = MEMO_STATUS_OK;
-    int s;
-    for (s = 0; s < m->setup->n_parts && m->setup->is_scattered && !status; s++)
-        status =
-            memo_all_gather(comm, m->rank->stream, rows + s * count + comm->rank * (count / m->T),
-                            rows + s * count, count / m->T, MEMO_TYPE_F32, error);
-    return status;
 }
 
 static memo_status model_pass(blocks_model* m, memo_blocks* blocks, int is_backward,
@@ -796,7 +748,7 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
     forget.m = m;
     memcpy(forget.is_kept, m->is_kept, sizeof forget.is_kept);
     if (memo_host_device_launch(device, stream, model_forget, &forget, sizeof forget, error) ||
-        model_gather(m, m->out, error) || model_launch(m, &call, model_norm_all, error) ||
+        model_launch(m, &call, model_norm_all, error) ||
         linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
         model_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY, m->labels,
                             ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||
@@ -804,8 +756,7 @@ static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* 
         linear_weights(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
         memo_all_reduce(comm, stream, m->d_final, m->d_final, ROWS * HIDDEN, MEMO_TYPE_F32,
                         MEMO_REDUCTION_SUM, error) ||
-        model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error) ||
-        model_gather(m, m->d, error))
+        model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error))
         return error->status;
 
     return model_embedding_backward(device, stream, m->d_table, m->vocabulary, m->tokens, ROWS,
@@ -896,8 +847,7 @@ static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
 
 static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_error* e) {
     memo_block_buffers buffers[MAX_SPLIT];
-    void* inputs[MAX_SPLIT][2];
-    memo_blocks_desc desc = model_desc(m, rank->device, buffers, inputs);
+    memo_blocks_desc desc = model_desc(m, rank->device, buffers);
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder = NULL;
     memo_blocks* blocks = NULL;

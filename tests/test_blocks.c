@@ -17,7 +17,7 @@
 #define SPLIT_STEP 1
 #endif
 
-static void same_bits(int is_scattered, int splits_sequence) {
+static void same_bits(int splits_sequence) {
     static const int splits[] = {1, 2, 4, 8};
     int t, n_parts, order, r;
     for (t = 0; t < 4; t += SPLIT_STEP)
@@ -25,7 +25,6 @@ static void same_bits(int is_scattered, int splits_sequence) {
             model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, n_parts);
             job* expected;
             setup.n_steps = 2; /* gradients add up, buffers are used again */
-            setup.is_scattered = is_scattered;
             setup.splits_sequence = splits_sequence;
             setup.is_recorded = 1;
             expected = run_job(splits[t], &setup);
@@ -47,20 +46,18 @@ static void same_bits(int is_scattered, int splits_sequence) {
         }
 }
 
-static void orders_agree(void) { same_bits(0, 0); }
-static void orders_agree_on_a_sequence(void) { same_bits(0, 1); }
-static void orders_agree_scattered(void) { same_bits(1, 0); }
-static void orders_agree_scattered_sequence(void) { same_bits(1, 1); }
+static void orders_agree(void) { same_bits(0); }
+static void orders_agree_on_a_sequence(void) { same_bits(1); }
 
 /* ---- within rounding: the unsplit model, one rank and one part ---- */
 
 static void equals_the_unsplit_model(void) {
     int T, n_parts, kind;
     double worst = 0;
-    for (kind = 0; kind < 3; kind++) {
+    for (kind = 0; kind < 2; kind++) {
         model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
         job* whole;
-        setup.splits_sequence = kind == 2;
+        setup.splits_sequence = kind;
         whole = run_job(1, &setup);
         for (T = 1; T <= 8; T *= 2)
             for (n_parts = 1; n_parts <= 4; n_parts *= 2) {
@@ -68,10 +65,9 @@ static void equals_the_unsplit_model(void) {
                 char what[80];
                 setup.order = MEMO_BLOCKS_FINE;
                 setup.n_parts = n_parts;
-                setup.is_scattered = kind == 1;
                 split = run_job(T, &setup);
-                snprintf(what, sizeof what, "T = %d, %d parts%s%s", T, n_parts,
-                         kind == 1 ? ", scattered" : "", kind == 2 ? " of a sequence" : "");
+                snprintf(what, sizeof what, "T = %d, %d parts%s", T, n_parts,
+                         kind ? " of a sequence" : "");
                 keep_worst(&worst, compare_unsplit(whole, split, T, what), 0);
                 free_job(split);
             }
@@ -800,10 +796,6 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     bad = desc;
     bad.schedule.n_blocks = 3;
     CHECK_IS(memo_blocks_create(&bad, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    bad = desc;
-    bad.schedule.is_scattered = 1;
-    CHECK_IS(memo_blocks_create(&bad, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "forward_rows") != NULL);
     buffers[1].gradient = NULL;
     CHECK_IS(memo_blocks_create(&desc, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     buffers[1].gradient = g[1];
@@ -903,8 +895,6 @@ int main(int argc, char** argv) {
     TEST(calls);
     TEST(orders_agree);
     TEST(orders_agree_on_a_sequence);
-    TEST(orders_agree_scattered);
-    TEST(orders_agree_scattered_sequence);
     TEST(equals_the_unsplit_model);
     TEST(mixed_degrees);
     TEST(measured_collectives);

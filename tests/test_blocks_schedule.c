@@ -393,29 +393,24 @@ static void no_races(void) {
         problem p;
         set_any(&p);
         p.desc.order = (memo_blocks_order)memo_test_int(0, 3);
-        p.desc.is_scattered = memo_test_int(0, 1) == 0;
         for (is_backward = 0; is_backward < 2; is_backward++) {
             memo_schedule* schedule = make(&p, is_backward);
             memo_check* check;
             CHECK_OK(memo_schedule_check(schedule, &check, &error));
-            CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0,
-                       "%s %s%s: %lld races, the first of %s and %s",
-                       memo_blocks_order_name(p.desc.order), is_backward ? "backward" : "forward",
-                       p.desc.is_scattered ? ", scattered" : "", (long long)check->n_races,
-                       check->n_races ? memo_schedule_op_name(schedule, check->races[0].first) : "",
-                       check->n_races ? memo_schedule_op_name(schedule, check->races[0].second)
-                                      : "");
-            /* In the two orders without barriers each wait prevents a race.  Exceptions: the first gathers, which wait for
-             * the trainer's earlier work, and parts that return in another order. */
-            if (p.desc.order >= MEMO_BLOCKS_CROSS && !p.desc.is_scattered &&
-                !p.desc.splits_sequence)
-                CHECK_CASE(
-                    check->n_redundant_waits == 0, "%s %s, %d parts, %lld of %lld waits: %s%s%s",
-                    memo_blocks_order_name(p.desc.order), is_backward ? "backward" : "forward",
-                    (int)p.desc.n_parts, (long long)check->n_redundant_waits,
-                    (long long)check->n_waits, p.desc.is_scattered ? "scattered " : "",
-                    p.desc.splits_sequence ? "sequence " : "",
-                    memo_schedule_op_name(schedule, check->redundant_waits[0] + 1));
+            CHECK_CASE(
+                check->n_races == 0 && check->n_unrecorded_waits == 0,
+                "%s %s: %lld races, the first of %s and %s", memo_blocks_order_name(p.desc.order),
+                is_backward ? "backward" : "forward", (long long)check->n_races,
+                check->n_races ? memo_schedule_op_name(schedule, check->races[0].first) : "",
+                check->n_races ? memo_schedule_op_name(schedule, check->races[0].second) : "");
+            /* In the two orders without barriers each wait prevents a race.  The exception: parts that
+             * return in another order. */
+            if (p.desc.order >= MEMO_BLOCKS_CROSS && !p.desc.splits_sequence)
+                CHECK_CASE(check->n_redundant_waits == 0, "%s %s, %d parts, %lld of %lld waits: %s",
+                           memo_blocks_order_name(p.desc.order),
+                           is_backward ? "backward" : "forward", (int)p.desc.n_parts,
+                           (long long)check->n_redundant_waits, (long long)check->n_waits,
+                           memo_schedule_op_name(schedule, check->redundant_waits[0] + 1));
             memo_check_destroy(check);
             memo_schedule_destroy(schedule);
         }

@@ -43,11 +43,14 @@ static void priorities_differ(void) {
 }
 
 /* Every order against the unsplit model, which each rank runs alone; up to rounding, since NCCL promises no order of sums. */
-static void orders_equal_the_unsplit_model(int is_scattered) {
+static void every_order_is_right(void) {
     model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
     double worst = 0;
-    int order, T = nccl_world->size;
-    job* whole = run_job(1, &setup);
+    int order, T;
+    job* whole;
+    NEED_WORLD();
+    T = nccl_world->size;
+    whole = run_job(1, &setup);
     if (nccl_world->rank) { /* its losses are computed by rank 0 of its world */
         free(whole->losses);
         whole->losses = (float*)calloc(ROWS, sizeof(float));
@@ -57,11 +60,9 @@ static void orders_equal_the_unsplit_model(int is_scattered) {
         job* split;
         setup.order = (memo_blocks_order)order;
         setup.n_parts = 2;
-        setup.is_scattered = is_scattered;
         setup.is_recorded = 1;
         split = run_job(T, &setup);
-        snprintf(what, sizeof what, "%s, T = %d%s", memo_blocks_order_name(setup.order), T,
-                 is_scattered ? ", scattered" : "");
+        snprintf(what, sizeof what, "%s, T = %d", memo_blocks_order_name(setup.order), T);
         keep_worst(&worst, compare_unsplit(whole, split, T, what), 0);
         CHECK_CASE(!split->compared, "%s: %s", what, split->difference);
         if (!nccl_world->rank)
@@ -74,20 +75,10 @@ static void orders_equal_the_unsplit_model(int is_scattered) {
     ranks_agree();
 }
 
-static void every_order_is_right(void) {
-    NEED_WORLD();
-    orders_equal_the_unsplit_model(0);
-}
-static void every_order_is_right_scattered(void) {
-    NEED_WORLD();
-    orders_equal_the_unsplit_model(1);
-}
-
 static void tests(void) {
     TEST(ranks_join);
     TEST(priorities_differ);
     TEST(every_order_is_right);
-    TEST(every_order_is_right_scattered);
     ranks_leave();
 }
 
