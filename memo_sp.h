@@ -133,6 +133,14 @@ typedef struct memo_collective_call {
     void* to;
 } memo_collective_call;
 
+/* The arguments of a message: a send to peer, which only reads address, or a receive from it. */
+typedef struct memo_message_call {
+    int32_t is_send, peer;
+    memo_type type;
+    int64_t count;
+    void* address;
+} memo_message_call;
+
 typedef struct memo_comm {
     int64_t struct_bytes; /* sizeof(memo_comm) in the code that filled the table */
     const char* name;     /* back end and group: "threads world", "nccl ring" */
@@ -155,10 +163,8 @@ typedef struct memo_comm {
 
     memo_status (*group_begin)(struct memo_comm* comm, memo_error* error);
     memo_status (*group_end)(struct memo_comm* comm, memo_stream stream, memo_error* error);
-    /* A send to peer, which only reads address, or a receive from it. */
-    memo_status (*message)(struct memo_comm* comm, memo_stream stream, int32_t is_send,
-                           void* address, int64_t count, memo_type type, int32_t peer,
-                           memo_error* error);
+    memo_status (*message)(struct memo_comm* comm, memo_stream stream,
+                           const memo_message_call* call, memo_error* error);
 
     /* All ranks must call it with the same kind, count, type, reduction and root. */
     memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
@@ -181,14 +187,25 @@ static inline memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
 static inline memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
     return comm->group_end(comm, stream, error);
 }
+static inline memo_status memoi_message_enqueue(memo_comm* comm, memo_stream stream,
+                                                int32_t is_send, const void* address, int64_t count,
+                                                memo_type type, int32_t peer, memo_error* error) {
+    memo_message_call call;
+    call.is_send = is_send;
+    call.peer = peer;
+    call.type = type;
+    call.count = count;
+    call.address = (void*)(uintptr_t)address;
+    return comm->message(comm, stream, &call, error);
+}
 static inline memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
                                     int64_t count, memo_type type, int32_t to_rank,
                                     memo_error* error) {
-    return comm->message(comm, stream, 1, (void*)(uintptr_t)from, count, type, to_rank, error);
+    return memoi_message_enqueue(comm, stream, 1, from, count, type, to_rank, error);
 }
 static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                                        memo_type type, int32_t from_rank, memo_error* error) {
-    return comm->message(comm, stream, 0, to, count, type, from_rank, error);
+    return memoi_message_enqueue(comm, stream, 0, to, count, type, from_rank, error);
 }
 static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
@@ -2253,25 +2270,30 @@ MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
 
 /* is_single: no group is open.  has_other_stream: the group's earlier messages use another
  * stream. */
-MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, int32_t is_send,
-                                           const void* address, int64_t count, memo_type type,
-                                           int32_t peer, int is_single, int has_other_stream,
-                                           memo_error* error) {
-    const char* what = is_send ? "send" : "receive";
-    memo_status status = memoi_comm_check_buffer(comm, what, address, count, 1, type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, peer, error);
+MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, const memo_message_call* call,
+                                           int is_single, int has_other_stream, memo_error* error) {
+    const char* what = call->is_send ? "send" : "receive";
+    memo_status status =
+        memoi_comm_check_buffer(comm, what, call->address, call->count, 1, call->type, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
     if (status) return status;
-    if (is_single && peer == comm->rank)
+    if (is_single && call->peer == comm->rank)
         return MEMOB_INVALID(error,
                              "%s on '%s': rank %d would wait for itself forever; put send and "
                              "receive into one group",
-                             what, comm->name, (int)peer);
+                             what, comm->name, (int)call->peer);
     if (has_other_stream)
         return MEMOB_INVALID(error,
                              "%s.stream on '%s': not the stream of the group's earlier calls; use "
                              "one stream for a group",
                              what, comm->name);
     return MEMO_STATUS_OK;
+}
+
+/* Adds what an enqueued message sends to another rank. */
+MEMOI void memoi_comm_count_message(memo_comm* comm, const memo_message_call* call) {
+    if (call->is_send && call->peer != comm->rank)
+        comm->sent_bytes += call->count * memo_type_bytes(call->type);
 }
 
 /* For the outermost group_end. */
@@ -2885,11 +2907,7 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
 #define MEMOI_THREADS_FEW      64   /* 8-byte words of an all_reduce that are copied to the seat */
 
 typedef struct memoi_message {
-    char* address;
-    int64_t count;
-    memo_type type;
-    int32_t peer;
-    int32_t is_send;
+    memo_message_call call;
     memo_label label;
     int32_t is_first;           /* on its way, in its group */
     struct memoi_message* next; /* on the same way, in the same group */
@@ -2960,14 +2978,25 @@ typedef struct memoi_threads_world {
     memob_failure failure;
 } memoi_threads_world;
 
+/* The last messages of an open group to and from a peer. */
+typedef struct memoi_threads_last {
+    memoi_message *send, *receive;
+} memoi_threads_last;
+
+/* Lives until every rank has destroyed it. */
 typedef struct memoi_threads_group {
     memoi_threads_world* world;
     char name[64];
     int32_t n_ranks;
     int32_t n_seats_taken; /* ranks that have not destroyed the group */
     int32_t n_nodes;
+    memob_arrays arrays; /* all that follow, but messages */
+    struct memoi_threads_rank* ranks;
     memoi_threads_seat* seats;
-    memoi_way* ways; /* [sender * n_ranks + receiver] */
+    memoi_way* ways;          /* [sender * n_ranks + receiver] */
+    memoi_threads_last* last; /* [rank * n_ranks + peer] */
+    const void** sources;     /* likewise */
+    memoi_message* messages;  /* [rank * MEMOI_THREADS_MESSAGES + number] */
     memoi_meeting meetings[MEMOI_N_LANES];
 } memoi_threads_group;
 
@@ -2985,8 +3014,7 @@ typedef struct memoi_threads_rank {
     uint32_t seen_head;
     int32_t group_depth;
     memo_stream group_stream;
-    memoi_message** last_send; /* of the open group, by peer */
-    memoi_message** last_receive;
+    memoi_threads_last* last; /* by peer */
     char apart[64];
     /* Used by the stream. */
     const void** sources; /* what a reduction reads, by rank */
@@ -3220,30 +3248,39 @@ MEMOI memoi_message* memoi_threads_message(const memoi_threads_rank* me, uint32_
     return &me->messages[position / 2 % MEMOI_THREADS_MESSAGES];
 }
 
-MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, int32_t from, int32_t to) {
-    return &me->group->ways[(int64_t)from * me->group->n_ranks + to];
+MEMOI memoi_way* memoi_threads_way(const memoi_threads_rank* me, const memo_message_call* message) {
+    int64_t from = message->is_send ? me->table.rank : message->peer;
+    int64_t to = message->is_send ? message->peer : me->table.rank;
+    return &me->group->ways[from * me->group->n_ranks + to];
+}
+
+/* Fails the world if the labels of a call differ in a field.  Returns 0 if they do not. */
+MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, int32_t a_rank,
+                                 const memo_label* b, int32_t b_rank) {
+    const char* field = memoi_comm_label_field(a, b);
+    if (!field || a->number != b->number) return 0;
+    memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM,
+                       "%s: rank %d and rank %d of '%s' disagree; all ranks of an attention must "
+                       "pass the same",
+                       field, (int)a_rank, (int)b_rank, me->group->name);
+    return 1;
 }
 
 /* Fails the world. */
 MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* sent,
                                   const memoi_message* received, uint32_t number) {
+    const memo_message_call *from = &sent->call, *to = &received->call;
     char sent_for[64], received_for[64];
-    const char* field = memoi_comm_label_field(&sent->label, &received->label);
-    if (field && sent->label.number == received->label.number) {
-        memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM,
-                           "%s: rank %d and rank %d of '%s' disagree; all ranks of an attention "
-                           "must pass the same",
-                           field, (int)received->peer, (int)me->table.rank, me->group->name);
+    if (memoi_threads_disagree(me, &sent->label, to->peer, &received->label, me->table.rank))
         return;
-    }
     memob_failure_keep(
         &me->group->world->failure, MEMO_STATUS_COMM,
         "rank %d sends %lld %s%s to rank %d, which receives %lld %s%s (message %u on this way of "
         "'%s')",
-        (int)received->peer, (long long)sent->count, memo_type_name(sent->type),
-        memoi_comm_label_text(sent_for, &sent->label), (int)me->table.rank,
-        (long long)received->count, memo_type_name(received->type),
-        memoi_comm_label_text(received_for, &received->label), number, me->group->name);
+        (int)to->peer, (long long)from->count, memo_type_name(from->type),
+        memoi_comm_label_text(sent_for, &sent->label), (int)me->table.rank, (long long)to->count,
+        memo_type_name(to->type), memoi_comm_label_text(received_for, &received->label), number,
+        me->group->name);
 }
 
 /* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
@@ -3251,7 +3288,7 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
 MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive,
                              int64_t start_ns) {
     memoi_threads_group* group = me->group;
-    memoi_way* way = memoi_threads_way(me, receive->peer, me->table.rank);
+    memoi_way* way = memoi_threads_way(me, &receive->call);
     const memoi_message* sent;
     int64_t n_bytes;
     int is_same;
@@ -3265,22 +3302,22 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
         way->current = way->chain;
     }
     sent = way->current;
-    n_bytes = sent->count * memo_type_bytes(sent->type);
-    is_same = sent->count == receive->count && sent->type == receive->type &&
+    n_bytes = sent->call.count * memo_type_bytes(sent->call.type);
+    is_same = sent->call.count == receive->call.count && sent->call.type == receive->call.type &&
               memoi_comm_labels_match(&sent->label, &receive->label);
     if (!is_same)
         memoi_threads_mismatch(me, sent, receive, way->n_messages);
-    else if (n_bytes && sent->address != receive->address)
-        memcpy(receive->address, sent->address, (size_t)n_bytes);
+    else if (n_bytes && sent->call.address != receive->call.address)
+        memcpy(receive->call.address, sent->call.address, (size_t)n_bytes);
     way->current = sent->next;
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
     if (!is_same) return -1;
     way->n_messages++;
 
     /* Wait for the simulated link. */
-    if (start_ns && receive->peer != me->table.rank) {
-        int is_outer =
-            memoi_threads_node(group, receive->peer) != memoi_threads_node(group, me->table.rank);
+    if (start_ns && receive->call.peer != me->table.rank) {
+        int is_outer = memoi_threads_node(group, receive->call.peer) !=
+                       memoi_threads_node(group, me->table.rank);
         int64_t met_ns = start_ns > way->posted_ns ? start_ns : way->posted_ns;
         if (!memoi_threads_sleep_until(group->world,
                                        memoi_threads_due_ns(me, is_outer, met_ns, n_bytes, 1)))
@@ -3289,7 +3326,7 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
 
     if (!way->current) {
         __atomic_store_n(&way->n_taken, way->n_taken + 1, __ATOMIC_RELEASE);
-        memoi_threads_ring(&group->seats[receive->peer]);
+        memoi_threads_ring(&group->seats[receive->call.peer]);
     }
     return 1;
 }
@@ -3298,8 +3335,8 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
  * not, -1 if the world has failed. */
 MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current, int64_t start_ns) {
     int has_moved = 0;
-    if ((*current)->is_send) {
-        memoi_way* way = memoi_threads_way(me, me->table.rank, (*current)->peer);
+    if ((*current)->call.is_send) {
+        memoi_way* way = memoi_threads_way(me, &(*current)->call);
         if (__atomic_load_n(&way->n_taken, __ATOMIC_RELAXED) != way->n_posted) return 0;
         (void)__atomic_load_n(&way->n_taken, __ATOMIC_ACQUIRE);
         *current = NULL;
@@ -3316,11 +3353,10 @@ MEMOI int memoi_threads_advance(memoi_threads_rank* me, memoi_message** current,
 }
 
 /* Fails the world if the message's peer is lost or late. */
-MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memoi_message* message,
+MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memo_message_call* message,
                                        int is_late) {
     memoi_threads_group* group = me->group;
-    memoi_way* way = message->is_send ? memoi_threads_way(me, me->table.rank, message->peer)
-                                      : memoi_threads_way(me, message->peer, me->table.rank);
+    memoi_way* way = memoi_threads_way(me, message);
     uint32_t* moves = message->is_send ? &way->n_taken : &way->n_posted;
     uint32_t before = __atomic_load_n(moves, __ATOMIC_RELAXED);
     char reason[512];
@@ -3349,12 +3385,12 @@ MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, in
     memoi_way* way;
     if (!message->is_first) return;
     message->current = message;
-    if (!message->is_send) return;
-    way = memoi_threads_way(me, me->table.rank, message->peer);
+    if (!message->call.is_send) return;
+    way = memoi_threads_way(me, &message->call);
     way->chain = message;
     way->posted_ns = start_ns;
     __atomic_store_n(&way->n_posted, way->n_posted + 1, __ATOMIC_RELEASE);
-    memoi_threads_ring(&me->group->seats[message->peer]);
+    memoi_threads_ring(&me->group->seats[message->call.peer]);
 }
 
 /* One attempt at every message.  Returns 1 if something moved, 0 if not, -1 if the world has
@@ -3402,7 +3438,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         for (position = run->begin; position != run->end; position += 2) {
             memoi_message* message = memoi_threads_message(me, position);
             if (message->is_first && message->current)
-                memoi_threads_look_for_peer(me, message->current,
+                memoi_threads_look_for_peer(me, &message->current->call,
                                             memoi_threads_is_late(me, &patience));
         }
         if (memoi_threads_has_failed(world)) return memoi_threads_give_up(me, error);
@@ -3452,15 +3488,8 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
     for (r = 1; r < group->n_ranks; r++) {
         const memoi_threads_op* op = &group->seats[r].op[turn];
         char first_text[160], text[160];
-        const char* field = memoi_comm_label_field(&first->label, &op->label);
         if (memoi_threads_agree(first, op)) continue;
-        if (field && first->label.number == op->label.number) {
-            memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
-                               "%s: rank 0 and rank %d of '%s' disagree; all ranks of an attention "
-                               "must pass the same",
-                               field, (int)r, group->name);
-            return 0;
-        }
+        if (memoi_threads_disagree(me, &first->label, 0, &op->label, r)) return 0;
         memob_failure_keep(&group->world->failure, MEMO_STATUS_COMM,
                            "rank 0 calls %s as collective %u of '%s', rank %d calls %s",
                            memoi_threads_describe(first_text, first), me->seat->n_collectives,
@@ -3480,56 +3509,43 @@ MEMOI int memoi_threads_is_few(const memo_collective_call* call) {
            call->count * memo_type_bytes(call->type) <= MEMOI_THREADS_FEW * 8;
 }
 
-/* A large all_reduce: each rank first reduces its share, then copies the shares of the others. */
-MEMOI void memoi_threads_reduce_shares(memoi_threads_rank* me, const memo_collective_call* call,
-                                       int turn, int stage) {
-    const memoi_threads_seat* seats = me->group->seats;
-    int64_t bytes = memo_type_bytes(call->type);
-    int32_t n = me->group->n_ranks, r;
-    memo_share share = memo_share_of(call->count, n, me->table.rank);
-    if (stage == 0) {
-        memoi_reduce((char*)call->to + share.begin * bytes, me->sources, n, share.begin,
-                     share.begin + share.count, call->type, call->reduction);
-        return;
-    }
-    for (r = 0; r < n; r++) {
-        share = memo_share_of(call->count, n, r);
-        memoi_threads_copy((char*)call->to + share.begin * bytes,
-                           (const char*)seats[r].op[turn].call.to + share.begin * bytes,
-                           share.count * bytes);
-    }
-}
-
-/* Stage 0 runs when all ranks have arrived.  Stage 1, of a large all_reduce, runs when all have
- * done stage 0. */
+/* Stage 0 runs when all ranks have arrived.  Stage 1 runs when all have done stage 0: of a large
+ * all_reduce each rank has reduced its share, and copies those of the others. */
 MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call* call, int turn,
                               int stage) {
-    memoi_threads_seat* seats = me->group->seats;
-    int64_t part_bytes = call->count * memo_type_bytes(call->type);
+    const memoi_threads_seat* seats = me->group->seats;
+    const int64_t bytes = memo_type_bytes(call->type), part_bytes = call->count * bytes;
+    const int is_few = memoi_threads_is_few(call);
     int32_t n = me->group->n_ranks, rank = me->table.rank, r;
-    int is_few = memoi_threads_is_few(call);
+    memo_share share = memo_share_of(call->count, is_few ? 1 : n, is_few ? 0 : rank);
+    char* to = (char*)call->to;
     if (!part_bytes) return;
     for (r = 0; r < n; r++)
-        me->sources[r] = is_few ? (const void*)seats[r].few[turn] : seats[r].op[turn].call.from;
+        me->sources[r] = is_few  ? (const void*)seats[r].few[turn]
+                         : stage ? seats[r].op[turn].call.to
+                                 : seats[r].op[turn].call.from;
 
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
-        if (is_few)
-            memoi_reduce((char*)call->to, me->sources, n, 0, call->count, call->type,
-                         call->reduction);
-        else
-            memoi_threads_reduce_shares(me, call, turn, stage);
+        if (!stage)
+            memoi_reduce(to + share.begin * bytes, me->sources, n, share.begin,
+                         share.begin + share.count, call->type, call->reduction);
+        for (r = 0; r < n && stage; r++) {
+            share = memo_share_of(call->count, n, r);
+            memoi_threads_copy(to + share.begin * bytes,
+                               (const char*)me->sources[r] + share.begin * bytes,
+                               share.count * bytes);
+        }
         break;
     case MEMO_COLLECTIVE_ALL_GATHER:
-        for (r = 0; r < n; r++)
-            memoi_threads_copy((char*)call->to + r * part_bytes, me->sources[r], part_bytes);
+        for (r = 0; r < n; r++) memoi_threads_copy(to + r * part_bytes, me->sources[r], part_bytes);
         break;
     case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        memoi_reduce((char*)call->to, me->sources, n, rank * call->count, (rank + 1) * call->count,
-                     call->type, call->reduction);
+        memoi_reduce(to, me->sources, n, rank * call->count, (rank + 1) * call->count, call->type,
+                     call->reduction);
         break;
     case MEMO_COLLECTIVE_BROADCAST:
-        memoi_threads_copy(call->to, me->sources[call->root], part_bytes);
+        memoi_threads_copy(to, me->sources[call->root], part_bytes);
         break;
     case MEMO_COLLECTIVE_BARRIER: break;
     }
@@ -3619,7 +3635,7 @@ MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream strea
 
 MEMOI void memoi_threads_close_group(memoi_threads_rank* me) {
     int32_t r;
-    for (r = 0; r < me->table.size; r++) me->last_send[r] = me->last_receive[r] = NULL;
+    for (r = 0; r < me->table.size; r++) me->last[r].send = me->last[r].receive = NULL;
     me->group_depth = 0;
     me->group_stream = NULL;
 }
@@ -3660,11 +3676,8 @@ MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, m
     if (status) return memoi_threads_drop_group(me, status);
 
     /* The stream has the messages now; count them and start a new group. */
-    for (position = args.begin; position != args.end; position += 2) {
-        const memoi_message* message = memoi_threads_message(me, position);
-        if (message->is_send && message->peer != comm->rank)
-            comm->sent_bytes += message->count * memo_type_bytes(message->type);
-    }
+    for (position = args.begin; position != args.end; position += 2)
+        memoi_comm_count_message(comm, &memoi_threads_message(me, position)->call);
     memoi_threads_close_group(me);
     me->group_begin = me->group_end;
     return MEMO_STATUS_OK;
@@ -3689,29 +3702,22 @@ MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* er
     return status;
 }
 
-MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
-                                            void* address, int64_t count, memo_type type,
-                                            int32_t peer, memo_error* error) {
+MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
+                                            const memo_message_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     int is_single = me->group_depth == 0;
     int has_other_stream = me->group_begin != me->group_end && me->group_stream != stream;
     memoi_message *message, **last;
     memo_status status = memoi_threads_status(comm, error);
-    if (!status)
-        status = memoi_comm_check_message(comm, is_send, address, count, type, peer, is_single,
-                                          has_other_stream, error);
+    if (!status) status = memoi_comm_check_message(comm, call, is_single, has_other_stream, error);
     if (!status) status = memoi_threads_make_room(me, error);
     if (status) return memoi_threads_drop_group(me, status);
 
     /* Append to the way's chain in this group. */
     message = memoi_threads_message(me, me->group_end);
-    last = is_send ? &me->last_send[peer] : &me->last_receive[peer];
+    last = call->is_send ? &me->last[call->peer].send : &me->last[call->peer].receive;
     memset(message, 0, sizeof *message);
-    message->address = (char*)address;
-    message->count = count;
-    message->type = type;
-    message->peer = peer;
-    message->is_send = is_send;
+    message->call = *call;
     message->label = comm->label;
     message->is_first = !*last;
     if (*last) (*last)->next = message;
@@ -3747,35 +3753,26 @@ MEMOI void memoi_threads_world_destroy(memoi_threads_world* world) {
     MEMO_FREE(world);
 }
 
-MEMOI void memoi_threads_group_destroy(memoi_threads_group* group) {
-    memoi_threads_world* world = group->world;
-    MEMO_FREE(group->seats);
-    MEMO_FREE(group->ways);
+MEMOI void memoi_threads_group_free(memoi_threads_group* group) {
+    memob_arrays_free(&group->arrays);
+    MEMO_FREE(group->messages);
     MEMO_FREE(group);
-    if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0)
-        memoi_threads_world_destroy(world);
-}
-
-MEMOI void memoi_threads_rank_free(memoi_threads_rank* me) {
-    if (!me) return;
-    MEMO_FREE(me->messages);
-    MEMO_FREE(me->last_send);
-    MEMO_FREE(me->last_receive);
-    MEMO_FREE(me->sources);
-    MEMO_FREE(me);
 }
 
 MEMOI void memoi_threads_destroy(memo_comm* comm) {
     memoi_threads_rank* me;
     memoi_threads_group* group;
+    memoi_threads_world* world;
     if (!comm) return;
     me = (memoi_threads_rank*)comm->context;
     group = me->group;
     __atomic_store_n(&me->seat->is_gone, 1, __ATOMIC_SEQ_CST);
     memoi_threads_await_idle(group);
-    memoi_threads_rank_free(me);
-    if (__atomic_sub_fetch(&group->n_seats_taken, 1, __ATOMIC_ACQ_REL) == 0)
-        memoi_threads_group_destroy(group);
+    if (__atomic_sub_fetch(&group->n_seats_taken, 1, __ATOMIC_ACQ_REL)) return;
+    world = group->world;
+    memoi_threads_group_free(group);
+    if (__atomic_sub_fetch(&world->n_groups, 1, __ATOMIC_ACQ_REL) == 0)
+        memoi_threads_world_destroy(world);
 }
 
 MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
@@ -3798,68 +3795,48 @@ MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
     table->status = memoi_threads_status;
 }
 
-/* Returns NULL if there is no memory. */
-MEMOI memoi_threads_rank* memoi_threads_rank_create(memoi_threads_group* group, int32_t rank) {
-    memoi_threads_rank* me = (memoi_threads_rank*)memob_calloc(1, sizeof *me);
-    if (!me) return NULL;
-    /* Not zeroed, so that unused messages never touch their pages. */
-    me->messages = (memoi_message*)MEMO_MALLOC(MEMOI_THREADS_MESSAGES * sizeof(memoi_message));
-    me->last_send = (memoi_message**)memob_calloc(group->n_ranks, sizeof(memoi_message*));
-    me->last_receive = (memoi_message**)memob_calloc(group->n_ranks, sizeof(memoi_message*));
-    me->sources = (const void**)memob_calloc(group->n_ranks, sizeof(void*));
-    if (!me->messages || !me->last_send || !me->last_receive || !me->sources) {
-        memoi_threads_rank_free(me);
-        return NULL;
-    }
-    me->group = group;
-    me->seat = &group->seats[rank];
-    me->device = group->world->devices[me->seat->world_rank];
-    memoi_threads_fill_table(me, rank);
-    return me;
-}
-
-/* Sets comms[n_ranks]; returns 0, with all of them NULL, if there is no memory. */
-MEMOI int memoi_threads_create_ranks(memoi_threads_group* group, memo_comm** comms) {
-    int32_t r, k;
-    for (r = 0; r < group->n_ranks; r++) comms[r] = NULL;
-    for (r = 0; r < group->n_ranks; r++) {
-        memoi_threads_rank* rank = memoi_threads_rank_create(group, r);
-        if (!rank) break;
-        comms[r] = &rank->table;
-    }
-    if (r == group->n_ranks) return 1;
-    for (k = 0; k < r; k++) {
-        memoi_threads_rank_free((memoi_threads_rank*)comms[k]->context);
-        comms[k] = NULL;
-    }
-    return 0;
-}
-
 /* A group of these ranks of the world, and their tables.  Returns NULL if there is no memory. */
 MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
                                                       const int32_t* world_ranks, int32_t n_ranks,
                                                       memo_comm** comms) {
     memoi_threads_group* group = (memoi_threads_group*)memob_calloc(1, sizeof *group);
+    const int64_t n_pairs = (int64_t)n_ranks * n_ranks;
+    memob_arrays* arrays;
     int32_t r;
-    int is_made;
     if (!group) return NULL;
+    arrays = &group->arrays;
     group->world = world;
     group->n_ranks = group->n_seats_taken = n_ranks;
     group->n_nodes = 1;
     snprintf(group->name, sizeof group->name, "%.63s", name);
-    group->seats = (memoi_threads_seat*)memob_calloc(n_ranks, sizeof(memoi_threads_seat));
-    group->ways = (memoi_way*)memob_calloc((int64_t)n_ranks * n_ranks, sizeof(memoi_way));
-    is_made = group->seats && group->ways;
-    for (r = 0; is_made && r < n_ranks; r++) {
-        group->seats[r].world_rank = world_ranks[r];
-        if (memoi_threads_node(group, r) != memoi_threads_node(group, 0)) group->n_nodes = 2;
+    group->ranks =
+        (memoi_threads_rank*)memob_arrays_add(arrays, n_ranks, sizeof(memoi_threads_rank));
+    group->seats =
+        (memoi_threads_seat*)memob_arrays_add(arrays, n_ranks, sizeof(memoi_threads_seat));
+    group->ways = (memoi_way*)memob_arrays_add(arrays, n_pairs, sizeof(memoi_way));
+    group->last =
+        (memoi_threads_last*)memob_arrays_add(arrays, n_pairs, sizeof(memoi_threads_last));
+    group->sources = (const void**)memob_arrays_add(arrays, n_pairs, sizeof(void*));
+    /* Not zeroed, so that unused messages never touch their pages. */
+    group->messages = (memoi_message*)MEMO_MALLOC((size_t)n_ranks * MEMOI_THREADS_MESSAGES *
+                                                  sizeof(memoi_message));
+    if (arrays->failed || !group->messages) {
+        memoi_threads_group_free(group);
+        return NULL;
     }
 
-    if (!is_made || !memoi_threads_create_ranks(group, comms)) {
-        MEMO_FREE(group->seats);
-        MEMO_FREE(group->ways);
-        MEMO_FREE(group);
-        return NULL;
+    for (r = 0; r < n_ranks; r++) {
+        memoi_threads_rank* me = &group->ranks[r];
+        me->group = group;
+        me->seat = &group->seats[r];
+        me->seat->world_rank = world_ranks[r];
+        if (memoi_threads_node(group, r) != memoi_threads_node(group, 0)) group->n_nodes = 2;
+        me->device = world->devices[world_ranks[r]];
+        me->messages = group->messages + (int64_t)r * MEMOI_THREADS_MESSAGES;
+        me->last = group->last + (int64_t)r * n_ranks;
+        me->sources = group->sources + (int64_t)r * n_ranks;
+        memoi_threads_fill_table(me, r);
+        comms[r] = &me->table;
     }
     __atomic_fetch_add(&world->n_groups, 1, __ATOMIC_RELAXED);
     return group;
@@ -4021,14 +3998,6 @@ typedef struct memoi_nccl_agreed {
     int32_t own[MEMOI_NCCL_DIGESTS], maxima[MEMOI_NCCL_DIGESTS];
 } memoi_nccl_agreed;
 
-typedef struct memoi_nccl_message {
-    void* address;
-    int64_t count;
-    memo_type type;
-    int32_t peer;
-    int32_t is_send;
-} memoi_nccl_message;
-
 typedef struct memoi_nccl memoi_nccl;
 
 typedef struct memoi_nccl_world {
@@ -4068,7 +4037,7 @@ struct memoi_nccl {
     /* The group that is open. */
     int32_t group_depth, n_messages;
     memo_stream group_stream;
-    memoi_nccl_message messages[MEMOI_NCCL_MESSAGES];
+    memo_message_call messages[MEMOI_NCCL_MESSAGES];
 };
 
 /* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
@@ -4418,7 +4387,7 @@ MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream) {
     ncclResult_t result = ncclSuccess;
     int32_t i;
     for (i = 0; i < me->n_messages; i++) {
-        const memoi_nccl_message* m = &me->messages[i];
+        const memo_message_call* m = &me->messages[i];
         ncclDataType_t type = memoi_nccl_type(m->type);
         size_t count = (size_t)m->count;
         ncclResult_t one = m->is_send
@@ -4490,32 +4459,23 @@ MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo
 
     status = memoi_nccl_run(me, stream, NULL, error);
     for (i = 0; i < me->n_messages && !status; i++)
-        if (me->messages[i].is_send && me->messages[i].peer != comm->rank)
-            comm->sent_bytes += me->messages[i].count * memo_type_bytes(me->messages[i].type);
+        memoi_comm_count_message(comm, &me->messages[i]);
     return memoi_nccl_drop_group(me, status);
 }
 
-MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
-                                         void* address, int64_t count, memo_type type, int32_t peer,
-                                         memo_error* error) {
+MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream,
+                                         const memo_message_call* call, memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
     int is_single = me->group_depth == 0;
     int has_other_stream = me->n_messages && me->group_stream != stream;
-    memoi_nccl_message* message;
-    memo_status status = memoi_comm_check_message(comm, is_send, address, count, type, peer,
-                                                  is_single, has_other_stream, error);
+    memo_status status = memoi_comm_check_message(comm, call, is_single, has_other_stream, error);
     if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
         status = MEMOB_INVALID(error,
                                "group on '%s': more than %d sends and receives; use several groups",
                                comm->name, MEMOI_NCCL_MESSAGES);
     if (status) return memoi_nccl_drop_group(me, status);
 
-    message = &me->messages[me->n_messages++];
-    message->address = address;
-    message->count = count;
-    message->type = type;
-    message->peer = peer;
-    message->is_send = is_send;
+    me->messages[me->n_messages++] = *call;
     me->group_stream = stream;
     if (!is_single) return MEMO_STATUS_OK;
     me->group_depth = 1;
@@ -5576,8 +5536,8 @@ MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const
 MEMOI void memoi_target_message(memoi_target* target, int stream, memo_comm* comm, int is_send,
                                 const void* address, int64_t count, memo_type type, int32_t peer) {
     if (count && !target->status)
-        target->status = comm->message(comm, target->streams[stream], is_send,
-                                       (void*)(uintptr_t)address, count, type, peer, target->error);
+        target->status = memoi_message_enqueue(comm, target->streams[stream], is_send, address,
+                                               count, type, peer, target->error);
 }
 
 MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* comm) {

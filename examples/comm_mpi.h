@@ -544,9 +544,8 @@ static int comm_mpi_is_buffer(const void* address, int64_t count, memo_type type
     return count >= 0 && count <= (int64_t)1 << 40 && memo_type_bytes(type) && (address || !count);
 }
 
-static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int32_t is_send,
-                                        void* address, int64_t count, memo_type type, int32_t peer,
-                                        memo_error* error) {
+static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream,
+                                        const memo_message_call* call, memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
     int is_single = me->group_depth == 0;
     comm_mpi_group* group = &me->group;
@@ -554,11 +553,11 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     memo_status status;
 
     /* Refuse calls that could never end. */
-    if (!comm_mpi_is_buffer(address, count, type))
+    if (!comm_mpi_is_buffer(call->address, call->count, call->type))
         return comm_mpi_refuse(comm, "message: invalid count or type, or a NULL buffer", error);
-    if (peer < 0 || peer >= comm->size)
+    if (call->peer < 0 || call->peer >= comm->size)
         return comm_mpi_refuse(comm, "message: rank out of range", error);
-    if (is_single && peer == comm->rank)
+    if (is_single && call->peer == comm->rank)
         return comm_mpi_refuse(
             comm, "message to the rank itself: put send and receive into one group", error);
     if (group->n && me->group_stream != stream)
@@ -575,12 +574,12 @@ static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream, int
     }
 
     m = &group->messages[group->n++];
-    m->address = (char*)address;
-    m->n_bytes = count * memo_type_bytes(type);
-    m->peer = peer;
-    m->is_send = is_send;
+    m->address = (char*)call->address;
+    m->n_bytes = call->count * memo_type_bytes(call->type);
+    m->peer = call->peer;
+    m->is_send = call->is_send;
     m->tag = COMM_MPI_TAG_MESSAGE;
-    m->type = type;
+    m->type = call->type;
     m->number = ++me->n_messages;
     group->is_checked = comm_mpi_is_checked(comm);
     if (group->is_checked) m->label = comm_mpi_label_of(comm);

@@ -43,10 +43,8 @@ static int is_failing(faults* f, const char* what, memo_error* e) {
     }
 COMM_CALL(group_begin, (memo_comm * comm, memo_error* e), (f->comm, e))
 COMM_CALL(group_end, (memo_comm * comm, memo_stream s, memo_error* e), (f->comm, s, e))
-COMM_CALL(message,
-          (memo_comm * comm, memo_stream s, int32_t is_send, void* address, int64_t n,
-           memo_type type, int32_t peer, memo_error* e),
-          (f->comm, s, is_send, address, n, type, peer, e))
+COMM_CALL(message, (memo_comm * comm, memo_stream s, const memo_message_call* call, memo_error* e),
+          (f->comm, s, call, e))
 
 static memo_comm faulty_comm(faults* f) {
     memo_comm table = *f->comm;
