@@ -1444,6 +1444,33 @@ MEMO_INLINE void memoi_group_load_at(memoi_row_group* group, const void* matrix,
         group, (const char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), type, n);
 }
 
+MEMO_INLINE void memoi_group_store_at(void* matrix, memo_type type, int64_t stride, int64_t row,
+                                      int64_t column, const float* from, int32_t n) {
+    memoi_group_store((char*)matrix + (row * stride + column) * memoi_row_type_bytes(type), from,
+                      type, n);
+}
+
+/* Two groups of a row, by their first columns.  All of an item are loaded before the first is
+ * used. */
+typedef struct memoi_row_pair {
+    int64_t column[2];
+    int32_t n[2]; /* 0 or below: the group is beyond the row */
+} memoi_row_pair;
+MEMO_INLINE memoi_row_pair memoi_row_pair_at(int64_t n_columns, int64_t first, int64_t second,
+                                             int shift) {
+    memoi_row_pair pair;
+    pair.column[0] = first;
+    pair.column[1] = second;
+    pair.n[0] = memoi_row_rest(n_columns, first, shift);
+    pair.n[1] = memoi_row_rest(n_columns, second, shift);
+    return pair;
+}
+MEMO_INLINE void memoi_pair_load(memoi_row_group groups[2], const void* matrix, memo_type type,
+                                 int64_t stride, int64_t row, const memoi_row_pair* pair) {
+    memoi_group_load_at(&groups[0], matrix, type, stride, row, pair->column[0], pair->n[0]);
+    memoi_group_load_at(&groups[1], matrix, type, stride, row, pair->column[1], pair->n[1]);
+}
+
 /* Splits item into its row and its number in the row; a row has n_each items. */
 MEMO_INLINE int64_t memoi_row_of(int64_t item, int64_t n_each, int64_t* rest) {
     int64_t row;
@@ -1596,46 +1623,36 @@ MEMO_INLINE int64_t memo_merge_place(const memo_merge_desc* merge, int64_t row) 
     return batch * merge->batch_stride_rows + rest;
 }
 
-MEMO_INLINE void memoi_merge_group(const memo_merge_desc* merge, int64_t place, int64_t column,
-                                   memo_merge_weights weights, const memoi_row_group* part_group,
-                                   const memoi_row_group* out_group, int32_t n) {
-    float out[MEMOI_ROW_GROUP], other[MEMOI_ROW_GROUP];
-    int k;
-    memoi_group_widen(other, part_group, merge->part_type);
-    memoi_group_widen(out, out_group, MEMO_TYPE_F32);
-    if (weights.out != 0) { /* otherwise out may be anything */
-        MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++)
-            other[k] = fmaf(weights.part, other[k], weights.out * out[k]);
-    }
-    memoi_group_store(merge->out + place * merge->n_columns + column, other, MEMO_TYPE_F32, n);
-}
-
 /* The work of one lane on a row; weights belong to the row. */
 MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int32_t lane,
                                  memo_merge_weights weights) {
     const int shift = memoi_row_shift(MEMO_TYPE_F32);
-    const int64_t step = (int64_t)MEMO_ROW_LANES << shift;
+    const int64_t step = (int64_t)MEMO_ROW_LANES << shift, n_columns = merge->n_columns;
     int64_t place, column;
+    int i, k;
     if (weights.part == 0) return;
     place = memo_merge_place(merge, row);
-    /* Two groups at a time: all four loads are on their way before the first is used. */
-    for (column = (int64_t)lane << shift; column < merge->n_columns; column += 2 * step) {
-        const int64_t second = column + step;
-        int32_t n = memoi_row_rest(merge->n_columns, column, shift);
-        int32_t n_second = memoi_row_rest(merge->n_columns, second, shift);
-        memoi_row_group part, out, second_part, second_out;
-        memoi_group_load_at(&part, merge->part_out, merge->part_type, merge->n_columns, place,
-                            column, n);
-        memoi_group_load_at(&out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, column,
-                            weights.out != 0 ? n : 0);
-        memoi_group_load_at(&second_part, merge->part_out, merge->part_type, merge->n_columns,
-                            place, second, n_second);
-        memoi_group_load_at(&second_out, merge->out, MEMO_TYPE_F32, merge->n_columns, place, second,
-                            weights.out != 0 ? n_second : 0);
-        memoi_merge_group(merge, place, column, weights, &part, &out, n);
-        if (n_second > 0)
-            memoi_merge_group(merge, place, second, weights, &second_part, &second_out, n_second);
+    for (column = (int64_t)lane << shift; column < n_columns; column += 2 * step) {
+        const memoi_row_pair pair = memoi_row_pair_at(n_columns, column, column + step, shift);
+        memoi_row_pair read = pair;
+        memoi_row_group part[2], out[2];
+        if (weights.out == 0) read.n[0] = read.n[1] = 0; /* out may be anything */
+        memoi_pair_load(part, merge->part_out, merge->part_type, n_columns, place, &pair);
+        memoi_pair_load(out, merge->out, MEMO_TYPE_F32, n_columns, place, &read);
+        MEMOI_UNROLL
+        for (i = 0; i < 2; i++) {
+            float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
+            if (pair.n[i] <= 0) continue;
+            memoi_group_widen(a, &out[i], MEMO_TYPE_F32);
+            memoi_group_widen(b, &part[i], merge->part_type);
+            if (weights.out != 0) {
+                MEMOI_UNROLL
+                for (k = 0; k < MEMOI_ROW_GROUP; k++)
+                    b[k] = fmaf(weights.part, b[k], weights.out * a[k]);
+            }
+            memoi_group_store_at(merge->out, MEMO_TYPE_F32, n_columns, place, pair.column[i], b,
+                                 pair.n[i]);
+        }
     }
 }
 
@@ -1655,35 +1672,31 @@ MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) {
 MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
     return add->n_rows * memoi_add_pairs(add);
 }
-MEMO_INLINE void memoi_add_groups(const memo_add_desc* add, int64_t row, int64_t column,
-                                  const memoi_row_group* a_group, const memoi_row_group* b_group,
-                                  int32_t n) {
-    float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
-    int k;
-    memoi_group_widen(a, a_group, add->a_type);
-    memoi_group_widen(b, b_group, add->b_type);
-    MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) a[k] += b[k];
-    memoi_group_store((char*)add->to +
-                          (row * add->to_stride + column) * memoi_row_type_bytes(add->to_type),
-                      a, add->to_type, n);
-}
 MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     const int shift = memoi_row_shift(add->to_type);
-    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add), second;
-    int32_t n, n_second;
-    memoi_row_group a, b, second_a, second_b;
+    int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
+    memoi_row_pair pair;
+    memoi_row_group a[2], b[2];
+    int i, k;
     if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
-    second = (column + n_pairs) << shift;
-    column <<= shift;
-    n = memoi_row_rest(add->n_columns, column, shift);
-    n_second = memoi_row_rest(add->n_columns, second, shift);
-    memoi_group_load_at(&a, add->a, add->a_type, add->a_stride, row, column, n);
-    memoi_group_load_at(&b, add->b, add->b_type, add->b_stride, row, column, n);
-    memoi_group_load_at(&second_a, add->a, add->a_type, add->a_stride, row, second, n_second);
-    memoi_group_load_at(&second_b, add->b, add->b_type, add->b_stride, row, second, n_second);
-    memoi_add_groups(add, row, column, &a, &b, n);
-    memoi_add_groups(add, row, second, &second_a, &second_b, n_second);
+    pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
+    MEMOI_UNROLL
+    for (i = 0; i < 2; i++) {
+        memoi_group_load_at(&a[i], add->a, add->a_type, add->a_stride, row, pair.column[i],
+                            pair.n[i]);
+        memoi_group_load_at(&b[i], add->b, add->b_type, add->b_stride, row, pair.column[i],
+                            pair.n[i]);
+    }
+    MEMOI_UNROLL
+    for (i = 0; i < 2; i++) {
+        float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
+        memoi_group_widen(x, &a[i], add->a_type);
+        memoi_group_widen(y, &b[i], add->b_type);
+        MEMOI_UNROLL
+        for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
+        memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
+                             pair.n[i]);
+    }
 }
 
 /* --- row sums: sums[row] = sum over columns of a * b ---
@@ -1698,34 +1711,25 @@ typedef struct memo_row_sums_desc {
     int64_t a_stride, b_stride;
 } memo_row_sums_desc;
 
-/* Adds the products of a group, in order. */
-MEMO_INLINE float memoi_sum_group(const memo_row_sums_desc* sums, float sum,
-                                  const memoi_row_group* a_group, const memoi_row_group* b_group) {
-    float a[MEMOI_ROW_GROUP], b[MEMOI_ROW_GROUP];
-    int k;
-    memoi_group_widen(a, a_group, sums->a_type);
-    memoi_group_widen(b, b_group, sums->b_type);
-    MEMOI_UNROLL
-    for (k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(a[k], b[k], sum);
-    return sum;
-}
 MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row, int32_t lane) {
     const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
     float sum = 0;
     int64_t column;
+    int i, k;
     for (column = (int64_t)lane * MEMOI_ROW_GROUP; column < sums->n_columns; column += 2 * step) {
-        const int64_t second = column + step;
-        int32_t n = memoi_row_rest(sums->n_columns, column, 3);
-        int32_t n_second = memoi_row_rest(sums->n_columns, second, 3);
-        memoi_row_group a, b, second_a, second_b;
-        memoi_group_load_at(&a, sums->a, sums->a_type, sums->a_stride, row, column, n);
-        memoi_group_load_at(&b, sums->b, sums->b_type, sums->b_stride, row, column, n);
-        memoi_group_load_at(&second_a, sums->a, sums->a_type, sums->a_stride, row, second,
-                            n_second);
-        memoi_group_load_at(&second_b, sums->b, sums->b_type, sums->b_stride, row, second,
-                            n_second);
-        sum = memoi_sum_group(sums, sum, &a, &b);
-        if (n_second > 0) sum = memoi_sum_group(sums, sum, &second_a, &second_b);
+        const memoi_row_pair pair = memoi_row_pair_at(sums->n_columns, column, column + step, 3);
+        memoi_row_group a[2], b[2];
+        memoi_pair_load(a, sums->a, sums->a_type, sums->a_stride, row, &pair);
+        memoi_pair_load(b, sums->b, sums->b_type, sums->b_stride, row, &pair);
+        MEMOI_UNROLL
+        for (i = 0; i < 2; i++) {
+            float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
+            if (pair.n[i] <= 0) continue;
+            memoi_group_widen(x, &a[i], sums->a_type);
+            memoi_group_widen(y, &b[i], sums->b_type);
+            MEMOI_UNROLL
+            for (k = 0; k < MEMOI_ROW_GROUP; k++) sum = fmaf(x[k], y[k], sum);
+        }
     }
     return sum;
 }
@@ -1741,23 +1745,19 @@ typedef struct memo_cast_desc {
 MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
     return memoi_n_pairs(memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type)));
 }
-MEMO_INLINE void memoi_cast_group(const memo_cast_desc* cast, int64_t first,
-                                  const memoi_row_group* group, int32_t n) {
-    float values[MEMOI_ROW_GROUP];
-    memoi_group_widen(values, group, cast->from_type);
-    memoi_group_store((char*)cast->to + first * memoi_row_type_bytes(cast->to_type), values,
-                      cast->to_type, n);
-}
 MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
     const int shift = memoi_row_shift(cast->to_type);
-    int64_t first = item << shift, second = (item + memo_cast_items(cast)) << shift;
-    int32_t n = memoi_row_rest(cast->n, first, shift);
-    int32_t n_second = memoi_row_rest(cast->n, second, shift);
-    memoi_row_group group, second_group;
-    memoi_group_load_at(&group, cast->from, cast->from_type, 0, 0, first, n);
-    memoi_group_load_at(&second_group, cast->from, cast->from_type, 0, 0, second, n_second);
-    memoi_cast_group(cast, first, &group, n);
-    memoi_cast_group(cast, second, &second_group, n_second);
+    const memoi_row_pair pair =
+        memoi_row_pair_at(cast->n, item << shift, (item + memo_cast_items(cast)) << shift, shift);
+    memoi_row_group groups[2];
+    int i;
+    memoi_pair_load(groups, cast->from, cast->from_type, 0, 0, &pair);
+    MEMOI_UNROLL
+    for (i = 0; i < 2; i++) {
+        float values[MEMOI_ROW_GROUP];
+        memoi_group_widen(values, &groups[i], cast->from_type);
+        memoi_group_store_at(cast->to, cast->to_type, 0, 0, pair.column[i], values, pair.n[i]);
+    }
 }
 
 /* --- cross-entropy of logits, of which this rank may hold only some columns ---
@@ -1897,17 +1897,13 @@ MEMO_INLINE memo_softmax_sum memo_softmax_lane(const memo_cross_entropy_desc* en
     memo_softmax_sum sum = memoi_softmax_none();
     int64_t column;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
-        const int64_t second = column + step;
-        int32_t n = memoi_row_rest(entropy->n_columns, column, shift);
-        int32_t n_second = memoi_row_rest(entropy->n_columns, second, shift);
-        memoi_row_group group, second_group;
-        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
-                            n);
-        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
-                            second, n_second);
-        sum = memoi_softmax_group(entropy, sum, &group, n, label - column);
-        if (n_second > 0)
-            sum = memoi_softmax_group(entropy, sum, &second_group, n_second, label - second);
+        const memoi_row_pair pair =
+            memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
+        memoi_row_group groups[2];
+        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
+        sum = memoi_softmax_group(entropy, sum, &groups[0], pair.n[0], label - column);
+        if (pair.n[1] > 0)
+            sum = memoi_softmax_group(entropy, sum, &groups[1], pair.n[1], label - pair.column[1]);
     }
     return sum;
 }
@@ -1991,9 +1987,7 @@ MEMO_INLINE void memoi_entropy_group(const memo_cross_entropy_desc* entropy, int
         MEMOI_UNROLL
         for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] = 0;
     }
-    memoi_group_store((char*)entropy->d_logits +
-                          (row * entropy->stride + column) * memoi_row_type_bytes(entropy->type),
-                      x, entropy->type, n);
+    memoi_group_store_at(entropy->d_logits, entropy->type, entropy->stride, row, column, x, n);
 }
 
 /* The work of one lane on a row.  Lane 0 writes the loss. */
@@ -2010,17 +2004,13 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
                                                                              : r.loss;
     if (!entropy->d_logits) return;
     for (column = (int64_t)lane << shift; column < entropy->n_columns; column += 2 * step) {
-        const int64_t second = column + step;
-        int32_t n = memoi_row_rest(entropy->n_columns, column, shift);
-        int32_t n_second = memoi_row_rest(entropy->n_columns, second, shift);
-        memoi_row_group group, second_group;
-        memoi_group_load_at(&group, entropy->logits, entropy->type, entropy->stride, row, column,
-                            n);
-        memoi_group_load_at(&second_group, entropy->logits, entropy->type, entropy->stride, row,
-                            second, n_second);
-        memoi_entropy_group(entropy, row, column, label, &r, &group, n);
-        if (n_second > 0)
-            memoi_entropy_group(entropy, row, second, label, &r, &second_group, n_second);
+        const memoi_row_pair pair =
+            memoi_row_pair_at(entropy->n_columns, column, column + step, shift);
+        memoi_row_group groups[2];
+        memoi_pair_load(groups, entropy->logits, entropy->type, entropy->stride, row, &pair);
+        memoi_entropy_group(entropy, row, column, label, &r, &groups[0], pair.n[0]);
+        if (pair.n[1] > 0)
+            memoi_entropy_group(entropy, row, pair.column[1], label, &r, &groups[1], pair.n[1]);
     }
 }
 
