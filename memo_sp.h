@@ -5204,29 +5204,28 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
     return 1;
 }
 
-/* The runs of all ranks of a ulysses group.  Returns their number; runs NULL: the number only. */
-MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ring_rank,
-                                       memo_run* runs) {
+/* The runs of rows [row, end) of a ring rank.  Returns their number; runs NULL: the number only. */
+MEMOI int32_t memoi_sharding_list(const memo_sharding* sharding, int32_t ring_rank, int64_t row,
+                                  int64_t end, memo_run* runs) {
     memo_run run;
-    int64_t row;
     int32_t n = 0;
-    for (row = 0; row < sharding->ring_tokens; row += run.count) {
+    for (; row < end; row += run.count) {
         run = memoi_sharding_run_at(sharding, ring_rank, row);
+        run.count = memob_min(run.count, end - row);
         if (runs) runs[n] = run;
         n++;
     }
     return n;
 }
+MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ring_rank,
+                                       memo_run* runs) {
+    return memoi_sharding_list(sharding, ring_rank, 0, sharding->ring_tokens, runs);
+}
 
 int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank, memo_run* runs) {
-    memo_run run;
-    int64_t row = 0;
-    int32_t n = 0;
-    while (memoi_sharding_next(sharding, sequence_rank, &row, &run)) {
-        if (runs) runs[n] = run;
-        n++;
-    }
-    return n;
+    const int64_t row = sequence_rank % sharding->ulysses * sharding->local_tokens;
+    return memoi_sharding_list(sharding, sequence_rank / sharding->ulysses, row,
+                               row + sharding->local_tokens, runs);
 }
 
 void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
@@ -5389,6 +5388,11 @@ enum {
     MEMOI_TARGET_N_EVENTS
 };
 
+/* What a transfer takes in a schedule; a rate of 0: no time but the latency. */
+typedef struct memoi_target_link {
+    double bytes_per_s, latency_s;
+} memoi_target_link;
+
 typedef struct memoi_target {
     const memo_device* device; /* NULL: append to schedule */
     memo_stream streams[MEMOI_TARGET_N_STREAMS];
@@ -5396,6 +5400,7 @@ typedef struct memoi_target {
     memo_schedule* schedule;
     int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
     int32_t event_indices[MEMOI_TARGET_N_EVENTS];
+    memoi_target_link links[MEMOI_TARGET_N_STREAMS]; /* of ring and Ulysses */
     const memo_label* agreed; /* its fields and digests go with each message; NULL: none */
     memo_comm* begun[2];      /* the communicators that this pass has used */
     memo_status status;
@@ -5478,9 +5483,22 @@ MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
     MEMO_FREE(ranges);
 }
 
-/* The duration of a transfer in a schedule. */
-MEMOI double memoi_target_transfer_s(double bytes_per_s, double latency_s, int64_t n_bytes) {
-    return latency_s + (bytes_per_s > 0 ? (double)n_bytes / bytes_per_s : 0);
+/* Announces a transfer of n_bytes over the link of the ring or of Ulysses, on any stream. */
+MEMOI void memoi_target_transfer(memoi_target* target, int stream, int link, const char* name,
+                                 const memo_range* reads, int64_t n_reads, const memo_range* writes,
+                                 int64_t n_writes, int64_t n_bytes) {
+    const double bytes_per_s = target->links[link].bytes_per_s;
+    memo_op_desc op = memo_op_desc_default();
+    op.name = name;
+    op.reads = reads;
+    op.n_reads = n_reads;
+    op.writes = writes;
+    op.n_writes = n_writes;
+    op.link_bytes = n_bytes;
+    if (!target->device)
+        op.duration_s =
+            target->links[link].latency_s + (bytes_per_s > 0 ? (double)n_bytes / bytes_per_s : 0);
+    memoi_target_announce(target, stream, &op);
 }
 
 /* The stream of that name, added if there is none. */
@@ -6221,22 +6239,7 @@ typedef struct memoi_ulysses {
     int stream; /* of the target */
     memo_comm* comm;
     char* staging; /* holds all heads needed, of all local rows */
-    double bytes_per_s, latency_s;
 } memoi_ulysses;
-
-MEMOI void memoi_ulysses_announce(const memoi_ulysses* u, const char* name, const memo_range* reads,
-                                  int64_t n_reads, const memo_range* write, int64_t n_bytes) {
-    memo_op_desc op = memo_op_desc_default();
-    op.name = name;
-    op.reads = reads;
-    op.n_reads = n_reads;
-    op.writes = write;
-    op.n_writes = 1;
-    op.link_bytes = n_bytes;
-    if (!u->target->device)
-        op.duration_s = memoi_target_transfer_s(u->bytes_per_s, u->latency_s, n_bytes);
-    memoi_target_announce(u->target, u->stream, &op);
-}
 
 /* The measures of one exchange. */
 typedef struct memoi_ulysses_measures {
@@ -6299,69 +6302,46 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchanged* 
     return staged;
 }
 
-/* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
-MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
-                                  const void* from_rows, void* to_heads) {
+/* The messages between the side by heads, in place, and rows of the peers' heads, which are packed;
+ * whole, if not NULL, holds the rows of a peer that has all heads. */
+MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_exchanged* x, int to_heads,
+                                  const char* heads, const char* packed, const char* whole) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
-    const char *from = (const char*)from_rows, *packed = u->staging;
-    char* to = (char*)to_heads;
-    memo_range reads[2], write;
     int32_t step, b;
-    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return; /* on no rank */
-    reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
-    reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, x, from, to));
-    write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
-    memoi_ulysses_announce(u, x->name, reads, 2, &write, memoi_ulysses_to_heads_bytes(u->shape, x));
-    if (!u->target->device) return;
-
-    /* Receive in place. */
     memoi_target_group_begin(u->target, u->comm, x->name, 0);
     for (step = 1; step < m.degree; step++) {
         int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
-        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, to_rank);
-        const char* rows = peer.n == m.n_heads ? from : packed;
+        int32_t rows_rank = to_heads ? to_rank : from_rank;
+        int32_t heads_rank = to_heads ? from_rank : to_rank;
+        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, rows_rank);
+        int is_whole = whole && peer.n == m.n_heads;
+        const char* rows = is_whole ? whole : packed;
         for (b = 0; b < u->shape->n_batch; b++) {
-            memoi_target_message(u->target, u->stream, u->comm, 1,
+            memoi_target_message(u->target, u->stream, u->comm, to_heads,
                                  rows + b * m.n_local * peer.n * m.unit, m.n_local * peer.n * x->n,
-                                 x->type, to_rank);
-            memoi_target_message(u->target, u->stream, u->comm, 0,
-                                 to + (b * m.ring_tokens + from_rank * m.n_local) * m.own_bytes,
-                                 m.n_local * m.own_heads * x->n, x->type, from_rank);
+                                 x->type, rows_rank);
+            memoi_target_message(u->target, u->stream, u->comm, !to_heads,
+                                 heads + (b * m.ring_tokens + heads_rank * m.n_local) * m.own_bytes,
+                                 m.n_local * m.own_heads * x->n, x->type, heads_rank);
         }
-        if (peer.n != m.n_heads) packed += peer.n * m.unit * m.n_rows;
+        if (!is_whole) packed += peer.n * m.unit * m.n_rows;
     }
     memoi_target_group_end(u->target, u->stream, u->comm);
 }
 
-/* Heads to rows, first part: sends in place, and receives the heads of the peers into staging. */
-MEMOI void memoi_ulysses_collect(const memoi_ulysses* u, const memoi_exchanged* x,
-                                 const char* from) {
+/* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
+MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
+                                  const void* from, void* to) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
-    char* packed = u->staging;
-    memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
-    memo_range write =
-        memob_range_at(u->staging, (memoi_ulysses_heads_needed(u->shape, x->is_kv) - m.own_heads) *
-                                       m.unit * m.n_rows);
-    int32_t step, b;
+    memo_range reads[2], write;
     if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return; /* on no rank */
-    memoi_ulysses_announce(u, x->name, &read, 1, &write, memoi_ulysses_to_rows_bytes(u->shape, x));
-    if (!u->target->device) return;
-
-    memoi_target_group_begin(u->target, u->comm, x->name, 0);
-    for (step = 1; step < m.degree; step++) {
-        int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
-        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, from_rank);
-        for (b = 0; b < u->shape->n_batch; b++) {
-            memoi_target_message(u->target, u->stream, u->comm, 1,
-                                 from + (b * m.ring_tokens + to_rank * m.n_local) * m.own_bytes,
-                                 m.n_local * m.own_heads * x->n, x->type, to_rank);
-            memoi_target_message(u->target, u->stream, u->comm, 0,
-                                 packed + b * m.n_local * peer.n * m.unit,
-                                 m.n_local * peer.n * x->n, x->type, from_rank);
-        }
-        packed += peer.n * m.unit * m.n_rows;
-    }
-    memoi_target_group_end(u->target, u->stream, u->comm);
+    reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
+    reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, x, (const char*)from, (char*)to));
+    write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
+    memoi_target_transfer(u->target, u->stream, MEMOI_TARGET_ULYSSES, x->name, reads, 2, &write, 1,
+                          memoi_ulysses_to_heads_bytes(u->shape, x));
+    if (u->target->device)
+        memoi_ulysses_exchange(u, x, 1, (const char*)to, u->staging, (const char*)from);
 }
 
 /* Puts rows of n_heads heads to their place in to or, if sums, adds them there. */
@@ -6380,14 +6360,20 @@ MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchanged* x,
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
  * (fp32, shaped as to), to is not used: replicas of a head are added up in sums, which the first
- * group clears. */
+ * group clears.  The heads of the peers arrive in staging. */
 MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
                                  const void* from_heads, void* to_rows, float* sums) {
     memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    const int64_t n_needed = memoi_ulysses_heads_needed(u->shape, x->is_kv);
     const char *from = (const char*)from_heads, *packed = u->staging;
     char* to = (char*)to_rows;
+    memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
+    memo_range write = memob_range_at(packed, (n_needed - m.own_heads) * m.unit * m.n_rows);
     int32_t step, b;
-    memoi_ulysses_collect(u, x, from);
+    if (n_needed) /* on any rank */
+        memoi_target_transfer(u->target, u->stream, MEMOI_TARGET_ULYSSES, x->name, &read, 1, &write,
+                              1, memoi_ulysses_to_rows_bytes(u->shape, x));
+    if (n_needed && u->target->device) memoi_ulysses_exchange(u, x, 0, from, packed, NULL);
     if (sums && u->shape->group <= 0)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
@@ -6663,33 +6649,28 @@ MEMOI int memoi_ring_cuts_runs(const memoi_ring* ring) {
 MEMOI int32_t memoi_ring_messages(const memoi_ring* ring, int32_t s,
                                   memoi_ring_message messages[4]) {
     const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, me = shape->ring_rank, n = 0, is_v;
-    int has_keys = s < ring->last_step, has_gradients = ring->is_backward && s > 0;
+    int32_t rd = shape->sharding.ring, me = shape->ring_rank, n = 0;
+    int has_keys = s < ring->last_step, has_gradients = ring->is_backward && s > 0, i;
     int is_last = s > ring->last_step; /* of the gradients */
-    int32_t distance = is_last ? rd - ring->last_step : 1;
 
-    /* Keys and values for the next step. */
-    for (is_v = 0; is_v < 2 && has_keys; is_v++) {
-        memoi_ring_message* m = &messages[n++];
-        m->from = s ? ring->buffers.kv[is_v][(s + 1) % 2] : ring->kv[is_v];
-        m->to = ring->buffers.kv[is_v][s % 2];
+    /* Keys and values for the next step; gradients one step behind, which go home at the end. */
+    for (i = 0; i < 4; i++) {
+        const int is_v = i % 2, is_kv = i < 2;
+        const int32_t distance = !is_kv && is_last ? rd - ring->last_step : 1;
+        memoi_ring_message* m = &messages[n];
+        if (is_kv ? !has_keys : !has_gradients) continue;
+        m->from = !is_kv ? ring->buffers.d_kv[is_v][s % 2]
+                  : s    ? ring->buffers.kv[is_v][(s + 1) % 2]
+                         : ring->kv[is_v];
+        m->to = is_kv     ? ring->buffers.kv[is_v][s % 2]
+                : is_last ? ring->d_kv_final[is_v]
+                          : ring->buffers.d_kv[is_v][(s + 1) % 2];
         m->row_elements = memoi_ring_kv_row(shape, is_v);
-        m->type = shape->type;
-        m->is_kv = 1;
-        m->to_rank = (me + 1) % rd;
-        m->from_rank = (me - 1 + rd) % rd;
-    }
-
-    /* Gradients one step behind; after the last step they go home. */
-    for (is_v = 0; is_v < 2 && has_gradients; is_v++) {
-        memoi_ring_message* m = &messages[n++];
-        m->from = ring->buffers.d_kv[is_v][s % 2];
-        m->to = is_last ? ring->d_kv_final[is_v] : ring->buffers.d_kv[is_v][(s + 1) % 2];
-        m->row_elements = memoi_ring_kv_row(shape, is_v);
-        m->type = shape->carried_type;
-        m->is_kv = 0;
+        m->type = is_kv ? shape->type : shape->carried_type;
+        m->is_kv = is_kv;
         m->to_rank = (me + distance) % rd;
         m->from_rank = (me - distance + rd) % rd;
+        n++;
     }
     return n;
 }
@@ -6705,13 +6686,14 @@ MEMOI memoi_ring_ranges memoi_ring_message_rows(const memoi_ring* ring,
 }
 
 /* A message of exchange s, one way.  Whole sequences that are alike are one piece; sender and
- * receiver find the same rows, so they agree. */
-MEMOI void memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* message, int32_t s,
-                           int32_t is_receive) {
+ * receiver find the same rows, so they agree.  Returns its bytes; enqueues 0: only that. */
+MEMOI int64_t memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* message, int32_t s,
+                              int32_t is_receive, int enqueues) {
     const memoi_shape* shape = ring->shape;
     const int64_t n_tokens = shape->key_sharding.ring_tokens, row = message->row_elements;
     const int64_t row_bytes = row * memo_type_bytes(message->type);
     memoi_ring_ranges ranges;
+    int64_t n_bytes = 0;
     int32_t b, k, n_alike;
     memset(&ranges, 0, sizeof ranges);
     for (b = 0; b < shape->n_batch; b += n_alike) {
@@ -6724,61 +6706,42 @@ MEMOI void memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* mes
         for (k = 0; k < MEMO_RUNS_MAX; k++) {
             int64_t at = (b * n_tokens + ranges.rows[k].begin) * row_bytes;
             int64_t n = (ranges.rows[k].end - ranges.rows[k].begin) * n_alike * row;
-            memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                 (is_receive ? message->to : message->from) + at, n, message->type,
-                                 is_receive ? message->from_rank : message->to_rank);
+            n_bytes += n * memo_type_bytes(message->type);
+            if (enqueues)
+                memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
+                                     (is_receive ? message->to : message->from) + at, n,
+                                     message->type,
+                                     is_receive ? message->from_rank : message->to_rank);
         }
     }
-}
-
-/* Bytes that this rank sends in exchange s. */
-MEMOI int64_t memoi_ring_sent_bytes(const memoi_ring* ring, int32_t s) {
-    memoi_ring_message messages[4];
-    int64_t n_bytes = 0, n_rows = 0;
-    int32_t n = memoi_ring_messages(ring, s, messages), i, b;
-    for (i = 0; i < n; i++)
-        for (b = 0; b < ring->shape->n_batch; b++) {
-            if (b == 0 || ring->shape->n_parts > 1) {
-                memoi_ring_ranges ranges = memoi_ring_message_rows(ring, &messages[i], s, 0, b);
-                n_rows = memoi_ring_ranges_count(&ranges);
-            }
-            n_bytes += n_rows * messages[i].row_elements * memo_type_bytes(messages[i].type);
-        }
     return n_bytes;
 }
 
 /* Exchange s.  Only a schedule or a recorder needs to know what it reads, writes and sends. */
 MEMOI void memoi_ring_exchange(const memoi_ring* ring, int32_t s) {
     memoi_target* target = ring->target;
-    memo_op_desc op = memo_op_desc_default();
     memo_range reads[4], writes[4];
     memoi_ring_message messages[4];
+    int64_t n_bytes = 0;
     int32_t n = memoi_ring_messages(ring, s, messages), i;
     if (s ? ring->has_worked && (ring->is_backward || s > 1) : !ring->is_ready)
         memoi_target_wait(target, MEMOI_TARGET_COMPUTED, MEMOI_TARGET_RING);
 
     /* Whole buffers are announced, whichever rows travel. */
     for (i = 0; i < n; i++) {
-        int64_t n_bytes = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens *
-                          messages[i].row_elements * memo_type_bytes(messages[i].type);
-        reads[i] = memob_range_at(messages[i].from, n_bytes);
-        writes[i] = memob_range_at(messages[i].to, n_bytes);
+        const int64_t whole = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens *
+                              messages[i].row_elements * memo_type_bytes(messages[i].type);
+        reads[i] = memob_range_at(messages[i].from, whole);
+        writes[i] = memob_range_at(messages[i].to, whole);
+        if (!target->device || MEMO_DEVICE_HAS(target->device, annotate))
+            n_bytes += memoi_ring_send(ring, &messages[i], s, 0, 0);
     }
-    op.name = "ring exchange";
-    op.reads = reads;
-    op.writes = writes;
-    op.n_reads = op.n_writes = n;
-    if (!target->device || MEMO_DEVICE_HAS(target->device, annotate))
-        op.link_bytes = memoi_ring_sent_bytes(ring, s);
-    if (!target->device)
-        op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
-                                                ring->costs->ring_latency_s, op.link_bytes);
-    memoi_target_announce(target, MEMOI_TARGET_RING, &op);
-
+    memoi_target_transfer(target, MEMOI_TARGET_RING, MEMOI_TARGET_RING, "ring exchange", reads, n,
+                          writes, n, n_bytes);
     if (target->device) {
         memoi_target_group_begin(target, ring->comm,
                                  ring->is_backward ? "ring backward" : "ring forward", s);
-        for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2);
+        for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2, 1);
         memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     }
     memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
@@ -6819,20 +6782,54 @@ MEMOI int32_t memoi_ring_head_parts(const memoi_shape* shape, memo_ulysses_heads
     return n;
 }
 
+/* Moves the addresses of a block on by rows and by heads. */
+MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t k_row,
+                                 int64_t q_head, int64_t kv_head) {
+    const int64_t bytes = memo_type_bytes(b->type);
+    const int64_t q = q_row * b->q_row_stride + q_head * b->head_size;
+    const int64_t k = k_row * b->k_row_stride + kv_head * b->head_size;
+    const int64_t v = k_row * b->v_row_stride + kv_head * b->v_head_size;
+    const int64_t out = q_row * b->out_row_stride + q_head * b->v_head_size;
+    const int64_t lse = q_row * b->lse_row_stride + q_head;
+    b->q = (const char*)b->q + q * bytes;
+    b->k = (const char*)b->k + k * bytes;
+    b->v = (const char*)b->v + v * bytes;
+    b->lse += lse;
+    if (b->out) b->out += out;
+    if (!b->d_q) return;
+    b->d_out = (const char*)b->d_out + out * bytes;
+    b->row_dots += lse;
+    b->d_q += q;
+    b->d_k += k;
+    b->d_v += v;
+}
+
+/* The rectangle of step s.  If keys are gathered, they are one run. */
 MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
                                             const memoi_rectangle* r, int32_t s) {
     const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
+    const memoi_ring_buffers* buffers = &ring->buffers;
+    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs, is_v;
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = memoi_shape_runs(shape, 1, part, k_rank, &n_runs);
-    int64_t q_row = memoi_ring_runs_rows(q_runs, r->q_begin);
-    int64_t k_row = memoi_ring_runs_rows(k_runs, r->k_begin);
-    int64_t element_bytes = memo_type_bytes(shape->type), q_at, k_at, v_at, out_at, lse_at;
-    const char* k = s ? ring->buffers.kv[0][(s + 1) % 2] : ring->kv[0];
-    const char* v = s ? ring->buffers.kv[1][(s + 1) % 2] : ring->kv[1];
-    int is_apart; /* the step's d_k and d_v, from the ones that travel */
+    const memo_run* k_runs = shape->gathers_keys
+                                 ? &memoi_shape_tokens_of(shape, 1, part)->all
+                                 : memoi_shape_runs(shape, 1, part, k_rank, &n_runs);
+    const int64_t n_keys =
+        shape->gathers_keys ? shape->key_sharding.padded_tokens : shape->key_sharding.ring_tokens;
+    /* The step's d_k and d_v, from the ones that travel. */
+    const int is_apart = s || shape->carried_type != MEMO_TYPE_F32;
+    const char* kv[2];
+    float* d_kv[2];
     memo_attention_block block;
     memset(&block, 0, sizeof block);
+    for (is_v = 0; is_v < 2; is_v++) {
+        kv[is_v] = shape->gathers_keys ? buffers->kv_all[is_v]
+                   : s                 ? buffers->kv[is_v][(s + 1) % 2]
+                                       : ring->kv[is_v];
+        d_kv[is_v] = shape->gathers_keys ? buffers->d_kv_all[is_v]
+                     : is_apart          ? buffers->d_kv_step[is_v]
+                                         : (float*)(void*)buffers->d_kv[is_v][1];
+    }
     block.type = shape->type;
     block.scale = shape->scale;
     block.softcap = shape->softcap;
@@ -6851,98 +6848,56 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
-    block.k_batch_stride = shape->key_sharding.ring_tokens * block.k_row_stride;
-    block.v_batch_stride = shape->key_sharding.ring_tokens * block.v_row_stride;
+    block.k_batch_stride = n_keys * block.k_row_stride;
+    block.v_batch_stride = n_keys * block.v_row_stride;
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
-
-    /* Addresses of the rectangle's first rows. */
-    q_row += part * shape->sharding.ring_tokens;
-    k_row += part * shape->key_sharding.ring_tokens;
-    q_at = q_row * block.q_row_stride;
-    k_at = k_row * block.k_row_stride;
-    v_at = k_row * block.v_row_stride;
-    out_at = q_row * block.out_row_stride;
-    lse_at = q_row * block.lse_row_stride;
-    block.q = ring->q + q_at * element_bytes;
-    block.k = k + k_at * element_bytes;
-    block.v = v + v_at * element_bytes;
-    if (!ring->is_backward) {
-        block.out = (s ? ring->buffers.block_out : ring->out) + out_at;
-        block.lse = (s ? ring->buffers.block_lse : ring->lse) + lse_at;
-        return block;
+    block.q = ring->q;
+    block.k = kv[0];
+    block.v = kv[1];
+    block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
+    if (ring->is_backward) {
+        block.d_out = ring->d_out;
+        block.row_dots = ring->row_dots;
+        block.d_q = ring->d_q;
+        block.d_k = d_kv[0];
+        block.d_v = d_kv[1];
+    } else {
+        block.out = s ? buffers->block_out : ring->out;
     }
-    block.d_out = ring->d_out + out_at * element_bytes;
-    block.lse = ring->lse + lse_at;
-    block.row_dots = ring->row_dots + lse_at;
-    block.d_q = ring->d_q + q_at;
-    is_apart = s || shape->carried_type != MEMO_TYPE_F32;
-    block.d_k =
-        (is_apart ? ring->buffers.d_kv_step[0] : (float*)(void*)ring->buffers.d_kv[0][1]) + k_at;
-    block.d_v =
-        (is_apart ? ring->buffers.d_kv_step[1] : (float*)(void*)ring->buffers.d_kv[1][1]) + v_at;
+    memoi_ring_block_move(
+        &block, part * shape->sharding.ring_tokens + memoi_ring_runs_rows(q_runs, r->q_begin),
+        part * n_keys + memoi_ring_runs_rows(k_runs, r->k_begin), 0, 0);
     return block;
 }
 
-/* The part of a block that computes some heads. */
-MEMOI memo_attention_block memoi_ring_block_of_heads(const memo_attention_block* block,
-                                                     const memo_ulysses_heads* heads) {
-    memo_attention_block part = *block;
-    int64_t q_at = (int64_t)heads->first_q * block->head_size;
-    int64_t k_at = (int64_t)heads->first_kv * block->head_size;
-    int64_t v_at = (int64_t)heads->first_kv * block->v_head_size;
-    int64_t out_at = (int64_t)heads->first_q * block->v_head_size;
-    int64_t element_bytes = memo_type_bytes(block->type);
-    part.first_q_head += heads->first_q;
-    part.n_q_heads = heads->n_q;
-    part.n_kv_heads = heads->n_kv;
-    part.q = (const char*)block->q + q_at * element_bytes;
-    part.k = (const char*)block->k + k_at * element_bytes;
-    part.v = (const char*)block->v + v_at * element_bytes;
-    part.lse = block->lse + heads->first_q;
-    if (block->out) part.out = block->out + out_at;
-    if (!block->d_q) return part;
-    part.d_out = (const char*)block->d_out + out_at * element_bytes;
-    part.row_dots = block->row_dots + heads->first_q;
-    part.d_q = block->d_q + q_at;
-    part.d_k = block->d_k + k_at;
-    part.d_v = block->d_v + v_at;
-    return part;
-}
-
 /* The bytes of n rows of each batch, from the first row of the first batch to the last row of the
- * last one. */
-MEMOI memo_range memoi_ring_range(const memo_attention_block* block, const void* first, int64_t n,
-                                  int64_t row_stride, int64_t batch_stride, int64_t element_bytes) {
-    return memob_range_at(first,
-                          ((block->n_batch - 1) * batch_stride + n * row_stride) * element_bytes);
-}
+ * last one; like: the array whose strides they have. */
+#define MEMOI_RING_RANGE(b, x, like, n, element_bytes)                                             \
+    memob_range_at(                                                                                \
+        (b)->x, (((b)->n_batch - 1) * (b)->like##_batch_stride + (n) * (b)->like##_row_stride) *   \
+                    (element_bytes))
 
 /* Announces the operation with what it reads and writes. */
 MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_block* b) {
     int64_t bytes = memo_type_bytes(b->type);
     int64_t n_q = memoi_ring_runs_rows(b->q_runs, b->n_q_runs);
     int64_t n_k = memoi_ring_runs_rows(b->k_runs, b->n_k_runs);
-    int64_t q_row = b->q_row_stride, q_batch = b->q_batch_stride;
-    int64_t k_row = b->k_row_stride, k_batch = b->k_batch_stride;
-    int64_t v_row = b->v_row_stride, v_batch = b->v_batch_stride;
-    int64_t out_row = b->out_row_stride, out_batch = b->out_batch_stride;
-    int64_t lse_row = b->lse_row_stride, lse_batch = b->lse_batch_stride;
     memo_op_desc op = memo_op_desc_default();
     memo_range reads[6], writes[3];
-    reads[0] = memoi_ring_range(b, b->q, n_q, q_row, q_batch, bytes);
-    reads[1] = memoi_ring_range(b, b->k, n_k, k_row, k_batch, bytes);
-    reads[2] = memoi_ring_range(b, b->v, n_k, v_row, v_batch, bytes);
+    reads[0] = MEMOI_RING_RANGE(b, q, q, n_q, bytes);
+    reads[1] = MEMOI_RING_RANGE(b, k, k, n_k, bytes);
+    reads[2] = MEMOI_RING_RANGE(b, v, v, n_k, bytes);
     if (ring->is_backward) {
-        reads[3] = memoi_ring_range(b, b->d_out, n_q, out_row, out_batch, bytes);
-        reads[4] = memoi_ring_range(b, b->lse, n_q, lse_row, lse_batch, 4);
-        reads[5] = memoi_ring_range(b, b->row_dots, n_q, lse_row, lse_batch, 4);
-        writes[0] = memoi_ring_range(b, b->d_q, n_q, q_row, q_batch, 4);
-        writes[1] = memoi_ring_range(b, b->d_k, n_k, k_row, k_batch, 4);
-        writes[2] = memoi_ring_range(b, b->d_v, n_k, v_row, v_batch, 4);
+        reads[3] = MEMOI_RING_RANGE(b, d_out, out, n_q, bytes);
+        reads[4] = MEMOI_RING_RANGE(b, lse, lse, n_q, 4);
+        reads[5] = MEMOI_RING_RANGE(b, row_dots, lse, n_q, 4);
+        writes[0] = MEMOI_RING_RANGE(b, d_q, q, n_q, 4);
+        writes[1] = MEMOI_RING_RANGE(b, d_k, k, n_k, 4);
+        writes[2] = MEMOI_RING_RANGE(b, d_v, v, n_k, 4);
     } else {
-        writes[0] = memoi_ring_range(b, b->out, n_q, out_row, out_batch, 4);
-        writes[1] = memoi_ring_range(b, b->lse, n_q, lse_row, lse_batch, 4);
+        writes[0] = MEMOI_RING_RANGE(b, out, out, n_q, 4);
+        writes[1] = MEMOI_RING_RANGE(b, lse, lse, n_q, 4);
     }
     op.name = ring->is_backward ? "attention backward" : "attention";
     op.reads = reads;
@@ -6966,7 +6921,11 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     int32_t n_parts = memoi_ring_head_parts(ring->shape, parts), i;
     memoi_ring_announce(ring, block);
     for (i = 0; i < n_parts && target->device && !target->status; i++) {
-        memo_attention_block part = memoi_ring_block_of_heads(block, &parts[i]);
+        memo_attention_block part = *block;
+        part.first_q_head += parts[i].first_q;
+        part.n_q_heads = parts[i].n_q;
+        part.n_kv_heads = parts[i].n_kv;
+        memoi_ring_block_move(&part, 0, 0, parts[i].first_q, parts[i].first_kv);
         target->status = (ring->is_backward ? attention->backward : attention->forward)(
             attention->user, target->streams[MEMOI_TARGET_COMPUTE], &part, target->error);
     }
@@ -7136,21 +7095,14 @@ MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, 
     int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
     memoi_target* target = ring->target;
     memo_stream stream = target->streams[MEMOI_TARGET_COMPUTE];
-    memo_op_desc op = memo_op_desc_default();
+    const char* name = is_scatter ? "scatter gradients" : "gather keys";
     memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
     memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
-    op.name = is_scatter ? "scatter gradients" : "gather keys";
-    op.reads = &read;
-    op.writes = &write;
-    op.n_reads = op.n_writes = 1;
-    op.link_bytes = (rd - 1) * n_bytes;
-    if (!target->device)
-        op.duration_s = memoi_target_transfer_s(ring->costs->ring_bytes_per_s,
-                                                ring->costs->ring_latency_s, op.link_bytes);
-    memoi_target_announce(target, MEMOI_TARGET_COMPUTE, &op);
+    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, MEMOI_TARGET_RING, name, &read, 1, &write,
+                          1, (rd - 1) * n_bytes);
     if (target->status || !target->device) return;
 
-    memoi_target_label(target, ring->comm, op.name, ring->is_backward);
+    memoi_target_label(target, ring->comm, name, ring->is_backward);
     target->status = is_scatter
                          ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
                                                MEMO_REDUCTION_SUM, target->error)
@@ -7182,30 +7134,6 @@ MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* 
         }
 }
 
-MEMOI void memoi_ring_gather_attend(const memoi_ring* ring) {
-    const memoi_shape* shape = ring->shape;
-    int64_t padded = shape->key_sharding.padded_tokens, bytes = memo_type_bytes(shape->type);
-    int32_t part;
-    for (part = 0; part < shape->n_parts; part++) {
-        memoi_rectangle all;
-        memo_attention_block block;
-        memset(&all, 0, sizeof all);
-        memoi_shape_runs(shape, 0, part, shape->ring_rank, &all.q_end);
-        block = memoi_ring_block(ring, part, &all, 0);
-        block.k_runs = &memoi_shape_tokens_of(shape, 1, part)->all;
-        block.n_k_runs = 1;
-        block.k_batch_stride = padded * block.k_row_stride;
-        block.v_batch_stride = padded * block.v_row_stride;
-        block.k = ring->buffers.kv_all[0] + part * block.k_batch_stride * bytes;
-        block.v = ring->buffers.kv_all[1] + part * block.v_batch_stride * bytes;
-        if (ring->is_backward) {
-            block.d_k = ring->buffers.d_kv_all[0] + part * block.k_batch_stride;
-            block.d_v = ring->buffers.d_kv_all[1] + part * block.v_batch_stride;
-        }
-        memoi_ring_attend(ring, &block);
-    }
-}
-
 /* Before attention: k or v of all ranks, and in backward room for its gradient. */
 MEMOI void memoi_ring_gather_keys(const memoi_ring* ring, int is_v) {
     const memoi_shape* shape = ring->shape;
@@ -7234,18 +7162,21 @@ MEMOI void memoi_ring_gather_gradients(const memoi_ring* ring, int is_v) {
     memoi_ring_gather_collective(ring, 1, ring->buffers.gathered, ring->d_kv_final[is_v], n, type);
 }
 
-MEMOI void memoi_ring_gather_run(memoi_ring* ring) {
-    int32_t is_v;
-    if (!ring->shape->heads.n_q) return;
+MEMOI void memoi_ring_gather_run(const memoi_ring* ring) {
+    const memoi_shape* shape = ring->shape;
+    int32_t is_v, part;
+    if (!shape->heads.n_q) return;
     for (is_v = 0; is_v < 2; is_v++) memoi_ring_gather_keys(ring, is_v);
-    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) {
-        ring->buffers.d_kv_step[is_v] = ring->buffers.d_kv_all[is_v];
-        ring->buffers.d_kv[is_v][1] = ring->d_kv_final[is_v];
-    }
     if (ring->is_backward)
         memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
-                          memoi_ring_q_elements(ring->shape) * 4);
-    memoi_ring_gather_attend(ring);
+                          memoi_ring_q_elements(shape) * 4);
+    for (part = 0; part < shape->n_parts; part++) {
+        memoi_rectangle all = {0, 0, 0, 1};
+        memo_attention_block block;
+        memoi_shape_runs(shape, 0, part, shape->ring_rank, &all.q_end);
+        block = memoi_ring_block(ring, part, &all, 0);
+        memoi_ring_attend(ring, &block);
+    }
     for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_gather_gradients(ring, is_v);
 }
 
@@ -7760,40 +7691,29 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
  *
  * A rank whose desc or mask differs would compute other numbers than the others expect. */
 
-enum {
-    MEMOI_AGREED_SCALE = 0,
-    MEMOI_AGREED_SOFTCAP,
-    MEMOI_AGREED_FIRST_HEAD,
-    MEMOI_AGREED_HEADS,
-    MEMOI_AGREED_BATCH,
-    MEMOI_AGREED_WAY,
-    MEMOI_AGREED_SHARDING,
-    MEMOI_AGREED_KEY_SHARDING,
-    MEMOI_AGREED_SINKS,
-    MEMOI_AGREED_KIND,
-    MEMOI_AGREED_WINDOW,
-    MEMOI_AGREED_DOCUMENTS,
-    MEMOI_AGREED_KEY_DOCUMENTS,
-    MEMOI_AGREED_PREFIXES,
-    MEMOI_AGREED_N
-};
-typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
+/* Fields of digests: K(field, name in errors). */
+#define MEMOI_AGREED_ALL(K)                                                                        \
+    K(SCALE, "memo_sp_attention_desc.scale")                                                       \
+    K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
+    K(FIRST_HEAD, "memo_sp_attention_desc.first_q_head")                                           \
+    K(HEADS, "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size or v_head_size")            \
+    K(BATCH, "memo_sp_attention_desc: n_batch, n_masks or type")                                   \
+    K(WAY, "memo_sp_attention_desc: gathers_keys, rounds_gradients, sends_again or "               \
+           "ulysses_groups")                                                                       \
+    K(SHARDING, "memo_sp_attention_desc: sharding or row_shardings")                               \
+    K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
+    K(SINKS, "memo_sp_attention_tensors.sinks, NULL on one rank")                                  \
+    K(KIND, "memo_mask.kind")                                                                      \
+    K(WINDOW, "memo_mask: window_before or window_after")                                          \
+    K(DOCUMENTS, "memo_mask: document_begins or n_documents")                                      \
+    K(KEY_DOCUMENTS, "memo_mask.key_begins")                                                       \
+    K(PREFIXES, "memo_mask.prefixes")
 
-static const char* const memoi_agreed_fields[] = {
-    "memo_sp_attention_desc.scale",
-    "memo_sp_attention_desc.softcap",
-    "memo_sp_attention_desc.first_q_head",
-    "memo_sp_attention_desc: n_q_heads, n_kv_heads, head_size or v_head_size",
-    "memo_sp_attention_desc: n_batch, n_masks or type",
-    "memo_sp_attention_desc: gathers_keys, rounds_gradients, sends_again or ulysses_groups",
-    "memo_sp_attention_desc: sharding or row_shardings",
-    "memo_sp_attention_desc.key_sharding",
-    "memo_sp_attention_tensors.sinks, NULL on one rank",
-    "memo_mask.kind",
-    "memo_mask: window_before or window_after",
-    "memo_mask: document_begins or n_documents",
-    "memo_mask.key_begins",
-    "memo_mask.prefixes"};
+#define MEMOI_AGREED_ENUM(field, name) MEMOI_AGREED_##field,
+#define MEMOI_AGREED_NAME(field, name) name,
+enum { MEMOI_AGREED_ALL(MEMOI_AGREED_ENUM) MEMOI_AGREED_N };
+typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
+static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
 /* Adds bytes (FNV-1a). */
 MEMOI void memoi_agreed_add(memo_label* label, int field, const void* bytes, int64_t n_bytes) {
@@ -8194,71 +8114,63 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
     ring->d_kv_final[1] = is_direct ? (char*)t->d_v : ring->buffers.d_kv[1][i];
 }
 
-/* Results of a group: output; or d_q, d_k and d_v. */
-typedef struct memoi_hybrid_results {
-    memoi_exchanged x[3];
-    const void* from[3]; /* by heads; later as they are sent */
-    memo_type types[3];
-    void* to[3]; /* the user's rows */
-    int32_t n;
-} memoi_hybrid_results;
+/* A result of a group: output; or d_q, d_k or d_v. */
+typedef struct memoi_hybrid_result {
+    memoi_exchanged x;
+    const void* from; /* by heads; later as it is sent */
+    memo_type type;   /* of it */
+    void* to;         /* the user's rows */
+} memoi_hybrid_result;
 
-MEMOI void memoi_hybrid_results_of(const memoi_hybrid_walk* walk, memoi_hybrid_results* results) {
+MEMOI memoi_hybrid_result memoi_hybrid_result_of(const memoi_hybrid_walk* walk, int32_t i) {
+    static const char* const names[] = {"d_q to rows", "d_k to rows", "d_v to rows"};
     const memoi_shape* shape = walk->shape;
     const memoi_ring* ring = &walk->ring;
-    int32_t size = shape->head_size, v_size = shape->v_head_size;
-    memset(results, 0, sizeof *results);
-    results->types[0] = MEMO_TYPE_F32;
-    results->n = ring->is_backward ? 3 : 1;
-    if (!ring->is_backward) {
-        results->x[0] = memoi_hybrid_exchanged(shape, "out to rows", 0, v_size);
-        results->from[0] = ring->out;
-        results->to[0] = walk->tensors.out;
-        return;
-    }
-    results->x[0] = memoi_hybrid_exchanged(shape, "d_q to rows", 0, size);
-    results->x[1] = memoi_hybrid_exchanged_d_kv(shape, "d_k to rows", size);
-    results->x[2] = memoi_hybrid_exchanged_d_kv(shape, "d_v to rows", v_size);
-    results->from[0] = ring->d_q;
-    results->from[1] = ring->d_kv_final[0];
-    results->from[2] = ring->d_kv_final[1];
-    results->types[1] = results->types[2] = shape->carried_type;
-    results->to[0] = walk->tensors.d_q;
-    results->to[1] = walk->tensors.d_k;
-    results->to[2] = walk->tensors.d_v;
+    const memo_sp_attention_tensors* t = &walk->tensors;
+    const char* name = ring->is_backward ? names[i] : "out to rows";
+    int32_t size = ring->is_backward && i < 2 ? shape->head_size : shape->v_head_size;
+    memoi_hybrid_result result;
+    result.x = i ? memoi_hybrid_exchanged_d_kv(shape, name, size)
+                 : memoi_hybrid_exchanged(shape, name, 0, size);
+    result.from = i                   ? (const void*)ring->d_kv_final[i - 1]
+                  : ring->is_backward ? ring->d_q
+                                      : ring->out;
+    result.type = i ? shape->carried_type : MEMO_TYPE_F32;
+    result.to = i == 2 ? t->d_v : i == 1 ? t->d_k : ring->is_backward ? t->d_q : t->out;
+    return result;
 }
 
 /* Converts result i to the type that is sent, or to the user's tensor if nothing is sent. */
-MEMOI void memoi_hybrid_convert(memoi_hybrid_walk* walk, memoi_hybrid_results* results, int32_t i) {
+MEMOI void memoi_hybrid_convert(memoi_hybrid_walk* walk, memoi_hybrid_result* result, int32_t i) {
     const memoi_shape* group = walk->ring.shape;
     int64_t n = memoi_hybrid_elements(group, memoi_shape_sharding(group, i > 0)->ring_tokens,
-                                      i ? group->heads.n_kv : group->heads.n_q, results->x[i].n);
-    const void* from = results->from[i];
+                                      i ? group->heads.n_kv : group->heads.n_q, result->x.n);
+    const void* from = result->from;
     int has_ulysses = group->sharding.ulysses > 1;
     if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
         return; /* a later group adds to it */
-    if (has_ulysses && group->n_groups == 1 && results->types[i] == results->x[i].type)
+    if (has_ulysses && group->n_groups == 1 && result->type == result->x.type)
         return; /* sent as it is */
-    results->from[i] = has_ulysses ? (void*)walk->buffers.results[i] : results->to[i];
-    if (from == results->from[i]) return; /* computed in place */
-    memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, (void*)(uintptr_t)results->from[i],
-                      results->x[i].type, from, results->types[i], n);
+    result->from = has_ulysses ? (void*)walk->buffers.results[i] : result->to;
+    if (from == result->from) return; /* computed in place */
+    memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, (void*)(uintptr_t)result->from,
+                      result->x.type, from, result->type, n);
 }
 
 /* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds
  * them. */
-MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_results* results,
+MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_result* result,
                                int32_t i, int32_t g) {
     const memoi_shape* shape = walk->shape;
-    const memoi_exchanged* x = &results->x[i];
+    const memoi_exchanged* x = &result->x;
     int64_t n =
         memoi_hybrid_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads, x->n);
     float* sums = i && shape->is_replicated ? walk->buffers.sums[i - 1] : NULL;
     if (shape->sharding.ulysses == 1) return;
     walk->ulysses.shape = &walk->groups[g % 2];
-    memoi_ulysses_to_rows(&walk->ulysses, x, results->from[i], results->to[i], sums);
+    memoi_ulysses_to_rows(&walk->ulysses, x, result->from, result->to, sums);
     if (sums && g == shape->n_groups - 1)
-        memoi_target_cast(&walk->target, walk->ulysses.stream, results->to[i], shape->type, sums,
+        memoi_target_cast(&walk->target, walk->ulysses.stream, result->to, shape->type, sums,
                           MEMO_TYPE_F32, n);
 }
 
@@ -8266,22 +8178,22 @@ MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_resul
 MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
     memoi_target* target = &walk->target;
     int is_grouped = walk->shape->n_groups > 1, has_heads = walk->ring.shape->heads.n_q > 0;
-    memoi_hybrid_results results;
-    int32_t i;
-    memoi_hybrid_results_of(walk, &results);
+    memoi_hybrid_result results[3];
+    int32_t n = walk->ring.is_backward ? 3 : 1, i;
     if (has_heads && walk->is_full)
         memoi_target_wait(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_COMPUTE);
     walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
-    for (i = 0; i < results.n; i++) {
-        memoi_hybrid_convert(walk, &results, i);
-        if (!is_grouped) memoi_hybrid_return(walk, &results, i, g);
+    for (i = 0; i < n; i++) {
+        results[i] = memoi_hybrid_result_of(walk, i);
+        memoi_hybrid_convert(walk, &results[i], i);
+        if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
     }
     if (!is_grouped) return;
     if (has_heads) {
         memoi_target_record(target, MEMOI_TARGET_DONE, MEMOI_TARGET_COMPUTE);
         memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
     }
-    for (i = 0; i < results.n; i++) memoi_hybrid_return(walk, &results, i, g);
+    for (i = 0; i < n; i++) memoi_hybrid_return(walk, &results[i], i, g);
     memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
 }
 
@@ -8447,11 +8359,15 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
     memset(&none, 0, sizeof none);
     if (!status) status = memoi_hybrid_schedule_target(schedule, &a->shape, &target, error);
     if (status) return status;
+    if (costs) {
+        target.links[MEMOI_TARGET_RING].bytes_per_s = costs->ring_bytes_per_s;
+        target.links[MEMOI_TARGET_RING].latency_s = costs->ring_latency_s;
+        target.links[MEMOI_TARGET_ULYSSES].bytes_per_s = costs->ulysses_bytes_per_s;
+        target.links[MEMOI_TARGET_ULYSSES].latency_s = costs->ulysses_latency_s;
+    }
     memoi_hybrid_walk_init(&walk, &a->shape, &target, is_backward ? &a->backward : &a->forward,
                            tensors, mask, is_backward, error);
     walk.ring.costs = costs ? costs : &none;
-    walk.ulysses.bytes_per_s = walk.ring.costs->ulysses_bytes_per_s;
-    walk.ulysses.latency_s = walk.ring.costs->ulysses_latency_s;
     return memoi_hybrid_walk_through(&walk);
 }
 
