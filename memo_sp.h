@@ -2203,6 +2203,14 @@ int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t 
     return 0;
 }
 
+/* Is it a type of rows?  what: "memo_loss_desc". */
+MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_status status,
+                                       memo_error* error) {
+    if (memoi_row_type_bytes(type)) return MEMO_STATUS_OK;
+    return memo_error_set(error, status, "%s.type: not supported (%s); f32, bf16 and f16 are", what,
+                          memo_type_name(type));
+}
+
 MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
     static const char* const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
                                         "barrier"};
@@ -4095,18 +4103,9 @@ MEMOI memo_status memoi_nccl_share_id(const memo_comm_nccl_desc* desc, int32_t s
 
 /* --- errors --- */
 
-MEMOI ncclDataType_t memoi_nccl_type(memo_type type) {
-    switch (type) {
-    case MEMO_TYPE_F32: return ncclFloat32;
-    case MEMO_TYPE_F64: return ncclFloat64;
-    case MEMO_TYPE_BF16: return (ncclDataType_t)9; /* ncclBfloat16; before 2.24 not in C */
-    case MEMO_TYPE_F16: return ncclFloat16;
-    case MEMO_TYPE_I32: return ncclInt32;
-    case MEMO_TYPE_I64: return ncclInt64;
-    case MEMO_TYPE_U8: break;
-    }
-    return ncclUint8;
-}
+/* By memo_type; ncclBfloat16 is not in C before 2.24. */
+static const ncclDataType_t memoi_nccl_types[] = {
+    ncclFloat32, ncclFloat64, (ncclDataType_t)9, ncclFloat16, ncclInt32, ncclInt64, ncclUint8};
 
 /* The mutex is held.  After this nothing calls NCCL but the watchdog, which aborts the world. */
 MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* why,
@@ -4378,7 +4377,7 @@ MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream) {
     int32_t i;
     for (i = 0; i < me->n_messages; i++) {
         const memo_message_call* m = &me->messages[i];
-        ncclDataType_t type = memoi_nccl_type(m->type);
+        ncclDataType_t type = memoi_nccl_types[m->type];
         size_t count = (size_t)m->count;
         ncclResult_t one = m->is_send
                                ? ncclSend(m->address, count, type, m->peer, me->comm, stream)
@@ -4392,7 +4391,7 @@ MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream) {
 MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
                                       const memo_collective_call* call) {
     size_t count = (size_t)call->count;
-    ncclDataType_t type = memoi_nccl_type(call->type);
+    ncclDataType_t type = memoi_nccl_types[call->type];
     ncclRedOp_t op = call->reduction == MEMO_REDUCTION_SUM ? ncclSum : ncclMax;
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
@@ -4801,94 +4800,83 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
 /* ---- >>mesh -------------------------------------------------------------------------------------
  * Knows: split of memo_comm.  Knows nothing of back ends, streams or data. */
 
-enum {
-    MEMOI_AXIS_DATA = 1,
-    MEMOI_AXIS_PIPELINE = 2,
-    MEMOI_AXIS_TENSOR = 4,
-    MEMOI_AXIS_RING = 8,
-    MEMOI_AXIS_ULYSSES = 16,
-    MEMOI_AXIS_SEQUENCE = MEMOI_AXIS_RING | MEMOI_AXIS_ULYSSES,
-    MEMOI_AXIS_GRADIENT = MEMOI_AXIS_DATA | MEMOI_AXIS_SEQUENCE
-};
-
 MEMOB_ZERO_DEFAULT(memo_mesh_desc)
 
-/* The degrees in the order in which messages list them. */
+/* The axes in the order in which messages list them. */
+enum {
+    MEMOI_AXIS_DATA = 0,
+    MEMOI_AXIS_PIPELINE,
+    MEMOI_AXIS_TENSOR,
+    MEMOI_AXIS_RING,
+    MEMOI_AXIS_ULYSSES,
+    MEMOI_MESH_AXES
+};
 typedef struct memoi_mesh_axis {
     const char* name;
-    int32_t degree;
+    size_t degree, rank; /* offsets in memo_mesh_desc and in memo_mesh */
 } memoi_mesh_axis;
+static const memoi_mesh_axis memoi_mesh_axes[MEMOI_MESH_AXES] = {
+    {"data", offsetof(memo_mesh_desc, data), offsetof(memo_mesh, data_rank)},
+    {"pipeline", offsetof(memo_mesh_desc, pipeline), offsetof(memo_mesh, pipeline_rank)},
+    {"tensor", offsetof(memo_mesh_desc, tensor), offsetof(memo_mesh, tensor_rank)},
+    {"ring", offsetof(memo_mesh_desc, ring), offsetof(memo_mesh, ring_rank)},
+    {"ulysses", offsetof(memo_mesh_desc, ulysses), offsetof(memo_mesh, ulysses_rank)}};
 
-#define MEMOI_MESH_AXES 5
-
-MEMOI void memoi_mesh_list(const memo_mesh_desc* desc, memoi_mesh_axis* axes) {
-    static const char* const names[MEMOI_MESH_AXES] = {"data", "pipeline", "tensor", "ring",
-                                                       "ulysses"};
-    int32_t degrees[MEMOI_MESH_AXES];
-    int i;
-    degrees[0] = desc->data;
-    degrees[1] = desc->pipeline;
-    degrees[2] = desc->tensor;
-    degrees[3] = desc->ring;
-    degrees[4] = desc->ulysses;
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        axes[i].name = names[i];
-        axes[i].degree = degrees[i] ? degrees[i] : 1;
-    }
+MEMOI int32_t memoi_mesh_degree(const memo_mesh_desc* degrees, int axis) {
+    int32_t degree;
+    memcpy(&degree, (const char*)degrees + memoi_mesh_axes[axis].degree, sizeof degree);
+    return degree ? degree : 1;
 }
 
 /* Writes "data 4, or ring 6": the single degrees that could change so that the product is size. */
-MEMOI void memoi_mesh_hint(const memoi_mesh_axis* axes, int32_t size, char text[200]) {
+MEMOI void memoi_mesh_hint(const memo_mesh_desc* desc, int32_t size, char text[200]) {
     int length = 0, i, k;
     text[0] = 0;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
         int64_t others = 1;
         for (k = 0; k < MEMOI_MESH_AXES; k++)
-            if (k != i && others <= size) others *= axes[k].degree;
+            if (k != i && others <= size) others *= memoi_mesh_degree(desc, k);
         if (size % others) continue;
         length += snprintf(text + length, 200 - (size_t)length, "%s%s %lld", length ? ", or " : "",
-                           axes[i].name, (long long)(size / others));
+                           memoi_mesh_axes[i].name, (long long)(size / others));
     }
 }
 
-MEMOI memo_status memoi_mesh_check(const memoi_mesh_axis* axes, int32_t size, memo_error* error) {
+MEMOI memo_status memoi_mesh_check(const memo_mesh_desc* desc, int32_t size, memo_error* error) {
     char text[160], hint[200];
     int length = 0, i;
     int64_t product = 1;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        if (memob_check_integer("memo_mesh_desc", axes[i].name, axes[i].degree, 0, INT32_MAX,
+        const int32_t degree = memoi_mesh_degree(desc, i);
+        if (memob_check_integer("memo_mesh_desc", memoi_mesh_axes[i].name, degree, 0, INT32_MAX,
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
-        product = product > size ? product : product * axes[i].degree;
+        product = product > size ? product : product * degree;
     }
     if (product == size) return MEMO_STATUS_OK;
 
     for (i = 0; i < MEMOI_MESH_AXES; i++)
         length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
-                           axes[i].name, (int)axes[i].degree);
-    memoi_mesh_hint(axes, size, hint);
+                           memoi_mesh_axes[i].name, (int)memoi_mesh_degree(desc, i));
+    memoi_mesh_hint(desc, size, hint);
     return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s%s", text,
                          (int)size, hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
                             memo_error* error) {
-    memoi_mesh_axis axes[MEMOI_MESH_AXES];
     memo_mesh_desc* degrees = &mesh->degrees;
     int32_t rest = rank, inner, outer;
-    memo_status status;
+    memo_status status = memoi_mesh_check(desc, size, error);
     memset(mesh, 0, sizeof *mesh);
-    memoi_mesh_list(desc, axes);
-    status = memoi_mesh_check(axes, size, error);
+    if (!status) status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
     if (status) return status;
-    status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
-    if (status) return status;
-    degrees->data = axes[0].degree;
-    degrees->pipeline = axes[1].degree;
-    degrees->tensor = axes[2].degree;
-    degrees->ring = axes[3].degree;
-    degrees->ulysses = axes[4].degree;
+    degrees->data = memoi_mesh_degree(desc, MEMOI_AXIS_DATA);
+    degrees->pipeline = memoi_mesh_degree(desc, MEMOI_AXIS_PIPELINE);
+    degrees->tensor = memoi_mesh_degree(desc, MEMOI_AXIS_TENSOR);
+    degrees->ring = memoi_mesh_degree(desc, MEMOI_AXIS_RING);
+    degrees->ulysses = memoi_mesh_degree(desc, MEMOI_AXIS_ULYSSES);
     degrees->ring_is_inner = desc->ring_is_inner;
     mesh->rank = rank;
     mesh->size = size;
@@ -4908,14 +4896,15 @@ memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t ra
     return MEMO_STATUS_OK;
 }
 
-/* A number that is equal for ranks which differ only along axes. */
+/* A number that is equal for ranks which differ only along axes (bits). */
 MEMOI int32_t memoi_mesh_color(const memo_mesh* mesh, int axes) {
-    int32_t color = 0;
-    if (!(axes & MEMOI_AXIS_PIPELINE)) color = mesh->pipeline_rank;
-    if (!(axes & MEMOI_AXIS_DATA)) color = color * mesh->degrees.data + mesh->data_rank;
-    if (!(axes & MEMOI_AXIS_RING)) color = color * mesh->degrees.ring + mesh->ring_rank;
-    if (!(axes & MEMOI_AXIS_ULYSSES)) color = color * mesh->degrees.ulysses + mesh->ulysses_rank;
-    if (!(axes & MEMOI_AXIS_TENSOR)) color = color * mesh->degrees.tensor + mesh->tensor_rank;
+    int32_t color = 0, rank;
+    int i;
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        if (axes >> i & 1) continue;
+        memcpy(&rank, (const char*)mesh + memoi_mesh_axes[i].rank, sizeof rank);
+        color = color * memoi_mesh_degree(&mesh->degrees, i) + rank;
+    }
     return color;
 }
 
@@ -4929,14 +4918,15 @@ typedef struct memoi_mesh_group {
 } memoi_mesh_group;
 
 MEMOI memoi_mesh_group memoi_mesh_group_at(memo_mesh* mesh, int index) {
+    enum { SEQUENCE = 1 << MEMOI_AXIS_RING | 1 << MEMOI_AXIS_ULYSSES };
     const memoi_mesh_group groups[MEMOI_MESH_GROUPS] = {
-        {"data", MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
-        {"pipeline", MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
-        {"tensor", MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
-        {"ring", MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
-        {"ulysses", MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
-        {"sequence", MEMOI_AXIS_SEQUENCE, mesh->sequence_rank, &mesh->sequence},
-        {"gradient", MEMOI_AXIS_GRADIENT, mesh->gradient_rank, &mesh->gradient},
+        {"data", 1 << MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
+        {"pipeline", 1 << MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
+        {"tensor", 1 << MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
+        {"ring", 1 << MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
+        {"ulysses", 1 << MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
+        {"sequence", SEQUENCE, mesh->sequence_rank, &mesh->sequence},
+        {"gradient", 1 << MEMOI_AXIS_DATA | SEQUENCE, mesh->gradient_rank, &mesh->gradient},
     };
     return groups[index];
 }
@@ -6022,11 +6012,8 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                               "host attention: head_size or v_head_size is out of range (%d, %d); "
                               "1 to %d are supported",
                               (int)block->head_size, (int)block->v_head_size, MEMOI_HEAD);
-    if (block->type != MEMO_TYPE_F32 && block->type != MEMO_TYPE_BF16 &&
-        block->type != MEMO_TYPE_F16)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "host attention.type: not supported (%s); f32, bf16 and f16 are",
-                              memo_type_name(block->type));
+    if (memoi_check_row_type("host attention", block->type, MEMO_STATUS_UNSUPPORTED, error))
+        return MEMO_STATUS_UNSUPPORTED;
     if (block->n_kv_heads < 1 || block->n_q_heads % block->n_kv_heads)
         return MEMOB_INVALID(error,
                              "host attention.n_q_heads: not a multiple of n_kv_heads (%d, %d); "
@@ -7266,11 +7253,7 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
         (status = memob_check_real(name, "softcap", (double)desc->softcap, 0, 3e38, error)) ||
         (status = memob_check_real(name, "scale", (double)desc->scale, -3e38, 3e38, error)))
         return status;
-    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.type: not supported (%s); f32, bf16 and f16 are",
-            memo_type_name(desc->type));
-    return MEMO_STATUS_OK;
+    return memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error);
 }
 
 MEMOI int32_t memoi_hybrid_larger(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -9183,12 +9166,9 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
         memob_check_integer("memo_loss_desc", "tile_rows", desc->tile_rows, 0, 1 << 28, error) ||
         memob_check_real("memo_loss_desc", "softcap", (double)desc->softcap, 0, 3e38, error) ||
         memob_check_real("memo_loss_desc", "smoothing", (double)desc->smoothing, 0, 1, error) ||
-        memob_check_real("memo_loss_desc", "z_weight", (double)desc->z_weight, 0, 3e38, error))
+        memob_check_real("memo_loss_desc", "z_weight", (double)desc->z_weight, 0, 3e38, error) ||
+        memoi_check_row_type("memo_loss_desc", desc->type, MEMO_STATUS_INVALID_ARGUMENT, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (desc->type != MEMO_TYPE_F32 && desc->type != MEMO_TYPE_BF16 && desc->type != MEMO_TYPE_F16)
-        return MEMOB_INVALID(error,
-                             "memo_loss_desc.type: not supported (%s); f32, bf16 and f16 are",
-                             memo_type_name(desc->type));
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
     row_bytes = memo_share_of(desc->vocabulary, n_ranks, 0).count * memo_type_bytes(desc->type);
