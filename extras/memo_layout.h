@@ -426,27 +426,14 @@ MEMOI void memoi_parallel_number_name(char* buffer, double value) {
 MEMOB_ZERO_DEFAULT(memo_parallel_desc)
 
 const char* memo_parallel_kind_name(memo_parallel_kind kind) {
-    switch (kind) {
-    case MEMO_PARALLEL_TENSOR: return "tensor";
-    case MEMO_PARALLEL_ULYSSES: return "ulysses";
-    case MEMO_PARALLEL_RING: return "ring";
-    case MEMO_PARALLEL_GRADIENTS: return "gradients";
-    case MEMO_PARALLEL_PARAMETERS: return "parameters";
-    case MEMO_PARALLEL_PIPELINE: return "pipeline";
-    case MEMO_PARALLEL_HOST: return "host";
-    case MEMO_PARALLEL_N_KINDS: break;
-    }
-    return "unknown";
+    static const char* const names[] = {"tensor",     "ulysses",  "ring", "gradients",
+                                        "parameters", "pipeline", "host"};
+    return (size_t)kind < MEMO_PARALLEL_N_KINDS ? names[kind] : "unknown";
 }
 
 const char* memo_parallel_activations_name(memo_parallel_activations activations) {
-    switch (activations) {
-    case MEMO_PARALLEL_KEEP: return "keep";
-    case MEMO_PARALLEL_RECOMPUTE: return "recompute";
-    case MEMO_PARALLEL_SWAP: return "swap";
-    case MEMO_PARALLEL_N_ACTIVATIONS: break;
-    }
-    return "unknown";
+    static const char* const names[] = {"keep", "recompute", "swap"};
+    return (size_t)activations < MEMO_PARALLEL_N_ACTIVATIONS ? names[activations] : "unknown";
 }
 
 MEMOI double memoi_parallel_head_size(const memo_parallel_model* model) {
@@ -706,13 +693,20 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     return MEMO_STATUS_OK;
 }
 
+/* Checks a layout and settles its desc. */
+MEMOI memo_status memoi_parallel_take(const memo_parallel_desc* desc,
+                                      const memo_parallel_layout* layout,
+                                      memo_parallel_desc* settled, memo_error* error) {
+    memo_status status = memoi_parallel_check_desc(desc, error);
+    if (status) return status;
+    *settled = memoi_parallel_settle(desc);
+    return memoi_parallel_refuse(settled, layout, error);
+}
+
 memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_parallel_layout* layout,
                                 memo_error* error) {
-    memo_status status = memoi_parallel_check_desc(desc, error);
     memo_parallel_desc settled;
-    if (status) return status;
-    settled = memoi_parallel_settle(desc);
-    return memoi_parallel_refuse(&settled, layout, error);
+    return memoi_parallel_take(desc, layout, &settled, error);
 }
 
 /* ---- >>layout costs -----------------------------------------------------------------------------
@@ -1199,14 +1193,18 @@ MEMOI void memoi_parallel_send(const memo_parallel_layout* l, const memoi_parall
             (l->ring - way.gathers_keys) * share->d_kv_bytes * share->n_layers;
 }
 
+/* All but ZeRO and the bubble. */
+MEMOI double memoi_parallel_busy_s(const memo_parallel_time* time) {
+    return time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s + time->ulysses_s +
+           time->ring_s + time->pipeline_s + time->host_s;
+}
+
 /* From a micro-batch to all of a step.  The bubble has the time of one. */
 MEMOI void memoi_parallel_all_micro_batches(const memo_parallel_layout* l, double n,
                                             memo_parallel_prediction* prediction) {
     memo_parallel_time* time = &prediction->time;
     int kind;
-    time->bubble_s =
-        (l->pipeline - 1) * (time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
-                             time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s);
+    time->bubble_s = (l->pipeline - 1) * memoi_parallel_busy_s(time);
     time->gemm_s *= n;
     time->attention_s *= n;
     time->recompute_s *= n;
@@ -1242,9 +1240,7 @@ MEMOI void memoi_parallel_sum(const memo_parallel_desc* desc, double layer_weigh
     const double tokens = (double)desc->sequence * (double)desc->global_batch;
     const double vocabulary = (double)m->vocabulary * m->hidden;
     memo_parallel_time* time = &prediction->time;
-    time->step_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
-                   time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s + time->zero_s +
-                   time->bubble_s;
+    time->step_s = memoi_parallel_busy_s(time) + time->zero_s + time->bubble_s;
     prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
                                   3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
                                       (m->head_size + m->v_head_size));
@@ -1329,26 +1325,23 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
 memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                   const memo_parallel_layout* layout,
                                   memo_parallel_prediction* prediction, memo_error* error) {
-    memo_status status = memo_parallel_check(desc, layout, error);
     memo_parallel_desc settled;
+    memo_status status = memoi_parallel_take(desc, layout, &settled, error);
     memset(prediction, 0, sizeof *prediction);
-    if (status) return status;
-    settled = memoi_parallel_settle(desc);
-    memoi_parallel_predict_legal(&settled, layout, prediction);
-    return MEMO_STATUS_OK;
+    if (!status) memoi_parallel_predict_legal(&settled, layout, prediction);
+    return status;
 }
 
 memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
                                             const memo_parallel_layout* layout, int32_t is_backward,
                                             memo_parallel_attention* attention, memo_error* error) {
-    memo_status status = memo_parallel_check(desc, layout, error);
     memo_parallel_desc settled;
+    memo_status status = memoi_parallel_take(desc, layout, &settled, error);
     memoi_parallel_share share;
     memo_parallel_prediction prediction;
     memoi_parallel_way way;
     memset(attention, 0, sizeof *attention);
     if (status) return status;
-    settled = memoi_parallel_settle(desc);
     share = memoi_parallel_share_of(&settled, layout);
     memoi_parallel_predict_legal(&settled, layout, &prediction);
     way.n_groups = prediction.ulysses_groups;
@@ -1372,9 +1365,8 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
     /* The longest length decides whether the layout is legal; it has enough pieces. */
     high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
     trial.sequence = (high - 1) * step_tokens;
-    status = memo_parallel_check(&trial, layout, error);
+    status = memoi_parallel_take(&trial, layout, &trial, error);
     if (status) return status;
-    trial = memoi_parallel_settle(&trial);
 
     /* Bisection is valid because memory grows with the length.  Lengths with too few pieces are
      * skipped below, so predict them as well. */
