@@ -1029,8 +1029,7 @@ typedef struct memo_blocks_desc {
     memo_stream comm_stream; /* NULL: memo_blocks creates one of high priority */
     memo_comm* comm;         /* memo_mesh.tensor; the passes use it on the comm stream */
     memo_type type;
-    /* times are used by memo_blocks_get_schedule only.  weights_apart is ignored: it follows from
-     * functions.weights. */
+    /* times are not used.  weights_apart is ignored: it follows from functions.weights. */
     memo_blocks_schedule_desc schedule;
     const memo_block_buffers* buffers; /* (n_parts), copied */
     memo_block_functions functions;
@@ -1059,10 +1058,6 @@ MEMO_API memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t laye
                                                memo_error* error);
 MEMO_API memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer,
                                                 memo_error* error);
-
-/* The schedule of forward (is_backward 0) or backward.  Borrowed until destroy. */
-MEMO_API const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks,
-                                                       int32_t is_backward);
 
 /* --- degrees that differ from block to block ---
  *
@@ -2162,8 +2157,8 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  *     >>ulysses exchange    rows to heads and back
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
- *     >>block schedules     the orders of overlapped blocks, as schedules
- *     >>block runs          a schedule of blocks, enqueued
+ *     >>block orders        the orders of overlapped blocks, walked onto a device or into a schedule
+ *     >>block runs          blocks with a trainer's functions
  *     >>degrees             groups of two degrees
  *     >>loss                tiles of the classifier, their losses and gradients */
 
@@ -5367,7 +5362,14 @@ void memo_sharding_put(const memo_sharding* sharding, memo_text* text) {
  * One walk through an engine's code either enqueues on a device, or appends the same operations to
  * a schedule.  The target keeps the first failure; after it nothing is enqueued. */
 
-enum { MEMOI_TARGET_COMPUTE = 0, MEMOI_TARGET_RING, MEMOI_TARGET_ULYSSES, MEMOI_TARGET_N_STREAMS };
+enum {
+    MEMOI_TARGET_COMPUTE = 0,
+    MEMOI_TARGET_COMM, /* of blocks */
+    MEMOI_TARGET_RING = MEMOI_TARGET_COMM,
+    MEMOI_TARGET_ULYSSES,
+    MEMOI_TARGET_N_STREAMS
+};
+/* Events of attention. */
 enum {
     MEMOI_TARGET_COMPUTED = 0,
     MEMOI_TARGET_EVEN,
@@ -5386,10 +5388,10 @@ typedef struct memoi_target_link {
 typedef struct memoi_target {
     const memo_device* device; /* NULL: append to schedule */
     memo_stream streams[MEMOI_TARGET_N_STREAMS];
-    memo_event events[MEMOI_TARGET_N_EVENTS];
+    const memo_event* events;
     memo_schedule* schedule;
     int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
-    int32_t event_indices[MEMOI_TARGET_N_EVENTS];
+    int32_t first_event;                             /* in the schedule */
     memoi_target_link links[MEMOI_TARGET_N_STREAMS]; /* of ring and Ulysses */
     const memo_label* agreed; /* its fields and digests go with each message; NULL: none */
     memo_comm* begun[2];      /* the communicators that this pass has used */
@@ -5411,21 +5413,21 @@ MEMOI void memoi_target_announce(memoi_target* target, int stream, memo_op_desc*
     target->status = memo_schedule_add_op(target->schedule, op, target->error);
 }
 
-MEMOI void memoi_target_record(memoi_target* target, int event, int stream) {
+MEMOI void memoi_target_record(memoi_target* target, int32_t event, int stream) {
     if (target->status) return;
     target->status = target->device
                          ? memo_event_record(target->device, target->events[event],
                                              target->streams[stream], target->error)
-                         : memo_schedule_add_record(target->schedule, target->event_indices[event],
+                         : memo_schedule_add_record(target->schedule, target->first_event + event,
                                                     target->stream_indices[stream], target->error);
 }
 
-MEMOI void memoi_target_wait(memoi_target* target, int event, int stream) {
+MEMOI void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
     if (target->status) return;
     target->status = target->device
                          ? memo_event_wait(target->device, target->events[event],
                                            target->streams[stream], target->error)
-                         : memo_schedule_add_wait(target->schedule, target->event_indices[event],
+                         : memo_schedule_add_wait(target->schedule, target->first_event + event,
                                                   target->stream_indices[stream], target->error);
 }
 
@@ -7209,6 +7211,7 @@ struct memo_sp_attention {
     memo_attention attention;
     memo_comm *ring, *ulysses;
     memoi_target target;
+    memo_event events[MEMOI_TARGET_N_EVENTS];
     memoi_hybrid_buffers forward, backward; /* in the same memory */
     void* memory;                           /* owned; NULL: the user's, or none */
 };
@@ -7798,6 +7801,7 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
     a->target.device = device;
+    a->target.events = a->events;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     if (a->shape.sharding.ring > 1 && !a->shape.gathers_keys)
         status =
@@ -7807,7 +7811,7 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                     error);
     for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
         if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
-            status = memo_event_create_untimed(device, &a->target.events[i], error);
+            status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
     memoi_hybrid_sizes(&a->shape, &sizes);
@@ -7855,7 +7859,7 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
         for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS; i++)
             if (a->target.streams[i]) memo_stream_destroy(device, a->target.streams[i], NULL);
         for (i = 0; i < MEMOI_TARGET_N_EVENTS; i++)
-            if (a->target.events[i]) memo_event_destroy(device, a->target.events[i], NULL);
+            if (a->events[i]) memo_event_destroy(device, a->events[i], NULL);
         if (a->memory) memo_device_free(device, a->memory, NULL);
     }
     memob_arrays_free(&a->arrays);
@@ -8314,7 +8318,7 @@ MEMOI memo_status memoi_hybrid_schedule_target(memo_schedule* schedule, const me
     static const char* const names[MEMOI_TARGET_N_STREAMS] = {"compute", "ring", "ulysses"};
     int has_stream[MEMOI_TARGET_N_STREAMS];
     memo_status status = MEMO_STATUS_OK;
-    int i;
+    int32_t event, n_events = 0, i;
     memset(target, 0, sizeof *target);
     target->schedule = schedule;
     has_stream[MEMOI_TARGET_COMPUTE] = 1;
@@ -8324,9 +8328,14 @@ MEMOI memo_status memoi_hybrid_schedule_target(memo_schedule* schedule, const me
         if (has_stream[i])
             status =
                 memoi_target_schedule_stream(schedule, names[i], &target->stream_indices[i], error);
-    for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
-        if (has_stream[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
-            status = memo_schedule_add_event(schedule, &target->event_indices[i], error);
+    /* Events of streams that it has: one after another, because the ring's come first. */
+    for (i = MEMOI_TARGET_N_EVENTS - 1; i >= 0; i--)
+        if (has_stream[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES]) {
+            n_events++;
+            target->first_event = schedule->n_events - i;
+        }
+    for (i = 0; i < n_events && !status; i++)
+        status = memo_schedule_add_event(schedule, &event, error);
     return status;
 }
 
@@ -8354,8 +8363,11 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
     return memoi_hybrid_walk_through(&walk);
 }
 
-/* ---- >>block schedules --------------------------------------------------------------------------
- * Knows: blocks, parts, two streams, and schedules.  Knows nothing of devices or ranks. */
+/* ---- >>block orders -----------------------------------------------------------------------------
+ * Knows: blocks, parts, two streams, and a target.  Knows nothing of attention or of how a pass is
+ * called.
+ *
+ * One walk through a pass either enqueues it or appends it to a schedule. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     static const char* const names[] = {"default", "pipelined", "cross", "fine"};
@@ -8368,8 +8380,7 @@ MEMOB_ZERO_DEFAULT(memo_blocks_schedule_desc)
 #define MEMOI_BLOCKS_MAX   (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
 
 typedef enum memoi_blocks_kind {
-    MEMOI_BLOCKS_NONE = 0, /* a record or a wait */
-    MEMOI_BLOCKS_FORWARD,
+    MEMOI_BLOCKS_FORWARD = 0,
     MEMOI_BLOCKS_RECOMPUTE,
     MEMOI_BLOCKS_BACKWARD,
     MEMOI_BLOCKS_WEIGHTS,
@@ -8379,7 +8390,7 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_REDUCE_BACKWARD
 } memoi_blocks_kind;
 
-/* Describes one op of a schedule. */
+/* One op of the walk. */
 typedef struct memoi_blocks_step {
     memoi_blocks_kind kind;
     int32_t block, part;
@@ -8398,19 +8409,16 @@ enum {
     /* Then the input of each block, and activations of each block of a layer. */
 };
 
-typedef struct memoi_blocks_builder {
+/* Enqueues one pass, layer by layer, or appends it to a schedule. */
+typedef struct memoi_blocks_walk {
     memo_blocks_schedule_desc desc; /* with defaults filled in */
-    memo_schedule* schedule;
-    int64_t steps_capacity;
-    memoi_blocks_step* steps; /* one an op */
-    int32_t compute, comm;
-    int32_t first_event; /* n_parts each: ready, reduced, returned */
-    memo_range* ranges;  /* of the current op: reads, then writes */
+    const memo_blocks_desc* run;    /* NULL: a schedule */
+    memoi_target target;            /* events: n_parts each: ready, reduced, returned */
+    int32_t is_backward;
+    int64_t n_ops;      /* of the pass so far */
+    memo_range* ranges; /* of the current op: reads, then writes */
     int64_t n_reads, n_writes;
-    int64_t* layer_begins; /* ops, in the order of the pass; optional */
-    memo_status status;
-    memo_error* error;
-} memoi_blocks_builder;
+} memoi_blocks_walk;
 
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_EVENTS };
 
@@ -8455,33 +8463,33 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
 
 /* --- the bytes that an op reads and writes --- */
 
-MEMOI int32_t memoi_blocks_in_layer(const memoi_blocks_builder* b, int32_t block) {
+MEMOI int32_t memoi_blocks_in_layer(const memoi_blocks_walk* b, int32_t block) {
     return block % b->desc.blocks_per_layer;
 }
 MEMOI int memoi_blocks_is_last(const memo_blocks_schedule_desc* desc, int32_t block) {
     return block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
 }
 MEMOI int32_t memoi_blocks_input(int32_t block) { return MEMOI_BLOCKS_TENSORS + block; }
-MEMOI int32_t memoi_blocks_activations(const memoi_blocks_builder* b, int32_t block) {
+MEMOI int32_t memoi_blocks_activations(const memoi_blocks_walk* b, int32_t block) {
     return MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + memoi_blocks_in_layer(b, block);
 }
 
 /* Call it for all reads of an op before its writes. */
-MEMOI void memoi_blocks_touch(memoi_blocks_builder* b, int64_t byte, int is_written) {
+MEMOI void memoi_blocks_touch(memoi_blocks_walk* b, int64_t byte, int is_written) {
     b->ranges[b->n_reads + b->n_writes] = memob_range_at((const void*)(uintptr_t)byte, 1);
     if (is_written)
         b->n_writes++;
     else
         b->n_reads++;
 }
-MEMOI void memoi_blocks_read(memoi_blocks_builder* b, int32_t tensor, int32_t part) {
+MEMOI void memoi_blocks_read(memoi_blocks_walk* b, int32_t tensor, int32_t part) {
     memoi_blocks_touch(b, (int64_t)tensor * b->desc.n_parts + part, 0);
 }
-MEMOI void memoi_blocks_write(memoi_blocks_builder* b, int32_t tensor, int32_t part) {
+MEMOI void memoi_blocks_write(memoi_blocks_walk* b, int32_t tensor, int32_t part) {
     memoi_blocks_touch(b, (int64_t)tensor * b->desc.n_parts + part, 1);
 }
 
-MEMOI int memoi_blocks_couples(const memoi_blocks_builder* b, int32_t block) {
+MEMOI int memoi_blocks_couples(const memoi_blocks_walk* b, int32_t block) {
     return b->desc.splits_sequence && memoi_blocks_in_layer(b, block) == 0;
 }
 
@@ -8512,7 +8520,7 @@ MEMOI memo_block_call memoi_blocks_call(const memo_blocks_schedule_desc* desc,
 }
 
 /* Of forward and recomputation: the input, or the two terms of its sum. */
-MEMOI void memoi_blocks_touch_forward(memoi_blocks_builder* b, const memo_block_call* call) {
+MEMOI void memoi_blocks_touch_forward(memoi_blocks_walk* b, const memo_block_call* call) {
     const int32_t block = call->block, part = call->part;
     int32_t before;
     memoi_blocks_read(b, memoi_blocks_input(call->is_input_saved ? block : block - 1), part);
@@ -8527,12 +8535,12 @@ MEMOI void memoi_blocks_touch_forward(memoi_blocks_builder* b, const memo_block_
 }
 
 /* Weight gradients are numbered after the tensors of all parts. */
-MEMOI void memoi_blocks_touch_weights(memoi_blocks_builder* b, int32_t block, int is_written) {
+MEMOI void memoi_blocks_touch_weights(memoi_blocks_walk* b, int32_t block, int is_written) {
     int64_t n_tensors = MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + b->desc.blocks_per_layer;
     memoi_blocks_touch(b, n_tensors * b->desc.n_parts + block, is_written);
 }
 
-MEMOI void memoi_blocks_touch_backward(memoi_blocks_builder* b, int32_t block, int32_t part) {
+MEMOI void memoi_blocks_touch_backward(memoi_blocks_walk* b, int32_t block, int32_t part) {
     int32_t before;
     memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
     memoi_blocks_read(b, memoi_blocks_input(block), part);
@@ -8555,8 +8563,7 @@ MEMOI void memoi_blocks_touch_backward(memoi_blocks_builder* b, int32_t block, i
         memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
 }
 
-MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step* step,
-                                int is_backward) {
+MEMOI void memoi_blocks_touched(memoi_blocks_walk* b, const memoi_blocks_step* step) {
     const int32_t block = step->block, part = step->part;
     const memo_block_call call = memoi_blocks_call(&b->desc, step);
     const int32_t reduced = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? MEMOI_BLOCKS_INPUT_GRADIENT
@@ -8574,9 +8581,10 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
         break;
     case MEMOI_BLOCKS_END:
         memoi_blocks_read(b, memoi_blocks_input(block), part);
-        memoi_blocks_read(b, is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT, part);
-        if (is_backward) memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-        memoi_blocks_write(b, is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
+        memoi_blocks_read(b, b->is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT,
+                          part);
+        if (b->is_backward) memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
+        memoi_blocks_write(b, b->is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
         break;
     default: /* a reduction */
         memoi_blocks_read(b, reduced, part);
@@ -8586,7 +8594,7 @@ MEMOI void memoi_blocks_touched(memoi_blocks_builder* b, const memoi_blocks_step
 
 /* --- one op after another --- */
 
-MEMOI double memoi_blocks_duration(const memoi_blocks_builder* b, const memoi_blocks_step* step) {
+MEMOI double memoi_blocks_duration(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
     const memo_block_times* times;
     if (!b->desc.times) return 0;
     times = &b->desc.times[(int64_t)step->block * b->desc.n_parts + step->part];
@@ -8601,7 +8609,7 @@ MEMOI double memoi_blocks_duration(const memoi_blocks_builder* b, const memoi_bl
 }
 
 MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
-    static const char* const kinds[] = {"", "F", "R", "B", "W", "end-", "cF", "cR", "cB"};
+    static const char* const kinds[] = {"F", "R", "B", "W", "end-", "cF", "cR", "cB"};
     char block[16] = "";
     if (step->kind != MEMOI_BLOCKS_END) snprintf(block, sizeof block, "%d", (int)step->block + 1);
     if (step->part < 26)
@@ -8610,106 +8618,116 @@ MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
         snprintf(name, 40, "%s%s.%d", kinds[step->kind], block, (int)step->part + 1);
 }
 
-/* Describes the op just appended, so that there is one step per op. */
-MEMOI void memoi_blocks_added(memoi_blocks_builder* b, const memoi_blocks_step* step) {
-    int64_t n = b->schedule->n_ops;
-    if (b->status) return;
-    if (!memob_reserve(&b->steps, &b->steps_capacity, n, sizeof *b->steps)) {
-        b->status = memob_no_memory(b->error, "the steps of a schedule");
-        return;
-    }
-    b->steps[n - 1] = *step;
-}
-
 MEMOI int memoi_blocks_is_comm(memoi_blocks_kind kind) {
     return kind >= MEMOI_BLOCKS_REDUCE_FORWARD;
 }
 
-MEMOI void memoi_blocks_run_op(memoi_blocks_builder* b, memoi_blocks_kind kind, int32_t block,
-                               int32_t part, int is_backward) {
-    const memoi_blocks_step step = {kind, block, part};
+MEMOI void memoi_blocks_announce(memoi_blocks_walk* b, const memoi_blocks_step* step, int stream) {
     memo_op_desc op = memo_op_desc_default();
     char name[40];
-    if (b->status) return;
+    if (b->target.device && !MEMO_DEVICE_HAS(b->target.device, annotate)) return;
     b->n_reads = b->n_writes = 0;
-    memoi_blocks_touched(b, &step, is_backward);
-    memoi_blocks_name(name, &step);
+    memoi_blocks_touched(b, step);
+    memoi_blocks_name(name, step);
     op.name = name;
-    op.stream = memoi_blocks_is_comm(kind) ? b->comm : b->compute;
-    op.duration_s = memoi_blocks_duration(b, &step);
+    op.duration_s = memoi_blocks_duration(b, step);
     op.reads = b->ranges;
     op.n_reads = b->n_reads;
     op.writes = b->ranges + b->n_reads;
     op.n_writes = b->n_writes;
-    b->status = memo_schedule_add_op(b->schedule, &op, b->error);
-    memoi_blocks_added(b, &step);
+    memoi_target_announce(&b->target, stream, &op);
+}
+
+/* Calls the trainer's function for an op of the compute stream. */
+MEMOI memo_status memoi_blocks_compute(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
+    const memo_block_functions* f = &b->run->functions;
+    memo_block_call call = memoi_blocks_call(&b->desc, step);
+    memo_block_function function = b->is_backward ? f->backward_end : f->forward_end;
+    call.stream = b->run->compute_stream;
+    if (step->kind == MEMOI_BLOCKS_FORWARD) function = f->forward;
+    if (step->kind == MEMOI_BLOCKS_RECOMPUTE) function = f->recompute;
+    if (step->kind == MEMOI_BLOCKS_BACKWARD) function = f->backward;
+    if (step->kind == MEMOI_BLOCKS_WEIGHTS) function = f->weights;
+    return function ? function(f->context, &call, b->target.error) : MEMO_STATUS_OK;
+}
+
+/* Collectives of both passes may have the same counts; the label distinguishes them. */
+MEMOI memo_status memoi_blocks_reduce(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
+    const memo_block_buffers* buffers = &b->run->buffers[step->part];
+    memo_comm* comm = b->run->comm;
+    void* buffer = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
+    memo_status status;
+    memoi_comm_label(comm, b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
+    status = memo_all_reduce(comm, b->run->comm_stream, buffer, buffer, buffers->count,
+                             b->run->type, MEMO_REDUCTION_SUM, b->target.error);
+    memoi_comm_label(comm, NULL, 0);
+    return status;
+}
+
+MEMOI void memoi_blocks_run_op(memoi_blocks_walk* b, memoi_blocks_kind kind, int32_t block,
+                               int32_t part) {
+    const memoi_blocks_step step = {kind, block, part};
+    const int is_comm = memoi_blocks_is_comm(kind);
+    if (!b->target.status)
+        memoi_blocks_announce(b, &step, is_comm ? MEMOI_TARGET_COMM : MEMOI_TARGET_COMPUTE);
+    if (!b->target.status && b->run)
+        b->target.status = is_comm ? memoi_blocks_reduce(b, &step) : memoi_blocks_compute(b, &step);
+    b->n_ops++;
 }
 
 /* A record or a wait. */
-MEMOI void memoi_blocks_sync(memoi_blocks_builder* b, int is_wait, int event, int32_t part,
-                             int32_t stream) {
-    const memoi_blocks_step step = {MEMOI_BLOCKS_NONE, 0, part};
-    int32_t index = b->first_event + event * b->desc.n_parts + part;
-    if (b->status) return;
-    b->status = (is_wait ? memo_schedule_add_wait : memo_schedule_add_record)(b->schedule, index,
-                                                                              stream, b->error);
-    memoi_blocks_added(b, &step);
+MEMOI void memoi_blocks_sync(memoi_blocks_walk* b, int is_wait, int event, int32_t part,
+                             int stream) {
+    (is_wait ? memoi_target_wait : memoi_target_record)(&b->target, event * b->desc.n_parts + part,
+                                                        stream);
+    b->n_ops++;
 }
 
 /* In the default order the collective itself has been waited for. */
-MEMOI void memoi_blocks_need(memoi_blocks_builder* b, int event, int32_t part) {
-    if (b->desc.order != MEMO_BLOCKS_DEFAULT) memoi_blocks_sync(b, 1, event, part, b->compute);
+MEMOI void memoi_blocks_need(memoi_blocks_walk* b, int event, int32_t part) {
+    if (b->desc.order != MEMO_BLOCKS_DEFAULT)
+        memoi_blocks_sync(b, 1, event, part, MEMOI_TARGET_COMPUTE);
 }
 
 /* A collective after everything that compute has so far. */
-MEMOI void memoi_blocks_collective(memoi_blocks_builder* b, memoi_blocks_kind kind, int event,
+MEMOI void memoi_blocks_collective(memoi_blocks_walk* b, memoi_blocks_kind kind, int event,
                                    int32_t block, int32_t part) {
-    memoi_blocks_sync(b, 0, MEMOI_BLOCKS_READY, part, b->compute);
-    memoi_blocks_sync(b, 1, MEMOI_BLOCKS_READY, part, b->comm);
-    memoi_blocks_run_op(b, kind, block, part, 0);
-    memoi_blocks_sync(b, 0, event, part, b->comm);
-    if (b->desc.order == MEMO_BLOCKS_DEFAULT) memoi_blocks_sync(b, 1, event, part, b->compute);
-}
-
-/* The k-th layer of the pass begins at the next op. */
-MEMOI void memoi_blocks_mark(memoi_blocks_builder* b, int32_t k) {
-    if (b->layer_begins) b->layer_begins[k] = b->schedule->n_ops;
+    memoi_blocks_sync(b, 0, MEMOI_BLOCKS_READY, part, MEMOI_TARGET_COMPUTE);
+    memoi_blocks_sync(b, 1, MEMOI_BLOCKS_READY, part, MEMOI_TARGET_COMM);
+    memoi_blocks_run_op(b, kind, block, part);
+    memoi_blocks_sync(b, 0, event, part, MEMOI_TARGET_COMM);
+    if (b->desc.order == MEMO_BLOCKS_DEFAULT)
+        memoi_blocks_sync(b, 1, event, part, MEMOI_TARGET_COMPUTE);
 }
 
 /* --- forward --- */
 
-MEMOI void memoi_blocks_forward(memoi_blocks_builder* b) {
-    int32_t i, s;
-    for (i = 0; i < b->desc.n_blocks; i++) {
-        if (memoi_blocks_in_layer(b, i) == 0) memoi_blocks_mark(b, i / b->desc.blocks_per_layer);
+MEMOI void memoi_blocks_forward_layer(memoi_blocks_walk* b, int32_t layer) {
+    int32_t first = layer * b->desc.blocks_per_layer, i, s;
+    for (i = first; i < first + b->desc.blocks_per_layer; i++)
         for (s = 0; s < b->desc.n_parts; s++) {
             if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
-            memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s, 0);
+            memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
             memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
         }
-    }
-    for (s = 0; s < b->desc.n_parts; s++) {
-        memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
-        memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->desc.n_blocks - 1, s, 0);
-    }
 }
 
 /* --- backward --- */
 
-MEMOI void memoi_blocks_recompute(memoi_blocks_builder* b, int32_t block, int32_t part) {
+MEMOI void memoi_blocks_recompute(memoi_blocks_walk* b, int32_t block, int32_t part) {
     if (!memoi_blocks_is_saved(&b->desc, block)) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, part);
-    memoi_blocks_run_op(b, MEMOI_BLOCKS_RECOMPUTE, block, part, 1);
+    memoi_blocks_run_op(b, MEMOI_BLOCKS_RECOMPUTE, block, part);
     if (memoi_blocks_has_output(&b->desc, block))
         memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_RECOMPUTE, MEMOI_BLOCKS_REDUCED, block,
                                 part);
 }
-MEMOI void memoi_blocks_recompute_all(memoi_blocks_builder* b, int32_t block) {
+MEMOI void memoi_blocks_recompute_all(memoi_blocks_walk* b, int32_t block) {
     int32_t k;
     for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
 /* Of a block, part by part; a part is recomputed just before, if recomputes. */
-MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int recomputes) {
+MEMOI void memoi_blocks_backward_of(memoi_blocks_walk* b, int32_t block, int recomputes) {
     /* At the end of a layer the gradient has been waited for: in the pipelined order by the
      * barrier; in the cross order by its recomputation, which waits for a later collective on the
      * comm stream. */
@@ -8722,26 +8740,26 @@ MEMOI void memoi_blocks_backward_of(memoi_blocks_builder* b, int32_t block, int 
         int32_t part = b->desc.splits_sequence ? b->desc.n_parts - 1 - k : k;
         if (recomputes) memoi_blocks_recompute(b, block, part);
         if (!is_there) memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, part);
-        memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part, 1);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part);
         memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_BACKWARD, MEMOI_BLOCKS_RETURNED, block,
                                 part);
-        if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part, 1);
+        if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part);
     }
 }
 
 /* Recomputation and backward of a block, part by part. */
-MEMOI void memoi_blocks_segment(memoi_blocks_builder* b, int32_t block) {
+MEMOI void memoi_blocks_segment(memoi_blocks_walk* b, int32_t block) {
     const int couples = memoi_blocks_couples(b, block);
     if (couples) memoi_blocks_recompute_all(b, block);
     memoi_blocks_backward_of(b, block, !couples);
 }
 
-MEMOI void memoi_blocks_barrier(memoi_blocks_builder* b, int event) {
+MEMOI void memoi_blocks_barrier(memoi_blocks_walk* b, int event) {
     int32_t s;
     for (s = 0; s < b->desc.n_parts; s++) memoi_blocks_need(b, event, s);
 }
 
-MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
+MEMOI void memoi_blocks_backward_layer(memoi_blocks_walk* b, int32_t layer) {
     const memo_blocks_order order = b->desc.order;
     int32_t first = layer * b->desc.blocks_per_layer, last = first + b->desc.blocks_per_layer - 1;
     int32_t i;
@@ -8763,84 +8781,76 @@ MEMOI void memoi_blocks_backward_layer(memoi_blocks_builder* b, int32_t layer) {
     if (order == MEMO_BLOCKS_PIPELINED && first > 0) memoi_blocks_barrier(b, MEMOI_BLOCKS_RETURNED);
 }
 
-MEMOI void memoi_blocks_backward(memoi_blocks_builder* b) {
-    int32_t n_layers = b->desc.n_blocks / b->desc.blocks_per_layer, layer, k;
-    for (layer = n_layers - 1; layer >= 0; layer--) {
-        memoi_blocks_mark(b, n_layers - 1 - layer);
+/* One layer; after the last one of the pass the trainer takes over. */
+MEMOI void memoi_blocks_layer(memoi_blocks_walk* b, int32_t layer) {
+    const int32_t n = b->desc.n_blocks, last = n / b->desc.blocks_per_layer - 1;
+    int32_t s;
+    if (b->is_backward)
         memoi_blocks_backward_layer(b, layer);
-    }
-    for (k = 0; k < b->desc.n_parts; k++) {
-        memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, k);
-        memoi_blocks_run_op(b, MEMOI_BLOCKS_END, 0, k, 1);
+    else
+        memoi_blocks_forward_layer(b, layer);
+    for (s = 0; s < b->desc.n_parts && layer == (b->is_backward ? 0 : last); s++) {
+        memoi_blocks_need(b, b->is_backward ? MEMOI_BLOCKS_RETURNED : MEMOI_BLOCKS_REDUCED, s);
+        memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : n - 1, s);
     }
 }
 
-/* steps: one per op; the caller frees it with MEMO_FREE.  layer_begins (n_layers): the first op of
- * each layer.  Both are optional; if they are given, schedule must be empty. */
-MEMOI memo_status memoi_blocks_build(const memo_blocks_schedule_desc* desc, int is_backward,
-                                     memo_schedule* schedule, memoi_blocks_step** steps,
-                                     int64_t* layer_begins, memo_error* error) {
-    memoi_blocks_builder b;
-    int32_t i, event = 0;
+/* The ranges of an op: the backward of attention with a split sequence touches the most. */
+MEMOI int64_t memoi_blocks_n_ranges(const memo_blocks_schedule_desc* desc) {
+    return 10 + 3 * (int64_t)desc->n_parts;
+}
+
+MEMOI memo_status memoi_blocks_schedule(const memo_blocks_schedule_desc* desc, int is_backward,
+                                        memo_schedule* schedule, memo_error* error) {
+    memoi_blocks_walk b;
+    memo_status* status = &b.target.status;
+    int32_t i, n_layers, event;
     memset(&b, 0, sizeof b);
     b.desc = *desc;
-    b.schedule = schedule;
-    b.layer_begins = layer_begins;
-    b.error = error;
-    b.status = memoi_blocks_check(&b.desc, error);
-    if (b.status) return b.status;
-
-    /* The backward of attention with a split sequence touches the most. */
-    b.ranges = (memo_range*)memob_calloc(10 + 3 * (int64_t)b.desc.n_parts, sizeof(memo_range));
+    b.is_backward = is_backward;
+    b.target.schedule = schedule;
+    b.target.error = error;
+    *status = memoi_blocks_check(&b.desc, error);
+    if (*status) return *status;
+    b.ranges = (memo_range*)memob_calloc(memoi_blocks_n_ranges(&b.desc), sizeof(memo_range));
     if (!b.ranges) return memob_no_memory(error, "a schedule");
-    b.status = memoi_target_schedule_stream(schedule, "compute", &b.compute, error);
-    if (!b.status) b.status = memoi_target_schedule_stream(schedule, "comm", &b.comm, error);
-    for (i = 0; !b.status && i < MEMOI_BLOCKS_EVENTS * b.desc.n_parts; i++) {
-        b.status = memo_schedule_add_event(schedule, &event, error);
-        if (i == 0) b.first_event = event;
-    }
+    *status = memoi_target_schedule_stream(schedule, "compute",
+                                           &b.target.stream_indices[MEMOI_TARGET_COMPUTE], error);
+    if (!*status)
+        *status = memoi_target_schedule_stream(schedule, "comm",
+                                               &b.target.stream_indices[MEMOI_TARGET_COMM], error);
+    b.target.first_event = schedule->n_events;
+    for (i = 0; !*status && i < MEMOI_BLOCKS_EVENTS * b.desc.n_parts; i++)
+        *status = memo_schedule_add_event(schedule, &event, error);
 
-    if (is_backward)
-        memoi_blocks_backward(&b);
-    else
-        memoi_blocks_forward(&b);
+    n_layers = b.desc.n_blocks / b.desc.blocks_per_layer;
+    for (i = 0; i < n_layers && !*status; i++)
+        memoi_blocks_layer(&b, is_backward ? n_layers - 1 - i : i);
     MEMO_FREE(b.ranges);
-    if (steps && !b.status)
-        *steps = b.steps;
-    else
-        MEMO_FREE(b.steps);
-    return b.status;
+    return *status;
 }
 
 memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
                                          memo_schedule* schedule, memo_error* error) {
-    return memoi_blocks_build(desc, 0, schedule, NULL, NULL, error);
+    return memoi_blocks_schedule(desc, 0, schedule, error);
 }
 
 memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
                                           memo_schedule* schedule, memo_error* error) {
-    return memoi_blocks_build(desc, 1, schedule, NULL, NULL, error);
+    return memoi_blocks_schedule(desc, 1, schedule, error);
 }
 
 /* ---- >>block runs -------------------------------------------------------------------------------
- * Knows: the steps of a schedule, a device, a communicator and the trainer's functions.  Knows
- * nothing of why the schedule is ordered as it is.
- *
- * The schedule is the program: its ops are enqueued one after another. */
-
-typedef struct memoi_blocks_pass {
-    memo_schedule* schedule;
-    memoi_blocks_step* steps; /* one an op */
-    int64_t* layer_begins;    /* ops; in the order of the pass, then the end */
-} memoi_blocks_pass;
+ * Knows: the walk through a pass, a device and the trainer's functions.  Knows nothing of the order
+ * of operations. */
 
 struct memo_blocks {
     memo_blocks_desc desc; /* with defaults filled in */
-    memob_arrays arrays;   /* all but schedules and steps */
+    memoi_blocks_walk walk;
+    memob_arrays arrays; /* buffers, events, and ranges of the walk */
     int32_t owns_comm_stream;
     int32_t n_layers, n_events;
     memo_event* events;
-    memoi_blocks_pass passes[2];         /* forward, backward */
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
     int64_t n_ahead;                     /* forward passes without a backward */
 };
@@ -8878,25 +8888,6 @@ MEMOI memo_status memoi_blocks_check_desc(memo_blocks_desc* desc, memo_error* er
     return MEMO_STATUS_OK;
 }
 
-/* The schedules of both passes. */
-MEMOI memo_status memoi_blocks_build_passes(memo_blocks* blocks, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int32_t k;
-    for (k = 0; k < 2 && !status; k++) {
-        memoi_blocks_pass* pass = &blocks->passes[k];
-        pass->layer_begins =
-            (int64_t*)memob_arrays_add(&blocks->arrays, blocks->n_layers + 1, sizeof(int64_t));
-        status = pass->layer_begins ? memo_schedule_create(&pass->schedule, error)
-                                    : memob_no_memory(error, "overlapped blocks");
-        if (!status)
-            status = memoi_blocks_build(&blocks->desc.schedule, k, pass->schedule, &pass->steps,
-                                        pass->layer_begins, error);
-        if (!status) pass->layer_begins[blocks->n_layers] = pass->schedule->n_ops;
-    }
-    blocks->desc.schedule.times = NULL; /* borrowed until here */
-    return status;
-}
-
 /* Both passes use the same events. */
 MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     const memo_device* d = blocks->desc.device;
@@ -8904,12 +8895,15 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     const int32_t n_events = MEMOI_BLOCKS_EVENTS * n_parts;
     memo_block_buffers* buffers =
         (memo_block_buffers*)memob_arrays_add(&blocks->arrays, n_parts, sizeof *buffers);
-    memo_status status;
+    memoi_blocks_walk* walk = &blocks->walk;
+    memo_status status = MEMO_STATUS_OK;
     blocks->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
+    walk->ranges = (memo_range*)memob_arrays_add(
+        &blocks->arrays, memoi_blocks_n_ranges(&blocks->desc.schedule), sizeof(memo_range));
     if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
     memcpy(buffers, blocks->desc.buffers, (size_t)n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
-    status = memoi_blocks_build_passes(blocks, error);
+    blocks->desc.schedule.times = NULL; /* borrowed until here */
     while (!status && blocks->n_events < n_events) {
         status = memo_event_create_untimed(d, &blocks->events[blocks->n_events], error);
         blocks->n_events += !status;
@@ -8918,6 +8912,12 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
         status = memo_stream_create(d, "comm", 1, &blocks->desc.comm_stream, error);
         blocks->owns_comm_stream = !status;
     }
+    walk->desc = blocks->desc.schedule;
+    walk->run = &blocks->desc;
+    walk->target.device = d;
+    walk->target.events = blocks->events;
+    walk->target.streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
+    walk->target.streams[MEMOI_TARGET_COMM] = blocks->desc.comm_stream;
     return status;
 }
 
@@ -8952,87 +8952,19 @@ void memo_blocks_destroy(memo_blocks* blocks) {
     if (blocks->desc.comm_stream) (void)memo_stream_synchronize(d, blocks->desc.comm_stream, NULL);
     for (k = 0; k < blocks->n_events; k++) (void)memo_event_destroy(d, blocks->events[k], NULL);
     if (blocks->owns_comm_stream) (void)memo_stream_destroy(d, blocks->desc.comm_stream, NULL);
-    for (k = 0; k < 2; k++) {
-        memo_schedule_destroy(blocks->passes[k].schedule);
-        MEMO_FREE(blocks->passes[k].steps);
-    }
     memob_arrays_free(&blocks->arrays);
     MEMO_FREE(blocks);
 }
 
-const memo_schedule* memo_blocks_get_schedule(const memo_blocks* blocks, int32_t is_backward) {
-    return blocks->passes[is_backward ? 1 : 0].schedule;
-}
-
-/* --- one step --- */
-
-/* Calls the trainer's function for an op of the compute stream. */
-MEMOI memo_status memoi_blocks_compute(const memo_blocks* blocks, const memoi_blocks_step* step,
-                                       int is_backward, memo_error* error) {
-    const memo_block_functions* f = &blocks->desc.functions;
-    memo_block_call call = memoi_blocks_call(&blocks->desc.schedule, step);
-    memo_block_function function = is_backward ? f->backward_end : f->forward_end;
-    call.stream = blocks->desc.compute_stream;
-    if (step->kind == MEMOI_BLOCKS_FORWARD) function = f->forward;
-    if (step->kind == MEMOI_BLOCKS_RECOMPUTE) function = f->recompute;
-    if (step->kind == MEMOI_BLOCKS_BACKWARD) function = f->backward;
-    if (step->kind == MEMOI_BLOCKS_WEIGHTS) function = f->weights;
-    return function ? function(f->context, &call, error) : MEMO_STATUS_OK;
-}
-
-/* Announces an op with the bytes of the schedule. */
-MEMOI memo_status memoi_blocks_announce(const memo_blocks* blocks, const memo_schedule* schedule,
-                                        const memo_op* op, memo_stream stream, memo_error* error) {
-    const memo_device* d = blocks->desc.device;
-    memo_op_desc announced = memo_op_desc_default();
-    if (!MEMO_DEVICE_HAS(d, annotate)) return MEMO_STATUS_OK;
-    announced.name = schedule->text + op->name;
-    announced.duration_s = op->duration_s;
-    announced.reads = schedule->ranges + op->first_range;
-    announced.n_reads = op->n_reads;
-    announced.writes = announced.reads + op->n_reads;
-    announced.n_writes = op->n_writes;
-    return memo_annotate(d, stream, &announced, error);
-}
-
-MEMOI memo_status memoi_blocks_step_run(const memo_blocks* blocks, int is_backward, int64_t index,
-                                        memo_error* error) {
-    const memo_blocks_desc* desc = &blocks->desc;
-    const memoi_blocks_pass* pass = &blocks->passes[is_backward];
-    const memo_op* op = &pass->schedule->ops[index];
-    const memoi_blocks_step* step = &pass->steps[index];
-    /* memoi_blocks_build adds compute first, to an empty schedule. */
-    memo_stream stream = op->stream == 0 ? desc->compute_stream : desc->comm_stream;
-    const memo_block_buffers* buffers = &desc->buffers[step->part];
-    void* reduced =
-        step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
-    memo_status status;
-    if (op->kind == MEMO_OP_RECORD)
-        return memo_event_record(desc->device, blocks->events[op->event], stream, error);
-    if (op->kind == MEMO_OP_WAIT)
-        return memo_event_wait(desc->device, blocks->events[op->event], stream, error);
-    status = memoi_blocks_announce(blocks, pass->schedule, op, stream, error);
-    if (status) return status;
-    if (!memoi_blocks_is_comm(step->kind))
-        return memoi_blocks_compute(blocks, step, is_backward, error);
-
-    /* Collectives of both passes may have the same counts; the label distinguishes them. */
-    memoi_comm_label(desc->comm, is_backward ? "blocks backward" : "blocks forward", index);
-    status = memo_all_reduce(desc->comm, stream, reduced, reduced, buffers->count, desc->type,
-                             MEMO_REDUCTION_SUM, error);
-    memoi_comm_label(desc->comm, NULL, 0);
-    return status;
-}
-
-/* The k-th layer of a pass. */
-MEMOI memo_status memoi_blocks_layer_run(const memo_blocks* blocks, int is_backward, int32_t k,
-                                         memo_error* error) {
-    const int64_t* begins = blocks->passes[is_backward].layer_begins;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t i;
-    for (i = begins[k]; i < begins[k + 1] && !status; i++)
-        status = memoi_blocks_step_run(blocks, is_backward, i, error);
-    return status;
+MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
+                                   memo_error* error) {
+    memoi_blocks_walk* walk = &blocks->walk;
+    if (layer == (is_backward ? blocks->n_layers - 1 : 0)) walk->n_ops = 0;
+    walk->is_backward = is_backward;
+    walk->target.status = MEMO_STATUS_OK;
+    walk->target.error = error;
+    memoi_blocks_layer(walk, layer);
+    return walk->target.status;
 }
 
 memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {
@@ -9043,7 +8975,7 @@ memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_e
             "memo_blocks_forward_layer: out of order (layer %d); layer 0 is valid%s", (int)layer,
             blocks->next_forward > 0 ? ", or the next one" : "");
     blocks->next_forward = blocks->next_backward = -1;
-    status = memoi_blocks_layer_run(blocks, 0, layer, error);
+    status = memoi_blocks_run(blocks, 0, layer, error);
     if (status) return status;
     blocks->next_forward = layer + 1;
     if (layer == blocks->n_layers - 1) {
@@ -9061,7 +8993,7 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
                               blocks->next_backward < 0 ? "run forward for all layers first"
                                                         : "run the layers in descending order");
     blocks->next_forward = blocks->next_backward = -1;
-    status = memoi_blocks_layer_run(blocks, 1, blocks->n_layers - 1 - layer, error);
+    status = memoi_blocks_run(blocks, 1, layer, error);
     if (layer == 0) blocks->n_ahead--;
     if (!status)
         blocks->next_backward = layer ? layer - 1 : blocks->n_ahead ? blocks->n_layers - 1 : -1;

@@ -112,15 +112,22 @@ static memo_status backward_end(void* context, const memo_block_call* call, memo
 
 /* ---- one rank ---- */
 
-static void print_order(const memo_blocks* blocks, int is_backward) {
-    const memo_schedule* schedule = memo_blocks_get_schedule(blocks, is_backward);
-    for (int stream = 0; stream < 2; stream++) {
+static memo_status print_order(const memo_blocks_schedule_desc* desc, int is_backward,
+                               memo_error* error) {
+    memo_schedule* schedule = NULL;
+    memo_status status = memo_schedule_create(&schedule, error);
+    if (!status)
+        status = is_backward ? memo_blocks_backward_schedule(desc, schedule, error)
+                             : memo_blocks_forward_schedule(desc, schedule, error);
+    for (int stream = 0; stream < 2 && !status; stream++) {
         printf("%-9s %s", is_backward ? "backward" : "forward", stream ? "comm:   " : "compute:");
         for (int64_t i = 0; i < schedule->n_ops; i++)
             if (schedule->ops[i].kind == MEMO_OP_RUN && schedule->ops[i].stream == stream)
                 printf(" %s", memo_schedule_op_name(schedule, i));
         printf("\n");
     }
+    memo_schedule_destroy(schedule);
+    return status;
 }
 
 static void fill(float* to, int n, float value) {
@@ -183,8 +190,9 @@ static memo_status train(thread_rank* rank, memo_error* error) {
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, error);
 
     if (!status && rank->comm->rank == 0) {
-        print_order(blocks, 0);
-        print_order(blocks, 1);
+        desc.schedule.weights_apart = 1; /* functions.weights computes them */
+        status = print_order(&desc.schedule, 0, error);
+        if (!status) status = print_order(&desc.schedule, 1, error);
         printf("output %.1f, gradients: input %.1f, weights %.1f and %.1f\n", m->out[1][0],
                m->d[1][0], m->d_up[0], m->d_down[0]);
     }
