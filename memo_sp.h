@@ -161,12 +161,12 @@ typedef struct memo_comm {
      * destroyed.  Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
-    memo_status (*group_begin)(struct memo_comm* comm, memo_error* error);
-    memo_status (*group_end)(struct memo_comm* comm, memo_stream stream, memo_error* error);
-    memo_status (*message)(struct memo_comm* comm, memo_stream stream,
-                           const memo_message_call* call, memo_error* error);
-
-    /* All ranks must call it with the same kind, count, type, reduction and root. */
+    /* Enqueues the n messages of a group as one operation, or one that is alone; their arguments are
+     * valid.  n is 0 only if label.is_first, for back ends that compare digests then. */
+    memo_status (*messages)(struct memo_comm* comm, memo_stream stream,
+                            const memo_message_call* calls, int32_t n, memo_error* error);
+    /* All ranks must call it with the same kind, count, type, reduction and root.  The arguments
+     * are valid. */
     memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
                               const memo_collective_call* call, memo_error* error);
 
@@ -174,19 +174,25 @@ typedef struct memo_comm {
     void (*abort)(struct memo_comm* comm);
     /* Returns the first asynchronous error so far.  Does not wait. */
     memo_status (*status)(struct memo_comm* comm, memo_error* error);
+
+    /* The open group, of memo_group_begin and the functions after it. */
+    memo_message_call* waiting; /* (max_waiting), memory of the back end */
+    int32_t max_waiting, n_waiting, group_depth;
+    memo_stream group_stream;
 } memo_comm;
 
-/* The functions of the table: memo_send and memo_receive call comm->message, and so on. */
+/* Calls of the table.  Those that enqueue check their arguments, and count the bytes sent. */
 static inline memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
 }
-static inline memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
-    return comm->group_begin(comm, error);
-}
-static inline memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
-    return comm->group_end(comm, stream, error);
-}
+MEMO_API memo_status memo_group_begin(memo_comm* comm, memo_error* error);
+MEMO_API memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
+/* Any message, and any collective, by its arguments. */
+MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream,
+                                       const memo_message_call* call, memo_error* error);
+MEMO_API memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
+                                          const memo_collective_call* call, memo_error* error);
 static inline memo_status memoi_message_enqueue(memo_comm* comm, memo_stream stream,
                                                 int32_t is_send, const void* address, int64_t count,
                                                 memo_type type, int32_t peer, memo_error* error) {
@@ -196,7 +202,7 @@ static inline memo_status memoi_message_enqueue(memo_comm* comm, memo_stream str
     call.type = type;
     call.count = count;
     call.address = (void*)(uintptr_t)address;
-    return comm->message(comm, stream, &call, error);
+    return memo_comm_message(comm, stream, &call, error);
 }
 static inline memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
                                     int64_t count, memo_type type, int32_t to_rank,
@@ -228,7 +234,7 @@ static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
     call.count = count;
     call.from = from;
     call.to = to;
-    return comm->collective(comm, stream, &call, error);
+    return memo_comm_collective(comm, stream, &call, error);
 }
 /* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
  * allowed; other overlap is not.  Sums are taken in the order of ranks.  The 16-bit types are
@@ -2143,7 +2149,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
 /* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
  * rooms above it.
  *
- *     >>comm checks         types, bytes of collectives, checks and labels for all back ends
+ *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
  *     >>row kernels         loops over the inline functions of chapter 10; their devices
  *     >>reductions          sums and maxima in the order of ranks
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
@@ -2162,9 +2168,9 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  *     >>degrees             groups of two degrees
  *     >>loss                tiles of the classifier, their losses and gradients */
 
-/* ---- >>comm checks ------------------------------------------------------------------------------
- * Knows: the table of communication functions.  Knows nothing of back ends, devices or
- * attention. */
+/* ---- >>comm calls -------------------------------------------------------------------------------
+ * Knows: the table of communication functions; which calls are valid, and what a group is.  Knows
+ * nothing of back ends, devices or attention. */
 
 /* The name of an enum's value. */
 #define MEMOI_NAME(names, value, unknown)                                                          \
@@ -2239,13 +2245,91 @@ MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what,
                          comm->name, (int)rank, (int)comm->size - 1);
 }
 
-/* group_depth: how many groups are open. */
-MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
-                                              const memo_collective_call* call, int32_t group_depth,
+/* A refused call cancels the open group. */
+MEMOI memo_status memoi_comm_drop_group(memo_comm* comm, memo_status status) {
+    comm->group_depth = comm->n_waiting = 0;
+    return status;
+}
+
+MEMOI memo_status memoi_comm_enqueue(memo_comm* comm, memo_stream stream,
+                                     const memo_message_call* calls, int32_t n, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t i;
+    if (n || comm->label.is_first) status = comm->messages(comm, stream, calls, n, error);
+    for (i = 0; i < n && !status; i++)
+        if (calls[i].is_send && calls[i].peer != comm->rank)
+            comm->sent_bytes += calls[i].count * memo_type_bytes(calls[i].type);
+    return status;
+}
+
+memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
+    memo_status status = memo_comm_status(comm, error);
+    if (!status) comm->group_depth++;
+    return status;
+}
+
+memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
+    memo_status status = memo_comm_status(comm, error);
+    if (!status && comm->group_depth > 1) {
+        comm->group_depth--;
+        return MEMO_STATUS_OK;
+    }
+    if (!status && !comm->group_depth)
+        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                                "group_end on '%s': no group is open, or a refused call canceled "
+                                "it; call group_begin first",
+                                comm->name);
+    if (!status && comm->n_waiting && comm->group_stream != stream)
+        status = MEMOB_INVALID(error,
+                               "memo_group_end.stream on '%s': not the stream of the group's sends "
+                               "and receives; use one stream for a group",
+                               comm->name);
+    if (!status) status = memoi_comm_enqueue(comm, stream, comm->waiting, comm->n_waiting, error);
+    return memoi_comm_drop_group(comm, status);
+}
+
+MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
+                                           const memo_message_call* call, memo_error* error) {
+    const char* what = call->is_send ? "send" : "receive";
+    memo_status status = comm->group_depth ? MEMO_STATUS_OK : memo_comm_status(comm, error);
+    if (!status)
+        status =
+            memoi_comm_check_buffer(comm, what, call->address, call->count, 1, call->type, error);
+    if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
+    if (status) return status;
+    if (!comm->group_depth && call->peer == comm->rank)
+        return MEMOB_INVALID(error,
+                             "%s on '%s': rank %d would wait for itself forever; put send and "
+                             "receive into one group",
+                             what, comm->name, (int)call->peer);
+    if (comm->n_waiting && comm->group_stream != stream)
+        return MEMOB_INVALID(error,
+                             "%s.stream on '%s': not the stream of the group's earlier calls; use "
+                             "one stream for a group",
+                             what, comm->name);
+    if (comm->n_waiting && comm->n_waiting == comm->max_waiting)
+        return MEMOB_INVALID(error,
+                             "group on '%s': more than %d sends and receives; use several groups",
+                             comm->name, (int)comm->max_waiting);
+    return MEMO_STATUS_OK;
+}
+
+memo_status memo_comm_message(memo_comm* comm, memo_stream stream, const memo_message_call* call,
+                              memo_error* error) {
+    memo_status status = memoi_comm_check_message(comm, stream, call, error);
+    if (status) return memoi_comm_drop_group(comm, status);
+    if (!comm->group_depth) return memoi_comm_enqueue(comm, stream, call, 1, error);
+    comm->waiting[comm->n_waiting++] = *call;
+    comm->group_stream = stream;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collective_call* call,
                                               memo_error* error) {
     const char* what = memoi_comm_collective_name(call->kind);
-    memo_status status;
-    if (group_depth)
+    memo_status status = memo_comm_status(comm, error);
+    if (status) return status;
+    if (comm->group_depth)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "%s on '%s': called inside a group; only sends and receives can be grouped", what,
@@ -2261,48 +2345,13 @@ MEMOI memo_status memoi_comm_check_collective(const memo_comm* comm,
     return status ? status : memoi_comm_check_rank(comm, what, call->root, error);
 }
 
-/* is_single: no group is open.  has_other_stream: the group's earlier messages use another
- * stream. */
-MEMOI memo_status memoi_comm_check_message(const memo_comm* comm, const memo_message_call* call,
-                                           int is_single, int has_other_stream, memo_error* error) {
-    const char* what = call->is_send ? "send" : "receive";
-    memo_status status =
-        memoi_comm_check_buffer(comm, what, call->address, call->count, 1, call->type, error);
-    if (!status) status = memoi_comm_check_rank(comm, what, call->peer, error);
-    if (status) return status;
-    if (is_single && call->peer == comm->rank)
-        return MEMOB_INVALID(error,
-                             "%s on '%s': rank %d would wait for itself forever; put send and "
-                             "receive into one group",
-                             what, comm->name, (int)call->peer);
-    if (has_other_stream)
-        return MEMOB_INVALID(error,
-                             "%s.stream on '%s': not the stream of the group's earlier calls; use "
-                             "one stream for a group",
-                             what, comm->name);
-    return MEMO_STATUS_OK;
-}
-
-/* Adds what an enqueued message sends to another rank. */
-MEMOI void memoi_comm_count_message(memo_comm* comm, const memo_message_call* call) {
-    if (call->is_send && call->peer != comm->rank)
-        comm->sent_bytes += call->count * memo_type_bytes(call->type);
-}
-
-/* For the outermost group_end. */
-MEMOI memo_status memoi_comm_check_group_end(const memo_comm* comm, int32_t group_depth,
-                                             int has_other_stream, memo_error* error) {
-    if (!group_depth)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "group_end on '%s': no group is open, or a refused call canceled it; "
-                              "call group_begin first",
-                              comm->name);
-    if (has_other_stream)
-        return MEMOB_INVALID(error,
-                             "memo_group_end.stream on '%s': not the stream of the group's sends "
-                             "and receives; use one stream for a group",
-                             comm->name);
-    return MEMO_STATUS_OK;
+memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
+                                 const memo_collective_call* call, memo_error* error) {
+    memo_status status = memoi_comm_check_collective(comm, call, error);
+    if (status) return memoi_comm_drop_group(comm, status);
+    status = comm->collective(comm, stream, call, error);
+    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
+    return status;
 }
 
 /* --- labels --- */
@@ -2971,7 +3020,7 @@ typedef struct memoi_threads_world {
     memob_failure failure;
 } memoi_threads_world;
 
-/* The last messages of an open group to and from a peer. */
+/* The last messages of a group to and from a peer. */
 typedef struct memoi_threads_last {
     memoi_message *send, *receive;
 } memoi_threads_last;
@@ -2983,13 +3032,14 @@ typedef struct memoi_threads_group {
     int32_t n_ranks;
     int32_t n_seats_taken; /* ranks that have not destroyed the group */
     int32_t n_nodes;
-    memob_arrays arrays; /* all that follow, but messages */
+    memob_arrays arrays; /* all that follow, but messages and calls */
     struct memoi_threads_rank* ranks;
     memoi_threads_seat* seats;
     memoi_way* ways;          /* [sender * n_ranks + receiver] */
     memoi_threads_last* last; /* [rank * n_ranks + peer] */
     const void** sources;     /* likewise */
     memoi_message* messages;  /* [rank * MEMOI_THREADS_MESSAGES + number] */
+    memo_message_call* calls; /* likewise */
     memoi_meeting meetings[MEMOI_N_LANES];
 } memoi_threads_group;
 
@@ -3000,13 +3050,10 @@ typedef struct memoi_threads_rank {
     memoi_threads_seat* seat;
     uint32_t arrived[MEMOI_N_LANES];
 
-    /* Used by the caller's thread: a ring buffer of messages with the open group at its end.
-     * Positions count in twos, as counters do. */
+    /* Used by the caller's thread: a ring buffer of messages.  Positions count in twos, as counters
+     * do. */
     memoi_message* messages;
-    uint32_t group_begin, group_end;
-    uint32_t seen_head;
-    int32_t group_depth;
-    memo_stream group_stream;
+    uint32_t tail, seen_head;
     memoi_threads_last* last; /* by peer */
     char apart[64];
     /* Used by the stream. */
@@ -3626,117 +3673,63 @@ MEMOI memo_status memoi_threads_launch(memoi_threads_rank* me, memo_stream strea
     return status;
 }
 
-MEMOI void memoi_threads_close_group(memoi_threads_rank* me) {
-    int32_t r;
-    for (r = 0; r < me->table.size; r++) me->last[r].send = me->last[r].receive = NULL;
-    me->group_depth = 0;
-    me->group_stream = NULL;
-}
-
-/* Cancels the open group. */
-MEMOI memo_status memoi_threads_drop_group(memoi_threads_rank* me, memo_status status) {
-    memoi_threads_close_group(me);
-    me->group_end = me->group_begin;
-    return status;
-}
-
-MEMOI memo_status memoi_threads_group_begin(memo_comm* comm, memo_error* error) {
-    memo_status status = memoi_threads_status(comm, error);
-    if (!status) ((memoi_threads_rank*)comm->context)->group_depth++;
-    return status;
-}
-
-MEMOI memo_status memoi_threads_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
-    memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    memoi_threads_group_args args;
-    int is_empty = me->group_begin == me->group_end;
-    memo_status status = memoi_threads_status(comm, error);
-    uint32_t position;
-    if (!status && me->group_depth > 1) {
-        me->group_depth--;
-        return MEMO_STATUS_OK;
-    }
-    if (!status)
-        status = memoi_comm_check_group_end(comm, me->group_depth,
-                                            !is_empty && me->group_stream != stream, error);
-    if (status || is_empty) return memoi_threads_drop_group(me, status);
-
-    memset(&args, 0, sizeof args);
-    args.me = me;
-    args.begin = me->group_begin;
-    args.end = me->group_end;
-    status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
-    if (status) return memoi_threads_drop_group(me, status);
-
-    /* The stream has the messages now; count them and start a new group. */
-    for (position = args.begin; position != args.end; position += 2)
-        memoi_comm_count_message(comm, &memoi_threads_message(me, position)->call);
-    memoi_threads_close_group(me);
-    me->group_begin = me->group_end;
-    return MEMO_STATUS_OK;
-}
-
-/* Waits until a message of the ring buffer is free. */
-MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, memo_error* error) {
+/* Waits until n messages of the ring buffer are free. */
+MEMOI memo_status memoi_threads_make_room(memoi_threads_rank* me, int32_t n, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    if (me->group_end - me->seen_head < 2 * MEMOI_THREADS_MESSAGES) return MEMO_STATUS_OK;
-    if (me->group_end - me->group_begin == 2 * MEMOI_THREADS_MESSAGES)
-        return MEMOB_INVALID(error,
-                             "group on '%s': more than %d sends and receives; use several groups",
-                             me->table.name, MEMOI_THREADS_MESSAGES);
-    while (!status && !memob_counter_reached(&me->head, me->seen_head + 2)) {
+    while (!status && me->tail - me->seen_head + 2 * (uint32_t)n > 2 * MEMOI_THREADS_MESSAGES) {
         uint32_t value = __atomic_load_n(&me->head, __ATOMIC_RELAXED);
+        if (memob_counter_reached(&me->head, me->seen_head + 2)) {
+            me->seen_head = __atomic_load_n(&me->head, __ATOMIC_ACQUIRE) & ~1u;
+            continue;
+        }
         status = memo_device_status(me->device, error);
         if (!status) status = memoi_threads_status(&me->table, error);
         if (!status && !memob_counter_is_past(value, me->seen_head + 2))
             memoi_threads_nap(&me->head, value);
     }
-    if (!status) me->seen_head = __atomic_load_n(&me->head, __ATOMIC_ACQUIRE) & ~1u;
     return status;
 }
 
-MEMOI memo_status memoi_threads_message_add(memo_comm* comm, memo_stream stream,
-                                            const memo_message_call* call, memo_error* error) {
+MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
+                                         const memo_message_call* calls, int32_t n,
+                                         memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
-    int is_single = me->group_depth == 0;
-    int has_other_stream = me->group_begin != me->group_end && me->group_stream != stream;
-    memoi_message *message, **last;
-    memo_status status = memoi_threads_status(comm, error);
-    if (!status) status = memoi_comm_check_message(comm, call, is_single, has_other_stream, error);
-    if (!status) status = memoi_threads_make_room(me, error);
-    if (status) return memoi_threads_drop_group(me, status);
+    memoi_threads_group_args args;
+    memo_status status = memoi_threads_make_room(me, n, error);
+    int32_t i;
+    if (status || !n) return status;
+    memset(&args, 0, sizeof args);
+    args.me = me;
+    args.begin = args.end = me->tail;
 
-    /* Append to the way's chain in this group. */
-    message = memoi_threads_message(me, me->group_end);
-    last = call->is_send ? &me->last[call->peer].send : &me->last[call->peer].receive;
-    memset(message, 0, sizeof *message);
-    message->call = *call;
-    message->label = comm->label;
-    message->is_first = !*last;
-    if (*last) (*last)->next = message;
-    *last = message;
-    me->group_end += 2;
-    me->group_stream = stream;
-    if (!is_single) return MEMO_STATUS_OK;
-    me->group_depth = 1;
-    return memoi_threads_group_end(comm, stream, error);
+    /* Each message follows the one before it on its way. */
+    for (i = 0; i < comm->size; i++) me->last[i].send = me->last[i].receive = NULL;
+    for (i = 0; i < n; i++, args.end += 2) {
+        memoi_threads_last* ways = &me->last[calls[i].peer];
+        memoi_message** last = calls[i].is_send ? &ways->send : &ways->receive;
+        memoi_message* message = memoi_threads_message(me, args.end);
+        memset(message, 0, sizeof *message);
+        message->call = calls[i];
+        message->label = comm->label;
+        message->is_first = !*last;
+        if (*last) (*last)->next = message;
+        *last = message;
+    }
+    status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
+    if (!status) me->tail = args.end;
+    return status;
 }
 
 MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_collective_args args;
-    memo_status status = memoi_threads_status(comm, error);
-    if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
-    if (status) return memoi_threads_drop_group(me, status);
     memset(&args, 0, sizeof args);
     args.me = me;
     args.op.call = *call;
     args.op.label = comm->label;
-    status =
-        memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args, error);
-    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
-    return status;
+    return memoi_threads_launch(me, stream, memoi_threads_run_collective, &args, sizeof args,
+                                error);
 }
 
 /* --- making, splitting and destroying --- */
@@ -3749,6 +3742,7 @@ MEMOI void memoi_threads_world_destroy(memoi_threads_world* world) {
 MEMOI void memoi_threads_group_free(memoi_threads_group* group) {
     memob_arrays_free(&group->arrays);
     MEMO_FREE(group->messages);
+    MEMO_FREE(group->calls);
     MEMO_FREE(group);
 }
 
@@ -3780,9 +3774,9 @@ MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
     table->size = me->group->n_ranks;
     table->split = memoi_threads_split;
     table->destroy = memoi_threads_destroy;
-    table->group_begin = memoi_threads_group_begin;
-    table->group_end = memoi_threads_group_end;
-    table->message = memoi_threads_message_add;
+    table->messages = memoi_threads_messages;
+    table->waiting = me->group->calls + (int64_t)rank * MEMOI_THREADS_MESSAGES;
+    table->max_waiting = MEMOI_THREADS_MESSAGES;
     table->collective = memoi_threads_collective;
     table->abort = memoi_threads_abort;
     table->status = memoi_threads_status;
@@ -3794,6 +3788,7 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
                                                       memo_comm** comms) {
     memoi_threads_group* group = (memoi_threads_group*)memob_calloc(1, sizeof *group);
     const int64_t n_pairs = (int64_t)n_ranks * n_ranks;
+    const size_t n_messages = (size_t)n_ranks * MEMOI_THREADS_MESSAGES;
     memob_arrays* arrays;
     int32_t r;
     if (!group) return NULL;
@@ -3811,9 +3806,9 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
         (memoi_threads_last*)memob_arrays_add(arrays, n_pairs, sizeof(memoi_threads_last));
     group->sources = (const void**)memob_arrays_add(arrays, n_pairs, sizeof(void*));
     /* Not zeroed, so that unused messages never touch their pages. */
-    group->messages = (memoi_message*)MEMO_MALLOC((size_t)n_ranks * MEMOI_THREADS_MESSAGES *
-                                                  sizeof(memoi_message));
-    if (arrays->failed || !group->messages) {
+    group->messages = (memoi_message*)MEMO_MALLOC(n_messages * sizeof(memoi_message));
+    group->calls = (memo_message_call*)MEMO_MALLOC(n_messages * sizeof(memo_message_call));
+    if (arrays->failed || !group->messages || !group->calls) {
         memoi_threads_group_free(group);
         return NULL;
     }
@@ -4027,10 +4022,7 @@ struct memoi_nccl {
     double enqueued_s;     /* when `done` was recorded */
     double wait_ends_at_s; /* the time-out of a wait; 0: nobody waits */
 
-    /* The group that is open. */
-    int32_t group_depth, n_messages;
-    memo_stream group_stream;
-    memo_message_call messages[MEMOI_NCCL_MESSAGES];
+    memo_message_call messages[MEMOI_NCCL_MESSAGES]; /* of the open group */
 };
 
 /* Between two looks at a call in progress: most end within 0.2 ms, a missing peer takes long. */
@@ -4354,24 +4346,13 @@ MEMOI ncclResult_t memoi_nccl_agree(memoi_nccl* me, cudaStream_t stream) {
 
 /* --- messages and collectives --- */
 
-MEMOI memo_status memoi_nccl_drop_group(memoi_nccl* me, memo_status status) {
-    me->group_depth = 0;
-    me->n_messages = 0;
-    return status;
-}
-
-MEMOI memo_status memoi_nccl_group_begin(memo_comm* comm, memo_error* error) {
-    memo_status status = memoi_nccl_status(comm, error);
-    if (!status) ((memoi_nccl*)comm->context)->group_depth++;
-    return status;
-}
-
 /* The mutex is held. */
-MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream) {
+MEMOI ncclResult_t memoi_nccl_issue(memoi_nccl* me, cudaStream_t stream,
+                                    const memo_message_call* calls, int32_t n) {
     ncclResult_t result = ncclSuccess;
     int32_t i;
-    for (i = 0; i < me->n_messages; i++) {
-        const memo_message_call* m = &me->messages[i];
+    for (i = 0; i < n; i++) {
+        const memo_message_call* m = &calls[i];
         ncclDataType_t type = memoi_nccl_types[m->type];
         size_t count = (size_t)m->count;
         ncclResult_t one = m->is_send
@@ -4404,9 +4385,9 @@ MEMOI ncclResult_t memoi_nccl_enqueue(memoi_nccl* me, cudaStream_t stream,
                          stream);
 }
 
-/* Enqueues a collective or, if call is NULL, the open group. */
+/* Enqueues a collective or, if call is NULL, messages. */
 MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_collective_call* call,
-                                 memo_error* error) {
+                                 const memo_message_call* messages, int32_t n, memo_error* error) {
     cudaStream_t stream = (cudaStream_t)(void*)on;
     ncclResult_t result = ncclSuccess, ended;
     memo_status status;
@@ -4416,7 +4397,8 @@ MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_coll
     if (memoi_nccl_is_usable(me) && result == ncclSuccess) {
         result = memoi_nccl_agree(me, stream);
         if (result == ncclSuccess || result == ncclInProgress)
-            result = call ? memoi_nccl_enqueue(me, stream, call) : memoi_nccl_issue(me, stream);
+            result = call ? memoi_nccl_enqueue(me, stream, call)
+                          : memoi_nccl_issue(me, stream, messages, n);
         ended = ncclGroupEnd();
         if (result == ncclSuccess || result == ncclInProgress) result = ended;
     }
@@ -4427,54 +4409,15 @@ MEMOI memo_status memoi_nccl_run(memoi_nccl* me, memo_stream on, const memo_coll
     return status;
 }
 
-MEMOI memo_status memoi_nccl_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    memo_status status = memoi_nccl_status(comm, error);
-    int32_t i;
-    if (!status && me->group_depth > 1) {
-        me->group_depth--;
-        return MEMO_STATUS_OK;
-    }
-    if (!status)
-        status = memoi_comm_check_group_end(comm, me->group_depth,
-                                            me->n_messages && me->group_stream != stream, error);
-    if (status || (!me->n_messages && !comm->label.is_first))
-        return memoi_nccl_drop_group(me, status);
-
-    status = memoi_nccl_run(me, stream, NULL, error);
-    for (i = 0; i < me->n_messages && !status; i++)
-        memoi_comm_count_message(comm, &me->messages[i]);
-    return memoi_nccl_drop_group(me, status);
-}
-
-MEMOI memo_status memoi_nccl_message_add(memo_comm* comm, memo_stream stream,
-                                         const memo_message_call* call, memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    int is_single = me->group_depth == 0;
-    int has_other_stream = me->n_messages && me->group_stream != stream;
-    memo_status status = memoi_comm_check_message(comm, call, is_single, has_other_stream, error);
-    if (!status && me->n_messages == MEMOI_NCCL_MESSAGES)
-        status = MEMOB_INVALID(error,
-                               "group on '%s': more than %d sends and receives; use several groups",
-                               comm->name, MEMOI_NCCL_MESSAGES);
-    if (status) return memoi_nccl_drop_group(me, status);
-
-    me->messages[me->n_messages++] = *call;
-    me->group_stream = stream;
-    if (!is_single) return MEMO_STATUS_OK;
-    me->group_depth = 1;
-    return memoi_nccl_group_end(comm, stream, error);
+MEMOI memo_status memoi_nccl_messages(memo_comm* comm, memo_stream stream,
+                                      const memo_message_call* calls, int32_t n,
+                                      memo_error* error) {
+    return memoi_nccl_run((memoi_nccl*)comm->context, stream, NULL, calls, n, error);
 }
 
 MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
                                         const memo_collective_call* call, memo_error* error) {
-    memoi_nccl* me = (memoi_nccl*)comm->context;
-    memo_status status = memoi_nccl_status(comm, error);
-    if (!status) status = memoi_comm_check_collective(comm, call, me->group_depth, error);
-    if (status) return memoi_nccl_drop_group(me, status);
-    status = memoi_nccl_run(me, stream, call, error);
-    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
-    return status;
+    return memoi_nccl_run((memoi_nccl*)comm->context, stream, call, NULL, 0, error);
 }
 
 /* --- creating, splitting and destroying --- */
@@ -4567,9 +4510,9 @@ MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
     table->context = me;
     table->split = memoi_nccl_split;
     table->destroy = memoi_nccl_destroy;
-    table->group_begin = memoi_nccl_group_begin;
-    table->group_end = memoi_nccl_group_end;
-    table->message = memoi_nccl_message_add;
+    table->messages = memoi_nccl_messages;
+    table->waiting = me->messages;
+    table->max_waiting = MEMOI_NCCL_MESSAGES;
     table->collective = memoi_nccl_collective;
     table->abort = memoi_nccl_abort;
     table->status = memoi_nccl_status;

@@ -51,6 +51,8 @@ typedef struct comm_mpi_label {
     uint32_t digests[MEMO_LABEL_FIELDS];
 } comm_mpi_label;
 
+enum { COMM_MPI_MESSAGES = 4096 /* of a group */ };
+
 typedef struct comm_mpi_message {
     char* address;
     int64_t n_bytes;
@@ -60,9 +62,9 @@ typedef struct comm_mpi_message {
     comm_mpi_label label;
 } comm_mpi_message;
 
-/* The messages between group_begin and group_end.  The stream frees them after the last one. */
+/* The messages of a group.  The stream frees them after the last one. */
 typedef struct comm_mpi_group {
-    int64_t n, n_allocated;
+    int64_t n;
     int32_t is_checked; /* in debug mode, and at the begin of a pass */
     comm_mpi_message* messages;
 } comm_mpi_group;
@@ -81,9 +83,7 @@ typedef struct comm_mpi {
     comm_mpi_world* world;
     MPI_Comm mpi;
     char name[64];
-    comm_mpi_group group; /* the open one */
-    int32_t group_depth;
-    memo_stream group_stream;
+    memo_message_call waiting[COMM_MPI_MESSAGES]; /* of the open group */
     int64_t n_collectives, n_messages;
     char* arrivals; /* a byte for each rank that has come to a split */
 } comm_mpi;
@@ -485,136 +485,46 @@ static void comm_mpi_abort(memo_comm* comm) {
     comm_mpi_fail(((comm_mpi*)comm->context)->world, 1, message, NULL);
 }
 
-/* Nothing is left of the open group. */
-static memo_status comm_mpi_drop_group(comm_mpi* me, memo_status status) {
-    free(me->group.messages);
-    memset(&me->group, 0, sizeof me->group);
-    me->group_depth = 0;
-    return status;
-}
-
-static memo_status comm_mpi_group_begin(memo_comm* comm, memo_error* error) {
-    memo_status status = comm_mpi_status(comm, error);
-    if (!status) ((comm_mpi*)comm->context)->group_depth++;
-    return status;
-}
-
-static memo_status comm_mpi_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
-    comm_mpi_group_call call;
+static memo_status comm_mpi_messages(memo_comm* comm, memo_stream stream,
+                                     const memo_message_call* calls, int32_t n, memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
-    memo_status status = comm_mpi_status(comm, error);
-    int64_t i;
-
-    /* Only the outermost end sends. */
-    if (!status && !me->group_depth)
-        status = memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                                "group_end on '%s': no group is open, or a refused call canceled "
-                                "it; call group_begin first",
-                                comm->name);
-    if (!status && me->group_depth > 1) {
-        me->group_depth--;
-        return MEMO_STATUS_OK;
-    }
-    if (!status && me->group.n && stream != me->group_stream)
-        status =
-            memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                           "group on '%s': it is on several streams; use one stream", comm->name);
-    if (status || !me->group.n) return comm_mpi_drop_group(me, status);
-
-    for (i = 0; i < me->group.n; i++) /* before the stream owns the group */
-        if (me->group.messages[i].is_send && me->group.messages[i].peer != comm->rank)
-            comm->sent_bytes += me->group.messages[i].n_bytes;
-
+    comm_mpi_group_call call;
+    memo_status status;
+    int32_t i;
+    if (!n) return MEMO_STATUS_OK;
     call.comm = me;
-    call.group = me->group;
+    call.group.n = n;
+    call.group.is_checked = comm_mpi_is_checked(comm);
+    call.group.messages = (comm_mpi_message*)calloc((size_t)n, sizeof(comm_mpi_message));
+    if (!call.group.messages)
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: messages");
+    for (i = 0; i < n; i++) {
+        comm_mpi_message* m = &call.group.messages[i];
+        m->address = (char*)calls[i].address;
+        m->n_bytes = calls[i].count * memo_type_bytes(calls[i].type);
+        m->peer = calls[i].peer;
+        m->is_send = calls[i].is_send;
+        m->tag = COMM_MPI_TAG_MESSAGE;
+        m->type = calls[i].type;
+        m->number = ++me->n_messages;
+        if (call.group.is_checked) m->label = comm_mpi_label_of(comm);
+    }
     status = memo_host_device_launch(me->world->device, stream, comm_mpi_run_group, &call,
                                      sizeof call, error);
-    if (!status) me->group.messages = NULL; /* now the stream owns them */
-    return comm_mpi_drop_group(me, status);
-}
-
-static memo_status comm_mpi_refuse(memo_comm* comm, const char* why, memo_error* error) {
-    return comm_mpi_drop_group(
-        (comm_mpi*)comm->context,
-        memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "'%s': %s", comm->name, why));
-}
-
-/* The 2^40 keeps products below from overflowing. */
-static int comm_mpi_is_buffer(const void* address, int64_t count, memo_type type) {
-    return count >= 0 && count <= (int64_t)1 << 40 && memo_type_bytes(type) && (address || !count);
-}
-
-static memo_status comm_mpi_message_add(memo_comm* comm, memo_stream stream,
-                                        const memo_message_call* call, memo_error* error) {
-    comm_mpi* me = (comm_mpi*)comm->context;
-    int is_single = me->group_depth == 0;
-    comm_mpi_group* group = &me->group;
-    comm_mpi_message* m;
-    memo_status status;
-
-    /* Refuse calls that could never end. */
-    if (!comm_mpi_is_buffer(call->address, call->count, call->type))
-        return comm_mpi_refuse(comm, "message: invalid count or type, or a NULL buffer", error);
-    if (call->peer < 0 || call->peer >= comm->size)
-        return comm_mpi_refuse(comm, "message: rank out of range", error);
-    if (is_single && call->peer == comm->rank)
-        return comm_mpi_refuse(
-            comm, "message to the rank itself: put send and receive into one group", error);
-    if (group->n && me->group_stream != stream)
-        return comm_mpi_refuse(comm, "group: it is on several streams; use one stream", error);
-
-    /* A message outside a group is a group of one. */
-    if (is_single && (status = comm_mpi_group_begin(comm, error)) != MEMO_STATUS_OK) return status;
-    if (group->n == group->n_allocated) {
-        int64_t n = 2 * group->n_allocated + 16;
-        m = (comm_mpi_message*)realloc(group->messages, (size_t)n * sizeof *m);
-        if (!m) return comm_mpi_refuse(comm, "message: no host memory", error);
-        group->messages = m;
-        group->n_allocated = n;
-    }
-
-    m = &group->messages[group->n++];
-    m->address = (char*)call->address;
-    m->n_bytes = call->count * memo_type_bytes(call->type);
-    m->peer = call->peer;
-    m->is_send = call->is_send;
-    m->tag = COMM_MPI_TAG_MESSAGE;
-    m->type = call->type;
-    m->number = ++me->n_messages;
-    group->is_checked = comm_mpi_is_checked(comm);
-    if (group->is_checked) m->label = comm_mpi_label_of(comm);
-    me->group_stream = stream;
-    return is_single ? comm_mpi_group_end(comm, stream, error) : MEMO_STATUS_OK;
+    if (status) free(call.group.messages); /* else the stream owns them */
+    return status;
 }
 
 static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
                                        const memo_collective_call* call, memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
     comm_mpi_run run;
-    memo_status status = comm_mpi_status(comm, error);
-    if (status) return status;
-
-    if (me->group_depth)
-        return comm_mpi_drop_group(
-            me,
-            memo_error_set(
-                error, MEMO_STATUS_INVALID_STATE,
-                "collective on '%s': called inside a group; only sends and receives can be grouped",
-                comm->name));
-    if (!comm_mpi_is_buffer(call->from, call->count, call->type) ||
-        !comm_mpi_is_buffer(call->to, call->count, call->type) || call->root < 0 ||
-        call->root >= comm->size ||
-        (call->reduction != MEMO_REDUCTION_SUM && call->reduction != MEMO_REDUCTION_MAX))
-        return comm_mpi_refuse(
-            comm, "collective: invalid count, type, reduction or root, or a NULL buffer", error);
-
     memset(&run, 0, sizeof run);
     run.comm = me;
     run.call = *call;
     run.number = ++me->n_collectives;
     run.is_checked = comm_mpi_is_checked(comm);
     if (run.is_checked) run.label = comm_mpi_label_of(comm);
-    comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
     return memo_host_device_launch(me->world->device, stream, comm_mpi_run_collective, &run,
                                    sizeof run, error);
 }
@@ -629,7 +539,6 @@ static void comm_mpi_destroy(memo_comm* comm) {
         MPI_Comm_free(&me->mpi);
         free(me->arrivals);
     }
-    comm_mpi_drop_group(me, MEMO_STATUS_OK);
     if (--me->world->n_comms == 0) {
         if (!comm_mpi_has_failed(me->world)) {
             MPI_Comm_free(&me->world->mpi);
@@ -670,9 +579,9 @@ static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char
     table->size = size;
     table->split = comm_mpi_split;
     table->destroy = comm_mpi_destroy;
-    table->group_begin = comm_mpi_group_begin;
-    table->group_end = comm_mpi_group_end;
-    table->message = comm_mpi_message_add;
+    table->messages = comm_mpi_messages;
+    table->waiting = me->waiting;
+    table->max_waiting = COMM_MPI_MESSAGES;
     table->collective = comm_mpi_collective;
     table->abort = comm_mpi_abort;
     table->status = comm_mpi_status;

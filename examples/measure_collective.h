@@ -25,7 +25,7 @@ static memo_status measure_collective_once(memo_comm* comm, const memo_device* d
     c.from = c.kind == MEMO_COLLECTIVE_ALL_GATHER ? share : x;
     c.to = c.kind == MEMO_COLLECTIVE_REDUCE_SCATTER ? share : x;
     if (!status) status = memo_event_record(device, events[0], stream, error);
-    if (!status) status = comm->collective(comm, stream, &c, error);
+    if (!status) status = memo_comm_collective(comm, stream, &c, error);
     if (!status) status = memo_event_record(device, events[1], stream, error);
     if (!status) status = memo_stream_synchronize(device, stream, error);
     return status ? status : memo_event_elapsed(device, events[0], events[1], elapsed_s, error);

@@ -112,7 +112,11 @@ static inline memo_status log_collective(memo_comm* comm, memo_stream stream,
     memo_comm* inner = log->inner.comm;
     if (call->kind != MEMO_COLLECTIVE_ALL_REDUCE) log_wrong(log, "a collective", "of its kind");
     log_reduce(log, stream, call->from, call->count);
-    return inner->collective(inner, stream, call, e);
+    return memo_comm_collective(inner, stream, call, e);
+}
+
+static inline memo_status log_status(memo_comm* comm, memo_error* e) {
+    return memo_comm_status(((blocks_log*)comm->context)->inner.comm, e);
 }
 
 /* ---- the device ---- */
@@ -187,6 +191,7 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->comm.rank = desc->comm->rank;
     log->comm.size = desc->comm->size;
     log->comm.collective = log_collective;
+    log->comm.status = log_status;
 
     log->functions.context = log;
     log->functions.forward = log_forward;

@@ -41,17 +41,19 @@ static int is_failing(faults* f, const char* what, memo_error* e) {
         if (is_failing(f, #name, e)) return MEMO_STATUS_COMM;                                      \
         return f->comm->name arguments;                                                            \
     }
-COMM_CALL(group_begin, (memo_comm * comm, memo_error* e), (f->comm, e))
-COMM_CALL(group_end, (memo_comm * comm, memo_stream s, memo_error* e), (f->comm, s, e))
-COMM_CALL(message, (memo_comm * comm, memo_stream s, const memo_message_call* call, memo_error* e),
-          (f->comm, s, call, e))
+COMM_CALL(messages,
+          (memo_comm * comm, memo_stream s, const memo_message_call* calls, int32_t n,
+           memo_error* e),
+          (f->comm, s, calls, n, e))
+static memo_status faulty_status(memo_comm* comm, memo_error* e) {
+    return memo_comm_status(((faults*)comm->context)->comm, e);
+}
 
 static memo_comm faulty_comm(faults* f) {
     memo_comm table = *f->comm;
     table.context = f;
-    table.group_begin = faulty_group_begin;
-    table.group_end = faulty_group_end;
-    table.message = faulty_message;
+    table.messages = faulty_messages;
+    table.status = faulty_status;
     return table;
 }
 

@@ -414,7 +414,7 @@ static memo_status train_collective(thread_rank* rank, memo_collective kind, voi
     call.count = count;
     call.to = shared;
     call.from = (char*)shared + (is_gather ? rank->comm->rank * n_part : 0);
-    if (!status) status = rank->comm->collective(rank->comm, rank->stream, &call, error);
+    if (!status) status = memo_comm_collective(rank->comm, rank->stream, &call, error);
     if (!status && is_copied)
         status = memo_copy(device, rank->stream, MEMO_COPY_TO_HOST, pinned, shared, n_bytes, error);
 
