@@ -161,8 +161,8 @@ typedef struct memo_comm {
      * destroyed.  Communicators may be destroyed in any order. */
     void (*destroy)(struct memo_comm* comm);
 
-    /* Enqueues the n messages of a group as one operation, or one that is alone; their arguments are
-     * valid.  n is 0 only if label.is_first, for back ends that compare digests then. */
+    /* Enqueues the n messages of a group as one operation, or one that is alone.  Their arguments
+     * are valid.  n is 0 only if label.is_first, for back ends that compare digests then. */
     memo_status (*messages)(struct memo_comm* comm, memo_stream stream,
                             const memo_message_call* calls, int32_t n, memo_error* error);
     /* All ranks must call it with the same kind, count, type, reduction and root.  The arguments
@@ -2163,7 +2163,7 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  *     >>ulysses exchange    rows to heads and back
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
- *     >>block orders        the orders of overlapped blocks, walked onto a device or into a schedule
+ *     >>block orders        the orders of overlapped blocks, on a device or in a schedule
  *     >>block runs          blocks with a trainer's functions
  *     >>degrees             groups of two degrees
  *     >>loss                tiles of the classifier, their losses and gradients */
@@ -8329,7 +8329,7 @@ typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_WEIGHTS,
     MEMOI_BLOCKS_END,
     MEMOI_BLOCKS_REDUCE_FORWARD,   /* from here on: on the comm stream */
-    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* of a layer's last block: not read, but in the published order */
+    MEMOI_BLOCKS_REDUCE_RECOMPUTE, /* of a layer's last block: unread; the published order has it */
     MEMOI_BLOCKS_REDUCE_BACKWARD
 } memoi_blocks_kind;
 

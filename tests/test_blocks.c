@@ -731,9 +731,15 @@ static void measured_profile(void) {
             CHECK(k ? c->forward_collective_s >= 0.9 * 2 * message_s
                     : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
         }
-    /* Equally fast degrees, so that the bytes decide: 131 kB of gradients or 524 kB in every collective. */
+    /* Which degree wins depends on how busy the machine was; the plan is no slower than either. */
     CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
-    CHECK(plan->degrees[0] == 1 && plan->degrees[1] == 1);
+    for (k = 0; k < 2; k++) {
+        const int32_t same[PROFILE_BLOCKS] = {k + 1, k + 1};
+        double step_s;
+        int64_t memory_bytes;
+        CHECK_OK(memo_degrees_evaluate(problem, same, &step_s, &memory_bytes, &error));
+        CHECK_IS(plan->step_s, <=, step_s * (1 + 1e-9));
+    }
     memo_degrees_plan_destroy(plan);
     memo_degrees_problem_destroy(problem);
     remove(path);
