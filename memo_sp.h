@@ -2854,12 +2854,12 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
 #define MEMOI_IS_ABOVE(a, b)        ((a) > (b))
 #define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
 
-/* Defines NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
+/* Defines memoi_reduce_NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
  * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements
  * are added as WIDE; integers unsigned, because signed overflow is undefined. */
 #define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
-    MEMOI void NAME(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t n,   \
-                    memo_reduction reduction) {                                                    \
+    MEMOI void memoi_reduce_##NAME(void* to, const void* const* from, int32_t n_from,              \
+                                   int64_t begin, int64_t n, memo_reduction reduction) {           \
         WIDE result[MEMOI_REDUCE_CHUNK];                                                           \
         const TYPE* x = (const TYPE*)from[0] + begin;                                              \
         int64_t i;                                                                                 \
@@ -2886,20 +2886,19 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
             for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                            \
         }                                                                                          \
     }
-MEMOI_REDUCE(memoi_reduce_f32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
-             MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE(memoi_reduce_f64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD,
-             MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE(memoi_reduce_bf16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, MEMOI_ADD,
-             MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE(memoi_reduce_f16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, MEMOI_ADD,
-             MEMOI_IS_ABOVE_OR_NAN)
-MEMOI_REDUCE(memoi_reduce_i32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I32,
-             MEMOI_IS_ABOVE)
-MEMOI_REDUCE(memoi_reduce_i64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I64,
-             MEMOI_IS_ABOVE)
-MEMOI_REDUCE(memoi_reduce_u8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_U8,
-             MEMOI_IS_ABOVE)
+#define MEMOI_REDUCE_ALL(K)                                                                        \
+    K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)               \
+    K(F64, double, double, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)             \
+    K(BF16, uint16_t, float, memo_f32_from_bf16, memo_bf16_from_f32, MEMOI_ADD,                    \
+      MEMOI_IS_ABOVE_OR_NAN)                                                                       \
+    K(F16, uint16_t, float, memo_f32_from_f16, memo_f16_from_f32, MEMOI_ADD,                       \
+      MEMOI_IS_ABOVE_OR_NAN)                                                                       \
+    K(I32, int32_t, int32_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I32, MEMOI_IS_ABOVE)              \
+    K(I64, int64_t, int64_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_I64, MEMOI_IS_ABOVE)              \
+    K(U8, uint8_t, uint8_t, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD_U8, MEMOI_IS_ABOVE)
+MEMOI_REDUCE_ALL(MEMOI_REDUCE)
+#define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                          \
+    case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, from, n_from, begin, n, reduction); break;
 
 /* Elements [begin, end) of the reduction. */
 MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64_t begin,
@@ -2907,15 +2906,7 @@ MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64
     int64_t element_bytes = memo_type_bytes(type);
     while (begin < end) {
         int64_t n = end - begin < MEMOI_REDUCE_CHUNK ? end - begin : MEMOI_REDUCE_CHUNK;
-        switch (type) {
-        case MEMO_TYPE_F32: memoi_reduce_f32(to, from, n_from, begin, n, reduction); break;
-        case MEMO_TYPE_F64: memoi_reduce_f64(to, from, n_from, begin, n, reduction); break;
-        case MEMO_TYPE_BF16: memoi_reduce_bf16(to, from, n_from, begin, n, reduction); break;
-        case MEMO_TYPE_F16: memoi_reduce_f16(to, from, n_from, begin, n, reduction); break;
-        case MEMO_TYPE_I32: memoi_reduce_i32(to, from, n_from, begin, n, reduction); break;
-        case MEMO_TYPE_I64: memoi_reduce_i64(to, from, n_from, begin, n, reduction); break;
-        case MEMO_TYPE_U8: memoi_reduce_u8(to, from, n_from, begin, n, reduction); break;
-        }
+        switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
         to += n * element_bytes;
         begin += n;
     }
@@ -4307,15 +4298,16 @@ MEMOI int memoi_nccl_is_done(const memoi_nccl* me) {
 MEMOI memoi_nccl_agreed* memoi_nccl_place_agreed(memoi_nccl* me, const int32_t* own,
                                                  int is_captured) {
     memoi_nccl_agreed *end = me->agreed + MEMOI_NCCL_AGREED, *a;
+    int k;
     for (a = me->agreed; a < end; a++)
         if (a->fields && !memcmp(a->own, own, sizeof a->own)) return a;
-    for (a = me->agreed; a < end && a->fields; a++) {
-    }
+    for (a = me->agreed; a < end && a->fields;) a++;
     if (a == end && !is_captured && memoi_nccl_is_done(me)) {
         memoi_nccl_watch_agreed(me);
-        while (a-- > me->agreed)
-            if (!a->is_captured) a->fields = NULL;
-        for (a = me->agreed; a < end && a->fields; a++) {
+        for (k = MEMOI_NCCL_AGREED - 1; k >= 0; k--) {
+            if (me->agreed[k].is_captured) continue;
+            a = &me->agreed[k];
+            a->fields = NULL;
         }
     }
     if (a < end) {
@@ -7730,6 +7722,17 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
     return MEMO_STATUS_OK;
 }
 
+static const char* const memoi_hybrid_streams[MEMOI_TARGET_N_STREAMS] = {"compute", "ring",
+                                                                         "ulysses"};
+MEMOI int memoi_hybrid_has_stream(const memoi_shape* shape, int stream) {
+    if (stream == MEMOI_TARGET_RING) return shape->sharding.ring > 1 && !shape->gathers_keys;
+    return stream == MEMOI_TARGET_COMPUTE || shape->n_groups > 1;
+}
+MEMOI int memoi_hybrid_has_event(const memoi_shape* shape, int event) {
+    return memoi_hybrid_has_stream(shape, event < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING
+                                                                     : MEMOI_TARGET_ULYSSES);
+}
+
 MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                               const memo_sp_attention_desc* desc,
                                               memo_error* error) {
@@ -7746,14 +7749,12 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->target.device = device;
     a->target.events = a->events;
     a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
-    if (a->shape.sharding.ring > 1 && !a->shape.gathers_keys)
-        status =
-            memo_stream_create(device, "ring", 1, &a->target.streams[MEMOI_TARGET_RING], error);
-    if (!status && a->shape.n_groups > 1)
-        status = memo_stream_create(device, "ulysses", 1, &a->target.streams[MEMOI_TARGET_ULYSSES],
-                                    error);
+    for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
+        if (memoi_hybrid_has_stream(&a->shape, i))
+            status = memo_stream_create(device, memoi_hybrid_streams[i], 1, &a->target.streams[i],
+                                        error);
     for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
-        if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
+        if (memoi_hybrid_has_event(&a->shape, i))
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -8127,11 +8128,7 @@ MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
     memoi_target_record(target, MEMOI_TARGET_ROWS, MEMOI_TARGET_ULYSSES);
 }
 
-/* --- all groups ---
- *
- * With several groups the exchanges run on a stream of their own, in the order: group 0 arrives,
- * group 1 arrives, group 0 leaves, group 2 arrives, group 1 leaves, ...  Attention of group g waits
- * until g has arrived; its results wait until those of g - 1 have left their buffer. */
+/* --- all groups, in the order of chapter 5 --- */
 
 MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     const memoi_shape* shape = walk->shape;
@@ -8258,22 +8255,17 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 
 MEMOI memo_status memoi_hybrid_schedule_target(memo_schedule* schedule, const memoi_shape* shape,
                                                memoi_target* target, memo_error* error) {
-    static const char* const names[MEMOI_TARGET_N_STREAMS] = {"compute", "ring", "ulysses"};
-    int has_stream[MEMOI_TARGET_N_STREAMS];
     memo_status status = MEMO_STATUS_OK;
     int32_t event, n_events = 0, i;
     memset(target, 0, sizeof *target);
     target->schedule = schedule;
-    has_stream[MEMOI_TARGET_COMPUTE] = 1;
-    has_stream[MEMOI_TARGET_RING] = shape->sharding.ring > 1 && !shape->gathers_keys;
-    has_stream[MEMOI_TARGET_ULYSSES] = shape->n_groups > 1;
     for (i = 0; i < MEMOI_TARGET_N_STREAMS && !status; i++)
-        if (has_stream[i])
-            status =
-                memoi_target_schedule_stream(schedule, names[i], &target->stream_indices[i], error);
+        if (memoi_hybrid_has_stream(shape, i))
+            status = memoi_target_schedule_stream(schedule, memoi_hybrid_streams[i],
+                                                  &target->stream_indices[i], error);
     /* Events of streams that it has: one after another, because the ring's come first. */
     for (i = MEMOI_TARGET_N_EVENTS - 1; i >= 0; i--)
-        if (has_stream[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES]) {
+        if (memoi_hybrid_has_event(shape, i)) {
             n_events++;
             target->first_event = schedule->n_events - i;
         }
@@ -9007,7 +8999,6 @@ memo_share memo_share_of(int64_t n, int32_t size, int32_t rank) {
 struct memo_loss {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
-    int32_t n_parts, part;
     char* logits;
     float *parts, *losses;
     void* memory; /* owned; NULL: the user's */
@@ -9087,8 +9078,6 @@ memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, mem
     if (!loss) return memob_no_memory(error, "a loss in tiles");
     loss->desc = *desc;
     loss->sizes = sizes;
-    loss->n_parts = desc->tensor ? desc->tensor->size : 1;
-    loss->part = desc->tensor ? desc->tensor->rank : 0;
     if (!desc->device_memory)
         status = memo_device_alloc(desc->device, sizes.device_bytes, &loss->memory, error);
     if (status) {
@@ -9123,8 +9112,8 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     entropy.losses = tensors->losses ? tensors->losses + tile->first_row : loss->losses;
     entropy.sums = tensors->sums;
     entropy.type = loss->desc.type;
-    entropy.n_parts = loss->n_parts;
-    entropy.part = loss->part;
+    entropy.n_parts = tensor ? tensor->size : 1;
+    entropy.part = tensor ? tensor->rank : 0;
     entropy.scale = tensors->scale;
     entropy.softcap = loss->desc.softcap;
     entropy.smoothing = loss->desc.smoothing;
@@ -9136,10 +9125,10 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     if (!status) status = memo_row_softmax_parts(device, tile->stream, &entropy, error);
 
     /* In place: this rank's part is where the gather puts it. */
-    if (!status && loss->n_parts > 1) {
+    if (!status && entropy.n_parts > 1) {
         int64_t count = tile->n_rows * MEMO_LOSS_NUMBERS;
         memoi_comm_label(tensor, "loss", tile->first_row);
-        status = memo_all_gather(tensor, tile->stream, loss->parts + loss->part * count,
+        status = memo_all_gather(tensor, tile->stream, loss->parts + entropy.part * count,
                                  loss->parts, count, MEMO_TYPE_F32, error);
         memoi_comm_label(tensor, NULL, 0);
     }
