@@ -149,7 +149,7 @@ typedef struct memo_comm {
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
      * counts memo_comm_bytes, whatever the back end really sends. */
     int64_t sent_bytes;
-    /* Set by the caller before a call, and cleared after it.  Optional. */
+    /* Set by the caller before a call (of a group: its end), and cleared after it.  Optional. */
     memo_label label;
 
     /* All ranks must call it, each from its own thread; they wait for each other.  Ranks of equal
