@@ -2854,9 +2854,9 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
 #define MEMOI_IS_ABOVE(a, b)        ((a) > (b))
 #define MEMOI_IS_ABOVE_OR_NAN(a, b) ((a) > (b) || (a) != (a))
 
-/* Defines memoi_reduce_NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every from, n at most
- * MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written last.  Elements
- * are added as WIDE; integers unsigned, because signed overflow is undefined. */
+/* Defines memoi_reduce_NAME: to[0 .. n) = the reduction of elements [begin, begin + n) of every
+ * from, n at most MEMOI_REDUCE_CHUNK.  to may be the same elements of one of them: it is written
+ * last.  Elements are added as WIDE; integers unsigned, because signed overflow is undefined. */
 #define MEMOI_REDUCE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                               \
     MEMOI void memoi_reduce_##NAME(void* to, const void* const* from, int32_t n_from,              \
                                    int64_t begin, int64_t n, memo_reduction reduction) {           \
