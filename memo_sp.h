@@ -166,7 +166,7 @@ typedef struct memo_comm {
     memo_status (*messages)(struct memo_comm* comm, memo_stream stream,
                             const memo_message_call* calls, int32_t n, memo_error* error);
     /* All ranks must call it with the same kind, count, type, reduction and root.  The arguments
-     * are valid. */
+     * are valid.  After a failure it returns the error. */
     memo_status (*collective)(struct memo_comm* comm, memo_stream stream,
                               const memo_collective_call* call, memo_error* error);
 
@@ -2327,8 +2327,7 @@ memo_status memo_comm_message(memo_comm* comm, memo_stream stream, const memo_me
 MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collective_call* call,
                                               memo_error* error) {
     const char* what = memoi_comm_collective_name(call->kind);
-    memo_status status = memo_comm_status(comm, error);
-    if (status) return status;
+    memo_status status;
     if (comm->group_depth)
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
@@ -3715,6 +3714,8 @@ MEMOI memo_status memoi_threads_collective(memo_comm* comm, memo_stream stream,
                                            const memo_collective_call* call, memo_error* error) {
     memoi_threads_rank* me = (memoi_threads_rank*)comm->context;
     memoi_threads_collective_args args;
+    memo_status status = memoi_threads_status(comm, error);
+    if (status) return status;
     memset(&args, 0, sizeof args);
     args.me = me;
     args.op.call = *call;
@@ -4409,6 +4410,8 @@ MEMOI memo_status memoi_nccl_messages(memo_comm* comm, memo_stream stream,
 
 MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
                                         const memo_collective_call* call, memo_error* error) {
+    memo_status status = memoi_nccl_status(comm, error);
+    if (status) return status;
     return memoi_nccl_run((memoi_nccl*)comm->context, stream, call, NULL, 0, error);
 }
 

@@ -519,6 +519,8 @@ static memo_status comm_mpi_collective(memo_comm* comm, memo_stream stream,
                                        const memo_collective_call* call, memo_error* error) {
     comm_mpi* me = (comm_mpi*)comm->context;
     comm_mpi_run run;
+    memo_status status = comm_mpi_status(comm, error);
+    if (status) return status;
     memset(&run, 0, sizeof run);
     run.comm = me;
     run.call = *call;

@@ -115,10 +115,6 @@ static inline memo_status log_collective(memo_comm* comm, memo_stream stream,
     return memo_comm_collective(inner, stream, call, e);
 }
 
-static inline memo_status log_status(memo_comm* comm, memo_error* e) {
-    return memo_comm_status(((blocks_log*)comm->context)->inner.comm, e);
-}
-
 /* ---- the device ---- */
 
 static inline memo_status log_stream_create(void* context, const char* name, int32_t priority,
@@ -191,7 +187,6 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->comm.rank = desc->comm->rank;
     log->comm.size = desc->comm->size;
     log->comm.collective = log_collective;
-    log->comm.status = log_status;
 
     log->functions.context = log;
     log->functions.forward = log_forward;
