@@ -332,14 +332,15 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
 /* ---- >>names ------------------------------------------------------------------------------------
  * Knows: operations, streams, events and bytes in words.  Knows nothing of their order. */
 
+/* By kind of op; the last two begin other lines of a file. */
+enum { MEMOI_WORD_STREAM = MEMO_OP_SYNC + 1, MEMOI_WORD_BUFFER, MEMOI_WORDS };
+static const char* const memoi_schedule_words[MEMOI_WORDS] = {"run",  "record", "wait",
+                                                              "sync", "stream", "buffer"};
+
 const char* memo_schedule_op_name(const memo_schedule* schedule, int64_t op) {
-    switch (schedule->ops[op].kind) {
-    case MEMO_OP_RUN: return schedule->text + schedule->ops[op].name;
-    case MEMO_OP_RECORD: return "record";
-    case MEMO_OP_WAIT: return "wait";
-    case MEMO_OP_SYNC: return "sync";
-    }
-    return "";
+    const memo_op_kind kind = schedule->ops[op].kind;
+    return kind == MEMO_OP_RUN ? schedule->text + schedule->ops[op].name
+                               : memoi_schedule_words[kind];
 }
 
 memo_status memo_schedule_name_op(memo_schedule* schedule, int64_t op, const char* name,
@@ -1075,12 +1076,8 @@ typedef struct memoi_places {
     int64_t* before;
     uint8_t* least;
     memob_keyed* list;
-    /* The waits that the plan buys: clocks of their records (waits, n_streams), and the records by
-     * time. */
     const memo_plan* plan;
-    int64_t* recorded;
-    memob_keyed* records;
-    int64_t next_record, next_wait;
+    int64_t* recorded;   /* clocks of the records of the waits that it buys (waits, n_streams) */
     memob_arrays arrays; /* all of these */
 } memoi_places;
 
@@ -1120,38 +1117,24 @@ MEMOI void memoi_places_begin(memoi_places* p, const memoi_places_clocks* clocks
     }
 }
 
-/* Makes the bought waits whose buffer request i asks for, at `time`. */
-MEMOI void memoi_places_wait(memoi_places* p, memoi_places_clocks* clocks, int64_t i,
-                             int64_t time) {
-    const memo_plan* plan = p->plan;
-    int64_t n = p->n_streams, u;
-    for (; p->next_wait < plan->n_waits; p->next_wait++) {
-        const memo_wait* wait = &plan->waits[p->next_wait];
-        const memo_buffer* buffer = &plan->buffers[wait->requested];
-        if (buffer->begin > time) break;
-        if (buffer->begin != time || p->trace->requests[i].kind != MEMO_REQUEST_MALLOC ||
-            buffer->id != p->trace->requests[i].id || p->number[wait->to] < 0)
-            continue;
-        for (u = 0; u < n; u++) {
-            int64_t* clock = &clocks->streams[p->number[wait->to] * n + u];
-            *clock = memob_max(*clock, p->recorded[p->next_wait * n + u]);
-        }
-    }
-}
-
-/* Makes the records of bought waits whose buffer request i frees, at `time`. */
-MEMOI void memoi_places_record(memoi_places* p, const memoi_places_clocks* clocks, int64_t i,
-                               int64_t time) {
-    int64_t n = p->n_streams;
-    for (; p->next_record < p->plan->n_waits && p->records[p->next_record].key <= time;
-         p->next_record++) {
-        int64_t w = p->records[p->next_record].index;
+/* The bought waits of request i, at `time`: makes them if it is a malloc, or their records if it is
+ * a free. */
+MEMOI void memoi_places_buy(memoi_places* p, memoi_places_clocks* clocks, int64_t i, int64_t time) {
+    const memo_request* request = &p->trace->requests[i];
+    const int is_free = request->kind == MEMO_REQUEST_FREE;
+    int64_t n = p->n_streams, w, u;
+    for (w = 0; w < p->plan->n_waits; w++) {
         const memo_wait* wait = &p->plan->waits[w];
-        if (p->records[p->next_record].key == time && p->number[wait->from] >= 0 &&
-            p->trace->requests[i].kind == MEMO_REQUEST_FREE &&
-            p->trace->requests[i].id == p->plan->buffers[wait->freed].id)
-            memcpy(p->recorded + w * n, clocks->streams + p->number[wait->from] * n,
-                   (size_t)n * sizeof(int64_t));
+        const memo_buffer* buffer = &p->plan->buffers[is_free ? wait->freed : wait->requested];
+        const int32_t s = p->number[is_free ? wait->from : wait->to];
+        int64_t *clock = &clocks->streams[s * n], *recorded = &p->recorded[w * n];
+        if ((is_free ? buffer->end : buffer->begin) != time || buffer->id != request->id || s < 0)
+            continue;
+        for (u = 0; u < n; u++)
+            if (is_free)
+                recorded[u] = clock[u];
+            else
+                clock[u] = memob_max(clock[u], recorded[u]);
     }
 }
 
@@ -1162,7 +1145,6 @@ MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is
     int64_t n = p->n_streams, i, u, k, n_mallocs = 0, time = 0;
     for (i = 0; i < n * n; i++) clocks->streams[i] = -1;
     for (i = 0; i < n * p->plan->n_waits; i++) p->recorded[i] = -1;
-    p->next_record = p->next_wait = 0;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t origin = memob_request_origin(trace, i), own = 0, s;
@@ -1171,7 +1153,7 @@ MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is
         if (origin >= 0) own = p->number[trace->requests[origin].stream];
         s = request->kind == MEMO_REQUEST_FREE ? own : p->number[request->stream];
         clock = clocks->streams + s * n;
-        if (origin >= 0 && request->kind != MEMO_REQUEST_USE) memoi_places_wait(p, clocks, i, time);
+        if (request->kind == MEMO_REQUEST_MALLOC) memoi_places_buy(p, clocks, i, time);
         clock[s] = i;
         switch (request->kind) {
         case MEMO_REQUEST_MALLOC:
@@ -1192,8 +1174,8 @@ MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is
             if (request->kind == MEMO_REQUEST_RECORD) memcpy(event, clock, (size_t)n * 8);
             for (u = 0; u < n; u++) clock[u] = memob_max(clock[u], event[u]);
         }
-        if (origin >= 0 && request->kind != MEMO_REQUEST_USE)
-            memoi_places_record(p, clocks, i, time++);
+        if (request->kind == MEMO_REQUEST_FREE) memoi_places_buy(p, clocks, i, time);
+        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
     return 1;
 }
@@ -1314,7 +1296,6 @@ MEMOI memo_status memoi_places_create(memoi_places* p, const memo_plan* plan,
     p->before = (int64_t*)memob_arrays_add(arrays, n, 8);
     p->least = (uint8_t*)memob_arrays_add(arrays, n, 1);
     p->recorded = (int64_t*)memob_arrays_add(arrays, plan->n_waits * p->n_streams, 8);
-    p->records = (memob_keyed*)memob_arrays_add(arrays, plan->n_waits, sizeof(memob_keyed));
     if (arrays->failed) return memob_no_memory(error, "checking a plan");
     for (i = 0; i < n; i++) p->last[i] = -1;
 
@@ -1327,10 +1308,7 @@ MEMOI memo_status memoi_places_create(memoi_places* p, const memo_plan* plan,
                                  "plan.waits[%lld]: a buffer or stream is out of range; "
                                  "memo_plan_validate checks the plan",
                                  (long long)i);
-        p->records[i].key = plan->buffers[wait->freed].end;
-        p->records[i].index = i;
     }
-    qsort(p->records, (size_t)plan->n_waits, sizeof(memob_keyed), memob_keyed_compare);
     return MEMO_STATUS_OK;
 }
 
@@ -1834,6 +1812,14 @@ MEMOI void memoi_svg_put_text_at(memo_text* text, const char* attributes, double
     memo_text_put(text, ">");
 }
 
+/* A text element with a number, and what follows it. */
+MEMOI void memoi_svg_put_value(memo_text* text, const char* attributes, double x, double y,
+                               double value, int decimals, const char* behind) {
+    memoi_svg_put_text_at(text, attributes, x, y);
+    memoi_text_put_number(text, value, decimals);
+    memo_text_put(text, "%s</text>\n", behind);
+}
+
 /* A text element with this string. */
 MEMOI void memoi_svg_put_label(memo_text* text, const char* attributes, double x, double y,
                                const char* label) {
@@ -2106,27 +2092,25 @@ MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
         memoi_svg_put_text_at(&t->text, "", 16, middle);
         memoi_timeline_put_xml_part(&t->text, name, n);
         memo_text_put(&t->text, "%s</text>\n", is_cut ? "\xe2\x80\xa6" : "");
-        memoi_svg_put_text_at(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle);
-        memoi_text_put_number(&t->text, share, share < 99.95 && share > 0 ? 1 : 0);
-        memo_text_put(&t->text, " %%</text>\n");
+        memoi_svg_put_value(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle, share,
+                            share < 99.95 && share > 0 ? 1 : 0, " %");
     }
 }
 
 /* Lines at round times, at most a dozen. */
 MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
     double makespan = t->times->makespan_s, factor, step, time;
-    const char* unit = memoi_timeline_unit(makespan, &factor);
+    char first[16];
     int decimals, i;
+    snprintf(first, sizeof first, " %s", memoi_timeline_unit(makespan, &factor));
     if (!(makespan > 0)) return;
     step = memoi_svg_nice_step(makespan * factor, 10);
     decimals = step < 1 ? (int)ceil(-log10(step) - 1e-9) : 0;
     for (i = 0; (time = i * step) <= makespan * factor * (1 + 1e-9); i++) {
         double x = t->left + time / factor * t->scale;
         memoi_svg_put_line(&t->text, " stroke=\"#d9dce1\"", x, t->top, x, t->bottom + 4);
-        memoi_svg_put_text_at(&t->text, " class=\"m\"", x, t->bottom + 18);
-        memoi_text_put_number(&t->text, time, i ? decimals : 0);
-        if (i == 0) memo_text_put(&t->text, " %s", unit);
-        memo_text_put(&t->text, "</text>\n");
+        memoi_svg_put_value(&t->text, " class=\"m\"", x, t->bottom + 18, time, i ? decimals : 0,
+                            i ? "" : first);
     }
 }
 
@@ -2231,10 +2215,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     for (value = 0; value * unit <= picture->n_bytes; value += step) {
         double y = memoi_picture_y(picture, value * unit);
         memoi_svg_put_line(text, " class=\"grid\"", picture->left, y, picture->right, y);
-        memoi_svg_put_text_at(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8,
-                              y + 4);
-        memoi_text_put_number(text, value, step < 1 ? 1 : 0);
-        memo_text_put(text, "</text>\n");
+        memoi_svg_put_value(text, " class=\"tick\" text-anchor=\"end\"", picture->left - 8, y + 4,
+                            value, step < 1 ? 1 : 0, "");
     }
 
     /* Ticks at whole times. */
@@ -2243,10 +2225,8 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     for (value = 0; value <= picture->n_times; value += step) {
         double x = memoi_picture_x(picture, value);
         memoi_svg_put_line(text, " class=\"axis\"", x, picture->bottom, x, picture->bottom + 5);
-        memoi_svg_put_text_at(text, " class=\"tick\" text-anchor=\"middle\"", x,
-                              picture->bottom + 19);
-        memoi_text_put_number(text, value, 0);
-        memo_text_put(text, "</text>\n");
+        memoi_svg_put_value(text, " class=\"tick\" text-anchor=\"middle\"", x, picture->bottom + 19,
+                            value, 0, "");
     }
 
     /* Names of both axes. */
@@ -2828,7 +2808,6 @@ MEMOI memo_status memoi_schedule_parse_order(memoi_schedule_reader* r, memo_op_k
 /* The reader is after the first word of the line. */
 MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char* word,
                                             int64_t length) {
-    static const char* const words[] = {"run", "record", "wait", "sync", "stream", "buffer"};
     memo_status status;
     const char* p;
     char shown[40];
@@ -2846,17 +2825,17 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
                        1))
         return memob_no_memory(r->error, "a line");
 
-    for (k = 0; k < 6 && !memob_word_is(word, length, words[k]); k++) {
+    for (k = 0; k < MEMOI_WORDS && !memob_word_is(word, length, memoi_schedule_words[k]); k++) {
     }
-    if (k == 6)
+    if (k == MEMOI_WORDS)
         return MEMOB_BAD_LINE(
             &r->reader, r->error,
             "unknown line `%s`; stream, buffer, run, record, wait and sync are valid",
             memob_word_text(shown, word, length));
-    status = k == MEMO_OP_RUN    ? memoi_schedule_parse_run(r)
-             : k <= MEMO_OP_SYNC ? memoi_schedule_parse_order(r, (memo_op_kind)k)
-             : k == 4            ? memoi_schedule_parse_stream(r)
-                                 : memoi_schedule_parse_buffer(r);
+    status = k == MEMO_OP_RUN         ? memoi_schedule_parse_run(r)
+             : k == MEMOI_WORD_STREAM ? memoi_schedule_parse_stream(r)
+             : k == MEMOI_WORD_BUFFER ? memoi_schedule_parse_buffer(r)
+                                      : memoi_schedule_parse_order(r, (memo_op_kind)k);
     return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
@@ -2936,13 +2915,12 @@ MEMOI void memoi_schedule_put_stream_name(memo_text* text, const memo_schedule* 
 
 MEMOI void memoi_schedule_put_op_line(memo_text* text, const memo_schedule* schedule,
                                       const memo_op* op) {
-    static const char* const kinds[] = {"run", "record", "wait", "sync"};
     const memo_range* ranges = schedule->ranges + op->first_range;
     const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
     double duration_s = op->duration_s + (link ? (double)op->link_bytes / link->bytes_per_s : 0);
     char number[16];
     int64_t k;
-    memo_text_put(text, "%s", kinds[op->kind]);
+    memo_text_put(text, "%s", memoi_schedule_words[op->kind]);
     if (op->kind == MEMO_OP_RUN) memoi_schedule_put_name(text, schedule->text + op->name);
     if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
     if (op->event >= 0)
