@@ -3152,6 +3152,14 @@ MEMOI memo_status memoi_plan_buffer_error(const memo_plan* plan, int64_t i, int6
                          (long long)plan->buffers[i].id, fault);
 }
 
+MEMOI memo_status memoi_plan_check_index(const memo_plan* plan, const char* list, int64_t i,
+                                         int64_t buffer, memo_error* error) {
+    if (buffer >= 0 && buffer < plan->n_buffers) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "plan.%s[%lld].buffer: out of range (%lld); the plan has %lld buffers",
+                         list, (long long)i, (long long)buffer, (long long)plan->n_buffers);
+}
+
 /* All conditions of a problem except the order. */
 MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo_error* error) {
     int64_t i, bytes, total = 0;
@@ -3174,10 +3182,8 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
     /* Gaps: inside the lifetime of a buffer that exists. */
     for (i = 0; i < plan->n_gaps; i++) {
         const memo_gap* gap = &plan->gaps[i];
-        if (gap->buffer < 0 || gap->buffer >= plan->n_buffers)
-            return MEMOB_INVALID(
-                error, "plan.gaps[%lld].buffer: out of range (%lld); the plan has %lld buffers",
-                (long long)i, (long long)gap->buffer, (long long)plan->n_buffers);
+        if (memoi_plan_check_index(plan, "gaps", i, gap->buffer, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
             gap->end > plan->buffers[gap->buffer].end)
             return memoi_plan_buffer_error(plan, gap->buffer, culprit, error,
@@ -3190,10 +3196,8 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
                              (long long)plan->n_holds);
     for (i = 0; i < plan->n_holds; i++) {
         const memo_hold* hold = &plan->holds[i];
-        if (hold->buffer < 0 || hold->buffer >= plan->n_buffers)
-            return MEMOB_INVALID(
-                error, "plan.holds[%lld].buffer: out of range (%lld); the plan has %lld buffers",
-                (long long)i, (long long)hold->buffer, (long long)plan->n_buffers);
+        if (memoi_plan_check_index(plan, "holds", i, hold->buffer, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
         if (hold->lane < 0 || hold->until > MEMOB_BYTES_MAX ||
             hold->until <= plan->buffers[hold->buffer].end)
             return memoi_plan_buffer_error(
@@ -4829,12 +4833,6 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memoi_arena_release(memo_arena* arena, memoi_slot* slot) {
-    slot->is_live = 0;
-    arena->n_body_live -= slot->in_body;
-    arena->n_early_live -= slot->ends_before_body;
-}
-
 /* The live slot at an address, or NULL. */
 MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* address) {
     int64_t holder = memob_map_get(&arena->addresses, memoi_arena_address_key(address));
@@ -4860,16 +4858,14 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
     if (arena->plan) {
         int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
         int64_t event = cursor < arena->n_events ? arena->events[cursor] : 0;
-        memoi_slot* slot = NULL;
-        arena->cursor = cursor;
-        if (event % 2 && arena->slots[event / 2].address == address) {
-            slot = &arena->slots[event / 2]; /* planned next, and live */
-            arena->cursor = cursor + 1;
-        } else {
-            slot = memoi_arena_find_slot(arena, address); /* early, or late */
-        }
+        const int is_next = event % 2 && arena->slots[event / 2].address == address;
+        memoi_slot* slot = is_next ? &arena->slots[event / 2] /* planned next, and live */
+                                   : memoi_arena_find_slot(arena, address); /* early, or late */
+        arena->cursor = cursor + is_next;
         if (slot) {
-            memoi_arena_release(arena, slot);
+            slot->is_live = 0;
+            arena->n_body_live -= slot->in_body;
+            arena->n_early_live -= slot->ends_before_body;
             return arena->n_steps > 0 && arena->state == MEMOI_ARENA_INSIDE
                        ? memoi_arena_steps(arena, arena->cursor, 0, error)
                        : MEMO_STATUS_OK;
@@ -5507,44 +5503,37 @@ MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
     return mark;
 }
 
-MEMOI memo_status memoi_host_event_record(void* context, memo_event event_handle,
-                                          memo_stream stream_handle, memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
-    memoi_host_event* event;
-    memoi_host_stream* stream;
-    memoi_host_mark* mark;
-    memoi_host_op* op;
-    memo_status status = memoi_host_find_event(host, event_handle, &event, error);
-    if (!status) status = memoi_host_find_stream(host, stream_handle, &stream, error);
-    if (!status) status = memoi_host_reserve(stream, &op, error);
-    if (status) return status;
-    mark = memoi_host_find_mark(event, stream);
-    if (!mark) return memob_no_memory(error, "an event on one more stream");
-    mark->enqueued += 2;
-    event->latest = mark;
-    op->kind = MEMOI_HOST_RECORD;
-    op->mark = mark;
-    op->target = mark->enqueued;
-    memoi_host_commit(stream);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_host_event_wait(void* context, memo_event event_handle,
-                                        memo_stream stream_handle, memo_error* error) {
-    memoi_host* host = (memoi_host*)context;
+/* A record, or a wait for the latest record. */
+MEMOI memo_status memoi_host_order(memoi_host* host, memoi_host_op_kind kind,
+                                   memo_event event_handle, memo_stream stream_handle,
+                                   memo_error* error) {
     memoi_host_event* event;
     memoi_host_stream* stream;
     memoi_host_op* op;
     memo_status status = memoi_host_find_event(host, event_handle, &event, error);
     if (!status) status = memoi_host_find_stream(host, stream_handle, &stream, error);
-    if (!status && !event->latest) return memoi_host_status(host, error);
+    if (!status && kind == MEMOI_HOST_WAIT && !event->latest) return memoi_host_status(host, error);
     if (!status) status = memoi_host_reserve(stream, &op, error);
     if (status) return status;
-    op->kind = MEMOI_HOST_WAIT;
+    if (kind == MEMOI_HOST_RECORD) {
+        memoi_host_mark* mark = memoi_host_find_mark(event, stream);
+        if (!mark) return memob_no_memory(error, "an event on one more stream");
+        mark->enqueued += 2;
+        event->latest = mark;
+    }
+    op->kind = kind;
     op->mark = event->latest;
     op->target = event->latest->enqueued;
     memoi_host_commit(stream);
     return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_host_event_record(void* context, memo_event event, memo_stream stream,
+                                          memo_error* error) {
+    return memoi_host_order((memoi_host*)context, MEMOI_HOST_RECORD, event, stream, error);
+}
+MEMOI memo_status memoi_host_event_wait(void* context, memo_event event, memo_stream stream,
+                                        memo_error* error) {
+    return memoi_host_order((memoi_host*)context, MEMOI_HOST_WAIT, event, stream, error);
 }
 
 MEMOI int memoi_host_event_is_done(const memoi_host_event* event) {
@@ -7135,12 +7124,12 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     }
 
     /* The first part, and any without a thread, on this thread. */
+    for (k = n - 1; k >= 0; k--) {
 #ifndef MEMO_NO_HOST_DEVICE
-    for (k = 1; k < n; k++)
-        is_started[k] = !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+        is_started[k] = k && !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
 #endif
-    for (k = 0; k < n; k++)
         if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
+    }
 #ifndef MEMO_NO_HOST_DEVICE
     for (k = 1; k < n; k++)
         if (is_started[k]) pthread_join(threads[k], NULL);
