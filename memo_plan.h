@@ -8978,7 +8978,8 @@ struct memo_session {
     memoi_session_part parts[MEMO_SHAPES_MAX];
     int32_t n_parts;
     void *device_memory, *host_memory; /* the first is the first arena's */
-    memo_error error;
+    memo_error error;                  /* the first of this micro-batch */
+    memo_error call_error;             /* of the latest call */
     memo_batch batch;
     int64_t n_rows;
     int32_t n_passed; /* steps of both passes that have ended */
@@ -9490,15 +9491,14 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shap
 /* Without parts, a micro-batch is a dry run. */
 MEMOI int memoi_session_is_dry(const memo_session* s) { return !s->n_parts; }
 
-/* The first error stays. */
-MEMOI int memoi_session_is_ok(memo_session* s, memo_status status, const memo_error* error) {
-    if (!status) return 1;
-    if (!s->error.status) {
-        s->error = *error;
+/* status: of a call that got s->call_error.  The first error stays. */
+MEMOI int memoi_session_is_ok(memo_session* s, memo_status status) {
+    if (status && !s->error.status) {
+        s->error = s->call_error;
         s->error.status = status;
         (void)memoi_session_reword(status, &s->error);
     }
-    return 0;
+    return !status;
 }
 
 void memo_session_fail(memo_session* s, memo_status status, const char* message) {
@@ -9518,15 +9518,14 @@ MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char*
 }
 
 MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
-    memo_error error;
     memo_status status;
     if (!s->marks_s || s->error.status) return;
     if (s->desc.computes_on_host) {
         s->marks_s[mark] = memob_now_s();
         return;
     }
-    status = memo_event_record(s->device, s->events[mark], s->desc.compute_stream, &error);
-    (void)memoi_session_is_ok(s, status, &error);
+    status = memo_event_record(s->device, s->events[mark], s->desc.compute_stream, &s->call_error);
+    (void)memoi_session_is_ok(s, status);
 }
 
 MEMOI void memoi_session_mark_layer(memo_session* s, int32_t layer, int32_t what) {
@@ -9638,7 +9637,6 @@ void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
     void* address = NULL;
-    memo_error error;
     memo_status status;
     if (s->error.status && !memoi_session_is_dry(s)) return NULL;
     if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
@@ -9647,20 +9645,19 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
                              "pass BACKWARD in memo_session_desc.buffers");
         return NULL;
     }
-    status = memo_arena_alloc(s->arena, size_bytes, 0, &address, &error);
+    status = memo_arena_alloc(s->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         memoi_session_misuse(s, status,
                              "memo_session_alloc: %lld bytes differ from the request of the dry "
                              "run; make the same requests in the same order, none larger",
                              (long long)size_bytes);
-    (void)memoi_session_is_ok(s, status, &error);
+    (void)memoi_session_is_ok(s, status);
     return address;
 }
 
 void memo_session_free(memo_session* s, void* address) {
-    memo_error error;
     if (!s->error.status && address)
-        (void)memoi_session_is_ok(s, memo_arena_free(s->arena, address, &error), &error);
+        (void)memoi_session_is_ok(s, memo_arena_free(s->arena, address, &s->call_error));
 }
 
 /* Requests or frees the declared buffers whose life begins or ends here.  layer counts if the pass
@@ -9670,7 +9667,6 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
     const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
     const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
     int32_t i;
-    memo_error error;
     for (i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_slice = b->first_layer == MEMO_EACH_SLICE;
@@ -9688,7 +9684,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
             s->buffer_addresses[i] = NULL;
         } else {
             if (memoi_session_is_dry(s) && b->name && !strchr(b->name, '\n') && !s->error.status)
-                (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, b->name, &error), &error);
+                (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, b->name, &s->call_error));
             s->buffer_addresses[i] =
                 memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
         }
@@ -9720,16 +9716,14 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
-    memo_error error;
     memo_status status = MEMO_STATUS_OK;
     if (is_failed) memo_arena_abandon(s->arena);
-    if (s->is_midway && s->swap) status = memo_swap_abandon(s->swap, &error);
-    (void)memoi_session_is_ok(s, status, &error);
+    if (s->is_midway && s->swap) status = memo_swap_abandon(s->swap, &s->call_error);
+    (void)memoi_session_is_ok(s, status);
     s->is_running = s->is_midway = 0;
 }
 
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
-    memo_error error;
     memo_status status;
     if (s->is_setting_up) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
@@ -9759,21 +9753,21 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                              (long long)s->n_rows, (long long)s->layer_rows);
         return 0;
     }
-    status = s->swap ? memo_swap_set_rows(s->swap, s->n_rows, s->batch.is_forward_only, &error)
-                     : MEMO_STATUS_OK;
-    if (!status) status = memo_arena_begin(s->arena, &error);
-    s->is_running = memoi_session_is_ok(s, status, &error);
+    status = s->swap
+                 ? memo_swap_set_rows(s->swap, s->n_rows, s->batch.is_forward_only, &s->call_error)
+                 : MEMO_STATUS_OK;
+    if (!status) status = memo_arena_begin(s->arena, &s->call_error);
+    s->is_running = memoi_session_is_ok(s, status);
     return memo_session_computes(s);
 }
 
 memo_status memo_session_end(memo_session* s, memo_error* error) {
-    memo_error own;
     if (!s->is_running && !s->error.status)
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_end: no micro-batch is under way; call "
                           "memo_session_begin first");
     if (s->is_running && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_end(s->arena, &own), &own);
+        (void)memoi_session_is_ok(s, memo_arena_end(s->arena, &s->call_error));
     memoi_session_forget_buffers(s, s->error.status != MEMO_STATUS_OK);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     if (s->error.status && error) *error = s->error;
@@ -9783,9 +9777,8 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
 /* In a dry run: names the moment, for plans and pictures. */
 MEMOI void memoi_session_name(memo_session* s, int32_t layer, const char* what) {
     char text[64];
-    memo_error error;
     snprintf(text, sizeof text, "layer %d %s", (int)layer, what);
-    (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &error), &error);
+    (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &s->call_error));
 }
 
 /* Begins every layer call.  The step that it is of, or -1 after an error.  With slices one step
@@ -9910,20 +9903,19 @@ MEMOI int memoi_inspector_is_poison(const char* bytes, int64_t n_bytes) {
 }
 
 /* Copies a slot to or from the host, and waits. */
-MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, char* host, int to_host,
-                                        memo_error* error) {
+MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, char* host, int to_host) {
     const memoi_inspector* c = s->checker;
     char* slot = memoi_inspector_slot(s, layer);
     memo_status status =
         memo_copy(s->device, c->stream, to_host ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
-                  to_host ? host : slot, to_host ? slot : host, c->slot_bytes, error);
-    return status ? status : memo_stream_synchronize(s->device, c->stream, error);
+                  to_host ? host : slot, to_host ? slot : host, c->slot_bytes, &s->call_error);
+    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
 /* Copies rows between a slot and the engine's memory: all, or, back, all but the recomputed.  LAYER
  * tensors are computed in the engine's memory, so that their rows always go to the slot. */
 MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back,
-                                           int is_layer, memo_error* error) {
+                                           int is_layer) {
     const memoi_inspector* c = s->checker;
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
@@ -9943,15 +9935,14 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
             if (n_bytes > 0)
                 status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
                                    (is_back ? slot : engine) + begin,
-                                   (is_back ? engine : slot) + begin, n_bytes, error);
+                                   (is_back ? engine : slot) + begin, n_bytes, &s->call_error);
         }
     }
-    return status ? status : memo_stream_synchronize(s->device, c->stream, error);
+    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
 /* The image of a slot has whole guards; else names the tensor that wrote behind its rows. */
-MEMOI memo_status memoi_inspector_check_guards(const memo_session* s, int32_t layer,
-                                               const char* when, memo_error* error) {
+MEMOI memo_status memoi_inspector_check_guards(memo_session* s, int32_t layer, const char* when) {
     const memoi_inspector* c = s->checker;
     int32_t t;
     for (t = 0; t < s->desc.n_tensors; t++) {
@@ -9961,7 +9952,7 @@ MEMOI memo_status memoi_inspector_check_guards(const memo_session* s, int32_t la
             t + 1 < s->desc.n_tensors ? c->offsets[t + 1] : c->offsets[s->desc.n_tensors];
         if (memoi_inspector_is_poison(c->image + end, next - end)) continue;
         return memo_error_set(
-            error, MEMO_STATUS_INVALID_ARGUMENT,
+            &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
             "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
             "the table has another order than the kernels",
@@ -9983,20 +9974,20 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, in
 }
 
 /* Nobody writes to a layer that has ended.  Then poisons its slot for another. */
-MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, memo_error* error) {
+MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
     const int32_t closed = c->closed[layer & 1] - 1;
     const int64_t n = closed < 0 ? 0 : memoi_session_rows(s, closed);
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     c->closed[layer & 1] = 0;
-    if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 1, error);
+    if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 1);
     for (t = 0; t < s->desc.n_tensors && closed >= 0 && !status; t++) {
         const int64_t row = memoi_inspector_row_bytes(s, closed, t)
                                 ? memoi_inspector_first(s, c->image, closed, t, 0, n)
                                 : n;
         if (row < n)
-            status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+            status = memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                                     "checked session: layer %d, tensor `%s`, row %lld: its bytes "
                                     "changed after the layer had ended; a kernel of another layer "
                                     "writes there",
@@ -10005,50 +9996,46 @@ MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, memo_err
     }
     if (!status)
         status = memo_fill(s->device, c->stream, memoi_inspector_slot(s, layer), MEMOI_POISON,
-                           c->slot_bytes, error);
-    return status ? status : memo_stream_synchronize(s->device, c->stream, error);
+                           c->slot_bytes, &s->call_error);
+    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
 /* Before a forward. */
 MEMOI void memoi_inspector_forward_begin(memo_session* s, int32_t layer) {
-    memo_error error;
     if (layer == 0) s->checker->closed[0] = s->checker->closed[1] = 0;
-    (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer, &error), &error);
+    (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer));
 }
 
 /* After a forward: guards, hashes, and the rows to the engine. */
 MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
     uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->slice_rows;
-    memo_error error;
     int64_t row;
     int32_t t;
-    memo_status status = memoi_inspector_exchange(s, layer, 1, 1, &error);
-    if (!status) status = memoi_inspector_fetch(s, layer, c->image, 1, &error);
-    if (!status) status = memoi_inspector_check_guards(s, layer, "forward", &error);
+    memo_status status = memoi_inspector_exchange(s, layer, 1, 1);
+    if (!status) status = memoi_inspector_fetch(s, layer, c->image, 1);
+    if (!status) status = memoi_inspector_check_guards(s, layer, "forward");
     for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->slice_rows) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         for (row = 0; row < memoi_session_rows(s, layer) && row_bytes; row++)
             hash[row] = memob_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
     }
-    if (!status) status = memoi_inspector_exchange(s, layer, 0, 0, &error);
+    if (!status) status = memoi_inspector_exchange(s, layer, 0, 0);
     c->closed[layer & 1] = layer + 1;
-    (void)memoi_session_is_ok(s, status, &error);
+    (void)memoi_session_is_ok(s, status);
 }
 
 /* What the engine has of a layer, in its slot; the rest is poison until it is recomputed. */
 MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
-    memo_error error;
-    memo_status status = memoi_inspector_reuse(s, layer, &error);
-    if (!status) status = memoi_inspector_exchange(s, layer, 1, 0, &error);
-    if (!status) status = memoi_inspector_exchange(s, layer, 1, 1, &error);
-    (void)memoi_session_is_ok(s, status, &error);
+    memo_status status = memoi_inspector_reuse(s, layer);
+    if (!status) status = memoi_inspector_exchange(s, layer, 1, 0);
+    if (!status) status = memoi_inspector_exchange(s, layer, 1, 1);
+    (void)memoi_session_is_ok(s, status);
 }
 
 /* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
  * A few runs are tried; the slot is as before afterwards. */
-MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows,
-                                     memo_error* error) {
+MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows) {
     memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer), n_runs = (n + tile_rows - 1) / tile_rows;
     int64_t i, previous = -1;
@@ -10060,13 +10047,12 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
         if (run == previous) continue;
         previous = run;
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
-        if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1, error), error))
-            return 0;
+        if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1))) return 0;
         for (u = 0; u < s->desc.n_tensors; u++)
             if (memoi_inspector_row_bytes(s, layer, u) &&
                 (u == t || s->stage->plan.swap.tensors[u].with == t + 1))
                 keeps = keeps && memoi_inspector_first(s, c->probe, layer, u, begin, end) == end;
-        (void)memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0, error), error);
+        (void)memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0));
     }
     return keeps;
 }
@@ -10075,17 +10061,16 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
     const int64_t given = memob_swap_tile_rows(&s->stage->plan.swap);
     const int64_t n = memoi_session_rows(s, layer);
-    memo_error error;
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
         int64_t least = n, tile;
         if (!memoi_session_recomputes(s, layer, t) || tensor->rule == MEMO_TENSOR_WHOLE) continue;
         for (tile = 1; tile < n && least == n; tile *= 2)
-            if (memoi_inspector_keeps_bits(s, layer, t, tile, &error)) least = tile;
+            if (memoi_inspector_keeps_bits(s, layer, t, tile)) least = tile;
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
-        if (memoi_inspector_keeps_bits(s, layer, t, given, &error) || s->error.status) continue;
+        if (memoi_inspector_keeps_bits(s, layer, t, given) || s->error.status) continue;
         memoi_session_misuse(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
@@ -10100,12 +10085,11 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer);
-    memo_error error;
     int32_t t;
     memo_status status;
     if (s->error.status) return;
-    status = memoi_inspector_fetch(s, layer, c->image, 1, &error);
-    if (!status) status = memoi_inspector_check_guards(s, layer, "recomputation", &error);
+    status = memoi_inspector_fetch(s, layer, c->image, 1);
+    if (!status) status = memoi_inspector_check_guards(s, layer, "recomputation");
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         const char* name = s->stage->plan.swap.tensors[t].name;
@@ -10117,7 +10101,7 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
         is_recomputed = row >= begin && row < end;
         if (row == n || (is_recomputed && s->desc.backward_recomputes)) continue;
         status = memo_error_set(
-            &error, MEMO_STATUS_INVALID_ARGUMENT,
+            &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: %s", (int)(layer / s->n_slices),
             name, (long long)(layer % s->n_slices * s->desc.n_rows + row),
             !is_recomputed ? "it came back with other bytes; something writes to memory of the "
@@ -10128,7 +10112,7 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
                   "by the same operations, or tile_rows is too small, or the table has another "
                   "order");
     }
-    if (!memoi_session_is_ok(s, status, &error)) return;
+    if (!memoi_session_is_ok(s, status)) return;
     if (c->are_tiles_tested || s->desc.backward_recomputes || layer != s->desc.n_layers / 2 ||
         n == 0)
         return;
@@ -10146,14 +10130,13 @@ MEMOI int memoi_session_moves(const memo_session* s) {
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
-    memo_error error;
     layer = memoi_session_enter(s, layer, "forward begin");
     if (layer < 0) return 0;
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 0);
     if (memoi_session_is_dry(s)) return 0;
     if (memoi_session_moves(s)) {
         s->is_midway = 1;
-        (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->swap, layer, &error), &error);
+        (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->swap, layer, &s->call_error));
         if (s->checker && !s->error.status) memoi_inspector_forward_begin(s, layer);
     }
     memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD);
@@ -10161,13 +10144,12 @@ int memo_session_forward_begin(memo_session* s, int32_t layer) {
 }
 
 void memo_session_forward_end(memo_session* s, int32_t layer) {
-    memo_error error;
     layer = memoi_session_enter(s, layer, "forward end");
     if (layer < 0) return;
     if (!memoi_session_is_dry(s)) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
     if (s->checker && memoi_session_moves(s)) memoi_inspector_forward_end(s, layer);
     if (memoi_session_moves(s) && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &error), &error);
+        (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &s->call_error));
     memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 1);
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
     memoi_session_leave(s);
@@ -10201,13 +10183,12 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
 }
 
 int memo_session_backward_begin(memo_session* s, int32_t layer) {
-    memo_error error;
     layer = memoi_session_enter(s, layer, "backward begin");
     if (layer < 0) return 0;
     if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 0);
     if (memoi_session_is_dry(s) ||
-        !memoi_session_is_ok(s, memo_swap_backward_begin(s->swap, layer, &error), &error))
+        !memoi_session_is_ok(s, memo_swap_backward_begin(s->swap, layer, &s->call_error)))
         return 0;
     if (s->checker) memoi_inspector_take_back(s, layer);
     memoi_session_mark_layer(s, layer, MEMOI_MARK_RECOMPUTE);
@@ -10218,12 +10199,11 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
 }
 
 void memo_session_backward_end(memo_session* s, int32_t layer) {
-    memo_error error;
     layer = memoi_session_enter(s, layer, "backward end");
     if (layer < 0) return;
     if (!memoi_session_is_dry(s)) {
         memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
-        if (memoi_session_is_ok(s, memo_swap_backward_end(s->swap, layer, &error), &error) &&
+        if (memoi_session_is_ok(s, memo_swap_backward_end(s->swap, layer, &s->call_error)) &&
             layer == 0)
             s->is_midway = 0;
     }
@@ -11224,11 +11204,11 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 
 MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last) {
     double elapsed_s = 0;
-    memo_error error;
     memo_status status;
     if (s->desc.computes_on_host) return s->marks_s[last] - s->marks_s[first];
-    status = memo_event_elapsed(s->device, s->events[first], s->events[last], &elapsed_s, &error);
-    (void)memoi_session_is_ok(s, status, &error);
+    status = memo_event_elapsed(s->device, s->events[first], s->events[last], &elapsed_s,
+                                &s->call_error);
+    (void)memoi_session_is_ok(s, status);
     return elapsed_s;
 }
 
