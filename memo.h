@@ -3241,36 +3241,30 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
 
 /* The largest sum of live sizes, and at least the end of each fixed buffer.  -1: no memory. */
 MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
-    int64_t n = plan->n_buffers + plan->n_gaps, born = 0, died = 0, i, live = 0, bound = 0;
-    memob_arrays arrays = {NULL, 0};
-    memob_keyed* births = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
-    memob_keyed* deaths = (memob_keyed*)memob_arrays_add(&arrays, n, sizeof(memob_keyed));
-    if (arrays.failed) {
-        memob_arrays_free(&arrays);
-        return -1;
-    }
+    int64_t n = plan->n_buffers + plan->n_gaps, i, live = 0, bound = 0;
+    memob_keyed* events = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
+    if (!events) return -1;
 
-    /* A gap is a death at its begin and a birth at its end. */
+    /* A gap is a death at its begin and a birth at its end.  Deaths come first at equal times,
+     * because lifetimes are half-open. */
     for (i = 0; i < n; i++) {
         const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
-        births[i].index = deaths[i].index = gap ? gap->buffer : i;
-        births[i].key = gap ? gap->end : plan->buffers[i].begin;
-        deaths[i].key = gap ? gap->begin : plan->buffers[i].end;
+        events[i].index = i;
+        events[i].key = gap ? gap->begin : plan->buffers[i].end;
+        events[n + i].index = n + i;
+        events[n + i].key = gap ? gap->end : plan->buffers[i].begin;
         if (!gap && plan->buffers[i].is_fixed)
             bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
-
-    /* Sweep: ends first at equal times, because lifetimes are half-open. */
-    memob_keyed_sort(births, n);
-    memob_keyed_sort(deaths, n);
-    while (born < n) {
-        if (died < n && deaths[died].key <= births[born].key)
-            live -= memob_buffer_bytes(plan, deaths[died++].index);
-        else
-            live += memob_buffer_bytes(plan, births[born++].index);
+    memob_keyed_sort(events, 2 * n);
+    for (i = 0; i < 2 * n; i++) {
+        const int64_t k = events[i].index % n;
+        const int64_t bytes = memob_buffer_bytes(
+            plan, k < plan->n_buffers ? k : plan->gaps[k - plan->n_buffers].buffer);
+        live += events[i].index < n ? -bytes : bytes;
         bound = memob_max(bound, live);
     }
-    memob_arrays_free(&arrays);
+    MEMO_FREE(events);
     return bound;
 }
 
@@ -4853,7 +4847,19 @@ memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int32_t stre
                        : memoi_arena_record_alloc(arena, size_bytes, stream, address, error);
 }
 
+/* A block of the device, while recording. */
+MEMOI memo_status memoi_arena_find_block(const memo_arena* arena, const void* address,
+                                         const char* what, int64_t* i, memo_error* error) {
+    *i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
+    if (*i >= 0 && address) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "%s of %p: not a live buffer of this arena; pass an address of "
+                         "memo_arena_alloc, and free each buffer once",
+                         what, address);
+}
+
 memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
+    memo_status status;
     int64_t i;
     if (arena->plan) {
         int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
@@ -4872,28 +4878,18 @@ memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error)
         }
     }
 
-    /* A block of the device, while recording. */
-    i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
-    if (i < 0 || !address)
-        return MEMOB_INVALID(
-            error, "free of %p: not a live buffer of this arena; free each buffer once", address);
-    if (arena->trace) {
-        memo_status status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
-        if (status) return status;
-    }
-    return memoi_arena_block_free(arena, i, error);
+    status = memoi_arena_find_block(arena, address, "free", &i, error);
+    if (!status && arena->trace)
+        status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
+    return status ? status : memoi_arena_block_free(arena, i, error);
 }
 
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {
+    memo_status status;
     int64_t i;
     if (!arena->trace) return MEMO_STATUS_OK;
-    i = memob_map_get(&arena->blocks.index, memoi_arena_address_key(address));
-    if (i < 0 || !address)
-        return MEMOB_INVALID(
-            error,
-            "use of %p: not a live buffer of this arena; pass an address of memo_arena_alloc",
-            address);
-    return memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
+    status = memoi_arena_find_block(arena, address, "use", &i, error);
+    return status ? status : memo_trace_use(arena->trace, arena->blocks.list[i].id, stream, error);
 }
 
 memo_status memo_arena_record(memo_arena* arena, int64_t event, int32_t stream, memo_error* error) {
@@ -5372,18 +5368,18 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     memoi_host* host = (memoi_host*)context;
     memoi_host_stream* stream = host->streams;
     memo_status status = memoi_host_status(host, error);
-    int is_new;
     (void)priority;
     *handle = NULL;
     if (status) return status;
 
     /* A destroyed stream is reused, because events may still refer to it. */
     while (stream && stream->is_live) stream = stream->next;
-    is_new = !stream;
-    if (is_new) {
+    if (!stream) {
         stream = (memoi_host_stream*)memob_calloc(1, sizeof *stream);
         if (!stream) return memob_no_memory(error, "a stream");
         stream->host = host;
+        stream->next = host->streams;
+        host->streams = stream;
     }
 
     /* An empty queue. */
@@ -5408,15 +5404,9 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     if (status) {
         MEMO_FREE(stream->ops);
         stream->ops = NULL;
-        if (is_new) MEMO_FREE(stream);
         return status;
     }
-
     stream->is_live = 1;
-    if (is_new) {
-        stream->next = host->streams;
-        host->streams = stream;
-    }
     *handle = (memo_stream)stream;
     return MEMO_STATUS_OK;
 }

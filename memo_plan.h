@@ -9333,34 +9333,36 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
     memo_session_desc* desc = &s->desc;
     const int64_t n_cells = (int64_t)desc->n_layers * desc->n_tensors;
     int64_t values[MEMOI_SESSION_VALUES + 2], mine[MEMOI_SESSION_FIELDS + 1];
-    int64_t* budgets = &values[1 + 2 * (MEMOI_SESSION_FIELDS + 1)];
+    int64_t *budgets = &values[1 + 2 * (MEMOI_SESSION_FIELDS + 1)], shapes = 0;
     int32_t i, n = MEMOI_SESSION_FIELDS + 1;
     if (!desc->agree) return status;
 
     /* A value and its negative: their maxima show whether it is the same everywhere. */
     memset(mine, 0, sizeof mine);
     memset(values, 0, sizeof values);
+    for (i = 0; i < desc->n_shapes && !status; i++)
+        shapes = memoi_session_digest(shapes + s->shapes[i].is_forward_only, &s->shapes[i].n_rows,
+                                      (int64_t)sizeof(int64_t));
     if (!status) {
-        mine[0] = desc->n_layers / s->n_slices;
-        mine[1] = desc->n_tensors;
-        mine[2] = s->most_rows;
-        mine[3] = desc->tile_rows;
-        mine[4] = (int64_t)desc->policy;
-        mine[9] = memoi_session_digest(0, &desc->alpha, (int64_t)sizeof desc->alpha);
-        mine[5] = desc->backward_recomputes;
-        mine[6] = desc->spill_directory != NULL;
-        mine[7] = memoi_session_digest_tensors(desc);
-        mine[8] = desc->n_buffers;
-        if (desc->policy == MEMO_POLICY_ROWS)
-            mine[9] = memoi_session_digest(0, desc->rows, n_cells * (int64_t)sizeof *desc->rows);
-        if (desc->layer_kinds)
-            mine[10] = memoi_session_digest(0, s->stage->layer_kinds,
-                                            (int64_t)sizeof(int32_t) * desc->n_layers);
-        for (i = 0; i < desc->n_shapes; i++)
-            mine[11] = memoi_session_digest(mine[11] + s->shapes[i].is_forward_only,
-                                            &s->shapes[i].n_rows, (int64_t)sizeof(int64_t));
-        mine[12] = s->slice_rows;
-        mine[13] = extra;
+        const int has_rows = desc->policy == MEMO_POLICY_ROWS;
+        const int64_t own[] = {
+            desc->n_layers / s->n_slices,
+            desc->n_tensors,
+            s->most_rows,
+            desc->tile_rows,
+            (int64_t)desc->policy,
+            desc->backward_recomputes,
+            desc->spill_directory != NULL,
+            memoi_session_digest_tensors(desc),
+            desc->n_buffers,
+            has_rows ? memoi_session_digest(0, desc->rows, n_cells * (int64_t)sizeof *desc->rows)
+                     : memoi_session_digest(0, &desc->alpha, (int64_t)sizeof desc->alpha),
+            memoi_session_digest(0, s->stage->layer_kinds,
+                                 (int64_t)sizeof(int32_t) * desc->n_layers),
+            shapes,
+            s->slice_rows,
+            extra};
+        memcpy(mine, own, sizeof own);
     }
     for (i = 0; i < n; i++) {
         values[1 + 2 * i] = mine[i];
@@ -9377,17 +9379,12 @@ MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_
     for (i = 0; i < n; i++) {
         const int64_t most = values[1 + 2 * i], least = -values[2 + 2 * i];
         const char* name = i < MEMOI_SESSION_FIELDS ? names[i] : extra_name;
+        char why[96] = "not the same on all ranks";
         if (most == least) continue;
         if (i < 6)
-            return MEMOB_INVALID(
-                error,
-                "memo_session_desc.%s: %lld, but ranks have %lld to %lld; give all "
-                "ranks the same",
-                name, (long long)mine[i], (long long)least, (long long)most);
-        return MEMOB_INVALID(error,
-                             "memo_session_desc.%s: not the same on all ranks; give all "
-                             "ranks the same",
-                             name);
+            snprintf(why, sizeof why, "%lld, but ranks have %lld to %lld", (long long)mine[i],
+                     (long long)least, (long long)most);
+        return MEMOB_INVALID(error, "memo_session_desc.%s: %s; give all ranks the same", name, why);
     }
     s->device_bytes = budgets[0] == -INT64_MAX ? 0 : -budgets[0];
     s->host_bytes = budgets[1] == -INT64_MAX ? 0 : -budgets[1];

@@ -709,7 +709,7 @@ static void buying_without_memory_is_reported(void) {
         memo_plan_destroy(plan);
         CHECK_IS(mallocs_live, ==, live);
     }
-    CHECK_CASE(status == MEMO_STATUS_OK && k > 20, "%lld", k);
+    CHECK_CASE(status == MEMO_STATUS_OK && k > 10, "%lld", k);
 
     /* Two buffers fit in 16 bytes, one of each stream. */
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
