@@ -37,17 +37,17 @@ static step_times predicted_times(const train_options* o, const memo_step_plan* 
 
 /* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
  * if a step is slow, the comparison.  It measures steps of the first policy that runs; a step of the
- * chosen one takes as much longer as predicted.  All ranks take the first rank's figures. */
+ * chosen one takes longer in the ratio of their predictions.  All ranks take the first rank's figures. */
 static memo_status choose_steps(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const double slack = 1.3; /* other policies are slower, and steps vary */
-    const double predicted_s = predicted_times(o, j->plans[o->policy]).layers_s;
+    const double first_s = predicted_times(o, j->plans[r->policy]).layers_s;
+    const double chosen_s = predicted_times(o, j->plans[o->policy]).layers_s;
     double shared[2], step_s, left_s, n;
     memo_status status;
     if (!o->seconds || r->policy != j->first_policy) return MEMO_STATUS_OK;
     status = time_steps(r, j, &shared[0], error);
-    if (!status && r->times.layers_s > 0 && predicted_s > r->times.layers_s)
-        shared[0] += predicted_s - r->times.layers_s;
+    if (!status && first_s > 0 && chosen_s > first_s) shared[0] *= chosen_s / first_s;
     shared[1] = clock_s() - j->begin_s;
     if (!status) status = train_share(r->rank, shared, (int64_t)sizeof shared, error);
     if (status || r->stops) return status;
