@@ -705,6 +705,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>unplaced               the first item in order within an interval of sections
  *     >>greedy                 orders of items
  *     >>lowest offset          greedy: the item that can lie lowest comes next
+ *     >>online                 greedy: items in the order of time, as an allocator places them
  *     >>first fit              greedy: each item into the lowest hole
  *     >>exact search           is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
@@ -2144,7 +2145,7 @@ MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     memoi_skyline_clear(load);
 }
 
-/* Places the fixed items alone.  Finds two that share a byte; returns 0 if there are none. */
+/* Finds two fixed items that share a byte; returns 0 if there are none. */
 MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
     const memoi_problem* problem = greedy->problem;
     int64_t k, l;
@@ -2165,20 +2166,6 @@ MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t
         memoi_greedy_item_place(greedy, i, offset);
     }
     return 0;
-}
-
-/* A plan at once, after the fixed items are placed: each other item, in order, lies on top of what
- * it conflicts with. */
-MEMOI void memoi_greedy_pile(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t k;
-    for (k = 0; k < problem->n_items; k++) {
-        int64_t i = greedy->ranked[k].index;
-        if (problem->items[i].fixed >= 0) continue;
-        memoi_greedy_item_place(
-            greedy, i,
-            memob_align_up(memoi_greedy_item_top(greedy, i), problem->items[i].alignment));
-    }
 }
 
 MEMOI void memoi_queue_sink(memoi_queue* heap) {
@@ -2469,6 +2456,138 @@ MEMOI int memoi_greedy_repeat(const memoi_problem* problem, int64_t target, uint
     return ok;
 }
 
+/* --- >>online ---
+ * Knows: what lives now.  Knows nothing of what comes later.
+ *
+ * A plan at once, as an allocator makes it: items come in the order of time, and each goes into a
+ * hole between live items.  Holes of similar size are in one bin, so a step does not depend on the
+ * number of items.  Every item stays above all fixed items. */
+
+enum { MEMOI_ONLINE_BINS = 512 };
+
+/* A live item, by address.  The hole below it, if there is one, is in a bin. */
+typedef struct memoi_tenant {
+    int32_t below, above;
+    int32_t previous, next; /* in the bin; -1: none */
+} memoi_tenant;
+
+typedef struct memoi_online {
+    const memoi_problem* problem;
+    int64_t* offsets;
+    int64_t ground;       /* the lowest offset */
+    memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
+    int32_t bins[MEMOI_ONLINE_BINS]; /* the first of each, or -1 */
+} memoi_online;
+
+/* Eight bins for each power of two. */
+MEMOI int memoi_online_bin(int64_t size) {
+    int shift = 0;
+    while (size >> shift >= 16) shift++;
+    return 8 * shift + (int)(size >> shift);
+}
+
+MEMOI int64_t memoi_online_top(const memoi_online* online, int64_t i) {
+    return i == online->problem->n_items ? online->ground
+                                         : online->offsets[i] + online->problem->items[i].size;
+}
+
+/* Puts the hole below an item into its bin, or takes it out. */
+MEMOI void memoi_online_hole(memoi_online* online, int32_t i, int is_new) {
+    memoi_tenant* block = &online->blocks[i];
+    int64_t size;
+    int bin;
+    if (i == online->problem->n_items) return; /* no item above the hole */
+    size = online->offsets[i] - memoi_online_top(online, block->below);
+    if (size == 0) return;
+    bin = memoi_online_bin(size);
+    if (is_new) {
+        block->previous = -1;
+        block->next = online->bins[bin];
+        if (block->next >= 0) online->blocks[block->next].previous = i;
+        online->bins[bin] = i;
+    } else {
+        if (block->next >= 0) online->blocks[block->next].previous = block->previous;
+        if (block->previous >= 0)
+            online->blocks[block->previous].next = block->next;
+        else
+            online->bins[bin] = block->next;
+    }
+}
+
+/* The item above a hole of this size or larger; the last block if there is none. */
+MEMOI int32_t memoi_online_find(const memoi_online* online, int64_t size) {
+    int bin = memoi_online_bin(size - 1) + 1; /* all holes there are large enough */
+    for (; bin < MEMOI_ONLINE_BINS; bin++)
+        if (online->bins[bin] >= 0) return online->bins[bin];
+    return (int32_t)online->problem->n_items;
+}
+
+MEMOI void memoi_online_malloc(memoi_online* online, int32_t i) {
+    const memoi_item* item = &online->problem->items[i];
+    int32_t above = memoi_online_find(online, item->size + item->alignment - 1);
+    int32_t below = online->blocks[above].below;
+    memoi_online_hole(online, above, 0);
+    online->offsets[i] = memob_align_up(memoi_online_top(online, below), item->alignment);
+    online->blocks[i].below = below;
+    online->blocks[i].above = above;
+    online->blocks[below].above = online->blocks[above].below = i;
+    memoi_online_hole(online, i, 1);
+    memoi_online_hole(online, above, 1);
+}
+
+MEMOI void memoi_online_free(memoi_online* online, int32_t i) {
+    int32_t below = online->blocks[i].below, above = online->blocks[i].above;
+    memoi_online_hole(online, i, 0);
+    memoi_online_hole(online, above, 0);
+    online->blocks[below].above = above;
+    online->blocks[above].below = below;
+    memoi_online_hole(online, above, 1);
+}
+
+/* Sets all offsets.  0: no memory. */
+MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
+    int64_t n = problem->n_items, i, freed = 0;
+    memob_keyed* ends = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
+    memoi_online online;
+    memset(&online, 0, sizeof online);
+    memset(online.bins, -1, sizeof online.bins);
+    online.problem = problem;
+    online.offsets = offsets;
+    online.blocks = (memoi_tenant*)memob_calloc(n + 1, sizeof(memoi_tenant));
+    if (!ends || !online.blocks) {
+        MEMO_FREE(ends);
+        MEMO_FREE(online.blocks);
+        return 0;
+    }
+    for (i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        if (item->fixed >= 0) online.ground = memob_max(online.ground, item->fixed + item->size);
+        ends[i].key = item->end;
+        ends[i].index = i;
+        if (problem->held && problem->first_held[i] < problem->first_held[i + 1]) {
+            int64_t last = problem->held[problem->first_held[i + 1] - 1];
+            ends[i].key = memob_max(item->end, problem->items[last].begin + 1);
+        }
+    }
+    memob_keyed_sort(ends, n);
+    online.blocks[n].below = online.blocks[n].above = (int32_t)n;
+
+    /* Items that end at a section are over before others begin there. */
+    for (i = 0; i < n; i++) {
+        if (problem->items[i].fixed >= 0) {
+            offsets[i] = problem->items[i].fixed;
+            continue;
+        }
+        for (; ends[freed].key <= problem->items[i].begin; freed++)
+            if (problem->items[ends[freed].index].fixed < 0)
+                memoi_online_free(&online, (int32_t)ends[freed].index);
+        memoi_online_malloc(&online, (int32_t)i);
+    }
+    MEMO_FREE(ends);
+    MEMO_FREE(online.blocks);
+    return 1;
+}
+
 /* --- >>first fit ---
  * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
@@ -2684,7 +2803,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     ok = memoi_greedy_create(&greedy, problem, deadline);
 
     /* No order can help fixed items that overlap. */
-    if (ok && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
+    if (ok && problem->n_fixed && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
         memob_arrays_free(&greedy.arrays);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "buffers %lld and %lld are fixed to overlapping places",
@@ -2693,9 +2812,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     }
 
     if (ok && best->peak == INT64_MAX) {
-        memoi_greedy_order_items(problem, MEMOI_ORDER_LIFETIME, greedy.ranked);
-        memoi_greedy_pile(&greedy);
-        memoi_solution_offer(problem, greedy.offsets, -1, best);
+        ok = memoi_online_run(problem, greedy.offsets);
+        if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
     }
 
     /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
@@ -4460,9 +4578,7 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
  * MEMO paper, section 4.2.1: offsets o_i, peak M, and for every overlapping pair i < j a binary
  * z_ij, "i lies below j":
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
- * where U is the best peak known.  Added: bounds on M; for every section K and i in K
- *     o_i >= sum of s_j [j below i],   o_i + s_i + sum of s_j [i below j] <= M
- * which lift the linear bound to the largest section.  Twins get an order. */
+ * where U is the best peak known.  Added: bounds on M, and an order of twins. */
 
 enum { MEMOI_MIP_PAIRS = 20000 }; /* more are too many for lp_solve to factorize */
 
@@ -4508,20 +4624,10 @@ MEMOI int memoi_mip_items_twins(const memoi_problem* problem, int64_t i, int64_t
                   (size_t)a->n_ranges * sizeof(memoi_range)) == 0;
 }
 
-MEMOI int memoi_mip_item_in_section(const memoi_problem* problem, int64_t i, int64_t section) {
-    const memoi_item* item = &problem->items[i];
-    int64_t k;
-    for (k = 0; k < item->n_ranges; k++)
-        if (problem->ranges[item->first_range + k].begin <= section &&
-            section < problem->ranges[item->first_range + k].end)
-            return 1;
-    return 0;
-}
-
 /* Columns: o_i at 1 + i, M at 1 + n, the pairs after it. */
 MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     const memoi_problem* problem = mip->problem;
-    int64_t n = problem->n_items, i, j, k, section;
+    int64_t n = problem->n_items, i, j, k;
     int peak_column = (int)n + 1, ok = 1;
     double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale;
     lprec* lp = mip->lp;
@@ -4578,32 +4684,6 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
                 mip->value[0] = 1;
                 ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
             }
-        }
-    }
-
-    /* Redundant for whole solutions, but tighter for fractional ones: the items below and above one
-     * in a section need their room. */
-    for (section = 0; section < problem->n_sections && !MEMOI_WITHOUT(mip_sections); section++) {
-        for (i = 0; i < n; i++) {
-            double below_constant = 0, above_constant = 0;
-            double size = (double)problem->items[i].size * mip->scale;
-            int below = 1, above = 2;
-            if (!memoi_mip_item_in_section(problem, i, section)) continue;
-            mip->column[0] = 1 + (int)i;
-            mip->value[0] = 1;
-            for (j = 0; j < n; j++)
-                if (j != i && memoi_mip_item_in_section(problem, j, section))
-                    below_constant += memoi_mip_below(
-                        mip, j, i, -(double)problem->items[j].size * mip->scale, &below);
-            ok &= add_constraintex(lp, below, mip->value, mip->column, GE, -below_constant - slack);
-            mip->column[1] = peak_column;
-            mip->value[1] = -1;
-            for (j = 0; j < n; j++)
-                if (j != i && memoi_mip_item_in_section(problem, j, section))
-                    above_constant += memoi_mip_below(
-                        mip, i, j, (double)problem->items[j].size * mip->scale, &above);
-            ok &= add_constraintex(lp, above, mip->value, mip->column, LE,
-                                   -size - above_constant + slack);
         }
     }
 

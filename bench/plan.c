@@ -1815,7 +1815,7 @@ static void print_ablation(int seeds, double limit) {
     static const char* const stages[2][24] = {
         {"first_fit", "lowest_offset", "load", "bilevel", "repeat", "reuse", "cover", "parts",
          "climb", "half_climb", "full", "cores", "styles", "weights", "search"},
-        {"mip_sections", "mip_twins"}};
+        {"mip_twins"}};
     static ablation a;
     const char* only = left_out;
     int is_mip, k, seed;
