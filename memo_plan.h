@@ -620,8 +620,9 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
 /* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers
  * and the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch
- * dry by desc, and takes rows and addresses from the file, and slice_rows if desc's is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors
- * or other requests); OUT_OF_HOST_MEMORY. */
+ * dry by desc, and takes rows and addresses from the file, and slice_rows if desc's is 0.  Errors:
+ * IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors or other requests);
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
 MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
