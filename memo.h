@@ -6602,17 +6602,10 @@ MEMOI int memoi_swap_place_handed(const memo_swap_desc* desc, int32_t t,
     return 1;
 }
 
-/* The last slice of a layer may be short. */
-MEMOI int64_t memoi_swap_rows_of_step(const memo_swap_desc* desc, int32_t step) {
-    const int64_t left =
-        memob_swap_layer_rows(desc) - step % (int32_t)memob_max(desc->n_slices, 1) * desc->n_rows;
-    return memob_min(left, desc->n_rows);
-}
-
 /* Sets the offsets of every tensor of every layer.  0: a sum exceeds 2^62. */
 MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement* placement) {
     int64_t* total = &placement->sizes.device_bytes;
-    int64_t n = desc->n_rows;
+    const int64_t n = desc->n_rows, n_all = memob_swap_layer_rows(desc);
     int32_t layer, t, n_tensors = desc->n_tensors;
     for (t = 0; t < n_tensors; t++) {
         int is_common = !memob_tensor_kinds(desc, t);
@@ -6642,9 +6635,9 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
                 continue;
             }
             place->moved_begin = memoi_swap_border_of(layer, n, swapped).swapped_begin;
-            place->moved_end =
-                memob_max(place->moved_begin, memob_min(place->moved_begin + swapped,
-                                                        memoi_swap_rows_of_step(desc, layer)));
+            place->moved_end = memob_max(place->moved_begin,
+                                         memob_min(place->moved_begin + swapped,
+                                                   memob_swap_step_rows(placement, layer, n_all)));
             if (swapped) placement->turns[layer].uses_buffer = 1;
             if (!is_common) continue;
             place->offset = memoi_swap_offset(desc, &region, layer, t);
@@ -6708,10 +6701,8 @@ MEMOI int memoi_swap_take_turns(const memo_swap_desc* desc, memob_swap_placement
 /* Which slices the HANDED rows wait on the host for, and the LAYER rows' steps.  0: a sum exceeds
  * 2^62. */
 MEMOI int memoi_swap_take_slices(const memo_swap_desc* desc, memob_swap_placement* placement) {
-    const int32_t n = desc->n_layers, n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
+    const int32_t n = desc->n_layers, n_slices = placement->n_slices;
     int32_t i, t;
-    placement->n_slices = n_slices;
-    placement->slice_rows = desc->n_rows;
     placement->handed = placement->input = -1;
     for (t = 0; t < desc->n_tensors && n_slices > 1; t++) {
         if (desc->tensors[t].rule == MEMO_TENSOR_INPUT && desc->tensors[t].row_bytes)
@@ -6917,6 +6908,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
     memset(placement, 0, sizeof *placement);
     placement->n_layers = desc->n_layers;
     placement->n_tensors = desc->n_tensors;
+    placement->n_slices = (int32_t)memob_max(desc->n_slices, 1);
+    placement->slice_rows = desc->n_rows;
     if (!status) status = memoi_swap_check_bytes(desc, error);
     for (layer = 0; layer < desc->n_layers && !status; layer++)
         for (t = 0; t < desc->n_tensors && !status; t++)
