@@ -8,6 +8,7 @@
 # of one step, PyTorch's the median after one warm-up.  Memory is the largest resident size.
 set -eu
 cd "$(dirname "$0")/.."
+unset OPENBLAS_CORETYPE # each library chooses kernels for this processor
 tokens=${1:-4096} rounds=${2:-2}
 log=build/pytorch_cpu.log
 [ -x build/examples/train_gpt ] || { echo "pytorch_cpu.sh: build/examples/train_gpt is not built; make examples" >&2; exit 1; }

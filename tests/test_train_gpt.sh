@@ -912,12 +912,16 @@ char* openblas_get_corename(void) {
 }
 END
     ${CC:-cc} -shared -fPIC fallback.c -o "$directory/fallback.so" || fail 'no shared object'
-    LD_PRELOAD=$directory/fallback.so "$program" $tiny >out 2>err
+    (unset OPENBLAS_CORETYPE && LD_PRELOAD=$directory/fallback.so "$program" $tiny >out 2>err)
     code=$?
     expect_code 0
     expect_out '^compute .*OpenBLAS with kernels for \(Haswell\|SkylakeX\) (OPENBLAS_CORETYPE)'
     LD_PRELOAD=$directory/fallback.so OPENBLAS_CORETYPE=Nehalem "$program" $tiny >out 2>err
     expect_out 'kernels for Nehalem; OPENBLAS_CORETYPE=\(Haswell\|SkylakeX\) would be faster'
+    ! grep -q avx512dq /proc/cpuinfo || {
+        LD_PRELOAD=$directory/fallback.so OPENBLAS_CORETYPE=Zen "$program" $tiny >out 2>err
+        expect_out 'kernels for Zen; OPENBLAS_CORETYPE=SkylakeX would be faster'
+    }
 }
 
 # OpenBLAS itself would request its buffers in an endless loop.

@@ -47,7 +47,7 @@ typedef float gpt_real;
 #endif
 
 enum {
-    GPT_ATTENTION_TILE = 64, /* queries, and keys, of a tile of scores */
+    GPT_ATTENTION_TILE = 128, /* queries, and keys, of a tile of scores */
     /* Elements of the keys in a tile of the backward: fewer keys if heads exceed 256 elements. */
     GPT_ATTENTION_KEYS = 64 * 256,
     GPT_GEMM_M = 6, /* the block of C that a micro-kernel keeps in registers */
