@@ -2863,6 +2863,8 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
  *   head    for every t: t + the sizes of the items with bound >= t must fit below the capacity
  *   lift    if bound of i + all unplaced sizes do not fit, i is not the section's lowest: its bound
  *           becomes the least end of the items that can be
+ *   stack   head and lift count the holes that alignments leave in the best stack of the items,
+ *           from the capacity down; what is known of a set serves all nodes within the capacity
  *   block   a blocked item likewise, over all the sections that it meets
  *   hole    an unplaced item would fit under the floor: then it could be lowered, and the plan is
  *           not the one looked for
@@ -2956,8 +2958,11 @@ typedef struct memoi_search {
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
+    uint64_t* sets;      /* the free members of a section, one bit each; NULL without alignments */
+    uint64_t aligned;    /* items with an alignment */
 
     /* the node */
+    uint64_t unplaced; /* items, where there are sets */
     int64_t* minimum;
     int64_t* bound;
     char* is_placed;
@@ -2982,6 +2987,7 @@ typedef struct memoi_search {
     int32_t* rank;        /* of an item, the last tie break */
     double* weight;       /* of a section: 1 + how often it failed lately */
     int32_t* sorted;      /* scratch */
+    int32_t* lifted;      /* scratch */
     memoi_ranked* ranked; /* scratch */
     memoi_tightness tightness;
     int32_t use_weights;
@@ -2991,6 +2997,7 @@ typedef struct memoi_search {
     uint64_t random;
 
     /* within one capacity */
+    memob_map bases; /* of a set of items: 1 + the highest offset on which they can be stacked */
     int64_t n_runs;
     double run_length;
     int64_t node_end;  /* of its budget */
@@ -3006,6 +3013,7 @@ typedef struct memoi_search {
 
 MEMOI void memoi_search_free(memoi_search* search) {
     memob_arrays_free(&search->arrays);
+    memob_map_free(&search->bases);
     MEMO_FREE(search->changes);
     MEMO_FREE(search->old_looks);
     memset(search, 0, sizeof *search);
@@ -3018,9 +3026,13 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     for (s = 0; s < problem->n_sections; s++) fill[s] = search->first_member[s];
     for (i = 0; i < problem->n_items; i++) {
         search->size[i] = problem->items[i].size;
+        if (problem->items[i].alignment > 1 && search->sets) search->aligned |= (uint64_t)1 << i;
         for (k = 0; k < problem->items[i].n_ranges; k++) {
             const memoi_range* range = &problem->ranges[problem->items[i].first_range + k];
-            for (s = range->begin; s < range->end; s++) search->members[fill[s]++] = (int32_t)i;
+            for (s = range->begin; s < range->end; s++) {
+                search->members[fill[s]++] = (int32_t)i;
+                if (search->sets) search->sets[s] |= (uint64_t)1 << i;
+            }
         }
     }
     for (s = 0; s <= problem->n_sections; s++) {
@@ -3048,6 +3060,13 @@ MEMOI void memoi_search_list_fixed(memoi_search* search) {
     }
     search->first_fixed[problem->n_items] = n_fixed;
 }
+
+enum {
+    MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
+    MEMOI_BASES_FIRST = 1 << 12,
+    MEMOI_BASES_NODE = 8, /* sets for each node within a capacity */
+    MEMOI_BASES_MOST = 1 << 19
+};
 
 enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64, MEMOI_THREAD_STACK_BYTES = 1 << 26 };
 
@@ -3083,9 +3102,12 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
     search->is_stale_tally = (char*)memob_arrays_add(a, n / MEMOI_TALLY_ITEMS + 1, 1);
     search->looks = (memoi_look*)memob_arrays_add(a, n_sections, sizeof(memoi_look));
     search->is_stale = (char*)memob_arrays_add(a, n_sections, 1);
+    if (problem->has_alignment && n <= MEMOI_BASE_ITEMS && !problem->n_fixed)
+        search->sets = (uint64_t*)memob_arrays_add(a, n_sections, sizeof(uint64_t));
     search->rank = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     search->weight = (double*)memob_arrays_add(a, n_sections, sizeof(double));
     search->sorted = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    search->lifted = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     search->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
     search->failures = (memoi_failure*)memob_arrays_add(a, MEMOI_FAILURES, sizeof(memoi_failure));
     if (a->failed) return 0;
@@ -3150,6 +3172,7 @@ MEMOI void memoi_search_count(memoi_search* search, int64_t i, int sign) {
         for (s = range->begin; s < range->end; s++) search->n_unplaced[s] += sign;
     }
     for (s = item->begin + 1; s < item->end; s++) search->crossing[s] += sign;
+    if (search->sets) search->unplaced ^= (uint64_t)1 << i;
 }
 
 MEMOI void memoi_search_undo(memoi_search* search, memoi_search_moment moment) {
@@ -3258,13 +3281,40 @@ MEMOI int64_t memoi_search_sort(memoi_search* search, int64_t s) {
     return n;
 }
 
+/* The highest offset on which a set of items of the given sum can be stacked within the capacity,
+ * or a higher one; -1: none.  Alignments leave holes.  Sets are learned as the run goes on, so that
+ * they never take much longer than the search itself. */
+MEMOI int64_t memoi_search_base(memoi_search* search, uint64_t set, int64_t sum) {
+    const memoi_item* items = search->problem->items;
+    int64_t most = search->capacity - sum, best = -1;
+    int64_t learned = MEMOI_BASES_FIRST + MEMOI_BASES_NODE * (search->n_nodes - search->node_begin);
+    uint64_t rest;
+    if (most < 0 || !(set & search->aligned)) return memob_max(most, -1);
+    best = memob_map_get(&search->bases, (int64_t)set) - 1;
+    if (best > -2) return best;
+    learned = memob_min(learned, MEMOI_BASES_MOST);
+    if (search->bases.n_filled >= learned) return most;
+
+    /* The lowest item lies below a stack of the others. */
+    best = -1;
+    for (rest = set; rest && best < most; rest &= rest - 1) {
+        int64_t i = __builtin_ctzll(rest), size = items[i].size;
+        int64_t base = memoi_search_base(search, set & ~((uint64_t)1 << i), sum - size) - size;
+        if (base >= 0) best = memob_max(best, base - base % items[i].alignment);
+    }
+    if (search->bases.n_filled < learned && !memob_map_put(&search->bases, (int64_t)set, best + 1))
+        search->is_out_of_memory = 1;
+    return best;
+}
+
 /* Applies the rules head and lift; returns 0 if the section cannot be filled. */
 MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     const int32_t* members = search->members + search->first_member[s];
     const int64_t* bound = search->bound;
-    int64_t latest =
-        search->capacity - search->unplaced_sum[s]; /* the lowest item starts here or below */
-    int64_t lowest = INT64_MAX, highest = 0, above = 0, n = search->n_unplaced[s], m, k;
+    uint64_t set = search->sets ? search->sets[s] & search->unplaced : 0, above = 0;
+    int64_t sum = search->unplaced_sum[s], sum_above = 0;
+    int64_t latest = memoi_search_base(search, set, sum); /* the lowest item starts here or below */
+    int64_t lowest = INT64_MAX, highest = 0, n = search->n_unplaced[s], n_lifted = 0, m, k;
     memoi_look look;
     look.least_end = look.second_end = INT64_MAX;
     look.least_item = -1;
@@ -3274,14 +3324,18 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
      * these would end. */
     for (m = 0, k = 0; k < n; m++) {
         int32_t i = members[m];
-        int64_t end;
+        int64_t end = bound[i] + search->size[i];
         if (search->is_placed[i]) continue;
         k++;
         if (bound[i] > highest) highest = bound[i];
         if (bound[i] < lowest) lowest = bound[i];
-        if (bound[i] > latest) continue;
+        if (bound[i] > latest ||
+            (set & search->aligned &&
+             end > memoi_search_base(search, set & ~((uint64_t)1 << i), sum - search->size[i]))) {
+            search->lifted[n_lifted++] = i;
+            continue;
+        }
         look.n_choices++;
-        end = bound[i] + search->size[i];
         if (end < look.least_end) {
             look.second_end = look.least_end;
             look.least_end = end;
@@ -3297,20 +3351,22 @@ MEMOI int memoi_search_section(memoi_search* search, int64_t s) {
     search->looks[s] = look;
 
     /* The rules below need an item that cannot be the lowest, and one that can. */
-    if (n == 0 || highest <= latest) return 1; /* then neither rule says more */
-    if (lowest > latest) return 0;
+    if (n_lifted == 0) return 1; /* then neither rule says more */
+    if (look.n_choices == 0) return 0;
 
     /* Head: the items from each bound upward must fit under the capacity. */
-    n = memoi_search_sort(search, s);
-    for (k = n - 1; bound[search->sorted[k]] > latest; k--) {
-        above += search->size[search->sorted[k]];
-        if (bound[search->sorted[k]] + above > search->capacity) return 0;
+    if (highest > latest) n = memoi_search_sort(search, s);
+    for (k = n - 1; highest > latest && bound[search->sorted[k]] > latest; k--) {
+        int32_t i = search->sorted[k];
+        if (set) above |= (uint64_t)1 << i;
+        sum_above += search->size[i];
+        if (bound[i] > memoi_search_base(search, above, sum_above)) return 0;
     }
 
     /* Lift: an item that cannot be lowest starts no lower than the earliest end of those that
      * can. */
-    for (k = n - 1; bound[search->sorted[k]] > latest; k--)
-        if (!memoi_search_raise(search, search->sorted[k], look.least_end)) return 0;
+    for (k = 0; k < n_lifted; k++)
+        if (!memoi_search_raise(search, search->lifted[k], look.least_end)) return 0;
     return 1;
 }
 
@@ -3585,6 +3641,7 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     const memoi_problem* problem = search->problem;
     int64_t i;
     search->n_changes = search->n_old_looks = 0;
+    search->unplaced = 0;
     memset(search->is_stale, 1, (size_t)problem->n_sections);
     memset(search->is_stale_tally, 1, (size_t)(problem->n_items / MEMOI_TALLY_ITEMS + 1));
     memset(search->crossing, 0, (size_t)problem->n_sections * sizeof(int32_t));
@@ -3750,6 +3807,8 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     /* Each attempt begins again with the first style of run and the shortest run. */
     for (k = 0; k < team->n; k++) {
         searches[k].capacity = capacity;
+        memob_map_free(&searches[k].bases);
+        memset(&searches[k].bases, 0, sizeof searches[k].bases);
         searches[k].answered = &answered;
         searches[k].is_overtaken = 0;
         searches[k].n_runs = 0;

@@ -546,6 +546,80 @@ static void cores_meet_brute_force(void) {
     CHECK_CASE(n_found > 100 && n_failed > 100, "%d found, %d failed", n_found, n_failed);
 }
 
+/* Can a set of items lie on each other from an offset to the capacity?  By all orders. */
+static int is_stackable(const memoi_problem* problem, int set, int64_t from, int64_t capacity) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        const memoi_item* item = &problem->items[i];
+        int64_t low = memob_align_up(from, item->alignment);
+        if (set >> i & 1 && low + item->size <= capacity &&
+            is_stackable(problem, set & ~(1 << i), low + item->size, capacity))
+            return 1;
+    }
+    return set == 0;
+}
+
+/* The search knows how high a stack can begin; while it has learned too few sets, it takes a higher bound. */
+static void alignments_leave_holes_in_a_stack(void) {
+    int k, n_holes = 0;
+    for (k = 0; k < 300; k++) {
+        memo_plan* plan;
+        memo_error error;
+        memoi_problem problem;
+        memoi_search search;
+        int64_t n = memo_test_int(2, 5), sum = 0, i, base;
+        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        for (i = 0; i < n; i++) {
+            plan->buffers[i].end = 1;
+            plan->buffers[i].size_bytes = memo_test_int(1, 12);
+            plan->buffers[i].alignment_bytes = (int64_t)1 << memo_test_int(0, 3);
+        }
+        CHECK_OK(memo_plan_prepare(plan, &error));
+        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        CHECK(memoi_neighbors_list(&problem) == 1);
+        CHECK(memoi_search_create(&search, &problem) == 1);
+        for (i = 0; i < n; i++) sum += problem.items[i].size;
+        search.capacity = memob_max(sum + memo_test_int(-2, 12), 0);
+        for (base = search.capacity; base >= 0; base--)
+            if (is_stackable(&problem, (1 << n) - 1, base, search.capacity)) break;
+        n_holes += base < search.capacity - sum;
+        search.node_begin = 1 << 20; /* nothing may be learned yet */
+        CHECK_IS(memoi_search_base(&search, ((uint64_t)1 << n) - 1, sum), >=, base);
+        search.node_begin = 0;
+        CHECK_IS(memoi_search_base(&search, ((uint64_t)1 << n) - 1, sum), ==, base);
+        memoi_search_free(&search);
+        memoi_problem_free(&problem);
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_holes > 50, "%d with holes", n_holes);
+}
+
+/* Holes that alignments leave prune the search: most of these plans are proven within few nodes. */
+static void plans_with_alignments_are_proven(void) {
+    static const int64_t sizes[] = {7, 11, 13, 17, 23, 31, 37};
+    int k, n_proven = 0;
+    for (k = 0; k < 40; k++) {
+        memo_plan* plan;
+        memo_plan_desc desc = memo_plan_desc_default();
+        memo_error error;
+        int64_t n = 25, i;
+        CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
+        for (i = 0; i < n; i++) {
+            memo_buffer* buffer = &plan->buffers[i];
+            buffer->begin = memo_test_int(0, 25);
+            buffer->end = buffer->begin + memo_test_int(3, 15);
+            buffer->size_bytes = sizes[memo_test_int(0, 6)];
+            buffer->alignment_bytes = memo_test_int(0, 2) ? 1 : (int64_t)8 << memo_test_int(0, 2);
+        }
+        desc.node_limit = 5000;
+        desc.time_limit_s = 1000;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        n_proven += plan->proof == MEMO_PROOF_OPTIMAL;
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_proven >= 26, "%d of 40 are proven", n_proven);
+}
+
 /* Each two of n buffers live together for a moment, all others being in a gap.  So they need the
  * sum of their sizes, though at no time more than two are live. */
 static void buffers_that_meet_in_pairs_are_bounded_together(void) {
@@ -952,6 +1026,8 @@ int main(int argc, char** argv) {
     TEST(search_is_valid_and_deterministic);
     TEST(proofs_halve_what_is_open);
     TEST(cores_meet_brute_force);
+    TEST(alignments_leave_holes_in_a_stack);
+    TEST(plans_with_alignments_are_proven);
     TEST(buffers_that_meet_in_pairs_are_bounded_together);
     TEST(the_unit_is_as_large_as_alignments_allow);
     TEST(a_climb_is_first_fit);
