@@ -1,7 +1,7 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
  *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [waits] [peers]
- *        [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
+ *        [small] [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
  *        [--cpu 1]                                 limits and times in seconds of processor time, for a busy machine
  *        [--without STAGE]                         leaves a stage of the planner out
  *   plan ablation [--seeds N] [--limit S]          leaves out one stage after the other, in processor time
@@ -11,9 +11,9 @@
  *
  *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
  *                benchmarks/challenging of google/minimalloc)
- *   MINIMALLOC   optional: the program of this public solver, which is then timed too
+ *   MINIMALLOC   optional: the program of this public solver (github.com/google/minimalloc), which is then timed too
  *   ORTOOLS      optional: a Python with ortools, whose CP-SAT is then timed too
- *   OMNIMALLOC   optional: a Python with omnimalloc, whose SuperMalloc is then timed too
+ *   OMNIMALLOC   optional: a Python with omnimalloc, whose SuperMalloc and Omni are then timed too
  *
  * Exit status 1 if a table finds no data. */
 #define MEMO_IMPLEMENTATION
@@ -24,7 +24,8 @@
 /* The planner's clock and switches. */
 static int is_cpu;
 static const char* left_out = "";
-static double now_s(void) { return is_cpu ? (double)clock() / CLOCKS_PER_SEC : memob_now_s(); }
+static double cpu_s(void) { return (double)clock() / CLOCKS_PER_SEC; } /* of all threads */
+static double now_s(void) { return is_cpu ? cpu_s() : memob_now_s(); }
 #define memob_now_s          now_s
 #define MEMOI_WITHOUT(stage) (!strcmp(left_out, #stage))
 #include "memo_plan.h"
@@ -236,7 +237,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
 /* ---- measuring ------------------------------------------------------------------------------------------ */
 
 typedef struct outcome {
-    double seconds;
+    double seconds, cpu_s;
     int64_t peak_bytes, bound_bytes;
     memo_proof proof;
     int is_met; /* the capacity, if there was one */
@@ -258,8 +259,10 @@ static outcome run_traced(memo_plan* plan, const memo_trace* trace, memo_plan_en
     desc.n_threads = n_threads;
     desc.trace = trace;
     result.seconds = now_s();
+    result.cpu_s = cpu_s();
     status = memo_plan_solve(plan, &desc, &error);
     result.seconds = now_s() - result.seconds;
+    result.cpu_s = cpu_s() - result.cpu_s;
     if (status && status != MEMO_STATUS_INFEASIBLE) fail("solve", &error);
     if (memo_plan_validate(plan, &error)) fail("validate", &error);
     result.is_met = status == MEMO_STATUS_OK;
@@ -277,14 +280,23 @@ static outcome run_engine(memo_plan* plan, memo_plan_engine engine, int64_t capa
 
 /* Orders the buffers at random, because the order of the file breaks ties. */
 static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
-    int64_t i;
+    int64_t n = plan->n_buffers, i;
+    int64_t* place = (int64_t*)calloc((size_t)n + 1, sizeof(int64_t));
+    memo_buffer* before = (memo_buffer*)calloc((size_t)n + 1, sizeof(memo_buffer));
+    if (!place || !before) exit(1);
+    memcpy(before, plan->buffers, (size_t)n * sizeof(memo_buffer));
     random_state = seed + 1;
-    for (i = plan->n_buffers - 1; i > 0; i--) {
-        int64_t k = random_int(0, i);
-        memo_buffer b = plan->buffers[i];
-        plan->buffers[i] = plan->buffers[k];
-        plan->buffers[k] = b;
+    for (i = 0; i < n; i++) place[i] = i;
+    for (i = n - 1; i > 0; i--) {
+        int64_t k = random_int(0, i), other = place[i];
+        place[i] = place[k];
+        place[k] = other;
     }
+    for (i = 0; i < n; i++) plan->buffers[place[i]] = before[i];
+    for (i = 0; i < plan->n_gaps; i++) plan->gaps[i].buffer = place[plan->gaps[i].buffer];
+    for (i = 0; i < plan->n_holds; i++) plan->holds[i].buffer = place[plan->holds[i].buffer];
+    free(place);
+    free(before);
 }
 
 /* Seconds of the public solver for a problem without gaps, as a process that reads a CSV.  Negative if
@@ -965,24 +977,82 @@ static memo_plan* aligned(int64_t n) {
     return plan;
 }
 
-/* Runs another planner, in Python, on our problem; the plan gets its offsets and proof.  Returns its seconds; negative if
- * it finds no plan in time or lacks a feature. */
-static double run_peer(const char* variable, const char* planner, memo_plan* plan, double limit) {
-    const char* python = getenv(variable);
+/* Objects with "size", "start" and "end", which are vectors of clocks; NULL if the file is missing.  The caller frees
+ * *made; the id of a buffer is its place there. */
+static memo_plan* read_clocks(const char* path, clocked** made) {
+    FILE* file = fopen(path, "r");
+    clocked* buffers = NULL;
+    int64_t n = 0, capacity = 0;
+    char word[64];
+    memo_plan* plan;
+    if (!file) return NULL;
+    while (fscanf(file, "%63s", word) == 1) {
+        int64_t* clock;
+        char after = ',';
+        long long value;
+        int is_start = !strcmp(word, "\"start\":"), is_size = !strcmp(word, "\"size\":");
+        if (!is_start && !is_size && strcmp(word, "\"end\":")) continue;
+        if (is_size) {
+            if (!memob_reserve(&buffers, &capacity, n + 1, sizeof *buffers) ||
+                fscanf(file, "%lld", &value) != 1)
+                break;
+            memset(&buffers[n], 0, sizeof *buffers);
+            buffers[n++].size = value;
+            continue;
+        }
+        clock = is_start ? buffers[n - 1].start : buffers[n - 1].end;
+        if (fscanf(file, " [") != 0) break;
+        for (n_clocks = 0; after == ',' && n_clocks < CLOCKS_MAX; n_clocks++) {
+            if (fscanf(file, "%lld %c", &value, &after) != 2) break;
+            clock[n_clocks] = value;
+        }
+    }
+    fclose(file);
+    plan = plan_of_clocks(buffers, n);
+    *made = buffers;
+    return plan;
+}
+
+static const struct {
+    const char *name, *program, *variable;
+    int64_t most; /* buffers; with more it takes gigabytes or minutes to begin */
+} peers[] = {{"CP-SAT", "cp-sat", "ORTOOLS", 2000},
+             {"minimalloc", "minimalloc", "MINIMALLOC", 5000},
+             {"SuperMalloc", "supermalloc", "OMNIMALLOC", 50000},
+             {"Omni", "omni", "OMNIMALLOC", 50000}};
+enum { N_PEERS = (int)(sizeof peers / sizeof *peers), SHUFFLE_SEED = 7 };
+
+/* Runs another planner on our problem, in an order shuffled with SHUFFLE_SEED; the plan gets its offsets and proof.
+ * clocks: of a plan from vectors of clocks, by id.  Returns its CPU seconds; negative if it finds no plan in time or lacks
+ * a feature. */
+static double run_peer(int peer, memo_plan* plan, const clocked* clocks, double limit) {
+    const char* variable = getenv(peers[peer].variable);
+    int is_python = peer != 1;
     char path[] = "/tmp/memo_bench_XXXXXX", result[64], command[1024];
     memo_error error;
     double seconds = -1;
     int64_t i;
-    int is_proven, descriptor = python ? mkstemp(path) : -1;
+    int is_proven, k, descriptor = variable ? mkstemp(path) : -1;
     FILE* file;
     if (descriptor < 0) return -1;
     close(descriptor);
 
     if (memo_plan_write(plan, path, &error)) fail(path, &error);
+    file = clocks ? fopen(path, "a") : NULL;
+    for (i = 0; file && i < plan->n_buffers; i++) {
+        const clocked* clock = &clocks[plan->buffers[i].id];
+        fprintf(file, "clock");
+        for (k = 0; k < n_clocks; k++) fprintf(file, " %lld", (long long)clock->start[k]);
+        for (k = 0; k < n_clocks; k++) fprintf(file, " %lld", (long long)clock->end[k]);
+        fprintf(file, "\n");
+    }
+    if (file) fclose(file);
+
     snprintf(result, sizeof result, "%s.result", path);
     snprintf(command, sizeof command,
-             "timeout %.0f '%s' bench/plan_peers.py %s '%s' %g '%s' >/dev/null 2>&1",
-             2 * limit + 20, python, planner, path, limit, result);
+             "timeout %.0f '%s' bench/plan_peers.py %s '%s' %g %d '%s' >/dev/null 2>&1",
+             3 * limit + 60, is_python ? variable : "python3", peers[peer].program, path, limit,
+             (int)SHUFFLE_SEED, result);
     file = system(command) == 0 ? fopen(result, "r") : NULL;
 
     /* Take the offsets, and validate them here. */
@@ -996,7 +1066,7 @@ static double run_peer(const char* variable, const char* planner, memo_plan* pla
             plan->peak_bytes = memob_max(plan->peak_bytes, offset + memob_buffer_bytes(plan, i));
         }
         if (i < plan->n_buffers || memo_plan_validate(plan, &error)) {
-            printf("(%s: its plan is wrong: %s)\n", planner, error.message);
+            printf("(%s: its plan is wrong: %s)\n", peers[peer].name, error.message);
             seconds = -1;
         }
     }
@@ -1007,17 +1077,82 @@ static double run_peer(const char* variable, const char* planner, memo_plan* pla
     return seconds;
 }
 
-static void print_cell(double seconds, const memo_plan* plan) {
+static void print_missing_peers(int n) {
+    static const char* const ways[] = {"a Python with ortools",
+                                       "the program, built from its source",
+                                       "a Python with omnimalloc", "a Python with omnimalloc"};
+    int k;
+    for (k = 0; k < n; k++)
+        if (!getenv(peers[k].variable))
+            printf("(%s does not run, because %s is not set: %s)\n", peers[k].name,
+                   peers[k].variable, ways[k]);
+}
+
+/* Bytes, what they are above the bound, CPU seconds; a star: proven optimal. */
+static void print_cell(double seconds, const memo_plan* plan, int64_t bound) {
     if (seconds < 0)
         printf(" - | - | - |");
     else
-        printf(" %.3f | %s | %.2f |",
-               100 * ((double)plan->peak_bytes / (double)plan->lower_bound_bytes - 1),
-               proof_name(plan->proof), seconds);
+        printf(" %lld | %.3f%s | %.2f |", (long long)plan->peak_bytes,
+               100 * ((double)plan->peak_bytes / (double)bound - 1),
+               plan->proof == MEMO_PROOF_OPTIMAL ? "*" : "", seconds);
+    fflush(stdout);
 }
 
-/* Same instances, same run, same limit, one thread each; every plan is validated here.  "-" means that a peer found no
- * plan within the limit, or lacks a feature of the instance. */
+/* A row of memo beside its peers; frees the plan. */
+static void print_peer_row(const char* name, memo_plan* plan, const clocked* clocks, double limit) {
+    memoi_task task;
+    memo_error error;
+    int64_t bound;
+    double seconds;
+    int k;
+    shuffle_buffers(plan, SHUFFLE_SEED);
+    if (memo_plan_prepare(plan, &error) || memoi_task_create(&task, plan, &error))
+        fail(name, &error);
+    bound = memob_max(plan->lower_bound_bytes, task.problem.lower_bound * task.problem.unit_bytes);
+    memoi_problem_free(&task.problem);
+
+    seconds = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).cpu_s;
+    printf("| %s | %lld | %lld |", name, (long long)plan->n_buffers, (long long)bound);
+    print_cell(seconds, plan, bound);
+    for (k = 0; k < N_PEERS; k++)
+        print_cell(plan->n_buffers > peers[k].most ? -1 : run_peer(k, plan, clocks, limit), plan,
+                   bound);
+    printf("\n");
+    memo_plan_destroy(plan);
+}
+
+/* All but the problems of degrees. */
+#define SHARED_INSTANCES "../shared/instances/[!d]*"
+
+/* A file of ../shared/instances by the end of its name; NULL: of another kind.  The caller frees *clocks. */
+static memo_plan* read_any(const char* path, clocked** clocks) {
+    const char* end = strrchr(path, '.');
+    char unpacked[] = "/tmp/memo_bench_XXXXXX", command[512];
+    int descriptor = -1;
+    memo_plan* plan = NULL;
+    memo_trace* trace;
+    memo_error error;
+    *clocks = NULL;
+    pattern_state = 7; /* of the order, which a reader of clocks shuffles */
+    if (!end || end < strrchr(path, '/')) return NULL;
+    if (!strcmp(end, ".gz") && (descriptor = mkstemp(unpacked)) >= 0) {
+        snprintf(command, sizeof command, "gzip -dc '%s' > '%s'", path, unpacked);
+        if (system(command) == 0) plan = read_csv(unpacked);
+        unlink(unpacked);
+        close(descriptor);
+    }
+    if (!strcmp(end, ".csv")) plan = read_csv(path);
+    if (!strcmp(end, ".json")) plan = read_clocks(path, clocks);
+    if (!strcmp(end, ".trace") && !memo_trace_read(path, &trace, &error)) {
+        if (memo_plan_from_trace(trace, 1, &plan, &error)) fail(path, &error);
+        memo_trace_destroy(trace);
+    }
+    return plan;
+}
+
+/* Same instances, same order, same run, same limit, one thread each; every plan is validated here.  "-" means that a peer
+ * is missing, found no plan within the limit, or lacks a feature of the instance. */
 static void print_peers(double limit) {
     static const struct {
         const char* name;
@@ -1028,43 +1163,128 @@ static void print_peers(double limit) {
                   {"UNet++", unetpp, 300},     {"UNet++", unetpp, 30000},
                   {"NASNet", nasnet, 450},     {"NASNet", nasnet, 31350},
                   {"aligned", aligned, 40},    {"aligned", aligned, 200}};
-    enum { N_SHAPES = (int)(sizeof shapes / sizeof *shapes), MOST_FOR_PEERS = 4000 };
-    int k, n_instances = N_SHAPES + (int)strlen(instances);
-    printf(
-        "\n## Other planners: peak over bound %% (live bytes), proof and seconds, limit %.0f s\n\n",
-        limit);
+    const char* letter;
+    glob_t found;
+    size_t k;
+    int i;
+    printf("\n## Other planners: bytes, above the bound %%, CPU seconds; *: proven optimal; limit "
+           "%.0f s, order of buffers shuffled with seed %d\n\n",
+           limit, (int)SHUFFLE_SEED);
+    print_missing_peers(N_PEERS);
+    printf("\n| instance | buffers | bound | memo | %% | s |");
+    for (i = 0; i < N_PEERS; i++) printf(" %s | %% | s |", peers[i].name);
+    printf("\n|---|---|---|---|---|---|");
+    for (i = 0; i < N_PEERS; i++) printf("---|---|---|");
+    printf("\n");
 
-    if (!getenv("ORTOOLS"))
-        printf("(CP-SAT does not run, because ORTOOLS is not set: a Python with ortools)\n\n");
-    if (!getenv("OMNIMALLOC"))
-        printf("(SuperMalloc does not run, because OMNIMALLOC is not set: a Python with "
-               "omnimalloc)\n\n");
-    printf("| instance | buffers | memo %% | proof | s | CP-SAT %% | proof | s | SuperMalloc %% | "
-           "proof "
-           "| s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for (k = 0; k < n_instances; k++) {
-        char letter[2] = {0, 0};
+    for (letter = instances; *letter; letter++) {
+        char name[2] = {0, 0};
+        memo_plan* plan = read_instance(*letter);
+        name[0] = *letter;
+        if (plan) print_peer_row(name, plan, NULL, limit);
+    }
+    for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
+        char path[256];
+        clocked* clocks; /* none */
         memo_plan* plan;
-        double seconds;
+        snprintf(path, sizeof path, "tests/data/%s.trace", trace_names[k]);
+        plan = read_any(path, &clocks);
+        if (plan) print_peer_row(trace_names[k], plan, NULL, limit);
+    }
+    memset(&found, 0, sizeof found);
+    if (glob(SHARED_INSTANCES, 0, NULL, &found)) found.gl_pathc = 0;
+    for (k = 0; k < found.gl_pathc; k++) {
+        clocked* clocks;
+        const char* path = found.gl_pathv[k];
+        memo_plan* plan = read_any(path, &clocks);
+        if (plan) print_peer_row(strrchr(path, '/') + 1, plan, clocks, limit);
+        MEMO_FREE(clocks);
+    }
+    globfree(&found);
+    for (k = 0; k < sizeof shapes / sizeof *shapes; k++)
+        print_peer_row(shapes[k].name, shapes[k].make(shapes[k].n), NULL, limit);
+}
 
-        letter[0] = k < N_SHAPES ? '\0' : instances[k - N_SHAPES];
-        plan = k < N_SHAPES ? shapes[k].make(shapes[k].n) : read_instance(letter[0]);
-        if (!plan) continue; /* a public instance that is missing */
+/* ---- many small problems ----------------------------------------------------------------------------------- */
 
-        seconds = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).seconds;
-        printf("| %s | %lld |", k < N_SHAPES ? shapes[k].name : letter, (long long)plan->n_buffers);
-        print_cell(seconds, plan);
-        fflush(stdout);
-
-        if (plan->n_buffers > MOST_FOR_PEERS) { /* they take gigabytes or minutes to begin */
-            printf(" - | - | - | - | - | - |\n");
-        } else {
-            print_cell(run_peer("ORTOOLS", "cp-sat", plan, limit), plan);
-            print_cell(run_peer("OMNIMALLOC", "supermalloc", plan, limit), plan);
-            printf("\n");
+/* 10 to 40 buffers in 60 steps, a fifth of them to the end.  Kind 0: sizes and alignments of bytes that share no factor; 1:
+ * sizes of any magnitude, alignments of 16 bytes to 64 KiB; 2: sizes of any magnitude, alignments of 256 bytes to 64 KiB
+ * for a third; 3: sizes of 1 to 100.  All but 2 have up to two gaps in a third of the buffers. */
+static memo_plan* small_problem(int kind, uint64_t seed) {
+    static const int64_t primes[] = {7, 11, 13, 17, 23, 31, 37}, few[] = {8, 16, 32},
+                         many[] = {256, 4096, 65536};
+    memo_plan* plan;
+    memo_error error;
+    int64_t n, i, k;
+    random_state = 4 * seed + (uint64_t)kind;
+    n = random_int(10, 40);
+    if (memo_plan_create(n, 2 * n, 1, &plan, &error)) fail("small", &error);
+    plan->n_gaps = 0;
+    for (i = 0; i < n; i++) {
+        memo_buffer* b = &plan->buffers[i];
+        int64_t at;
+        b->id = i;
+        b->begin = random_int(0, 56);
+        b->end = random_int(0, 4) ? memob_min(60, b->begin + random_log(3, 20)) : 60;
+        b->size_bytes = kind == 0   ? primes[random_int(0, 6)]
+                        : kind == 3 ? random_int(1, 100)
+                                    : random_log(64, 1 << 18);
+        if (kind == 0 && random_int(0, 2) == 0) b->alignment_bytes = few[random_int(0, 2)];
+        if (kind == 1 && random_int(0, 1)) b->alignment_bytes = (int64_t)1 << random_int(4, 16);
+        if (kind == 2 && random_int(0, 2) == 0) b->alignment_bytes = many[random_int(0, 2)];
+        if (kind == 2 || random_int(0, 2) > 0) continue;
+        for (k = 0, at = b->begin + 1; k < 2 && at < b->end - 1; k++) {
+            memo_gap* gap = &plan->gaps[plan->n_gaps++];
+            gap->buffer = i;
+            gap->begin = random_int(at, b->end - 2);
+            gap->end = random_int(gap->begin + 1, b->end - 1);
+            at = gap->end + random_int(1, 20);
         }
+    }
+    return plan;
+}
+
+/* memo at its first seed with 2 s, CP-SAT with 10 s; a time counts as at least 0.01 s in a ratio. */
+static void print_small(int n_problems) {
+    const double least = 0.01;
+    int kind, k;
+    printf("\n## Small problems: %d of 10 to 40 buffers, CPU seconds\n\n", n_problems);
+    print_missing_peers(1);
+    printf(
+        "\n| kind | problems | proven in 2 s | mean s | worst s | CP-SAT proven in 10 s | mean s "
+        "| memo more than 10 times slower | worst ratio |\n"
+        "|---|---|---|---|---|---|---|---|---|\n");
+    for (kind = 0; kind < 4; kind++) {
+        int n = 0, n_proven = 0, n_peer = 0, n_slower = 0;
+        double sum = 0, worst = 0, peer_sum = 0, worst_ratio = 0;
+        for (k = kind; k < n_problems; k += 4, n++) {
+            memo_plan* plan = small_problem(kind, (uint64_t)k);
+            outcome own = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, 2, 0);
+            double peer = run_peer(0, plan, NULL, 10), ratio;
+            int is_proven = own.proof == MEMO_PROOF_OPTIMAL;
+            n_proven += is_proven;
+            sum += own.cpu_s;
+            worst = fmax(worst, own.cpu_s);
+            if (peer >= 0) {
+                int peer_is_proven = plan->proof == MEMO_PROOF_OPTIMAL;
+                if (peer_is_proven && is_proven && plan->peak_bytes != own.peak_bytes)
+                    printf("(%d: two optima: %lld and %lld)\n", k, (long long)own.peak_bytes,
+                           (long long)plan->peak_bytes);
+                n_peer += peer_is_proven;
+                peer_sum += peer;
+                ratio = peer_is_proven ? fmax(own.cpu_s, least) / fmax(peer, least) : 0;
+                n_slower += ratio > 10;
+                worst_ratio = fmax(worst_ratio, ratio);
+            }
+            if (!is_proven || own.cpu_s > 1)
+                printf("(%d: %lld buffers, %lld above %lld, %s, %.2f s)\n", k,
+                       (long long)plan->n_buffers, (long long)own.peak_bytes,
+                       (long long)own.bound_bytes, proof_name(own.proof), own.cpu_s);
+            memo_plan_destroy(plan);
+        }
+        printf("| %d | %d | %d | %.3f | %.3f | %d | %.3f | %d | %.1f |\n", kind, n, n_proven,
+               sum / n, worst, n_peer, peer_sum / n, n_slower, worst_ratio);
         fflush(stdout);
-        memo_plan_destroy(plan);
     }
 }
 
@@ -1329,41 +1549,6 @@ static void print_clocks(const char* name, int n_streams, memo_plan* plan, int64
     memo_plan_destroy(plan);
 }
 
-/* Objects with "size", "start" and "end", which are vectors of clocks; NULL if the file is missing. */
-static memo_plan* read_clocks(const char* path) {
-    FILE* file = fopen(path, "r");
-    clocked* buffers = NULL;
-    int64_t n = 0, capacity = 0;
-    char word[64];
-    memo_plan* plan;
-    if (!file) return NULL;
-    while (fscanf(file, "%63s", word) == 1) {
-        int64_t* clock;
-        char after = ',';
-        long long value;
-        int is_start = !strcmp(word, "\"start\":"), is_size = !strcmp(word, "\"size\":");
-        if (!is_start && !is_size && strcmp(word, "\"end\":")) continue;
-        if (is_size) {
-            if (!memob_reserve(&buffers, &capacity, n + 1, sizeof *buffers) ||
-                fscanf(file, "%lld", &value) != 1)
-                break;
-            memset(&buffers[n], 0, sizeof *buffers);
-            buffers[n++].size = value;
-            continue;
-        }
-        clock = is_start ? buffers[n - 1].start : buffers[n - 1].end;
-        if (fscanf(file, " [") != 0) break;
-        for (n_clocks = 0; after == ',' && n_clocks < CLOCKS_MAX; n_clocks++) {
-            if (fscanf(file, "%lld %c", &value, &after) != 2) break;
-            clock[n_clocks] = value;
-        }
-    }
-    fclose(file);
-    plan = plan_of_clocks(buffers, n);
-    MEMO_FREE(buffers);
-    return plan;
-}
-
 /* Streams that wait for each other now and then. */
 static void print_synchronization(double limit) {
     static const char* const names[] = {"ring", "pipeline", "barrier", "star", "pairs", "never"};
@@ -1389,10 +1574,13 @@ static void print_synchronization(double limit) {
     for (k = 0; k < 3; k++) {
         char path[128];
         memo_plan* plan;
+        clocked* clocks;
         snprintf(path, sizeof path, "../shared/instances/%s.json", files[k]);
         pattern_state = 7; /* of the order, which it shuffles */
-        plan = read_clocks(path);
-        if (plan) print_clocks(files[k], n_clocks, plan, k < 2 ? 1 << 20 : 0, limit);
+        plan = read_clocks(path, &clocks);
+        if (!plan) continue;
+        print_clocks(files[k], n_clocks, plan, k < 2 ? 1 << 20 : 0, limit);
+        MEMO_FREE(clocks);
     }
 }
 
@@ -1666,34 +1854,15 @@ static memo_plan* plan_of_trace(const memo_trace* trace, int64_t alignment) {
     return plan;
 }
 
-/* The instances in ../shared/instances; a packed one is unpacked. */
 static void add_files(ablation* a) {
     glob_t found;
     size_t k;
-    memo_error error;
-    if (glob("../shared/instances/[!d]*", 0, NULL, &found)) return;
+    if (glob(SHARED_INSTANCES, 0, NULL, &found)) return;
     for (k = 0; k < found.gl_pathc; k++) {
+        clocked* clocks;
         const char* path = found.gl_pathv[k];
-        const char* end = strrchr(path, '.');
-        char unpacked[] = "/tmp/memo_bench_XXXXXX", command[512];
-        int descriptor = -1;
-        memo_plan* plan = NULL;
-        memo_trace* trace;
-        if (!end || end < strrchr(path, '/')) continue;
-        if (!strcmp(end, ".gz") && (descriptor = mkstemp(unpacked)) >= 0) {
-            snprintf(command, sizeof command, "gzip -dc '%s' > '%s'", path, unpacked);
-            if (system(command) == 0) plan = read_csv(unpacked);
-            unlink(unpacked);
-            close(descriptor);
-        }
-        pattern_state = 7; /* of the order, which a reader of clocks shuffles */
-        if (!strcmp(end, ".csv")) plan = read_csv(path);
-        if (!strcmp(end, ".json")) plan = read_clocks(path);
-        if (!strcmp(end, ".trace") && !memo_trace_read(path, &trace, &error)) {
-            plan = plan_of_trace(trace, 1);
-            memo_trace_destroy(trace);
-        }
-        add_case(a, strrchr(path, '/') + 1, plan, NULL);
+        add_case(a, strrchr(path, '/') + 1, read_any(path, &clocks), NULL);
+        MEMO_FREE(clocks);
     }
     globfree(&found);
 }
@@ -1851,7 +2020,7 @@ static int is_asked(int argc, char** argv, const char* name) {
 int main(int argc, char** argv) {
     static const char* const names[] = {"traces", "engines", "minimalloc", "minimize", "tight",
                                         "growth", "layers",  "caching",    "streams",  "features",
-                                        "peers",  "waits",   "ablation"};
+                                        "peers",  "waits",   "ablation",   "small"};
     int seeds = 5, i, k;
     double limit = 10;
 
@@ -1897,6 +2066,7 @@ int main(int argc, char** argv) {
     }
     if (is_asked(argc, argv, "waits")) print_waits(limit);
     if (is_asked(argc, argv, "layers")) print_layers(limit);
+    if (is_asked(argc, argv, "small")) print_small(100 * seeds);
     if (is_asked(argc, argv, "peers")) print_peers(limit);
     if (is_asked(argc, argv, "ablation") && !is_asked(argc, argv, "")) print_ablation(seeds, limit);
     return is_missing;
