@@ -2,23 +2,25 @@
  *
  *   cc -O2 -I. bench/arena.c -lpthread -lm && ./a.out [million requests [TRACE]]
  *
- * The program records, plans and repeats one micro-batch.  A request is one allocation or one free.  No memory is
- * touched, so that only the allocators are measured.  TRACE is a file of requests, such as those of tests/data.  Without
- * one the micro-batch is a synthetic trainer's: 12 layers, 24 requests each way in a layer, sizes from 256 bytes to 8 MiB.
+ * The program records, plans and repeats one micro-batch.  A request is one allocation or one free.
+ * No memory is touched, so that only the allocators are measured.  TRACE is a file of requests,
+ * such as those of tests/data.  Without one the micro-batch is a synthetic trainer's: 12 layers, 24
+ * requests each way in a layer, sizes from 256 bytes to 8 MiB.
  *
- * The baseline is malloc and free.  The C library requests large blocks from the kernel.  Another row therefore repeats
- * the sequence with sizes 1024 times smaller, which it serves from its own lists.
+ * The baseline is malloc and free.  The C library requests large blocks from the kernel.  Another
+ * row therefore repeats the sequence with sizes 1024 times smaller, which it serves from its own
+ * lists.
  *
- * By nvcc, on a GPU, cudaMallocAsync (whose pool keeps its memory) and cudaMalloc are measured too; with -DARENA_TORCH
- * also the caching allocator of PyTorch, without Python:
+ * By nvcc, on a GPU, cudaMallocAsync (whose pool keeps its memory) and cudaMalloc are measured too;
+ * with -DARENA_TORCH also the caching allocator of PyTorch, without Python:
  *   nvcc -O3 -std=c++17 -I. -x cu bench/arena.c -o arena
  *   nvcc ... -DARENA_TORCH -I$TORCH/include -L$TORCH/lib -Xlinker -rpath=$TORCH/lib -lc10_cuda -lc10
- * where TORCH is the folder that python3 -c 'import torch; print(torch.__path__[0])' prints.  Without a GPU,
- * `make build/bench/arena_pytorch` lets a stand-in answer what PyTorch's allocator calls; once its cache is warm it calls
- * little.
+ * where TORCH is the folder that python3 -c 'import torch; print(torch.__path__[0])' prints.
+ * Without a GPU, `make build/bench/arena_pytorch` lets a stand-in answer what PyTorch's allocator
+ * calls; once its cache is warm it calls little.
  *
- * Rounds alternate between the ways; the table shows the median.  Reserved: what the plan, or the allocator at its peak,
- * takes from the device. */
+ * Rounds alternate between the ways; the table shows the median.  Reserved: what the plan, or the
+ * allocator at its peak, takes from the device. */
 #ifdef __CUDACC__
 #define ARENA_CUDA
 #define MEMO_CUDA_IMPLEMENTATION

@@ -1,20 +1,25 @@
-/* blocks.c - compares simulated and measured times of overlapped schedules: computation sleeps, links have a rate.
+/* blocks.c - compares simulated and measured times of overlapped schedules: computation sleeps,
+ * links have a rate.
  *
  *   build/bench/blocks [MS]     MS: milliseconds in a unit of time (default 5)
  *
- * Ranks are threads.  Each computation is an operation of the host device that takes time but no processor.  Each
- * all-reduce takes its bytes / the link's rate.  The figures therefore show the schedule and the engine that runs it:
- * events, queues and the launching thread.  Two cores are enough.
+ * Ranks are threads.  Each computation is an operation of the host device that takes time but no
+ * processor.  Each all-reduce takes its bytes / the link's rate.  The figures therefore show the
+ * schedule and the engine that runs it: events, queues and the launching thread.  Two cores are
+ * enough.
  *
  *   simulated   memo_schedule_simulate of the engine's schedule, forward and backward of two layers
- *   measured    the time until all streams are done: the fastest run, because other programs only add time
+ *   measured    the time until all streams are done: the fastest run, because other programs only
+ *               add time
  *   busy        busy time of the compute stream / makespan, simulated and measured by a recorder
  *
- *   parts       the best number of parts of the batch, from all-reduces that the ranks measure (measure_collective.h):
- *               for the message above, and for one whose time is nearly all latency
+ *   parts       the best number of parts of the batch, from all-reduces that the ranks measure
+ *               (measure_collective.h): for the message above, and for one whose time is nearly all
+ *               latency
  *
- * Exit status 1, which fails make bench, if a measured time differs by more than 10 % from the simulation, or if the
- * four schedules have another order than simulated.  On a busy machine sleepers wake late; use a larger unit.
+ * Exit status 1, which fails make bench, if a measured time differs by more than 10 % from the
+ * simulation, or if the four schedules have another order than simulated.  On a busy machine
+ * sleepers wake late; use a larger unit.
  *
  * The last table is only simulated: one sequence, split in two, against two sequences. */
 #define MEMO_IMPLEMENTATION
@@ -303,7 +308,8 @@ static void report_parts(const bench* b, const double* collective_s) {
     }
 }
 
-/* Measures four orders; returns how many differ by more than 10 % from the simulation, or rank otherwise. */
+/* Measures four orders; returns how many differ by more than 10 % from the simulation, or rank
+ * otherwise. */
 static int report(double unit_s, double collective, int has_weights) {
     double simulated[4], measured[4];
     int order, i, n_bad = 0;
@@ -355,8 +361,8 @@ static int report(double unit_s, double collective, int has_weights) {
     return n_bad;
 }
 
-/* Two sequences, or two halves of one.  Pairs of tokens take half of attention's time; the second half of a causal
- * sequence has three quarters of the pairs. */
+/* Two sequences, or two halves of one.  Pairs of tokens take half of attention's time; the second
+ * half of a causal sequence has three quarters of the pairs. */
 static void report_sequence(double collective) {
     static const char* const names[] = {"two sequences", "halves of one"};
     int splits, order, i;

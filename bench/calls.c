@@ -1,13 +1,14 @@
-/* calls.c - measures the host time of each call of the swap engine and of a session, beside the calls that a trainer makes
- * anyway: an empty kernel, an asynchronous copy, an event.
+/* calls.c - measures the host time of each call of the swap engine and of a session, beside the
+ * calls that a trainer makes anyway: an empty kernel, an asynchronous copy, an event.
  *
  *   cc -O2 -I. bench/calls.c -lpthread -lm && ./a.out [STEPS]          on the host device
  *   nvcc -O3 -std=c++17 -I. -x cu bench/calls.c -o calls && ./calls    on a GPU
  *
- * A layer has 64 KiB of rows, as the time of a call does not depend on its bytes.  Each step ends with a synchronization, so
- * that no queue is full.  Every call is timed alone, by the clock of the first row, whose own time is part of each row.
- * Baselines and engine take turns within every layer.  The last column is the ratio of medians to the empty kernel (on the
- * host device: an empty function on a stream).  The file is in TMPDIR, or in /tmp. */
+ * A layer has 64 KiB of rows, as the time of a call does not depend on its bytes.  Each step ends
+ * with a synchronization, so that no queue is full.  Every call is timed alone, by the clock of the
+ * first row, whose own time is part of each row.  Baselines and engine take turns within every
+ * layer.  The last column is the ratio of medians to the empty kernel (on the host device: an empty
+ * function on a stream).  The file is in TMPDIR, or in /tmp. */
 #ifdef __CUDACC__
 #define MEMO_CUDA_IMPLEMENTATION
 #endif

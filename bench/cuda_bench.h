@@ -1,5 +1,6 @@
 /* cuda_bench.h - shared by the benchmarks on a GPU: exit on errors, medians, times of a stream.
- * They print Markdown; bench/device.sh joins it.  Those in C run on the host device unless nvcc compiles them (-x cu). */
+ * They print Markdown; bench/device.sh joins it.  Those in C run on the host device unless nvcc
+ * compiles them (-x cu). */
 #ifndef CUDA_BENCH_H
 #define CUDA_BENCH_H
 

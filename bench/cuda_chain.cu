@@ -1,42 +1,52 @@
-/* bench/cuda_chain.cu - measures the time that swapping costs on a GPU, in a chain of layers with a transformer's shape:
- * h = 4096, heads of 128, MLP 4h.  Products are real, in bf16 (cuBLASLt).  There is no trainer around them.
+/* bench/cuda_chain.cu - measures the time that swapping costs on a GPU, in a chain of layers with a
+ * transformer's shape: h = 4096, heads of 128, MLP 4h.  Products are real, in bf16 (cuBLASLt).
+ * There is no trainer around them.
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_chain.cu -lcublasLt -o cuda_chain
  *   ./cuda_chain [--tokens 65536] [--layers 6] [--repetitions 5] [--seconds 120] [--alpha A] [--causal 1] [--out FOLDER]
  *
- * With the headers of cudnn-frontend in the folder $CUDNN, attention is cuDNN's (compiling then takes minutes):
+ * With the headers of cudnn-frontend in the folder $CUDNN, attention is cuDNN's (compiling then
+ * takes minutes):
  *   nvcc -O3 -arch=native -std=c++17 -I. -I$CUDNN/include -DCHAIN_CUDNN bench/cuda_chain.cu -lcublasLt -lcudnn -lnvrtc \
  *       -o cuda_chain
  *
  * A layer, with a row per token:
- *   qkv = x Wqkv,  o = attention(q, k, v) for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),  next x = r + g W2
- * Attention is causal (--causal 0: over all pairs).  There are two kinds; the table's heading names the one in use:
- *   fused       softmax(q k^T / sqrt(128)) v by cuDNN.  The forward saves the LSE of each row.  The backward uses cuDNN's
- *               deterministic algorithm, because the bits of the ways are compared.  On Hopper it needs 2 n^2 bytes of
- *               work space per head, so a call takes as many heads as fit in 24 GiB.  It is slower than the algorithm
- *               without a fixed order of sums, and hides more copies.  This kind has not run yet.
- *   in blocks   (q k^T / sqrt(128)) v / n as two products, in blocks of rows, without softmax.  Its work grows with the
- *               length like real attention.  A block of rows sees all earlier keys, and the lower triangle of its own
- *               block.  Scores go through device memory, so it is slower than FlashAttention and hides more copies.
+ *   qkv = x Wqkv,  o = attention(q, k, v) for each head,  r = x + o Wo,  u = r W1,  g = gelu(u),
+ *                  next x = r + g W2
+ * Attention is causal (--causal 0: over all pairs).  There are two kinds; the table's heading names
+ * the one in use:
+ *   fused       softmax(q k^T / sqrt(128)) v by cuDNN.  The forward saves the LSE of each row.  The
+ *               backward uses cuDNN's deterministic algorithm, because the bits of the ways are
+ *               compared.  On Hopper it needs 2 n^2 bytes of work space per head, so a call takes
+ *               as many heads as fit in 24 GiB.  It is slower than the algorithm without a fixed
+ *               order of sums, and hides more copies.  This kind has not run yet.
+ *   in blocks   (q k^T / sqrt(128)) v / n as two products, in blocks of rows, without softmax.  Its
+ *               work grows with the length like real attention.  A block of rows sees all earlier
+ *               keys, and the lower triangle of its own block.  Scores go through device memory, so
+ *               it is slower than FlashAttention and hides more copies.
  * The backward follows from these formulas, and computes q k^T again.
- * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers per token; fused, the LSE too.
+ * Kept for the backward are x (h), qkv (3h), o (h), r (h), u (4h), g (4h): 14 h numbers per token;
+ * fused, the LSE too.
  *
  * One run compares three ways, or four if alpha is below 1:
  *   keep                 everything stays on the device
  *   swap                 everything is swapped, except in the last two layers
- *   recompute            x is kept; the rest is recomputed before the backward.  Fused, o and the LSE are kept too, so
- *                        this way is not comparable with the same way in blocks.
- *   swap and recompute   x and o are swapped whole; alpha of the others is swapped and the rest recomputed
+ *   recompute            x is kept; the rest is recomputed before the backward.  Fused, o and the
+ *                        LSE are kept too, so this way is not comparable with the same way in
+ *                        blocks.
+ *   swap and recompute   x and o are swapped whole; alpha of the others is swapped and the rest
+ *                        recomputed
  *
- * Rounds: each way takes one step per round.  The order rotates, so that drifting clocks and warming chips affect all
- * ways alike.  Two events time a step; ratios are taken within a round; both are printed as medians.  The first round
- * warms up.  Each round has new data and overwrites device memory first, so that no step can use results of an earlier
- * one.  Gradients of all weights and of the input, and the output, must have the same bits as keep's step of the round.
- * All ways compute products over tokens in the same tiles of rows.
+ * Rounds: each way takes one step per round.  The order rotates, so that drifting clocks and
+ * warming chips affect all ways alike.  Two events time a step; ratios are taken within a round;
+ * both are printed as medians.  The first round warms up.  Each round has new data and overwrites
+ * device memory first, so that no step can use results of an earlier one.  Gradients of all weights
+ * and of the input, and the output, must have the same bits as keep's step of the round.  All ways
+ * compute products over tokens in the same tiles of rows.
  *
- * A layer's forward takes 24 n h^2 + 2 n^2 h operations (4 n^2 h if not causal), and its copies are 28 n h bytes.  At
- * 600 TFLOP/s and 55 GB/s the copies are hidden from about 100000 tokens on (50000 if not causal).  The program prints
- * the measured times of both. */
+ * A layer's forward takes 24 n h^2 + 2 n^2 h operations (4 n^2 h if not causal), and its copies are
+ * 28 n h bytes.  At 600 TFLOP/s and 55 GB/s the copies are hidden from about 100000 tokens on
+ * (50000 if not causal).  The program prints the measured times of both. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
@@ -234,7 +244,8 @@ static void zero(const policy* w, void* address, int64_t size_bytes) {
 
 enum { DIAGONAL = 1 };
 static const int64_t stats_bytes = 4 * N_HEADS; /* of a token; cuDNN stores them by head */
-/* o and its statistics are never recomputed: attention over a part of the rows could give other bits. */
+/* o and its statistics are never recomputed: attention over a part of the rows could give other
+ * bits. */
 static const memo_tensor_rule o_if_swapped = MEMO_TENSOR_SWAPPED;
 static const memo_tensor_rule o_if_recomputed = MEMO_TENSOR_KEPT;
 
@@ -330,7 +341,8 @@ static struct {
     bf16 *scores, *d_scores;      /* (N_HEADS, BLOCK, n_tokens) */
 } blocks;
 
-/* Scores of a block of rows against its own tokens: 0 above the diagonal.  One thread block per row and head. */
+/* Scores of a block of rows against its own tokens: 0 above the diagonal.  One thread block per row
+ * and head. */
 __global__ static void mask_diagonal(bf16* scores, int64_t row, int64_t n_tokens) {
     int64_t head = blockIdx.x / BLOCK, i = blockIdx.x % BLOCK;
     bf16* own = scores + (head * BLOCK + i) * n_tokens + row;
@@ -740,7 +752,8 @@ static void write_timeline(const memo_schedule* schedule, const memo_simulation*
     check(memo_schedule_write_svg(schedule, times, title, path, &error));
 }
 
-/* Prints the waits of the compute stream in one recorded step, measured and simulated, and the rates of the copies. */
+/* Prints the waits of the compute stream in one recorded step, measured and simulated, and the
+ * rates of the copies. */
 static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes_per_s) {
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_recorder* recorder;
@@ -830,7 +843,8 @@ static void look_inside(policy* w, int64_t layer_bytes, const double* bare_bytes
     memo_recorder_destroy(recorder);
 }
 
-/* Captures the same step once, replays it in n_rounds rounds, and compares it with the step enqueued call by call. */
+/* Captures the same step once, replays it in n_rounds rounds, and compares it with the step
+ * enqueued call by call. */
 static void replay(policy* w, const measured_step* eager, const measured_step* expected,
                    int n_rounds) {
     cudaGraph_t graph;
@@ -930,7 +944,8 @@ static int take_turns(policy* ways, int n_ways, measured_step (*steps)[ROUNDS_MA
 static void print_ways(const policy* ways, int n_ways, const memo_swap_sizes* sizes,
                        const measured_step (*steps)[ROUNDS_MAX], int n_rounds) {
     const double gib = (double)((int64_t)1 << 30), n = (double)options.n_tokens;
-    /* Attention has seven products in a step.  If causal, a block (fused: a row) sees the keys up to itself. */
+    /* Attention has seven products in a step.  If causal, a block (fused: a row) sees the keys up
+     * to itself. */
     const double pairs = options.is_causal ? n * (n + DIAGONAL) / 2 : n * n;
     const double operations = options.n_layers * (72 * n * H * H + 14 * pairs * H);
 

@@ -1,5 +1,5 @@
-/* cuda_gemm.h - row-major matrix products by cuBLASLt.  Each shape is prepared once, so every run uses one algorithm.
- * Knows: cuBLASLt.  Knows nothing of layers. */
+/* cuda_gemm.h - row-major matrix products by cuBLASLt.  Each shape is prepared once, so every run
+ * uses one algorithm.  Knows: cuBLASLt.  Knows nothing of layers. */
 #ifndef CUDA_GEMM_H
 #define CUDA_GEMM_H
 
@@ -17,8 +17,9 @@
         }                                                                                          \
     } while (0)
 
-/* D (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C (m, n), n_batches times.  A and B are bf16, C and D bf16 or
- * fp32; a transposed operand is stored transposed.  ld: distance of stored rows; stride: distance of batches. */
+/* D (m, n) = alpha op(A) (m, k) op(B) (k, n) + beta C (m, n), n_batches times.  A and B are bf16, C
+ * and D bf16 or fp32; a transposed operand is stored transposed.  ld: distance of stored rows;
+ * stride: distance of batches. */
 typedef struct gemm {
     int64_t m, n, k;
     int a_transposed, b_transposed, is_fp32;
@@ -58,7 +59,8 @@ static inline void gemm_prepare(const gemm_library* library, gemm* g) {
     cublasOperation_t on_b = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtMatmulHeuristicResult_t found;
     cublasLtMatmulPreference_t preference;
-    /* If k is split, a separate kernel adds the parts in fp32, so that every run gives the same bits. */
+    /* If k is split, a separate kernel adds the parts in fp32, so that every run gives the same
+     * bits. */
     const uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int n_found = 0, n_batches = g->n_batches ? g->n_batches : 1;
 

@@ -2,9 +2,10 @@
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_kernels.cu -o cuda_kernels && ./cuda_kernels [LOG2_ELEMENTS]
  *
- * A rate is bytes read and written per second.  Its baseline is a cudaMemcpyAsync on the device that reads and writes as
- * many bytes (at most the whole array, 4 bytes per element), measured right after it.  Medians of 9; each time covers
- * several launches, so that the time to enqueue one hides behind the launch before. */
+ * A rate is bytes read and written per second.  Its baseline is a cudaMemcpyAsync on the device
+ * that reads and writes as many bytes (at most the whole array, 4 bytes per element), measured
+ * right after it.  Medians of 9; each time covers several launches, so that the time to enqueue one
+ * hides behind the launch before. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
@@ -34,7 +35,8 @@ __global__ static void fill_numbers(uint32_t* to, int64_t n) {
         to[i] = (uint32_t)i * 2654435761u & 0x3fff3fffu;
 }
 
-/* Median seconds of `statement`, which enqueues on stream; the first runs warm up and are not timed. */
+/* Median seconds of `statement`, which enqueues on stream; the first runs warm up and are not
+ * timed. */
 #define TIME(seconds, statement)                                                                   \
     do {                                                                                           \
         double times_[REPETITIONS];                                                                \

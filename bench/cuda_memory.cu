@@ -2,8 +2,9 @@
  *
  *   nvcc -O3 -arch=native -I. bench/cuda_memory.cu -o cuda_memory && ./cuda_memory [PINNED_GIB]
  *
- * GB/s are 10^9 bytes per second, medians of 5.  Each direction is measured alone and while the other one is as busy
- * ("both"): on coherent memory (Grace Hopper) the two directions are known to differ by a factor above 2. */
+ * GB/s are 10^9 bytes per second, medians of 5.  Each direction is measured alone and while the
+ * other one is as busy ("both"): on coherent memory (Grace Hopper) the two directions are known to
+ * differ by a factor above 2. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_CUDA_IMPLEMENTATION
 #include "memo_cuda.cuh"

@@ -1,17 +1,22 @@
 /* plan.c - measures the memory planner: every table prints its result beside a reference.
  *
  *   plan [traces] [engines] [minimalloc] [minimize] [tight] [growth] [features] [layers] [caching] [streams] [waits] [peers]
- *        [small] [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the search
- *        [--cpu 1]                                 limits and times in seconds of processor time, for a busy machine
+ *        [small] [--seeds N] [--limit S] [--threads N]     default: all tables; --threads: of the
+ *                                                          search
+ *        [--cpu 1]                                 limits and times in seconds of processor time,
+ *                                                  for a busy machine
  *        [--without STAGE]                         leaves a stage of the planner out
- *   plan ablation [--seeds N] [--limit S]          leaves out one stage after the other, in processor time
+ *   plan ablation [--seeds N] [--limit S]          leaves out one stage after the other, in
+ *                                                  processor time
  *
- * Run it at the root of the repository.  The traces in tests/data have one training iteration each.  For your own
- * trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/plan_trace.  Environment:
+ * Run it at the root of the repository.  The traces in tests/data have one training iteration each.
+ * For your own trace, run examples/pytorch/snapshot_to_trace.py and then build/examples/plan_trace.
+ * Environment:
  *
  *   INSTANCES    folder of the public hard instances (default ../shared/minimalloc; all of A to K are in
  *                benchmarks/challenging of google/minimalloc)
- *   MINIMALLOC   optional: the program of this public solver (github.com/google/minimalloc), which is then timed too
+ *   MINIMALLOC   optional: the program of this public solver (github.com/google/minimalloc), which
+ *                is then timed too
  *   ORTOOLS      optional: a Python with ortools, whose CP-SAT is then timed too
  *   OMNIMALLOC   optional: a Python with omnimalloc, whose SuperMalloc and Omni are then timed too
  *
@@ -47,7 +52,7 @@ static void fail(const char* what, const memo_error* error) {
     exit(1);
 }
 
-/* ---- problems ------------------------------------------------------------------------------------------- */
+/* ---- problems -------------------------------------------------------------------------------- */
 
 static int is_missing; /* a table found no data */
 static void check_found(int n, const char* what) {
@@ -56,8 +61,8 @@ static void check_found(int n, const char* what) {
     is_missing = 1;
 }
 
-/* Lines "id,lower,upper,size", and with those columns ",alignment,gaps" (gaps: "3-5 8-9"); other columns are for the
- * tools.  NULL if the file is missing. */
+/* Lines "id,lower,upper,size", and with those columns ",alignment,gaps" (gaps: "3-5 8-9"); other
+ * columns are for the tools.  NULL if the file is missing. */
 static memo_plan* read_csv(const char* path) {
     FILE* file = fopen(path, "r");
     char line[1024];
@@ -122,7 +127,8 @@ static memo_plan* read_instance(char letter) {
 }
 
 /* The requests before the last "forward end", and between the first "backward begin" and the last
- * "backward end".  Head, loss and optimizer are left out, because their peak hides the layers' bound. */
+ * "backward end".  Head, loss and optimizer are left out, because their peak hides the layers'
+ * bound. */
 static memo_trace* body_of(const memo_trace* trace) {
     int64_t forward_end = -1, backward_begin = -1, backward_end = -1, i;
     memo_trace* body;
@@ -234,7 +240,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
     return plan;
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------ */
+/* ---- measuring ------------------------------------------------------------------------------- */
 
 typedef struct outcome {
     double seconds, cpu_s;
@@ -299,8 +305,8 @@ static void shuffle_buffers(memo_plan* plan, uint64_t seed) {
     free(before);
 }
 
-/* Seconds of the public solver for a problem without gaps, as a process that reads a CSV.  Negative if
- * it finds nothing in time, or if MINIMALLOC is not set. */
+/* Seconds of the public solver for a problem without gaps, as a process that reads a CSV.  Negative
+ * if it finds nothing in time, or if MINIMALLOC is not set. */
 static double run_public(const memo_plan* plan, int64_t capacity, double limit) {
     const char* program = getenv("MINIMALLOC");
     char path[] = "/tmp/memo_bench_XXXXXX", command[1024];
@@ -335,7 +341,7 @@ static const char* const trace_names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-
                                           "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
                                           "llama-1b-s8k-store"};
 
-/* ---- tables --------------------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 static void print_traces(int repeats) {
     size_t k;
@@ -666,8 +672,8 @@ static int64_t random_log(int64_t low, int64_t high) {
 }
 
 /* Buffers with every feature.  Half have an alignment of 16 bytes to 64 KiB, as kernels and copies
- * require.  A third have a gap in their lifetime, as swapped tensors have.  Every second problem has
- * buffers fixed by an earlier plan. */
+ * require.  A third have a gap in their lifetime, as swapped tensors have.  Every second problem
+ * has buffers fixed by an earlier plan. */
 static memo_plan* with_features(int64_t n, uint64_t seed) {
     memo_plan* plan;
     memo_error error;
@@ -725,7 +731,7 @@ static void print_features(int seeds, double limit) {
     }
 }
 
-/* ---- shapes of training steps, and other planners -------------------------------------------------------- */
+/* ---- shapes of training steps, and other planners -------------------------------------------- */
 
 /* Adds a buffer to a plan with room for it. */
 static void add_buffer(memo_plan* plan, int64_t begin, int64_t end, int64_t bytes) {
@@ -765,8 +771,9 @@ static void pipeline_pass(memo_plan* plan, char what, int64_t* now, int64_t* kep
     }
 }
 
-/* The first stage of a pipeline: a forward and a backward pass alternate once all stages are busy.  With W apart
- * (zero bubble) a backward pass leaves the gradients of weights to a later one, which needs the same activations. */
+/* The first stage of a pipeline: a forward and a backward pass alternate once all stages are busy.
+ * With W apart (zero bubble) a backward pass leaves the gradients of weights to a later one, which
+ * needs the same activations. */
 static memo_plan* pipeline(int has_w) {
     memo_plan* plan = empty_plan(MICRO_BATCHES * LAYERS * (KEPT + 5));
     int64_t bytes[LAYERS * KEPT], kept[MICRO_BATCHES][LAYERS * KEPT], now = 0, f = 0, b = 0, w = 0,
@@ -800,8 +807,8 @@ static memo_plan* plan_of(memo_trace* trace) {
     return plan;
 }
 
-/* FSDP: stream 1 gathers the weights of a layer, at most two layers ahead of the computation, forward and backward;
- * activations live from a layer's forward to its backward. */
+/* FSDP: stream 1 gathers the weights of a layer, at most two layers ahead of the computation,
+ * forward and backward; activations live from a layer's forward to its backward. */
 static memo_plan* fsdp(int64_t n_layers) {
     memo_trace* t;
     memo_error error;
@@ -839,8 +846,8 @@ static memo_plan* fsdp(int64_t n_layers) {
     return plan_of(t);
 }
 
-/* Stream 1 fetches the input of the next micro-batch and waits for nothing else; the computation waits for each input
- * and frees it at the end of its micro-batch. */
+/* Stream 1 fetches the input of the next micro-batch and waits for nothing else; the computation
+ * waits for each input and frees it at the end of its micro-batch. */
 static memo_plan* prefetch(int64_t n_layers) {
     enum { BATCHES = 4 };
     memo_trace* t;
@@ -879,8 +886,8 @@ static memo_plan* prefetch(int64_t n_layers) {
     return plan_of(t);
 }
 
-/* The forward pass of a graph: node k reads inputs[first[k]] to inputs[first[k + 1] - 1], and its output lives to its
- * last reader. */
+/* The forward pass of a graph: node k reads inputs[first[k]] to inputs[first[k + 1] - 1], and its
+ * output lives to its last reader. */
 static memo_plan* graph_pass(int64_t n, const int64_t* first, const int64_t* inputs,
                              const int64_t* bytes) {
     memo_plan* plan = empty_plan(n);
@@ -895,8 +902,9 @@ static memo_plan* graph_pass(int64_t n, const int64_t* first, const int64_t* inp
     return plan;
 }
 
-/* UNet++ networks in a chain: node (i, j), at depth i, reads all of (i, 0) to (i, j - 1), and (i + 1, j - 1) from below;
- * a node of column 0 reads the one above.  Outputs have similar sizes, as if channels grow with depth. */
+/* UNet++ networks in a chain: node (i, j), at depth i, reads all of (i, 0) to (i, j - 1), and (i +
+ * 1, j - 1) from below; a node of column 0 reads the one above.  Outputs have similar sizes, as if
+ * channels grow with depth. */
 static memo_plan* unetpp(int64_t n) {
     enum { DEPTH = 24, NODES = DEPTH * (DEPTH + 1) / 2 };
     int64_t n_units = n / NODES, unit, i, j, k, made = 0, n_inputs = 0;
@@ -930,7 +938,8 @@ static memo_plan* unetpp(int64_t n) {
     return plan;
 }
 
-/* NASNet: a cell joins five blocks; each adds two outputs of the two previous cells or of the cell's earlier blocks. */
+/* NASNet: a cell joins five blocks; each adds two outputs of the two previous cells or of the
+ * cell's earlier blocks. */
 static memo_plan* nasnet(int64_t n) {
     enum { BLOCKS = 5, NODES = BLOCKS + 1 };
     int64_t n_cells = n / NODES, cell, b, k, made = 0, n_inputs = 0;
@@ -977,8 +986,8 @@ static memo_plan* aligned(int64_t n) {
     return plan;
 }
 
-/* Objects with "size", "start" and "end", which are vectors of clocks; NULL if the file is missing.  The caller frees
- * *made; the id of a buffer is its place there. */
+/* Objects with "size", "start" and "end", which are vectors of clocks; NULL if the file is missing.
+ * The caller frees *made; the id of a buffer is its place there. */
 static memo_plan* read_clocks(const char* path, clocked** made) {
     FILE* file = fopen(path, "r");
     clocked* buffers = NULL;
@@ -1022,9 +1031,9 @@ static const struct {
              {"Omni", "omni", "OMNIMALLOC", 50000}};
 enum { N_PEERS = (int)(sizeof peers / sizeof *peers), SHUFFLE_SEED = 7 };
 
-/* Runs another planner on our problem, in an order shuffled with SHUFFLE_SEED; the plan gets its offsets and proof.
- * clocks: of a plan from vectors of clocks, by id.  Returns its CPU seconds; negative if it finds no plan in time or lacks
- * a feature. */
+/* Runs another planner on our problem, in an order shuffled with SHUFFLE_SEED; the plan gets its
+ * offsets and proof.  clocks: of a plan from vectors of clocks, by id.  Returns its CPU seconds;
+ * negative if it finds no plan in time or lacks a feature. */
 static double run_peer(int peer, memo_plan* plan, const clocked* clocks, double limit) {
     const char* variable = getenv(peers[peer].variable);
     int is_python = peer != 1;
@@ -1125,7 +1134,8 @@ static void print_peer_row(const char* name, memo_plan* plan, const clocked* clo
 /* All but the problems of degrees. */
 #define SHARED_INSTANCES "../shared/instances/[!d]*"
 
-/* A file of ../shared/instances by the end of its name; NULL: of another kind.  The caller frees *clocks. */
+/* A file of ../shared/instances by the end of its name; NULL: of another kind.  The caller frees
+ * *clocks. */
 static memo_plan* read_any(const char* path, clocked** clocks) {
     const char* end = strrchr(path, '.');
     char unpacked[] = "/tmp/memo_bench_XXXXXX", command[512];
@@ -1151,8 +1161,9 @@ static memo_plan* read_any(const char* path, clocked** clocks) {
     return plan;
 }
 
-/* Same instances, same order, same run, same limit, one thread each; every plan is validated here.  "-" means that a peer
- * is missing, found no plan within the limit, or lacks a feature of the instance. */
+/* Same instances, same order, same run, same limit, one thread each; every plan is validated here.
+ * "-" means that a peer is missing, found no plan within the limit, or lacks a feature of the
+ * instance. */
 static void print_peers(double limit) {
     static const struct {
         const char* name;
@@ -1205,11 +1216,12 @@ static void print_peers(double limit) {
         print_peer_row(shapes[k].name, shapes[k].make(shapes[k].n), NULL, limit);
 }
 
-/* ---- many small problems ----------------------------------------------------------------------------------- */
+/* ---- many small problems --------------------------------------------------------------------- */
 
-/* 10 to 40 buffers in 60 steps, a fifth of them to the end.  Kind 0: sizes and alignments of bytes that share no factor; 1:
- * sizes of any magnitude, alignments of 16 bytes to 64 KiB; 2: sizes of any magnitude, alignments of 256 bytes to 64 KiB
- * for a third; 3: sizes of 1 to 100.  All but 2 have up to two gaps in a third of the buffers. */
+/* 10 to 40 buffers in 60 steps, a fifth of them to the end.  Kind 0: sizes and alignments of bytes
+ * that share no factor; 1: sizes of any magnitude, alignments of 16 bytes to 64 KiB; 2: sizes of
+ * any magnitude, alignments of 256 bytes to 64 KiB for a third; 3: sizes of 1 to 100.  All but 2
+ * have up to two gaps in a third of the buffers. */
 static memo_plan* small_problem(int kind, uint64_t seed) {
     static const int64_t primes[] = {7, 11, 13, 17, 23, 31, 37}, few[] = {8, 16, 32},
                          many[] = {256, 4096, 65536};
@@ -1244,7 +1256,8 @@ static memo_plan* small_problem(int kind, uint64_t seed) {
     return plan;
 }
 
-/* memo at its first seed with 2 s, CP-SAT with 10 s; a time counts as at least 0.01 s in a ratio. */
+/* memo at its first seed with 2 s, CP-SAT with 10 s; a time counts as at least 0.01 s in a
+ * ratio. */
 static void print_small(int n_problems) {
     const double least = 0.01;
     int kind, k;
@@ -1288,7 +1301,7 @@ static void print_small(int n_problems) {
     }
 }
 
-/* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
+/* ---- PyTorch's caching allocator ------------------------------------------------------------- */
 
 /* Reads the recorded allocator's peaks from the heading of a trace; 0 if it has none. */
 static int read_peaks(const char* path, long long* allocated, long long* reserved,
@@ -1324,9 +1337,10 @@ static void copy_requests(const memo_trace* trace, int64_t begin, int64_t end, i
     }
 }
 
-/* A training run: parameters; a first iteration, in which Adam makes two states and a step count for each
- * parameter before the gradients are freed; then the iteration of the trace.  The five traces free the
- * gradients last, after the loss of 4 bytes; a gradient is as large as its parameter. */
+/* A training run: parameters; a first iteration, in which Adam makes two states and a step count
+ * for each parameter before the gradients are freed; then the iteration of the trace.  The five
+ * traces free the gradients last, after the loss of 4 bytes; a gradient is as large as its
+ * parameter. */
 static memo_trace* whole_run(const memo_trace* trace, int is_late) {
     memo_trace* made;
     memo_error error;
@@ -1423,11 +1437,11 @@ static void print_caching(void) {
     check_found(n_found, "traces");
 }
 
-/* ---- two streams ---------------------------------------------------------------------------------------- */
+/* ---- two streams ----------------------------------------------------------------------------- */
 
-/* Offloading without rounding buffers.  Stream 1 copies each layer's activations out; stream 0 waits for the copy and
- * frees them `behind` layers later.  In the backward, stream 1 requests memory and copies in, one layer ahead of stream
- * 0. */
+/* Offloading without rounding buffers.  Stream 1 copies each layer's activations out; stream 0
+ * waits for the copy and frees them `behind` layers later.  In the backward, stream 1 requests
+ * memory and copies in, one layer ahead of stream 0. */
 static memo_trace* offloading(int64_t n_layers, int64_t behind, int is_wait_first) {
     memo_trace* t;
     memo_error error;
@@ -1529,7 +1543,7 @@ static void print_streams(void) {
     }
 }
 
-/* ---- streams that wait for each other --------------------------------------------------------------------- */
+/* ---- streams that wait for each other -------------------------------------------------------- */
 
 static void print_clocks(const char* name, int n_streams, memo_plan* plan, int64_t optimum,
                          double limit) {
@@ -1584,7 +1598,7 @@ static void print_synchronization(double limit) {
     }
 }
 
-/* ---- waits that a plan buys ------------------------------------------------------------------------------- */
+/* ---- waits that a plan buys ------------------------------------------------------------------ */
 
 /* The trace of an instance's buffers, each on a stream at random.  No stream waits for another. */
 static memo_trace* trace_on_streams(const memo_plan* instance, int n_streams) {
@@ -1613,7 +1627,8 @@ static memo_trace* trace_on_streams(const memo_plan* instance, int n_streams) {
     return trace;
 }
 
-/* Before each request its stream may wait for each other stream, up to the latest free before it.  Returns a new list. */
+/* Before each request its stream may wait for each other stream, up to the latest free before it.
+ * Returns a new list. */
 static memo_wait* list_waits(const memo_plan* plan, int n_streams, double cost_s, int64_t* n) {
     memo_wait* waits =
         (memo_wait*)calloc((size_t)(plan->n_buffers * n_streams) + 1, sizeof(memo_wait));
@@ -1748,7 +1763,8 @@ static void print_waits(double limit) {
     }
 }
 
-/* Medians of five.  The time of reading includes the file; the time of planning begins with the problem. */
+/* Medians of five.  The time of reading includes the file; the time of planning begins with the
+ * problem. */
 static void print_layers(double limit) {
     const char* path = "tests/data/llama-1b-s8k-recompute.trace";
     double first[2] = {0, 0};
@@ -1821,7 +1837,7 @@ static void print_layers(double limit) {
     memo_trace_destroy(few);
 }
 
-/* ---- ablation -------------------------------------------------------------------------------------------- */
+/* ---- ablation -------------------------------------------------------------------------------- */
 
 typedef struct ablation_case {
     char name[32];

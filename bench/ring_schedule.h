@@ -1,6 +1,6 @@
-/* ring_schedule.h - attention of all ring ranks in one schedule, to simulate: each rank's own schedule
- * (memo_sp_attention_schedule), joined where ranks exchange.  Nothing is computed or sent, so communicators and buffers
- * are placeholders. */
+/* ring_schedule.h - attention of all ring ranks in one schedule, to simulate: each rank's own
+ * schedule (memo_sp_attention_schedule), joined where ranks exchange.  Nothing is computed or sent,
+ * so communicators and buffers are placeholders. */
 #ifndef RING_SCHEDULE_H
 #define RING_SCHEDULE_H
 
@@ -74,7 +74,8 @@ static memo_status ring_schedule_begin(memo_schedule* all, const memo_schedule* 
     return status;
 }
 
-/* Appends op, on more streams too, without the bytes that it touches: ranks have memory of their own. */
+/* Appends op, on more streams too, without the bytes that it touches: ranks have memory of their
+ * own. */
 static memo_status ring_schedule_add(memo_schedule* all, const memo_schedule* part,
                                      const memo_op* op, const int32_t* streams, int32_t first_event,
                                      double duration_s, int64_t link_bytes,
@@ -94,8 +95,9 @@ static memo_status ring_schedule_add(memo_schedule* all, const memo_schedule* pa
     return memo_schedule_add_op(all, &desc, error);
 }
 
-/* Appends to schedule forward (is_backward 0) or backward of all ring ranks: streams "compute 0", "ring 0", ...  An
- * exchange occupies the streams of all ranks; the rank that sends most sets its bytes and time. */
+/* Appends to schedule forward (is_backward 0) or backward of all ring ranks: streams "compute 0",
+ * "ring 0", ...  An exchange occupies the streams of all ranks; the rank that sends most sets its
+ * bytes and time. */
 static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_mask* masks,
                                  int is_backward, const memo_sp_attention_costs* costs,
                                  memo_schedule* schedule, memo_error* error) {

@@ -3,12 +3,14 @@
  *   cc -O2 -I. bench/slices.c -lpthread -lm
  *   ./a.out [REPETITIONS]
  *
- * Causal layers on a host device whose copies have a limited rate.  In each case a session measures, plans and runs a
- * model in slices, and another one, if that fits, the same model without.  All is repeated in turn; times are medians.
+ * Causal layers on a host device whose copies have a limited rate.  In each case a session
+ * measures, plans and runs a model in slices, and another one, if that fits, the same model
+ * without.  All is repeated in turn; times are medians.
  *   sleep   Computation sleeps, so that a busy machine disturbs little: times of the clock.
- *   work    Computation is real: processor time of the stream that computes.  Copies do not count, and stalls neither.
- * It fails if a step in slices differs by more than 5 % from its prediction, or takes more than 1.05 of the step
- * without slices that has the same memory. */
+ *   work    Computation is real: processor time of the stream that computes.  Copies do not count,
+ *           and stalls neither.
+ * It fails if a step in slices differs by more than 5 % from its prediction, or takes more than
+ * 1.05 of the step without slices that has the same memory. */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE 1
 #include <time.h>

@@ -1,15 +1,19 @@
-/* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding against the ideal.
+/* bench/sp.c - sequence-parallel attention: measures bytes, time and efficiency of each sharding
+ * against the ideal.
  *
  *   cc -O2 -I. bench/sp.c -lpthread -lm && ./a.out [REPETITIONS]
  *
- * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of TILE queries.  Such a
- * kernel computes each tile against every key that one of its queries sees.  The links are throttled, so that overlap
- * can be measured on any machine with two cores.  All other work is real.
+ * Ranks are threads.  Their attention sleeps S_PER_SCORE for each score of a kernel with tiles of
+ * TILE queries.  Such a kernel computes each tile against every key that one of its queries sees.
+ * The links are throttled, so that overlap can be measured on any machine with two cores.  All
+ * other work is real.
  *
- *   ideal        visible pairs (query, key) / ranks * S_PER_SCORE: perfect balance, no communication
+ *   ideal        visible pairs (query, key) / ranks * S_PER_SCORE: perfect balance, no
+ *                communication
  *   hop          time of one exchange of keys and values / time of one zigzag step
- *   measured     the fastest of the repetitions, because other programs only add time, and of up to 12 times as many if it
- *                is more than 5 % above the simulated one; from a common start to the end of the last rank
+ *   measured     the fastest of the repetitions, because other programs only add time, and of up to
+ *                12 times as many if it is more than 5 % above the simulated one; from a common
+ *                start to the end of the last rank
  *   gathered     zigzag with keys gathered before attention instead of a ring
  *   simulated    makespan of ring_schedule.h with the same rates
  *   efficiency   ideal / measured
@@ -263,8 +267,8 @@ static double simulated_s(const run* r, int is_backward) {
     return makespan_s;
 }
 
-/* The fastest of the repetitions.  While that is more than 5 % above the simulation, they are repeated, up to 12 times:
- * the difference is other programs' time, or there for good. */
+/* The fastest of the repetitions.  While that is more than 5 % above the simulation, they are
+ * repeated, up to 12 times: the difference is other programs' time, or there for good. */
 static void measure(run* r, double measured_s[2]) {
     static run again;
     double expected_s[2];
@@ -328,7 +332,8 @@ static double report(memo_sharding_kind sharding, int32_t ring, int32_t ulysses,
     return worst;
 }
 
-/* 4 ranks, 4 heads each.  ratio: time of all Ulysses exchanges of forward / time of its attention. */
+/* 4 ranks, 4 heads each.  ratio: time of all Ulysses exchanges of forward / time of its
+ * attention. */
 static double report_groups(int32_t ring, int32_t groups, double ratio, int repetitions) {
     static run r;
     memo_sp_attention_desc desc;

@@ -1,15 +1,17 @@
-/* spill.c - measures the file tier: rates of the swap engine's writes and reads, beside pwrite and pread of the same sizes
- * in the same folder.
+/* spill.c - measures the file tier: rates of the swap engine's writes and reads, beside pwrite and
+ * pread of the same sizes in the same folder.
  *
  *   cc -O2 -I. bench/spill.c -lpthread -lm && ./a.out [FOLDER [MIB [SECONDS]]]
  *   nvcc -O3 -std=c++17 -I. -x cu bench/spill.c -o spill          with pinned memory, on a GPU
  *
- * Each way has an unnamed file of MIB (128), in FOLDER (TMPDIR, or /tmp).  A round writes and reads all of it in operations
- * of one size, for every way, in rotating order; the first round does not count.  The program stops after SECONDS (20) for
- * all sizes, but each size has at least one round that counts; at most 9.  The table shows medians, in GB/s of 10^9 bytes.
+ * Each way has an unnamed file of MIB (128), in FOLDER (TMPDIR, or /tmp).  A round writes and reads
+ * all of it in operations of one size, for every way, in rotating order; the first round does not
+ * count.  The program stops after SECONDS (20) for all sizes, but each size has at least one round
+ * that counts; at most 9.  The table shows medians, in GB/s of 10^9 bytes.
  *
- *   engine     an operation on a stream, as the engine enqueues it: up to four threads write parts of at least 16 MiB.  It
- *              bypasses the page cache if file system and memory allow it; the heading says whether they do
+ *   engine     an operation on a stream, as the engine enqueues it: up to four threads write parts
+ *              of at least 16 MiB.  It bypasses the page cache if file system and memory allow it;
+ *              the heading says whether they do
  *   direct     one pwrite or pread with O_DIRECT; the ratio is to this way
  *   buffered   one pwrite through the page cache and fsync; pread after the pages were dropped */
 #ifndef _GNU_SOURCE
@@ -138,7 +140,8 @@ int main(int argc, char** argv) {
     bench.memory = (char*)host_memory(bench.device, mib[n - 1] << 20);
     memset(bench.memory, 1, (size_t)mib[n - 1] << 20);
 
-    /* All files as the engine creates its own; the buffered one is opened to the page cache again. */
+    /* All files as the engine creates its own; the buffered one is opened to the page cache
+     * again. */
     for (way = 0; way < N_WAYS; way++)
         check(memob_spill_create(&bench.files[way], bench.folder, bench.file_bytes, 0, bench.memory,
                                  &error));

@@ -1,11 +1,12 @@
-/* bench/swap.c - measures the time that swapping costs.  In a chain of layers, computation sleeps and
- * copies are throttled, so that overlap can be measured on any machine with two cores.
+/* bench/swap.c - measures the time that swapping costs.  In a chain of layers, computation sleeps
+ * and copies are throttled, so that overlap can be measured on any machine with two cores.
  *
  *   cc -O2 -I. bench/swap.c -lpthread -lm && ./a.out [REPETITIONS]
  *
  * Copies take from half to twice the time of a layer's forward.  For each, it prints the step if
- * everything is kept and if rows are swapped (medians of alternating steps), and their ratio.  It also
- * prints the stall of the compute stream, measured by events and simulated from the recorded schedule. */
+ * everything is kept and if rows are swapped (medians of alternating steps), and their ratio.  It
+ * also prints the stall of the compute stream, measured by events and simulated from the recorded
+ * schedule. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"

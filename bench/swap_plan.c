@@ -1,23 +1,23 @@
 /* bench/swap_plan.c - measures the predictions and the choices of the swap planner.  In a chain of
- * layers, computation sleeps and copies are throttled, so that overlap can be measured on any machine
- * with two cores.
+ * layers, computation sleeps and copies are throttled, so that overlap can be measured on any
+ * machine with two cores.
  *
  *   cc -O2 -I. bench/swap_plan.c -lpthread -lm
  *   ./a.out [REPETITIONS]      measures
  *   ./a.out predict            predicts only
  *   ./a.out kinds              the same for layers of several kinds; with -DMEMO_LP_SOLVE beside a solver
  *
- * predict: prints the predicted step beside the program's bound, for stacks of a 7B layer's shape.  The
- * bound holds for tables in which all layers are alike, so other tables may take less.  It fails if a
- * plan of 8 layers or more takes 0.5 % more than the bound.
+ * predict: prints the predicted step beside the program's bound, for stacks of a 7B layer's shape.
+ * The bound holds for tables in which all layers are alike, so other tables may take less.  It
+ * fails if a plan of 8 layers or more takes 0.5 % more than the bound.
  *
- * Measurement: two lengths, two bandwidths and three capacities; then little host memory, with a file on a
- * disk half and a fifth as fast as the link.  In each case the bench profiles the device, plans rows and
- * runs the plan.  It also runs every fixed plan of a grid that fits.  The grid has five alphas, and every
- * choice of kept, swapped or recomputed for whole tensors, with as many layers on the host as fit.  It
- * prints the predicted and the measured step (medians, all plans in turn) and the best of the grid.  It
- * fails if the prediction differs by more than 10 %, or if the plan takes 3 % more than the best of the
- * grid. */
+ * Measurement: two lengths, two bandwidths and three capacities; then little host memory, with a
+ * file on a disk half and a fifth as fast as the link.  In each case the bench profiles the device,
+ * plans rows and runs the plan.  It also runs every fixed plan of a grid that fits.  The grid has
+ * five alphas, and every choice of kept, swapped or recomputed for whole tensors, with as many
+ * layers on the host as fit.  It prints the predicted and the measured step (medians, all plans in
+ * turn) and the best of the grid.  It fails if the prediction differs by more than 10 %, or if the
+ * plan takes 3 % more than the best of the grid. */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
@@ -148,7 +148,7 @@ static double measure(trainer* t, const memo_swap_desc* desc) {
     return elapsed_s;
 }
 
-/* ---- the plans of a point ---------------------------------------------------------------------- */
+/* ---- the plans of a point -------------------------------------------------------------------- */
 
 typedef struct fixed_plan {
     char name[48];
@@ -166,7 +166,8 @@ static int fits(memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes) 
     return sizes.device_bytes <= device_bytes && sizes.host_bytes <= host_bytes;
 }
 
-/* Five alphas, and every choice of a place for each whole tensor but the input, which is swapped. */
+/* Five alphas, and every choice of a place for each whole tensor but the input, which is
+ * swapped. */
 static int make_grid(const memo_swap_desc* desc, int64_t device_bytes, int64_t host_bytes,
                      fixed_plan* plans) {
     static const char* const words[] = {"keep", "swap", "recompute"};
@@ -328,7 +329,7 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
     memo_host_device_destroy(t.host);
 }
 
-/* ---- predictions ------------------------------------------------------------------------------- */
+/* ---- predictions ----------------------------------------------------------------------------- */
 
 /* Prints the excess over the bound in a grid of capacities; returns the largest. */
 static double predict_stack(int32_t n_layers, int64_t n_rows, int has_file) {
@@ -432,7 +433,7 @@ static int predict(void) {
     return most > 0.005;
 }
 
-/* ---- layers of several kinds ------------------------------------------------------------------- */
+/* ---- layers of several kinds ----------------------------------------------------------------- */
 
 enum { KINDS_TENSORS_MAX = 8, KINDS_LAYERS_MAX = 200, KINDS_MAX = 3 };
 
@@ -563,9 +564,9 @@ static void kinds_row(kinds_program* f, int relation, double bound) {
     f->n = 0;
 }
 
-/* The least step over shares: kept, swapped and recomputed of each tensor of each layer apart, with a start time for each
- * operation.  Layers may keep a part of a tensor, so no table is shorter if each layer waits for the one two before it.
- * -1: no solution. */
+/* The least step over shares: kept, swapped and recomputed of each tensor of each layer apart, with
+ * a start time for each operation.  Layers may keep a part of a tensor, so no table is shorter if
+ * each layer waits for the one two before it.  -1: no solution. */
 static double kinds_solver_s(const kinds_case* c) {
     const memo_swap_plan_desc* d = &c->desc;
     const double unit = (double)c->swap.n_rows * 8192; /* of bytes */
@@ -684,7 +685,8 @@ static double kinds_solver_s(const kinds_case* c) {
 }
 #endif
 
-/* Prints the steps of a stack under four pairs of capacities; returns the mean excess over the solver's. */
+/* Prints the steps of a stack under four pairs of capacities; returns the mean excess over the
+ * solver's. */
 static double predict_kinds(int which, int32_t n_layers, int64_t n_rows) {
     static const double devices[] = {1.3, 1.7, 2.4, 6}, hosts[] = {0.5, 0.2, 0.8, 0.3};
     double most = 0, sum = 0, slowest_s = 0;

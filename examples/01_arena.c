@@ -1,5 +1,5 @@
-/* 01_arena.c - records the memory requests of one step without computing, plans them, and replays them
- * every step.
+/* 01_arena.c - records the memory requests of one step without computing, plans them, and replays
+ * them every step.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/01_arena.c -o 01_arena -lpthread -lm

@@ -1,7 +1,8 @@
-/* 02_plan_trace_file.c - reads a trace of memory requests, plans it, and writes the plan and its picture.
+/* 02_plan_trace_file.c - reads a trace of memory requests, plans it, and writes the plan and its
+ * picture.
  *
- * A trace is text with lines "malloc ID SIZE", "free ID SIZE" and "mark TEXT" (memo.h, chapter 2).  The log of any
- * allocator can be written so.  examples/layer.trace is a small trace.
+ * A trace is text with lines "malloc ID SIZE", "free ID SIZE" and "mark TEXT" (memo.h, chapter 2).
+ * The log of any allocator can be written so.  examples/layer.trace is a small trace.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/02_plan_trace_file.c -o 02_plan_trace_file -lpthread -lm

@@ -1,7 +1,8 @@
-/* 03_swap_layers.c - swaps the activations of a chain of layers to the host while the next layers compute.
+/* 03_swap_layers.c - swaps the activations of a chain of layers to the host while the next layers
+ * compute.
  *
- * Each of six layers is y = x + sin(x)^2 / 4.  The calling thread computes.  All rows of x are swapped.
- * Half of the rows of sin(x) are swapped, the other half is recomputed.
+ * Each of six layers is y = x + sin(x)^2 / 4.  The calling thread computes.  All rows of x are
+ * swapped.  Half of the rows of sin(x) are swapped, the other half is recomputed.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/03_swap_layers.c -o 03_swap_layers -lpthread -lm

@@ -1,7 +1,8 @@
-/* 04_custom_device.c - makes a device of your own: copies the table of an existing device and replaces functions.
+/* 04_custom_device.c - makes a device of your own: copies the table of an existing device and
+ * replaces functions.
  *
- * This device wraps the host device and counts the bytes copied each way.  A check, a log or another
- * allocator is added in the same way.
+ * This device wraps the host device and counts the bytes copied each way.  A check, a log or
+ * another allocator is added in the same way.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/04_custom_device.c -o 04_custom_device -lpthread -lm
@@ -40,8 +41,8 @@ static memo_status counted_copy(void* context, memo_stream stream, memo_copy_kin
                              error);
 }
 
-/* Any code that takes a memo_device: copies 1 MiB to the device, every second row of 1 KiB back, and
- * these rows to the device again. */
+/* Any code that takes a memo_device: copies 1 MiB to the device, every second row of 1 KiB back,
+ * and these rows to the device again. */
 static memo_status use(const memo_device* d, memo_error* error) {
     const int64_t row = 1024, n_rows = 1024;
     void *on_device, *on_host;

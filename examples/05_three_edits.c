@@ -1,7 +1,8 @@
 /* 05_three_edits.c - adds memo to a trainer of plain C, shaped like llm.c, by three numbered edits.
  *
- * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2, and computes on the calling thread.  Before the
- * edits its activations were one array, and two loops called its layers.  It runs twice, without and with a budget.
+ * The trainer is a stack of MLP blocks, out = inp + gelu(inp W1) W2, and computes on the calling
+ * thread.  Before the edits its activations were one array, and two loops called its layers.  It
+ * runs twice, without and with a budget.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/05_three_edits.c -o 05_three_edits -lpthread -lm
@@ -50,7 +51,8 @@ static void gelu_forward(float* gelu, const float* hidden, int64_t begin, int64_
         gelu[i] = hidden[i] / (1 + expf(-hidden[i]));
 }
 
-/* Edit 2: the layers take their addresses from the session, and one function computes rows again. */
+/* Edit 2: the layers take their addresses from the session, and one function computes rows
+ * again. */
 static void forward(void* user, memo_session* session, int32_t l) {
     float *inp = ACT(l, INP), *hidden = ACT(l, HIDDEN), *gelu = ACT(l, GELU);
     for (int i = 0; i < T * C && l == 0; i++) out[i] = sinf((float)i), dout[i] = 1.0f / T;

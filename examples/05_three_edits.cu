@@ -44,8 +44,8 @@ static const memo_session_buffer buffers[N_BUFFERS] = {
      0}};
 #define BUFFER(b) ((float*)memo_session_get_buffer(session, b))
 
-/* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  Each thread computes
- * one element, so that the bits of a row do not depend on the other rows. */
+/* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  Each thread
+ * computes one element, so that the bits of a row do not depend on the other rows. */
 __global__ static void product(float* c, const float* a, int ta, const float* b, int tb, int m,
                                int n, int k, float beta) {
     const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -81,7 +81,8 @@ static void gelu_forward(memo_session* session, int32_t l, int64_t begin, int64_
                                                                ACT(l, HIDDEN) + begin * 4 * C);
 }
 
-/* Edit 2: the layers take their addresses from the session, and one function computes rows again. */
+/* Edit 2: the layers take their addresses from the session, and one function computes rows
+ * again. */
 static void forward(void* user, memo_session* session, int32_t l) {
     float *out = BUFFER(OUT), *dout = BUFFER(DOUT);
     (void)user;

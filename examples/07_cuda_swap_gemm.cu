@@ -1,7 +1,8 @@
 /* 07_cuda_swap_gemm.cu - swaps the activations of a chain of products while the GPU computes.
  *
- * z = x W, next x = relu(z), eight times.  x is swapped; half of the rows of z are swapped, the other half recomputed.
- * The gradients of the weights have the same bits as if everything is kept on the GPU.
+ * z = x W, next x = relu(z), eight times.  x is swapped; half of the rows of z are swapped, the
+ * other half recomputed.  The gradients of the weights have the same bits as if everything is kept
+ * on the GPU.
  *
  * Not run on a GPU yet.
  *

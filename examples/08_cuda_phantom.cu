@@ -1,8 +1,8 @@
 /* 08_cuda_phantom.cu - records a step of a length that does not fit.
  *
- * A device with phantom memory has terabytes of addresses that kernels can use.  One chunk of the GPU's memory backs
- * all of them.  The trainer runs its step unchanged.  Its numbers are garbage, but its requests are recorded and
- * planned.  The plan shows how much memory the step needs.
+ * A device with phantom memory has terabytes of addresses that kernels can use.  One chunk of the
+ * GPU's memory backs all of them.  The trainer runs its step unchanged.  Its numbers are garbage,
+ * but its requests are recorded and planned.  The plan shows how much memory the step needs.
  *
  * Not run on a GPU yet.
  *

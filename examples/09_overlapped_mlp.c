@@ -1,8 +1,9 @@
-/* 09_overlapped_mlp.c - splits an MLP over two ranks, which are threads of this process.  The all-reduce of one half of
- * the batch runs while the other half computes.
+/* 09_overlapped_mlp.c - splits an MLP over two ranks, which are threads of this process.  The
+ * all-reduce of one half of the batch runs while the other half computes.
  *
- * The first product is column-parallel, the second row-parallel.  Each rank has half of the width; the output is the sum
- * over both ranks.  The trainer supplies the functions; memo_blocks calls them in order, with all-reduces and events.
+ * The first product is column-parallel, the second row-parallel.  Each rank has half of the width;
+ * the output is the sum over both ranks.  The trainer supplies the functions; memo_blocks calls
+ * them in order, with all-reduces and events.
  *
  * Build:
  *     cc -std=c99 -O2 -I. -Iexamples examples/09_overlapped_mlp.c -o 09_overlapped_mlp -lpthread -lm

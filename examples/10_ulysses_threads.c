@@ -1,8 +1,9 @@
-/* 10_ulysses_threads.c - computes attention over four ranks, threads of this process with a quarter of the tokens each.
+/* 10_ulysses_threads.c - computes attention over four ranks, threads of this process with a quarter
+ * of the tokens each.
  *
- * An all-to-all before attention gives each rank all tokens of a quarter of the heads; one after it returns the output.
- * 8 query heads share 2 key heads, fewer than there are ranks.  q and k are 0 and v is the token's position, so the
- * output is the mean position of all tokens up to this one.
+ * An all-to-all before attention gives each rank all tokens of a quarter of the heads; one after it
+ * returns the output.  8 query heads share 2 key heads, fewer than there are ranks.  q and k are 0
+ * and v is the token's position, so the output is the mean position of all tokens up to this one.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/10_ulysses_threads.c -o 10_ulysses_threads -lpthread -lm

@@ -1,8 +1,10 @@
-/* 11_packed_documents.c - packs documents into one sequence over a ring of three ranks, for two batches.
+/* 11_packed_documents.c - packs documents into one sequence over a ring of three ranks, for two
+ * batches.
  *
- * Each rank holds an early and a late chunk of every document, so that all ranks do equal work.  Documents may
- * have any length.  Positions count within each document, and no label crosses a border.  q and k are 0 and v is the
- * token's place in the sequence, so the output is the mean place of the document's tokens up to this one.
+ * Each rank holds an early and a late chunk of every document, so that all ranks do equal work.
+ * Documents may have any length.  Positions count within each document, and no label crosses a
+ * border.  q and k are 0 and v is the token's place in the sequence, so the output is the mean
+ * place of the document's tokens up to this one.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/11_packed_documents.c -o 11_packed_documents -lpthread -lm

@@ -1,7 +1,9 @@
-/* 12_ring_nccl.cu - computes causal ring attention over NCCL, a process per rank, with your own kernel for a block.
+/* 12_ring_nccl.cu - computes causal ring attention over NCCL, a process per rank, with your own
+ * kernel for a block.
  *
- * q and k are 0, so attention is the mean of v up to the token itself; v is the token's place in the sequence.  The first
- * pass runs call by call and creates NCCL's connections.  The second pass is captured in a graph and replayed.
+ * q and k are 0, so attention is the mean of v up to the token itself; v is the token's place in
+ * the sequence.  The first pass runs call by call and creates NCCL's connections.  The second pass
+ * is captured in a graph and replayed.
  *
  * Not run on a GPU yet.
  *

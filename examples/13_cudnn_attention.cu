@@ -1,15 +1,19 @@
-/* 13_cudnn_attention.cu - uses cuDNN's attention as the local attention of memo_sp.h: bf16, causal and full blocks.
+/* 13_cudnn_attention.cu - uses cuDNN's attention as the local attention of memo_sp.h: bf16, causal
+ * and full blocks.
  *
- * The blocks are those of cudnn_attention.h, which states what it refuses and how it rounds.  A ring has three shapes,
- * forward and backward; cuDNN's graphs for them are built before the first step, and their memory is allocated then.
+ * The blocks are those of cudnn_attention.h, which states what it refuses and how it rounds.  A
+ * ring has three shapes, forward and backward; cuDNN's graphs for them are built before the first
+ * step, and their memory is allocated then.
  *
- * On Hopper cuDNN's backward sums d_q in no fixed order: bits differ between runs.  attention_blocks.is_deterministic
- * fixes it with a workspace that grows with the square of the length.
+ * On Hopper cuDNN's backward sums d_q in no fixed order: bits differ between runs.
+ * attention_blocks.is_deterministic fixes it with a workspace that grows with the square of the
+ * length.
  *
- * This program has one rank and compares its attention with a plain loop on the host.  It has not run yet.
+ * This program has one rank and compares its attention with a plain loop on the host.  It has not
+ * run yet.
  *
- * Build (CUDNN is the folder of cudnn-frontend, headers only: github.com/NVIDIA/cudnn-frontend; make test-cuda
- * CUDNN=... compiles it too, which takes minutes):
+ * Build (CUDNN is the folder of cudnn-frontend, headers only: github.com/NVIDIA/cudnn-frontend;
+ * make test-cuda CUDNN=... compiles it too, which takes minutes):
  *     nvcc -arch=native -std=c++17 -I. -I$CUDNN/include examples/13_cudnn_attention.cu -lcudnn -lnvrtc \
  *         -o 13_cudnn_attention
  * Expected output:

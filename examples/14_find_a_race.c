@@ -1,8 +1,10 @@
-/* 14_find_a_race.c - records a program of your own, in which one line announces each launch, and checks its order.
+/* 14_find_a_race.c - records a program of your own, in which one line announces each launch, and
+ * checks its order.
  *
- * Stream `compute` fills a buffer and stream `copy` copies it to the host, twice.  A wait is missing:
- * `compute` fills the buffer again while `copy` may still read it.  memo checks the order, not the result,
- * so it finds the race even in a run with right results.  The lines are the same on a GPU (memo_look.h, chapter 6).
+ * Stream `compute` fills a buffer and stream `copy` copies it to the host, twice.  A wait is
+ * missing: `compute` fills the buffer again while `copy` may still read it.  memo checks the order,
+ * not the result, so it finds the race even in a run with right results.  The lines are the same on
+ * a GPU (memo_look.h, chapter 6).
  *
  * With an argument the first schedule is written to that file, for build/examples/check_schedule.
  *

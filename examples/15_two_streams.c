@@ -1,9 +1,10 @@
 /* 15_two_streams.c - plans a step on two streams, and predicts the swap engine.
  *
- * Stream 1 reads x, which stream 0 requested.  After x is freed, y may have its bytes only if stream 0 has waited for
- * stream 1.  The step does not wait, so the plan keeps them apart.  A simulation shows that a wait would take no time,
- * so the plan may buy it, and memo_arena makes it (memo_arena_desc.streams).  The second part generates and simulates the schedule of the
- * swap engine, records the engine with empty layers, and compares both (memo.h, chapters 2, 5, 7 and 9).
+ * Stream 1 reads x, which stream 0 requested.  After x is freed, y may have its bytes only if
+ * stream 0 has waited for stream 1.  The step does not wait, so the plan keeps them apart.  A
+ * simulation shows that a wait would take no time, so the plan may buy it, and memo_arena makes it
+ * (memo_arena_desc.streams).  The second part generates and simulates the schedule of the swap
+ * engine, records the engine with empty layers, and compares both (memo.h, chapters 2, 5, 7 and 9).
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/15_two_streams.c -o 15_two_streams -lpthread -lm

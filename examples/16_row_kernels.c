@@ -1,7 +1,8 @@
-/* 16_row_kernels.c - runs row kernels on the calling thread: gathers tokens for an expert, scatters them back, and merges
- * the attention over two parts of the keys (memo_sp.h, chapter 10).
+/* 16_row_kernels.c - runs row kernels on the calling thread: gathers tokens for an expert, scatters
+ * them back, and merges the attention over two parts of the keys (memo_sp.h, chapter 10).
  *
- * A device has the same kernels as operations of a stream: memo_row_gather(device, stream, ...) and so on.
+ * A device has the same kernels as operations of a stream: memo_row_gather(device, stream, ...) and
+ * so on.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/16_row_kernels.c -o 16_row_kernels -lpthread -lm

@@ -1,8 +1,8 @@
-/* 17_loss_in_tiles.c - computes a classifier and its loss without the logits of all rows.  Two tensor ranks (threads)
- * hold half of the vocabulary each.
+/* 17_loss_in_tiles.c - computes a classifier and its loss without the logits of all rows.  Two
+ * tensor ranks (threads) hold half of the vocabulary each.
  *
- * Each row is one of 8 words, and the next word follows from it.  The weights start at 0, so the first loss is ln 1000 =
- * 6.908.  Logits exist for 16 rows and 500 columns at a time.
+ * Each row is one of 8 words, and the next word follows from it.  The weights start at 0, so the
+ * first loss is ln 1000 = 6.908.  Logits exist for 16 rows and 500 columns at a time.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/17_loss_in_tiles.c -o 17_loss_in_tiles -lpthread -lm

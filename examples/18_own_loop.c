@@ -1,5 +1,6 @@
-/* 18_own_loop.c - keeps the trainer's own loop: micro-batches of different lengths, a buffer for a part of the step, a
- * forward alone for validation, and a plan that the next start reads from a file.
+/* 18_own_loop.c - keeps the trainer's own loop: micro-batches of different lengths, a buffer for a
+ * part of the step, a forward alone for validation, and a plan that the next start reads from a
+ * file.
  *
  * Each layer computes out = inp + tanh(w inp) for T tokens of C channels, with one parameter w.
  *

@@ -1,11 +1,11 @@
-/* 19_gpt.c - a whole transformer in one file: it learns to write the text of a file, byte by byte, in the memory that you
- * allow.
+/* 19_gpt.c - a whole transformer in one file: it learns to write the text of a file, byte by byte,
+ * in the memory that you allow.
  *
  *     19_gpt [FILE [MIB]]        defaults: its own source, 0.8
  *
- * Attention, norms and an MLP in L layers; AdamW; every kernel is a plain loop.  It trains twice, with every activation
- * kept and within MIB for activations and scratch, and compares all losses and parameters.  What memo adds is marked
- * memo 1 to 4; the rest is the trainer as it was.
+ * Attention, norms and an MLP in L layers; AdamW; every kernel is a plain loop.  It trains twice,
+ * with every activation kept and within MIB for activations and scratch, and compares all losses
+ * and parameters.  What memo adds is marked memo 1 to 4; the rest is the trainer as it was.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/19_gpt.c -o 19_gpt -lpthread -lm
@@ -28,7 +28,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Layers, sequences, tokens of each, channels, heads, words (bytes); rows are tokens of all sequences. */
+/* Layers, sequences, tokens of each, channels, heads, words (bytes); rows are tokens of all
+ * sequences. */
 enum { L = 6, B = 2, T = 128, C = 32, NH = 4, V = 256, N = B * T, HS = C / NH, N_STEPS = 20 };
 
 /* ---- parameters ---- */
@@ -135,7 +136,8 @@ static void norm_backward(float* d_inp, float* d_w, const float* d_out, const fl
     }
 }
 
-/* The weights of token r for the tokens before it in its sequence, in head h; returns their number. */
+/* The weights of token r for the tokens before it in its sequence, in head h; returns their
+ * number. */
 static int weights_of(float* weights, const float* qkv, int64_t r, int h) {
     int n = (int)(r % T) + 1;
     const float* q = qkv + r * 3 * C + h * HS;
@@ -211,8 +213,8 @@ static void gelu_backward(float* d, const float* inp, int64_t n) { /* in place *
 
 /* ---- a layer ---- */
 
-/* memo 2: rows [begin, end) of one activation from those before it.  The forward calls it for all rows, the session for
- * the rows that it did not keep. */
+/* memo 2: rows [begin, end) of one activation from those before it.  The forward calls it for all
+ * rows, the session for the rows that it did not keep. */
 static void compute(const layer_params* p, const layer_acts* a, int act, int64_t begin,
                     int64_t end) {
     switch (act) {

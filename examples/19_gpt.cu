@@ -1,13 +1,16 @@
-/* 19_gpt.cu - 19_gpt.c on a GPU: the same transformer, text and sums.  A thread computes an element, or a row.
+/* 19_gpt.cu - 19_gpt.c on a GPU: the same transformer, text and sums.  A thread computes an
+ * element, or a row.
  *
  *     19_gpt [FILE [MIB]]        defaults: its own source, 0.9
  *
- * Parameters and moments are the trainer's own memory, activations and scratch the session's.  It trains twice, with every
- * activation kept and within MIB, and compares all losses and parameters.  memo 1 to 4 mark what memo adds, as there.
+ * Parameters and moments are the trainer's own memory, activations and scratch the session's.  It
+ * trains twice, with every activation kept and within MIB, and compares all losses and parameters.
+ * memo 1 to 4 mark what memo adds, as there.
  *
  * Build:
  *     nvcc -arch=native -I. examples/19_gpt.cu -o 19_gpt
- * Expected output (run on stand-ins for CUDA, not on a GPU yet; the plan within MIB depends on the machine):
+ * Expected output (run on stand-ins for CUDA, not on a GPU yet; the plan within MIB depends on the
+ * machine):
  *     every activation kept
  *     device 3.16 MiB, host 0.00 MiB, 0.00 MiB moved each way
  *     ...
@@ -24,7 +27,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Layers, sequences, tokens of each, channels, heads, words (bytes); rows are tokens of all sequences. */
+/* Layers, sequences, tokens of each, channels, heads, words (bytes); rows are tokens of all
+ * sequences. */
 enum { L = 6, B = 2, T = 128, C = 32, NH = 4, V = 256, N = B * T, HS = C / NH };
 #ifndef N_STEPS
 #define N_STEPS 20
@@ -65,7 +69,8 @@ static const memo_session_buffer buffers[] = {
     {"d_up", 0, 16 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0},
     {"d_norm", 0, 4 * C, MEMO_PASS_BACKWARD, MEMO_EACH_LAYER, MEMO_PASS_BACKWARD, 0}};
 
-/* On the device, where the host only takes addresses; and in pinned memory, for what a step sends. */
+/* On the device, where the host only takes addresses; and in pinned memory, for what a step
+ * sends. */
 typedef struct trainer {
     params p, d, m, v;        /* parameters, gradients, moments */
     float x[N][C], d_x[N][C]; /* between layers */
@@ -75,7 +80,7 @@ typedef struct trainer {
 
 static cudaStream_t stream;
 
-/* ---- kernels: one thread for each of n elements; what a row gets does not depend on the others' number ---- */
+/* ---- kernels: one thread for each of n elements; a row's result does not depend on their number */
 
 template <typename... Parameters, typename... Arguments>
 static void launch(int64_t n, void (*kernel)(Parameters...), Arguments... arguments) {
@@ -157,7 +162,8 @@ __global__ static void norm_backward(float* d_inp, float* d_w, const float* d_ou
     }
 }
 
-/* The weights of token r for the tokens before it in its sequence, in head h; returns their number. */
+/* The weights of token r for the tokens before it in its sequence, in head h; returns their
+ * number. */
 __device__ static int weights_of(float* weights, const float* qkv, int r, int h) {
     const int n = r % T + 1;
     const float* q = qkv + r * 3 * C + h * HS;
@@ -262,8 +268,8 @@ static void product_of(float* out, const float* inp, const float* weight, const 
     launch(rows * n_out, product, out, inp, weight, bias, add, rows, n_in, n_out);
 }
 
-/* memo 2: rows [begin, end) of one activation from those before it.  The forward calls it for all rows, the session for
- * the rows that it did not keep. */
+/* memo 2: rows [begin, end) of one activation from those before it.  The forward calls it for all
+ * rows, the session for the rows that it did not keep. */
 static void compute(const trainer* t, int32_t l, const layer_acts* a, int act, int64_t begin,
                     int64_t end) {
     const layer_params* p = &t->p.layers[l];

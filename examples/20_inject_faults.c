@@ -1,8 +1,9 @@
-/* 20_inject_faults.c - tests how a trainer uses memo: every call of the device fails once, then streams are delayed at
- * random.
+/* 20_inject_faults.c - tests how a trainer uses memo: every call of the device fails once, then
+ * streams are delayed at random.
  *
- * A failed call must end the step with a status, leak nothing, and leave a session whose next step is right.  Delays must
- * change no bit: a missing wait does.  Each layer computes x = x + tanh(w x) on a stream, with one parameter w.
+ * A failed call must end the step with a status, leak nothing, and leave a session whose next step
+ * is right.  Delays must change no bit: a missing wait does.  Each layer computes x = x + tanh(w x)
+ * on a stream, with one parameter w.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/20_inject_faults.c -o 20_inject_faults -lpthread -lm
@@ -18,7 +19,7 @@
 #include "extras/memo_faults.h"
 #include <stdio.h>
 
-/* ---- the trainer -------------------------------------------------------------------------------- */
+/* ---- the trainer ----------------------------------------------------------------------------- */
 
 enum { L = 4, T = 64, C = 8, TILE = 8 };
 enum { INP, HIDDEN };
@@ -111,7 +112,7 @@ static memo_status open_trainer(trainer* t, const memo_device* device, memo_sess
     return memo_session_create(&desc, session, error);
 }
 
-/* ---- its test ----------------------------------------------------------------------------------- */
+/* ---- its test -------------------------------------------------------------------------------- */
 
 /* Exits with the message if it does not hold. */
 static void require(int holds, const char* what, const memo_error* error) {

@@ -1,8 +1,8 @@
 /* 21_slices.c - a sequence in slices: device memory that does not grow with the length.
  *
- * Layers of causal attention, h += attention(q, k, v) with q, k, v = h times a matrix.  A slice of rows is computed at a
- * time.  Only keys and values, which later slices read, and their gradients live for all rows of a layer.  The host
- * device has exactly the memory that is planned.
+ * Layers of causal attention, h += attention(q, k, v) with q, k, v = h times a matrix.  A slice of
+ * rows is computed at a time.  Only keys and values, which later slices read, and their gradients
+ * live for all rows of a layer.  The host device has exactly the memory that is planned.
  *
  * Build:
  *     cc -std=c99 -O2 -I. examples/21_slices.c -o 21_slices -lpthread -lm
@@ -68,7 +68,8 @@ static void recompute(void* user, memo_session* session, int32_t l, int32_t tens
         multiply(q + r * C, input + r * C, ((trainer*)user)->w[l][0]);
 }
 
-/* One call for each slice: rows [begin, end) of the sequence, rows 0 to end - begin of h, input and q. */
+/* One call for each slice: rows [begin, end) of the sequence, rows 0 to end - begin of h, input and
+ * q. */
 static void forward(void* user, memo_session* session, int32_t l) {
     trainer* t = user;
     float *h = memo_session_get_address(session, l, H),
@@ -93,7 +94,8 @@ static void forward(void* user, memo_session* session, int32_t l) {
     }
 }
 
-/* The last slice comes first.  h holds the gradient; in the last layer the output, whose gradient it is here. */
+/* The last slice comes first.  h holds the gradient; in the last layer the output, whose gradient
+ * it is here. */
 static void backward(void* user, memo_session* session, int32_t l) {
     trainer* t = user;
     float *d_h = memo_session_get_address(session, l, H),

@@ -1,6 +1,7 @@
 /* comm_mpi.c - uses a memo_comm over MPI (comm_mpi.h).
  *
- * Every rank sends its number to the next rank, and sums the numbers of all ranks and of its half of a mesh.
+ * Every rank sends its number to the next rank, and sums the numbers of all ranks and of its half
+ * of a mesh.
  *
  * Build:
  *     mpicc -std=c99 -O2 -I. examples/comm_mpi.c -o comm_mpi -lpthread -lm

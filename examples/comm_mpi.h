@@ -1,12 +1,15 @@
-/* comm_mpi.h - a memo_comm of your own, here over MPI.  It is written as a user would write a back end.
+/* comm_mpi.h - a memo_comm of your own, here over MPI.  It is written as a user would write a back
+ * end.
  *
- * A process is a rank and has a host device.  Each operation is a function launched on the stream.  It starts
- * non-blocking sends and receives and polls them, so that a late peer or an abort ends it.  Streams are threads, so MPI
- * must provide MPI_THREAD_MULTIPLE.  Collectives consist of the same messages and add in the order of ranks, so their
- * sums have the same bits as with the threads back end.
+ * A process is a rank and has a host device.  Each operation is a function launched on the stream.
+ * It starts non-blocking sends and receives and polls them, so that a late peer or an abort ends
+ * it.  Streams are threads, so MPI must provide MPI_THREAD_MULTIPLE.  Collectives consist of the
+ * same messages and add in the order of ranks, so their sums have the same bits as with the threads
+ * back end.
  *
- * A rank that fails sends an alarm to all others, which look for it while they poll.  After a failure MPI may still hold
- * buffers, so enqueued operations are not freed: print the error, and end with MPI_Abort.
+ * A rank that fails sends an alarm to all others, which look for it while they poll.  After a
+ * failure MPI may still hold buffers, so enqueued operations are not freed: print the error, and
+ * end with MPI_Abort.
  *
  *     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
  *     comm_mpi_create(MPI_COMM_WORLD, device, 30, 0, &comm, &error);      // all ranks
@@ -136,7 +139,8 @@ static int comm_mpi_hears_alarm(comm_mpi_world* w) {
     return 1;
 }
 
-/* The peer of the first message that is not through; requests lie as comm_mpi_exchange made them. */
+/* The peer of the first message that is not through; requests lie as comm_mpi_exchange made
+ * them. */
 static int comm_mpi_awaited(const comm_mpi_message* messages, int64_t n,
                             const MPI_Request* requests) {
     int64_t i, begin;
@@ -204,8 +208,8 @@ static int comm_mpi_differs(const comm_mpi* me, const comm_mpi_message* own,
     return 1;
 }
 
-/* Sends and receives all messages at once, and polls until they are done.  If `theirs` is given, the first two thirds send heads
- * and receive `theirs`, in turn, for the last third. */
+/* Sends and receives all messages at once, and polls until they are done.  If `theirs` is given,
+ * the first two thirds send heads and receive `theirs`, in turn, for the last third. */
 static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messages, int64_t n,
                                      const comm_mpi_message* theirs, const char* what,
                                      memo_error* error) {
@@ -285,8 +289,9 @@ static int64_t comm_mpi_part(const comm_mpi* me, int64_t total, int32_t rank) {
     return memo_share_of(total, me->table.size, rank).begin;
 }
 
-/* Everybody sends to everybody, with this tag.  is_gather: its own part of `to`, which those of the others complete.
- * Otherwise part r of `from` to rank r, and what comes, from rank r, to to + r * (length of the own part). */
+/* Everybody sends to everybody, with this tag.  is_gather: its own part of `to`, which those of the
+ * others complete.  Otherwise part r of `from` to rank r, and what comes, from rank r, to to + r *
+ * (length of the own part). */
 static memo_status comm_mpi_parts(comm_mpi* me, int tag, int is_gather, const char* from, char* to,
                                   int64_t total, int64_t bytes, memo_error* error) {
     int32_t n = me->table.size, rank = me->table.rank, r, k = 0;
@@ -607,7 +612,8 @@ static memo_status comm_mpi_split(memo_comm* comm, int32_t color, int32_t key, c
     return mpi == MPI_COMM_NULL ? MEMO_STATUS_OK : comm_mpi_make(me->world, mpi, name, part, error);
 }
 
-/* MPI_Comm_dup that ends if a rank does not come.  Then MPI may still write to room, so it is not freed. */
+/* MPI_Comm_dup that ends if a rank does not come.  Then MPI may still write to room, so it is not
+ * freed. */
 static int comm_mpi_copy(MPI_Comm mpi, double timeout_s, MPI_Comm* copy) {
     MPI_Comm* room = (MPI_Comm*)malloc(sizeof *room);
     struct timespec nap;
@@ -626,9 +632,9 @@ static int comm_mpi_copy(MPI_Comm mpi, double timeout_s, MPI_Comm* copy) {
     return 1;
 }
 
-/* All ranks of mpi must call it.  device must be a host device.  timeout_s 0 means 30.  is_debug compares every
- * collective, send and receive, with its label, with the other ranks' first; without it, those that begin a pass.  If they differ, the call fails on all ranks
- * and names both. */
+/* All ranks of mpi must call it.  device must be a host device.  timeout_s 0 means 30.  is_debug
+ * compares every collective, send and receive, with its label, with the other ranks' first; without
+ * it, those that begin a pass.  If they differ, the call fails on all ranks and names both. */
 static memo_status comm_mpi_create(MPI_Comm mpi, memo_device* device, double timeout_s,
                                    int32_t is_debug, memo_comm** comm, memo_error* error) {
     comm_mpi_world* world = (comm_mpi_world*)calloc(1, sizeof *world);

@@ -1,9 +1,9 @@
-/* cudnn_attention.h - cuDNN's fused attention in bf16: forward with statistics, and backward.  Graphs are built once
- * for each shape; a call that needs too much workspace is divided into groups of heads.  The last part computes the
- * blocks of memo_sp.h's attention over ranks.
+/* cudnn_attention.h - cuDNN's fused attention in bf16: forward with statistics, and backward.
+ * Graphs are built once for each shape; a call that needs too much workspace is divided into groups
+ * of heads.  The last part computes the blocks of memo_sp.h's attention over ranks.
  *
- * Shared by 13_cudnn_attention.cu, bench/cuda_chain.cu and the trainer (gpt/gpt_cudnn.cu).  Include memo_cuda.cuh
- * first.  Knows: cudnn-frontend.  Knows nothing of layers. */
+ * Shared by 13_cudnn_attention.cu, bench/cuda_chain.cu and the trainer (gpt/gpt_cudnn.cu).  Include
+ * memo_cuda.cuh first.  Knows: cudnn-frontend.  Knows nothing of layers. */
 #ifndef CUDNN_ATTENTION_H
 #define CUDNN_ATTENTION_H
 
@@ -20,8 +20,8 @@
 #include <unordered_map>
 #include <vector>
 
-/* Element (b, h, n, d) lies at b * batch + n * row + h * head_size + d.  row 0: the rows hold the heads of one call,
- * and nothing lies between them. */
+/* Element (b, h, n, d) lies at b * batch + n * row + h * head_size + d.  row 0: the rows hold the
+ * heads of one call, and nothing lies between them. */
 struct attention_rows {
     int64_t row, batch;
 };
@@ -35,8 +35,9 @@ struct attention_shape {
     float scale;                        /* of the scores */
     bool is_causal;                     /* row i sees keys 0 to n_k - n_q + i */
     bool is_backward, is_deterministic; /* the latter of the backward only */
-    /* Causal masks of one sequence (b 1).  window: row i sees as many keys at most, its own the last; 0: all.
-     * documents: the most that are packed; a row sees its own only; 0: the sequence is one. */
+    /* Causal masks of one sequence (b 1).  window: row i sees as many keys at most, its own the
+     * last; 0: all.  documents: the most that are packed; a row sees its own only; 0: the sequence
+     * is one. */
     int64_t window, documents;
 
     auto key() const {
@@ -47,7 +48,8 @@ struct attention_shape {
     bool operator<(const attention_shape& other) const { return key() < other.key(); }
 };
 
-/* Keys of the addresses that attention_run gets.  Statistics are fp32 (b, h_q, n_q): the LSE of each row. */
+/* Keys of the addresses that attention_run gets.  Statistics are fp32 (b, h_q, n_q): the LSE of
+ * each row. */
 enum {
     ATTENTION_Q = 1,
     ATTENTION_K,
@@ -75,7 +77,8 @@ struct attention_plan {
     int64_t workspace_bytes = 0;
 };
 
-/* A shape divided into calls of the same number of heads: whole key heads, and the query heads that read them. */
+/* A shape divided into calls of the same number of heads: whole key heads, and the query heads that
+ * read them. */
 struct attention_call {
     attention_shape shape; /* of one call */
     const attention_plan* plan;
@@ -219,7 +222,7 @@ static inline memo_status attention_run(const attention_plans* c, const attentio
     return MEMO_STATUS_OK;
 }
 
-/* ---- groups of heads ---------------------------------------------------------------------------------------- */
+/* ---- groups of heads ------------------------------------------------------------------------- */
 
 /* Memory of one call: results that lie alone, then cuDNN's workspace.  base NULL: only n_bytes. */
 struct attention_scratch {
@@ -327,7 +330,7 @@ static inline memo_status attention_get(const attention_plans* c, const attentio
     return MEMO_STATUS_OK;
 }
 
-/* ---- between cuDNN's layout and rows -------------------------------------------------------------------------- */
+/* ---- between cuDNN's layout and rows --------------------------------------------------------- */
 
 #define ATTENTION_EACH(index, n)                                                                   \
     for (int64_t index = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; index < (n);              \
@@ -342,8 +345,9 @@ __device__ static inline int64_t attention_at(const placed_rows& r, int64_t x) {
     return i / r.n * r.batch + i % r.n * r.row + x % in_row;
 }
 
-/* to = or += from (b, n, h, d).  A warp a row (b, n), 8 elements a lane at a time, which cuDNN's head sizes are multiples
- * of.  A lane loads ATTENTION_AHEAD times before it stores.  Addresses are multiples of 16 bytes. */
+/* to = or += from (b, n, h, d).  A warp a row (b, n), 8 elements a lane at a time, which cuDNN's
+ * head sizes are multiples of.  A lane loads ATTENTION_AHEAD times before it stores.  Addresses are
+ * multiples of 16 bytes. */
 enum { ATTENTION_PUT = 8, ATTENTION_AHEAD = 2 };
 struct alignas(16) attention_words {
     uint32_t w[4];
@@ -405,7 +409,8 @@ __global__ static void attention_put_kernel(void* to, memo_type type, const uint
     }
 }
 
-/* LSE of rows (b, n, h), at b * batch + i * row + h, from or to cuDNN's (b, h, n), or of documents (n, h). */
+/* LSE of rows (b, n, h), at b * batch + i * row + h, from or to cuDNN's (b, h, n), or of documents
+ * (n, h). */
 __global__ static void attention_lse_kernel(float* lse, float* stats, placed_rows r, int64_t total,
                                             bool is_to_rows, bool has_documents) {
     ATTENTION_EACH(x, total) {
@@ -419,7 +424,8 @@ __global__ static void attention_lse_kernel(float* lse, float* stats, placed_row
     }
 }
 
-/* An output (b, n, h, d) whose row sums with d_out are row_dots, placed as lse.  One warp per row and head. */
+/* An output (b, n, h, d) whose row sums with d_out are row_dots, placed as lse.  One warp per row
+ * and head. */
 __global__ static void attention_out_kernel(uint16_t* out, const uint16_t* d_out,
                                             const float* row_dots, placed_rows r, placed_rows lse,
                                             int64_t total) {
@@ -474,7 +480,8 @@ static inline memo_status attention_turn_lse(cudaStream_t stream, float* lse, fl
                             is_to_rows, s.documents > 0);
 }
 
-/* Documents of a call: a part of them, which the kernel gets by value, so that no host memory has to stay. */
+/* Documents of a call: a part of them, which the kernel gets by value, so that no host memory has
+ * to stay. */
 enum { ATTENTION_DOCUMENTS = 128 };
 struct attention_documents {
     int64_t first, n, n_all; /* of this part; of the graph, which has as many or more */
@@ -496,8 +503,8 @@ __global__ static void attention_documents_kernel(attention_documents d, int64_t
     }
 }
 
-/* Sets the documents of a call; those that it lacks are empty.  begins NULL: one.  n 0: begins lie on the device,
- * s.documents + 1 of them. */
+/* Sets the documents of a call; those that it lacks are empty.  begins NULL: one.  n 0: begins lie
+ * on the device, s.documents + 1 of them. */
 static inline memo_status attention_set_documents(cudaStream_t stream, const attention_shape& s,
                                                   const int64_t* begins, int64_t n,
                                                   const attention_scratch& m,
@@ -538,12 +545,13 @@ static inline memo_status attention_set_documents(cudaStream_t stream, const att
     return MEMO_STATUS_OK;
 }
 
-/* ---- rows computed again ----------------------------------------------------------------------------------------
+/* ---- rows computed again ------------------------------------------------------------------------
  *
- * A library whose indices overflow writes wrong numbers, and the loss of a first step does not show them.  The first
- * time that a call runs, rows of its results are computed again from the same operands, exactly and slowly, and
- * compared.  Rounding explains a distance of 2^-9 of a row, and 2^-9 of the length that a sum's terms have if their
- * directions are random; several times as much is an error. */
+ * A library whose indices overflow writes wrong numbers, and the loss of a first step does not show
+ * them.  The first time that a call runs, rows of its results are computed again from the same
+ * operands, exactly and slowly, and compared.  Rounding explains a distance of 2^-9 of a row, and
+ * 2^-9 of the length that a sum's terms have if their directions are random; several times as much
+ * is an error. */
 
 #ifndef ATTENTION_SAMPLES
 #define ATTENTION_SAMPLES 256 /* rows of each result */
@@ -602,7 +610,8 @@ __device__ static inline void attention_add(attention_lanes* to, float factor,
                                             const attention_lanes& x) {
     for (int i = 0; i < ATTENTION_LANE_MAX; i++) to->v[i] += factor * x.v[i];
 }
-/* How far a row of the library is from `exact`, in units of what is allowed.  squares: of the terms of its sum. */
+/* How far a row of the library is from `exact`, in units of what is allowed.  squares: of the terms
+ * of its sum. */
 __device__ static inline float attention_off(const attention_lanes& exact, float squares,
                                              const attention_lanes& row) {
     attention_lanes difference = exact;
@@ -775,15 +784,17 @@ static inline memo_status attention_run_call(const attention_plans* c, const att
     return MEMO_STATUS_OK;
 }
 
-/* ---- the local attention of memo_sp.h --------------------------------------------------------------------------
+/* ---- the local attention of memo_sp.h -----------------------------------------------------------
  *
- * A zigzag without padding has two kinds of blocks: the rank's own keys, causal by rows, and keys of other ranks, all of
- * them visible.  Without a ring only the first kind exists, for any sharding; a window and packed documents then work,
- * by cuDNN's sliding windows and ragged sequences (cuDNN 9.6).  Other masks fail with MEMO_STATUS_UNSUPPORTED.
+ * A zigzag without padding has two kinds of blocks: the rank's own keys, causal by rows, and keys
+ * of other ranks, all of them visible.  Without a ring only the first kind exists, for any
+ * sharding; a window and packed documents then work, by cuDNN's sliding windows and ragged
+ * sequences (cuDNN 9.6).  Other masks fail with MEMO_STATUS_UNSUPPORTED.
  *
- * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.  cuDNN's backward reads the
- * output only for the row sums of d_out * output.  row_dots holds these sums for the final output.  The backward
- * therefore receives d_out * row_dots / |d_out|^2 as output, which has the same row sums. */
+ * cuDNN writes bf16.  memo merges and adds in fp32, so each block's result is rounded once.
+ * cuDNN's backward reads the output only for the row sums of d_out * output.  row_dots holds these
+ * sums for the final output.  The backward therefore receives d_out * row_dots / |d_out|^2 as
+ * output, which has the same row sums. */
 
 struct attention_blocks {
     attention_plans* plans;
@@ -951,7 +962,8 @@ static inline memo_attention attention_over_ranks(attention_blocks* blocks) {
     return a;
 }
 
-/* Appends the shapes of a rank's own heads, which query heads that share a key head unevenly divide. */
+/* Appends the shapes of a rank's own heads, which query heads that share a key head unevenly
+ * divide. */
 static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
                                              const memo_ulysses_heads& own, bool is_deterministic,
                                              int64_t window, int64_t documents,
@@ -986,8 +998,8 @@ static inline void attention_shapes_of_heads(const memo_sp_attention_desc& desc,
     }
 }
 
-/* The blocks of a causal mask, of any rank: of a zigzag over a ring, or of whole sequences by heads.  window, documents:
- * of the masks that calls get, 0 for none. */
+/* The blocks of a causal mask, of any rank: of a zigzag over a ring, or of whole sequences by
+ * heads.  window, documents: of the masks that calls get, 0 for none. */
 static inline memo_status attention_shapes_over_ranks(const memo_sp_attention_desc& desc,
                                                       bool is_deterministic, int64_t window,
                                                       int64_t documents,

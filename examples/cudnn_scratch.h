@@ -1,4 +1,5 @@
-/* cudnn_scratch.h - the device memory of cuDNN's attention beside its tensors, known without CUDA.  C.
+/* cudnn_scratch.h - the device memory of cuDNN's attention beside its tensors, known without CUDA.
+ * C.
  *
  * Shared by cudnn_attention.h, which sets it aside, and by dry runs. */
 #ifndef CUDNN_SCRATCH_H
@@ -18,7 +19,8 @@ static inline int64_t cudnn_round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* Statistics, results that lie alone, and of documents their begins in CUDNN_N_BEGINS tensors and lengths. */
+/* Statistics, results that lie alone, and of documents their begins in CUDNN_N_BEGINS tensors and
+ * lengths. */
 enum { CUDNN_N_BEGINS = 6 };
 static inline int64_t cudnn_result_bytes(const cudnn_call* c) {
     const int64_t n_q = c->b * c->h_q * c->n_q, n_k = c->b * c->h_k * c->n_k;
@@ -33,8 +35,9 @@ static inline int64_t cudnn_result_bytes(const cudnn_call* c) {
     return n_bytes;
 }
 
-/* The workspace that cuDNN is expected to need at most.  A backward sums d_q in fp32; the deterministic one of
- * Hopper keeps the gradient of all scores in bf16.  A quarter and 8 MiB are for what cuDNN takes besides. */
+/* The workspace that cuDNN is expected to need at most.  A backward sums d_q in fp32; the
+ * deterministic one of Hopper keeps the gradient of all scores in bf16.  A quarter and 8 MiB are
+ * for what cuDNN takes besides. */
 static inline int64_t cudnn_workspace_bytes(const cudnn_call* c) {
     const int64_t n_q = cudnn_round_up(c->n_q, 128), n_k = cudnn_round_up(c->n_k, 128);
     int64_t n_bytes = 0;
@@ -44,7 +47,8 @@ static inline int64_t cudnn_workspace_bytes(const cudnn_call* c) {
     return n_bytes + n_bytes / 4 + ((int64_t)8 << 20);
 }
 
-/* Results and workspace: at most limit_bytes, or else what one key head and its query heads need. */
+/* Results and workspace: at most limit_bytes, or else what one key head and its query heads
+ * need. */
 static inline int64_t cudnn_scratch_bytes(const cudnn_call* c, int64_t limit_bytes) {
     int64_t n_calls, n_bytes = 0;
     for (n_calls = 1; n_calls <= c->h_k; n_calls++) {

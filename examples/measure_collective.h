@@ -1,5 +1,5 @@
-/* measure_collective.h - the time of a collective alone, for memo_block_times and for the degrees-profile of
- * extras/memo_layout.h.
+/* measure_collective.h - the time of a collective alone, for memo_block_times and for the
+ * degrees-profile of extras/memo_layout.h.
  *
  *     int64_t counts[2] = {1 << 16, 1 << 20};
  *     double measured_s[2];
@@ -44,9 +44,10 @@ static memo_status measure_collective_slowest(memo_comm* comm, const memo_device
     return status ? status : memo_stream_synchronize(device, stream, error);
 }
 
-/* measured_s[k] is the time for counts[k] elements (of a share, for an all-gather or reduce-scatter): the median of 5
- * runs after one warm-up, on the slowest rank.  So all ranks get the same numbers and decide alike.  All ranks must call
- * it with equal arguments.  It waits on the host, and allocates and frees buffers. */
+/* measured_s[k] is the time for counts[k] elements (of a share, for an all-gather or
+ * reduce-scatter): the median of 5 runs after one warm-up, on the slowest rank.  So all ranks get
+ * the same numbers and decide alike.  All ranks must call it with equal arguments.  It waits on the
+ * host, and allocates and frees buffers. */
 static memo_status measure_collective(memo_comm* comm, const memo_device* device,
                                       memo_stream stream, memo_collective kind, memo_type type,
                                       const int64_t* counts, int32_t n, double* measured_s,

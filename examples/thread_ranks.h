@@ -1,4 +1,5 @@
-/* thread_ranks.h - one function on n ranks, each a thread of this process with a host device and a stream. */
+/* thread_ranks.h - one function on n ranks, each a thread of this process with a host device and a
+ * stream. */
 #ifndef THREAD_RANKS_H
 #define THREAD_RANKS_H
 
@@ -24,7 +25,8 @@ static void* thread_rank_main(void* argument) {
     return NULL;
 }
 
-/* Returns when all ranks have returned.  The error is the first one that is not the failure of another rank. */
+/* Returns when all ranks have returned.  The error is the first one that is not the failure of
+ * another rank. */
 static inline memo_status thread_ranks_start(thread_rank* ranks, memo_comm** comms, int32_t n,
                                              memo_error* error) {
     pthread_t threads[THREAD_RANKS_MAX];

@@ -1,11 +1,12 @@
-/* blocks_log.h - logs what overlapped blocks enqueue: the stream of each block function and collective, and the events
- * that are recorded and waited for.  A log entry of a collective has its stream and buffers only, so a collective is
- * named after the function that last wrote its buffer.
+/* blocks_log.h - logs what overlapped blocks enqueue: the stream of each block function and
+ * collective, and the events that are recorded and waited for.  A log entry of a collective has its
+ * stream and buffers only, so a collective is named after the function that last wrote its buffer.
  *
  *   blocks_log_init(log, &desc)     puts the log's device, communicator and functions into desc
  *   memo_blocks_create(&desc, ...), passes
  *   blocks_log_compare(log, ...)    with a schedule
- *   blocks_log_check(log, ...)      with the order printed in the papers, written out here independently
+ *   blocks_log_check(log, ...)      with the order printed in the papers, written out here
+ *                                   independently
  *
  * One thread, one log. */
 #ifndef BLOCKS_LOG_H
@@ -227,7 +228,8 @@ static inline int64_t log_seen_record(const blocks_log* log, int64_t i) {
     return k;
 }
 
-/* The same operations, in the same order, on streams of the same names; each wait sees the same record. */
+/* The same operations, in the same order, on streams of the same names; each wait sees the same
+ * record. */
 static inline memo_status blocks_log_compare(const blocks_log* log, const memo_schedule* promised,
                                              memo_error* e) {
     int64_t i;
@@ -301,7 +303,8 @@ static inline void log_expect_pass(log_expected* lists, const memo_blocks_schedu
         }
 
     for (first = d->n_blocks - m; first >= 0 && is_backward; first -= m) {
-        /* Recomputation of the whole layer comes first, except for the last blocks, whose backward follows directly. */
+        /* Recomputation of the whole layer comes first, except for the last blocks, whose backward
+         * follows directly. */
         segment = fine ? first : d->order == MEMO_BLOCKS_CROSS ? first + m - 1 : first + m;
         for (i = first; i < segment; i++)
             for (s = 0; s < n_parts; s++) log_expect_recompute(lists, d->order, i, m, s);

@@ -1,5 +1,5 @@
-/* blocks_model.h - a small GPT, split over threads, for the tests of overlapped blocks: norm, attention, MLP, and dropout
- * keyed by position. */
+/* blocks_model.h - a small GPT, split over threads, for the tests of overlapped blocks: norm,
+ * attention, MLP, and dropout keyed by position. */
 #ifndef BLOCKS_MODEL_H
 #define BLOCKS_MODEL_H
 
@@ -56,8 +56,8 @@ typedef struct blocks_model {
 
 /* ---- embedding and cross-entropy over a vocabulary that is split over the ranks ---- */
 
-/* table (share.count, hidden): out (n_rows, hidden) is the sum over the ranks.  A token outside the vocabulary gives
- * zeros. */
+/* table (share.count, hidden): out (n_rows, hidden) is the sum over the ranks.  A token outside the
+ * vocabulary gives zeros. */
 
 typedef struct model_embedding_args {
     const float* from; /* table, d_out */
@@ -439,7 +439,8 @@ static memo_status model_leave_backward(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* By value, because the next step's forward changes them while this step's work is still in the stream. */
+/* By value, because the next step's forward changes them while this step's work is still in the
+ * stream. */
 typedef struct forget_work {
     blocks_model* m;
     int32_t is_kept[N_BLOCKS];
@@ -813,8 +814,8 @@ static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t
     return n + m->vocabulary.count * HIDDEN;
 }
 
-/* The generated schedule of both passes matches the recording, the enqueued operations and the papers' order, and has no
- * race. */
+/* The generated schedule of both passes matches the recording, the enqueued operations and the
+ * papers' order, and has no race. */
 static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
                              const memo_schedule* recorded, const blocks_log* log,
                              recorded_rank* result) {

@@ -1,8 +1,9 @@
-/* comm_cases.h - cases that every back end of memo_comm must pass.  test_comm.c runs them over threads, test_comm_mpi.c
- * over MPI, test_comm_nccl.c over NCCL.
+/* comm_cases.h - cases that every back end of memo_comm must pass.  test_comm.c runs them over
+ * threads, test_comm_mpi.c over MPI, test_comm_nccl.c over NCCL.
  *
- * A case is a function that every rank runs.  All ranks share the seed of the random numbers, so that each can compute
- * what the others send.  Values are small integers, so that sums are exact in every type and order. */
+ * A case is a function that every rank runs.  All ranks share the seed of the random numbers, so
+ * that each can compute what the others send.  Values are small integers, so that sums are exact in
+ * every type and order. */
 #ifndef COMM_CASES_H
 #define COMM_CASES_H
 
@@ -270,8 +271,8 @@ static void case_collectives_in_a_row(rank_case* c) {
 
 #define CASE_MESSAGES 24
 
-/* Random messages among random ranks, also to the sender, in one group.  Each rank enqueues them in another order; only
- * messages between the same two ranks keep their order. */
+/* Random messages among random ranks, also to the sender, in one group.  Each rank enqueues them in
+ * another order; only messages between the same two ranks keep their order. */
 static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     struct {
         int32_t from, to;
@@ -373,7 +374,8 @@ static void case_exchange(rank_case* c) {
     CASE_FREE(received);
 }
 
-/* A ring of messages: odd ranks receive first with single calls, even ranks send and receive in a group. */
+/* A ring of messages: odd ranks receive first with single calls, even ranks send and receive in a
+ * group. */
 static void case_single_messages(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_stream stream = c->streams[0];
@@ -462,7 +464,8 @@ static void case_splits(rank_case* c) {
     memo_comm_destroy(part[1]);
 }
 
-/* Number of ranks, and sum of the squares of world ranks, that agree with mine in all but the axes given. */
+/* Number of ranks, and sum of the squares of world ranks, that agree with mine in all but the axes
+ * given. */
 static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_mesh* mine, int data,
                           int pipeline, int tensor, int ring, int ulysses, int32_t* n,
                           int64_t* sum) {

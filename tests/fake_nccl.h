@@ -1,13 +1,14 @@
-/* fake_nccl.h - NCCL without a GPU.  Ranks are processes and send packets through rings in shared memory.  A send is done
- * when its bytes are copied.  Sums are taken in the order of NCCL's ring, which depends on the place in the buffer and on
- * the count.  Several threads of a rank may call; one lock protects everything.
+/* fake_nccl.h - NCCL without a GPU.  Ranks are processes and send packets through rings in shared
+ * memory.  A send is done when its bytes are copied.  Sums are taken in the order of NCCL's ring,
+ * which depends on the place in the buffer and on the count.  Several threads of a rank may call;
+ * one lock protects everything.
  *
- * Behind fake_cuda.h, operations run on the streams of that runtime, buffers must be device memory, and an operation that
- * waits for a process that has ended fails.  Operations may be captured: on all their ranks or on none, between ranks that
- * have met before, and each after the previous one of the process.  Their graphs must be destroyed before a communicator
- * is destroyed or aborted, which otherwise hangs.  Without fake_cuda.h this
- * file has as much of a CUDA runtime as test_comm_nccl.c needs: operations wait on streams, and proceed when a stream is
- * synchronized.
+ * Behind fake_cuda.h, operations run on the streams of that runtime, buffers must be device memory,
+ * and an operation that waits for a process that has ended fails.  Operations may be captured: on
+ * all their ranks or on none, between ranks that have met before, and each after the previous one
+ * of the process.  Their graphs must be destroyed before a communicator is destroyed or aborted,
+ * which otherwise hangs.  Without fake_cuda.h this file has as much of a CUDA runtime as
+ * test_comm_nccl.c needs: operations wait on streams, and proceed when a stream is synchronized.
  *
  * Include after memo_sp.h with MEMO_SP_NCCL. */
 #ifndef FAKE_NCCL_H
@@ -111,7 +112,8 @@ static pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t fake_least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Moves bytes of a packet, header first, to (is_out) or from a ring, as many as possible; returns their number. */
+/* Moves bytes of a packet, header first, to (is_out) or from a ring, as many as possible; returns
+ * their number. */
 static int fake_move(fake_ring* ring, fake_packet* p, int is_out) {
     uint64_t written = __atomic_load_n(&ring->n_written, __ATOMIC_ACQUIRE);
     uint64_t read = __atomic_load_n(&ring->n_read, __ATOMIC_ACQUIRE);
@@ -328,8 +330,8 @@ static int fake_is_capturing(cudaStream_t stream) {
            status != cudaStreamCaptureStatusNone;
 }
 
-/* A captured operation runs at each launch of the graph, and waits for the captured one before it.  The event of an
- * earlier capture is refused. */
+/* A captured operation runs at each launch of the graph, and waits for the captured one before it.
+ * The event of an earlier capture is refused. */
 static void fake_capture_op(cudaStream_t stream, fake_op* op) {
     std::shared_ptr<fake_op> kept(op, [](fake_op* last) {
         __atomic_fetch_sub(&last->comm->n_captured, 1, __ATOMIC_SEQ_CST);
@@ -510,8 +512,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 /* --- NCCL --- */
 
-/* NCCL_COMM_ID, as NCCL: every rank has the same id then, and rank 0 opens the meeting when it joins.  Here the id is a
- * file of the world. */
+/* NCCL_COMM_ID, as NCCL: every rank has the same id then, and rank 0 opens the meeting when it
+ * joins.  Here the id is a file of the world. */
 static int fake_open_world(const ncclUniqueId* id, int rank) {
     int file, n_tries, has_address = getenv("NCCL_COMM_ID") != NULL;
     for (n_tries = 0; n_tries < 100000; n_tries++) {
@@ -714,7 +716,8 @@ ncclResult_t ncclMemFree(void* address) {
     free(address);
     return ncclSuccess;
 }
-/* As in NCCL 2.27: a window is an address in memory whose pages can be exported; other memory gets none. */
+/* As in NCCL 2.27: a window is an address in memory whose pages can be exported; other memory gets
+ * none. */
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* address, size_t n_bytes,
                                     ncclWindow_t* window, int flags) {
     if (*comm->is_aborted || !address || !n_bytes || flags != NCCL_WIN_DEFAULT ||

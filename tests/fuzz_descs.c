@@ -1,9 +1,10 @@
-/* fuzz_descs.c - fills the public structs with extreme numbers: each is refused with a message, or works.
+/* fuzz_descs.c - fills the public structs with extreme numbers: each is refused with a message, or
+ * works.
  *
- * A byte of the input chooses the struct, and each further byte one of its words: 0, small numbers, extremes of 32 and 64
- * bits, NaN, infinities, tiny and huge reals.  Pointers are valid, and counts of what they point to are those of the
- * arrays, or what no array can have.  make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs
- * that were found. */
+ * A byte of the input chooses the struct, and each further byte one of its words: 0, small numbers,
+ * extremes of 32 and 64 bits, NaN, infinities, tiny and huge reals.  Pointers are valid, and counts
+ * of what they point to are those of the arrays, or what no array can have.  make fuzz runs it with
+ * clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
 #ifndef FUZZ_REPLAY
 #include <stddef.h>
 static void* fuzz_malloc(size_t n_bytes);

@@ -1,6 +1,8 @@
-/* fuzz_plan.c - gives any bytes to the parser of plans: they are refused with a message, or are a valid plan.
+/* fuzz_plan.c - gives any bytes to the parser of plans: they are refused with a message, or are a
+ * valid plan.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were
+ * found. */
 #ifndef FUZZ_REPLAY
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION

@@ -1,7 +1,8 @@
-/* fuzz_schedule.c - gives any bytes to the parser of schedules: they are refused with a message, or are a schedule that can
- * be written, read back, checked, explained, simulated and drawn.
+/* fuzz_schedule.c - gives any bytes to the parser of schedules: they are refused with a message, or
+ * are a schedule that can be written, read back, checked, explained, simulated and drawn.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were
+ * found. */
 #ifndef FUZZ_REPLAY
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION

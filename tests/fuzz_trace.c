@@ -1,6 +1,8 @@
-/* fuzz_trace.c - gives any bytes to memo_trace_parse: they are refused with a message, or are a usable trace.
+/* fuzz_trace.c - gives any bytes to memo_trace_parse: they are refused with a message, or are a
+ * usable trace.
  *
- * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were found. */
+ * make fuzz runs it with clang's libFuzzer; tests/test_corpus.c replays the inputs that were
+ * found. */
 #ifndef FUZZ_REPLAY
 #define MEMO_IMPLEMENTATION
 #endif

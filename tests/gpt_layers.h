@@ -1,5 +1,5 @@
-/* gpt_layers.h - a planning problem for tests/test_swap_plan.c and bench/swap_plan.c: the layers of a GPT with hidden
- * size 4096 in bf16, with the figures of one H200 and tiles of 1024 rows. */
+/* gpt_layers.h - a planning problem for tests/test_swap_plan.c and bench/swap_plan.c: the layers of
+ * a GPT with hidden size 4096 in bf16, with the figures of one H200 and tiles of 1024 rows. */
 #ifndef GPT_LAYERS_H
 #define GPT_LAYERS_H
 

@@ -1,5 +1,5 @@
-/* gpt_ranks_test.h - trains the trainer's model for a few steps on ranks that are threads, and returns losses, gradients
- * of the first step, and parameters of every rank. */
+/* gpt_ranks_test.h - trains the trainer's model for a few steps on ranks that are threads, and
+ * returns losses, gradients of the first step, and parameters of every rank. */
 #ifndef GPT_RANKS_TEST_H
 #define GPT_RANKS_TEST_H
 
@@ -27,7 +27,8 @@ typedef struct training {
     gpt_real *gradients, *parameters;
     int32_t failing_rank; /* -1: none */
     int32_t fails_later;  /* in the second step, not at its begin */
-    /* Checkpoints, by file; NULL: none.  Read before the first step; written then, or after the last. */
+    /* Checkpoints, by file; NULL: none.  Read before the first step; written then, or after the
+     * last. */
     const char *resumed, *saved_first, *saved_last;
 } training;
 
@@ -72,8 +73,8 @@ static inline int is_sum_of_gradients(const memo_schedule* schedule, int64_t op)
            strstr(memo_schedule_op_name(schedule, op), ": sum over ");
 }
 
-/* Counts the sums of gradients, and those that run beside an operation of the backward if a sum takes as long as 8 other
- * operations. */
+/* Counts the sums of gradients, and those that run beside an operation of the backward if a sum
+ * takes as long as 8 other operations. */
 static inline memo_status count_sums(training* t, memo_schedule* schedule, memo_error* error) {
     memo_simulation* times;
     memo_status status;

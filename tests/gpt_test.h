@@ -1,5 +1,5 @@
-/* gpt_test.h - shared by the tests of the trainer's model: a model in a device of exactly its size, and text to train
- * on. */
+/* gpt_test.h - shared by the tests of the trainer's model: a model in a device of exactly its size,
+ * and text to train on. */
 #ifndef GPT_TEST_H
 #define GPT_TEST_H
 
@@ -22,9 +22,9 @@ static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* 
     return memo_swap_desc_get_sizes(&swap, sizes, error);
 }
 
-/* These copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank: gradients of
- * gpt_sum_type, parameters of config.type.  They wait for all enqueued work.  If config.zero splits the gradients, the
- * parts of other ranks are 0. */
+/* These copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank:
+ * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.  If
+ * config.zero splits the gradients, the parts of other ranks are 0. */
 static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
     int64_t b;
     if (gpt_reduce(model, error)) return model->status;
@@ -171,8 +171,8 @@ static inline memo_status gpt_test_open(const gpt_desc* desc, gpt_test_run* run,
     return status;
 }
 
-/* With activations in bf16 the kernels store rstd and LSE in fp32: they are near the exact ones of the bf16
- * operands, not a rounding to bf16 away. */
+/* With activations in bf16 the kernels store rstd and LSE in fp32: they are near the exact ones of
+ * the bf16 operands, not a rounding to bf16 away. */
 static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* kernels) {
     enum { N = 13, HEADS = 2, SIZE = 32, HIDDEN = HEADS * SIZE, N_ELEMENTS = N * HIDDEN };
     const int64_t sums = 4 * N_ELEMENTS * (int64_t)sizeof(uint16_t);

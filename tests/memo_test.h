@@ -1,4 +1,5 @@
-/* memo_test.h - the frame of a test program: checks, a filter of names, and a seed that is printed and can be set.
+/* memo_test.h - the frame of a test program: checks, a filter of names, and a seed that is printed
+ * and can be set.
  *
  *   static void adds_up(void) { CHECK(1 + 1 == 2); }
  *   int main(int argc, char** argv) {
@@ -119,7 +120,8 @@ static inline memo_test_value memo_test_value_of(const void* bytes, size_t n_byt
     return value;
 }
 
-/* Reads a value of n bytes through a type of n bytes, so that the order of bytes does not matter. */
+/* Reads a value of n bytes through a type of n bytes, so that the order of bytes does not
+ * matter. */
 static inline void memo_test_put_value(const memo_test_value* v) {
     int64_t i = 0;
     if (v->kind == 'f') {

@@ -1,6 +1,8 @@
-/* mpi_test.h - what tests over MPI share: main without MPI, begin and end of main with it.  Include memo_test.h first.
+/* mpi_test.h - what tests over MPI share: main without MPI, begin and end of main with it.  Include
+ * memo_test.h first.
  *
- * Every rank runs every test; rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the others too. */
+ * Every rank runs every test; rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the
+ * others too. */
 #ifndef MPI_TEST_H
 #define MPI_TEST_H
 
@@ -31,7 +33,8 @@ static void mpi_test_begin(int argc, char** argv) {
     memo_test_begin(argc, argv);
 }
 
-/* A failure anywhere is one of the test.  Not every test calls it: some end with a world that is broken. */
+/* A failure anywhere is one of the test.  Not every test calls it: some end with a world that is
+ * broken. */
 static inline void mpi_test_count_failures(void) {
     MPI_Allreduce(MPI_IN_PLACE, &memo_test.failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
 }

@@ -2,8 +2,9 @@
  *
  *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks; more ranks than GPUs share them
  *
- * NCCL refuses two ranks on one GPU of one host.  Ranks that share a GPU therefore get different host names and use the
- * loopback.  Rank 0 prints; with MEMO_TEST_ALL_RANKS in the environment all ranks do.
+ * NCCL refuses two ranks on one GPU of one host.  Ranks that share a GPU therefore get different
+ * host names and use the loopback.  Rank 0 prints; with MEMO_TEST_ALL_RANKS in the environment all
+ * ranks do.
  *
  * Include after memo_sp.h with MEMO_SP_NCCL, and memo_test.h. */
 #ifndef NCCL_RANKS_H

@@ -1,5 +1,5 @@
-/* scarce.h - counts memo's requests of host memory, on any thread, and lets one of them fail.  Include it before the
- * implementation; the functions are in tests/lib. */
+/* scarce.h - counts memo's requests of host memory, on any thread, and lets one of them fail.
+ * Include it before the implementation; the functions are in tests/lib. */
 #ifndef SCARCE_H
 #define SCARCE_H
 

@@ -1,5 +1,5 @@
-/* sharding_check.h - checks a sharding.  It deals out the positions one by one, by the definition in memo_sp.h, and shares
- * no code with the functions that it checks.
+/* sharding_check.h - checks a sharding.  It deals out the positions one by one, by the definition
+ * in memo_sp.h, and shares no code with the functions that it checks.
  *
  * Include after memo_sp.h. */
 #ifndef SHARDING_CHECK_H

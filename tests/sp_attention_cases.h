@@ -1,5 +1,6 @@
-/* sp_attention_cases.h - cases of attention over ring x ulysses ranks, a dense fp64 reference that shares no code, and
- * the work of one rank in a case, over any memo_comm.  The file that includes it must define world_run, which runs ranks.
+/* sp_attention_cases.h - cases of attention over ring x ulysses ranks, a dense fp64 reference that
+ * shares no code, and the work of one rank in a case, over any memo_comm.  The file that includes
+ * it must define world_run, which runs ranks.
  *
  * Include after memo_sp.h and memo_test.h. */
 #ifndef SP_ATTENTION_CASES_H
@@ -52,7 +53,8 @@ typedef struct attention_case {
     double spread;   /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
-    /* Not 0: the first element of q is huge, that of k 0, or at many positions -huge: a score of -inf. */
+    /* Not 0: the first element of q is huge, that of k 0, or at many positions -huge: a score of
+     * -inf. */
     double huge;
     double
         attracts; /* not 0: about the score of the first key of every document, whose value is 0 */
@@ -440,8 +442,8 @@ typedef struct sleeper {
     double s_per_score;
 } sleeper;
 
-/* Takes as long as a kernel that works on tiles of SLEEPER_TILE queries, each against every key that one of them
- * sees. */
+/* Takes as long as a kernel that works on tiles of SLEEPER_TILE queries, each against every key
+ * that one of them sees. */
 #define SLEEPER_TILE 8
 static memo_status sleeping_attention(void* user, memo_stream stream,
                                       const memo_attention_block* block, memo_error* error) {
@@ -469,7 +471,8 @@ static memo_status sleeping_attention(void* user, memo_stream stream,
                                   (double)(n * block->n_q_heads) * s->s_per_score, error);
 }
 
-/* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query after another. */
+/* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query
+ * after another. */
 typedef struct biased_args {
     memo_attention_block block;
     int is_backward;
@@ -556,7 +559,8 @@ static memo_status biased_backward(void* user, memo_stream stream,
                                    error);
 }
 
-/* What a trainer does on the compute stream around attention: it makes tensors before, and uses them after. */
+/* What a trainer does on the compute stream around attention: it makes tensors before, and uses
+ * them after. */
 static memo_status copy_tensor(memo_device* device, memo_stream stream, memo_schedule* schedule,
                                void* to, const void* from, int64_t n_bytes, memo_error* error) {
     memo_op_desc op = memo_op_desc_default();
@@ -584,8 +588,8 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                                   const memo_mask* mask, const step_buffers* b, int is_backward,
                                   memo_error* error) {
     memo_status status;
-    /* Stands for writing the inputs of forward, and for swapping them back for backward.  The contents are there already,
-     * so the tensors are copied away and back. */
+    /* Stands for writing the inputs of forward, and for swapping them back for backward.  The
+     * contents are there already, so the tensors are copied away and back. */
     const void* tensors[3];
     int64_t n_bytes[3];
     int i;
@@ -615,8 +619,8 @@ static memo_status attention_step(memo_device* device, memo_stream stream, memo_
                   : copy_tensor(device, stream, schedule, b->used, t->d_v, b->v_bytes, error);
 }
 
-/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n).  Without a ring, groups
- * that have the same key head share its query heads, in order. */
+/* Query heads of a rank's group g of n: those of its key heads [g n_kv / n, (g + 1) n_kv / n).
+ * Without a ring, groups that have the same key head share its query heads, in order. */
 static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* heads, int32_t n,
                              int32_t g) {
     int64_t n_heads = 0;
@@ -642,7 +646,8 @@ static int64_t group_q_heads(const attention_case* c, const memo_ulysses_heads* 
     return n_heads;
 }
 
-/* No more groups than the rank with most reads key heads, counted one by one; without a ring, than it has query heads. */
+/* No more groups than the rank with most reads key heads, counted one by one; without a ring, than
+ * it has query heads. */
 static int32_t groups_of(const attention_case* c) {
     int32_t most = 1, rank, h;
     for (rank = 0; rank < c->ulysses && c->ulysses > 1; rank++) {
@@ -665,7 +670,8 @@ static int32_t n_rings_of(const attention_case* c, const memo_ulysses_heads* hea
     return n;
 }
 
-/* Of these in forward, the rings that wait at their end: the last, and those whose keys another group overwrites. */
+/* Of these in forward, the rings that wait at their end: the last, and those whose keys another
+ * group overwrites. */
 static int32_t n_ends_of(const attention_case* c, const memo_ulysses_heads* heads) {
     int32_t n = 0, g, later;
     for (g = 0; g < groups_of(c); g++) {
@@ -712,7 +718,8 @@ static int ends_early(const run_result* result, const memo_sharding* sharding, i
     return step && step < last_step;
 }
 
-/* The mask of a sequence of a case; with the sharding "documents" the sharding has the documents. */
+/* The mask of a sequence of a case; with the sharding "documents" the sharding has the
+ * documents. */
 static memo_mask mask_of_case(const attention_case* c) {
     memo_mask mask = memo_mask_default();
     mask.kind = c->mask;
@@ -795,8 +802,8 @@ static void check_schedule(memo_recorder* recorder, memo_sp_attention* attention
                memo_schedule_op_name(recorded, check->races[0].first), (int)check->races[0].second,
                memo_schedule_op_name(recorded, check->races[0].second));
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
-    /* One wait may be redundant: at the end of a forward pass whose last exchange brings no keys that this rank uses, if
-     * the wait for an earlier exchange has released k and v. */
+    /* One wait may be redundant: at the end of a forward pass whose last exchange brings no keys
+     * that this rank uses, if the wait for an earlier exchange has released k and v. */
     n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
     CHECK_CASE(check->n_redundant_waits ==
                    (ends_early(result, sharding, last_step_of(recorded, n_rings)) &&
@@ -1102,7 +1109,8 @@ static void* rank_main(void* argument) {
     return NULL;
 }
 
-/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 if all succeeded. */
+/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 if all
+ * succeeded. */
 static int world_run(world* all);
 
 static void world_init(world* all, const attention_case* c, whole* w) {
@@ -1119,7 +1127,8 @@ static const char* const tensor_names[N_TENSORS] = {"q",     "k",   "v",   "out"
 /* The worst errors seen by a test. */
 static double worst_forward, worst_gradient;
 
-/* The gradients of all ranks together are those of the reference; a rank without a head's rows has 0. */
+/* The gradients of all ranks together are those of the reference; a rank without a head's rows has
+ * 0. */
 static void expect_sinks(const attention_case* c, const whole* w, const world* all, double bound) {
     double off = 0;
     int32_t r, h, u;

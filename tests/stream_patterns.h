@@ -1,5 +1,6 @@
-/* stream_patterns.h - plans of several streams, made at random: tilings whose optimum is known, and streams that wait for
- * each other in a pattern.  Include it after memo_plan.h with its implementation. */
+/* stream_patterns.h - plans of several streams, made at random: tilings whose optimum is known, and
+ * streams that wait for each other in a pattern.  Include it after memo_plan.h with its
+ * implementation. */
 #ifndef STREAM_PATTERNS_H
 #define STREAM_PATTERNS_H
 
@@ -10,8 +11,8 @@ static int64_t pattern_int(int64_t low, int64_t high) {
 
 enum { CLOCKS_MAX = 8 };
 
-/* Alive from one clock of every stream to another: it is free before a buffer whose start is not before its end in any
- * stream. */
+/* Alive from one clock of every stream to another: it is free before a buffer whose start is not
+ * before its end in any stream. */
 typedef struct clocked {
     int64_t size, start[CLOCKS_MAX], end[CLOCKS_MAX];
 } clocked;
@@ -37,7 +38,8 @@ static int compare_clocked(const void* a, const void* b) {
                          clock_sum(((const clocked*)b)->start));
 }
 
-/* A plan in which each buffer has a lane of its own.  The sum of clocks is a time that respects their order. */
+/* A plan in which each buffer has a lane of its own.  The sum of clocks is a time that respects
+ * their order. */
 static memo_plan* plan_of_clocks(clocked* buffers, int64_t n) {
     memo_plan* plan;
     memo_error error;
@@ -79,8 +81,9 @@ static memo_plan* plan_of_clocks(clocked* buffers, int64_t n) {
     return plan;
 }
 
-/* Cuts a block of bytes and clocks into n buffers: by bytes; by time; or into streams that go on alone.  However it is
- * cut, the buffers that live at once fill the block: its size is the optimum. */
+/* Cuts a block of bytes and clocks into n buffers: by bytes; by time; or into streams that go on
+ * alone.  However it is cut, the buffers that live at once fill the block: its size is the
+ * optimum. */
 static clocked* cut_block(clocked block, int first_stream, int last_stream, int64_t n,
                           clocked* made) {
     clocked other = block;

@@ -1,11 +1,14 @@
-/* swap_chain.h - a chain of layers that writes patterns in the forward and checks them in the backward.
+/* swap_chain.h - a chain of layers that writes patterns in the forward and checks them in the
+ * backward.
  *
- * The forward of a layer writes a pattern into every row of every tensor.  The backward rewrites the
- * rows that the engine does not bring back (recomputation), and compares all rows with the pattern.
- * Patterns differ by tensor, layer, row and micro-batch, so every misplaced byte is found.
+ * The forward of a layer writes a pattern into every row of every tensor.  The backward rewrites
+ * the rows that the engine does not bring back (recomputation), and compares all rows with the
+ * pattern.  Patterns differ by tensor, layer, row and micro-batch, so every misplaced byte is
+ * found.
  *
- * With slices a layer of the desc is a step.  A step also compares the LAYER rows of the slices before it, and finds in
- * HANDED rows the pattern that the layer before (in the backward: after) it wrote there. */
+ * With slices a layer of the desc is a step.  A step also compares the LAYER rows of the slices
+ * before it, and finds in HANDED rows the pattern that the layer before (in the backward: after) it
+ * wrote there. */
 #ifndef SWAP_CHAIN_H
 #define SWAP_CHAIN_H
 
@@ -146,7 +149,8 @@ static memo_status chain_launch(chain* c, memo_host_function function, int32_t l
     return memo_host_device_launch(c->host, c->compute, function, &op, (int64_t)sizeof op, error);
 }
 
-/* One operation over all rows of tensors [first, last) of a step: the forward writes, the backward compares. */
+/* One operation over all rows of tensors [first, last) of a step: the forward writes, the backward
+ * compares. */
 static memo_status chain_layer(chain* c, const char* name, memo_host_function function,
                                int32_t layer, int32_t first, int32_t last, int64_t micro_batch,
                                memo_error* error) {
@@ -264,8 +268,8 @@ static MEMO_UNUSED memo_status chain_fused_micro_batch(chain* c, int64_t micro_b
     return status;
 }
 
-/* One micro-batch, like a trainer that may be interrupted: it stops before the n_calls-th call of forward and backward, if
- * there are so many. */
+/* One micro-batch, like a trainer that may be interrupted: it stops before the n_calls-th call of
+ * forward and backward, if there are so many. */
 static memo_status chain_micro_batch(chain* c, int64_t micro_batch, int64_t n_calls,
                                      memo_error* error) {
     memo_status status = MEMO_STATUS_OK;

@@ -1,4 +1,5 @@
-/* test_arena.c - chapter 5 of memo.h: recording, replaying, and requests that diverge from the plan. */
+/* test_arena.c - chapter 5 of memo.h: recording, replaying, and requests that diverge from the
+ * plan. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -585,7 +586,8 @@ static batch mutated(const batch* source) {
     return made;
 }
 
-/* Runs a batch; blocks are filled on arrival and inspected before they go.  Returns the refusals. */
+/* Runs a batch; blocks are filled on arrival and inspected before they go.  Returns the
+ * refusals. */
 static int run_batch(memo_arena* arena, const batch* b, int touches, int may_diverge) {
     void* address[200];
     int64_t k, n_diverged = 0;

@@ -1,5 +1,5 @@
-/* test_bilevel.c - the bi-level planner: layers are found as by a slow reference, plans are valid for every trace, and
- * equal layers get plans equal to the search's. */
+/* test_bilevel.c - the bi-level planner: layers are found as by a slow reference, plans are valid
+ * for every trace, and equal layers get plans equal to the search's. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -9,7 +9,7 @@
 #include "memo_test.h"
 #include "tools/trace_layers.h"
 
-/* ---- layered traces --------------------------------------------------------------------------- */
+/* ---- layered traces -------------------------------------------------------------------------- */
 
 typedef struct shape {
     int n_layers;
@@ -119,7 +119,7 @@ static shape random_shape(void) {
     return s;
 }
 
-/* ---- helpers ---------------------------------------------------------------------------------- */
+/* ---- helpers --------------------------------------------------------------------------------- */
 
 static memo_plan* plan_of(const memo_trace* trace, int64_t alignment) {
     memo_plan* plan = NULL;
@@ -179,7 +179,7 @@ static void plan_with(memo_plan* plan, const memo_trace* trace, memo_plan_engine
                error.message);
 }
 
-/* ---- finding layers ---------------------------------------------------------------------------- */
+/* ---- finding layers -------------------------------------------------------------------------- */
 
 static int meet(const memo_buffer* a, const memo_buffer* b) {
     return a->begin < b->end && b->begin < a->end;
@@ -389,7 +389,8 @@ static void the_traces_meet_their_bound(void) {
     }
 }
 
-/* Layers full to the brim: the two levels meet the bound, which greedy misses, and AUTO takes them. */
+/* Layers full to the brim: the two levels meet the bound, which greedy misses, and AUTO takes
+ * them. */
 static void tight_layers_meet_the_bound(void) {
     int n_layers, marks, round, n_missed = 0, n_better = 0;
     for (n_layers = 2; n_layers <= 300; n_layers *= 5) {

@@ -1,5 +1,6 @@
-/* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split model, order and
- * errors.  Losses and gradients match the default order bitwise, and the unsplit model up to rounding. */
+/* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split
+ * model, order and errors.  Losses and gradients match the default order bitwise, and the unsplit
+ * model up to rounding. */
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "bench/block_parts.h"
@@ -105,9 +106,9 @@ static void gradients_are_right(void) {
 
 /* ---- degrees that change between blocks ----
  *
- * Three stages, each an attention and an MLP block of its own degree, dropout keyed by the row of the whole batch.  The
- * loss is a weighted sum of the output; it and the gradients, summed over the data-parallel ranks, are compared with
- * those of one rank and one part. */
+ * Three stages, each an attention and an MLP block of its own degree, dropout keyed by the row of
+ * the whole batch.  The loss is a weighted sum of the output; it and the gradients, summed over the
+ * data-parallel ranks, are compared with those of one rank and one part. */
 
 enum {
     MIXED_STAGES = 3,
@@ -174,7 +175,8 @@ static void mixed_residual(const mixed_stage* m, int block, int s, float* to) {
                                  mixed_keep(m, block, s, r, i) * m->y[s][r * HIDDEN + i];
 }
 
-/* Row r of one head at column `at` over the tokens before it in its sequence: output, or gradients. */
+/* Row r of one head at column `at` over the tokens before it in its sequence: output, or
+ * gradients. */
 static void mixed_attend(mixed_stage* m, int s, int r, int at, int is_backward) {
     const int w = (int)m->heads.count, first = r / MIXED_TOKENS * MIXED_TOKENS;
     float *q = m->qkvo[0][s] + at, *k = m->qkvo[1][s] + at, *v = m->qkvo[2][s] + at;
@@ -402,7 +404,8 @@ static memo_status mixed_exchange(thread_rank* rank, memo_comm* across, float* f
                      e);
 }
 
-/* Forward through all stages, backward through all, gradients summed over the data-parallel ranks. */
+/* Forward through all stages, backward through all, gradients summed over the data-parallel
+ * ranks. */
 static memo_status mixed_run(mixed_stage* m, thread_rank* rank, const mixed_job* mix,
                              memo_error* e) {
     mixed_stage* last = &m[MIXED_STAGES - 1];
@@ -489,7 +492,8 @@ static mixed_job* mixed_start(int size, const int* degrees, int n_parts, int ord
     return mix;
 }
 
-/* The largest difference from one rank; every row and weight is somewhere, and all went as promised. */
+/* The largest difference from one rank; every row and weight is somewhere, and all went as
+ * promised. */
 static double mixed_compare(const mixed_job* whole, const mixed_job* mix, int size) {
     double worst = 0;
     int r, i, k, n_gradients = 0, n_rows = 0, expected = 0;
@@ -599,8 +603,9 @@ static void measured_start(memo_status (*function)(thread_rank* rank, memo_error
     }
 }
 
-/* Over links with a rate, a message takes at least its bytes / rate, and all ranks get the same time.  The measured times
- * decide about parts: a block of computation only, with messages that are too short or long enough. */
+/* Over links with a rate, a message takes at least its bytes / rate, and all ranks get the same
+ * time.  The measured times decide about parts: a block of computation only, with messages that are
+ * too short or long enough. */
 static void measured_collectives(void) {
     measurement got;
     int64_t bytes[MEASURED];
@@ -727,7 +732,8 @@ static void measured_profile(void) {
             const memo_degree_cost* c = &problem->costs[2 * i + k];
             CHECK_IS(c->forward_s, >=, 0.9 * profile_forward_s);
             CHECK_IS(c->backward_s, >=, 0.9 * 3 * profile_forward_s);
-            /* Over two ranks an all-reduce moves the message once; alone nothing, but then gradients move. */
+            /* Over two ranks an all-reduce moves the message once; alone nothing, but then
+             * gradients move. */
             CHECK(k ? c->forward_collective_s >= 0.9 * 2 * message_s
                     : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
         }

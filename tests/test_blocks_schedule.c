@@ -1,5 +1,6 @@
-/* test_blocks_schedule.c - the schedules of chapter 8 of memo_sp.h: the published test vector; closed forms, bounds and
- * recurrences against the simulation of random cases; the order of the schedules; races. */
+/* test_blocks_schedule.c - the schedules of chapter 8 of memo_sp.h: the published test vector;
+ * closed forms, bounds and recurrences against the simulation of random cases; the order of the
+ * schedules; races. */
 #include "scarce.h"
 #include "memo_sp.h"
 #include "extras/memo_look.h"
@@ -108,8 +109,9 @@ static void test_vector(void) {
     }
 }
 
-/* R4a[0,3] B4a[3,9] R4b[9,12] B4b[12,18] R3a[18,20] B3a[20,24] ...; cB4a[9,11] cB4b[18,20]; comm busy 16, not 24.
- * */
+/* R4a[0,3] B4a[3,9] R4b[9,12] B4b[12,18] R3a[18,20] B3a[20,24] ...; cB4a[9,11] cB4b[18,20]; comm
+ * busy 16, not 24.
+ */
 static void fine_order(void) {
     static const struct {
         const char* name;
@@ -342,8 +344,8 @@ static void one_part(void) {
     CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 0), ==, 20);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_DEFAULT, 1), ==, 48);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_PIPELINED, 1), ==, 48);
-    /* No all-reduce follows the last recomputation of each layer; the first one of a layer hides one of the layer
-     * above. */
+    /* No all-reduce follows the last recomputation of each layer; the first one of a layer hides
+     * one of the layer above. */
     CHECK_IS(makespan(&p, MEMO_BLOCKS_CROSS, 1), ==, 48 - 2 * 3 - 2);
     CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, 4 * (4 + 3) + 2);
     for (i = 0; i < 4; i++) {
@@ -403,8 +405,8 @@ static void no_races(void) {
                 is_backward ? "backward" : "forward", (long long)check->n_races,
                 check->n_races ? memo_schedule_op_name(schedule, check->races[0].first) : "",
                 check->n_races ? memo_schedule_op_name(schedule, check->races[0].second) : "");
-            /* In the two orders without barriers each wait prevents a race.  The exception: parts that
-             * return in another order. */
+            /* In the two orders without barriers each wait prevents a race.  The exception: parts
+             * that return in another order. */
             if (p.desc.order >= MEMO_BLOCKS_CROSS && !p.desc.splits_sequence)
                 CHECK_CASE(check->n_redundant_waits == 0, "%s %s, %d parts, %lld of %lld waits: %s",
                            memo_blocks_order_name(p.desc.order),

@@ -1,4 +1,5 @@
-/* test_caching.c - the model of PyTorch's caching allocator: cases computed by hand from its rules, and a slow twin. */
+/* test_caching.c - the model of PyTorch's caching allocator: cases computed by hand from its rules,
+ * and a slow twin. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
@@ -129,7 +130,7 @@ static void iterations_repeat_what_is_marked(void) {
     CHECK(s.allocated_bytes == 60 * MIB && s.reserved_bytes == 60 * MIB);
 }
 
-/* ---- a slow twin: segments as lists of bytes' owners, in units of 512 ------------------------------------ */
+/* ---- a slow twin: segments as lists of bytes' owners, in units of 512 ------------------------ */
 
 enum { UNIT = 512, MAX_SEGMENTS = 64, SMALL_UNITS = 2048 };
 
@@ -160,8 +161,8 @@ static int twin_find(int n, int is_small, int* at, int* run) {
     return best;
 }
 
-/* The twin has no blocks: adjacent free units are one.  The model's memory is the same after each merge, except rests
- * that are too small to be split off, which belong to the previous block. */
+/* The twin has no blocks: adjacent free units are one.  The model's memory is the same after each
+ * merge, except rests that are too small to be split off, which belong to the previous block. */
 static void slow_twin_agrees(void) {
     int round;
     for (round = 0; round < 60; round++) {

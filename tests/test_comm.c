@@ -1,5 +1,6 @@
-/* test_comm.c - memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks, and the further
- * promises of this back end: bits, time-outs, failures, names of ranks that differ, links. */
+/* test_comm.c - memo_comm over threads, and the mesh: the cases of comm_cases.h for 1 to 8 ranks,
+ * and the further promises of this back end: bits, time-outs, failures, names of ranks that differ,
+ * links. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -193,7 +194,8 @@ static void halves_round_to_nearest_even(void) {
 #define BITS_COUNT 1531
 #define BITS_BYTES (BITS_COUNT * 8)
 
-/* Sums of numbers of very different sizes, in the order of ranks, by a loop written for this test. */
+/* Sums of numbers of very different sizes, in the order of ranks, by a loop written for this
+ * test. */
 static void expected_sum(char* to, const char (*from)[BITS_BYTES], int32_t n, memo_type type) {
     int64_t i;
     int32_t r;
@@ -328,8 +330,8 @@ static void nothing_is_a_count_too(void) {
 
 /* --- matching --- */
 
-/* Rank 1 waits for 2 before it sends to 0, and 2's send to 1 comes after the one to 0: a group that took its
- * receives one after the other would never end. */
+/* Rank 1 waits for 2 before it sends to 0, and 2's send to 1 comes after the one to 0: a group that
+ * took its receives one after the other would never end. */
 static void a_group_takes_what_comes_first(void) {
     rig g;
     memo_error error;
@@ -409,8 +411,8 @@ static void a_group_is_on_one_stream(void) {
 
 /* --- failures --- */
 
-/* The state after a failure: the status of every rank, of its stream and of its next call is COMM with all the words,
- * within bound_s after start_s; and everything can be destroyed. */
+/* The state after a failure: the status of every rank, of its stream and of its next call is COMM
+ * with all the words, within bound_s after start_s; and everything can be destroyed. */
 static void expect_failure(rig* g, double start_s, double bound_s, const char* words,
                            const char* more_words) {
     memo_error error;
@@ -696,7 +698,8 @@ static void a_split_times_out(void) {
     rig_end(&g);
 }
 
-/* Failures at random moments of a random traffic: nothing hangs, nothing is touched after it was freed. */
+/* Failures at random moments of a random traffic: nothing hangs, nothing is touched after it was
+ * freed. */
 static void failing_traffic(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_error error;

@@ -1,4 +1,5 @@
-/* test_comm_nccl.c - the cases of comm_cases.h over NCCL, with a process per rank.  bench/device.sh runs it on a GPU:
+/* test_comm_nccl.c - the cases of comm_cases.h over NCCL, with a process per rank.  bench/device.sh
+ * runs it on a GPU:
  *
  *   cc -std=c99 -DMEMO_SP_NCCL -I. -Itests -I$CUDA/include tests/test_comm_nccl.c -o test_comm_nccl \
  *      -L$CUDA/lib64 -lnccl -lcudart -lpthread -lm
@@ -156,8 +157,9 @@ static void memory_is_reported_and_registered(void) {
 }
 
 #ifdef FAKE_NCCL
-/* NCCL may deadlock if a rank has operations of two communicators under way.  Where NCCL does not order them, events do.
- * Rank 1 is late, so that the others have both enqueued; the stand-in counts how often both were under way. */
+/* NCCL may deadlock if a rank has operations of two communicators under way.  Where NCCL does not
+ * order them, events do.  Rank 1 is late, so that the others have both enqueued; the stand-in
+ * counts how often both were under way. */
 static void operations_of_two_communicators_take_turns(void) {
     const char* implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     memo_comm* parts[2] = {NULL, NULL};
@@ -185,7 +187,8 @@ static void operations_of_two_communicators_take_turns(void) {
     }
 }
 
-/* An event recorded in a capture cannot be queried: a captured operation is neither timed nor waited for. */
+/* An event recorded in a capture cannot be queried: a captured operation is neither timed nor
+ * waited for. */
 static void captured_operations_leave_no_event(void) {
     memoi_nccl* me;
     memo_comm* part = NULL;
@@ -209,8 +212,8 @@ static void captured_operations_leave_no_event(void) {
 }
 #endif
 
-/* Rank 1 leaves.  The wait of the others ends, even outside NCCL, and every communicator of the world has the reason.
- * MEMO_TEST_WAIT selects the kind of wait. */
+/* Rank 1 leaves.  The wait of the others ends, even outside NCCL, and every communicator of the
+ * world has the reason.  MEMO_TEST_WAIT selects the kind of wait. */
 static void a_lost_peer_ends_every_wait(void) {
     const char* how = getenv("MEMO_TEST_WAIT");
     const int is_plain = how && strcmp(how, "plain") == 0;
@@ -242,7 +245,8 @@ static void a_lost_peer_ends_every_wait(void) {
     CASE_FREE(x);
 }
 
-/* Passes with 40 labels, more than are kept at a time; then one rank has another label in one pass, and not afterwards. */
+/* Passes with 40 labels, more than are kept at a time; then one rank has another label in one pass,
+ * and not afterwards. */
 static void a_label_that_differs_fails_on_all_ranks(void) {
     static const char* const fields[MEMO_LABEL_FIELDS] = {"scale", "softcap", "head"};
     int way, pass, k;
@@ -303,7 +307,8 @@ static void an_id_of_the_callers_own_serves(void) {
 }
 
 #ifdef FAKE_NCCL
-/* The part of a split that does not end in time comes later: not into a function that has returned. */
+/* The part of a split that does not end in time comes later: not into a function that has
+ * returned. */
 static void a_part_that_comes_too_late_is_aborted(void) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm *comm = NULL, *part = NULL;

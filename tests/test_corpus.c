@@ -1,5 +1,5 @@
-/* test_corpus.c - replays tests/corpus/{trace,plan,schedule,solve} and tests/races: seeds of the fuzzers and
- * every input that once broke something.
+/* test_corpus.c - replays tests/corpus/{trace,plan,schedule,solve} and tests/races: seeds of the
+ * fuzzers and every input that once broke something.
  *
  * Each file goes through the fuzz target unchanged, cut after each of its bytes, and with each byte
  * altered.  It must be refused with a message or be usable.  Run from the project's root. */

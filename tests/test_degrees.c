@@ -1,5 +1,5 @@
-/* test_degrees.c - the planner of degrees against all plans, and against a table of all bytes, sizes and times; its cost
- * against the simulated schedule; files. */
+/* test_degrees.c - the planner of degrees against all plans, and against a table of all bytes,
+ * sizes and times; its cost against the simulated schedule; files. */
 #include "scarce.h"
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
@@ -68,7 +68,8 @@ static double cost_of(const memo_degrees_problem* problem, const int32_t* plan, 
     return sum;
 }
 
-/* The least cost of all plans that fit, INFINITY if none fits; and the least memory of all plans. */
+/* The least cost of all plans that fit, INFINITY if none fits; and the least memory of all
+ * plans. */
 static double best_of_all(const memo_degrees_problem* problem, int64_t* least_bytes) {
     int32_t plan[8], i;
     double best = INFINITY;
@@ -123,7 +124,8 @@ static memo_degrees_problem* random_problem(void) {
     return problem;
 }
 
-/* A plan's time and memory follow the formulas and the limit, and its bound is at most the optimum, best. */
+/* A plan's time and memory follow the formulas and the limit, and its bound is at most the optimum,
+ * best. */
 static void check_plan(const memo_degrees_problem* problem, const memo_degrees_plan* plan,
                        double best, int n) {
     int32_t indices[MAX_BLOCKS], i, p;
@@ -178,8 +180,8 @@ static void equals_brute_force(void) {
 
 #define RUNTIMES 3
 
-/* Few different bytes and runtimes, many blocks.  A block that keeps more bytes is faster, so most partial plans may be
- * part of the optimum. */
+/* Few different bytes and runtimes, many blocks.  A block that keeps more bytes is faster, so most
+ * partial plans may be part of the optimum. */
 static memo_degrees_problem* problem_of_few_bytes(void) {
     int32_t n = (int32_t)memo_test_int(2, MAX_BLOCKS), d = (int32_t)memo_test_int(2, 4), i, p, q;
     int64_t bytes_max = memo_test_int(0, 1) ? 400 : 30, sum = 0;
@@ -203,7 +205,8 @@ static memo_degrees_problem* problem_of_few_bytes(void) {
     return problem;
 }
 
-/* The optimum, or INFINITY: the least time to each degree and each sum of bytes, for each runtime. */
+/* The optimum, or INFINITY: the least time to each degree and each sum of bytes, for each
+ * runtime. */
 static double best_of_table(const memo_degrees_problem* problem) {
     int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
     int64_t n_bytes = problem->memory_bytes + 1, runtime_max = 0, runtime, b;
@@ -318,8 +321,9 @@ static void perturb(memo_degrees_problem* problem, double share) {
     }
 }
 
-/* With and without gradients, with the model's costs or perturbed ones.  Memory is unlimited, then between the least and
- * the fastest plan's.  Each plan takes limit_s of processor time, and is proven or within the gap. */
+/* With and without gradients, with the model's costs or perturbed ones.  Memory is unlimited, then
+ * between the least and the fastest plan's.  Each plan takes limit_s of processor time, and is
+ * proven or within the gap. */
 static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, double gap,
                         double limit_s) {
     memo_degrees_model model = model_of(n_layers, 2048, n_degrees);
@@ -379,7 +383,8 @@ static void blocks_512_and_more(void) {
 }
 
 /* Without pinned ends the last block takes another degree for nothing. */
-/* Many blocks of few kinds: whole ranges of blocks change their degree at the same price on memory. */
+/* Many blocks of few kinds: whole ranges of blocks change their degree at the same price on
+ * memory. */
 static void blocks_of_few_kinds(void) {
     int n_kinds;
     for (n_kinds = 1; n_kinds <= 3; n_kinds++) {
@@ -443,8 +448,8 @@ static void boundary_is_pinned(void) {
 
 /* ---- the planner's cost against the simulated schedule ----
  *
- * A plan is runs of blocks of one degree.  Inside a run the schedule overlaps; between runs everything waits, and the
- * rows are gathered in one direction. */
+ * A plan is runs of blocks of one degree.  Inside a run the schedule overlaps; between runs
+ * everything waits, and the rows are gathered in one direction. */
 
 static double simulated(const memo_degrees_problem* problem, const int32_t* plan) {
     double total = 0;

@@ -1,5 +1,6 @@
-/* test_descs.c - public structs with extreme numbers (fuzz_descs.c): random ones, and tests/corpus/descs, the inputs that
- * once broke something.  Each is refused with a message or works; make asan-ubsan also shows overflows and overruns. */
+/* test_descs.c - public structs with extreme numbers (fuzz_descs.c): random ones, and
+ * tests/corpus/descs, the inputs that once broke something.  Each is refused with a message or
+ * works; make asan-ubsan also shows overflows and overruns. */
 #define FUZZ_REPLAY
 #include "fuzz_descs.c"
 #include "memo_test.h"

@@ -1,4 +1,5 @@
-/* test_faults.c - memo_faults.h: the whole table is wrapped, the chosen calls fail, and a missing wait is seen. */
+/* test_faults.c - memo_faults.h: the whole table is wrapped, the chosen calls fail, and a missing
+ * wait is seen. */
 #include "extras/memo_faults.h"
 #include "memo_test.h"
 #include "stats.h"

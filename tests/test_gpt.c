@@ -1,4 +1,5 @@
-/* test_gpt.c - the trainer's math against slow, obvious references; the model's bits under every policy. */
+/* test_gpt.c - the trainer's math against slow, obvious references; the model's bits under every
+ * policy. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -190,8 +191,8 @@ static void adamw_matches_its_paper(void) {
     check_adamw(MEMO_TYPE_BF16);
 }
 
-/* Without gradients the second moment decays by beta2 an update, less than a bf16 can show.  Rounding to nearest
- * would leave it at 1. */
+/* Without gradients the second moment decays by beta2 an update, less than a bf16 can show.
+ * Rounding to nearest would leave it at 1. */
 static void moments_in_bf16_keep_their_mean(void) {
     enum { N = 1000, N_UPDATES = 1500, N_FIRST = 300 };
     gpt_real p[N], g[N];
@@ -299,7 +300,8 @@ static double plain_silu_slope(double x) {
     return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
 }
 
-/* The MLP's activation of a row's product `up` (columns).  SwiGLU takes pairs of it, and gives half. */
+/* The MLP's activation of a row's product `up` (columns).  SwiGLU takes pairs of it, and gives
+ * half. */
 static void plain_activate(const gpt_config* config, double* y, const double* up, int64_t n) {
     int64_t i;
     for (i = 0; i < n; i++)
@@ -766,8 +768,8 @@ static void policies_give_the_same_bits_with_1_layer(void) {
 static void policies_give_the_same_bits_with_2_layers(void) {
     check_policies(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1));
 }
-/* The last slice is short, and one crosses from a sequence to the next.  Losses are those of all rows at once,
- * bit by bit; gradients up to rounding. */
+/* The last slice is short, and one crosses from a sequence to the next.  Losses are those of all
+ * rows at once, bit by bit; gradients up to rounding. */
 static void policies_give_the_same_bits_in_slices(void) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, 83, 2, 8, 0.1);
     const int64_t n = gpt_n_parameters(&config);
@@ -811,7 +813,7 @@ static void policies_give_the_same_bits_with_large_tiles(void) {
     check_policies(gpt_test_config(3, WIDE, 4, 2, 100, 1, 64, 0.1));
 }
 
-/* ---- any table of rows, bit by bit ------------------------------------------------------------- */
+/* ---- any table of rows, bit by bit ----------------------------------------------------------- */
 
 /* The rows of n_swapped tiles: the first ones in even steps, the last ones in odd steps. */
 static int64_t rows_of_tiles(const gpt_config* config, int64_t step, int64_t n_swapped) {
@@ -821,7 +823,8 @@ static int64_t rows_of_tiles(const gpt_config* config, int64_t step, int64_t n_s
     return step % 2 ? n - border : border;
 }
 
-/* Random rows for each tensor of each step, a slice of a layer, or equal steps; whole tensors are frequent. */
+/* Random rows for each tensor of each step, a slice of a layer, or equal steps; whole tensors are
+ * frequent. */
 static int64_t* random_rows(const gpt_config* config) {
     const int32_t n_tensors = gpt_n_tensors(config);
     const int64_t n_tiles = (gpt_slice_rows(config) - 1) / config->tile_rows + 1;
@@ -890,14 +893,15 @@ static void policies_give_the_same_bits_with_swiglu(void) {
     check_policies(with_swiglu(mlp_in_chunks(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1), 8)));
 }
 
-/* ---- rows at a time ----------------------------------------------------------------------------- */
+/* ---- rows at a time -------------------------------------------------------------------------- */
 
 static void chunks_of_the_mlp_give_the_same_bits(void) {
     check_policies(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 20));
     check_tables(mlp_in_chunks(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1), 5), N_TABLES);
 }
 
-/* If its chunks are those of the other backward, an MLP in chunks has the bits of one whose tensors are kept. */
+/* If its chunks are those of the other backward, an MLP in chunks has the bits of one whose tensors
+ * are kept. */
 static void an_mlp_in_chunks_is_the_same_mlp(void) {
     const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
@@ -957,7 +961,8 @@ static void logits_never_exist_as_a_whole(void) {
     CHECK_IS(gpt_loss_rows(&config) % 3, ==, 0);
 }
 
-/* The MLP's tensors have 9 hidden columns and rstd; of the others only the chunk's scratch is wide. */
+/* The MLP's tensors have 9 hidden columns and rstd; of the others only the chunk's scratch is
+ * wide. */
 static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
     const gpt_config config = gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0);
     const int64_t row = (9 * config.hidden + 1) * (int64_t)sizeof(gpt_real);
@@ -968,7 +973,8 @@ static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
     CHECK_IS(in_chunks.largest, ==, config.sequence * config.hidden * (int64_t)sizeof(gpt_real));
 }
 
-/* One gradient of attention, a sum for each head, and a chunk.  Tensor ranks have two of their own heads. */
+/* One gradient of attention, a sum for each head, and a chunk.  Tensor ranks have two of their own
+ * heads. */
 static void attention_s_backward_takes_one_tensor(void) {
     static const int32_t ranks[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}};
     size_t k;
@@ -989,7 +995,7 @@ static void attention_s_backward_takes_one_tensor(void) {
     }
 }
 
-/* ---- activations and weights in bf16 ------------------------------------------------------------ */
+/* ---- activations and weights in bf16 --------------------------------------------------------- */
 
 static gpt_config bf16_config(gpt_config config) {
     config.type = MEMO_TYPE_BF16;
@@ -1030,7 +1036,8 @@ static double distance_in_units(uint16_t bits, double exact) {
     return fabs(value - exact) / ldexp(1, ilogb(exact) - 7);
 }
 
-/* Sums are float: a result of 200 products is half a unit from the exact one, not 200 times that. */
+/* Sums are float: a result of 200 products is half a unit from the exact one, not 200 times
+ * that. */
 static void an_operation_is_rounded_once(void) {
     enum { N = 9, K = 200, M = 11 };
     const gpt_config config = bf16_config(gpt_test_config(1, 64, 2, 2, 64, 1, 8, 0));
@@ -1162,8 +1169,8 @@ static int32_t stream_of(const memo_schedule* s, const char* name) {
     return -1;
 }
 
-/* The next operation of stream, from *op on, that the engine enqueued: any on its own streams, and the
- * waits of the compute stream.  NULL if there is none. */
+/* The next operation of stream, from *op on, that the engine enqueued: any on its own streams, and
+ * the waits of the compute stream.  NULL if there is none. */
 static const memo_op* next_of_engine(const memo_schedule* s, int32_t stream, int waits_only,
                                      int64_t* op) {
     for (; *op < s->n_ops; ++*op)
@@ -1187,9 +1194,9 @@ static int64_t awaited(const memo_schedule* s, int64_t wait, const int32_t strea
     return 2 * n + (s->ops[record].stream == streams[1]);
 }
 
-/* The engine's recorded operations match memo_swap_generate: copies of the same bytes at the same places (relative to
- * the begin of memory), and records and waits in the same order and for the same copies.  Returns the number of
- * operations. */
+/* The engine's recorded operations match memo_swap_generate: copies of the same bytes at the same
+ * places (relative to the begin of memory), and records and waits in the same order and for the
+ * same copies.  Returns the number of operations. */
 static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded,
                              int32_t n_micro_batches) {
     static const char* const names[3] = {"compute", "to host", "to device"};
@@ -1293,7 +1300,7 @@ static void recorded_steps_have_no_race(void) {
     CHECK(n_conflicts > 0 && n_promised > 0); /* there was something to order */
 }
 
-/* ---- rows of the model's own choice ------------------------------------------------------------ */
+/* ---- rows of the model's own choice ---------------------------------------------------------- */
 
 /* A session in a device that is too small measures, plans and runs, and gives the same numbers. */
 static void a_model_chooses_its_rows(void) {

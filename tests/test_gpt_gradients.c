@@ -1,5 +1,5 @@
-/* test_gpt_gradients.c - the gradients of the whole model with dropout, against central differences in double
- * precision.  Compile with -DGPT_DOUBLE. */
+/* test_gpt_gradients.c - the gradients of the whole model with dropout, against central differences
+ * in double precision.  Compile with -DGPT_DOUBLE. */
 #ifndef GPT_DOUBLE
 #define GPT_DOUBLE
 #endif

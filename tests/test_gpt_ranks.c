@@ -1,5 +1,6 @@
-/* test_gpt_ranks.c - the trainer's model on ranks that are threads: losses, gradients and parameters against one rank's;
- * equal bits under every policy and ZeRO stage; capacities; failures. */
+/* test_gpt_ranks.c - the trainer's model on ranks that are threads: losses, gradients and
+ * parameters against one rank's; equal bits under every policy and ZeRO stage; capacities;
+ * failures. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -286,7 +287,8 @@ static void groups_of_heads_take_less_memory(void) {
         gpt_test_close(&run);
     }
     n_group_queries = 65536;
-    /* Of 9 tensors of keys, 4 of them fp32 gradients that travel, a quarter remains at most twice. */
+    /* Of 9 tensors of keys, 4 of them fp32 gradients that travel, a quarter remains at most
+     * twice. */
     CHECK_IS(peaks[0] - peaks[1], >, 6 * (int64_t)4096 / 4 * config.hidden * 4);
 }
 
@@ -308,8 +310,8 @@ static void recorded_steps_have_no_race(void) {
     }
 }
 
-/* Five buckets: classifier, three layers, embedding.  Nothing of the backward is left beside the last sum, and with
- * zero 0 and 1 nothing beside any, if the sums wait for the end of the step. */
+/* Five buckets: classifier, three layers, embedding.  Nothing of the backward is left beside the
+ * last sum, and with zero 0 and 1 nothing beside any, if the sums wait for the end of the step. */
 static void sums_run_beside_the_backward(void) {
     int32_t zero, sums_late;
     memo_error error;
@@ -436,8 +438,8 @@ static void a_checkpoint_fits_any_ranks(void) {
     remove(again);
 }
 
-/* A file that is cut short, altered, foreign or of another model is refused on all ranks, and the model
- * keeps its parameters.  A failed save leaves the file before it. */
+/* A file that is cut short, altered, foreign or of another model is refused on all ranks, and the
+ * model keeps its parameters.  A failed save leaves the file before it. */
 static void bad_checkpoints_are_refused(void) {
     const gpt_config config = config_of(1, 1, 1, 0);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);

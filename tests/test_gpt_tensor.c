@@ -1,6 +1,6 @@
-/* test_gpt_tensor.c - the trainer's model split by columns and into sub-batches.  Every schedule and policy gives the
- * bits of the default one, and matches one rank up to rounding, also with data, Ulysses and ZeRO ranks.  Ordering and
- * refusals. */
+/* test_gpt_tensor.c - the trainer's model split by columns and into sub-batches.  Every schedule
+ * and policy gives the bits of the default one, and matches one rank up to rounding, also with
+ * data, Ulysses and ZeRO ranks.  Ordering and refusals. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -113,8 +113,8 @@ static training unsplit(gpt_config config, uint8_t* text) {
     return train_of(config, MEMO_POLICY_KEEP, text);
 }
 
-/* Every schedule and policy gives the bits of the default schedule that keeps everything.  one: NULL
- * if rounding to bf16 makes a difference to one rank. */
+/* Every schedule and policy gives the bits of the default schedule that keeps everything.  one:
+ * NULL if rounding to bf16 makes a difference to one rank. */
 static void check_schedules(gpt_config config, const training* one, uint8_t* text,
                             const char* what) {
     training first;
@@ -359,8 +359,8 @@ static void recorded_gathers_have_no_race(void) {
     check_recorded(MEMO_POLICY_SWAP, degrees, 0, 1, 0);
 }
 
-/* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for the end of the
- * step, none does. */
+/* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for
+ * the end of the step, none does. */
 static void sums_of_norms_run_beside_the_backward(void) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int32_t data, zero, is_mixed;

@@ -1,5 +1,5 @@
-/* test_host_device.c - the host device: the promises of chapter 4 of memo.h for every device, and of chapter 6 for this
- * one. */
+/* test_host_device.c - the host device: the promises of chapter 4 of memo.h for every device, and
+ * of chapter 6 for this one. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -551,7 +551,8 @@ static void several_streams_fail_at_once(void) {
     }
 }
 
-/* All calls that request bookkeeping memory, with none left from the n-th request on.  A leak checker finds leaks. */
+/* All calls that request bookkeeping memory, with none left from the n-th request on.  A leak
+ * checker finds leaks. */
 static memo_status build_something(memo_error* error) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* device;
@@ -771,10 +772,11 @@ static void devices_do_not_know_each_other(void) {
 
 /* --- random work ---
  *
- * Cells hold versions.  Each operation checks the versions that it reads and writes a new one, so that
- * the values show an operation that runs too early or too late, and a race detector finds it in any
- * case.  The clock of a stream counts, for every stream, the operations that precede its next one.  A
- * wait is enqueued if an operation needs one that the clock lacks, and sometimes without need. */
+ * Cells hold versions.  Each operation checks the versions that it reads and writes a new one, so
+ * that the values show an operation that runs too early or too late, and a race detector finds it
+ * in any case.  The clock of a stream counts, for every stream, the operations that precede its
+ * next one.  A wait is enqueued if an operation needs one that the clock lacks, and sometimes
+ * without need. */
 
 enum { N_STREAMS = 4, N_CELLS = 10, N_EVENTS = 3, N_WORDS = 24, MAX_READS = 3 };
 

@@ -1,12 +1,12 @@
-/* test_layout_plan.c - the planner of layouts against a list by brute force, independent formulas and the paper's seven
- * tips; the tool layout_plan. */
+/* test_layout_plan.c - the planner of layouts against a list by brute force, independent formulas
+ * and the paper's seven tips; the tool layout_plan. */
 #define main layout_plan_main
 #include "../examples/tools/layout_plan.c"
 #undef main
 
 #include "memo_test.h"
 
-/* ---- cases -------------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static memo_parallel_model make_model(int layers, int hidden, int ffn, int q_heads, int kv_heads,
                                       int64_t vocabulary) {
@@ -109,7 +109,7 @@ static int random_legal(memo_parallel_desc* d, memo_parallel_layout* l) {
     return has_one;
 }
 
-/* ---- the list ------------------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 /* Written from the rules, not from the planner. */
 static int is_legal(const memo_parallel_desc* d, int data, int pipeline, int tensor, int ulysses,
@@ -217,7 +217,8 @@ static void lists_can_be_narrowed(void) {
     desc.activations = 1u << MEMO_PARALLEL_SWAP;
     desc.max_pipeline = 4;
     CHECK_OK(memo_plan_layouts(&desc, &list, &error));
-    /* 2^5 over five degrees: 126 ways, 21 + 6 of them with 8 stages or more (2^2 over four degrees, and less). */
+    /* 2^5 over five degrees: 126 ways, 21 + 6 of them with 8 stages or more (2^2 over four degrees,
+     * and less). */
     CHECK_CASE(list->n_entries == 2 * (126 - 10 - 4 - 1), "%lld", (long long)list->n_entries);
     for (i = 0; i < list->n_entries; i++) {
         const memo_parallel_layout* l = &list->entries[i].layout;
@@ -226,7 +227,7 @@ static void lists_can_be_narrowed(void) {
     memo_parallel_list_destroy(list);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, const char* words) {
     memo_error error;
@@ -351,14 +352,14 @@ static void descs_are_checked(void) {
     }
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------ */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static int near(double a, double b) {
     return fabs(a - b) <= 1e-9 * (fabs(a) > fabs(b) ? fabs(a) : fabs(b));
 }
 
-/* Elements of a row that the busiest ulysses rank sends, one head at a time: who reads head h, and who has its rows.
- * size is of q and k, v_size of v and the output. */
+/* Elements of a row that the busiest ulysses rank sends, one head at a time: who reads head h, and
+ * who has its rows.  size is of q and k, v_size of v and the output. */
 static double ulysses_heads_sent(int q_heads, int kv_heads, int ulysses, double size, double v_size,
                                  int is_backward, double replica_scale) {
     double most = 0;
@@ -452,7 +453,8 @@ static void bytes_sent_are_the_formulas(void) {
     CHECK_CASE(n > 100, "%d", n);
 }
 
-/* Where heads divide: 2 Hq + 2 Hkv each way over P ranks, and the ring's 2 Hkv (P - 1), as the reference page has. */
+/* Where heads divide: 2 Hq + 2 Hkv each way over P ranks, and the ring's 2 Hkv (P - 1), as the
+ * reference page has. */
 static void even_heads_send_the_papers_bytes(void) {
     int u;
     for (u = 1; u <= 8; u *= 2) {
@@ -467,8 +469,9 @@ static void even_heads_send_the_papers_bytes(void) {
     }
 }
 
-/* Heads of 192 and 128 against 160 and 160, which have the same sum: memory, products of attention, and bytes sent by
- * Ulysses and the ring.  Attention's forward costs the same, its backward 3 x 192 + 2 x 128 instead of 5 x 160. */
+/* Heads of 192 and 128 against 160 and 160, which have the same sum: memory, products of attention,
+ * and bytes sent by Ulysses and the ring.  Attention's forward costs the same, its backward 3 x 192
+ * + 2 x 128 instead of 5 x 160. */
 static void values_may_have_another_head_size(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1), latent;
     memo_parallel_layout l = make_layout(1, 1, 1, 4, 2, 1);
@@ -506,7 +509,8 @@ static void recomputing_sends_the_forward_again(void) {
     again.activations = MEMO_PARALLEL_RECOMPUTE;
     q = predict(&d, &again);
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_TENSOR], 1.5 * p.sent_bytes[MEMO_PARALLEL_TENSOR]));
-    /* The forward is half of all but the row dots: of 16 heads of each of 2 x 32768 rows over 2 ranks. */
+    /* The forward is half of all but the row dots: of 16 heads of each of 2 x 32768 rows over 2
+     * ranks. */
     CHECK(near(q.sent_bytes[MEMO_PARALLEL_ULYSSES], 1.5 * p.sent_bytes[MEMO_PARALLEL_ULYSSES] -
                                                         0.5 * 2 * 32 * 4 * 65536 / 4.0 * 16 / 2));
     /* KV 1 hop each way at 2 B, dKV 2 hops at 4 B: 12 halves; and KV again. */
@@ -516,9 +520,10 @@ static void recomputing_sends_the_forward_again(void) {
     CHECK_IS(q.memory.activations_bytes, <, p.memory.activations_bytes);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-/* 6 P / T + 12 P / N + tokens (layers * 34 h or 32 h + 6 V), which has every statement of the paper right. */
+/* 6 P / T + 12 P / N + tokens (layers * 34 h or 32 h + 6 V), which has every statement of the paper
+ * right. */
 static void memory_is_the_papers(void) {
     static const int degrees[4][3] = {{1, 8, 2}, {4, 2, 2}, {8, 1, 2}, {1, 1, 16}};
     int i;
@@ -534,7 +539,8 @@ static void memory_is_the_papers(void) {
     }
 }
 
-/* Buffers of attention are those of memo_sp.h, on the rank that needs most, in each group and way. */
+/* Buffers of attention are those of memo_sp.h, on the rank that needs most, in each group and
+ * way. */
 static void attention_memory_is_that_of_memo_sp(void) {
     int n, n_predicted = 0, n_grouped = 0, n_gathered = 0;
     for (n = 0; n < 3000; n++) {
@@ -585,7 +591,8 @@ static void attention_memory_is_that_of_memo_sp(void) {
     CHECK(n_predicted > 500 && n_grouped > 30 && n_gathered > 30);
 }
 
-/* A long sequence: more groups take less memory and more time; of the numbers that fit the fastest is taken. */
+/* A long sequence: more groups take less memory and more time; of the numbers that fit the fastest
+ * is taken. */
 static void the_fastest_groups_that_fit_are_taken(void) {
     memo_parallel_desc d = make_case(llama2_7b(), 8, 1024, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
@@ -607,7 +614,8 @@ static void the_fastest_groups_that_fit_are_taken(void) {
     }
 }
 
-/* Llama 3 8B at ulysses 8 has one key head a rank: without a ring its four query heads make groups, with one they do not. */
+/* Llama 3 8B at ulysses 8 has one key head a rank: without a ring its four query heads make groups,
+ * with one they do not. */
 static void query_heads_of_a_key_head_make_groups(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 1 << 17, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
@@ -729,7 +737,8 @@ static void parameters_are_counted(void) {
     CHECK(near(memo_parallel_layer_parameters(&m), 1.875 * 4096 * 4096 + 2.0 * 4096 * 14336));
 }
 
-/* The first of four stages holds four micro-batches of its eight layers, or all if there are fewer. */
+/* The first of four stages holds four micro-batches of its eight layers, or all if there are
+ * fewer. */
 static void pipelines_hold_their_micro_batches(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 4, 4096, 8);
     memo_parallel_layout l = make_layout(1, 4, 1, 1, 1, 0);
@@ -784,9 +793,10 @@ static void longest_matches_a_walk(void) {
     CHECK_CASE(n > 30, "%d", n);
 }
 
-/* ---- swapping --------------------------------------------------------------------------------------------- */
+/* ---- swapping -------------------------------------------------------------------------------- */
 
-/* In the paper's unit, 2 s h bytes: 16 a layer, 18 + 14 alpha in two rounding buffers and a scratch. */
+/* In the paper's unit, 2 s h bytes: 16 a layer, 18 + 14 alpha in two rounding buffers and a
+ * scratch. */
 static void swapping_is_memos(void) {
     memo_parallel_desc d = make_case(make_model(32, 4096, 16384, 32, 32, 50257), 8, 262144, 1);
     memo_parallel_layout l = make_layout(1, 1, 4, 1, 2, 1);
@@ -804,7 +814,8 @@ static void swapping_is_memos(void) {
     CHECK(near(p.memory.host_bytes, 30 * (whole + p.alpha * others)));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], p.memory.host_bytes));
     CHECK_IS(p.time.host_s, <, 1e-9);
-    /* A slower link, less host memory and a smaller device each lower alpha exactly to their limit. */
+    /* A slower link, less host memory and a smaller device each lower alpha exactly to their
+     * limit. */
     d.cluster.host_bytes = (int64_t)8 * 30 * (int64_t)(whole + 0.25 * others);
     CHECK_IS(fabs(predict(&d, &l).alpha - 0.25), <, row);
     d.cluster.host_bytes = (int64_t)4000 << 30;
@@ -822,7 +833,8 @@ static void swapping_is_memos(void) {
     d.cluster.host_bytes_per_s = (whole + 0.5 * others) / forward_s;
     p = predict(&d, &l);
     CHECK_CASE(fabs(p.alpha - 0.5) < row, "%.9f", p.alpha);
-    /* The other rows of 31 layers again: products without the last (16 of 24), three collectives. */
+    /* The other rows of 31 layers again: products without the last (16 of 24), three
+     * collectives. */
     CHECK(near(p.time.recompute_s, (1 - p.alpha) * 31 *
                                        (16.0 * 4096 * 4096 * 262144 / 8 / (0.75 * 312e12) +
                                         3 * (2.0 * 131072 * 4096 * 3 / 4 / 150e9 + 20e-6))));
@@ -879,7 +891,7 @@ static void swapping_without_stalls_beats_recomputation(void) {
     CHECK_CASE(n > 5, "%d", n);
 }
 
-/* ---- time --------------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static void terms_match_their_formulas(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 32, 65536, 8);
@@ -985,7 +997,8 @@ static void groups_of_heads_hide_the_all_to_all(void) {
         }
 }
 
-/* Few key heads and a short sequence: little computation hides a hop, and many blocks are merged. */
+/* Few key heads and a short sequence: little computation hides a hop, and many blocks are
+ * merged. */
 static void keys_are_gathered_where_that_is_faster(void) {
     memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
@@ -1011,8 +1024,8 @@ static void keys_are_gathered_where_that_is_faster(void) {
     /* Three times the rank's keys each way, and three times their gradients instead of four. */
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
     CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 4 * 2 * kv)));
-    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32; beside them dQ, row dots, and the
-     * rank's own gradients, all in fp32. */
+    /* Keys by position, one of k and v in fp32 by rank, both gradients in fp32; beside them dQ, row
+     * dots, and the rank's own gradients, all in fp32. */
     CHECK(
         near(p.memory.attention_bytes, 4 * kv * (1 + 1 + 2) + S / 4 * 32 * (128 + 1) * 4 + 2 * kv));
     CHECK(near(p.memory.device_bytes,
@@ -1215,10 +1228,10 @@ static void any_case_stays_finite(void) {
     CHECK_IS(n_predicted, >, 100);
 }
 
-/* ---- the seven tips of the paper, one test each ---------------------------------------------------------------- */
+/* ---- the seven tips of the paper, one test each ---------------------------------------------- */
 
-/* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and 80K the best
- * SP-only layout has both above 1. */
+/* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and
+ * 80K the best SP-only layout has both above 1. */
 static void tip_1_the_best_of_both_is_a_mixture(void) {
     int must_divide, at;
     for (must_divide = 0; must_divide < 2; must_divide++)
@@ -1245,7 +1258,8 @@ static void tip_1_the_best_of_both_is_a_mixture(void) {
         }
 }
 
-/* LLAMA2-7B, batch 8, 8 GPUs, 4K to 32K: data 8 is faster than any SP layout of the same ZeRO stage. */
+/* LLAMA2-7B, batch 8, 8 GPUs, 4K to 32K: data 8 is faster than any SP layout of the same ZeRO
+ * stage. */
 static void tip_2_data_before_sequence(void) {
     int64_t k, micro;
     for (k = 4; k <= 32; k *= 2)
@@ -1273,8 +1287,8 @@ static void tip_2_data_before_sequence(void) {
         }
 }
 
-/* The ZeRO group has sp * dp ranks; optimizer bytes a rank 12 P_local / (sp * dp); traffic per block 12 d^2 for ZeRO
- * 0/1/2, 18 d^2 for 3; with sp > 1 the default is ZeRO >= 1. */
+/* The ZeRO group has sp * dp ranks; optimizer bytes a rank 12 P_local / (sp * dp); traffic per
+ * block 12 d^2 for ZeRO 0/1/2, 18 d^2 for 3; with sp > 1 the default is ZeRO >= 1. */
 static void tip_3_zero_spans_sequence_and_data(void) {
     int round, zero;
     for (round = 0; round < 300; round++) {
@@ -1289,8 +1303,8 @@ static void tip_3_zero_spans_sequence_and_data(void) {
             CHECK(near(predict(&d, &l).memory.optimizer_bytes, 12 * local / group));
         CHECK_IS((memo_parallel_zero_default(&l) >= 1), ==, (l.ulysses * l.ring > 1));
     }
-    /* A block of 12 d^2 parameters; all-gather and reduce-scatter pass half of what an all-reduce does, and over 16
-     * ranks 15 / 16 of that. */
+    /* A block of 12 d^2 parameters; all-gather and reduce-scatter pass half of what an all-reduce
+     * does, and over 16 ranks 15 / 16 of that. */
     for (zero = 0; zero < 4; zero++) {
         memo_parallel_desc d = make_case(make_model(1, 4096, 16384, 32, 32, 0), 16, 8192, 2);
         memo_parallel_layout l = make_layout(2, 1, 1, 4, 2, zero);
@@ -1304,7 +1318,8 @@ static void tip_3_zero_spans_sequence_and_data(void) {
     }
 }
 
-/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 for any G; ring bytes scale with 1 / G. */
+/* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 for any G; ring bytes
+ * scale with 1 / G. */
 static void tip_4_key_groups_help_sequence_only(void) {
     int G;
     double ring_1 = 0, unit = 2.0 * 65536 * 4096 * 7 / 8; /* bf16, of 8 ranks */
@@ -1331,8 +1346,8 @@ static int64_t longest_k(int n_gpus, memo_parallel_layout l) {
     return tokens / 1024;
 }
 
-/* 16 GPUs, LLAMA3-8B, longest length: SP + ZeRO-1 (94K) < tensor 8 x ring 2 (220K); SP + ZeRO-3 (227K) within 5% of
- * it. */
+/* 16 GPUs, LLAMA3-8B, longest length: SP + ZeRO-1 (94K) < tensor 8 x ring 2 (220K); SP + ZeRO-3
+ * (227K) within 5% of it. */
 static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
     int64_t sequence = longest_k(16, make_layout(1, 1, 1, 8, 2, 1));
     int64_t tensor = longest_k(16, make_layout(1, 1, 8, 1, 2, 1));
@@ -1342,8 +1357,8 @@ static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
     CHECK(sequence < tensor && fabs((double)sharded / (double)tensor - 1) <= 0.05);
 }
 
-/* A tensor degree above the KV heads is refused with the reason; ulysses 8, growing ring, ZeRO-3: longest length grows
- * with the GPUs (227K, 481K, 989K at 16, 32, 64). */
+/* A tensor degree above the KV heads is refused with the reason; ulysses 8, growing ring, ZeRO-3:
+ * longest length grows with the GPUs (227K, 481K, 989K at 16, 32, 64). */
 static void tip_6_rings_grow_where_heads_end(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     refused(&d, make_layout(1, 1, 16, 1, 1, 0), "tensor: 16 is above the 8 key/value heads");
@@ -1352,7 +1367,8 @@ static void tip_6_rings_grow_where_heads_end(void) {
     CHECK_IS(longest_k(64, make_layout(1, 1, 1, 8, 8, 3)), ==, 989);
 }
 
-/* rank = t + T*(u + U*(r + R*(d + D*p))); with T*U dividing the GPUs of a node no tensor or ulysses group leaves it. */
+/* rank = t + T*(u + U*(r + R*(d + D*p))); with T*U dividing the GPUs of a node no tensor or ulysses
+ * group leaves it. */
 static void tip_7_inner_groups_stay_in_a_node(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 64, 65536, 64);
     memo_parallel_list* list;
@@ -1386,7 +1402,7 @@ static void tip_7_inner_groups_stay_in_a_node(void) {
     memo_parallel_list_destroy(list);
 }
 
-/* ---- the tool ---------------------------------------------------------------------------------------------------- */
+/* ---- the tool -------------------------------------------------------------------------------- */
 
 static char tool_out[200000], tool_err[4096];
 
@@ -1442,7 +1458,8 @@ static void tool_prints_the_list(void) {
     CHECK(tool("--help") == 0 && strstr(tool_out, "--explain D,P,T,U,R") && !tool_err[0]);
 }
 
-/* A preset equals its figures given one by one; any figure can be overridden, before or after the preset. */
+/* A preset equals its figures given one by one; any figure can be overridden, before or after the
+ * preset. */
 static void tool_takes_clusters(void) {
     static const char* const figures[][2] = {
         {"a800", "--per-node 8 --memory 80 --flops 312 --link 150 --nic 20 --memory-bandwidth 1500 "

@@ -1,4 +1,5 @@
-/* test_loss.c - the cross-entropy kernels and the loss in tiles, against a dense reference in double. */
+/* test_loss.c - the cross-entropy kernels and the loss in tiles, against a dense reference in
+ * double. */
 #include "memo_sp.h"
 #include "extras/memo_look.h"
 
@@ -44,8 +45,8 @@ static double capped(const rule* r, double x) {
     return r->softcap > 0 ? r->softcap * tanh(x / r->softcap) : x;
 }
 
-/* The obvious softmax of a row in double: the loss of label, and the gradient over scale.  The label's own p - 1 is the
- * sum of the other p, so that it has all of its digits. */
+/* The obvious softmax of a row in double: the loss of label, and the gradient over scale.  The
+ * label's own p - 1 is the sum of the other p, so that it has all of its digits. */
 static double row_loss(const rule* r, const double* logits, int64_t n, int64_t label,
                        double* gradient) {
     double max = -INFINITY, sum = 0, others = 0, mean = 0, lse, z;
@@ -265,8 +266,8 @@ static void run_row(const memo_cross_entropy_desc* desc) {
     CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, desc, &error));
 }
 
-/* Large logits, and labels that are nearly certain: every gradient and the loss have nearly all digits of fp32.  One LSE
- * in fp32 loses them: LSE 7157 is known to 2.4e-4. */
+/* Large logits, and labels that are nearly certain: every gradient and the loss have nearly all
+ * digits of fp32.  One LSE in fp32 loses them: LSE 7157 is known to 2.4e-4. */
 static void large_logits_and_confident_labels_are_exact(void) {
     static const double bases[] = {0, 100, 7157, -7157, 60000}, gaps[] = {0, 4, 12, 20, 60};
     enum { N = 500 };
@@ -613,7 +614,8 @@ static void tiles_match_the_reference(void) {
     }
 }
 
-/* One rank of several has a label beyond the vocabulary in its own rows; all learn of it where they read the loss. */
+/* One rank of several has a label beyond the vocabulary in its own rows; all learn of it where they
+ * read the loss. */
 static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
     memo_loss_desc desc = memo_loss_desc_default();
     memo_loss_tensors tensors;
@@ -656,7 +658,8 @@ static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_e
     return MEMO_STATUS_OK;
 }
 
-/* The kernels of several tiles use one buffer after the other, on one stream: no race.  Scale 0: only the loss. */
+/* The kernels of several tiles use one buffer after the other, on one stream: no race.  Scale 0:
+ * only the loss. */
 static void runs_on_a_recorder(void) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
@@ -749,7 +752,8 @@ static void sizes_and_refusals(void) {
     memo_host_device_destroy(host);
 }
 
-/* A table of older code ends after the entries that a loss needs; the page after it cannot be read. */
+/* A table of older code ends after the entries that a loss needs; the page after it cannot be
+ * read. */
 static void nothing_behind_a_short_table_is_read(void) {
     memo_loss_desc desc = memo_loss_desc_default();
     memo_host_device_desc host_desc = memo_host_device_desc_default();

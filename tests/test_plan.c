@@ -76,8 +76,8 @@ static int meet(const memo_plan* plan, int64_t i, int64_t j) {
     return 0;
 }
 
-/* The smallest peak: in every order, each buffer is put on top of the earlier ones.  An optimal plan's
- * order by offset gives its peak or less. */
+/* The smallest peak: in every order, each buffer is put on top of the earlier ones.  An optimal
+ * plan's order by offset gives its peak or less. */
 typedef struct brute {
     const memo_plan* plan;
     int meets[16][16];
@@ -151,7 +151,8 @@ static void greedy_is_valid(void) {
     }
 }
 
-/* The lowest offset of item i above the placed ones, whose offsets are not negative; *top: of these. */
+/* The lowest offset of item i above the placed ones, whose offsets are not negative; *top: of
+ * these. */
 static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets, int64_t i,
                            int64_t* top) {
     const memoi_item* item = &problem->items[i];
@@ -174,9 +175,9 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
     return least;
 }
 
-/* Whatever the features, each item in turn has the lowest key; plain ones exactly in the order of ranks.  The key is
- * the top of what is below the item.  It is the offset of an item that is fixed, has gaps, or that a fixed item was ever
- * in the way of. */
+/* Whatever the features, each item in turn has the lowest key; plain ones exactly in the order of
+ * ranks.  The key is the top of what is below the item.  It is the offset of an item that is fixed,
+ * has gaps, or that a fixed item was ever in the way of. */
 static void lowest_offset_is_lowest(void) {
     int k;
     for (k = 0; k < 500; k++) {
@@ -324,7 +325,8 @@ static void search_fills_cut_rectangles(void) {
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
 }
 
-/* Of many pieces, too: the search goes to the bound first, before plans a little lower use it up. */
+/* Of many pieces, too: the search goes to the bound first, before plans a little lower use it
+ * up. */
 static void large_rectangles_are_filled_at_once(void) {
     int k, n_met = 0;
     for (k = 0; k < 6 && n_met == 0; k++) {
@@ -468,7 +470,8 @@ static void search_is_valid_and_deterministic(void) {
     }
 }
 
-/* The optimum is thousands of units above the bound: to prove unit after unit impossible would take as many attempts. */
+/* The optimum is thousands of units above the bound: to prove unit after unit impossible would take
+ * as many attempts. */
 static void proofs_halve_what_is_open(void) {
     int k, n_above = 0;
     for (k = 0; k < 200; k++) {
@@ -559,7 +562,8 @@ static int is_stackable(const memoi_problem* problem, int set, int64_t from, int
     return set == 0;
 }
 
-/* The search knows how high a stack can begin; while it has learned too few sets, it takes a higher bound. */
+/* The search knows how high a stack can begin; while it has learned too few sets, it takes a higher
+ * bound. */
 static void alignments_leave_holes_in_a_stack(void) {
     int k, n_holes = 0;
     for (k = 0; k < 300; k++) {

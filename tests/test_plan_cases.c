@@ -1,5 +1,6 @@
-/* test_plan_cases.c - many small problems with every feature of a plan.  An independent validator accepts the plan of
- * every planner, or the planner fails with the documented error.  Three ways to the optimum agree. */
+/* test_plan_cases.c - many small problems with every feature of a plan.  An independent validator
+ * accepts the plan of every planner, or the planner fails with the documented error.  Three ways to
+ * the optimum agree. */
 #include "memo_plan.h"
 #include "memo_test.h"
 
@@ -8,7 +9,7 @@ static memo_error error;
 enum { MOST = 12 };
 #define LIMIT ((int64_t)1 << 62)
 
-/* ---- problems ----------------------------------------------------------------------------------------------- */
+/* ---- problems -------------------------------------------------------------------------------- */
 
 static int64_t pick(const int64_t* values, int64_t n) { return values[memo_test_int(0, n - 1)]; }
 
@@ -81,7 +82,7 @@ static memo_plan* random_problem(void) {
     return plan;
 }
 
-/* ---- an independent validator ------------------------------------------------------------------------------- */
+/* ---- an independent validator ---------------------------------------------------------------- */
 
 /* The least multiple of a power of two from value on; beyond 2^62 anything above it. */
 static int64_t round_up(int64_t value, int64_t to) {
@@ -115,7 +116,8 @@ static int occupies(const memo_plan* plan, int64_t i, int64_t time) {
     return b->begin <= time && time < b->end && b->size_bytes > 0 && !is_gone(plan, i, time);
 }
 
-/* Buffers begin to live together only when a lifetime begins or a gap ends, so these times are enough. */
+/* Buffers begin to live together only when a lifetime begins or a gap ends, so these times are
+ * enough. */
 static int64_t moments(const memo_plan* plan, int64_t* times) {
     int64_t i, n = 0;
     for (i = 0; i < plan->n_buffers; i++) times[n++] = plan->buffers[i].begin;
@@ -191,7 +193,8 @@ static int may_pass(const memo_plan* plan) {
     return sum + top + widest * (double)(plan->n_buffers + 1) >= 0.999999 * (double)LIMIT;
 }
 
-/* What is wrong with the plan, or NULL; least is the largest sum of live sizes, or the top of a fixed buffer. */
+/* What is wrong with the plan, or NULL; least is the largest sum of live sizes, or the top of a
+ * fixed buffer. */
 static const char* plan_fault(const memo_plan* plan) {
     int64_t times[3 * MOST], n = moments(plan, times), i, j, k, peak = 0, least = 0;
     for (i = 0; i < plan->n_buffers; i++) {
@@ -217,7 +220,7 @@ static const char* plan_fault(const memo_plan* plan) {
     return NULL;
 }
 
-/* ---- tests ------------------------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void every_case_is_planned_or_refused(void) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_GREEDY,

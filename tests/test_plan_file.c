@@ -253,7 +253,8 @@ static void shared_traces_have_their_bounds(void) {
 /* --- several streams --- */
 
 static void another_stream_keeps_a_buffer(void) {
-    /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits after the malloc of 2. */
+    /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits after the malloc of
+     * 2. */
     memo_trace* trace;
     memo_plan* plan;
     static const char lines[] = "memo trace 1\nmalloc 1 8\nuse 1 1\nrecord 5 1\nfree 1 8\n"
@@ -270,8 +271,8 @@ static void another_stream_keeps_a_buffer(void) {
     memo_trace_destroy(trace);
 }
 
-/* Do the operations of stream `on` from request `later` on come after those of `stream` before request `use`?  Walks
- * forward and keeps the streams and events that come after the use. */
+/* Do the operations of stream `on` from request `later` on come after those of `stream` before
+ * request `use`?  Walks forward and keeps the streams and events that come after the use. */
 static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int32_t on,
                        int64_t later) {
     char behind[MEMOB_STREAMS], carries[16];
@@ -287,8 +288,8 @@ static int comes_after(const memo_trace* trace, int64_t use, int32_t stream, int
     return behind[on];
 }
 
-/* Do all operations on the buffer of malloc m come after it?  A stream may use the buffer from m on, unless it waits for
- * the buffer's own stream before its use. */
+/* Do all operations on the buffer of malloc m come after it?  A stream may use the buffer from m
+ * on, unless it waits for the buffer's own stream before its use. */
 static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64_t m) {
     int64_t i;
     int is_behind = comes_after(trace, use, stream, trace->requests[m].stream, m);
@@ -332,8 +333,8 @@ static memo_trace* random_stream_trace(int64_t n, int n_streams) {
     return trace;
 }
 
-/* Two buffers conflict exactly if one is not freed before the other is requested, or one has a use that does not come
- * before all operations on the other. */
+/* Two buffers conflict exactly if one is not freed before the other is requested, or one has a use
+ * that does not come before all operations on the other. */
 static void holds_wait_for_all_streams(void) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {

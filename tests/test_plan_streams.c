@@ -1,5 +1,5 @@
-/* test_plan_streams.c - plans and streams: memo_plan_check against reachability by brute force, and the lifetimes that
- * memo_plan_from_trace derives. */
+/* test_plan_streams.c - plans and streams: memo_plan_check against reachability by brute force, and
+ * the lifetimes that memo_plan_from_trace derives. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -14,11 +14,12 @@
 
 static memo_error error;
 
-/* ---- a slow, obvious reference -------------------------------------------------------------------------
+/* ---- a slow, obvious reference ------------------------------------------------------------------
  *
- * The prologue and two micro-batches, the second after all of the first, as a graph.  Each request on a stream is a
- * node.  An edge leads to the stream's next node, and from a record to each wait for it.  A buffer has *points*: nodes
- * at which a stream may use it.  Two buffers may share bytes if all points of one reach all points of the other. */
+ * The prologue and two micro-batches, the second after all of the first, as a graph.  Each request
+ * on a stream is a node.  An edge leads to the stream's next node, and from a record to each wait
+ * for it.  A buffer has *points*: nodes at which a stream may use it.  Two buffers may share bytes
+ * if all points of one reach all points of the other. */
 
 enum { MAX_NODES = 800, MAX_BUFFERS = 400, MAX_POINTS = 24 };
 
@@ -38,7 +39,8 @@ static graph g;
 static usage usages[MAX_BUFFERS];
 static int n_usages;
 
-/* Nodes are in the order of the host, so edges lead forward: the nodes that reach i are known before i + 1. */
+/* Nodes are in the order of the host, so edges lead forward: the nodes that reach i are known
+ * before i + 1. */
 static void find_reaches(void) {
     int from, i, k;
     memset(g.reaches, 0, sizeof g.reaches);
@@ -62,7 +64,8 @@ static int add_node(int stream) {
 
 static void add_point(usage* u, int node) { u->points[u->n_points++] = node; }
 
-/* Lays the trace out; early[i]: of use i, whether its stream may have used the buffer right after its malloc. */
+/* Lays the trace out; early[i]: of use i, whether its stream may have used the buffer right after
+ * its malloc. */
 static void lay_out(const memo_trace* trace, const unsigned char* early) {
     int body = 0, copy, i, k, node_of[200], usage_of[200], record_node[8], last;
     g.n_nodes = n_usages = 0;
@@ -166,10 +169,10 @@ static int reference_check(const memo_plan* plan, const int* place) {
     return 1;
 }
 
-/* ---- random traces -------------------------------------------------------------------------------------- */
+/* ---- random traces --------------------------------------------------------------------------- */
 
-/* Events are 0 to 3.  is_ordered: a stream that uses a buffer mostly waits for its own before, and is mostly waited
- * for before the free. */
+/* Events are 0 to 3.  is_ordered: a stream that uses a buffer mostly waits for its own before, and
+ * is mostly waited for before the free. */
 static memo_trace* random_trace(int64_t n, int n_streams, int has_classes, int is_ordered) {
     memo_trace* trace;
     int64_t live[200], n_live = 0, i, k, body = memo_test_int(0, 1) ? memo_test_int(0, n) : -1;
@@ -295,9 +298,10 @@ static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) 
     return n_waits;
 }
 
-/* ---- tests ------------------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
-/* A plan from the trace keeps its promises, and the check agrees with the reference for any offsets. */
+/* A plan from the trace keeps its promises, and the check agrees with the reference for any
+ * offsets. */
 static void check_is_reachability(void) {
     int round, n_refused = 0, n_accepted = 0, k;
     for (round = 0; round < 700; round++) {
@@ -335,7 +339,8 @@ static void check_is_reachability(void) {
                n_accepted);
 }
 
-/* A wait taken out of the trace: the plan of the whole trace stands or falls as the reference says. */
+/* A wait taken out of the trace: the plan of the whole trace stands or falls as the reference
+ * says. */
 static void check_misses_removed_waits(void) {
     int round, n_refused = 0;
     for (round = 0; round < 1500; round++) {
@@ -365,7 +370,8 @@ static void check_misses_removed_waits(void) {
     CHECK_CASE(n_refused > 100, "%d refused", n_refused);
 }
 
-/* Bought waits count exactly as the same waits in the trace: for holds, for the check, and if one is removed. */
+/* Bought waits count exactly as the same waits in the trace: for holds, for the check, and if one
+ * is removed. */
 static void bought_waits_match_waits_of_the_trace(void) {
     int round, n_refused = 0, n_smaller = 0, k;
     for (round = 0; round < 1500; round++) {
@@ -420,8 +426,8 @@ static void bought_waits_match_waits_of_the_trace(void) {
     CHECK_CASE(n_refused > 50 && n_smaller > 50, "%d refused, %d smaller", n_refused, n_smaller);
 }
 
-/* Runs the requests of a trace without marks and classes, as a trainer on four streams.  A buffer is written
- * when it is requested, and read when it is used and freed. */
+/* Runs the requests of a trace without marks and classes, as a trainer on four streams.  A buffer
+ * is written when it is requested, and read when it is used and freed. */
 static memo_status replay(const memo_trace* trace, memo_arena* arena, const memo_device* device,
                           const memo_stream* streams, memo_event* events) {
     void* address[200];
@@ -491,8 +497,8 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* What the arena enqueues for a plan with bought waits has no race.  Without a wait a race shows only where the check
- * refuses the plan. */
+/* What the arena enqueues for a plan with bought waits has no race.  Without a wait a race shows
+ * only where the check refuses the plan. */
 static void the_arena_makes_bought_waits(void) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device* host;
@@ -599,7 +605,8 @@ static double cost_of(const memo_wait* waits, int64_t n) {
     return cost;
 }
 
-/* The least cost of offers with which a plan of `capacity` exists, by trying all sets; -1: there are none. */
+/* The least cost of offers with which a plan of `capacity` exists, by trying all sets; -1: there
+ * are none. */
 static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wait* offers,
                          int n_offers, int64_t capacity) {
     double least = -1;
@@ -676,7 +683,8 @@ static void the_cheapest_waits_are_bought(void) {
                n_bought, n_dear);
 }
 
-/* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are refused in turn. */
+/* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are
+ * refused in turn. */
 static void buying_without_memory_is_reported(void) {
     memo_trace* trace;
     memo_plan* plan;
@@ -732,8 +740,9 @@ static int plan_conflict(const memo_plan* plan, int64_t i, int64_t k) { /* i < k
     return 0;
 }
 
-/* Were a lifetime or a hold any shorter, some offsets that it allows would be unsafe; any longer, some that it forbids
- * would be safe.  (A persistent buffer requested in the body lives from 0, longer than need be.) */
+/* Were a lifetime or a hold any shorter, some offsets that it allows would be unsafe; any longer,
+ * some that it forbids would be safe.  (A persistent buffer requested in the body lives from 0,
+ * longer than need be.) */
 static void conflicts_match_unsafe_pairs(void) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
@@ -762,8 +771,8 @@ static void conflicts_match_unsafe_pairs(void) {
     CHECK_CASE(n_held > 500, "%d held", n_held);
 }
 
-/* The least peak of first fit over all orders of the buffers that are left, by the reference's pairs; one of the orders
- * gives the least peak of all. */
+/* The least peak of first fit over all orders of the buffers that are left, by the reference's
+ * pairs; one of the orders gives the least peak of all. */
 static int64_t least_peak(const memo_plan* plan, const unsigned char* clash, int64_t* order,
                           int64_t n_placed, int64_t* offsets, int64_t peak, int64_t best) {
     int64_t n = plan->n_buffers, i, k;
@@ -909,8 +918,8 @@ static memo_plan* random_holds(int64_t n) {
     return plan;
 }
 
-/* The bound is the largest set of buffers in conflict, or lies below it if holds make no order.  Sections bring together
- * all pairs in conflict, and no others. */
+/* The bound is the largest set of buffers in conflict, or lies below it if holds make no order.
+ * Sections bring together all pairs in conflict, and no others. */
 static void bounds_and_sections_follow_conflicts(void) {
     int round, n_above = 0;
     for (round = 0; round < 1500; round++) {
@@ -1006,8 +1015,8 @@ static void large_problems_keep_their_pairs(void) {
     memo_trace_destroy(trace);
 }
 
-/* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream 1.  So many pairs are
- * not listed. */
+/* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream
+ * 1.  So many pairs are not listed. */
 static void too_many_pairs_are_planned_as_lifetimes(void) {
     enum { N = 6000 };
     memo_plan_desc desc = memo_plan_desc_default();
@@ -1033,7 +1042,8 @@ static void too_many_pairs_are_planned_as_lifetimes(void) {
     memo_trace_destroy(trace);
 }
 
-/* Each buffer has a lane of its own, and its hold ends late: the bound may not take the time of planning. */
+/* Each buffer has a lane of its own, and its hold ends late: the bound may not take the time of
+ * planning. */
 static void thousands_of_lanes_are_planned_in_time(void) {
     enum { N = 4000, AHEAD = 5 };
     memo_plan_desc desc = memo_plan_desc_default();

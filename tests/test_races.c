@@ -1,6 +1,6 @@
-/* test_races.c - schedules as text, and explanations of their races: bugs that other projects shipped (tests/races, each
- * faulty and fixed), and random schedules whose races disappear if the explanation is followed.  Run from the project's
- * root. */
+/* test_races.c - schedules as text, and explanations of their races: bugs that other projects
+ * shipped (tests/races, each faulty and fixed), and random schedules whose races disappear if the
+ * explanation is followed.  Run from the project's root. */
 #include "extras/memo_look.h"
 #include "memo_test.h"
 
@@ -249,7 +249,8 @@ static void check_same(const memo_schedule* a, const memo_schedule* b) {
     }
 }
 
-/* A schedule like this one with an operation put in: before op `at`, wait or record of event on stream. */
+/* A schedule like this one with an operation put in: before op `at`, wait or record of event on
+ * stream. */
 static memo_schedule* with_op(const memo_schedule* schedule, int64_t at, memo_op_kind kind,
                               int32_t event, int32_t stream) {
     memo_schedule* result;

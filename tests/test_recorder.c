@@ -1,5 +1,5 @@
-/* test_recorder.c - chapter 6 of memo_look.h: a recorder around a fake device with a known clock, and around the host
- * device. */
+/* test_recorder.c - chapter 6 of memo_look.h: a recorder around a fake device with a known clock,
+ * and around the host device. */
 #include "scarce.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
@@ -596,8 +596,8 @@ static void shorter_tables_are_understood(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-/* An event without timing comes from the function for it, through a recorder too; a table without that function, or one
- * that ends before it, makes an ordinary event. */
+/* An event without timing comes from the function for it, through a recorder too; a table without
+ * that function, or one that ends before it, makes an ordinary event. */
 static int n_untimed;
 static memo_status fake_event_create_untimed(void* context, memo_event* event, memo_error* e) {
     n_untimed++;

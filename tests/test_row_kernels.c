@@ -1,4 +1,5 @@
-/* test_row_kernels.c - the row kernels against slow, obvious references.  The CUDA kernels loop over the same functions.
+/* test_row_kernels.c - the row kernels against slow, obvious references.  The CUDA kernels loop
+ * over the same functions.
  */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -23,8 +24,8 @@ static float get(const void* array, memo_type type, int64_t i) {
     return memo_f32_from_f16(((const uint16_t*)array)[i]);
 }
 
-/* Rounds value to n_bits significant bits with an exponent of at least `least`, by an addition and a
- * subtraction in double, which round to nearest even. */
+/* Rounds value to n_bits significant bits with an exponent of at least `least`, by an addition and
+ * a subtraction in double, which round to nearest even. */
 static double rounded(double value, int n_bits, int least) {
     int exponent;
     double unit;
@@ -631,7 +632,8 @@ static void invalid_arguments_are_refused(void) {
           strstr(error.message, "2^62"));
 }
 
-/* A cast, an addition and a gather one after the other on a stream, recorded: no race, right names. */
+/* A cast, an addition and a gather one after the other on a stream, recorded: no race, right
+ * names. */
 static void run_on_a_host_stream(void) {
     enum { N = 100 };
     static float from[N], sum[N];

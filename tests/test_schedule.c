@@ -1,5 +1,5 @@
-/* test_schedule.c - chapter 7 of memo.h and memo_look.h: building, checking against brute force, simulating against a
- * slow reference, timelines. */
+/* test_schedule.c - chapter 7 of memo.h and memo_look.h: building, checking against brute force,
+ * simulating against a slow reference, timelines. */
 #include "scarce.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
@@ -372,7 +372,8 @@ static void check_agrees_with_brute_force(void) {
 
 /* --- simulate --- */
 
-/* A slow simulation: every op is in one of five states; all rates are computed again at every step. */
+/* A slow simulation: every op is in one of five states; all rates are computed again at every
+ * step. */
 static void slow_simulate(const memo_schedule* schedule, double* start, double* end) {
     int64_t n = schedule->n_ops, a, b, n_done = 0;
     int* state = (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */

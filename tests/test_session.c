@@ -1,6 +1,6 @@
-/* test_session.c - the session: random models under random budgets.  Layers write patterns and check that they come
- * back, on the calling thread or on a stream.  The device's capacity is the budget, so that a session which takes more
- * fails. */
+/* test_session.c - the session: random models under random budgets.  Layers write patterns and
+ * check that they come back, on the calling thread or on a stream.  The device's capacity is the
+ * budget, so that a session which takes more fails. */
 #include "scarce.h"
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
@@ -238,8 +238,8 @@ static void close_device(model* m) {
 
 /* --- tests --- */
 
-/* For any budget: a session within it that brings everything back, or a refusal that names a budget,
- * which then works. */
+/* For any budget: a session within it that brings everything back, or a refusal that names a
+ * budget, which then works. */
 static void any_budget_is_met_or_refused(void) {
     const int n_rounds = memo_test_all() ? 110 : 50;
     int round, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
@@ -554,7 +554,8 @@ static void a_plan_is_written_and_read(void) {
 
 /* --- ranks ---------------------------------------------------------------------------------------
  *
- * Each rank is a thread with a device.  A rank that waits for another for 20 s has found a deadlock. */
+ * Each rank is a thread with a device.  A rank that waits for another for 20 s has found a
+ * deadlock. */
 
 enum { RANKS_MAX = 3 };
 
@@ -1619,8 +1620,8 @@ static void measuring_is_announced(void) {
     close_device(&m);
 }
 
-/* Creates a session whose request k for bookkeeping memory is refused: a status, or a plan that does
- * not need it, and no leak.  Returns the number of requests. */
+/* Creates a session whose request k for bookkeeping memory is refused: a status, or a plan that
+ * does not need it, and no leak.  Returns the number of requests. */
 static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     memo_session* s = NULL;
     memo_status status;

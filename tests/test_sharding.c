@@ -121,8 +121,8 @@ static void count_pairs(const memo_sharding* sharding, int64_t* n_pairs) {
     }
 }
 
-/* Equal where 2 rd divides every document; else no two ranks differ, over all documents together, by
- * more than two rows of each. */
+/* Equal where 2 rd divides every document; else no two ranks differ, over all documents together,
+ * by more than two rows of each. */
 static void documents_are_balanced(void) {
     double worst = 0;
     int k;
@@ -313,7 +313,8 @@ static double loss_of(int64_t position, int32_t label) {
     return 1 + 0.25 * (double)label + 0.01 * (double)(position % 7);
 }
 
-/* All ranks together have the labels of the sequence: none lost, none added, none across a border. */
+/* All ranks together have the labels of the sequence: none lost, none added, none across a
+ * border. */
 static void labels_are_shifted_before_sharding(void) {
     int k;
     for (k = 0; k < 100; k++) {
@@ -394,7 +395,8 @@ static void* loss_main(void* argument) {
         r->status = memo_all_reduce(r->comm, stream, sums, sums, 2, MEMO_TYPE_F64,
                                     MEMO_REDUCTION_SUM, &error);
     if (!r->status) r->status = memo_stream_synchronize(r->device, stream, &error);
-    /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not averaged. */
+    /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not
+     * averaged. */
     r->gradient /= sums[1];
     if (!r->status)
         r->status = memo_all_reduce(r->comm, stream, &r->gradient, &r->gradient, 1, MEMO_TYPE_F64,

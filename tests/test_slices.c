@@ -1,5 +1,6 @@
-/* test_slices.c - sessions that compute layers in slices: losses and gradients have the bits of every policy, device
- * memory does not grow with the length, and plans, micro-batches and errors are as without slices. */
+/* test_slices.c - sessions that compute layers in slices: losses and gradients have the bits of
+ * every policy, device memory does not grow with the length, and plans, micro-batches and errors
+ * are as without slices. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
@@ -17,8 +18,9 @@ static memo_error error;
 
 /* --- a small causal model ---
  *
- * Width C, one head.  h += W2 relu(W1 (attention(h) + h)), with keys and values of all rows so far.  Row by row, in one
- * order, so that forwards have the same bits for every slice size.  The loss is 1/2 |h|^2 of the last layer. */
+ * Width C, one head.  h += W2 relu(W1 (attention(h) + h)), with keys and values of all rows so far.
+ * Row by row, in one order, so that forwards have the same bits for every slice size.  The loss is
+ * 1/2 |h|^2 of the last layer. */
 enum { C = 6, LAYERS = 5, ROWS_MOST = 96 };
 enum { T_HANDED, T_INPUT, T_K, T_V, T_Q, T_ATTENTION, T_MIDDLE, T_RELU, N_TENSORS };
 
@@ -302,7 +304,8 @@ static void gradients_are_those_without_slices(void) {
     CHECK_IS(n_spilled, >, 0);
 }
 
-/* Device memory at one slice size, for 1 to 16 times the length: the formula, and a device that has no more. */
+/* Device memory at one slice size, for 1 to 16 times the length: the formula, and a device that has
+ * no more. */
 static void memory_does_not_grow_with_the_length(void) {
     static const int64_t row = C * (int64_t)sizeof(double);
     int64_t rest = 0;
@@ -336,8 +339,8 @@ static void memory_does_not_grow_with_the_length(void) {
     }
 }
 
-/* A forward alone hands rows on through the host too: its output is that of a step.  Then a step, from a plan that was
- * written and read; a file for another slice size is refused. */
+/* A forward alone hands rows on through the host too: its output is that of a step.  Then a step,
+ * from a plan that was written and read; a file for another slice size is refused. */
 static void forwards_alone_and_plans_from_files(void) {
     static model m;
     char path[512];
@@ -529,8 +532,8 @@ static void is_near(double a, double b) {
     CHECK_CASE(fabs(a - b) < 1e-6 * (1 + fabs(b)), "%g, not %g", a, b);
 }
 
-/* Measured times are the line that they were made from, whatever the number of slices, and one slow layer of five does
- * not count. */
+/* Measured times are the line that they were made from, whatever the number of slices, and one slow
+ * layer of five does not count. */
 static void times_are_lines(void) {
     static const int64_t lengths[][2] = {{48, 6}, {47, 12}, {45, 10}, {96, 32}, {31, 31}, {8, 2}};
     size_t k;
@@ -658,7 +661,8 @@ static void the_planner_chooses_the_size(void) {
     CHECK_IS(n_sliced, >, 1);
 }
 
-/* Small problems: no table is more than 1 % shorter than the plan, which may keep keys in all slices of a layer. */
+/* Small problems: no table is more than 1 % shorter than the plan, which may keep keys in all
+ * slices of a layer. */
 static void layers_keep_their_keys_if_that_is_faster(void) {
     enum { L = 3, S = 2, N = L * S };
     static const int64_t choices[] = {MEMO_ROWS_KEPT, 0, 2, 4};

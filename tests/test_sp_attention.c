@@ -1,27 +1,40 @@
-/* test_sp_attention.c - attention over ring x ulysses ranks against a dense fp64 reference that shares no code.
+/* test_sp_attention.c - attention over ring x ulysses ranks against a dense fp64 reference that
+ * shares no code.
  *
- * Bugs that users of other systems reported, and the test that finds each here (in this file unless another is named):
+ * Bugs that users of other systems reported, and the test that finds each here (in this file unless
+ * another is named):
  *
- *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of ring 1, at ring 16)
- *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact, random_cases_are_exact: all gradients
- *    3 exp overflows in the merge                merging_is_exact_and_never_overflows, extreme_scores_are_right,
+ *    1 gradients get worse with the ring         the_ring_adds_no_error_to_bf16 (at most 1.02 of
+ *                                                ring 1, at ring 16)
+ *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact,
+ *                                                random_cases_are_exact: all gradients
+ *    3 exp overflows in the merge                merging_is_exact_and_never_overflows,
+ *                                                extreme_scores_are_right,
  *                                                infinite_scores_are_right
- *    4 the degree is capped by key heads         every_number_of_heads_is_exact, replicas_are_sent_where_needed,
+ *    4 the degree is capped by key heads         every_number_of_heads_is_exact,
+ *                                                replicas_are_sent_where_needed,
  *                                                gradients_of_replicas_are_summed_in_fp32
- *    5 query heads that do not divide            every_number_of_heads_is_exact; test_sharding: heads_are_dealt_out
- *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_sharding: rows_go_and_come_back
- *    7 documents that must divide by 2 cp        every_mask_in_every_sharding_is_exact, documents_are_balanced
+ *    5 query heads that do not divide            every_number_of_heads_is_exact; test_sharding:
+ *                                                heads_are_dealt_out
+ *    6 lengths that do not divide, a lost token  random_cases_are_exact; test_sharding:
+ *                                                rows_go_and_come_back
+ *    7 documents that must divide by 2 cp        every_mask_in_every_sharding_is_exact,
+ *                                                documents_are_balanced
  *    8 positions after reordering                test_sharding: positions_count_within_documents
  *    9 loss and gradients off by a factor        test_sharding: the_mean_loss_matches_one_rank
  *   10 labels shifted after sharding             test_sharding: labels_are_shifted_before_sharding
- *   11 deadlocks                                 test_comm: exchange_of_all_with_all_does_not_deadlock,
+ *   11 deadlocks                                 test_comm:
+ *                                                exchange_of_all_with_all_does_not_deadlock,
  *                                                groups_of_random_messages_arrive,
  *                                                splits_make_the_right_groups_which_work_at_once
- *   12 no overlap                                the_ring_s_schedule_overlaps, the_ring_really_overlaps;
- *                                                cuda/nccl_blocks: priorities_differ
+ *   12 no overlap                                the_ring_s_schedule_overlaps,
+ *                                                the_ring_really_overlaps; cuda/nccl_blocks:
+ *                                                priorities_differ
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
- *   14 a window that is ignored                  every_mask_in_every_sharding_is_exact, a_narrow_window_needs_few_hops
- *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not, what_sees_nothing_is_not_computed,
+ *   14 a window that is ignored                  every_mask_in_every_sharding_is_exact,
+ *                                                a_narrow_window_needs_few_hops
+ *   15 parallelism that does nothing             zigzag_is_balanced_and_plain_is_not,
+ *                                                what_sees_nothing_is_not_computed,
  *                                                bytes_follow_the_heads_that_ranks_need;
  *                                                test_sharding: who_holds_what_is_printed */
 #include <stddef.h>
@@ -176,7 +189,8 @@ static void every_head_size_is_exact(void) {
     report_worst();
 }
 
-/* Documents of three sequences: of 1, 0, 40, 2 and 58 tokens; one; of eleven times 0, 50 and 51 tokens. */
+/* Documents of three sequences: of 1, 0, 40, 2 and 58 tokens; one; of eleven times 0, 50 and 51
+ * tokens. */
 static void every_sequence_may_have_its_own_documents(void) {
     static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {1, 3}, {2, 2}, {4, 2}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
@@ -250,8 +264,8 @@ static void softcaps_are_exact(void) {
     report_worst();
 }
 
-/* A bias per head of the model, in a local attention of the user: the degree divides the heads or not, with groups of
- * heads, and with the heads of one tensor rank. */
+/* A bias per head of the model, in a local attention of the user: the degree divides the heads or
+ * not, with groups of heads, and with the heads of one tensor rank. */
 static void biases_by_head_are_exact(void) {
     static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
     int i, ulysses, ring;
@@ -271,7 +285,8 @@ static void biases_by_head_are_exact(void) {
 /* The bound of fp32: 2^-24 of an LSE of this size, and of a few operations. */
 static double dominated(double lse) { return 6e-8 * (8 + 2 * lse); }
 
-/* A sink counts once, whatever the number of steps; its gradient comes from the ranks that have its head. */
+/* A sink counts once, whatever the number of steps; its gradient comes from the ranks that have its
+ * head. */
 static void sinks_are_exact(void) {
     static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {1, 4}, {3, 2}, {2, 3}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 77};
@@ -318,8 +333,8 @@ static void a_sink_that_dominates_leaves_the_rest(void) {
     report_worst();
 }
 
-/* A first token without value attracts nearly all attention, as in trained models: a ring leaves of the others what one
- * rank leaves. */
+/* A first token without value attracts nearly all attention, as in trained models: a ring leaves of
+ * the others what one rank leaves. */
 static void a_token_that_dominates_leaves_the_rest(void) {
     static const double scores[] = {12, 16, 20};
     int i, type, r, t;
@@ -366,7 +381,8 @@ static void sinks_of_rows_without_keys_are_exact(void) {
     report_worst();
 }
 
-/* Keys of another length and sharding, with and without documents, of which some have no queries or no keys. */
+/* Keys of another length and sharding, with and without documents, of which some have no queries or
+ * no keys. */
 static void cross_attention_is_exact(void) {
     int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
     int64_t k;
@@ -465,7 +481,8 @@ static void random_cases_are_exact(void) {
         set_random_mask(&c);
         /* Beside the only key a row has, 1 - p of a sink may be all rounding. */
         c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
-        /* Dominating parts: a first token without value; scores of -inf.  fp32 knows a score of 20 to 1e-6. */
+        /* Dominating parts: a first token without value; scores of -inf.  fp32 knows a score of 20
+         * to 1e-6. */
         if (memo_test_int(0, 2) == 0) c.attracts = (double)memo_test_int(8, 20);
         if (!c.attracts && c.softcap == 0 && !c.has_slopes && memo_test_int(0, 3) == 0)
             c.huge = 1e25;
@@ -552,7 +569,8 @@ static void rounded_gradients_lose_little(void) {
     whole_destroy(&w);
 }
 
-/* With Ulysses, replicas, uneven heads, masks and windows: as right as 16 bits can be; fp32 loses nothing. */
+/* With Ulysses, replicas, uneven heads, masks and windows: as right as 16 bits can be; fp32 loses
+ * nothing. */
 static void rounded_gradients_work_in_every_way(void) {
     int i;
     for (i = 0; i < (IS_SLOW ? 6 : 40); i++) {
@@ -669,8 +687,8 @@ static void cut_up(attention_case* c) {
     c->n_documents = 5;
 }
 
-/* Blocks whose LSEs differ by more than 1e4, with close scores within a block.  An fp32 score of 5e4 has an error of
- * 4e-3, hence the bounds. */
+/* Blocks whose LSEs differ by more than 1e4, with close scores within a block.  An fp32 score of
+ * 5e4 has an error of 4e-3, hence the bounds. */
 static void extreme_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
     int i, sharding, documents;
@@ -688,8 +706,8 @@ static void extreme_scores_are_right(void) {
     report_worst();
 }
 
-/* Scores of -inf among others, in blocks without other scores, and in rows without other scores: such rows have output
- * and gradients 0.  Padded. */
+/* Scores of -inf among others, in blocks without other scores, and in rows without other scores:
+ * such rows have output and gradients 0.  Padded. */
 static void infinite_scores_are_right(void) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
     int i, sharding, documents, window, type;
@@ -711,7 +729,8 @@ static void infinite_scores_are_right(void) {
     report_worst();
 }
 
-/* Every row sees one key only, by far: gradients of q and k are 0 but for rounding of numbers of size spread. */
+/* Every row sees one key only, by far: gradients of q and k are 0 but for rounding of numbers of
+ * size spread. */
 static void saturated_scores_are_finite(void) {
     attention_case c = case_of(4, 2, 96, 2, 2, 32);
     int sharding, t;
@@ -875,8 +894,9 @@ static void zigzag_is_balanced_and_plain_is_not(void) {
     for (r = 1; r < 4; r++) CHECK_IS(n[r] - n[r - 1], ==, 2 * s / 4); /* a diagonal more each */
 }
 
-/* The expected call for these runs: the smallest rectangle of runs that holds all visible pairs.  Adds to *most_scores the
- * scores of tiles of queries against the keys from the first to the last visible one, and to *pairs the visible pairs. */
+/* The expected call for these runs: the smallest rectangle of runs that holds all visible pairs.
+ * Adds to *most_scores the scores of tiles of queries against the keys from the first to the last
+ * visible one, and to *pairs the visible pairs. */
 static int expected_call(const attention_case* c, const memo_run* q_runs, int32_t n_q_runs,
                          const memo_run* k_runs, int32_t n_k_runs, int is_whole,
                          asked_call* expected, int64_t* most_scores, int64_t* pairs) {
@@ -898,7 +918,8 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
                         last = j;
                         n_seen++;
                     }
-                /* In a striped run the keys next to the ends may lie between the visible ranges of two queries. */
+                /* In a striped run the keys next to the ends may lie between the visible ranges of
+                 * two queries. */
                 if (first >= 0)
                     *most_scores += (end - tile) * (last - first + (k_runs[k].stride > 1 ? 3 : 1));
             }
@@ -922,7 +943,8 @@ static int expected_call(const attention_case* c, const memo_run* q_runs, int32_
     return 1;
 }
 
-/* The calls of the local attention on every rank, and the scores that the host's attention computes in each. */
+/* The calls of the local attention on every rank, and the scores that the host's attention computes
+ * in each. */
 static void expect_only_what_is_seen(const attention_case* c) {
     memo_run* runs = (memo_run*)calloc(2 * (2 * MAX_DOCUMENTS + 1), sizeof *runs);
     memo_run* k_runs = runs + 2 * MAX_DOCUMENTS + 1;
@@ -1044,7 +1066,8 @@ static void documents_are_balanced(void) {
     }
 }
 
-/* One object, a batch of two sequences after another; one rank of a ring of one, with its own reference. */
+/* One object, a batch of two sequences after another; one rank of a ring of one, with its own
+ * reference. */
 static void documents_may_change_from_batch_to_batch(void) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
@@ -1120,8 +1143,9 @@ static void documents_may_change_from_batch_to_batch(void) {
     memo_host_device_destroy(device);
 }
 
-/* Marks the rows of a rank's keys that steps after `step` may read: of each run those from the first to the last
- * position that a run of queries sees; obviously, pair by pair.  Padding goes with the last token. */
+/* Marks the rows of a rank's keys that steps after `step` may read: of each run those from the
+ * first to the last position that a run of queries sees; obviously, pair by pair.  Padding goes
+ * with the last token. */
 static void mark_rows_to_send(const attention_case* c, const memo_sharding* sharding, int32_t owner,
                               int32_t step, int32_t* last_step, char* marks) {
     memo_run q_runs[2 * MAX_DOCUMENTS + 1], k_runs[2 * MAX_DOCUMENTS + 1];
@@ -1178,8 +1202,8 @@ static int64_t rows_to_send(const attention_case* c, const memo_sharding* shardi
     return n;
 }
 
-/* The rows whose gradients travel: those of any rank's keys, in each sequence.  In each run of rank 0, a plain one aside
- * a half, from the first to the last. */
+/* The rows whose gradients travel: those of any rank's keys, in each sequence.  In each run of rank
+ * 0, a plain one aside a half, from the first to the last. */
 static int64_t rows_of_gradients(const attention_case* c, const memo_sharding* sharding,
                                  int32_t* last_step) {
     char marks[256] = {0};
@@ -1285,8 +1309,9 @@ static memo_sp_attention_desc sharded(memo_sharding_kind kind, int32_t ring, int
     return desc;
 }
 
-/* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients in fp32 counted twice,
- * that the busiest rank sends.  Whole runs would be 32768 and 163840 in a zigzag ring, 8192 and 40960 in a plain one. */
+/* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients
+ * in fp32 counted twice, that the busiest rank sends.  Whole runs would be 32768 and 163840 in a
+ * zigzag ring, 8192 and 40960 in a plain one. */
 static void a_window_sends_the_ends_of_runs(void) {
     int is_plain, is_backward;
     for (is_plain = 0; is_plain < 2; is_plain++)
@@ -1297,8 +1322,8 @@ static void a_window_sends_the_ends_of_runs(void) {
             memo_schedule* schedule = NULL;
             memo_error error;
             int64_t op, n_rows = 0;
-            /* A run's last 127 rows go to its successor.  In zigzag the successors of a rank's two runs are one and
-             * seven steps away; both runs' gradients make eight hops. */
+            /* A run's last 127 rows go to its successor.  In zigzag the successors of a rank's two
+             * runs are one and seven steps away; both runs' gradients make eight hops. */
             int64_t expected = is_plain ? 127 + is_backward * 2 * 2 * 127
                                         : 2 * 127 + 6 * 127 + is_backward * 8 * 2 * 254;
             desc.n_q_heads = 8;
@@ -1319,8 +1344,8 @@ static void a_window_sends_the_ends_of_runs(void) {
         }
 }
 
-/* A local attention may load every row of its block: rows that did not travel hold finite numbers, and those that did
- * their own, in scratch memory that is full of NaN. */
+/* A local attention may load every row of its block: rows that did not travel hold finite numbers,
+ * and those that did their own, in scratch memory that is full of NaN. */
 static void rows_that_do_not_travel_are_finite(void) {
     int sharding, window, k;
     for (sharding = 0; sharding < 3; sharding++)
@@ -1357,7 +1382,8 @@ static void a_causal_ring_sends_less(void) {
         world_init(&all, &c, NULL);
         expect_right(&c, 2e-6, 5e-6, &all);
         for (r = 0; r < 4; r++) sent += all.results[r].ring_forward_bytes;
-        /* 4 ranks, 3 hops; the keys of rank r go to the 3 - r ranks above; or those of rank 0 as half. */
+        /* 4 ranks, 3 hops; the keys of rank r go to the 3 - r ranks above; or those of rank 0 as
+         * half. */
         CHECK_IS(sent, ==, i ? 9 * hop + 3 * hop / 2 : 6 * hop);
     }
 }
@@ -1456,7 +1482,8 @@ static void replicas_are_sent_where_needed(void) {
     world_init(&all, &c, &w);
     CHECK(world_run(&all));
     for (r = 0; r < 4; r++) {
-        /* q and out: 2 heads to each of 3 ranks.  k and v: 1 head to each of 3; their gradients likewise. */
+        /* q and out: 2 heads to each of 3 ranks.  k and v: 1 head to each of 3; their gradients
+         * likewise. */
         CHECK_IS(all.results[r].ulysses_forward_bytes, ==, (2 * 2 * 3 + 2 * 3) * row);
         CHECK_IS(all.results[r].ulysses_backward_bytes, ==,
                  (2 * 2 * 3 + 2 * 3) * row + 8 / 4 * 3 * (32 / 4) * 4);
@@ -1477,8 +1504,8 @@ static int64_t kv_needed(const attention_case* c, int32_t rank) {
     return n;
 }
 
-/* The bytes that each rank sends follow from the heads that each rank needs, with key heads that are split, replicated or
- * cross the borders of ranks. */
+/* The bytes that each rank sends follow from the heads that each rank needs, with key heads that
+ * are split, replicated or cross the borders of ranks. */
 static void bytes_follow_the_heads_that_ranks_need(void) {
     static const int32_t cases[][4] = {/* ring, ulysses, query heads, key heads */
                                        {1, 4, 8, 2},  {1, 4, 6, 2},  {2, 4, 6, 2}, {2, 4, 8, 2},
@@ -1539,8 +1566,8 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
             }
 }
 
-/* Eight ranks add to the gradients of one key head.  Rounded to bf16 before or while they are summed, the error would
- * be 1.4 times as large or more. */
+/* Eight ranks add to the gradients of one key head.  Rounded to bf16 before or while they are
+ * summed, the error would be 1.4 times as large or more. */
 static void gradients_of_replicas_are_summed_in_fp32(void) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 8}, {2, 8}, {2, 4}};
     double errors[4][N_TENSORS];
@@ -1570,7 +1597,8 @@ static void gradients_of_replicas_are_summed_in_fp32(void) {
     whole_destroy(&w);
 }
 
-/* Activations sent by Ulysses over parameters sent by ZeRO, 12 h^2 of a block (unified SP paper, Table 2). */
+/* Activations sent by Ulysses over parameters sent by ZeRO, 12 h^2 of a block (unified SP paper,
+ * Table 2). */
 static void the_paper_s_table_2(void) {
     static const int64_t lengths[] = {8192, 32768, 65536};
     static const double ratios[] = {1.33, 5.33, 10.67};
@@ -1701,7 +1729,8 @@ static void groups_of_heads_are_exact(void) {
     report_worst();
 }
 
-/* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no wait too many. */
+/* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no
+ * wait too many. */
 static void gathered_keys_are_exact(void) {
     int i;
     for (i = 0; i < (IS_SLOW ? 8 : 48); i++) {
@@ -1841,7 +1870,8 @@ static void groups_need_less_memory(void) {
     }
 }
 
-/* More groups than heads of a rank are not made: the sizes are those of as many as there are, whatever the number. */
+/* More groups than heads of a rank are not made: the sizes are those of as many as there are,
+ * whatever the number. */
 static void too_many_groups_cost_nothing(void) {
     static const int32_t heads[][3] = {{32, 8, 8}, {32, 8, 3}, {6, 3, 4}, {5, 1, 3}, {16, 16, 2}};
     static const int32_t most[] = {4, 11, 2, 2, 8}; /* query heads of the rank with most */
@@ -1870,7 +1900,8 @@ static void too_many_groups_cost_nothing(void) {
             }
 }
 
-/* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns on one stream. */
+/* Makespan of forward with G equal groups, from the times alone: arrivals and departures take turns
+ * on one stream. */
 static double grouped_s(int n_groups, double arrive_s, double compute_s, double leave_s) {
     double exchange_s = arrive_s, arrived_s = arrive_s, computed_s = 0, left_s = 0;
     int g;
@@ -1974,7 +2005,8 @@ static void memory_does_not_grow_with_the_ring(void) {
     }
 }
 
-/* On one rank, in fp32: the local attention and nothing else; 16-bit types need a cast of the output. */
+/* On one rank, in fp32: the local attention and nothing else; 16-bit types need a cast of the
+ * output. */
 static void degree_1_costs_nothing(void) {
     int type, is_backward;
     for (type = 0; type < 2; type++)
@@ -2002,8 +2034,8 @@ static void degree_1_costs_nothing(void) {
         }
 }
 
-/* Ulysses copies every element once, on the side that is ordered by rows, and nothing if whole rows are exchanged.  Heads
- * by rank, of one batch. */
+/* Ulysses copies every element once, on the side that is ordered by rows, and nothing if whole rows
+ * are exchanged.  Heads by rank, of one batch. */
 static void ulysses_copies_one_side_only(void) {
     static const int32_t heads[][3] = {/* query heads, key heads, ulysses */
                                        {8, 8, 4}, {8, 4, 4}, {8, 2, 4}, {8, 1, 4},
@@ -2026,7 +2058,8 @@ static void ulysses_copies_one_side_only(void) {
             desc.n_kv_heads = c.n_kv_heads;
             desc.head_size = 4;
             desc.sends_again = k / 4;
-            /* A pack for each rank that needs some of the heads, and one copy of the heads that stay. */
+            /* A pack for each rank that needs some of the heads, and one copy of the heads that
+             * stay. */
             q_heads = c.n_q_heads;
             q_copies = c.ulysses;
             for (p = 0; p < c.ulysses; p++) {
@@ -2079,7 +2112,8 @@ static void a_narrow_window_needs_few_hops(void) {
     }
 }
 
-/* Each step takes the longer of computation and transfer: when the steps of 4 ranks end, from the two times alone. */
+/* Each step takes the longer of computation and transfer: when the steps of 4 ranks end, from the
+ * two times alone. */
 static void the_ring_s_schedule_overlaps(void) {
     static const double hops[] = {0.05, 0.4, 0.75, 1, 1.7, 6}; /* in steps */
     size_t k;
@@ -2103,7 +2137,8 @@ static void the_ring_s_schedule_overlaps(void) {
         costs.backward_s_per_score = 2e-9;
         if (is_backward) step_s *= 2;
         costs.ring_bytes_per_s = 2 * 1024 * 64 * 4 / hop_s;
-        /* Exchange s brings the keys of step s + 1 and, in backward, the d_k and d_v that step s adds to. */
+        /* Exchange s brings the keys of step s + 1 and, in backward, the d_k and d_v that step s
+         * adds to. */
         computed_s[0] = step_s + 512 * (is_backward ? 2e-9 : 1e-9); /* the diagonal */
         sent_s[0] = hop_s;
         for (s = 1; s < 4; s++) {

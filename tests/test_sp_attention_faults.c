@@ -1,7 +1,8 @@
-/* test_sp_attention_faults.c - attention over two ranks in which the k-th call fails, for every k: of the device's table,
- * of the communicator, or of the local attention.  Both ranks get a status with a message in bounded time, and nothing
- * leaks.  The next run gives the right results, on a new communicator, and on new devices because a host device cannot
- * be used after a failed operation. */
+/* test_sp_attention_faults.c - attention over two ranks in which the k-th call fails, for every k:
+ * of the device's table, of the communicator, or of the local attention.  Both ranks get a status
+ * with a message in bounded time, and nothing leaks.  The next run gives the right results, on a
+ * new communicator, and on new devices because a host device cannot be used after a failed
+ * operation. */
 #include "memo_sp.h"
 #include "extras/memo_faults.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* test_sp_attention_mpi.c - attention over ring x ulysses ranks on MPI (examples/comm_mpi.h), with a process per rank.
- * make test-mpi runs it:
+/* test_sp_attention_mpi.c - attention over ring x ulysses ranks on MPI (examples/comm_mpi.h), with
+ * a process per rank.  make test-mpi runs it:
  *
  *   mpicc -std=c99 -I. -Iexamples -Itests tests/test_sp_attention_mpi.c -o test_sp_attention_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_sp_attention_mpi [NAME] [--seed N]

@@ -1,5 +1,5 @@
-/* test_spill.c - the spill file: it has no name and is removed on every path, its sizes are exact, and every fault of a
- * disk is a status. */
+/* test_spill.c - the spill file: it has no name and is removed on every path, its sizes are exact,
+ * and every fault of a disk is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION

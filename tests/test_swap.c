@@ -1,5 +1,5 @@
-/* test_swap.c - the swap engine over random tables of rows: rows come back unchanged, the recorded operations have no
- * race, and every fault is a status. */
+/* test_swap.c - the swap engine over random tables of rows: rows come back unchanged, the recorded
+ * operations have no race, and every fault is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_FAULTS_IMPLEMENTATION
@@ -22,7 +22,8 @@ enum { SHARE = 1 };
 
 /* --- random cases --- */
 
-/* The border rule, written apart from memo.h: even layers swap their first rows, odd ones their last. */
+/* The border rule, written apart from memo.h: even layers swap their first rows, odd ones their
+ * last. */
 static int64_t first_swapped_row(int32_t layer, int64_t n_rows, int64_t n_swapped) {
     return layer % 2 ? n_rows - n_swapped : 0;
 }
@@ -53,7 +54,8 @@ static int64_t random_cell(const chain* c, int32_t layer, int32_t t) {
     return rows_of_tiles(c, layer, memo_test_int(0, n_tiles));
 }
 
-/* Random rows for every tensor of every layer, or equal layers, or equal layers with some tensors kept. */
+/* Random rows for every tensor of every layer, or equal layers, or equal layers with some tensors
+ * kept. */
 static void random_rows(chain* c) {
     int64_t kind = memo_test_int(0, 2);
     int32_t layer, t, n_tensors = c->desc.n_tensors;
@@ -251,8 +253,8 @@ static void values_come_back(void) {
                (long long)n_abandoned);
 }
 
-/* Fused kernels: two layers are open at a time, values come back, and the enqueued operations have no
- * race. */
+/* Fused kernels: two layers are open at a time, values come back, and the enqueued operations have
+ * no race. */
 static void fused_layers_are_ordered(void) {
     int round;
     for (round = 0; round < 100 / SHARE; round++) {
@@ -350,7 +352,8 @@ static void places_are_disjoint(void) {
     }
 }
 
-/* Asked of the desc before an engine exists, and of the engine: the same rows, and the right ones. */
+/* Asked of the desc before an engine exists, and of the engine: the same rows, and the right
+ * ones. */
 static void rows_to_recompute_are_known_before(void) {
     int64_t n_needed = 0, n_needless = 0;
     int round;
@@ -417,8 +420,8 @@ static void sizes_follow_the_formulas(void) {
     }
 }
 
-/* Device memory of a slice does not depend on the length, beside what later slices read; a host device that has no more
- * is enough. */
+/* Device memory of a slice does not depend on the length, beside what later slices read; a host
+ * device that has no more is enough. */
 static void slices_take_what_the_formula_says(void) {
     int32_t n_slices, t;
     for (n_slices = 2; n_slices <= 5; n_slices++) {
@@ -585,7 +588,8 @@ static void calls_out_of_order_are_refused(void) {
 
 /* --- order of the operations that were enqueued --- */
 
-/* Does a step's forward write, or its backward use, bytes that the copies of step `of` move?  HANDED rows count apart. */
+/* Does a step's forward write, or its backward use, bytes that the copies of step `of` move?
+ * HANDED rows count apart. */
 static int touches(const chain* c, int32_t step, int32_t of, int is_layer, int is_backward) {
     const memob_swap_placement* p = &c->swap->placement;
     const int64_t n = memob_swap_step_rows(p, step, chain_rows(c));
@@ -612,7 +616,8 @@ static int32_t seen_by(const chain* c, int32_t step) {
     return turn->hand_in[0] >= 0 && step - 3 > turn->stored ? step - 3 : turn->stored;
 }
 
-/* Nobody needs the wait of the forward of step i if, for each copy, a later wait comes before the next write. */
+/* Nobody needs the wait of the forward of step i if, for each copy, a later wait comes before the
+ * next write. */
 static int store_wait_is_redundant(const chain* c, int32_t i) {
     const memob_swap_turn* turns = c->swap->placement.turns;
     int32_t u, k, seen = turns[i].hand_in[0] >= 0 ? i - 3 : -1;
@@ -629,8 +634,8 @@ static int store_wait_is_redundant(const chain* c, int32_t i) {
     return 1;
 }
 
-/* Nor that of the to-device stream at the end of the backward of step i, if what comes back lay unused since it
- * waited before. */
+/* Nor that of the to-device stream at the end of the backward of step i, if what comes back lay
+ * unused since it waited before. */
 static int load_wait_is_redundant(const chain* c, int32_t i) {
     const memob_swap_turn* turns = c->swap->placement.turns;
     int32_t k;
@@ -644,7 +649,8 @@ static int load_wait_is_redundant(const chain* c, int32_t i) {
             (i >= 2 && turns[i - 2].hand_in[1] >= 0 && turns[i].hand_out[1] < 0))
             return 0;
     }
-    /* Its last wait in the forward is for HANDED rows, which follow the rows of the steps before. */
+    /* Its last wait in the forward is for HANDED rows, which follow the rows of the steps
+     * before. */
     if (c->desc.n_layers < 3 || turns[c->desc.n_layers - 1].hand_in[0] < 0) return 0;
     if (turns[i].previous > c->desc.n_layers - 4 && turns[turns[i].previous].stores & 2) return 0;
     for (k = c->desc.n_layers - 2; k < c->desc.n_layers; k++)
@@ -654,7 +660,8 @@ static int load_wait_is_redundant(const chain* c, int32_t i) {
     return 1;
 }
 
-/* Waits of a micro-batch that a table of rows or a short slice makes redundant: see memo.h, chapter 8. */
+/* Waits of a micro-batch that a table of rows or a short slice makes redundant: see memo.h, chapter
+ * 8. */
 static int64_t redundant_waits(const chain* c) {
     int64_t n = 0;
     int32_t i;
@@ -664,8 +671,8 @@ static int64_t redundant_waits(const chain* c) {
     return n;
 }
 
-/* The recorded schedule of random chains has no race, and no redundant wait except those that a table of rows
- * explains. */
+/* The recorded schedule of random chains has no race, and no redundant wait except those that a
+ * table of rows explains. */
 static void recorded_steps_are_ordered(void) {
     int round;
     int64_t n_waits = 0, n_explained = 0;
@@ -693,7 +700,8 @@ static void recorded_steps_are_ordered(void) {
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         CHECK_CASE(check->n_races == 0, "round %d: %s", round, describe(&c));
         CHECK_CASE(check->n_unrecorded_waits == 0, "round %d: %s", round, describe(&c));
-        /* After an abandoned step, some waits may be redundant, because the engine does not know which operations ran. */
+        /* After an abandoned step, some waits may be redundant, because the engine does not know
+         * which operations ran. */
         n_redundant = 3 * redundant_waits(&c);
         n_explained += n_redundant > 0 && !abandoned;
         CHECK_CASE(abandoned || check->n_redundant_waits == n_redundant,
@@ -891,8 +899,8 @@ static void tables_of_rows_have_their_sizes(void) {
     CHECK(strstr(error.message, "2^62") != NULL);
 }
 
-/* Bytes of the area for whole tensors, from the sets of tensors alone: every two layers that follow each other there, one
- * even and one odd, need what one swaps and all of the other. */
+/* Bytes of the area for whole tensors, from the sets of tensors alone: every two layers that follow
+ * each other there, one even and one odd, need what one swaps and all of the other. */
 static int64_t area_of(const chain* c) {
     int64_t all[2] = {0, 0}, swapped[2] = {0, 0}, area = 0;
     int32_t layer, t;
@@ -913,8 +921,9 @@ static int64_t area_of(const chain* c) {
     return area;
 }
 
-/* Layers of several kinds: dense ones before experts, local and global attention.  Tensors that only some kinds have take
- * what two neighbors of the worst pair need, and get_address is NULL where a layer lacks a tensor. */
+/* Layers of several kinds: dense ones before experts, local and global attention.  Tensors that
+ * only some kinds have take what two neighbors of the worst pair need, and get_address is NULL
+ * where a layer lacks a tensor. */
 static void kinds_take_what_two_neighbors_need(void) {
     int round;
     for (round = 0; round < 500; round++) {

@@ -1,5 +1,5 @@
-/* test_swap_plan.c - the swap planner against brute force over every choice of tiles, against a program with a start
- * time for each operation, and against the engine; profiles and their file. */
+/* test_swap_plan.c - the swap planner against brute force over every choice of tiles, against a
+ * program with a start time for each operation, and against the engine; profiles and their file. */
 #include "scarce.h"
 
 #define MEMO_STATIC
@@ -114,8 +114,8 @@ static int leader_of(const problem* p, int t) {
     return p->tensors[t].with ? p->tensors[t].with - 1 : t;
 }
 
-/* The step of a choice for all layers with so many places in host memory, from the description of the
- * engine alone; -1: not allowed. */
+/* The step of a choice for all layers with so many places in host memory, from the description of
+ * the engine alone; -1: not allowed. */
 static double step_with_places(const problem* p, const choice* c, int64_t places,
                                int64_t* device_bytes, int64_t* host_bytes) {
     double stored[64], loaded[64], passed[64], compute = 0, store = 0, load = 0, file = 0;
@@ -241,8 +241,8 @@ static void row(full_program* f, int relation, double bound) {
     f->n = 0;
 }
 
-/* Columns: the weights of g's corners, what A and M are; the starts of n forwards, n backwards, n stores, n loads, n
- * writes and n reads; the step. */
+/* Columns: the weights of g's corners, what A and M are; the starts of n forwards, n backwards, n
+ * stores, n loads, n writes and n reads; the step. */
 static double start_times(const memoi_rows_program* g) {
     const memoi_rows_planner* p = g->p;
     const memo_swap_plan_desc* d = p->desc;
@@ -679,7 +679,8 @@ static double slowness(void) {
     return 1;
 }
 
-/* Large stacks, long sequences, little memory: planning is fast, and the plan is better than any alpha. */
+/* Large stacks, long sequences, little memory: planning is fast, and the plan is better than any
+ * alpha. */
 static void large_stacks_are_planned_quickly(void) {
     static const struct {
         int32_t n_layers;
@@ -769,8 +770,8 @@ static void any_unit_and_many_layers_are_planned(void) {
     CHECK_CASE(fabs(steps_s[0] / steps_s[1] - 1) < 1e-4, "%.12g, %.12g", steps_s[0], steps_s[1]);
 }
 
-/* 32 layers of 256K rows; seconds of tables found by hand that fit: attention swapped in every layer or in
- * the first ones. */
+/* 32 layers of 256K rows; seconds of tables found by hand that fit: attention swapped in every
+ * layer or in the first ones. */
 static void little_memory_is_used_well(void) {
     static const struct {
         double device_gib, host_gib, by_hand_s;
@@ -908,8 +909,8 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap)
     return makespan_s;
 }
 
-/* Plans of layers of several kinds fit, have no race, and take what they predict, also with the trainer's own copies
- * on the link. */
+/* Plans of layers of several kinds fit, have no race, and take what they predict, also with the
+ * trainer's own copies on the link. */
 static void plans_of_kinds_take_what_they_predict(void) {
     const int n_rounds = memo_test_all() ? 120 : 60;
     int round, n_planned[2] = {0, 0};
@@ -1109,8 +1110,8 @@ static void leftover_memory_is_used(void) {
     p.desc.host_bytes = 1; /* nothing swapped */
     p.desc.device_bytes = 65536 + 16384 * 2 + 4096;
     CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
-    /* Two tiles stay, not in layer 5, which recomputes nothing: kept, or in a rounding buffer that no
-     * other layer wants.  Every layer keeping one would take five. */
+    /* Two tiles stay, not in layer 5, which recomputes nothing: kept, or in a rounding buffer that
+     * no other layer wants.  Every layer keeping one would take five. */
     for (layer = 0; layer < 5 && plan && plan->rows; layer++)
         stay += plan->rows[layer] == MEMO_ROWS_KEPT ? 64 : plan->rows[layer];
     CHECK(stay == 32 && plan->rows[5] == 0);

@@ -1,5 +1,5 @@
-/* test_text.c - writing text to a file: which file is replaced and which one stays, under limits, signals and missing
- * descriptors. */
+/* test_text.c - writing text to a file: which file is replaced and which one stays, under limits,
+ * signals and missing descriptors. */
 #define _DEFAULT_SOURCE 1
 #include <dirent.h>
 #include <fcntl.h>

@@ -392,8 +392,9 @@ typedef struct trainer {
     int input_dies_in_forward[3];
     int last_output_dies_late; /* after the backward instead of before it */
     int recomputes;            /* 1: with marks inside the backward, 2: before it */
-    int n_weight_gradients; /* requested in a backward, freed after all backwards; needs three layers */
-    int weight_order;       /* 0: first layer first, 1: last first, 2: gradient by gradient */
+    /* requested in a backward, freed after all backwards; needs three layers */
+    int n_weight_gradients;
+    int weight_order;          /* 0: first layer first, 1: last first, 2: gradient by gradient */
     int gradient_dies_between; /* after the end of the backward; needs three layers */
     int has_streams;
 } trainer;

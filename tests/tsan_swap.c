@@ -1,14 +1,17 @@
-/* tsan_swap.c - runs a few micro-batches of swapping without the k-th wait.  test_tsan.sh builds it with a race detector
- * and checks its reports.
+/* tsan_swap.c - runs a few micro-batches of swapping without the k-th wait.  test_tsan.sh builds it
+ * with a race detector and checks its reports.
  *
  *   tsan_swap            no wait dropped; prints "waits N"
- *   tsan_swap K RATE     the K-th (from 0; -1: none) is dropped; copies at RATE bytes/s, 0: unthrottled
- *   tsan_swap K RATE H   places for H layers in host memory, the others in a file; 0: places for all
+ *   tsan_swap K RATE     the K-th (from 0; -1: none) is dropped; copies at RATE bytes/s, 0:
+ *                        unthrottled
+ *   tsan_swap K RATE H   places for H layers in host memory, the others in a file; 0: places for
+ *                        all
  *
- * Slow copies matter: a late wait sees a later record of its event too, and is then ordered after more
- * operations than required.
+ * Slow copies matter: a late wait sees a later record of its event too, and is then ordered after
+ * more operations than required.
  *
- * Every stream begins with a gate. It opens when everything is enqueued, so that no queue orders the streams by accident.
+ * Every stream begins with a gate. It opens when everything is enqueued, so that no queue orders
+ * the streams by accident.
  */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"

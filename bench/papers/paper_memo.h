@@ -196,7 +196,8 @@ static inline swap_layer swap_layer_times(const swap_hardware* hw, const swap_mo
     link = layout.tensor > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
     layer.tensor_collective =
         (layout.tensor - 1.0) / layout.tensor * 2 * tokens * h / layout.context / link;
-    /* A hop carries K and V, in the backward also dK and dV; it is hidden behind 1/CP of the work. */
+    /* A hop carries K and V, in the backward also dK and dV; it is hidden behind 1/CP of the
+     * work. */
     link = n_shards > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
     hop = 2 * swap_unit_bytes(model, layout, tokens) / link;
     layer.ring_forward =
@@ -357,7 +358,8 @@ static inline double swap_host_bytes(const swap_hardware* hw, const swap_model* 
             2 * swap_pinned_bytes(hw, 4 * alpha * u));
 }
 
-/* 0: runs; otherwise SWAP_OOM or SWAP_OOHM.  Host memory first, because it fails before any step. */
+/* 0: runs; otherwise SWAP_OOM or SWAP_OOHM.  Host memory first, because it fails before any
+ * step. */
 static inline double swap_verdict(const swap_hardware* hw, const swap_model* model,
                                   swap_layout layout, double tokens, swap_policy policy,
                                   double alpha) {
@@ -410,11 +412,12 @@ static inline double swap_best_alpha(const swap_hardware* hw, const swap_model* 
     return best;
 }
 
-/* Seconds of one micro-batch on every replica by memo_plan_swap's plan; negative: the verdict.  Times,
- * link and capacities are the paper's, for three tensors: the layer's input, the attention output and
- * the others.  The attention output is recomputed whole, in the time of its forward, or not at all.
- * Device memory is counted as the engine uses it: recomputed rows of all layers share a scratch.  The
- * paper's program counts 18 u at alpha = 0 and 32 u above.  Host memory is not rounded. */
+/* Seconds of one micro-batch on every replica by memo_plan_swap's plan; negative: the verdict.
+ * Times, link and capacities are the paper's, for three tensors: the layer's input, the attention
+ * output and the others.  The attention output is recomputed whole, in the time of its forward, or
+ * not at all.  Device memory is counted as the engine uses it: recomputed rows of all layers share
+ * a scratch.  The paper's program counts 18 u at alpha = 0 and 32 u above.  Host memory is not
+ * rounded. */
 static inline double swap_planned_s(const swap_hardware* hw, const swap_model* model,
                                     swap_layout layout, double tokens) {
     static const char* const names[3] = {"input", "attention", "others"};
@@ -533,7 +536,8 @@ static inline void swap_fit(swap_hardware* hw) {
 
 /* ---- verdicts ---- */
 
-/* Does any layout of these GPUs hold one sequence at alpha = 0?  *found: the first, largest TP first. */
+/* Does any layout of these GPUs hold one sequence at alpha = 0?  *found: the first, largest TP
+ * first. */
 static inline int swap_runs_somehow(const swap_hardware* hw, const swap_model* model, int n_gpus,
                                     double tokens, swap_layout* found) {
     int tensor, pipeline;
@@ -552,7 +556,8 @@ static inline int swap_runs_somehow(const swap_hardware* hw, const swap_model* m
     return 0;
 }
 
-/* The verdict on one cell of Table 3, for the published layout, or for any layout if none is published. */
+/* The verdict on one cell of Table 3, for the published layout, or for any layout if none is
+ * published. */
 static inline double swap_cell_verdict(const swap_hardware* hw, int model, int length) {
     const swap_model* m = &swap_models[model];
     double tokens = swap_lengths_k[length] * PAPER_K, alpha = swap_published_alpha[model][length];
@@ -586,8 +591,8 @@ static inline int swap_n_right_cells(const swap_hardware* hw, int model) {
     return n;
 }
 
-/* The range of one constant, around its value, in which all 24 verdicts of Table 4 and the 12 of Table
- * 3's 7B row are right, if the other constants keep their values. */
+/* The range of one constant, around its value, in which all 24 verdicts of Table 4 and the 12 of
+ * Table 3's 7B row are right, if the other constants keep their values. */
 typedef struct swap_interval {
     double low, high;
 } swap_interval;
@@ -643,8 +648,9 @@ static inline double swap_longest_k(const swap_hardware* hw, const swap_model* m
 #define SWAP_TRACE_TOKENS     ((int64_t)65536)
 #define SWAP_TRACE_VOCABULARY ((int64_t)50304)
 
-/* Does tensor parallelism send these u bytes?  It sends row-parallel outputs, to which the residual is
- * added next, and gradients of column-parallel inputs, followed by the gradient of W_qkv or W_1. */
+/* Does tensor parallelism send these u bytes?  It sends row-parallel outputs, to which the residual
+ * is added next, and gradients of column-parallel inputs, followed by the gradient of W_qkv or
+ * W_1. */
 static inline int swap_is_reduced(const memo_request* r, int64_t u, int64_t hidden) {
     int64_t next = r[1].size_bytes;
     if (r->size_bytes != u || r[1].kind != MEMO_REQUEST_MALLOC) return 0;
@@ -652,10 +658,11 @@ static inline int swap_is_reduced(const memo_request* r, int64_t u, int64_t hidd
            (next == u && r[2].kind == MEMO_REQUEST_FREE && r[2].id == r->id);
 }
 
-/* A rank's iteration: the recorded one with 32 layers and sizes scaled to `tokens`.  Tensors that are
- * reduced are TP times larger, each of the eight passes has logits of all rows, and gradients are left
- * out because they are counted among the states.  Stream 1 sends reduced tensors and QKV; stream 0
- * waits for it at the end of each layer.  NULL if the trace cannot be read or memory is short. */
+/* A rank's iteration: the recorded one with 32 layers and sizes scaled to `tokens`.  Tensors that
+ * are reduced are TP times larger, each of the eight passes has logits of all rows, and gradients
+ * are left out because they are counted among the states.  Stream 1 sends reduced tensors and QKV;
+ * stream 0 waits for it at the end of each layer.  NULL if the trace cannot be read or memory is
+ * short. */
 static inline memo_trace* swap_unplanned_trace(double tokens) {
     int64_t h = swap_models[0].hidden, u = 2 * SWAP_TRACE_TOKENS * h, i, end = 0;
     int64_t chunk = SWAP_TRACE_TOKENS / 8 * SWAP_TRACE_VOCABULARY;
@@ -668,7 +675,8 @@ static inline memo_trace* swap_unplanned_trace(double tokens) {
     for (i = 0; !is_bad && i < t->n_requests; i++)
         if (memob_request_mark(t, i).phase == MEMO_PHASE_BACKWARD) end = i;
 
-    /* Buffers that live at the end of the backward pass, or begin later, are gradients or the optimizer's. */
+    /* Buffers that live at the end of the backward pass, or begin later, are gradients or the
+     * optimizer's. */
     for (i = end; !is_bad && i < t->n_requests; i++) {
         int64_t origin = memob_request_origin(t, i);
         if (origin > end || (origin >= 0 && t->requests[origin].size_bytes != u))
@@ -871,7 +879,8 @@ static inline void swap_print_residuals(const double* values, const double* publ
     paper_print("\n");
 }
 
-/* Reorganizations in the fourth iteration, with frees deferred to the layer's end, or as long as possible. */
+/* Reorganizations in the fourth iteration, with frees deferred to the layer's end, or as long as
+ * possible. */
 static inline void swap_report_unplanned(const swap_hardware* hw, swap_results* r) {
     double states = swap_states_bytes(hw, &swap_models[0], swap_ablation_layout);
     caching_desc desc;

@@ -195,7 +195,8 @@ static inline oases_hardware oases_calibrated(const oases_row* row) {
 /* ---- the planner: a degree for every block --------------------------------------------------- */
 
 /* The library's planner (memo_plan.h), with the costs of oases_make_blocks for one sub-batch.  The
- * cost of an overlapped block does not include the slowdown, because the paper's planner ignores it. */
+ * cost of an overlapped block does not include the slowdown, because the paper's planner ignores
+ * it. */
 typedef struct oases_plan_problem {
     double memory_bytes; /* M */
     memo_degrees_problem degrees;
@@ -239,8 +240,8 @@ static inline memo_degree_cost oases_block_cost(const oases_row* row, const oase
     return cost;
 }
 
-/* Embedding and head stay at the row's own degree.  has_gradient_term: the data-parallel all-reduce,
- * which the paper's planner leaves out. */
+/* Embedding and head stay at the row's own degree.  has_gradient_term: the data-parallel
+ * all-reduce, which the paper's planner leaves out. */
 static inline oases_plan_problem oases_plan_setup(const oases_row* row, const oases_hardware* hw,
                                                   double memory_bytes, int has_gradient_term) {
     oases_plan_problem problem;
@@ -454,7 +455,8 @@ static inline const char* oases_plan_text(const int* degree, int n_blocks, char*
     return text;
 }
 
-/* The published plan and ours under a memory limit; memory_bytes 0: the bytes of the published plan. */
+/* The published plan and ours under a memory limit; memory_bytes 0: the bytes of the published
+ * plan. */
 static inline int oases_report_plans(int is_calibrated, double memory_bytes, int has_gradient_term,
                                      oases_results* r) {
     int i, j, n_equal = 0;

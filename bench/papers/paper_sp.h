@@ -9,7 +9,7 @@
 
 #include "paper_common.h"
 
-/* ---- the paper's layouts, as the planner takes them ------------------------------------------- */
+/* ---- the paper's layouts, as the planner takes them ------------------------------------------ */
 
 typedef struct layout_model {
     const char* name;

@@ -5,8 +5,8 @@
  *   paper_tables          prints all tables
  *
  * The first table lists all constants.  Each is stated by the paper, fitted (with its data) or
- * assumed (with its reason).  The tables with residuals follow.  The last table lists the targets and
- * the missed targets. */
+ * assumed (with its reason).  The tables with residuals follow.  The last table lists the targets
+ * and the missed targets. */
 #include "paper_common.h"
 #include "paper_memo.h"
 #include "paper_sp.h"

@@ -6,24 +6,27 @@
  * Every operation is enqueued on one compute stream, by a table of kernels.  It is announced to the
  * device table, so that a recorder sees which bytes it reads and writes.
  *
- * A query sees its own token and those before it: all of them, the last config.window, or those of its document.  RoPE
- * makes scores depend on distances only, so that positions need not begin again with a document.
+ * A query sees its own token and those before it: all of them, the last config.window, or those of
+ * its document.  RoPE makes scores depend on distances only, so that positions need not begin again
+ * with a document.
  *
  * A layer (pre-norm):  input -> norm1 -> q, k, v -> RoPE -> causal attention -> projection ->
  * dropout
  * -> + input = middle -> norm2 -> up (4h) -> GELU -> down -> dropout -> + middle.
  * With SwiGLU (Shazeer 2020) up has 8h columns, up and gate in turn: up * silu(gate) replaces GELU.
  *
- * Under every policy, products over tokens run in tiles of config.tile_rows rows.  The border between
- * swapped and recomputed rows lies between two tiles.  A row is therefore recomputed in the same tile
- * as in the forward, and all policies give the same bits.
+ * Under every policy, products over tokens run in tiles of config.tile_rows rows.  The border
+ * between swapped and recomputed rows lies between two tiles.  A row is therefore recomputed in the
+ * same tile as in the forward, and all policies give the same bits.
  *
- * Ranks split the sequences of a micro-batch (data) and the tokens of each sequence (ring x ulysses,
- * zigzag).  Only three parts depend on this split: the map from rows to tokens (gpt_share), attention,
- * and the sums at the end of a step.  config.zero selects how ranks split the optimizer.
+ * Ranks split the sequences of a micro-batch (data) and the tokens of each sequence (ring x
+ * ulysses, zigzag).  Only three parts depend on this split: the map from rows to tokens
+ * (gpt_share), attention, and the sums at the end of a step.  config.zero selects how ranks split
+ * the optimizer.
  *
- * A layer is two blocks, attention and MLP, each a function on a range of rows.  The plain model calls
- * them one after the other.  With tensor ranks or sub-batches, memo_blocks calls them: gpt_tensor.h.
+ * A layer is two blocks, attention and MLP, each a function on a range of rows.  The plain model
+ * calls them one after the other.  With tensor ranks or sub-batches, memo_blocks calls them:
+ * gpt_tensor.h.
  *
  * This file is the interface.  The implementation, in reading order:
  *
@@ -69,17 +72,18 @@ typedef struct gpt_config {
     gpt_mlp mlp;
     int32_t mlp_columns; /* of the MLP's activation; 0: 4 hidden, as GPT-2 and PaLM */
     int64_t tile_rows;   /* rows of a GEMM; swapped and recomputed rows meet between tiles */
-    /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the backward
-     * recomputes them chunk by chunk, under every policy, and they take the memory of one chunk.  0: they
-     * are skeletal. */
+    /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the
+     * backward recomputes them chunk by chunk, under every policy, and they take the memory of one
+     * chunk.  0: they are skeletal. */
     int64_t mlp_rows;
-    /* Rows of a slice: a layer computes its micro-batch slice by slice.  A multiple of tile_rows; 0: all
-     * rows.  Losses have the same bits for every size, gradients match up to rounding.  With several slices
-     * no ring, Ulysses or mixed degrees.  GPT_SLICES_CHOSEN: gpt_plan takes the session's choice. */
+    /* Rows of a slice: a layer computes its micro-batch slice by slice.  A multiple of tile_rows;
+     * 0: all rows.  Losses have the same bits for every size, gradients match up to rounding.  With
+     * several slices no ring, Ulysses or mixed degrees.  GPT_SLICES_CHOSEN: gpt_plan takes the
+     * session's choice. */
     int64_t slice_rows;
     int64_t window; /* tokens that a query sees, its own the last; 0: all */
-    /* Packed documents: the most of a sequence; 0: a sequence is one.  Each but the last ends with the token
-     * `separator`, and no query sees another document. */
+    /* Packed documents: the most of a sequence; 0: a sequence is one.  Each but the last ends with
+     * the token `separator`, and no query sees another document. */
     int64_t documents;
     int32_t separator;
     double dropout; /* in [0, 1): embedding, after the projection, after the MLP */
@@ -111,22 +115,23 @@ enum { GPT_STAGED_MAX = 64 }; /* micro-batches that are on their way to the devi
 
 typedef struct gpt_desc {
     gpt_config config;
-    /* Optional: (n_layers, slices, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create returns.
-     * NULL: the policy of `session` chooses the rows. */
+    /* Optional: (n_layers, slices, gpt_n_tensors), as in memo_swap_desc; borrowed until gpt_create
+     * returns.  NULL: the policy of `session` chooses the rows. */
     const int64_t* rows;
     /* Optional: budgets, policy, agree and its user, spill and is_timed of the model's session;
      * borrowed until gpt_create returns.  The model fills in the other fields.  NULL: no limits. */
     const memo_session_desc* session;
-    /* Optional: what gpt_plan made; it must outlive the model.  NULL: gpt_create measures and plans. */
+    /* Optional: what gpt_plan made; it must outlive the model.  NULL: gpt_create measures and
+     * plans. */
     const memo_step_plan* plan;
     /* Both unused by gpt_plan, but for kernels->scratch_bytes (kernels NULL: none).  device may be
      * a table around the device of the kernels: a recorder's. */
     const gpt_kernels* kernels;
     const memo_device* device;
     const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
-    /* Micro-batches of a step.  The sums of gradients over ranks then run behind the backward of the
-     * last one, and up to GPT_STAGED_MAX micro-batches are enqueued without a wait.  0: unknown, the
-     * sums run after the last one.  The bits are the same. */
+    /* Micro-batches of a step.  The sums of gradients over ranks then run behind the backward of
+     * the last one, and up to GPT_STAGED_MAX micro-batches are enqueued without a wait.  0:
+     * unknown, the sums run after the last one.  The bits are the same. */
     int64_t n_micro_batches;
 } gpt_desc;
 
@@ -140,7 +145,8 @@ GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, memo_policy pol
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,
                                   memo_step_plan** plan, memo_error* error);
 
-/* Measures the model's layers on its device.  All ranks call it.  Errors: as memo_session_measure. */
+/* Measures the model's layers on its device.  All ranks call it.  Errors: as
+ * memo_session_measure. */
 GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile,
                                      memo_error* error);
 
@@ -152,8 +158,8 @@ GPT_FUNCTION void gpt_destroy(gpt_model* model);
 GPT_FUNCTION memo_status gpt_restart(gpt_model* model, memo_error* error);
 
 /* Returns the pinned host bytes beyond the swap engine's: tokens and values on their way to the
- * device, and the loss on its way back.  n_micro_batches as in gpt_desc.  A multiple of 512, the unit
- * of the host device. */
+ * device, and the loss on its way back.  n_micro_batches as in gpt_desc.  A multiple of 512, the
+ * unit of the host device. */
 GPT_FUNCTION int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches);
 
 /* Returns the rows of a micro-batch on one rank: tokens, padding included. */
@@ -184,8 +190,9 @@ GPT_FUNCTION int64_t gpt_element_of_whole(const gpt_parameter* p, int32_t tensor
 
 /* Enqueues forward and backward of one micro-batch.  Gradients and loss add up over the
  * micro-batches of a step.  tokens and targets have batch * sequence tokens each, of all ranks:
- * uint8_t if config.vocabulary is 0, otherwise int32_t.  Both are copied before the call returns.  target[t] follows token[t].  step and micro_batch are the
- * key of the dropout.  loss_scale is 1 / (tokens of the whole step, all ranks).
+ * uint8_t if config.vocabulary is 0, otherwise int32_t.  Both are copied before the call returns.
+ * target[t] follows token[t].  step and micro_batch are the key of the dropout.  loss_scale is 1 /
+ * (tokens of the whole step, all ranks).
  *
  * After an error the step is lost and the model remains valid: call gpt_discard and begin the step
  * again.  Several ranks cannot continue after an error.  INVALID_STATE: this step's gradients are
@@ -202,19 +209,21 @@ typedef struct gpt_update_desc {
     double vote; /* summed over ranks: see gpt_votes */
 } gpt_update_desc;
 /* Sums over ranks, runs AdamW, waits for the step and clears the gradients.  Returns the mean loss
- * of the step (nats per token) and the norm of its gradient before clipping, both over all ranks. */
+ * of the step (nats per token) and the norm of its gradient before clipping, both over all
+ * ranks. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
 /* A whole step whose later calls replay one CUDA graph: first gpt_stage_micro_batch for each of
- * gpt_desc.n_micro_batches (1 to GPT_STAGED_MAX) in order, with the arguments of gpt_micro_batch, then
- * gpt_run_staged, with those of gpt_update.  gpt_stage_micro_batch only writes to pinned memory.  The
- * first update of a model runs call by call, because libraries allocate at their first use.  The next
- * call captures the step, with its messages between ranks; all ranks call both alike.  The bits are
- * those of gpt_micro_batch and gpt_update, with which steps may alternate.  No other function of the
- * model may come between these calls.
+ * gpt_desc.n_micro_batches (1 to GPT_STAGED_MAX) in order, with the arguments of gpt_micro_batch,
+ * then gpt_run_staged, with those of gpt_update.  gpt_stage_micro_batch only writes to pinned
+ * memory.  The first update of a model runs call by call, because libraries allocate at their first
+ * use.  The next call captures the step, with its messages between ranks; all ranks call both
+ * alike.  The bits are those of gpt_micro_batch and gpt_update, with which steps may alternate.  No
+ * other function of the model may come between these calls.
  *
- * Errors: UNSUPPORTED (the kernels have no graphs: the host's; documents over ring or Ulysses ranks), INVALID_ARGUMENT, INVALID_STATE (other
- * micro-batches are staged), as gpt_update.  The session must not be timed, nor the device record. */
+ * Errors: UNSUPPORTED (the kernels have no graphs: the host's; documents over ring or Ulysses
+ * ranks), INVALID_ARGUMENT, INVALID_STATE (other micro-batches are staged), as gpt_update.  The
+ * session must not be timed, nor the device record. */
 GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tokens,
                                                const void* targets, int64_t step,
                                                int64_t micro_batch, double loss_scale,
@@ -230,12 +239,13 @@ GPT_FUNCTION double gpt_votes(const gpt_model* model);
  * this rank's rows and clears the gradients. */
 GPT_FUNCTION memo_status gpt_discard(gpt_model* model, double* loss, memo_error* error);
 
-/* Saves parameters, Adam's moments, the number of updates and step, between two steps, to one file that
- * all ranks can open (gpt_checkpoint.h).  It is written aside and replaces path when it is complete.
- * gpt_read_checkpoint continues with the same bits, also on ranks that split the model otherwise; config.seed,
- * the model's shape and types must be those of the file.  A file that is refused changes nothing.  All
- * ranks call both.  After an error of one rank its caller aborts the communicator, which ends the
- * others.  Errors: IO, FORMAT (no checkpoint, cut short, altered), INVALID_ARGUMENT (another model). */
+/* Saves parameters, Adam's moments, the number of updates and step, between two steps, to one file
+ * that all ranks can open (gpt_checkpoint.h).  It is written aside and replaces path when it is
+ * complete.  gpt_read_checkpoint continues with the same bits, also on ranks that split the model
+ * otherwise; config.seed, the model's shape and types must be those of the file.  A file that is
+ * refused changes nothing.  All ranks call both.  After an error of one rank its caller aborts the
+ * communicator, which ends the others.  Errors: IO, FORMAT (no checkpoint, cut short, altered),
+ * INVALID_ARGUMENT (another model). */
 GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path, int64_t step,
                                               memo_error* error);
 GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path, int64_t* step,
@@ -248,9 +258,9 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error);
 GPT_FUNCTION memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest,
                                               memo_error* error);
 
-/* Continues `text` by n_new sampled bytes (config.vocabulary 0), on the host, with a key-value cache and a copy of the
- * parameters.  n_text is at least 1.  Each byte depends on the `sequence` bytes before it.
- * temperature 0 takes the most probable byte.  All tensor ranks call it. */
+/* Continues `text` by n_new sampled bytes (config.vocabulary 0), on the host, with a key-value
+ * cache and a copy of the parameters.  n_text is at least 1.  Each byte depends on the `sequence`
+ * bytes before it.  temperature 0 takes the most probable byte.  All tensor ranks call it. */
 GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text,
                                       double temperature, uint64_t seed, uint8_t* result,
                                       int64_t n_new, memo_error* error);

@@ -1,4 +1,5 @@
-/* gpt_check.h - which configurations are valid.  Messages name a field as the trainer's option that sets it.
+/* gpt_check.h - which configurations are valid.  Messages name a field as the trainer's option that
+ * sets it.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_CHECK_H
@@ -21,7 +22,8 @@ gpt_invalid(memo_error* error, const char* format, ...) {
     return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%s", text);
 }
 
-/* Each number alone.  With these limits no product of sizes exceeds 64 bits, and no dimension of a GEMM an int. */
+/* Each number alone.  With these limits no product of sizes exceeds 64 bits, and no dimension of a
+ * GEMM an int. */
 static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {
     const struct {
         const char* name;
@@ -121,8 +123,8 @@ static memo_status gpt_check_ranks(const gpt_config* c, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Tensor ranks of one degree, and parts of a micro-batch.  Key and value heads are not copied to more ranks: a
- * rank without its own head would have to sum another rank's gradient. */
+/* Tensor ranks of one degree, and parts of a micro-batch.  Key and value heads are not copied to
+ * more ranks: a rank without its own head would have to sum another rank's gradient. */
 static memo_status gpt_check_tensor(const gpt_config* c, memo_error* error) {
     const int32_t tensor = gpt_degree(c->tensor), subs = gpt_degree(c->sub_batches);
     const int32_t n = gpt_degree(c->ring) * gpt_degree(c->ulysses);

@@ -1,11 +1,12 @@
 /* gpt_checkpoint.h - saves a model to a file, and resumes from it on any number of ranks.
  *
- * The file has the elements of the unsplit model in their order: of each tensor the weights in full precision, then
- * Adam's two moments.  Each rank writes the elements that it updates, and reads those that it needs.  So ranks may split
- * the model otherwise when it is resumed.  All ranks open the same path.
+ * The file has the elements of the unsplit model in their order: of each tensor the weights in full
+ * precision, then Adam's two moments.  Each rank writes the elements that it updates, and reads
+ * those that it needs.  So ranks may split the model otherwise when it is resumed.  All ranks open
+ * the same path.
  *
- * A file is written aside and renamed when it is complete: an earlier one is kept until then.  Its digest covers all
- * bytes.  Single translation unit: everything is static. */
+ * A file is written aside and renamed when it is complete: an earlier one is kept until then.  Its
+ * digest covers all bytes.  Single translation unit: everything is static. */
 #ifndef GPT_CHECKPOINT_H
 #define GPT_CHECKPOINT_H
 
@@ -54,8 +55,8 @@ static gpt_config gpt_whole_config(const gpt_config* config) {
     return whole;
 }
 
-/* Where an array of a tensor begins: 0 weights, 1 and 2 moments.  array 0 of the tensor after the last
- * one is the end of the file. */
+/* Where an array of a tensor begins: 0 weights, 1 and 2 moments.  array 0 of the tensor after the
+ * last one is the end of the file. */
 static int64_t gpt_file_at(const gpt_model* model, int64_t tensor, int array) {
     const gpt_config whole = gpt_whole_config(&model->config);
     int64_t at = GPT_FILE_HEAD, t;
@@ -132,8 +133,8 @@ static uint64_t gpt_file_digest(gpt_file* f, int64_t file_bytes) {
     return digest;
 }
 
-/* Elements [begin, end) of a tensor, of this rank's numbers, between f->host and the array that begins
- * at `array` in the file. */
+/* Elements [begin, end) of a tensor, of this rank's numbers, between f->host and the array that
+ * begins at `array` in the file. */
 static void gpt_file_elements(gpt_file* f, int is_write, const gpt_parameter* p, int64_t array,
                               int64_t element_bytes, int64_t begin, int64_t end) {
     char* host = f->host;
@@ -166,8 +167,8 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
     }
 }
 
-/* All of this rank's elements.  It writes its part of each bucket; it reads all weights, and the master
- * weights and moments that it updates. */
+/* All of this rank's elements.  It writes its part of each bucket; it reads all weights, and the
+ * master weights and moments that it updates. */
 static void gpt_file_model(gpt_file* f, int is_write) {
     gpt_model* model = f->model;
     const gpt_config* config = &model->config;
@@ -207,7 +208,8 @@ static int gpt_file_is_first(const gpt_file* f) {
     return !f->model->mesh || f->model->mesh->rank == 0;
 }
 
-/* Waits for all ranks.  A rank that has failed does not come: its caller aborts the communicator. */
+/* Waits for all ranks.  A rank that has failed does not come: its caller aborts the
+ * communicator. */
 static void gpt_file_meet(gpt_file* f) {
     gpt_model* model = f->model;
     if (f->status || !model->mesh || model->mesh->size == 1) return;

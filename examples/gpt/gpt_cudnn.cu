@@ -1,5 +1,5 @@
-/* gpt_cudnn.cu - cuDNN's fused attention for the trainer: see gpt_cudnn.h.  Compile it with the headers of
- * cudnn-frontend, and link with -lcudnn -lnvrtc. */
+/* gpt_cudnn.cu - cuDNN's fused attention for the trainer: see gpt_cudnn.h.  Compile it with the
+ * headers of cudnn-frontend, and link with -lcudnn -lnvrtc. */
 #include "memo_sp.h" /* the row kernels, before memo_cuda.cuh */
 
 #include "memo_cuda.cuh"
@@ -17,7 +17,7 @@ struct gpt_cudnn {
     attention_blocks blocks; /* over ranks */
 };
 
-/* ---- shapes ------------------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 static attention_shape gpt_cudnn_shape(const gpt_cudnn* c, const gpt_attention_shape& of,
                                        int64_t batch, bool is_backward) {
@@ -66,7 +66,7 @@ static int64_t gpt_cudnn_scratch_bytes(void* context, const gpt_shapes* of) {
     return gpt_cudnn_desc_scratch_bytes(&((const gpt_cudnn*)context)->desc, of);
 }
 
-/* ---- rows of a part ------------------------------------------------------------------------------------------ */
+/* ---- rows of a part -------------------------------------------------------------------------- */
 
 /* Memory of the comparison: of more queries and of the last ones of them, of one key head. */
 struct gpt_cudnn_rows {
@@ -111,7 +111,8 @@ __global__ static void gpt_cudnn_differ_kernel(const uint32_t* x, const uint32_t
     }
 }
 
-/* Rows of more queries and of the last ones of them: *is_different, in pinned memory, becomes 1 if any bits differ. */
+/* Rows of more queries and of the last ones of them: *is_different, in pinned memory, becomes 1 if
+ * any bits differ. */
 static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape shapes[2],
                                           const attention_plan* const plans[2],
                                           const gpt_cudnn_rows& m, int32_t* is_different,
@@ -147,8 +148,8 @@ static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape sh
     return memo_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error);
 }
 
-/* A part and twice its queries, or all from the first; of one key head.  The whole sequence would take minutes
- * for a million tokens. */
+/* A part and twice its queries, or all from the first; of one key head.  The whole sequence would
+ * take minutes for a million tokens. */
 static void gpt_cudnn_part_shapes(const gpt_cudnn* c, const gpt_attention_shape& of,
                                   attention_shape shapes[2]) {
     gpt_attention_shape one = of;
@@ -207,7 +208,7 @@ static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape&
                           (long long)of.first);
 }
 
-/* ---- the hook of gpt_kernels_cuda.h --------------------------------------------------------------------------- */
+/* ---- the hook of gpt_kernels_cuda.h ---------------------------------------------------------- */
 
 static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_stream stream,
                                      void* scratch, memo_error* error) {

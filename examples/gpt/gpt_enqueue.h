@@ -1,7 +1,7 @@
 /* gpt_enqueue.h - the model's state, memory from its arena, and its operations.
  *
- * For each operation, a function fills the arguments (gpt_kernels.h), announces which bytes are read and
- * written, and enqueues it on the compute stream.
+ * For each operation, a function fills the arguments (gpt_kernels.h), announces which bytes are
+ * read and written, and enqueues it on the compute stream.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_ENQUEUE_H
@@ -124,8 +124,8 @@ struct gpt_model {
     } while (0)
 
 enum { GPT_SITE_EMBEDDING, GPT_SITE_PROJECTION, GPT_SITE_MLP };
-/* Totals of a step.  The sum of squares of the gradient is the last that ranks sum: not if every rank
- * has the whole gradient. */
+/* Totals of a step.  The sum of squares of the gradient is the last that ranks sum: not if every
+ * rank has the whole gradient. */
 enum {
     GPT_TOTAL_LOSS,
     GPT_TOTAL_VOTES,
@@ -172,8 +172,8 @@ typedef char gpt_values_fit[sizeof(gpt_batch_values) <= GPT_VALUES_BYTES &&
                                 ? 1
                                 : -1];
 
-/* Values, tokens (rows), targets (rows) and where documents begin (sequences, documents + 1): on the device, and in the
- * staging buffer. */
+/* Values, tokens (rows), targets (rows) and where documents begin (sequences, documents + 1): on
+ * the device, and in the staging buffer. */
 static int64_t gpt_batch_bytes(const gpt_config* config) {
     const int64_t n_begins = config->documents ? config->documents + 1 : 0;
     return GPT_VALUES_BYTES + 2 * gpt_n_rows(config) * (int64_t)sizeof(int32_t) +
@@ -262,7 +262,7 @@ static void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) 
     snprintf(model->phase, sizeof model->phase, "%s %d", phase, layer);
 }
 
-/* ---- operations: what they read and write ----------------------------------------------------- */
+/* ---- operations: what they read and write ---------------------------------------------------- */
 
 typedef struct gpt_op {
     const char* name;
@@ -401,7 +401,7 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
     gpt_enqueue(model, &op, GPT_KIND_LINEAR_BACKWARD, &a);
 }
 
-/* ---- norm ------------------------------------------------------------------------------------- */
+/* ---- norm ------------------------------------------------------------------------------------ */
 
 static void gpt_norm(gpt_model* model, const char* name, gpt_array y, gpt_array rstd, gpt_array x,
                      int64_t weight, gpt_rows rows) {
@@ -438,7 +438,7 @@ static void gpt_norm_back(gpt_model* model, const char* name, gpt_array dx, gpt_
     gpt_launch(model, &op, GPT_KIND_NORM_BACKWARD, &a);
 }
 
-/* ---- element by element: dropout, residual, activation; RoPE ---------------------------------------- */
+/* ---- element by element: dropout, residual, activation; RoPE --------------------------------- */
 
 static gpt_elements_args gpt_elements_args_make(gpt_op* op, gpt_array y, gpt_array x,
                                                 const gpt_array* z, gpt_rows rows) {
@@ -498,15 +498,15 @@ static void gpt_rope_rows(gpt_model* model, const char* name, gpt_array x, int32
     gpt_launch(model, &op, GPT_KIND_ROPE, &a);
 }
 
-/* ---- attention over the ranks that hold a sequence -------------------------------------------- */
+/* ---- attention over the ranks that hold a sequence ------------------------------------------- */
 
 /* Least number of queries in a group of heads, so that a GPU stays busy. */
 #ifndef GPT_GROUP_QUERIES
 #define GPT_GROUP_QUERIES 65536
 #endif
 
-/* Returns the number of groups of heads.  Attention needs the scratch memory of one group, so it is the largest number
- * that divides the key heads of a rank, if all ranks have as many. */
+/* Returns the number of groups of heads.  Attention needs the scratch memory of one group, so it is
+ * the largest number that divides the key heads of a rank, if all ranks have as many. */
 static int32_t gpt_ulysses_groups(const memo_sp_attention_desc* desc) {
     const int32_t ulysses = desc->sharding.ulysses;
     const int64_t n_queries =
@@ -613,8 +613,8 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_
     return t;
 }
 
-/* The mask of each sequence, or of all.  The stream reads the begins of documents in the staging buffer, which keeps them
- * until the stream has passed. */
+/* The mask of each sequence, or of all.  The stream reads the begins of documents in the staging
+ * buffer, which keeps them until the stream has passed. */
 static const memo_mask* gpt_sp_masks(gpt_model* model, int64_t begin) {
     const int64_t documents = model->config.documents, n = documents ? model->share.batch : 1;
     const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
@@ -629,7 +629,7 @@ static const memo_mask* gpt_sp_masks(gpt_model* model, int64_t begin) {
     return model->masks + (documents ? begin / model->share.layout.local_tokens : 0);
 }
 
-/* ---- attention of runs: whole sequences, or queries of one -------------------------------------- */
+/* ---- attention of runs: whole sequences, or queries of one ----------------------------------- */
 
 /* Keys that the queries of a run read. */
 static gpt_rows gpt_key_rows(const gpt_run* run) {
@@ -715,7 +715,7 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
     }
 }
 
-/* ---- tokens: embedding, loss ------------------------------------------------------------------ */
+/* ---- tokens: embedding, loss ----------------------------------------------------------------- */
 
 /* Of the open slice. */
 static void gpt_embedding(gpt_model* model, gpt_array x, const int32_t* tokens, int is_backward) {
@@ -776,7 +776,7 @@ static void gpt_add_losses(gpt_model* model) {
     gpt_launch(model, &op, GPT_KIND_LOSS, &a);
 }
 
-/* ---- sums ------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
 /* to += from, n elements of a type. */
 static void gpt_add(gpt_model* model, const char* name, memo_type type, void* to, const void* from,

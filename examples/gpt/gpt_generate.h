@@ -52,7 +52,8 @@ static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int6
     return 1;
 }
 
-/* One query (heads * head_size) at `position` of a document; it reads the keys of up to `sequence` positions. */
+/* One query (heads * head_size) at `position` of a document; it reads the keys of up to `sequence`
+ * positions. */
 static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_real* q,
                                    const gpt_real* keys, const gpt_real* values, int64_t position,
                                    int64_t document) {
@@ -148,8 +149,8 @@ static uint8_t gpt_sample(const gpt_real* logits, double temperature, double uni
     return (uint8_t)likeliest;
 }
 
-/* Copies the parameters of all tensor ranks to shares (ranks, parameters).  They are gathered on the
- * device, in the memory of partial sums, which nothing uses between micro-batches. */
+/* Copies the parameters of all tensor ranks to shares (ranks, parameters).  They are gathered on
+ * the device, in the memory of partial sums, which nothing uses between micro-batches. */
 static void gpt_get_shares(gpt_model* model, char* shares) {
     memo_comm* ranks = model->tensor.ranks;
     const gpt_array room = model->tensor.partial;

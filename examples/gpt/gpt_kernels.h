@@ -1,11 +1,11 @@
-/* gpt_kernels.h - the operations of a model: their kinds, their arguments, and the table of functions
- * that enqueues them.
+/* gpt_kernels.h - the operations of a model: their kinds, their arguments, and the table of
+ * functions that enqueues them.
  *
  * The model, its layers and policies use this file only.  They know neither how an operation is
- * computed nor the C type of an element.  Arguments are plain numbers and addresses of device memory;
- * no operation reads host memory.  Arguments are the same in every step, so that a graph of a step can
- * be replayed: operations read what changes (gpt_batch_values, gpt_update_values) from device memory.
- * gpt_kernels_host.h computes on threads.
+ * computed nor the C type of an element.  Arguments are plain numbers and addresses of device
+ * memory; no operation reads host memory.  Arguments are the same in every step, so that a graph of
+ * a step can be replayed: operations read what changes (gpt_batch_values, gpt_update_values) from
+ * device memory.  gpt_kernels_host.h computes on threads.
  *
  * Types: activations, their gradients and weights have the type of the model (gpt_config.type).
  * "sums" have gpt_sum_type: rstd, LSE, gradients of parameters, master weights.
@@ -84,7 +84,7 @@ GPT_INLINE gpt_dropout gpt_dropout_make(double rate, uint64_t seed, int64_t step
     return dropout;
 }
 
-/* ---- what changes from step to step, in device memory ------------------------------------------ */
+/* ---- what changes from step to step, in device memory ---------------------------------------- */
 
 /* The values of a micro-batch. */
 typedef struct gpt_batch_values {
@@ -171,7 +171,8 @@ typedef struct gpt_norm_args {
     int64_t hidden;
 } gpt_norm_args;
 
-/* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1: padding. */
+/* token_numbers: (rows), the number of a row's token in the micro-batch of all ranks; -1:
+ * padding. */
 typedef struct gpt_elements_args {
     void* y;           /* (rows, columns) */
     const void *x, *z; /* y from x and, if there are two inputs, z */
@@ -196,8 +197,8 @@ typedef struct gpt_rope_args {
     int32_t direction;                    /* 1: forward; -1: backward */
 } gpt_rope_args;
 
-/* Whole sequences, or the queries [first, sequence) of one against the keys before each.  Query head h
- * uses key-value head h * n_kv_heads / n_heads. */
+/* Whole sequences, or the queries [first, sequence) of one against the keys before each.  Query
+ * head h uses key-value head h * n_kv_heads / n_heads. */
 typedef struct gpt_attention_shape {
     int64_t first, sequence; /* the first query; keys from 0 to sequence */
     int64_t n_heads, n_kv_heads, head_size;
@@ -207,8 +208,8 @@ typedef struct gpt_attention_shape {
     int64_t documents; /* the most of a sequence; 0: it is one */
 } gpt_attention_shape;
 
-/* A query sees the keys from this one to its own.  begins: of the sequence's documents.  It never falls from one query to
- * the next. */
+/* A query sees the keys from this one to its own.  begins: of the sequence's documents.  It never
+ * falls from one query to the next. */
 GPT_INLINE int64_t gpt_first_key(const gpt_attention_shape* shape, const int64_t* begins,
                                  int64_t query) {
     int64_t low = 0, high = shape->documents, first = 0;
@@ -232,7 +233,8 @@ typedef struct gpt_attention_args {
     const void* dout;
     void *dq, *dk, *dv; /* dk may be k, and dv v, unless shape.sums */
     void* delta;        /* (queries, heads), sums: scratch of the backward */
-    /* (batch, documents + 1): positions from 0 to sequence, not descending; equal ones are an empty document. */
+    /* (batch, documents + 1): positions from 0 to sequence, not descending; equal ones are an empty
+     * document. */
     const int64_t* begins;
 } gpt_attention_args;
 
@@ -296,7 +298,8 @@ GPT_INLINE gpt_adamw_desc gpt_adamw_of(const gpt_adamw_args* a) {
     return adamw;
 }
 
-/* The sum over words w of mix(word + mix(first + w)), modulo 2^64: no order, and every bit counts. */
+/* The sum over words w of mix(word + mix(first + w)), modulo 2^64: no order, and every bit
+ * counts. */
 typedef struct gpt_digest_args {
     const void* x;
     uint64_t* digest;       /* added to */
@@ -329,8 +332,8 @@ typedef struct gpt_shapes {
     int64_t loss_rows, mlp_rows; /* of logits, of an operation of the MLP */
     int64_t hidden, head_size, vocabulary;
     int64_t wide, up; /* columns of the MLP: of its activation, of the product before it */
-    /* Each different call of attention.  If ranks split a sequence, over_ranks describes it instead: only its
-     * shapes are set, and its degrees are not both 1. */
+    /* Each different call of attention.  If ranks split a sequence, over_ranks describes it
+     * instead: only its shapes are set, and its degrees are not both 1. */
     struct {
         gpt_attention_shape shape;
         int64_t batch;
@@ -357,9 +360,9 @@ typedef struct gpt_kernels {
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
     memo_attention attention; /* of one rank, for memo_sp */
-    /* Optional, all or none.  Operations between begin and end, on stream and on streams that wait for
-     * it, become a graph and do not run.  Nothing in between may wait or allocate.  end also ends a
-     * capture that has failed; *graph is then NULL.  launch enqueues the graph. */
+    /* Optional, all or none.  Operations between begin and end, on stream and on streams that wait
+     * for it, become a graph and do not run.  Nothing in between may wait or allocate.  end also
+     * ends a capture that has failed; *graph is then NULL.  launch enqueues the graph. */
     memo_status (*graph_begin)(void* context, memo_stream stream, memo_error* error);
     memo_status (*graph_end)(void* context, memo_stream stream, void** graph, memo_error* error);
     memo_status (*graph_launch)(void* context, memo_stream stream, void* graph, memo_error* error);

@@ -1,8 +1,8 @@
 /* gpt_kernels_cuda.cu - the operations of gpt_kernels.h on a GPU: see gpt_kernels_cuda.h.
  *
- * The kernels are loops over the element functions of gpt_math.h.  No sum depends on the order in which
- * threads run: each element is summed by one thread, or by the lanes of one warp in a tree, or in
- * parts that a later kernel adds in order.  Integer sums (digests) use atomics.
+ * The kernels are loops over the element functions of gpt_math.h.  No sum depends on the order in
+ * which threads run: each element is summed by one thread, or by the lanes of one warp in a tree,
+ * or in parts that a later kernel adds in order.  Integer sums (digests) use atomics.
  *
  * Include memo_cuda.cuh before, or compile alone and link with memo's implementation. */
 #include "memo_sp.h" /* the row kernels, before memo_cuda.cuh */
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- threads and elements ---------------------------------------------------------------------- */
+/* ---- threads and elements -------------------------------------------------------------------- */
 
 enum {
     GPT_CUDA_THREADS = 256,
@@ -29,8 +29,8 @@ enum {
     GPT_CUDA_AHEAD = 4,       /* accesses under way at once */
     GPT_CUDA_GEMMS_MAX = 512
 };
-/* A matrix in one product has fewer elements: from exactly 2^31 on cuBLASLt 13.6 offers an algorithm that then
- * fails. */
+/* A matrix in one product has fewer elements: from exactly 2^31 on cuBLASLt 13.6 offers an
+ * algorithm that then fails. */
 #ifndef GPT_CUDA_ELEMENTS
 #define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
 #endif
@@ -45,8 +45,8 @@ static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20; /* rows that are com
          i += (int64_t)gridDim.x * blockDim.x / GPT_CUDA_WARP)
 #define GPT_LANE ((int)(threadIdx.x % GPT_CUDA_WARP))
 
-/* The type of elements that a kernel gets.  -DGPT_CUDA_BF16 compiles the kernels for one type alone, so that
- * bench/cuda_sass.py finds no code of another one. */
+/* The type of elements that a kernel gets.  -DGPT_CUDA_BF16 compiles the kernels for one type
+ * alone, so that bench/cuda_sass.py finds no code of another one. */
 #ifdef GPT_CUDA_BF16
 struct gpt_kernel_type {
     __host__ __device__ gpt_kernel_type(memo_type) {}
@@ -97,7 +97,8 @@ __device__ static inline gpt_words gpt_pack_all(const float* values) {
     return words;
 }
 
-/* W elements from i on; W = 8 and W = 4 need addresses that are multiples of 16 bytes, of 8 for 4 of bf16. */
+/* W elements from i on; W = 8 and W = 4 need addresses that are multiples of 16 bytes, of 8 for 4
+ * of bf16. */
 template <int W>
 __device__ static inline void gpt_read(float* values, const void* x, memo_type type, int64_t i) {
     if (W == 1) {
@@ -157,9 +158,10 @@ __device__ static inline double gpt_warp_sum_f64(double value) {
     return value;
 }
 
-/* ---- element by element -------------------------------------------------------------------------- */
+/* ---- element by element ---------------------------------------------------------------------- */
 
-/* A warp a row: a division of 64-bit numbers for each few elements would take longer than the memory does. */
+/* A warp a row: a division of 64-bit numbers for each few elements would take longer than the
+ * memory does. */
 template <int W>
 __global__ static void gpt_dropout_kernel(gpt_elements_args a, gpt_kernel_type type) {
     const gpt_dropout dropout = gpt_dropout_of(&a);
@@ -244,7 +246,8 @@ template <int W> __global__ static void gpt_add_kernel(gpt_add_args a) {
     }
 }
 
-/* A warp a row, W pairs a lane at a time.  A lane's angles are the same for every head if they divide the warp. */
+/* A warp a row, W pairs a lane at a time.  A lane's angles are the same for every head if they
+ * divide the warp. */
 template <int W> __global__ static void gpt_rope_kernel(gpt_rope_args a, gpt_kernel_type type) {
     const int n_pairs = (int)a.head_size / 2, n_groups = n_pairs / W;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
@@ -310,10 +313,10 @@ template <int W> __global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_k
     }
 }
 
-/* ---- norm: a warp a row ----------------------------------------------------------------------------- */
+/* ---- norm: a warp a row ---------------------------------------------------------------------- */
 
-/* W columns a lane at a time.  V words of 8 elements of bf16 stay in registers, so that the row is read once; V 0: it is
- * read twice. */
+/* W columns a lane at a time.  V words of 8 elements of bf16 stay in registers, so that the row is
+ * read once; V 0: it is read twice. */
 template <int W, int V>
 __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type type) {
     const int64_t step = GPT_CUDA_WARP * W;
@@ -437,7 +440,7 @@ __global__ static void gpt_add_chunks_kernel(float* to, const float* sums, int64
     }
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------------ */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 template <int W>
 __global__ static void gpt_embedding_kernel(gpt_tokens_args a, gpt_kernel_type type) {
@@ -451,8 +454,9 @@ __global__ static void gpt_embedding_kernel(gpt_tokens_args a, gpt_kernel_type t
     }
 }
 
-/* A warp adds W columns a lane of all tokens that are equal modulo GPT_CUDA_OWNERS, in order of rows.  It looks at a row
- * a lane at a time.  The sum of a token stays in registers until another token comes. */
+/* A warp adds W columns a lane of all tokens that are equal modulo GPT_CUDA_OWNERS, in order of
+ * rows.  It looks at a row a lane at a time.  The sum of a token stays in registers until another
+ * token comes. */
 template <int W>
 __global__ static void gpt_embedding_backward_kernel(gpt_tokens_args a, gpt_kernel_type type) {
     const int64_t n_rows = a.rows.end - a.rows.begin, width = GPT_CUDA_WARP * W;
@@ -549,9 +553,10 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
     }
 }
 
-/* ---- long sums, digests ------------------------------------------------------------------------------- */
+/* ---- long sums, digests ---------------------------------------------------------------------- */
 
-/* partials[t] = the sum of the squares that warp t takes, 4 elements a lane at a time.  W 1 reads them one by one. */
+/* partials[t] = the sum of the squares that warp t takes, 4 elements a lane at a time.  W 1 reads
+ * them one by one. */
 template <int W>
 __global__ static void gpt_squares_kernel(double* partials, const float* x, int64_t n,
                                           int64_t n_partials) {
@@ -610,7 +615,7 @@ __global__ static void gpt_digest_kernel(gpt_digest_args a) {
     if (sum) atomicAdd((unsigned long long*)a.digest, (unsigned long long)sum);
 }
 
-/* ---- attention: exact and slow ------------------------------------------------------------------------- */
+/* ---- attention: exact and slow --------------------------------------------------------------- */
 
 struct gpt_head {
     float v[GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP]; /* a lane's elements of a head */
@@ -736,7 +741,7 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
     }
 }
 
-/* ---- matrix products ------------------------------------------------------------------------------------ */
+/* ---- matrix products ------------------------------------------------------------------------- */
 
 /* y = x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
 typedef enum gpt_gemm_kind {
@@ -747,8 +752,9 @@ typedef enum gpt_gemm_kind {
     GPT_GEMM_N_KINDS
 } gpt_gemm_kind;
 
-/* How products with a weight run.  A forward is pinned: one algorithm for any number of rows, or if none keeps a row's
- * bits, products of whole tiles.  Everything else has an algorithm for each number of rows. */
+/* How products with a weight run.  A forward is pinned: one algorithm for any number of rows, or if
+ * none keeps a row's bits, products of whole tiles.  Everything else has an algorithm for each
+ * number of rows. */
 typedef struct gpt_gemm_choice {
     gpt_gemm_kind kind;
     int64_t n_outputs, n_inputs, n_rows; /* rows 0: any, the pin of a forward */
@@ -841,7 +847,8 @@ static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, gpt_gemm_
     return NULL;
 }
 
-/* cuBLASLt's algorithms that do not split the sum, the fastest first.  None if it refuses the shape. */
+/* cuBLASLt's algorithms that do not split the sum, the fastest first.  None if it refuses the
+ * shape. */
 enum { GPT_GEMM_ASKED = 16 };
 static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g,
                         gpt_gemm_choice choices[GPT_GEMM_ASKED], const gpt_gemm_choice* of) {
@@ -875,8 +882,8 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g,
     return n;
 }
 
-/* Runs a product with the algorithm of its number of rows.  At first that is the fastest one that runs: what the
- * heuristic offers may fail, and leaves its error. */
+/* Runs a product with the algorithm of its number of rows.  At first that is the fastest one that
+ * runs: what the heuristic offers may fail, and leaves its error. */
 static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g,
                                      const gpt_gemm_choice* of, memo_stream stream,
                                      memo_error* error) {
@@ -937,7 +944,7 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
     return MEMO_STATUS_OK;
 }
 
-/* ---- the pinned algorithms ------------------------------------------------------------------------------- */
+/* ---- the pinned algorithms ------------------------------------------------------------------- */
 
 /* Memory to compare the rows of a product in.  The digests are on the device, because atomics on
  * host memory cross the bus one by one. */
@@ -1029,7 +1036,8 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
     return MEMO_STATUS_OK;
 }
 
-/* Rows alone at the begin, in the middle and at the end, few and many: none that no table of rows asks for. */
+/* Rows alone at the begin, in the middle and at the end, few and many: none that no table of rows
+ * asks for. */
 static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check* check,
                                        const gpt_gemm_choice* choice, const gpt_shapes* shapes,
                                        int64_t n_rows, int* is_same, memo_error* error) {
@@ -1048,8 +1056,8 @@ static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check
     return MEMO_STATUS_OK;
 }
 
-/* Pins the fastest algorithm that does not split the sum and whose rows do not depend on their number.  Without one,
- * products run in tiles. */
+/* Pins the fastest algorithm that does not split the sum and whose rows do not depend on their
+ * number.  Without one, products run in tiles. */
 static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
                                 const gpt_gemm_check* check, const int64_t weight[3],
                                 memo_error* error) {
@@ -1124,7 +1132,7 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
     return status;
 }
 
-/* ---- the table -------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* Elements of 16 bytes at a time where all rows and addresses allow it. */
 static int gpt_is_wide(const void* x, const void* y, const void* z, int64_t n_columns) {
@@ -1352,7 +1360,7 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     return status;
 }
 
-/* ---- a step as a graph ------------------------------------------------------------------------------------ */
+/* ---- a step as a graph ----------------------------------------------------------------------- */
 
 /* Other threads may use CUDA meanwhile: the watchdog of NCCL does. */
 static memo_status gpt_cuda_graph_begin(void* context, memo_stream stream, memo_error* error) {

@@ -1,9 +1,9 @@
 /* gpt_kernels_cuda.h - the operations of gpt_kernels.h on a GPU, for a program in C.
  *
- * Matrix products are cuBLASLt's, in one pinned algorithm for each shape of the weight: a row of a result
- * has the same bits whatever rows are computed with it, so that recomputed rows are those of the
- * forward.  If no algorithm has this property, products run tile by tile.  The other operations are
- * kernels of gpt_kernels_cuda.cu.
+ * Matrix products are cuBLASLt's, in one pinned algorithm for each shape of the weight: a row of a
+ * result has the same bits whatever rows are computed with it, so that recomputed rows are those of
+ * the forward.  If no algorithm has this property, products run tile by tile.  The other operations
+ * are kernels of gpt_kernels_cuda.cu.
  *
  * Types: F32 and BF16.  Nothing enqueued allocates or synchronizes. */
 #ifndef GPT_KERNELS_CUDA_H
@@ -17,8 +17,8 @@
 extern "C" {
 #endif
 
-/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, and sums of a norm's weight over
- * GPT_CUDA_CHUNK rows each. */
+/* Scratch memory of all but attention: cuBLASLt's workspace, parts of sums, and sums of a norm's
+ * weight over GPT_CUDA_CHUNK rows each. */
 enum {
     GPT_CUDA_WORKSPACE = 32 << 20,
     GPT_CUDA_PARTIALS = 4096, /* of a long sum, each of a warp or of a thread */
@@ -49,8 +49,9 @@ typedef struct gpt_cuda_attention {
 
 typedef struct gpt_cuda_kernels gpt_cuda_kernels;
 
-/* One model at a time, on the GPU that is current when it is prepared: to plan needs none.  attention: NULL
- * for the built-in kernels; they do not attend over ranks.  Errors: OUT_OF_HOST_MEMORY. */
+/* One model at a time, on the GPU that is current when it is prepared: to plan needs none.
+ * attention: NULL for the built-in kernels; they do not attend over ranks.  Errors:
+ * OUT_OF_HOST_MEMORY. */
 memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cuda_kernels** kernels,
                                     memo_error* error);
 void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels); /* NULL works */

@@ -274,8 +274,8 @@ static void gpt_rope_table_run(const void* pointer) {
 
 /* ---- storage in bf16 ---------------------------------------------------------------------------
  *
- * With type BF16 an operation widens its operands into scratch, computes in float as above, and rounds
- * what it wrote: an operation is rounded once, whatever it sums. */
+ * With type BF16 an operation widens its operands into scratch, computes in float as above, and
+ * rounds what it wrote: an operation is rounded once, whatever it sums. */
 
 enum { GPT_READ = 1, GPT_WRITTEN = 2, GPT_OPERANDS_MAX = 8 };
 
@@ -414,7 +414,8 @@ static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
 
 typedef struct gpt_host_kind {
     void (*run)(const void* args);
-    /* Instead of run: threads share the rows, each of which is treated alone; the place of args.rows. */
+    /* Instead of run: threads share the rows, each of which is treated alone; the place of
+     * args.rows. */
     void (*run_rows)(const void* args, int64_t begin, int64_t end);
     size_t rows, args_bytes;
     void (*widen)(gpt_storage* s, void* args); /* NULL: all operands are sums */

@@ -1,7 +1,8 @@
 /* gpt_layer.h - a layer: where its tensors lie, its two blocks (attention and MLP) forward and
  * backward, and the plain order of the blocks.
  *
- * Of tensor ranks it uses only the width of a tensor.  Single translation unit: everything is static. */
+ * Of tensor ranks it uses only the width of a tensor.  Single translation unit: everything is
+ * static. */
 #ifndef GPT_LAYER_H
 #define GPT_LAYER_H
 
@@ -178,7 +179,8 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     gpt_give(model, d_norm);
 }
 
-/* A gradient takes the memory of a skeletal tensor of its size if nothing reads that again in this step. */
+/* A gradient takes the memory of a skeletal tensor of its size if nothing reads that again in this
+ * step. */
 static gpt_array gpt_take_over(gpt_model* model, int is_free, gpt_array skeletal, gpt_rows rows,
                                int64_t n_columns) {
     return is_free ? skeletal : gpt_take(model, rows, n_columns);
@@ -187,8 +189,8 @@ static void gpt_give_over(gpt_model* model, int is_free, gpt_array x) {
     if (!is_free) gpt_give(model, x);
 }
 
-/* The gradient of k or v, of all keys that the rows read.  It takes the memory of k or v itself, unless rows
- * of a sequence add to sums. */
+/* The gradient of k or v, of all keys that the rows read.  It takes the memory of k or v itself,
+ * unless rows of a sequence add to sums. */
 static gpt_array gpt_take_keys(gpt_model* model, gpt_array sums, gpt_array skeletal, gpt_rows rows,
                                int64_t n_columns) {
     if (model->shares_keys) return sums;
@@ -223,7 +225,8 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
     const int64_t weights = at->layers + layer * at->layer_stride;
     const int64_t hidden = model->config.hidden;
     const gpt_widths w = gpt_widths_of(&model->config, layer);
-    /* Blocks of other degrees have other rows; the pass of weights reads masked and attention again. */
+    /* Blocks of other degrees have other rows; the pass of weights reads masked and attention
+     * again. */
     const int is_free = !gpt_is_mixed(&model->config), is_plain = !gpt_is_split(&model->config);
     gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
     int i;

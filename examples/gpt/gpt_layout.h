@@ -1,5 +1,5 @@
-/* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a layer's
- * backward needs from its forward; and which configurations are valid.
+/* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a
+ * layer's backward needs from its forward; and which configurations are valid.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_LAYOUT_H
@@ -49,8 +49,8 @@ static int gpt_is_mixed(const gpt_config* config) { /* blocks do not all have de
     return gpt_least_degree(config) < gpt_degree(config->tensor);
 }
 
-/* The products of norm2: up, and with SwiGLU gate.  Their rows take turns, so that each tensor rank's
- * share of both is one range of rows. */
+/* The products of norm2: up, and with SwiGLU gate.  Their rows take turns, so that each tensor
+ * rank's share of both is one range of rows. */
 static int64_t gpt_n_products(const gpt_config* config) {
     return config->mlp == GPT_MLP_SWIGLU ? 2 : 1;
 }
@@ -262,16 +262,16 @@ static gpt_rows gpt_slice_at(const gpt_config* config, int64_t slice) {
     return gpt_rows_make(begin, gpt_min(begin + gpt_slice_rows(config), gpt_n_rows(config)));
 }
 
-/* Rows of a part of a slice that begins at `begin` and has n rows; all but the last slice have slice_rows.
- * Parts of a short slice begin where those of the others do. */
+/* Rows of a part of a slice that begins at `begin` and has n rows; all but the last slice have
+ * slice_rows.  Parts of a short slice begin where those of the others do. */
 static gpt_rows gpt_part_of(const gpt_config* config, gpt_rows slice, int32_t part) {
     const memo_share share =
         memo_share_of(gpt_slice_rows(config), gpt_degree(config->sub_batches), part);
     return gpt_rows_make(gpt_min(slice.begin + share.begin, slice.end),
                          gpt_min(slice.begin + share.begin + share.count, slice.end));
 }
-/* A part of the micro-batch is a range of rows, not whole sequences: its keys and values are read by later
- * parts. */
+/* A part of the micro-batch is a range of rows, not whole sequences: its keys and values are read
+ * by later parts. */
 static int gpt_shares_keys(const gpt_config* config) {
     return gpt_n_slices(config) > 1 ||
            config->batch / gpt_degree(config->data) % gpt_degree(config->sub_batches) != 0;
@@ -316,7 +316,8 @@ static int64_t gpt_chunk_rows(const gpt_config* config) {
     return gpt_round_up(config->mlp_rows ? config->mlp_rows : quarter, config->tile_rows);
 }
 
-/* Rows whose logits exist at a time.  The classifier is never recomputed, so a large tile may be cut. */
+/* Rows whose logits exist at a time.  The classifier is never recomputed, so a large tile may be
+ * cut. */
 static int64_t gpt_loss_rows(const gpt_config* config) {
     const int64_t row_bytes = gpt_vocabulary(config) * gpt_type_bytes(config->type);
     const int64_t quarter = gpt_round_up((gpt_slice_rows(config) + 3) / 4, config->tile_rows);
@@ -442,7 +443,8 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
                         : shapes.n_rows % config->tile_rows ? shapes.n_rows % config->tile_rows
                                                             : shapes.tile_rows;
 
-    /* Weights of the same shape are listed once: at most 5 for each of 8 degrees, and the classifier. */
+    /* Weights of the same shape are listed once: at most 5 for each of 8 degrees, and the
+     * classifier. */
     for (layer = 0; layer < config->n_layers; layer++) {
         const gpt_widths w = gpt_widths_of(config, layer);
         const int64_t n = shapes.n_rows, mlp = shapes.mlp_rows;

@@ -1,8 +1,9 @@
 /* gpt_math.h - the math of a small GPT: pure functions on arrays, each beside its backward.
  *
- * These functions do not depend on devices, on layers or on the place of a tensor.  A tensor of tokens
- * is a table with a row for each token, given by its address and a number of rows.  Any range of rows
- * can be computed alone, at any time, in any order, and gives the same bits as the first time:
+ * These functions do not depend on devices, on layers or on the place of a tensor.  A tensor of
+ * tokens is a table with a row for each token, given by its address and a number of rows.  Any
+ * range of rows can be computed alone, at any time, in any order, and gives the same bits as the
+ * first time:
  *
  *   - the code, not the compiler, fixes the order of every sum;
  *   - a row's result never depends on the rows beside it, except in a GEMM: for the same bits, a
@@ -86,8 +87,8 @@ static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
     return sum;
 }
 
-/* Returns the sum of a[i] * b[i].  Element i is added to lane i % GPT_LANES; then the lanes are added
- * in order. */
+/* Returns the sum of a[i] * b[i].  Element i is added to lane i % GPT_LANES; then the lanes are
+ * added in order. */
 static inline gpt_real gpt_dot(const gpt_real* a, const gpt_real* b, int64_t n) {
     gpt_real lanes[GPT_LANES] = {0};
     int64_t i;
@@ -150,8 +151,9 @@ GPT_INLINE gpt_real gpt_exp(gpt_real x) {
 }
 #endif
 
-/* e^x and x / y of activations and of a softmax: on a GPU by its approximate instructions, with relative errors near 1e-6
- * for |x| up to 20.  Beyond the range e^x is 0 or infinity, and x / infinity is 0. */
+/* e^x and x / y of activations and of a softmax: on a GPU by its approximate instructions, with
+ * relative errors near 1e-6 for |x| up to 20.  Beyond the range e^x is 0 or infinity, and x /
+ * infinity is 0. */
 GPT_INLINE gpt_real gpt_exp_fast(gpt_real x) {
 #ifdef __CUDA_ARCH__
     gpt_real power;
@@ -210,8 +212,8 @@ GPT_INLINE gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int
     return drawn < dropout->threshold ? (gpt_real)0 : (gpt_real)dropout->scale;
 }
 
-/* y = mask * x, which is its own backward.  first_token: the global number of row 0.  x and y may be
- * the same. */
+/* y = mask * x, which is its own backward.  first_token: the global number of row 0.  x and y may
+ * be the same. */
 GPT_FUNCTION void gpt_dropout_apply(gpt_real* y,       /* (rows, columns) */
                                     const gpt_real* x, /* (rows, columns) */
                                     const gpt_dropout* dropout, int64_t first_token, int64_t n_rows,
@@ -251,8 +253,8 @@ GPT_FUNCTION void gpt_residual_forward(gpt_real* y,              /* (rows, colum
 /* ---- GEMM: C = alpha op(A) op(B) + beta C -------------------------------------------------- */
 
 #ifndef GPT_BLAS
-/* (GEMM_M, GEMM_N) sums over k of panels a (k, GEMM_M) and b (k, GEMM_N).  Named rows, not an array,
- * because compilers keep all of them in registers only in this form. */
+/* (GEMM_M, GEMM_N) sums over k of panels a (k, GEMM_M) and b (k, GEMM_N).  Named rows, not an
+ * array, because compilers keep all of them in registers only in this form. */
 static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
                             gpt_real sums[GPT_GEMM_M][GPT_GEMM_N]) {
     gpt_real s0[GPT_GEMM_N], s1[GPT_GEMM_N], s2[GPT_GEMM_N];
@@ -284,8 +286,8 @@ static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
     }
 }
 
-/* Panels of `width` of x, padded with zeros: panel (k, width) after panel.  Element (i, p) of x, i < n
- * and p < k, is at x[i * stride_i + p * stride_p]; one of the strides is 1. */
+/* Panels of `width` of x, padded with zeros: panel (k, width) after panel.  Element (i, p) of x, i
+ * < n and p < k, is at x[i * stride_i + p * stride_p]; one of the strides is 1. */
 static inline void gpt_gemm_pack(gpt_real* panels, const gpt_real* x, int64_t n, int64_t k,
                                  int64_t width, int64_t stride_i, int64_t stride_p) {
     int64_t first, i, p;
@@ -306,9 +308,9 @@ static inline void gpt_gemm_pack(gpt_real* panels, const gpt_real* x, int64_t n,
 }
 #endif
 
-/* op(X) is X, or its transpose if is_transposed.  op(A) is (m, k), op(B) (k, n), C (m, n).  A leading
- * dimension is the distance between two stored rows.  beta = 0 does not read C.  The same shapes and
- * values give the same bits at any address. */
+/* op(X) is X, or its transpose if is_transposed.  op(A) is (m, k), op(B) (k, n), C (m, n).  A
+ * leading dimension is the distance between two stored rows.  beta = 0 does not read C.  The same
+ * shapes and values give the same bits at any address. */
 GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, int64_t n,
                            int64_t k, gpt_real alpha, const gpt_real* a, int64_t lda,
                            const gpt_real* b, int64_t ldb, gpt_real beta, gpt_real* c,
@@ -330,7 +332,8 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
     const int64_t b_row = b_is_transposed ? 1 : ldb, b_column = b_is_transposed ? ldb : 1;
     int64_t i0, p0, j0, i, x, y;
 
-    /* Blocks of A are packed once; a panel of B is packed for each of them and stays in the cache. */
+    /* Blocks of A are packed once; a panel of B is packed for each of them and stays in the
+     * cache. */
     for (i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
         const int64_t ni = gpt_min(m - i0, GPT_GEMM_BLOCK_M);
         for (p0 = 0; p0 < k; p0 += GPT_GEMM_BLOCK_K) {
@@ -500,8 +503,8 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
  * a time (FlashAttention-2, Dao 2023); a row's log-sum-exp is all that the backward needs to make
  * them again:  P = exp(S - LSE),  S = q k^T / sqrt(head_size). */
 
-/* Scores of a tile of queries against a tile of keys.  Scores of keys that a query does not see, and of
- * columns that pad the tile, are -infinity. */
+/* Scores of a tile of queries against a tile of keys.  Scores of keys that a query does not see,
+ * and of columns that pad the tile, are -infinity. */
 static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_TILE) */
                                  const gpt_real* q, int64_t q_stride, const gpt_real* k,
                                  int64_t k_stride, int64_t first_query, int64_t n_queries,
@@ -545,8 +548,8 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
             for (row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
             for (row = 0; row < n_queries; row++) sum[row] = 0;
 
-            /* Each tile of keys may raise a row's maximum; what was summed before shrinks by it.  A row may see
-             * none of the first tiles. */
+            /* Each tile of keys may raise a row's maximum; what was summed before shrinks by it.  A
+             * row may see none of the first tiles. */
             for (j = begin; j < shape->first + i + n_queries; j += TILE) {
                 const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
                 gpt_attention_scores(scores, q + i * stride + head * size, stride,
@@ -780,8 +783,8 @@ GPT_INLINE gpt_adamw_factors gpt_adamw_factors_make(const gpt_adamw_desc* desc,
     return f;
 }
 
-/* Rounds to one of the two nearest bf16 numbers, to the larger one for more of the values of `random`
- * the nearer it is: the mean over all 65536 is the value itself. */
+/* Rounds to one of the two nearest bf16 numbers, to the larger one for more of the values of
+ * `random` the nearer it is: the mean over all 65536 is the value itself. */
 GPT_INLINE uint16_t gpt_bf16_rounded(float value, uint32_t random) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -794,11 +797,12 @@ GPT_INLINE gpt_real gpt_moment_rounded(memo_type states, gpt_real value, uint32_
     return (gpt_real)memo_f32_from_bf16(gpt_bf16_rounded((float)value, random));
 }
 
-/* AdamW (Loshchilov and Hutter 2019) of element i, the `number`th of all parameters.  The moments are of
- * type `states`, and rounded to it after the update.  Rounding to the nearest bf16 would lose a
- * change below 1/512 of a moment, which the second one's change per update usually is: it would never
- * decay with beta2 = 0.999.  Rounding at random keeps its mean.  The random bits are a function of
- * seed, update and number: every policy and every split of the optimizer gives the same. */
+/* AdamW (Loshchilov and Hutter 2019) of element i, the `number`th of all parameters.  The moments
+ * are of type `states`, and rounded to it after the update.  Rounding to the nearest bf16 would
+ * lose a change below 1/512 of a moment, which the second one's change per update usually is: it
+ * would never decay with beta2 = 0.999.  Rounding at random keeps its mean.  The random bits are a
+ * function of seed, update and number: every policy and every split of the optimizer gives the
+ * same. */
 GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* moment1, gpt_real* moment2,
                                   memo_type states, gpt_real gradient, int64_t number,
                                   const gpt_adamw_factors* f) {

@@ -1,5 +1,5 @@
-/* gpt_model.h - a micro-batch, the end of a step, create and destroy, and planning: the functions of gpt.h
- * but gpt_generate.
+/* gpt_model.h - a micro-batch, the end of a step, create and destroy, and planning: the functions
+ * of gpt.h but gpt_generate.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_MODEL_H
@@ -7,7 +7,8 @@
 
 #include "gpt_tensor.h"
 
-/* The slice that the session has open: its rows are those that the model computes.  Returns the stream. */
+/* The slice that the session has open: its rows are those that the model computes.  Returns the
+ * stream. */
 static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
     gpt_follow_session(model);
     memo_session_get_slice(model->session, &model->open.begin, &model->open.end);
@@ -33,8 +34,8 @@ static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) 
     gpt_follow_session(model);
 }
 
-/* Final norm, classifier and loss of a slice, forward and backward together: x, the stream, becomes its
- * gradient.  They run in chunks of tokens, so that logits exist for one chunk at a time. */
+/* Final norm, classifier and loss of a slice, forward and backward together: x, the stream, becomes
+ * its gradient.  They run in chunks of tokens, so that logits exist for one chunk at a time. */
 static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) {
     const int64_t hidden = model->config.hidden, tile = model->config.tile_rows;
     const int64_t classifier = model->layout.classifier, norm = model->layout.final_norm;
@@ -70,8 +71,9 @@ static void gpt_classify(gpt_model* model, gpt_array x, const int32_t* targets) 
     }
 }
 
-/* One slice.  The last layer's begins with the loss, the first layer's ends with the embedding.  The session
- * recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own rows. */
+/* One slice.  The last layer's begins with the loss, the first layer's ends with the embedding.
+ * The session recomputes rows of the plain model in backward_begin.  memo_blocks recomputes its own
+ * rows. */
 static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const int32_t* inputs,
                          const int32_t* targets) {
     const int64_t of_classifier = gpt_n_buckets(&model->config) - 1;
@@ -157,7 +159,8 @@ static int32_t gpt_token_at(const gpt_model* model, const void* tokens, int64_t 
     return model->config.vocabulary ? ((const int32_t*)tokens)[i] : ((const uint8_t*)tokens)[i];
 }
 
-/* Where the documents of each sequence of this rank begin; those that it lacks are empty, at its end. */
+/* Where the documents of each sequence of this rank begin; those that it lacks are empty, at its
+ * end. */
 static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* tokens) {
     const int64_t most = model->config.documents, length = model->config.sequence;
     int64_t s, i, n;
@@ -185,8 +188,8 @@ static void gpt_write_equal_begins(const gpt_model* model, int64_t* begins) {
         begins[i] = i % (most + 1) * model->config.sequence / most;
 }
 
-/* Writes a micro-batch to the next place of the staging buffer.  If there is none, it waits until the
- * device has those before. */
+/* Writes a micro-batch to the next place of the staging buffer.  If there is none, it waits until
+ * the device has those before. */
 static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
                       int64_t micro_batch, double loss_scale) {
     gpt_batch_values* values;
@@ -298,7 +301,8 @@ static void gpt_end_step(gpt_model* model) {
     if (!model->status) model->is_reduced = model->is_summed = 0;
 }
 
-/* Writes the values of the next update.  No step before is still under way: each ends with a wait. */
+/* Writes the values of the next update.  No step before is still under way: each ends with a
+ * wait. */
 static void gpt_stage_update(gpt_model* model, const gpt_update_desc* desc) {
     gpt_update_values* values = model->host_update;
     values->adamw.learning_rate = desc->learning_rate;
@@ -368,8 +372,8 @@ GPT_FUNCTION memo_status gpt_wait(gpt_model* model, memo_error* error) {
                                   : memo_stream_synchronize(&model->device, model->sums, error);
 }
 
-/* Copies between the device and the caller's memory through the staging buffer, since the caller's need not
- * be pinned.  Waits. */
+/* Copies between the device and the caller's memory through the staging buffer, since the caller's
+ * need not be pinned.  Waits. */
 static void gpt_copy_staged(gpt_model* model, memo_copy_kind kind, void* host, char* on_device,
                             int64_t n_bytes) {
     const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
@@ -431,8 +435,8 @@ static void gpt_enqueue_step(gpt_model* model) {
     gpt_enqueue_update(model);
 }
 
-/* A capture ends even after a failure; its graph is then incomplete.  The session could not abandon the
- * micro-batch inside the capture. */
+/* A capture ends even after a failure; its graph is then incomplete.  The session could not abandon
+ * the micro-batch inside the capture. */
 static void gpt_capture_step(gpt_model* model) {
     const gpt_kernels* kernels = &model->kernels;
     memo_session_info info;

@@ -1,5 +1,5 @@
-/* gpt_parallel.h - what several ranks do together at the end of a step, and what ZeRO splits: sums of
- * gradients and totals, each rank's part of the update, parameters gathered.
+/* gpt_parallel.h - what several ranks do together at the end of a step, and what ZeRO splits: sums
+ * of gradients and totals, each rank's part of the update, parameters gathered.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_PARALLEL_H
@@ -68,12 +68,13 @@ static gpt_part gpt_updated_part(const gpt_model* model, int64_t bucket) {
 
 /* --- sums of gradients, behind the backward ---
  *
- * The sum of a bucket begins when its backward is enqueued, on a stream of its own, while the compute
- * stream goes on with the next bucket.  Each bucket is summed as a whole: where a sum is cut may change
- * its bits.  With zero 2 it is summed in every micro-batch, otherwise in the last one of a step. */
+ * The sum of a bucket begins when its backward is enqueued, on a stream of its own, while the
+ * compute stream goes on with the next bucket.  Each bucket is summed as a whole: where a sum is
+ * cut may change its bits.  With zero 2 it is summed in every micro-batch, otherwise in the last
+ * one of a step. */
 
-/* Operations up to gpt_end_sum run on the stream of sums, after all that compute has now.  Returns the
- * compute stream. */
+/* Operations up to gpt_end_sum run on the stream of sums, after all that compute has now.  Returns
+ * the compute stream. */
 static memo_stream gpt_begin_sum(gpt_model* model) {
     const memo_stream compute = model->compute;
     if (gpt_is_idle(model)) return compute;
@@ -123,8 +124,8 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
 
 static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket);
 
-/* Sums a bucket's gradients over copies: at the end of a step, with zero 2 after every micro-batch.  Then, at
- * the end of a step, over tensor ranks. */
+/* Sums a bucket's gradients over copies: at the end of a step, with zero 2 after every micro-batch.
+ * Then, at the end of a step, over tensor ranks. */
 static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
                            int over_tensor_ranks) {
     memo_stream compute;

@@ -6,8 +6,8 @@
  * classifier are copies: with 256 byte values, splitting saves little and costs a sum of logits.
  * The gradients of embedding, final norm and classifier are whole and equal on every rank.  The
  * gradients of a layer's norms are partial sums, because g passes through the norm before it is
- * summed.  They are summed behind the backward, with the step's gradients.  In the norm of the whole gradient a copy
- * counts once.
+ * summed.  They are summed behind the backward, with the step's gradients.  In the norm of the
+ * whole gradient a copy counts once.
  *
  * The policy selects the rows to recompute, as in the plain model.  `fine` recomputes without a
  * collective, so `middle` is kept or swapped.  The other orders repeat the projection and its sum,
@@ -15,15 +15,15 @@
  * reads it.
  *
  * Blocks may have different degrees (config.degrees).  Each group of `degree` adjacent tensor ranks
- * then shares a block and has a slice of every part's rows.  The gradients of its weights are also summed
- * over the groups.  If a larger degree or the classifier follows, the slices of
- * the residual stream are gathered on the comm stream, right after the sum.  In the backward, slices
- * of the gradient are gathered before a block of a larger degree.  Otherwise a rank continues with
- * the rows that it needs.  In a smaller degree a block's tensors have fewer and wider rows, and the
+ * then shares a block and has a slice of every part's rows.  The gradients of its weights are also
+ * summed over the groups.  If a larger degree or the classifier follows, the slices of the residual
+ * stream are gathered on the comm stream, right after the sum.  In the backward, slices of the
+ * gradient are gathered before a block of a larger degree.  Otherwise a rank continues with the
+ * rows that it needs.  In a smaller degree a block's tensors have fewer and wider rows, and the
  * same bytes.  In every layer, parameters have room for the smallest degree's share.
  *
- * With config.mlp_rows the MLP of a part runs in chunks, whose memory follows each other.  The gradients
- * of its weights are then computed with those of its inputs, before the sum over ranks.
+ * With config.mlp_rows the MLP of a part runs in chunks, whose memory follows each other.  The
+ * gradients of its weights are then computed with those of its inputs, before the sum over ranks.
  *
  * Single translation unit: everything is static. */
 #ifndef GPT_TENSOR_H
@@ -57,8 +57,8 @@ static int64_t gpt_columns(const gpt_model* model, int32_t layer, int tensor) {
            (is_split ? gpt_degree(model->config.tensor) / gpt_degree_of(model, layer, tensor) : 1);
 }
 
-/* Only the current part's rows.  The engine has room for all rows in the width of the largest degree.  In a
- * smaller one this rank has fewer and wider rows, stored part by part. */
+/* Only the current part's rows.  The engine has room for all rows in the width of the largest
+ * degree.  In a smaller one this rank has fewer and wider rows, stored part by part. */
 static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt_array* x) {
     const int32_t degree = gpt_degree_of(model, layer, tensor);
     const int32_t wider = gpt_degree(model->config.tensor) / degree;
@@ -67,7 +67,8 @@ static void gpt_take_part(const gpt_model* model, int32_t layer, int tensor, gpt
     x->begin = gpt_group_rows(model, part, degree).begin;
 }
 
-/* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's tensors. */
+/* Bytes that the larger of the two backward functions requests, with a chunk of the MLP's
+ * tensors. */
 static int64_t gpt_work_bytes(const gpt_model* model) {
     const gpt_layout* at = &model->layout;
     const gpt_rows part = gpt_part_of(&model->config, gpt_slice_at(&model->config, 0), 0);
@@ -177,8 +178,8 @@ static memo_status gpt_tell(gpt_model* model, memo_stream stream, const char* wh
     return memo_annotate(&model->device, stream, &told, error);
 }
 
-/* Gathers slices of the stream, or of its gradient, for the larger degree that comes next.  This rank
- * first adds the sum of its block to its slice. */
+/* Gathers slices of the stream, or of its gradient, for the larger degree that comes next.  This
+ * rank first adds the sum of its block to its slice. */
 static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32_t degree,
                                      int32_t next, memo_error* error) {
     const gpt_tensor_state* t = &model->tensor;
@@ -229,15 +230,16 @@ static memo_status gpt_sum_partial(memo_comm* comm, memo_stream stream,
                                     : gpt_gather_slices(model, stream, degree, next, error);
 }
 
-/* Ranks that have other rows of a layer's parameter; for a norm, all ranks.  No other stream uses them. */
+/* Ranks that have other rows of a layer's parameter; for a norm, all ranks.  No other stream uses
+ * them. */
 static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
     const int32_t all = gpt_degree(model->config.tensor);
     if (p->initial_std <= 0) return model->tensor.norms;
     return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
 }
 
-/* Sums the gradients of a layer's bucket that are partial sums on tensor ranks, of the part that this rank
- * updates. */
+/* Sums the gradients of a layer's bucket that are partial sums on tensor ranks, of the part that
+ * this rank updates. */
 static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
     const gpt_part part = gpt_updated_part(model, bucket);
     int64_t i;
@@ -350,7 +352,8 @@ static void gpt_backward_block(gpt_model* model, const memo_block_call* call, gp
     }
 }
 
-/* The next chunk takes the memory of a chunk, so its weights cannot wait for the pass of weights. */
+/* The next chunk takes the memory of a chunk, so its weights cannot wait for the pass of
+ * weights. */
 static int gpt_is_in_chunks(const gpt_model* model, const memo_block_call* call) {
     return model->config.mlp_rows && call->block % 2;
 }
@@ -392,7 +395,8 @@ static memo_status gpt_block_backward_end(void* context, const memo_block_call* 
 
 /* ---- a layer ---- */
 
-/* Memory that blocks need while they run: the backward's, and the forward's for a chunk of the MLP. */
+/* Memory that blocks need while they run: the backward's, and the forward's for a chunk of the
+ * MLP. */
 static gpt_array gpt_take_block_work(gpt_model* model) {
     const gpt_array work = gpt_take_elements(model, gpt_rows_make(0, gpt_work_bytes(model)), 1, 1);
     model->tensor.work = work.address;
@@ -452,8 +456,8 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
 }
 
 /* Both blocks, for the rows in `need`, part by part, to measure recomputation.  The sum of `middle`
- * over ranks is omitted.  Sums of the previous layer may still run on another stream, and their order
- * would differ between ranks. */
+ * over ranks is omitted.  Sums of the previous layer may still run on another stream, and their
+ * order would differ between ranks. */
 static void gpt_compute_parts(gpt_model* model, int32_t layer,
                               const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;

@@ -1,11 +1,12 @@
 /* gpt_threads.h - helper threads that share the work of one operation.
  *
- * The compute stream is one thread.  If an operation can be done in pieces, it calls gpt_over, and the
- * helpers take pieces too.  Pieces depend only on the sizes, never on the number of threads, and no two
- * pieces write the same element.  The bits are therefore the same with and without helpers.
+ * The compute stream is one thread.  If an operation can be done in pieces, it calls gpt_over, and
+ * the helpers take pieces too.  Pieces depend only on the sizes, never on the number of threads,
+ * and no two pieces write the same element.  The bits are therefore the same with and without
+ * helpers.
  *
- * There is one pool.  While one stream uses it, other streams (ranks are threads) work alone.  Single
- * translation unit: everything is static. */
+ * There is one pool.  While one stream uses it, other streams (ranks are threads) work alone.
+ * Single translation unit: everything is static. */
 #ifndef GPT_THREADS_H
 #define GPT_THREADS_H
 
@@ -104,8 +105,8 @@ static void gpt_over(gpt_work work, const void* args, int64_t begin, int64_t end
     gpt_pool* pool = &gpt_helpers;
     if (begin >= end) return;
 
-    /* Works alone if there is nothing to share, if there are no helpers, or while another stream uses
-     * them. */
+    /* Works alone if there is nothing to share, if there are no helpers, or while another stream
+     * uses them. */
     if ((end - 1) / unit == begin / unit || !pool->n_threads ||
         pthread_mutex_trylock(&pool->owner)) {
         gpt_pool alone;

@@ -1,4 +1,5 @@
-/* train_compare.h - the first steps of a policy: timed for --seconds, and compared with those of others.
+/* train_compare.h - the first steps of a policy: timed for --seconds, and compared with those of
+ * others.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_COMPARE_H
@@ -36,8 +37,9 @@ static step_times predicted_times(const train_options* o, const memo_step_plan* 
 }
 
 /* Shortens the run to --seconds, so that it ends in time on any machine.  It reduces the steps and,
- * if a step is slow, the comparison.  It measures steps of the first policy that runs; a step of the
- * chosen one takes longer in the ratio of their predictions.  All ranks take the first rank's figures. */
+ * if a step is slow, the comparison.  It measures steps of the first policy that runs; a step of
+ * the chosen one takes longer in the ratio of their predictions.  All ranks take the first rank's
+ * figures. */
 static memo_status choose_steps(run* r, job* j, memo_error* error) {
     train_options* o = &r->options;
     const double slack = 1.3; /* other policies are slower, and steps vary */

@@ -18,8 +18,8 @@
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
-/* Threads of this process that compute: one for each of its ranks.  A single rank adds helpers on the
- * other processors.  A model of this size has no work for more than 8. */
+/* Threads of this process that compute: one for each of its ranks.  A single rank adds helpers on
+ * the other processors.  A model of this size has no work for more than 8. */
 static int compute_threads(int64_t n_here, int64_t n_ranks) {
     const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
     if (n_ranks > 1) return (int)n_here;
@@ -30,9 +30,9 @@ static int compute_threads(int64_t n_here, int64_t n_ranks) {
 
 #ifdef GPT_BLAS
 
-/* An OpenBLAS that is older than the processor uses kernels for an old one, which take three times as long, or half as
- * long again if they lack AVX-512.  Returns the name of faster kernels that this processor supports; NULL: there are
- * none. */
+/* An OpenBLAS that is older than the processor uses kernels for an old one, which take three times
+ * as long, or half as long again if they lack AVX-512.  Returns the name of faster kernels that
+ * this processor supports; NULL: there are none. */
 static const char* compute_better_kernels(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
     /* The first two have AVX2, the others AVX-512. */
@@ -120,8 +120,8 @@ static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* er
 #endif
     if (n_ranks == 1) gpt_helpers_begin(n_threads);
 #ifdef GPT_BLAS
-    /* Several threads call OpenBLAS, and each computes alone.  The threads that OpenBLAS has started
-     * hold a buffer each. */
+    /* Several threads call OpenBLAS, and each computes alone.  The threads that OpenBLAS has
+     * started hold a buffer each. */
     n_buffers = n_threads + openblas_get_num_threads() - 1;
     openblas_set_num_threads(1);
     return compute_take_buffers(n_buffers < 4 * THREAD_RANKS_MAX ? n_buffers : 4 * THREAD_RANKS_MAX,
@@ -132,8 +132,8 @@ static memo_status compute_begin(int64_t n_here, int64_t n_ranks, memo_error* er
 #endif
 }
 
-/* Ends the program with this exit code.  The exit handlers of OpenBLAS would wait for its threads, which
- * try again for ever if the system refuses them memory. */
+/* Ends the program with this exit code.  The exit handlers of OpenBLAS would wait for its threads,
+ * which try again for ever if the system refuses them memory. */
 static int compute_end(int code) {
 #ifdef GPT_BLAS
     fflush(NULL);

@@ -1,7 +1,9 @@
-/* train_device.h - the device of a rank and the kernels on it: a host device, or with -DTRAIN_CUDA a GPU.
+/* train_device.h - the device of a rank and the kernels on it: a host device, or with -DTRAIN_CUDA
+ * a GPU.
  *
- * On the host a rank computes on the device that its messages use.  On a GPU it computes on a device
- * of its own, whose capacity is the budget.  Single translation unit: everything is static. */
+ * On the host a rank computes on the device that its messages use.  On a GPU it computes on a
+ * device of its own, whose capacity is the budget.  Single translation unit: everything is
+ * static. */
 #ifndef TRAIN_DEVICE_H
 #define TRAIN_DEVICE_H
 
@@ -57,7 +59,8 @@ static void train_device_set_running(memo_device* device) {
     pthread_mutex_unlock(&train_running_mutex);
 }
 
-/* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first model. */
+/* The kernels, with cuDNN's attention if the program has it.  They need no GPU before their first
+ * model. */
 #ifdef TRAIN_CUDNN
 static memo_status train_kernels_open(train_device* d, const train_options* o, memo_error* error) {
     const gpt_cudnn_desc desc = train_cudnn_desc(o);
@@ -107,7 +110,8 @@ static memo_status train_device_open(train_device* d, const train_options* o,
     desc.device_memory_bytes = device_memory;
     desc.host_memory_bytes = host_memory;
     desc.is_exportable = (int32_t)o->is_registered;
-    /* A capacity that the user states is tried: some machines get more free memory when a program asks for it. */
+    /* A capacity that the user states is tried: some machines get more free memory when a program
+     * asks for it. */
     if (host_memory) desc.host_limit = MEMO_CUDA_HOST_WARN;
     status = memo_cuda_device_create(&desc, &d->device, error);
     if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
@@ -163,8 +167,8 @@ static memo_status train_device_check_ranks(const train_options* o, const gpt_ke
     return MEMO_STATUS_OK;
 }
 
-/* Refuses what a graph cannot hold.  Before 2.26 NCCL does not order the operations of several communicators
- * in a graph, which could then wait for each other. */
+/* Refuses what a graph cannot hold.  Before 2.26 NCCL does not order the operations of several
+ * communicators in a graph, which could then wait for each other. */
 static memo_status train_device_check_graph(const train_options* o, memo_error* error) {
 #ifdef MEMO_SP_NCCL
     const char* order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
@@ -227,7 +231,8 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     return status;
 }
 
-/* What an arena could have beside everything that the process holds now: free memory, and that of the device. */
+/* What an arena could have beside everything that the process holds now: free memory, and that of
+ * the device. */
 static memo_status train_device_room(const train_device* d, int64_t* room, memo_error* error) {
     memo_cuda_device_stats stats;
     int64_t total_bytes;

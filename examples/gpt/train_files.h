@@ -124,7 +124,8 @@ static int loss_log_is_in_output(const train_options* o) {
     return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
 }
 
-/* Opens the file of an option `name`, in this place.  A pipe or a device is opened only once, later. */
+/* Opens the file of an option `name`, in this place.  A pipe or a device is opened only once,
+ * later. */
 static memo_status check_file(const char* name, const char* path, const char* place, int is_output,
                               memo_error* error) {
     struct stat info;

@@ -5,9 +5,9 @@
  *         faster with   -DGPT_BLAS -lopenblas    and   -DMEMO_LP_SOLVE -llpsolve55
  *     ./train_gpt --help
  *
- * A run has four phases on a host device of the given capacity.  It profiles one layer to plan rows.
- * It runs the first steps under every policy and compares the results bitwise.  It trains the model.
- * It records one step, proves that the step has no race, and draws its timeline.
+ * A run has four phases on a host device of the given capacity.  It profiles one layer to plan
+ * rows.  It runs the first steps under every policy and compares the results bitwise.  It trains
+ * the model.  It records one step, proves that the step has no race, and draws its timeline.
  *
  * main is at the end: read from there upwards.  A run on all ranks:
  *
@@ -21,7 +21,8 @@
  *     train_options.h   the command line               train_text.h     bytes, windows, entropies
  *     train_plan.h      what fits, which rows           train_refuse.h   what would fit instead
  *     train_profile.h   times that are not measured
- *     train_ranks.h     several ranks: threads, or processes: MPI (mpicc -DTRAIN_MPI), GPUs over NCCL
+ *     train_ranks.h     several ranks: threads, or processes: MPI (mpicc -DTRAIN_MPI), GPUs over
+ *                       NCCL
  *     train_launch.h    a process's place among those that torchrun, mpirun or srun started
  *     train_device.h    a rank's device and its kernels: host, or a GPU (-DTRAIN_CUDA)
  *     train_compute.h   threads, OpenBLAS's kernels
@@ -119,7 +120,7 @@ static memo_status check_spill(const train_options* o, memo_error* error) {
                           o->spill, strerror(errno));
 }
 
-/* ---- rehearsal: what libraries take beside an arena --------------------------------------------- */
+/* ---- rehearsal: what libraries take beside an arena ------------------------------------------ */
 
 #ifdef TRAIN_CUDA
 /* A step, and then the least room of all GPUs.  The rank's communicators still exist. */
@@ -136,9 +137,10 @@ static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which would be after the
- * arena has all of it.  A step of one layer and few tokens uses them before the plan is made.  The plan gets what is
- * left then, less what preparing the kernels takes for a while, and the reserve. */
+/* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which
+ * would be after the arena has all of it.  A step of one layer and few tokens uses them before the
+ * plan is made.  The plan gets what is left then, less what preparing the kernels takes for a
+ * while, and the reserve. */
 static memo_status rehearse(job* j, memo_error* error) {
     const int64_t unit = 2 * j->options.ring * j->options.ulysses;
     const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
@@ -182,7 +184,7 @@ static memo_status rehearse(job* j, memo_error* error) {
 }
 #endif
 
-/* ---- plans: each policy once, from one profile ------------------------------------------------- */
+/* ---- plans: each policy once, from one profile ----------------------------------------------- */
 
 /* Plans a policy, unless it is planned. */
 static memo_status plan_policy(job* j, int policy, memo_error* error) {
@@ -220,8 +222,8 @@ static memo_status find_profile(job* j, memo_error* error) {
     return status;
 }
 
-/* Returns whether plans need times that are not known.  Keeping everything is fastest and needs none,
- * but --compare states the times of all policies. */
+/* Returns whether plans need times that are not known.  Keeping everything is fastest and needs
+ * none, but --compare states the times of all policies. */
 static memo_status needs_profile(job* j, int* needs, memo_error* error) {
     const train_options* o = &j->options;
     const int compares_all = o->compare && train_n_policies(o) == N_POLICIES;
@@ -242,8 +244,8 @@ static memo_status measure_profile(job* j, memo_error* error) {
     return status;
 }
 
-/* Takes the largest slices that fit, if all rows at once do not: `plan`.  They depend on sizes alone, not on
- * times, so that a run that is resumed takes them again. */
+/* Takes the largest slices that fit, if all rows at once do not: `plan`.  They depend on sizes
+ * alone, not on times, so that a run that is resumed takes them again. */
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
     train_options* o = &j->options;
     char shortage[160];
@@ -366,7 +368,8 @@ static memo_status check_training(const job* j, memo_error* error) {
         (long long)n);
 }
 
-/* What is done with a policy's session: its steps are compared; the chosen policy is the last, and trained. */
+/* What is done with a policy's session: its steps are compared; the chosen policy is the last, and
+ * trained. */
 static memo_status run_policy(run* r, job* j, memo_error* error) {
     const train_options* o = &r->options;
     memo_status status = choose_steps(r, j, error);
@@ -387,8 +390,8 @@ static memo_status run_policy(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Opens a session of each compared policy, and one to train.  A graph needs one of its own, because a timed
- * session cannot be captured. */
+/* Opens a session of each compared policy, and one to train.  A graph needs one of its own, because
+ * a timed session cannot be captured. */
 static memo_status work(job* j, memo_error* error) {
     const train_options* o = &j->options;
     const int chosen = (int)o->policy, shares = o->compare && !o->is_graph;

@@ -1,4 +1,5 @@
-/* train_loop.h - training: steps, their losses and rate, checkpoints, generated text, one recorded step.
+/* train_loop.h - training: steps, their losses and rate, checkpoints, generated text, one recorded
+ * step.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_LOOP_H
@@ -28,8 +29,8 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
     return bad_path("--loss-log", j->options.loss_log, "written", error);
 }
 
-/* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n layers, as the
- * MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
+/* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
+ * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
 static void print_rate(const train_options* o, double keys_seen, double step_s) {
     gpt_config whole = train_config(o);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;

@@ -229,8 +229,8 @@ static const option option_table[] = {
 };
 #define N_OPTIONS (sizeof option_table / sizeof option_table[0])
 
-/* The default model in a small budget.  It cannot hold all activations, nor all swapped rows, nor the
- * inputs of all layers beside a recomputed layer.  A plan has to combine the three. */
+/* The default model in a small budget.  It cannot hold all activations, nor all swapped rows, nor
+ * the inputs of all layers beside a recomputed layer.  A plan has to combine the three. */
 static char* demo_arguments[] = {
 #ifdef TRAIN_CUDA /* bf16 needs less, and libraries take memory; copies run as fast as they do */
 #ifdef TRAIN_CUDNN

@@ -1,8 +1,8 @@
 /* train_picture.h - draws one step: the operations of each stream, and device memory below.
  *
- * The curve is the memory of this step if every activation is kept.  It has a part that does not depend
- * on the policy, and each layer's activations from its first forward to its last backward operation.
- * The line below the curve is the memory that the plan reserves. */
+ * The curve is the memory of this step if every activation is kept.  It has a part that does not
+ * depend on the policy, and each layer's activations from its first forward to its last backward
+ * operation.  The line below the curve is the memory that the plan reserves. */
 #ifndef TRAIN_PICTURE_H
 #define TRAIN_PICTURE_H
 
@@ -79,7 +79,8 @@ static void picture_put_lane(step_picture* p, int32_t stream, const char* label)
     p->top += PICTURE_LANE;
 }
 
-/* Returns the time between the first and the last operation whose name begins with "PHASE LAYER:". */
+/* Returns the time between the first and the last operation whose name begins with "PHASE
+ * LAYER:". */
 static int picture_phase(const step_picture* p, const char* phase, int32_t layer, double* begin_s,
                          double* end_s) {
     char prefix[48];

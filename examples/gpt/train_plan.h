@@ -1,7 +1,7 @@
 /* train_plan.h - plans a run before any allocation: one memo_step_plan for a policy.
  *
- * train_profile.h estimates or reads the times that a plan needs; train_refuse.h says what would work
- * instead of a plan that does not fit.  Single translation unit: everything is static. */
+ * train_profile.h estimates or reads the times that a plan needs; train_refuse.h says what would
+ * work instead of a plan that does not fit.  Single translation unit: everything is static. */
 #ifndef TRAIN_PLAN_H
 #define TRAIN_PLAN_H
 
@@ -65,8 +65,8 @@ static int64_t train_rows(const train_options* o) {
     return gpt_n_rows(&config);
 }
 
-/* Returns a rank's share of the free space in --spill, at least 1; 1e18 if it is unknown.  The engine
- * reserves the file before the first step and reports the error. */
+/* Returns a rank's share of the free space in --spill, at least 1; 1e18 if it is unknown.  The
+ * engine reserves the file before the first step and reports the error. */
 static int64_t spill_bytes_free(const train_options* o) {
     struct statvfs info;
     double n_bytes;
@@ -120,7 +120,8 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     return status;
 }
 
-/* Returns the rows of the largest slices that fit, by the session's choice; 0: they are given, or none fit. */
+/* Returns the rows of the largest slices that fit, by the session's choice; 0: they are given, or
+ * none fit. */
 static int64_t train_slices_that_fit(const train_options* o) {
     train_options other = *o;
     memo_step_plan* plan;
@@ -139,8 +140,8 @@ static int plan_keeps_all(const memo_step_plan* plan) {
     return i == n;
 }
 
-/* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything is
- * kept. */
+/* Returns whether a plan depends on measured times: not if a fraction is given, nor if everything
+ * is kept. */
 static int plan_needs_times(const train_options* o, memo_policy policy,
                             const memo_step_plan* plan) {
     return policy >= MEMO_POLICY_ALPHA && o->alpha < 0 && plan->fits &&

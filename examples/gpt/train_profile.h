@@ -1,5 +1,5 @@
-/* train_profile.h - the times of a layer that are not measured: estimated from a GPU's rates for a dry run, or
- * read from a file.  Single translation unit: everything is static. */
+/* train_profile.h - the times of a layer that are not measured: estimated from a GPU's rates for a
+ * dry run, or read from a file.  Single translation unit: everything is static. */
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H
 
@@ -15,8 +15,9 @@ static double estimate_tflops(const train_options* o) {
 }
 
 /* Replaces a measured profile.  Products and attention run at the rates of --flops, copies at the
- * rate of --link-bandwidth; without it copies take no time.  Attention has two products with the keys
- * that a query sees forward and five backward.  The backward of other products takes twice their forward. */
+ * rate of --link-bandwidth; without it copies take no time.  Attention has two products with the
+ * keys that a query sees forward and five backward.  The backward of other products takes twice
+ * their forward. */
 static void estimate_profile(const train_options* o, memo_profile* profile) {
     const gpt_config config = train_config(o);
     const gpt_layout at = gpt_layout_make(&config);

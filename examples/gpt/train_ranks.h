@@ -3,8 +3,8 @@
  *
  * A rank is a thread of this process with its own host device.  Compiled with -DTRAIN_MPI, it is a
  * process that mpirun started (comm_mpi.h).  On GPUs (-DTRAIN_CUDA) it is a process that torchrun,
- * mpirun or srun started, with messages over NCCL if compiled with -DMEMO_SP_NCCL.  Only the creation
- * of the communicator differs.  Single translation unit: everything is static. */
+ * mpirun or srun started, with messages over NCCL if compiled with -DMEMO_SP_NCCL.  Only the
+ * creation of the communicator differs.  Single translation unit: everything is static. */
 #ifndef TRAIN_RANKS_H
 #define TRAIN_RANKS_H
 
@@ -176,7 +176,8 @@ static void train_watch_graphs(memo_device* device) {
 
 static int64_t train_world_bytes(void) { return memo_comm_nccl_get_device_bytes(train_world); }
 
-/* Registers the arena of a device with every communicator of a mesh; NULL: ends it, before the arena is freed. */
+/* Registers the arena of a device with every communicator of a mesh; NULL: ends it, before the
+ * arena is freed. */
 static memo_status train_register(const memo_mesh* mesh, const memo_device* device,
                                   memo_error* error) {
     memo_comm* comms[6];
@@ -323,8 +324,8 @@ static const char* degree_names(const train_options* o, char* text, size_t n_tex
     return text;
 }
 
-/* Sets the options that are not given.  ring, ulysses and tensor default to 1, data to the remaining
- * factor of --ranks, and --ranks to the product. */
+/* Sets the options that are not given.  ring, ulysses and tensor default to 1, data to the
+ * remaining factor of --ranks, and --ranks to the product. */
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
     char names[96];
     int64_t n_others;
@@ -382,8 +383,8 @@ static memo_mesh_desc train_mesh_desc(const train_options* o) {
 
 /* ---- agreement between ranks ---------------------------------------------------------------- */
 
-/* Runs a collective in place on host memory, and waits.  Off the training path: NCCL takes memory of
- * the device only, so the data is copied there and back. */
+/* Runs a collective in place on host memory, and waits.  Off the training path: NCCL takes memory
+ * of the device only, so the data is copied there and back. */
 static memo_status train_collective(thread_rank* rank, memo_collective kind, void* data,
                                     int64_t count, memo_type type, memo_error* error) {
     const int is_gather = kind == MEMO_COLLECTIVE_ALL_GATHER;
@@ -567,8 +568,8 @@ static void train_sent_bytes(const memo_mesh* mesh, const gpt_model* model, int6
         mesh->gradient->sent_bytes + mesh->ring->sent_bytes + mesh->ulysses->sent_bytes + sent[1];
 }
 
-/* Prints the memory of each rank and its traffic since `sent`.  All ranks call it, after the same number of steps;
- * waits. */
+/* Prints the memory of each rank and its traffic since `sent`.  All ranks call it, after the same
+ * number of steps; waits. */
 static memo_status train_report_ranks(thread_rank* rank, const train_device* own,
                                       const memo_mesh* mesh, const gpt_model* model,
                                       const train_options* o, const int64_t sent[2], double step_s,

@@ -1,4 +1,5 @@
-/* train_refuse.h - why a run does not fit, and what would.  Single translation unit: everything is static. */
+/* train_refuse.h - why a run does not fit, and what would.  Single translation unit: everything is
+ * static. */
 #ifndef TRAIN_REFUSE_H
 #define TRAIN_REFUSE_H
 
@@ -36,8 +37,8 @@ static void append_if_fits(const train_options* o, memo_policy policy, const cha
     if (fits_with(o, policy)) snprintf(text + used, n_text - used, ", %s %lld", name, value);
 }
 
-/* The MLP in chunks; cuDNN's backward in any order: the deterministic one takes memory for each pair of a query
- * and a key. */
+/* The MLP in chunks; cuDNN's backward in any order: the deterministic one takes memory for each
+ * pair of a query and a key. */
 static void append_options(const train_options* o, memo_policy policy, char* text, size_t n_text) {
     enum { N_CHUNKS = 64 };
     train_options other = *o;
@@ -49,7 +50,8 @@ static void append_options(const train_options* o, memo_policy policy, char* tex
         append_if_fits(&other, policy, "--deterministic", 0, text, n_text);
 }
 
-/* Returns the longest sequence of whole tiles that fits, between `fitting` and `beyond` tiles, up to `unit` tiles. */
+/* Returns the longest sequence of whole tiles that fits, between `fitting` and `beyond` tiles, up
+ * to `unit` tiles. */
 static int64_t longest_between(const train_options* o, memo_policy policy, int64_t fitting,
                                int64_t beyond, int64_t unit) {
     train_options other = *o;
@@ -77,8 +79,8 @@ static int64_t longest_sequence(const train_options* o) {
     return longest;
 }
 
-/* Prints the lengths that fit with and without slices, unless none does.  Slices that are not given are a 32nd
- * of the shorter one. */
+/* Prints the lengths that fit with and without slices, unless none does.  Slices that are not given
+ * are a 32nd of the shorter one. */
 static void print_longest(const train_options* o) {
     train_options other = *o;
     int64_t without, with;

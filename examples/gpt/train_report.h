@@ -1,4 +1,5 @@
-/* train_report.h - the trainer's output: sizes, a progress line, generated text, a picture of the loss.
+/* train_report.h - the trainer's output: sizes, a progress line, generated text, a picture of the
+ * loss.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_REPORT_H
@@ -112,8 +113,8 @@ static void progress_end(const progress* p) {
 
 /* ---- generated text ------------------------------------------------------------------------- */
 
-/* Prints printable bytes and line ends unchanged, other bytes as \xNN, with a margin.  A terminal can
- * show the text safely. */
+/* Prints printable bytes and line ends unchanged, other bytes as \xNN, with a margin.  A terminal
+ * can show the text safely. */
 static void print_bytes(const uint8_t* bytes, int64_t n_bytes) {
     int64_t i;
     printf("    | ");

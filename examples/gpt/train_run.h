@@ -1,4 +1,5 @@
-/* train_run.h - a job, and a run of it: on each rank a device, a model with an open session, and its steps.
+/* train_run.h - a job, and a run of it: on each rank a device, a model with an open session, and
+ * its steps.
  *
  * Single translation unit: everything is static. */
 #ifndef TRAIN_RUN_H
@@ -190,8 +191,8 @@ static memo_status run_on_rank(thread_rank* rank, memo_error* error) {
     return status;
 }
 
-/* Runs a new model of a planned policy on each rank; only the reporting rank changes the job.  function
- * NULL: measures job.profile instead. */
+/* Runs a new model of a planned policy on each rank; only the reporting rank changes the job.
+ * function NULL: measures job.profile instead. */
 static memo_status run_on_ranks(job* j, memo_policy policy, int flags,
                                 memo_status (*function)(run* r, job* j, memo_error* error),
                                 memo_error* error) {

@@ -47,7 +47,8 @@ static memo_status train_text_append_all(train_text* text, char** paths, int64_t
     return status;
 }
 
-/* Finds the project's own sources from the current directory, and returns the patterns that match. */
+/* Finds the project's own sources from the current directory, and returns the patterns that
+ * match. */
 static void train_text_find_sources(glob_t* found, char* sources /* 96 bytes */) {
     static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.[ch]",
                                            "examples/*/*.[ch]"};

@@ -1,28 +1,29 @@
 /* caching_model.h - replays a trace on the host in a model of PyTorch's caching allocator.
  *
- * The model uses a memo_trace and the allocator's published rules, but no plan.  Include it after the
- * implementation of memo.h of the same release, because it calls internal functions (memob_).  Everything
- * is static.
+ * The model uses a memo_trace and the allocator's published rules, but no plan.  Include it after
+ * the implementation of memo.h of the same release, because it calls internal functions (memob_).
+ * Everything is static.
  *
- * The rules come from PyTorch's "CUDA semantics: memory management" and from the output of _snapshot():
+ * The rules come from PyTorch's "CUDA semantics: memory management" and from the output of
+ * _snapshot():
  *   - Sizes round up to 512 bytes.  Up to 1 MiB a request comes from the small pool, whose segments
  *     have 2 MiB; larger requests from the large pool.  Its segments have 20 MiB for
  *     requests below 10 MiB; otherwise the size itself, rounded up to 2 MiB.
- *   - A freed block is kept and serves only its own stream.  The allocator takes the smallest block that
- *     fits, at the lowest address among equals.  It splits the block if 512 bytes (small) or more than
- *     1 MiB (large) remain.  Freed neighbors in a segment merge.
- *   - If other streams use a block (`use` in the trace, record_stream in PyTorch), a free has to wait.
- *     The block returns when the work that these streams have at the free is done.
- *   - If the device has no room for a new segment, the allocator waits for all streams.  It returns every
- *     segment without a live block to the device and tries once more.  This is a *retry*; the MEMO paper
- *     calls it a reorganization.  If the retry fails too, memory has run out.
+ *   - A freed block is kept and serves only its own stream.  The allocator takes the smallest block
+ *     that fits, at the lowest address among equals.  It splits the block if 512 bytes (small) or
+ *     more than 1 MiB (large) remain.  Freed neighbors in a segment merge.
+ *   - If other streams use a block (`use` in the trace, record_stream in PyTorch), a free has to
+ *     wait.  The block returns when the work that these streams have at the free is done.
+ *   - If the device has no room for a new segment, the allocator waits for all streams.  It returns
+ *     every segment without a live block to the device and tries once more.  This is a *retry*; the
+ *     MEMO paper calls it a reorganization.  If the retry fails too, memory has run out.
  *
  * A trace of one iteration does not show the earlier content of the cache.  A second replay of the
- * iteration changes nothing.  However, Adam allocates its states at the end of the first step, in memory
- * that activations have left, and they remain there.  With these states, the largest of five recorded runs
- * reserves exactly PyTorch's bytes (55977181184), and the two that recompute differ by at most 2%.  The
- * other two are 5 and 6% too small, or within 1.2% if the states are allocated first (bench/plan.c,
- * "caching").
+ * iteration changes nothing.  However, Adam allocates its states at the end of the first step, in
+ * memory that activations have left, and they remain there.  With these states, the largest of five
+ * recorded runs reserves exactly PyTorch's bytes (55977181184), and the two that recompute differ
+ * by at most 2%.  The other two are 5 and 6% too small, or within 1.2% if the states are allocated
+ * first (bench/plan.c, "caching").
  *
  * Omitted, because off by default: max_split_size, roundup_power2_divisions, garbage collection,
  * expandable segments.  The device itself never fragments here. */
@@ -101,7 +102,7 @@ static int caching_room(int64_t** array, int64_t* capacity, int64_t count, int64
     return fits;
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------ */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Returns an unused block, or -1 if there is no memory. */
 static int64_t caching_new_block(caching* c) {
@@ -182,7 +183,7 @@ static int caching_return(caching* c, int64_t at) {
     return caching_add_idle(c, at);
 }
 
-/* ---- pending blocks ----------------------------------------------------------------------------------- */
+/* ---- pending blocks -------------------------------------------------------------------------- */
 
 static int caching_is_done(const caching* c, const caching_block* b) {
     int u;
@@ -206,7 +207,7 @@ static int caching_return_pending(caching* c, int is_synchronized) {
     return 1;
 }
 
-/* ---- requests ----------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 /* Returns every segment without a live block to the device. */
 static void caching_release(caching* c) {

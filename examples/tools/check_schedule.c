@@ -2,8 +2,8 @@
  *
  *   check_schedule FILE [options]; check_schedule --help lists them
  *
- * FILE is a schedule as memo_look.h (chapter 5) describes it: written by hand, by memo_schedule_write from a
- * recorded program, or by any other program; "-" is standard input.
+ * FILE is a schedule as memo_look.h (chapter 5) describes it: written by hand, by
+ * memo_schedule_write from a recorded program, or by any other program; "-" is standard input.
  *
  * Build:   cc -std=c99 -O2 -I. examples/tools/check_schedule.c -o check_schedule -lpthread -lm
  * Try:     build/examples/check_schedule tests/races/torchtune-1867.faulty.schedule --svg race.svg */
@@ -94,7 +94,8 @@ static void print_check(const memo_schedule* schedule, const memo_check* check) 
     print_waits(schedule, "redundant", check->redundant_waits, check->n_redundant_waits);
 }
 
-/* Renames to "race: NAME": the timeline gives one color to operations with the same word before the colon. */
+/* Renames to "race: NAME": the timeline gives one color to operations with the same word before the
+ * colon. */
 static memo_status mark_race(memo_schedule* schedule, int64_t op, memo_error* error) {
     const char* name = memo_schedule_op_name(schedule, op);
     char marked[256];

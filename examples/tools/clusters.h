@@ -1,4 +1,5 @@
-/* clusters.h - figures of GPUs and their nodes, used by the estimates of layout_plan and of train_gpt's dry runs.
+/* clusters.h - figures of GPUs and their nodes, used by the estimates of layout_plan and of
+ * train_gpt's dry runs.
  *
  * Single translation unit: everything is static. */
 #ifndef CLUSTERS_H
@@ -14,10 +15,10 @@
  *   inside a node   NVLink 200 (A800), 300 (A100), 450 (H100, H200), 900 GB/s (B200)
  *   between nodes   0.8 of a port for each GPU: 200 Gb/s in DGX A100, 400 Gb/s in DGX H100 to B200
  *   memory          2039 (A800, A100), 3350, 4800, 8000 and 936 GB/s
- *   to the host     PCIe 5.0 x16, 64 GB/s; PCIe 4.0 x16, 32 GB/s, which two GPUs of a DGX A100 share;
- *                   for A800 as fitted to Table 4 of the MEMO paper (bench/paper_tables)
- * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port, with
- * processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes. */
+ *   to the host     PCIe 5.0 x16, 64 GB/s; PCIe 4.0 x16, 32 GB/s, which two GPUs of a DGX A100
+ *                   share; for A800 as fitted to Table 4 of the MEMO paper (bench/paper_tables)
+ * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port,
+ * with processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes. */
 typedef struct cluster_preset {
     const char* name;
     double per_node;                               /* GPUs */

@@ -1,5 +1,5 @@
-/* degrees_plan.c - predicts tensor model parallelism: the time of overlapped schedules, and the best degree of
- * each block.
+/* degrees_plan.c - predicts tensor model parallelism: the time of overlapped schedules, and the
+ * best degree of each block.
  *
  *   degrees_plan --forward 2,3,2,3 --recompute 2,3,2,3 --backward 4,6,4,6 --comm 2,2,2,2
  *
@@ -15,17 +15,20 @@
  *
  * Replace the estimates of a profile by what all ranks measure, for each degree d:
  *
- *   memo_degree_comms_create(world, d, next, ...)            the groups of d, and across to the next larger degree
+ *   memo_degree_comms_create(world, d, next, ...)            the groups of d, and across to the
+ *                                                            next larger degree
  *   measure_collective(comms.tensor, ..., ALL_REDUCE, ...)   C and CB: of a part's rows x hidden elements
  *   measure_collective(comms.data, ..., ALL_REDUCE, ...)     GRADIENTS: of the block's share of the weights
  *   measure_collective(comms.across, ..., ALL_GATHER, ...)   gather d next: of a part's rows x hidden elements
  *   event_elapsed around the block's functions, no comm      F: forward; X: recompute, backward and weights
  *   memory_info, or the plan of the arena                    STATE, SAVED, RUNTIME
  *
- * If two degrees are not adjacent, their gather uses the communicator across between these two.  For an example with
- * two degrees, see measured_profile in tests/test_blocks.c; examples/measure_collective.h measures.
+ * If two degrees are not adjacent, their gather uses the communicator across between these two.
+ * For an example with two degrees, see measured_profile in tests/test_blocks.c;
+ * examples/measure_collective.h measures.
  *
- * Exit status: 0, 1 if no plan exists or a file cannot be written, 2 for a mistake in the command line or a file.
+ * Exit status: 0, 1 if no plan exists or a file cannot be written, 2 for a mistake in the command
+ * line or a file.
  *
  * Build:  cc -std=c99 -O2 -I. examples/tools/degrees_plan.c -o degrees_plan -lpthread -lm */
 #define MEMO_IMPLEMENTATION

@@ -1,11 +1,12 @@
 /* draw_memory.c - draws where a step's bytes lie, for docs/memory.md, from the plan of a small GPT.
  *
- *     draw_memory [FOLDER]       writes memory-rows.svg, memory-arena.svg, memory-tiers.svg and memory-length.svg; default:
- *                                docs
+ *     draw_memory [FOLDER]       writes memory-rows.svg, memory-arena.svg, memory-tiers.svg and
+ *                                memory-length.svg; default: docs
  *
- * memory-rows: the address of every row of every tensor, layer by layer, as the swap engine places it.
- * memory-arena: the arena over one micro-batch.  memory-tiers: what each tier holds, under three budgets.
- * memory-length: planned device memory of a larger model over the length, at once and in slices. */
+ * memory-rows: the address of every row of every tensor, layer by layer, as the swap engine places
+ * it.  memory-arena: the arena over one micro-batch.  memory-tiers: what each tier holds, under
+ * three budgets.  memory-length: planned device memory of a larger model over the length, at once
+ * and in slices. */
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
@@ -182,7 +183,8 @@ static memo_status draw_tiers(const char* path, memo_error* error) {
     return memo_text_write(&svg, path, error);
 }
 
-/* Device bytes of activations and scratch of a model like Llama 3 8B in bf16, with as much recomputed as possible. */
+/* Device bytes of activations and scratch of a model like Llama 3 8B in bf16, with as much
+ * recomputed as possible. */
 static memo_status plan_length(int64_t n_rows, int64_t slice_rows, double* device_bytes,
                                memo_error* error) {
     enum { H = 4096, KV = 1024, FFN = 14336 };

@@ -2,8 +2,9 @@
  *
  *   layout_plan [options]; layout_plan --help lists them
  *
- * Prints every legal layout (data, pipeline, tensor, ulysses, ring, ZeRO stage, activations), the fastest that fits
- * first, with predicted memory, bytes sent inside and between nodes, step time and MFU.
+ * Prints every legal layout (data, pipeline, tensor, ulysses, ring, ZeRO stage, activations), the
+ * fastest that fits first, with predicted memory, bytes sent inside and between nodes, step time
+ * and MFU.
  *
  * Build:   cc -std=c99 -O2 -I. examples/tools/layout_plan.c -o layout_plan -lpthread -lm
  * Try:     build/examples/layout_plan --model llama3-8b --gpus 16 --sequence 80K --cluster h100
@@ -19,7 +20,7 @@
 
 #define GIB 1073741824.0
 
-/* ---- options ---------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 /* Values as the user enters them, in the units of --help. */
 typedef struct numbers {
@@ -354,7 +355,7 @@ static int refuse_desc(FILE* err, const memo_error* error) {
     return 2;
 }
 
-/* ---- one layout -------------------------------------------------------------------------------------- */
+/* ---- one layout ------------------------------------------------------------------------------ */
 
 static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, FILE* err) {
     memo_parallel_layout l = o->explained;
@@ -410,7 +411,7 @@ static int explain(const memo_parallel_desc* desc, const options* o, FILE* out, 
     return 0;
 }
 
-/* ---- all layouts -------------------------------------------------------------------------------------- */
+/* ---- all layouts ----------------------------------------------------------------------------- */
 
 static void print_entry(const memo_parallel_entry* entry, FILE* out) {
     const memo_parallel_layout* l = &entry->layout;

@@ -2,8 +2,8 @@
  *
  *   plan_trace FILE [options]; plan_trace --help lists them
  *
- * FILE is a memo trace or a CSV of buffers (id,lower,upper,size; optional columns alignment, offset, gaps),
- * recognized by its content; "-" is standard input.  Prints `key: value` lines.
+ * FILE is a memo trace or a CSV of buffers (id,lower,upper,size; optional columns alignment,
+ * offset, gaps), recognized by its content; "-" is standard input.  Prints `key: value` lines.
  *
  * Build:   cc -std=c99 -O2 -I. examples/tools/plan_trace.c -o plan_trace -lpthread -lm
  *          (add -DMEMO_LP_SOLVE -llpsolve55 for --engine mip)
@@ -19,7 +19,7 @@
 
 #include <time.h>
 
-/* ---- options ---------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 enum {
     ENGINE,
@@ -204,7 +204,7 @@ static int parse_options(int argc, char** argv, options* o) {
     return o->file ? check_files(o) : refuse("FILE", "missing", NULL);
 }
 
-/* ---- input ------------------------------------------------------------------------------------------- */
+/* ---- input ----------------------------------------------------------------------------------- */
 
 /* The input: always a plan; a trace if the file is one; the rows' ids if it is a CSV. */
 typedef struct input {
@@ -242,8 +242,8 @@ static memo_status csv_error(memo_error* error, const char* path, int64_t line, 
 typedef enum column { ID, LOWER, UPPER, SIZE, ALIGNMENT, OFFSET, GAPS, N_COLUMNS } column;
 
 /* Reads one field in place, without the blanks around it.  Quotes may contain commas, and "" is a
- * quote. Returns the text after its comma, or NULL after the last field; *field is NULL if a quote is
- * not closed. */
+ * quote. Returns the text after its comma, or NULL after the last field; *field is NULL if a quote
+ * is not closed. */
 static char* split_field(char* at, char** field) {
     char *to, *kept; /* blanks before kept belong to the field */
     int is_quoted = 0, is_last;
@@ -397,8 +397,8 @@ static memo_status read_csv(const char* path, input* in, int64_t alignment, memo
     return MEMO_STATUS_OK;
 }
 
-/* Parses in->text as a CSV or a trace.  In a CSV, the first line that is neither blank nor a comment
- * has a comma. */
+/* Parses in->text as a CSV or a trace.  In a CSV, the first line that is neither blank nor a
+ * comment has a comma. */
 static memo_status parse_input(const char* name, input* in, int64_t alignment, memo_error* error) {
     const char* heading = in->text;
     memo_status status;
@@ -433,7 +433,7 @@ static memo_status read_input(const options* o, input* in, memo_error* error) {
     return status ? status : parse_input(name, in, o->alignment_bytes, error);
 }
 
-/* ---- output ------------------------------------------------------------------------------------------ */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 typedef struct progress {
     time_t begin;
@@ -467,8 +467,8 @@ static void put_field(memo_text* text, const char* field) {
     memo_text_put(text, "\"");
 }
 
-/* Prints the rows of a CSV in its order, because the plan has sorted them; the buffers of a trace in
- * order of request. */
+/* Prints the rows of a CSV in its order, because the plan has sorted them; the buffers of a trace
+ * in order of request. */
 static memo_status write_csv(const input* in, const char* path, memo_error* error) {
     const memo_plan* plan = in->plan;
     memo_text text;
@@ -539,8 +539,8 @@ static memo_status list_events(const memo_plan* plan, event** events, int64_t* n
     return MEMO_STATUS_OK;
 }
 
-/* The layout of torch.cuda.memory._snapshot(): one segment, and its events in order of time.  A free
- * has two moments; the viewer joins them if one follows the other. */
+/* The layout of torch.cuda.memory._snapshot(): one segment, and its events in order of time.  A
+ * free has two moments; the viewer joins them if one follows the other. */
 static memo_status put_snapshot(const input* in, memo_text* text, memo_error* error) {
     static const char* const actions[] = {"alloc", "free_requested", "free_completed"};
     const memo_plan* plan = in->plan;
@@ -644,7 +644,7 @@ static memo_status write_snapshot(const input* in, const char* path, int is_pick
     return status ? status : memo_text_write(&text, path, error);
 }
 
-/* ---- PyTorch's caching allocator ------------------------------------------------------------------------ */
+/* ---- PyTorch's caching allocator ------------------------------------------------------------- */
 
 /* Makes a trace for a CSV, which has none: a request for each lifetime without gaps. */
 static memo_status requests_of(const input* in, memo_trace** trace, memo_error* error) {
@@ -733,7 +733,7 @@ static memo_status compare_caching(const input* in, int64_t capacity, memo_error
     return status;
 }
 
-/* ---- main -------------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 int main(int argc, char** argv) {
     options o;

@@ -1,5 +1,5 @@
-/* tool_files.h - what every tool does with its command line: it refuses wrong options in one form of
- * words, and no output overwrites an input, another output or a standard stream.
+/* tool_files.h - what every tool does with its command line: it refuses wrong options in one form
+ * of words, and no output overwrites an input, another output or a standard stream.
  *
  * Single translation unit: everything is static. */
 #ifndef TOOL_FILES_H
@@ -21,8 +21,8 @@ typedef struct tool_file {
     int is_output;
 } tool_file;
 
-/* Prints what is wrong with an option.  Returns the exit status of wrong options, 2.  what and value
- * may be NULL. */
+/* Prints what is wrong with an option.  Returns the exit status of wrong options, 2.  what and
+ * value may be NULL. */
 static MEMO_UNUSED int tool_refuse(FILE* err, const char* tool, const char* option,
                                    const char* what, const char* value) {
     fprintf(err, "%s: %s%s%s%s%s%s; --help lists the options\n", tool, option, what ? ": " : "",
@@ -132,8 +132,8 @@ static MEMO_UNUSED int tool_is_same_file(const char* a, const char* b) {
            (*x_name || S_ISREG(x.st_mode));
 }
 
-/* An output with the name of an input would destroy the input.  Of two outputs in one file, the first
- * would be lost. */
+/* An output with the name of an input would destroy the input.  Of two outputs in one file, the
+ * first would be lost. */
 static MEMO_UNUSED memo_status tool_check_files(const tool_file* files, int n_files,
                                                 memo_error* error) {
     int i, j;

@@ -1,8 +1,9 @@
-/* trace_layers.h - a trace of n layers from one with fewer: forwards repeat in order, backwards in reverse, requests
- * outside the layers occur once.  plan_trace --layers uses it.
+/* trace_layers.h - a trace of n layers from one with fewer: forwards repeat in order, backwards in
+ * reverse, requests outside the layers occur once.  plan_trace --layers uses it.
  *
- * One recorded layer: buffers that cross its border are matched by order and size, because the output of layer i is the
- * input of layer i+1.  Three or more: layer 1 is the pattern, no matching is necessary (MEMO paper, section 4.3.2).
+ * One recorded layer: buffers that cross its border are matched by order and size, because the
+ * output of layer i is the input of layer i+1.  Three or more: layer 1 is the pattern, no matching
+ * is necessary (MEMO paper, section 4.3.2).
  *
  * Include it in a file with MEMO_IMPLEMENTATION, after memo.h.
  *
@@ -11,9 +12,9 @@
  *     0     1    2     3    ...   2m-1    2m      2m+1    ...  4m-1   4m
  *     pre   F0   gap   F1   ...   F(m-1)  middle  B(m-1)  ...  B0     post
  *
- * Odd segments are layers, even ones lie between them.  The result is numbered in the same way.  A block is named by its
- * segment and its number among the segment's mallocs, because this name stays correct when the segment is repeated for
- * another layer. */
+ * Odd segments are layers, even ones lie between them.  The result is numbered in the same way.  A
+ * block is named by its segment and its number among the segment's mallocs, because this name stays
+ * correct when the segment is repeated for another layer. */
 #ifndef TRACE_LAYERS_H
 #define TRACE_LAYERS_H
 
@@ -403,9 +404,9 @@ static memo_status layers_check(trace_layers* layers, memo_error* error) {
     return status;
 }
 
-/* Makes *result, a trace of n_layers layers.  Errors: INVALID_ARGUMENT (no complete layer; two recorded
- * layers; inner layers differ; the border of a single layer does not match, so record three),
- * OUT_OF_HOST_MEMORY. */
+/* Makes *result, a trace of n_layers layers.  Errors: INVALID_ARGUMENT (no complete layer; two
+ * recorded layers; inner layers differ; the border of a single layer does not match, so record
+ * three), OUT_OF_HOST_MEMORY. */
 static memo_status trace_apply_layers(const memo_trace* trace, int64_t n_layers,
                                       memo_trace** result, memo_error* error) {
     trace_layers layers;

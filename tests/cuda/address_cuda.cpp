@@ -1,5 +1,5 @@
-/* address_cuda.cpp - a CUDA runtime whose memory is addresses only, as large as an H200's: what PyTorch's caching
- * allocator calls, so that bench/arena.c measures it without a GPU. */
+/* address_cuda.cpp - a CUDA runtime whose memory is addresses only, as large as an H200's: what
+ * PyTorch's caching allocator calls, so that bench/arena.c measures it without a GPU. */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* capacities.c - appends the capacities of each CUDA device that a program creates to the file $CAPACITIES, if it is set:
- * "DEVICE HOST".  Link it with --wrap=memo_cuda_device_create. */
+/* capacities.c - appends the capacities of each CUDA device that a program creates to the file
+ * $CAPACITIES, if it is set: "DEVICE HOST".  Link it with --wrap=memo_cuda_device_create. */
 #include <stdio.h>
 #include <stdlib.h>
 

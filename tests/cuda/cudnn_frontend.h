@@ -1,12 +1,14 @@
-/* cudnn_frontend.h - a cuDNN without a GPU, found instead of cudnn-frontend's header: attention on the host, as
- * operations of fake_cuda.h's streams.  It has the functions that examples/cudnn_attention.h uses.
+/* cudnn_frontend.h - a cuDNN without a GPU, found instead of cudnn-frontend's header: attention on
+ * the host, as operations of fake_cuda.h's streams.  It has the functions that
+ * examples/cudnn_attention.h uses.
  *
- * The order of its sums differs from that of the trainer's own kernels: keys from the last to the first, probabilities
- * in bf16.  As on a GPU, a backward that is not deterministic gives other bits in every run, and a deterministic one
- * needs a workspace that grows with the product of queries and keys.  Each run overwrites its whole workspace.
+ * The order of its sums differs from that of the trainer's own kernels: keys from the last to the
+ * first, probabilities in bf16.  As on a GPU, a backward that is not deterministic gives other bits
+ * in every run, and a deterministic one needs a workspace that grows with the product of queries
+ * and keys.  Each run overwrites its whole workspace.
  *
- * Misuse is printed and counted: strides that overlap, missing or misaligned addresses, a missing workspace, a graph
- * that is built while fake_cudnn_forbids_builds is set. */
+ * Misuse is printed and counted: strides that overlap, missing or misaligned addresses, a missing
+ * workspace, a graph that is built while fake_cudnn_forbids_builds is set. */
 #ifndef FAKE_CUDNN_FRONTEND_H
 #define FAKE_CUDNN_FRONTEND_H
 
@@ -91,7 +93,8 @@ struct fake_cudnn_operation {
     const int32_t* lengths; /* of documents */
     int64_t width;
     int64_t
-        turn; /* not 0, of a backward that is not deterministic: the key that d_q's sums begin with */
+        /* not 0, of a backward that is not deterministic: the key that d_q's sums begin with */
+        turn;
 };
 
 static inline float fake_cudnn_bf16(float value) {

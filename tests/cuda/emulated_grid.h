@@ -1,11 +1,12 @@
-/* emulated_grid.h - CUDA's language for kernels with a C++ compiler: kernels run on the CPU, thread by thread, on streams
- * of fake_cuda.h.  Include it before memo_cuda.cuh.
+/* emulated_grid.h - CUDA's language for kernels with a C++ compiler: kernels run on the CPU, thread
+ * by thread, on streams of fake_cuda.h.  Include it before memo_cuda.cuh.
  *
- * The 32 lanes of a warp are coroutines.  A lane runs until it meets the others (__syncwarp, __shfl_xor_sync) or ends; then
- * another lane runs.  The order of lanes is random after every meeting, and so is the order of warps and blocks, by
- * memo_test's seed.  A kernel that assumes an order therefore fails.  If lanes of a warp wait at different places, or wait
- * for a lane that has ended, the program aborts and names lanes and places.  Masks must be whole warps.
- * Shared memory and __syncthreads are missing, so that kernels with them do not compile. */
+ * The 32 lanes of a warp are coroutines.  A lane runs until it meets the others (__syncwarp,
+ * __shfl_xor_sync) or ends; then another lane runs.  The order of lanes is random after every
+ * meeting, and so is the order of warps and blocks, by memo_test's seed.  A kernel that assumes an
+ * order therefore fails.  If lanes of a warp wait at different places, or wait for a lane that has
+ * ended, the program aborts and names lanes and places.  Masks must be whole warps.  Shared memory
+ * and __syncthreads are missing, so that kernels with them do not compile. */
 #ifndef EMULATED_GRID_H
 #define EMULATED_GRID_H
 
@@ -25,8 +26,8 @@ static dim3 blockDim, gridDim;
 
 enum { EMULATED_LANES = 32, EMULATED_STACK_BYTES = 64 << 10 };
 
-/* swapcontext saves the signal mask by a call of the kernel, which would take a third of the time: it enters a lane once.
- * AddressSanitizer follows swapcontext alone. */
+/* swapcontext saves the signal mask by a call of the kernel, which would take a third of the time:
+ * it enters a lane once.  AddressSanitizer follows swapcontext alone. */
 struct emulated_context {
     ucontext_t whole;
 #ifndef __SANITIZE_ADDRESS__

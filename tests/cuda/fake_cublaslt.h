@@ -1,10 +1,11 @@
-/* fake_cublaslt.h - a cuBLASLt without a GPU: products on the host, as operations of fake_cuda.h's streams.
+/* fake_cublaslt.h - a cuBLASLt without a GPU: products on the host, as operations of fake_cuda.h's
+ * streams.
  *
- * An algorithm fixes the order of a sum, so that another one gives other bits.  The order in which the heuristic
- * proposes them depends on the number of rows, so that a product that asks again for other rows gets another one.
- * It also proposes what must not be pinned: an algorithm that splits the sum, one whose order depends on the number of
- * rows, and one that refuses few rows.  As the real one it fails at matrices that are too long, and may offer an
- * algorithm that then fails. */
+ * An algorithm fixes the order of a sum, so that another one gives other bits.  The order in which
+ * the heuristic proposes them depends on the number of rows, so that a product that asks again for
+ * other rows gets another one.  It also proposes what must not be pinned: an algorithm that splits
+ * the sum, one whose order depends on the number of rows, and one that refuses few rows.  As the
+ * real one it fails at matrices that are too long, and may offer an algorithm that then fails. */
 #ifndef FAKE_CUBLASLT_H
 #define FAKE_CUBLASLT_H
 

@@ -1,17 +1,18 @@
 /* fake_cuda.cpp - see fake_cuda.h.  It refuses everything that CUDA refuses or leaves undefined:
- *   copies     that cross the border of two registered ranges, overlap, exceed their memory, have the wrong kind, or
- *              use memory that is not pinned; pitches above the limit
- *   events     elapsed times of events that were never recorded, are not done or were captured; records on a stream of
- *              another device
- *   captures   that wait for operations outside, allocate, synchronize, query, or leave a stream unjoined; later use of
- *              an event recorded in a capture
- *   pages      sizes and addresses that are not multiples of the granularity; mappings outside a reservation, over each
- *              other or larger than their pages; access to unmapped memory; unmapping or freeing in other pieces, in
- *              the wrong order, or twice
- *   pinning    registered twice, unregistered after munmap; destroyed handles; calls from a host function
+ *   copies     that cross the border of two registered ranges, overlap, exceed their memory, have
+ *              the wrong kind, or use memory that is not pinned; pitches above the limit
+ *   events     elapsed times of events that were never recorded, are not done or were captured;
+ *              records on a stream of another device
+ *   captures   that wait for operations outside, allocate, synchronize, query, or leave a stream
+ *              unjoined; later use of an event recorded in a capture
+ *   pages      sizes and addresses that are not multiples of the granularity; mappings outside a
+ *              reservation, over each other or larger than their pages; access to unmapped memory;
+ *              unmapping or freeing in other pieces, in the wrong order, or twice
+ *   pinning    registered twice, unregistered after munmap; destroyed handles; calls from a host
+ *              function
  * Modules of kernels and libraries take device memory when they are first used.
- * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two devices.  Calls of
- * several threads take turns. */
+ * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two
+ * devices.  Calls of several threads take turns. */
 #include "fake_cuda.h"
 
 #include <cuda.h>
@@ -40,8 +41,9 @@ static const size_t DEVICE_BYTES = mebibytes_of("FAKE_CUDA_DEVICE_MIB", 8 << 10)
                     LIBRARY_BYTES = mebibytes_of("FAKE_CUDA_LIBRARY_MIB", 0),
                     GRANULE = (size_t)2 << 20;
 
-/* A thread's context: none, the primary one of a device, or one that a caller made by the driver.  The runtime makes
- * and takes the primary one of device 0 if a thread has none; the driver does not. */
+/* A thread's context: none, the primary one of a device, or one that a caller made by the driver.
+ * The runtime makes and takes the primary one of device 0 if a thread has none; the driver does
+ * not. */
 struct fake_context {
     int device, n_retained;
     bool is_made;
@@ -247,8 +249,8 @@ static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_
 
 /* --- streams ---
  *
- * Late streams run an operation only when it is waited for, after the earlier operations of its stream.  Operations that
- * nobody waits for run last. */
+ * Late streams run an operation only when it is waited for, after the earlier operations of its
+ * stream.  Operations that nobody waits for run last. */
 
 struct queue {
     struct item {
@@ -273,9 +275,9 @@ static const std::thread::id main_thread = std::this_thread::get_id();
 
 /* --- capture ---
  *
- * A stream in capture adds its operations to the graph instead of running them.  A stream that waits for an event of
- * such a stream captures too, and must be joined: at the end, the first stream must have waited for all operations of
- * the others. */
+ * A stream in capture adds its operations to the graph instead of running them.  A stream that
+ * waits for an event of such a stream captures too, and must be joined: at the end, the first
+ * stream must have waited for all operations of the others. */
 
 enum { MOST_STREAMS = 64 };
 typedef std::vector<int64_t> seen; /* of each stream, how many operations come before */
@@ -387,7 +389,8 @@ void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
     (void)enqueue(stream, operation);
 }
 
-/* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256 bytes. */
+/* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256
+ * bytes. */
 static size_t taken_bytes(size_t n_bytes) {
     return n_bytes < GRANULE / 2 ? n_bytes : (n_bytes + GRANULE - 1) / GRANULE * GRANULE;
 }
@@ -837,7 +840,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     n_graphs++;
     return cudaSuccess;
 }
-/* In the order of the calls; or late: the first stream's operations, each after the operations that precede it. */
+/* In the order of the calls; or late: the first stream's operations, each after the operations that
+ * precede it. */
 static void run_operation(const fake_graph& graph, size_t k, std::vector<bool>* is_done) {
     const fake_graph::operation& last = graph.all[k];
     if ((*is_done)[k]) return;
@@ -1062,7 +1066,8 @@ static CUresult fake_error_name(CUresult, const char** name) {
     return CUDA_SUCCESS;
 }
 
-/* cuStreamWaitValue32 as it is now came with CUDA 11.7, the last of them; this driver is CUDA 13's. */
+/* cuStreamWaitValue32 as it is now came with CUDA 11.7, the last of them; this driver is CUDA
+ * 13's. */
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {

@@ -1,6 +1,7 @@
-/* fake_cuda.h - a CUDA runtime without a GPU, for these tests.  Device memory is host memory.  Streams run everything at
- * once, or as late as possible, or into a graph.  Any call can be made to fail.  Kernels compiled by nvcc are counted, not
- * run; kernels compiled by a C++ compiler run in emulated_grid.h; tests run others through fake_enqueue. */
+/* fake_cuda.h - a CUDA runtime without a GPU, for these tests.  Device memory is host memory.
+ * Streams run everything at once, or as late as possible, or into a graph.  Any call can be made to
+ * fail.  Kernels compiled by nvcc are counted, not run; kernels compiled by a C++ compiler run in
+ * emulated_grid.h; tests run others through fake_enqueue. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
@@ -10,7 +11,8 @@
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
-/* 1: streams and graphs run operations as late as possible; 0 at first, unless FAKE_CUDA_LATE is in the environment */
+/* 1: streams and graphs run operations as late as possible; 0 at first, unless FAKE_CUDA_LATE is in
+ * the environment */
 void fake_set_late(int late);
 void fake_set_last_error(cudaError_t code); /* of cudaGetLastError and cudaPeekAtLastError */
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
@@ -24,11 +26,13 @@ void fake_set_same_pointers(int same); /* 0: registered memory has another addre
 void fake_set_n_processors(int n);     /* 132 until then */
 void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */
 int fake_are_pages_exportable(void);   /* the latest: as file descriptors and to other hardware */
-/* A library begins (1) or ends (-1) to use mapped pages, which may then not be unmapped.  false: they cannot be exported. */
+/* A library begins (1) or ends (-1) to use mapped pages, which may then not be unmapped.  false:
+ * they cannot be exported. */
 bool fake_use_pages(const void* address, size_t n_bytes, int use);
 void fake_set_virtual_memory(int has); /* 0: the GPU lacks it */
 int fake_device_of(cudaStream_t stream);
-/* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false: there is not as much. */
+/* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false:
+ * there is not as much. */
 bool fake_load(const char* library);
 int fake_is_on_device(const void* address, size_t n_bytes);
 int fake_is_pinned(const void* address, size_t n_bytes);

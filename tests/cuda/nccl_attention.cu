@@ -1,5 +1,5 @@
-/* nccl_attention.cu - attention over ring x ulysses ranks on NCCL (nccl_test.h), against the dense fp64 reference.
- * bench/device.sh runs it:
+/* nccl_attention.cu - attention over ring x ulysses ranks on NCCL (nccl_test.h), against the dense
+ * fp64 reference.  bench/device.sh runs it:
  *
  *   nvcc -arch=native -I. -Itests tests/cuda/nccl_attention.cu -lnccl -o nccl_attention
  *   ./nccl_attention 4 [NAME] [--seed N] */

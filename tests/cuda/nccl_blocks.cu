@@ -1,5 +1,6 @@
-/* nccl_blocks.cu - overlapped tensor-parallel blocks over NCCL (nccl_test.h): losses and gradients of a small split GPT,
- * whose collectives run on a stream of high priority beside its computation.  bench/device.sh runs it:
+/* nccl_blocks.cu - overlapped tensor-parallel blocks over NCCL (nccl_test.h): losses and gradients
+ * of a small split GPT, whose collectives run on a stream of high priority beside its computation.
+ * bench/device.sh runs it:
  *
  *   nvcc -arch=native -I. -Iexamples -Itests tests/cuda/nccl_blocks.cu -lnccl -o nccl_blocks
  *   ./nccl_blocks 4 [NAME] [--seed N] */
@@ -42,7 +43,8 @@ static void priorities_differ(void) {
     ranks_agree();
 }
 
-/* Every order against the unsplit model, which each rank runs alone; up to rounding, since NCCL promises no order of sums. */
+/* Every order against the unsplit model, which each rank runs alone; up to rounding, since NCCL
+ * promises no order of sums. */
 static void every_order_is_right(void) {
     model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
     double worst = 0;

@@ -1,8 +1,9 @@
-/* nccl_test.h - runs the cases of the tests over threads over NCCL and CUDA streams, a process per rank (nccl_ranks.h).
+/* nccl_test.h - runs the cases of the tests over threads over NCCL and CUDA streams, a process per
+ * rank (nccl_ranks.h).
  *
- * The computation of these cases is a host function of a CUDA stream (cudaLaunchHostFunc) on managed memory.  Kernels,
- * copies, collectives and events around it are CUDA's and NCCL's.  This tests ordering and communication on a GPU, not
- * speed. */
+ * The computation of these cases is a host function of a CUDA stream (cudaLaunchHostFunc) on
+ * managed memory.  Kernels, copies, collectives and events around it are CUDA's and NCCL's.  This
+ * tests ordering and communication on a GPU, not speed. */
 #ifndef NCCL_TEST_H
 #define NCCL_TEST_H
 

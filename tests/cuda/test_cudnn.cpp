@@ -1,6 +1,6 @@
-/* test_cudnn.cpp - cuDNN's attention in the trainer and over ranks, on stand-ins for CUDA and cuDNN: against the
- * trainer's own kernels, and against the dense fp64 reference of the tests of memo_sp.h.  The model with it is in
- * test_gpt.cu. */
+/* test_cudnn.cpp - cuDNN's attention in the trainer and over ranks, on stand-ins for CUDA and
+ * cuDNN: against the trainer's own kernels, and against the dense fp64 reference of the tests of
+ * memo_sp.h.  The model with it is in test_gpt.cu. */
 #include "emulated_grid.h"
 
 #define MEMO_CUDA_IMPLEMENTATION
@@ -196,7 +196,8 @@ static void rows_of_a_part_are_compared(void) {
     fake_cudnn_looks_at_queries = 0;
 }
 
-/* Indices that overflow are found in each result the first time that a shape runs, by head and by tensor. */
+/* Indices that overflow are found in each result the first time that a shape runs, by head and by
+ * tensor. */
 static void wrong_rows_are_found(void) {
     const gpt_attention_shape s = {0, 40, 4, 2, 8, 0, 0, 0, 0};
     one_call x;
@@ -264,7 +265,8 @@ static void what_cudnn_lacks_is_refused(void) {
     cudnnDestroy(plans.handle);
 }
 
-/* Memory that the user sets aside is used whole, and less than a key head is expected to need is not taken. */
+/* Memory that the user sets aside is used whole, and less than a key head is expected to need is
+ * not taken. */
 static void scratch_memory_can_be_set(void) {
     const gpt_attention_shape s = {0, 12, 4, 2, 8, 0, 0, 0, 0};
     const int64_t large = (int64_t)100 << 20;
@@ -277,7 +279,8 @@ static void scratch_memory_can_be_set(void) {
     CHECK_IS(hook(shapes_of(s, 1), large).scratch.size(), ==, (size_t)large + 512);
 }
 
-/* The stated memory: no more than the limit where groups of heads fit in it, otherwise what a key head needs. */
+/* The stated memory: no more than the limit where groups of heads fit in it, otherwise what a key
+ * head needs. */
 static void scratch_memory_is_bounded(void) {
     const int64_t limit = (int64_t)2 << 30;
     for (int64_t n = 1024; n <= 1 << 20; n *= 4)
@@ -408,7 +411,8 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
     cudnnDestroy(ranks_plans.handle);
 }
 
-/* Windows, packed documents, some of them empty, and both, by heads; more documents are prepared than a mask has. */
+/* Windows, packed documents, some of them empty, and both, by heads; more documents are prepared
+ * than a mask has. */
 static void windows_and_documents_are_the_reference_but_for_rounding(void) {
     cudnnCreate(&ranks_plans.handle);
     for (int k = 0; k < 12; k++) {

@@ -1,7 +1,7 @@
 /* test_device.cu - the device table of memo_cuda.cuh, pinned memory and phantom memory.
  *
- * It runs on a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which keeps everything in
- * host memory and can be made to fail. */
+ * It runs on a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which
+ * keeps everything in host memory and can be made to fail. */
 #ifndef LINKED /* with the implementations of the other tests */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
@@ -81,7 +81,8 @@ static void waits_and_times_events(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* A copy on a stream forked by an event: the capture is valid only if the stream is joined again. */
+/* A copy on a stream forked by an event: the capture is valid only if the stream is joined
+ * again. */
 static void captures_forked_streams_that_are_joined(void) {
     NEED_DEVICE(device);
     memo_stream stream, other;
@@ -171,7 +172,8 @@ static void host_functions_take_their_turn(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* A slow function delays its own stream only, and the next copy reads its result, also in a replayed graph. */
+/* A slow function delays its own stream only, and the next copy reads its result, also in a
+ * replayed graph. */
 static memo_status write_slowly(void* argument, memo_error* e) {
     (void)e;
     usleep(20000);
@@ -210,7 +212,8 @@ static void host_functions_can_be_captured_and_are_waited_for(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* What fails elsewhere, a communicator's watchdog for one, is returned by every call; the first failure counts. */
+/* What fails elsewhere, a communicator's watchdog for one, is returned by every call; the first
+ * failure counts. */
 static void a_device_can_be_failed_from_outside(void) {
     NEED_DEVICE(device);
     memo_error why, later;
@@ -344,7 +347,8 @@ static void write_text(const char* folder, const char* name, const char* text) {
     fclose(file);
 }
 
-/* The smallest limit of a process's control group and its parents, v1 and v2; cached files do not count as used. */
+/* The smallest limit of a process's control group and its parents, v1 and v2; cached files do not
+ * count as used. */
 static void control_groups_limit_the_share(void) {
     char folder[200], command[240], groups[240];
     static const struct {
@@ -400,7 +404,8 @@ static void count_log(void* user, const char* message) {
     n_logged++;
 }
 
-/* The limit is refused, logged or ignored.  It is divided by the ranks of a host, even if others have taken more. */
+/* The limit is refused, logged or ignored.  It is divided by the ranks of a host, even if others
+ * have taken more. */
 static void host_memory_is_shared_by_ranks(void) {
     static const struct {
         int32_t local_ranks;
@@ -528,8 +533,8 @@ static void refuses_wrong_descs(void) {
 /* --- phantom memory --- */
 
 #ifdef FAKE_CUDA
-/* Memory that others may map: of whole pages, freed once; a GPU without it gets usual memory.  Each of the driver's calls
- * fails once, and nothing is lost. */
+/* Memory that others may map: of whole pages, freed once; a GPU without it gets usual memory.  Each
+ * of the driver's calls fails once, and nothing is lost. */
 static void exportable_memory_is_taken_and_given_back(void) {
     static const char* const calls[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
                                         "cuMemSetAccess"};
@@ -709,7 +714,8 @@ static void not_ready_is_no_error(void) {
     CHECK(cudaEventQuery(memo_cuda_event(end)) == cudaErrorNotReady); /* the trainer asks itself */
     CHECK_OK(memo_device_status(device, &error));
     CHECK(cudaGetLastError() == cudaErrorNotReady); /* its own business */
-    /* The trainer's launch failed and it has not looked yet: memo neither reports nor takes that. */
+    /* The trainer's launch failed and it has not looked yet: memo neither reports nor takes
+     * that. */
     fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
     (void)cudaLaunchKernelExC(&nothing, NULL, NULL);
     CHECK_OK(memo_device_status(device, &error));
@@ -765,7 +771,8 @@ static void the_thread_s_device_stays(void) {
     CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
 }
 
-/* Nothing is made on GPU 0 for a rank that works on GPU 1, and a caller's own context, or none, is there again. */
+/* Nothing is made on GPU 0 for a rank that works on GPU 1, and a caller's own context, or none, is
+ * there again. */
 static void the_thread_s_context_stays(void) {
     for (int is_foreign = 0; is_foreign < 2; is_foreign++) {
         memo_cuda_device_desc desc = memo_cuda_device_desc_default();
@@ -847,7 +854,8 @@ static void fork_leaves_registered_memory_alone(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* Another thread, which has not called CUDA before: the driver's functions need more than its device's number. */
+/* Another thread, which has not called CUDA before: the driver's functions need more than its
+ * device's number. */
 static void any_thread_can_make_phantom_memory(void) {
     std::thread other([] {
         memo_cuda_device_desc desc = memo_cuda_device_desc_default();
@@ -924,8 +932,8 @@ static void pinning_that_fails_leaves_nothing(void) {
                (long long)((address_space_bytes() - before_bytes) / MIB));
 }
 
-/* Replaces the system's madvise (see test_cuda.sh).  From the k-th call on there are no pages, as in a container with a
- * lower limit; negative: an old system without this advice. */
+/* Replaces the system's madvise (see test_cuda.sh).  From the k-th call on there are no pages, as
+ * in a container with a lower limit; negative: an old system without this advice. */
 static int refuse_pages_at;
 /* Slowly, so that each thread gets its part; who they were. */
 static int is_touch_slow;
@@ -1079,7 +1087,8 @@ static void later_calls_report_their_failure(void) {
     CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
 }
 
-/* After an error that CUDA keeps every call says so, and destroying ends; also when the runtime is unloaded. */
+/* After an error that CUDA keeps every call says so, and destroying ends; also when the runtime is
+ * unloaded. */
 static void destroying_ends_whatever_cuda_says(void) {
     static const cudaError_t kept[] = {cudaErrorIllegalAddress, cudaErrorCudartUnloading};
     for (cudaError_t code : kept) {
@@ -1105,7 +1114,8 @@ static void destroying_ends_whatever_cuda_says(void) {
     fake_abandon(); /* memory that CUDA kept */
 }
 
-/* Strides above the limit of one call, and rows that cross borders: the fake refuses them like CUDA. */
+/* Strides above the limit of one call, and rows that cross borders: the fake refuses them like
+ * CUDA. */
 static void long_strides_go_row_by_row(void) {
     NEED_DEVICE(device);
     memo_stream stream;

@@ -1,6 +1,6 @@
-/* test_emulated_grid.cpp - the emulated grid itself; then the row kernels on it, for faults that no result shows:
- * accesses outside the arrays, which end at protected pages, and indices beyond 32 bits, in the last blocks of arrays
- * whose other pages are not mapped. */
+/* test_emulated_grid.cpp - the emulated grid itself; then the row kernels on it, for faults that no
+ * result shows: accesses outside the arrays, which end at protected pages, and indices beyond 32
+ * bits, in the last blocks of arrays whose other pages are not mapped. */
 #include "emulated_grid.h"
 
 #define MEMO_CUDA_IMPLEMENTATION
@@ -55,7 +55,8 @@ static void refuses_grids_that_no_gpu_has(void) {
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
 }
 
-/* Each lane reads a value that lane 0 of its warp replaces; with is_safe, only after all have read it. */
+/* Each lane reads a value that lane 0 of its warp replaces; with is_safe, only after all have read
+ * it. */
 __global__ static void read_then_replace(int* cells, int* seen, int is_safe) {
     unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     seen[thread] = cells[thread / 32];
@@ -78,7 +79,8 @@ __global__ static void exchange(float* to, int apart, int width) {
     to[threadIdx.x] = __shfl_xor_sync(0xffffffffu, (float)threadIdx.x, apart, width);
 }
 
-/* Of 8 lanes, 0 to 7 read from 8 to 15, a later segment: their own value.  8 to 15 read from an earlier one. */
+/* Of 8 lanes, 0 to 7 read from 8 to 15, a later segment: their own value.  8 to 15 read from an
+ * earlier one. */
 static void shuffles_as_cuda_says(void) {
     float got[64];
     int k;
@@ -265,8 +267,8 @@ static void stays_within_its_arrays(void) {
 
 /* --- indices beyond 32 bits ---
  *
- * 2^33 items and more, of which the last blocks take the last ones: in one stride, so that a first index passes 32 bits,
- * or in two, so that the stride does. */
+ * 2^33 items and more, of which the last blocks take the last ones: in one stride, so that a first
+ * index passes 32 bits, or in two, so that the stride does. */
 
 typedef struct far {
     char *to, *from, *other, *index;

@@ -1,6 +1,6 @@
-/* The trainer's model with the kernels of gpt_kernels_cuda.cu: close to the host's, and bitwise equal under every
- * policy.  With a C++ compiler they run thread by thread on the CPU, on stand-ins for CUDA, cuBLASLt and cuDNN.
- * With nvcc, -DTEST_CUDNN adds the tests with cuDNN. */
+/* The trainer's model with the kernels of gpt_kernels_cuda.cu: close to the host's, and bitwise
+ * equal under every policy.  With a C++ compiler they run thread by thread on the CPU, on stand-ins
+ * for CUDA, cuBLASLt and cuDNN.  With nvcc, -DTEST_CUDNN adds the tests with cuDNN. */
 #ifndef __CUDACC__
 #include "emulated_grid.h"
 #endif
@@ -20,7 +20,8 @@
 #ifndef __CUDACC__
 #include "fake_cublaslt.h"
 
-/* So that products are cut, as those of a million tokens: at rows whose widest matrix has exactly as many elements. */
+/* So that products are cut, as those of a million tokens: at rows whose widest matrix has exactly
+ * as many elements. */
 #define GPT_CUDA_ELEMENTS ((int64_t)fake_lt_elements)
 enum { N_ELEMENTS = 13 * 64 };
 #endif
@@ -116,7 +117,8 @@ static double gradient_difference(const history& a, const history& b) {
     return sqrt(difference / squares);
 }
 
-/* A row's tensors are computed in stages.  All tensors of odd, or of even stages are recomputed, each from stored rows. */
+/* A row's tensors are computed in stages.  All tensors of odd, or of even stages are recomputed,
+ * each from stored rows. */
 static const int64_t* rows_of_stages(const gpt_config* config, int is_even) {
     static const int stages[GPT_N_TENSORS] = {0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 6, 7};
     const int32_t n_tensors = gpt_n_tensors(config);
@@ -493,8 +495,8 @@ static memo_status graph_step(gpt_model* model, const gpt_config* config, const 
     return gpt_get_parameters(model, h->parameters[step].data(), &error);
 }
 
-/* Bit s of graph_steps: step s is staged.  n_failing_copy: step 1 fails at this copy first, and is repeated; 0: it
- * does not. */
+/* Bit s of graph_steps: step s is staged.  n_failing_copy: step 1 fails at this copy first, and is
+ * repeated; 0: it does not. */
 static graph_history graph_steps_of(memo_device* device, gpt_config config, memo_policy policy,
                                     const uint8_t* text, unsigned graph_steps, int n_failing_copy) {
     gpt_desc desc = gpt_test_desc(config, policy, 0.5);
@@ -546,7 +548,8 @@ static void check_graph(memo_device* device, gpt_config config, memo_policy poli
                    graph.parameters[s] == calls.parameters[s] ? "" : ", other parameters");
 }
 
-/* Losses, norms and parameters, while dropout, learning rate, clipping, decay and loss scale change. */
+/* Losses, norms and parameters, while dropout, learning rate, clipping, decay and loss scale
+ * change. */
 static void a_graph_gives_the_bits_of_calls(void) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
@@ -561,7 +564,8 @@ static void a_graph_gives_the_bits_of_calls(void) {
 }
 
 #ifndef __CUDACC__
-/* A capture that fails at its first copy, or in the middle of the layers, leaves a model that goes on. */
+/* A capture that fails at its first copy, or in the middle of the layers, leaves a model that goes
+ * on. */
 static void a_failed_capture_can_be_repeated(void) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_F32, 16, 5, 1);
@@ -579,8 +583,8 @@ static void a_graph_gives_the_bits_of_calls_on_late_streams(void) {
     fake_set_late(0);
 }
 
-/* Call by call the host waits once a step, at its end: not for loss, clipping or step number.  The second wait would
- * fail. */
+/* Call by call the host waits once a step, at its end: not for loss, clipping or step number.  The
+ * second wait would fail. */
 static void a_step_waits_once(void) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
@@ -612,7 +616,8 @@ static void a_step_waits_once(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* Another number of micro-batches than the graph's is refused, and so are kernels without graphs. */
+/* Another number of micro-batches than the graph's is refused, and so are kernels without
+ * graphs. */
 static void what_is_no_graph_is_refused(void) {
     const gpt_config config = config_of(MEMO_TYPE_F32, 16, 13, 1);
     const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
@@ -720,8 +725,8 @@ static void forbid_builds(void) {
     fake_cudnn_forbids_builds = 1;
 }
 
-/* A step builds no graph, and the stand-in has not been misused.  Gradients that are not deterministic differ, so
- * that equal ones mean something. */
+/* A step builds no graph, and the stand-in has not been misused.  Gradients that are not
+ * deterministic differ, so that equal ones mean something. */
 static void cudnn_is_ready_before_the_first_step(void) {
     NEED_DEVICE(device);
     const gpt_config config = config_for_cudnn(2, 13, 2);
@@ -747,7 +752,8 @@ static void cudnn_is_ready_before_the_first_step(void) {
 
 static void ask_again(void) { fake_lt_ignores = 1; }
 
-/* What the pins are for: with the heuristic's choice for each number of rows, recomputed rows differ. */
+/* What the pins are for: with the heuristic's choice for each number of rows, recomputed rows
+ * differ. */
 static void products_that_are_not_pinned_differ(void) {
     NEED_DEVICE(device);
     const gpt_config config = config_of(MEMO_TYPE_F32, 16, 19, 1);
@@ -814,8 +820,8 @@ static memo_status prepare(memo_device* device, int64_t mlp_rows) {
     return status;
 }
 
-/* Neither the algorithm that splits sums nor the one that looks at the number of rows is pinned.  A library without
- * another one multiplies tiles, and one that only splits sums is refused. */
+/* Neither the algorithm that splits sums nor the one that looks at the number of rows is pinned.  A
+ * library without another one multiplies tiles, and one that only splits sums is refused. */
 static void rows_are_compared_before_the_first_step(void) {
     NEED_DEVICE(device);
     CHECK_OK(prepare(device, 0));
@@ -840,7 +846,8 @@ static void rows_are_compared_before_the_first_step(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* cuBLASLt is asked for the rows that a call has, the most of any weight: a heuristic that refuses more is enough. */
+/* cuBLASLt is asked for the rows that a call has, the most of any weight: a heuristic that refuses
+ * more is enough. */
 static void only_rows_of_a_call_are_asked_for(void) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_F32, 16, N_PREPARED, 1);
@@ -859,7 +866,8 @@ static void only_rows_of_a_call_are_asked_for(void) {
     memo_cuda_device_destroy(device);
 }
 
-/* Products whose algorithms look at the number of rows, or fail, give every policy the same bits. */
+/* Products whose algorithms look at the number of rows, or fail, give every policy the same
+ * bits. */
 static void products_in_tiles_give_policies_the_same_bits(void) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 13, 2);
     fake_lt_offers_bad_ones_only = 1;

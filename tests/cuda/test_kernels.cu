@@ -1,5 +1,5 @@
-/* test_kernels.cu - the row kernels on a GPU against their host twins: bitwise, except for exp and log1p in the merge;
- * then each with 2^31 + 8 elements. */
+/* test_kernels.cu - the row kernels on a GPU against their host twins: bitwise, except for exp and
+ * log1p in the merge; then each with 2^31 + 8 elements. */
 #ifndef __CUDACC__
 #include "emulated_grid.h" /* with a C++ compiler: on the CPU */
 #endif
@@ -315,7 +315,8 @@ static void adds_sinks_as_on_the_host(void) {
     close_sides(&s);
 }
 
-/* The stated difference: 4 units in the last place of the weight, times |O_b - O|; and of the LSE's larger term. */
+/* The stated difference: 4 units in the last place of the weight, times |O_b - O|; and of the LSE's
+ * larger term. */
 static void merges_as_on_the_host(void) {
     sides s;
     int c;
@@ -370,8 +371,8 @@ static void merges_as_on_the_host(void) {
     close_sides(&s);
 }
 
-/* The stated difference: each exp by 2 units, the LSE by 4 units of 1 or of itself.  On the emulated grid the bits are the
- * same. */
+/* The stated difference: each exp by 2 units, the LSE by 4 units of 1 or of itself.  On the
+ * emulated grid the bits are the same. */
 static void finds_losses_as_on_the_host(void) {
     sides s;
     int c;
@@ -478,7 +479,8 @@ __global__ static void huge_fill(float* to, int64_t n) {
     for (; i < n; i += (int64_t)gridDim.x * blockDim.x) to[i] = huge_value(i);
 }
 
-/* Counts the elements of x that are not scale times the original value; is_mirrored: of the mirrored row of 8. */
+/* Counts the elements of x that are not scale times the original value; is_mirrored: of the
+ * mirrored row of 8. */
 __global__ static void huge_compare(const float* x, int64_t n, float scale, int is_mirrored,
                                     unsigned long long* n_wrong) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,6 @@
-/* test_step.cu - a training step with swaps on a GPU: its bits equal those of keeping everything, eagerly and as a
- * graph; nothing inside it allocates or synchronizes; the arena reserves the plan's peak.
+/* test_step.cu - a training step with swaps on a GPU: its bits equal those of keeping everything,
+ * eagerly and as a graph; nothing inside it allocates or synchronizes; the arena reserves the
+ * plan's peak.
  *
  * The linker intercepts calls that must not happen (see SYMBOL below), so that the CUDA runtime may
  * be linked statically.  Calls of the driver are seen when their addresses are looked up:
@@ -139,7 +140,8 @@ enum { N_LAYERS = 7, N_ROWS = 640, ROW = 32 };
 enum { N_LAYERS = 7, N_ROWS = 8192, ROW = 256 };
 #endif
 
-/* Kernels are objects, so that the fake can run them too: rows first, first + step, ..., of one column. */
+/* Kernels are objects, so that the fake can run them too: rows first, first + step, ..., of one
+ * column. */
 #define KERNEL __host__ __device__ void operator()(int64_t first, int64_t step, int column) const
 
 struct start {
@@ -439,7 +441,8 @@ static void a_graph_gives_the_same_bits(void) {
     }
 }
 
-/* How long the compute stream waits before each layer, by events and by simulation; both are drawn. */
+/* How long the compute stream waits before each layer, by events and by simulation; both are
+ * drawn. */
 static void the_waits_of_each_layer_are_measured(void) {
     const double link_bytes_per_s = 50e9;
     const char* folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
