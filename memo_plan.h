@@ -7612,16 +7612,13 @@ MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_
     return shares;
 }
 
-/* Which of the layers of a use, in order, are kept, or swapped: count of n, spread out, first or
- * last. */
-MEMOI int memoi_rows_picks(int way, int64_t i, int64_t count, int64_t n) {
-    return way == 0   ? (i + 1) * count / n > i * count / n /* evenly */
-           : way == 1 ? i < count
-                      : i >= n - count;
+/* Which of n layers of a use, in order, are kept, or swapped: count of them, spread out. */
+MEMOI int memoi_rows_picks(int64_t i, int64_t count, int64_t n) {
+    return (i + 1) * count / n > i * count / n;
 }
 
 /* Sets a use's layers in the trial to its shares.  The number of tiles is rounded down. */
-MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u, int way) {
+MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u) {
     memoi_rows_planner* p = g->p;
     memoi_rows_shares shares = memoi_rows_shares_of(g, u);
     int is_mixed = g->boxes[u].mode == MEMOI_ROWS_MIXED;
@@ -7633,11 +7630,11 @@ MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u, int way) {
         if (memoi_rows_kind(p, layer) != kind) continue;
         cell = is_mixed ? p->n_tiles : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT : tiles;
         if (layer < p->n_moved) {
-            int is_kept = !n || memoi_rows_picks(way, at, kept, n); /* 0: the layers lack it */
+            int is_kept = !n || memoi_rows_picks(at, kept, n); /* 0: the layers lack it */
             n_kept += is_kept;
             if (is_kept)
                 cell = MEMOI_ROWS_KEPT;
-            else if (is_mixed && !memoi_rows_picks(way, at - n_kept, n_swapped, others))
+            else if (is_mixed && !memoi_rows_picks(at - n_kept, n_swapped, others))
                 cell = 0;
             at++;
         }
@@ -7645,17 +7642,11 @@ MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u, int way) {
     }
 }
 
-/* Tries tables near the shares of a leaf.  Three ways, because the place of kept layers changes the
- * stall, which the program does not show. */
+/* Tries the table near the shares of a leaf. */
 MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
     int32_t u;
-    int way;
-    for (way = 0; way < 3 && !status; way++) {
-        for (u = 0; u < g->n_uses; u++) memoi_rows_round_use(g, u, way);
-        status = memoi_rows_try(g->p, error);
-    }
-    return status;
+    for (u = 0; u < g->n_uses; u++) memoi_rows_round_use(g, u);
+    return memoi_rows_try(g->p, error);
 }
 
 /* The use whose box to split: whose weights hide most bytes, or whose k is no integer. */
@@ -7809,26 +7800,6 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
-/* Lets two layers of the trial change places; 0: they are alike. */
-MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
-    const int32_t from = (int32_t)memoi_rows_random(p, p->n_layers);
-    const int32_t to = (int32_t)memoi_rows_random(p, p->n_layers);
-    int64_t* a = p->trial.cells + (int64_t)from * p->n_bundles;
-    int64_t* other = p->trial.cells + (int64_t)to * p->n_bundles;
-    int32_t b;
-    int is_changed = 0;
-    for (b = 0; b < p->n_bundles; b++) {
-        int64_t cell = a[b];
-        if (cell == other[b] || !memoi_rows_is_valid(p, from, b, other[b]) ||
-            !memoi_rows_is_valid(p, to, b, cell))
-            continue;
-        is_changed = 1;
-        a[b] = other[b];
-        other[b] = cell;
-    }
-    return is_changed;
-}
-
 /* Changes one bundle of the trial in a few layers; 0: nothing is different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
@@ -7901,7 +7872,6 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
         double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
         memcpy(p->trial.cells, p->here.cells, n_bytes);
-        if (memoi_rows_random(p, 16) == 0) is_changed = memoi_rows_exchange(p);
         for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
         if (!is_changed) continue;
         status = memoi_rows_try(p, error);

@@ -80,7 +80,7 @@ typedef struct trainer {
 
 static cudaStream_t stream;
 
-/* ---- kernels: one thread for each of n elements; a row's result does not depend on their number */
+/* ---- kernels: one thread an element; a row's result does not depend on their number ---------- */
 
 template <typename... Parameters, typename... Arguments>
 static void launch(int64_t n, void (*kernel)(Parameters...), Arguments... arguments) {
