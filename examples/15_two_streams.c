@@ -124,7 +124,7 @@ static memo_status micro_batch(const memo_swap_desc* desc, memo_swap* swap, memo
 
 /* Predicts the engine's step, then records one and compares both. */
 static memo_status predict(memo_device* host, double* makespan_s, memo_error* error) {
-    static const memo_kind_times layer = {1e-3, 2e-3, NULL, {0, 0}, {0, 0}, 0, 0};
+    memo_kind_times layer = {0};
     memo_tensor tensor = {"input", ROW_BYTES, MEMO_TENSOR_SWAPPED, 0};
     memo_swap_desc desc = memo_swap_desc_default();
     memo_swap_times times = memo_swap_times_default();
@@ -139,6 +139,8 @@ static memo_status predict(memo_device* host, double* makespan_s, memo_error* er
     desc.n_tensors = 1;
     desc.n_layers = N_LAYERS;
     desc.n_rows = N_ROWS;
+    layer.forward_s = 1e-3;
+    layer.backward_s = 2e-3;
     times.kinds = &layer;
     times.between_s = 1e-3;
     times.to_host_bytes_per_s = times.to_device_bytes_per_s = 10e9;
