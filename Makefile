@@ -150,7 +150,7 @@ build/bench/%: bench/%.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 # PyTorch's caching allocator beside the arena, without a GPU: a stand-in answers its calls of CUDA.
 TORCH ?= $(shell python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2>/dev/null)
-build/bench/arena_pytorch: bench/arena.c tests/cuda/address_cuda.cpp bench/cuda_bench.h $(HEADERS) Makefile
+build/bench/arena_pytorch: bench/arena.c tests/cuda/address_cuda.cpp bench/cuda_bench.h bench/median.h $(HEADERS) Makefile
 	@[ -d "$(TORCH)/include/c10/cuda" ] || { echo "make $@: needs PyTorch for CUDA (TORCH=folder of the package)" >&2; exit 1; }
 	@mkdir -p $(@D)
 	@echo "  CXX   $@"

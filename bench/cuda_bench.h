@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "median.h"
+
 static memo_error error;
 
 static inline void check(memo_status status) {
@@ -22,16 +24,6 @@ static inline double now_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static inline int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-/* Sorts values. */
-static inline double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), compare_doubles);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 static inline void* device_memory(const memo_device* device, int64_t size_bytes) {

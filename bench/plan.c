@@ -35,17 +35,13 @@ static double now_s(void) { return is_cpu ? cpu_s() : memob_now_s(); }
 #define MEMOI_WITHOUT(stage) (!strcmp(left_out, #stage))
 #include "memo_plan.h"
 #include "extras/memo_look.h"
+#include "median.h"
 #include "tools/caching_model.h"
 #include "tools/trace_layers.h"
 #include "../tests/stream_patterns.h"
 
 #include <glob.h>
 #include <time.h>
-
-static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 static void fail(const char* what, const memo_error* error) {
     fprintf(stderr, "%s: %s\n", what, error->message);

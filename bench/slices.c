@@ -25,6 +25,7 @@ static int bench_clock(clockid_t id, struct timespec* time) {
 #include "memo.h"
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
+#include "median.h"
 
 enum { N_LAYERS = 4, C = 16, REPETITIONS_MAX = 31 };
 enum { HANDED, INPUT, K, V, Q, ATTENTION, MLP, N_TENSORS };
@@ -44,11 +45,6 @@ static void check(memo_status status) {
     if (!status) return;
     fprintf(stderr, "bench/slices: %s\n", error.message);
     exit(1);
-}
-
-static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
-    return values[n / 2];
 }
 
 typedef struct model {

@@ -10,6 +10,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
+#include "median.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,11 +33,6 @@ static void check(memo_status status) {
 typedef struct run {
     double step_s, stall_s, simulated_step_s, simulated_stall_s;
 } run;
-
-static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
-    return values[n / 2];
-}
 
 /* A layer's computation: a sleep on the compute stream, announced with its duration. */
 static void compute(memo_device* host, const memo_device* device, memo_stream stream,

@@ -24,6 +24,7 @@
 #include "memo_plan.h"
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
+#include "median.h"
 #include "tests/gpt_layers.h"
 
 #include <stdio.h>
@@ -48,11 +49,6 @@ static void check(memo_status status) {
 static const char* folder(void) {
     const char* name = getenv("TMPDIR");
     return name && *name ? name : "/tmp";
-}
-
-static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof(double), memob_compare_doubles);
-    return values[n / 2];
 }
 
 /* Input, attention output, q with k and v, and the MLP's: sizes as in a GPT layer.  The time of
