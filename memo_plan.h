@@ -6643,17 +6643,22 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
             return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* No sum of times over the layers may overflow. */
-    for (t = 0; t < desc->swap->n_tensors && times->recompute_s_per_row; t++)
-        if (!memob_is_in(times->recompute_s_per_row[t] * (double)desc->swap->n_rows,
-                         -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX) ||
-            (times->recompute_growth_s_per_row &&
-             !memob_is_in(times->recompute_growth_s_per_row[t] * (double)desc->swap->n_rows, 0,
-                          MEMOI_ROWS_TIME_MAX)))
+    for (t = 0; t < desc->swap->n_tensors; t++) {
+        const double n = (double)desc->swap->n_rows;
+        const char* tensor = memob_tensor_name(&desc->swap->tensors[t]);
+        const double* growth = times->recompute_growth_s_per_row;
+        if (times->recompute_s_per_row && !memob_is_in(times->recompute_s_per_row[t] * n,
+                                                       -MEMOI_ROWS_TIME_MAX, MEMOI_ROWS_TIME_MAX))
             return MEMOB_INVALID(error,
                                  "%s.recompute_s_per_row[%d] (%s): not finite (%g); set a time, or "
                                  "a negative number if it cannot be recomputed",
-                                 name, (int)t, memob_tensor_name(&desc->swap->tensors[t]),
-                                 times->recompute_s_per_row[t]);
+                                 name, (int)t, tensor, times->recompute_s_per_row[t]);
+        if (growth && !memob_is_in(growth[t] * n, 0, MEMOI_ROWS_TIME_MAX))
+            return MEMOB_INVALID(error,
+                                 "%s.recompute_growth_s_per_row[%d] (%s): negative or not finite "
+                                 "(%g); set a time, or 0",
+                                 name, (int)t, tensor, growth[t]);
+    }
     return MEMO_STATUS_OK;
 }
 

@@ -1209,6 +1209,14 @@ static void bad_descs_are_refused(void) {
                            !plan && strstr(error.message, "memo_swap_plan_desc."),
                        "%d, %d: %s", (int)i, (int)k, error.message);
         }
+    for (k = 0; k < 3; k++) { /* the growth is named, not the time */
+        const double growth[TENSORS_MAX] = {bad[k]};
+        simple_problem(&p);
+        p.times.recompute_growth_s_per_row = growth;
+        CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_CASE(strstr(error.message, "recompute_growth_s_per_row[0]") != NULL, "%s",
+                   error.message);
+    }
     simple_problem(&p);
     p.desc.host_bytes = -1;
     CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
