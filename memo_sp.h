@@ -104,7 +104,7 @@ typedef enum memo_collective {
     MEMO_COLLECTIVE_BARRIER
 } memo_collective;
 
-#define MEMO_LABEL_FIELDS 14
+#define MEMO_LABEL_FIELDS 15
 
 /* The step that a call belongs to, for example {"ring backward", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
@@ -340,9 +340,10 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * Each rank is a process or a thread.  The current CUDA device is the rank's device; streams are
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
  * threads back end.  The first message between two ranks creates their connection; the call that
- * enqueues it waits for both ranks.  Calls are not compared between ranks, and there is no debug
- * mode.  If they differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same
- * program over threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
+ * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
+ * labels (memo_sp_attention has them), and there is no debug mode.  If calls differ, NCCL hangs or
+ * moves the wrong bytes.  To find such an error, run the same program over threads, which always
+ * compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
  * FAILURE.  A world and all its parts fail together.  A watchdog thread of the world looks at every
  * communicator.  It aborts all of them after an asynchronous error, or if an operation has not
@@ -884,10 +885,10 @@ MEMO_API memo_status memo_sp_attention_set_sharding(memo_sp_attention* attention
  * desc's stream and return at once.  masks: desc.n_masks.  n_tokens of a mask is ignored; the
  * sharding's is used.  If a mask has no documents, the sharding's are used.  Pass the same masks to
  * forward and backward.  Gradients of padding rows are 0.  After a failure the results are
- * undefined.  Errors: INVALID_ARGUMENT (invalid documents, missing tensors); COMM (a rank runs
- * another pass, or has another desc, sharding or mask; the error names the field.  With NCCL a
- * later call or memo_comm_status returns it); errors of the device, of memo_comm and of the local
- * attention. */
+ * undefined.  The first call begins with a barrier of ring and ulysses.  Errors: INVALID_ARGUMENT
+ * (invalid documents, missing tensors); COMM (a rank runs another pass, or has another desc,
+ * sharding or mask; the error names the field.  With NCCL a later call or memo_comm_status returns
+ * it); errors of the device, of memo_comm and of the local attention. */
 MEMO_API memo_status memo_sp_attention_forward(memo_sp_attention* attention,
                                                const memo_sp_attention_tensors* tensors,
                                                const memo_mask* masks, memo_error* error);
@@ -1053,7 +1054,8 @@ MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
 /* Enqueue one pass over all layers.  All ranks of comm must call them in the same order.  The
  * compute stream then waits for all of the pass.  Errors: INVALID_STATE (a backward without
- * forward); COMM (a rank runs another pass); errors of the functions, of comm and of the device. */
+ * forward); COMM (a rank runs another pass; NCCL does not find this); errors of the functions, of
+ * comm and of the device. */
 MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
 /* The same for one layer, so that the trainer can act between layers (memo_swap_forward_begin and
@@ -7150,6 +7152,7 @@ struct memo_sp_attention {
     memo_comm *ring, *ulysses;
     memoi_target target;
     memo_event events[MEMOI_TARGET_N_EVENTS];
+    int32_t has_met;                        /* the first pass has begun */
     memoi_hybrid_buffers forward, backward; /* in the same memory */
     void* memory;                           /* owned; NULL: the user's, or none */
 };
@@ -7617,6 +7620,7 @@ memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
 
 /* Fields of digests: K(field, name in errors). */
 #define MEMOI_AGREED_ALL(K)                                                                        \
+    K(PASS, "memo_sp_attention_forward on one rank, memo_sp_attention_backward on another")        \
     K(SCALE, "memo_sp_attention_desc.scale")                                                       \
     K(SOFTCAP, "memo_sp_attention_desc.softcap")                                                   \
     K(FIRST_HEAD, "memo_sp_attention_desc.first_q_head")                                           \
@@ -7687,10 +7691,13 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
                                   &memoi_shape_tokens_of(shape, 1, 0)->sharding);
 }
 
-/* Of one call: the masks, complete with the documents of shardings, and whether there are sinks. */
+/* Of one call: the pass, whether there are sinks, and the masks, complete with the documents of
+ * shardings. */
 MEMOI void memoi_agreed_call(memo_label* label, const memoi_shape* shape,
-                             const memo_sp_attention_tensors* tensors, const memo_mask* masks) {
+                             const memo_sp_attention_tensors* tensors, const memo_mask* masks,
+                             int is_backward) {
     int32_t part;
+    memoi_agreed_add_number(label, MEMOI_AGREED_PASS, is_backward);
     memoi_agreed_add_number(label, MEMOI_AGREED_SINKS, tensors->sinks != NULL);
     for (part = 0; part < shape->n_parts; part++) {
         const memo_mask mask = memoi_shape_mask(shape, masks, part);
@@ -8225,6 +8232,21 @@ MEMOI memo_status memoi_hybrid_check_call(const memo_sp_attention* a,
     return memoi_hybrid_mask_check(&a->shape, masks, error);
 }
 
+/* Ranks whose descs differ may call different operations, which never meet.  So the first pass
+ * begins with one that all ranks call: a barrier, which compares the digests. */
+MEMOI void memoi_hybrid_meet(memo_sp_attention* a, memoi_target* target) {
+    memo_comm* const comms[2] = {a->ring, a->ulysses};
+    int i;
+    for (i = 0; i < 2 && !a->has_met && !target->status; i++) {
+        if (!comms[i] || comms[i]->size == 1) continue;
+        memoi_target_label(target, comms[i], "attention", 0);
+        target->status =
+            memo_barrier(comms[i], target->streams[MEMOI_TARGET_COMPUTE], target->error);
+        memoi_comm_label(comms[i], NULL, 0);
+    }
+    a->has_met = 1;
+}
+
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention_tensors* tensors,
                                    const memo_mask* mask, int is_backward, memo_error* error) {
     memoi_hybrid_walk walk;
@@ -8237,8 +8259,9 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
     walk.ring.comm = a->ring;
     walk.ulysses.comm = a->ulysses;
     if (a->shape.sharding.ring * a->shape.sharding.ulysses > 1) {
-        memoi_agreed_call(&agreed, &a->shape, tensors, mask);
+        memoi_agreed_call(&agreed, &a->shape, tensors, mask, is_backward);
         walk.target.agreed = &agreed;
+        memoi_hybrid_meet(a, &walk.target);
     }
     return memoi_hybrid_walk_through(&walk);
 }

@@ -46,6 +46,9 @@ COMM_CALL(messages,
           (memo_comm * comm, memo_stream s, const memo_message_call* calls, int32_t n,
            memo_error* e),
           (f->comm, s, calls, n, e))
+COMM_CALL(collective,
+          (memo_comm * comm, memo_stream s, const memo_collective_call* call, memo_error* e),
+          (f->comm, s, call, e))
 static memo_status faulty_status(memo_comm* comm, memo_error* e) {
     return memo_comm_status(((faults*)comm->context)->comm, e);
 }
@@ -54,6 +57,7 @@ static memo_comm faulty_comm(faults* f) {
     memo_comm table = *f->comm;
     table.context = f;
     table.messages = faulty_messages;
+    table.collective = faulty_collective;
     table.status = faulty_status;
     return table;
 }

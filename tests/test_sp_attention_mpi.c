@@ -96,8 +96,7 @@ static void ranks_that_disagree_are_refused(void) {
             if (!disagreement_is_possible(&one)) continue;
             CHECK_OK(memo_host_device_create(&desc, &device, &error));
             CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
-            CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, device,
-                                     strstr(fields[i], "gathers") ? 0.5 : 60, 0, &comm, &error));
+            CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, device, 60, 0, &comm, &error));
             disagreement_run(&one, device, stream, comm);
             memo_comm_destroy(comm);
             memo_host_device_destroy(device);
