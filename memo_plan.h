@@ -737,7 +737,6 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   4 degrees
  *     >>degree problem         costs of blocks
  *     >>degree costs           time and memory of a plan
- *     >>least memory           the plan that needs least memory
  *     >>memory price           a plan and a bound from one price on memory
  *     >>degree labels          partial plans, from the first block to the last
  *     >>degree solve           memo_degrees_solve: which range of runtimes comes next
@@ -8214,14 +8213,9 @@ MEMOI memo_degree_cost* memoi_degrees_cost(const memo_degrees_problem* problem, 
 
 /* Index of a degree, or -1. */
 MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t degree) {
-    int32_t k;
-    for (k = 0; k < problem->n_degrees; k++)
-        if (problem->degrees[k] == degree) return k;
-    return -1;
-}
-
-MEMOI int memoi_degrees_is_degree(int64_t degree) {
-    return degree > 0 && degree <= 1 << 20 && (degree & (degree - 1)) == 0;
+    int32_t k = problem->n_degrees - 1;
+    while (k >= 0 && problem->degrees[k] != degree) k--;
+    return k;
 }
 
 /* Degrees must ascend because the costs compare them by index. */
@@ -8232,7 +8226,8 @@ MEMOI memo_status memoi_degrees_check_counts(int32_t n_blocks, const int32_t* de
         memob_check_integer("degrees", "n_degrees", n_degrees, 1, MEMO_DEGREES_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     for (k = 0; k < n_degrees; k++)
-        if (!memoi_degrees_is_degree(degrees[k]) || (k > 0 && degrees[k] <= degrees[k - 1]))
+        if (degrees[k] < 1 || degrees[k] > 1 << 20 || (degrees[k] & (degrees[k] - 1)) ||
+            (k > 0 && degrees[k] <= degrees[k - 1]))
             return MEMOB_INVALID(error,
                                  "degree %d: not a power of two, or not above the previous degree",
                                  (int)degrees[k]);
@@ -8243,11 +8238,8 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
                                         memo_degrees_problem** problem, memo_error* error) {
     memo_degrees_problem* made;
     memo_status status = memoi_degrees_check_counts(n_blocks, degrees, n_degrees, error);
-    int32_t k;
     *problem = NULL;
     if (status) return status;
-
-    /* One allocation for all costs, so that a block's degrees lie side by side. */
     made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
     if (made)
         made->costs =
@@ -8258,7 +8250,7 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     }
     made->n_blocks = n_blocks;
     made->n_degrees = n_degrees;
-    for (k = 0; k < n_degrees; k++) made->degrees[k] = degrees[k];
+    memcpy(made->degrees, degrees, (size_t)n_degrees * sizeof *degrees);
     *problem = made;
     return MEMO_STATUS_OK;
 }
@@ -8273,37 +8265,28 @@ void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
 
 memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo_error* error) {
     int32_t i, p, q;
+    int64_t bytes_max;
     memo_status status =
         memoi_degrees_check_counts(problem->n_blocks, problem->degrees, problem->n_degrees, error);
     if (status) return status;
 
-    /* With these limits sums of times keep their digits, and sums of bytes stay below 2^62. */
+    /* With these limits sums of times keep their digits, and sums of bytes over all blocks stay
+     * below 2^62.  The sum of times is NaN if one of them is. */
+    bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
             const memo_degree_cost* c = memoi_degrees_cost(problem, i, p);
-            int64_t bytes_max = MEMOB_BYTES_MAX / (2 * (int64_t)problem->n_blocks + 1);
-            double s[5], sum = 0;
-            int k, is_good = 1;
-
-            /* A NaN fails these comparisons as well. */
-            s[0] = c->forward_s;
-            s[1] = c->forward_collective_s;
-            s[2] = c->backward_s;
-            s[3] = c->backward_collective_s;
-            s[4] = c->gradient_s;
-            for (k = 0; k < 5; k++) {
-                is_good &= s[k] >= 0;
-                sum += s[k];
-            }
-            if (!is_good || !(sum <= MEMOI_DEGREES_SECONDS))
+            const double least_s =
+                fmin(fmin(c->forward_s, c->forward_collective_s),
+                     fmin(fmin(c->backward_s, c->backward_collective_s), c->gradient_s));
+            const double sum_s = c->forward_s + c->forward_collective_s + c->backward_s +
+                                 c->backward_collective_s + c->gradient_s;
+            if (!(least_s >= 0) || !memob_is_in(sum_s, 0, MEMOI_DEGREES_SECONDS))
                 return MEMOB_INVALID(
                     error, "block %d at degree %d: a time is out of range; 0 to 1e9 s are valid",
                     (int)i, (int)problem->degrees[p]);
-
-            /* The sum over all blocks must not overflow. */
-            if (c->state_bytes < 0 || c->saved_bytes < 0 || c->runtime_bytes < 0 ||
-                c->state_bytes > bytes_max || c->saved_bytes > bytes_max ||
-                c->runtime_bytes > bytes_max)
+            if (memob_min(c->state_bytes, memob_min(c->saved_bytes, c->runtime_bytes)) < 0 ||
+                memob_max(c->state_bytes, memob_max(c->saved_bytes, c->runtime_bytes)) > bytes_max)
                 return MEMOB_INVALID(error,
                                      "block %d at degree %d: bytes are negative, or their sum over "
                                      "all blocks exceeds 2^62",
@@ -8313,7 +8296,7 @@ memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo
     /* Only gathers from a smaller degree to a larger one exist; a scatter costs the same. */
     for (p = 0; p < problem->n_degrees; p++)
         for (q = p + 1; q < problem->n_degrees; q++)
-            if (!(problem->gather_s[p][q] >= 0 && problem->gather_s[p][q] <= MEMOI_DEGREES_SECONDS))
+            if (!memob_is_in(problem->gather_s[p][q], 0, MEMOI_DEGREES_SECONDS))
                 return MEMOB_INVALID(
                     error, "gather from degree %d to %d: out of range; 0 to 1e9 s are valid",
                     (int)problem->degrees[p], (int)problem->degrees[q]);
@@ -8370,25 +8353,27 @@ MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t bl
     return c->state_bytes + c->saved_bytes;
 }
 
-MEMOI void memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* indices,
-                             double* step_s, int64_t* memory_bytes) {
-    int64_t kept = 0, runtime = 0;
+/* The time of a plan, of indices of degrees; what its blocks keep, and the largest runtime. */
+MEMOI double memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* indices,
+                               int64_t* kept, int64_t* runtime) {
+    double step_s = 0;
     int32_t i;
-    *step_s = 0;
+    *kept = *runtime = 0;
     for (i = 0; i < problem->n_blocks; i++) {
-        *step_s += memoi_degrees_node_s(problem, i, indices[i]);
+        step_s += memoi_degrees_node_s(problem, i, indices[i]);
         if (i + 1 < problem->n_blocks)
-            *step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
-        kept += memoi_degrees_kept(problem, i, indices[i]);
-        runtime = memob_max(runtime, memoi_degrees_cost(problem, i, indices[i])->runtime_bytes);
+            step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
+        *kept += memoi_degrees_kept(problem, i, indices[i]);
+        *runtime = memob_max(*runtime, memoi_degrees_cost(problem, i, indices[i])->runtime_bytes);
     }
-    *memory_bytes = kept + runtime;
+    return step_s;
 }
 
 memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int32_t* block_degrees,
                                   double* step_s, int64_t* memory_bytes, memo_error* error) {
     int32_t* indices;
     int32_t i;
+    int64_t kept, runtime;
     memo_status status = memo_degrees_problem_check(problem, error);
     if (status) return status;
     indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
@@ -8399,66 +8384,12 @@ memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int
             status = MEMOB_INVALID(error, "block %d: degree %d is missing in the profile", (int)i,
                                    (int)block_degrees[i]);
     }
-    if (!status) memoi_degrees_sum(problem, indices, step_s, memory_bytes);
+    if (!status) {
+        *step_s = memoi_degrees_sum(problem, indices, &kept, &runtime);
+        *memory_bytes = kept + runtime;
+    }
     MEMO_FREE(indices);
     return status;
-}
-
-/* ---- >>least memory -----------------------------------------------------------------------------
- * Knows: what blocks hold.  Knows nothing of time. */
-
-/* Degree with the least kept bytes whose runtime fits in runtime_bytes; -1: none. */
-MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
-                                     int64_t runtime_bytes) {
-    int32_t p, smallest = -1;
-    for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degrees_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
-            (smallest < 0 ||
-             memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
-            smallest = p;
-    return smallest;
-}
-
-/* Tries each value as the largest runtime, the smallest first.  A larger limit admits more degrees,
- * so the blocks keep less. */
-MEMOI memo_status memoi_degrees_least(const memo_degrees_problem* problem, int32_t* indices,
-                                      int64_t* least_bytes, memo_error* error) {
-    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, runtime = 0;
-    memob_keyed* cells = (memob_keyed*)memob_calloc(n, sizeof *cells);
-    int32_t i, n_open = problem->n_blocks;
-    *least_bytes = INT64_MAX;
-    if (!cells) return memob_no_memory(error, "the plan of degrees");
-
-    /* Every choice of block and degree, the smallest runtime first. */
-    for (k = 0; k < n; k++) {
-        cells[k].key = problem->costs[k].runtime_bytes;
-        cells[k].index = k;
-    }
-    memob_keyed_sort(cells, n);
-
-    /* Admit one choice after another.  Each block uses its admitted degree that keeps least.  A
-     * total is valid once every block has a degree. */
-    for (i = 0; i < problem->n_blocks; i++) indices[i] = -1;
-    for (k = 0; k < n; k++) {
-        int32_t block = (int32_t)(cells[k].index / problem->n_degrees);
-        int32_t degree = (int32_t)(cells[k].index % problem->n_degrees), *index = &indices[block];
-        int64_t bytes = memoi_degrees_kept(problem, block, degree);
-        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, block, *index);
-        if (*index >= 0 && bytes >= before) continue;
-        n_open -= *index < 0;
-        *index = degree;
-        kept += bytes - before;
-        if (n_open == 0 && kept + cells[k].key < *least_bytes) {
-            *least_bytes = kept + cells[k].key;
-            runtime = cells[k].key;
-        }
-    }
-
-    /* The loop went past the best runtime, so choose again for it. */
-    for (i = 0; i < problem->n_blocks; i++)
-        indices[i] = memoi_degrees_smallest(problem, i, runtime);
-    MEMO_FREE(cells);
-    return MEMO_STATUS_OK;
 }
 
 /* ---- >>memory price -----------------------------------------------------------------------------
@@ -8495,13 +8426,19 @@ typedef struct memoi_labels { /* of one block, by degree and time */
     int64_t ends[MEMO_DEGREES_MAX];
 } memoi_labels;
 
+/* A degree for each block, by index. */
+typedef struct memoi_degrees_path {
+    int32_t* at;
+    double time_s;
+    int64_t extra;
+} memoi_degrees_path;
+
 typedef struct memoi_degrees_search {
     const memo_degrees_problem* problem;
     memob_arrays arrays;
     double deadline_s;
-    int is_late;      /* labels were not completed */
-    int32_t* indices; /* the best plan that fits */
-    double step_s;    /* its time */
+    int is_late;             /* labels were not completed */
+    memo_degrees_plan* plan; /* the best that fits, with indices for degrees */
 
     double* node_s;  /* (n_blocks, n_degrees) */
     double* edge_s;  /* (n_blocks, n_degrees, n_degrees): to the next block; 0 from the last */
@@ -8511,8 +8448,9 @@ typedef struct memoi_degrees_search {
     int64_t n_limits;
 
     double* rest_s; /* (n_blocks, n_degrees): cost of the cheapest path behind, at the last price */
-    int32_t* path;  /* the last path, (n_blocks) indices of degrees */
-    int32_t* ends[2]; /* at the present price: a path that fits, one that does not */
+    int32_t* next;  /* (n_blocks, n_degrees): its first degree */
+    memoi_degrees_path path;    /* the last one */
+    memoi_degrees_path ends[2]; /* at the present price: a path that fits, one that does not */
 
     memoi_degrees_range* ranges;
     int64_t n_ranges, range_capacity;
@@ -8531,89 +8469,100 @@ MEMOI int memoi_degrees_is_late(memoi_degrees_search* search) {
 }
 
 MEMOI int memoi_degrees_is_closed(const memoi_degrees_search* search, double bound_s) {
-    return bound_s >= search->step_s * (1 - MEMOI_DEGREES_EXACT);
+    return bound_s >= search->plan->step_s * (1 - MEMOI_DEGREES_EXACT);
 }
 
-MEMOI void memoi_degrees_path_sum(const memoi_degrees_search* search, double* time_s,
-                                  int64_t* extra) {
-    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i;
-    *time_s = 0;
-    *extra = 0;
-    for (i = 0; i < n; i++) {
-        int64_t at = (int64_t)i * d + search->path[i];
-        *time_s += search->node_s[at];
-        *extra += search->extra[at];
-        if (i + 1 < n) *time_s += search->edge_s[at * d + search->path[i + 1]];
-    }
-}
-
-/* The path becomes the plan if it fits and is faster. */
+/* Sums the path, which becomes the plan if it fits and is faster. */
 MEMOI void memoi_degrees_take(memoi_degrees_search* search) {
     const memo_degrees_problem* problem = search->problem;
-    double step_s;
-    int64_t memory_bytes;
-    memoi_degrees_sum(problem, search->path, &step_s, &memory_bytes);
-    if (step_s >= search->step_s) return;
-    if (problem->memory_bytes && memory_bytes > problem->memory_bytes) return;
-    search->step_s = step_s;
-    memcpy(search->indices, search->path, (size_t)problem->n_blocks * sizeof(int32_t));
+    memo_degrees_plan* plan = search->plan;
+    memoi_degrees_path* path = &search->path;
+    int64_t kept, runtime;
+    path->time_s = memoi_degrees_sum(problem, path->at, &kept, &runtime);
+    path->extra = kept - search->least;
+    if (path->time_s >= plan->step_s) return;
+    if (problem->memory_bytes && kept + runtime > problem->memory_bytes) return;
+    plan->step_s = path->time_s;
+    plan->memory_bytes = kept + runtime;
+    memcpy(plan->degrees, path->at, (size_t)problem->n_blocks * sizeof(int32_t));
 }
 
-/* Cost of a block at a degree and of the path after it; INFINITY if its runtime exceeds limit. */
-MEMOI double memoi_degrees_from_s(const memoi_degrees_search* search, int64_t at, double price_s,
-                                  int64_t limit) {
-    if (search->problem->costs[at].runtime_bytes > limit) return INFINITY;
-    return search->node_s[at] + price_s * (double)search->extra[at] + search->rest_s[at];
+/* Degree with the least kept bytes whose runtime fits in runtime_bytes; -1: none. */
+MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
+                                     int64_t runtime_bytes) {
+    int32_t p, smallest = -1;
+    for (p = 0; p < problem->n_degrees; p++)
+        if (memoi_degrees_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
+            (smallest < 0 ||
+             memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
+            smallest = p;
+    return smallest;
 }
 
-/* Sets rest_s and path at a price, with runtimes up to limit.  Each block must have such a
+/* Takes the path of least memory with runtimes up to limit.  0: a block has no such degree. */
+MEMOI int memoi_degrees_shrink(memoi_degrees_search* search, int64_t limit) {
+    int32_t i;
+    for (i = 0; i < search->problem->n_blocks; i++) {
+        search->path.at[i] = memoi_degrees_smallest(search->problem, i, limit);
+        if (search->path.at[i] < 0) return 0;
+    }
+    memoi_degrees_take(search);
+    return 1;
+}
+
+/* Sets rest_s, next and path at a price, with runtimes up to limit.  Each block must have such a
  * degree. */
-MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit,
-                              double* time_s, int64_t* extra) {
-    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q;
-    double from_s[MEMO_DEGREES_MAX];
+MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit) {
+    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q, best;
+    double from_s[MEMO_DEGREES_MAX]; /* cost of a block at a degree and of the path after it */
 
-    /* Cost of the cheapest path after each block.  The last block comes first because nothing
-     * follows it. */
+    /* The last block comes first because nothing follows it. */
     for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
         for (p = 0; p < d; p++) {
             const double* edge_s = &search->edge_s[(at + p) * d];
-            double rest_s = INFINITY;
-            for (q = 0; q < d; q++)
-                if (edge_s[q] + from_s[q] < rest_s) rest_s = edge_s[q] + from_s[q];
+            double rest_s = edge_s[0] + from_s[0];
+            for (q = 1, best = 0; q < d; q++) {
+                if (edge_s[q] + from_s[q] >= rest_s) continue;
+                rest_s = edge_s[q] + from_s[q];
+                best = q;
+            }
             search->rest_s[at + p] = rest_s;
+            search->next[at + p] = best;
         }
-        for (p = 0; p < d; p++) from_s[p] = memoi_degrees_from_s(search, at + p, price_s, limit);
+        for (p = 0; p < d; p++)
+            from_s[p] = search->problem->costs[at + p].runtime_bytes > limit
+                            ? INFINITY
+                            : search->node_s[at + p] + price_s * (double)search->extra[at + p] +
+                                  search->rest_s[at + p];
     }
 
     /* The path, from the first block on. */
+    for (p = 1, best = 0; p < d; p++)
+        if (from_s[p] < from_s[best]) best = p;
     for (i = 0; i < n; i++) {
-        int64_t at = (int64_t)i * d;
-        const double* edge_s = i > 0 ? &search->edge_s[(at - d + search->path[i - 1]) * d] : NULL;
-        double best_s = INFINITY;
-        for (q = 0; q < d; q++) {
-            double cost_s =
-                memoi_degrees_from_s(search, at + q, price_s, limit) + (edge_s ? edge_s[q] : 0);
-            if (cost_s >= best_s) continue;
-            best_s = cost_s;
-            search->path[i] = q;
-        }
+        search->path.at[i] = best;
+        best = search->next[(int64_t)i * d + best];
     }
-    memoi_degrees_path_sum(search, time_s, extra);
+}
+
+/* The path becomes the end on its side of the room. */
+MEMOI void memoi_degrees_set_end(memoi_degrees_search* search, int64_t room) {
+    memoi_degrees_path* end = &search->ends[search->path.extra > room];
+    memcpy(end->at, search->path.at, (size_t)search->problem->n_blocks * sizeof(int32_t));
+    end->time_s = search->path.time_s;
+    end->extra = search->path.extra;
 }
 
 /* Joins the first blocks of one end to the last blocks of the other: the fastest of these paths
  * that fits in the room.  Returns its time, or INFINITY.  At the best price both ends cost the
  * same, so a join costs that and one change of degrees, and leaves a room of less than a block. */
 MEMOI double memoi_degrees_join(memoi_degrees_search* search, int first, int64_t room) {
-    const int32_t *before = search->ends[first], *after = search->ends[!first];
+    const int32_t *before = search->ends[first].at, *after = search->ends[!first].at;
     int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, best = n, i;
-    double time_s, best_s = INFINITY;
-    int64_t extra;
-    memcpy(search->path, after, (size_t)n * sizeof(int32_t));
-    memoi_degrees_path_sum(search, &time_s, &extra);
+    double time_s = search->ends[!first].time_s, best_s = INFINITY;
+    int64_t extra = search->ends[!first].extra;
     for (i = 0; i < n; i++) { /* block i changes its end */
         int64_t at = (int64_t)i * d, own = at + before[i], other = at + after[i];
         if (extra <= room && time_s < best_s) {
@@ -8631,7 +8580,7 @@ MEMOI double memoi_degrees_join(memoi_degrees_search* search, int first, int64_t
                 search->edge_s[own * d + after[i + 1]] - search->edge_s[other * d + after[i + 1]];
     }
     if (best == n) return INFINITY;
-    memcpy(search->path, before, (size_t)best * sizeof(int32_t));
+    for (i = 0; i < n; i++) search->path.at[i] = i < best ? before[i] : after[i];
     memoi_degrees_take(search);
     return best_s;
 }
@@ -8639,10 +8588,8 @@ MEMOI double memoi_degrees_join(memoi_degrees_search* search, int first, int64_t
 /* Finds price and bound of a range. */
 MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range* range) {
     const memo_degrees_problem* problem = search->problem;
-    int64_t limit = search->limits[range->high], fit, over, extra;
-    size_t n_bytes = (size_t)problem->n_blocks * sizeof(int32_t);
-    double over_s, time_s;
-    int32_t i;
+    const memoi_degrees_path *path = &search->path, *fit = &search->ends[0], *over = fit + 1;
+    int64_t limit = search->limits[range->high];
     int k;
 
     /* Until a path is found, the range has no plan and an infinite bound. */
@@ -8654,48 +8601,34 @@ MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range
     range->n_labels = 256;
 
     /* If any path fits the room, the path of least memory does. */
-    for (i = 0; i < problem->n_blocks; i++) {
-        search->path[i] = memoi_degrees_smallest(problem, i, limit);
-        if (search->path[i] < 0) return;
-    }
-    memoi_degrees_path_sum(search, &range->fit_s, &fit);
-    if (fit > range->room) return;
-    memoi_degrees_take(search);
-    memcpy(search->ends[0], search->path, n_bytes);
+    if (!memoi_degrees_shrink(search, limit) || path->extra > range->room) return;
+    memoi_degrees_set_end(search, range->room);
 
     /* The fastest path of all. */
-    memoi_degrees_walk(search, 0, limit, &over_s, &over);
+    memoi_degrees_walk(search, 0, limit);
     memoi_degrees_take(search);
-    range->bound_s = over_s;
-    if (over <= range->room) {
-        range->fit_s = over_s;
-        return;
-    }
-    memcpy(search->ends[1], search->path, n_bytes);
+    memoi_degrees_set_end(search, range->room);
+    range->bound_s = range->fit_s = path->time_s;
+    if (path->extra <= range->room) return;
 
     /* At the price where both cost the same, a cheaper path replaces one of them. */
     for (k = 0; k < 100 && !memoi_degrees_is_late(search); k++) {
-        double price_s = (range->fit_s - over_s) / (double)(over - fit), cost_s, bound_s;
-        memoi_degrees_walk(search, price_s, limit, &time_s, &extra);
+        double price_s = (fit->time_s - over->time_s) / (double)(over->extra - fit->extra);
+        double cost_s, bound_s;
+        memoi_degrees_walk(search, price_s, limit);
         memoi_degrees_take(search);
-        cost_s = time_s + price_s * (double)extra;
+        cost_s = path->time_s + price_s * (double)path->extra;
         bound_s = cost_s - price_s * (double)range->room;
         if (bound_s > range->bound_s) {
             range->bound_s = bound_s;
             range->price_s = price_s;
         }
-        if (cost_s >= (over_s + price_s * (double)over) * (1 - 1e-12)) break;
-        memcpy(search->ends[extra > range->room], search->path, n_bytes);
-        if (extra <= range->room) {
-            range->fit_s = time_s;
-            fit = extra;
-        } else {
-            over_s = time_s;
-            over = extra;
-        }
+        if (cost_s >= (over->time_s + price_s * (double)over->extra) * (1 - 1e-12)) break;
+        memoi_degrees_set_end(search, range->room);
     }
 
     /* In the room, and in the room that the largest runtime leaves: such a path is a plan. */
+    range->fit_s = fit->time_s;
     for (k = 0; k < 2; k++) {
         range->fit_s = fmin(range->fit_s, memoi_degrees_join(search, k, range->room));
         (void)memoi_degrees_join(search, k, range->room - limit + search->limits[range->low]);
@@ -8765,7 +8698,7 @@ MEMOI int memoi_degrees_labels_cut(memoi_labels* labels, int32_t n_degrees, int6
     qsort(bounds, (size_t)n_all, sizeof(double), memob_compare_doubles);
     limit_s = bounds[n];
     MEMO_FREE(bounds);
-    if (limit_s < *left_out_s) *left_out_s = limit_s;
+    *left_out_s = fmin(*left_out_s, limit_s);
     for (q = 0, k = 0; q < n_degrees; q++) {
         for (; k < labels->ends[q]; k++)
             if (labels->at[k].bound_s < limit_s) labels->at[n_kept++] = labels->at[k];
@@ -8800,32 +8733,30 @@ MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
 }
 
 /* Raises the bound of a range.  n_labels grows, or becomes 0 if a path of the range is faster than
- * the best plan but does not fit. */
-MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
-                                            memoi_degrees_range* range, memo_error* error) {
+ * the best plan but does not fit.  0: no host memory. */
+MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range) {
     const memo_degrees_problem* problem = search->problem;
     int32_t n = problem->n_blocks, d = problem->n_degrees, i;
-    memoi_labels* last = &search->labels[(n - 1) % 2];
-    double bound_s = INFINITY, time_s;
-    int64_t extra, best = 0, k;
+    memoi_labels *before = &search->labels[1], *last = &search->labels[(n - 1) % 2];
+    double bound_s = INFINITY;
+    int64_t best = 0, k;
 
     /* The least bytes of the blocks behind each: a label without room for them is dropped. */
     for (i = n - 1; i >= 0; i--) {
         int32_t q = memoi_degrees_smallest(problem, i, search->limits[range->high]);
         search->rest[i] = search->rest[i + 1] + search->extra[(int64_t)i * d + q];
     }
-    memoi_degrees_walk(search, range->price_s, search->limits[range->high], &time_s, &extra);
+    memoi_degrees_walk(search, range->price_s, search->limits[range->high]);
 
-    /* Only the labels of two blocks are kept, and the trails of all. */
+    /* Only the labels of two blocks are kept, and the trails of all.  One comes before the first
+     * block. */
     search->n_trails = 0;
-    memset(search->labels[1].at, 0, sizeof(memoi_label));
-    for (i = 0; i < d; i++) search->labels[1].ends[i] = 1;
-    for (i = 0; i < n; i++) {
-        if (memoi_degrees_is_late(search)) return MEMO_STATUS_OK;
-        if (!memoi_degrees_labels_of_block(search, range, i, &bound_s))
-            return memob_no_memory(error, "the plan of degrees");
-        if (search->is_late) return MEMO_STATUS_OK;
-    }
+    if (!memob_reserve(&before->at, &before->capacity, 1, sizeof(memoi_label))) return 0;
+    memset(before->at, 0, sizeof(memoi_label));
+    for (i = 0; i < d; i++) before->ends[i] = 1;
+    for (i = 0; i < n && !memoi_degrees_is_late(search); i++)
+        if (!memoi_degrees_labels_of_block(search, range, i, &bound_s)) return 0;
+    if (search->is_late) return 1;
 
     /* The fastest complete label is a plan.  The bound is its time, or the least bound of the
      * labels left out. */
@@ -8833,43 +8764,43 @@ MEMOI memo_status memoi_degrees_labels_pass(memoi_degrees_search* search,
     for (k = 1; k < last->ends[d - 1]; k++)
         if (last->at[k].time_s < last->at[best].time_s) best = k;
     if (last->ends[d - 1] > 0) {
-        time_s = last->at[best].time_s;
-        if (time_s < bound_s) bound_s = time_s;
+        const double time_s = last->at[best].time_s;
+        bound_s = fmin(bound_s, time_s);
         for (i = n - 1, k = last->first + best; i >= 0; i--) {
-            search->path[i] = (int32_t)(search->trails[k] % MEMO_DEGREES_MAX);
+            search->path.at[i] = (int32_t)(search->trails[k] % MEMO_DEGREES_MAX);
             k = search->trails[k] / MEMO_DEGREES_MAX;
         }
         memoi_degrees_take(search);
         if (!memoi_degrees_is_closed(search, time_s)) range->n_labels = 0;
     }
-    if (bound_s > range->bound_s) range->bound_s = bound_s;
-    return MEMO_STATUS_OK;
+    range->bound_s = fmax(range->bound_s, bound_s);
+    return 1;
 }
 
 /* ---- >>degree solve -----------------------------------------------------------------------------
  * Knows: which range of runtimes comes next.  Knows nothing of how a range is planned. */
 
-MEMOI memo_status memoi_degrees_open_range(memoi_degrees_search* search, int64_t low, int64_t high,
-                                           double bound_s, memo_error* error) {
+/* 0: no host memory. */
+MEMOI int memoi_degrees_open_range(memoi_degrees_search* search, int64_t low, int64_t high,
+                                   double bound_s) {
     memoi_degrees_range* range;
     if (!memob_reserve(&search->ranges, &search->range_capacity, search->n_ranges + 1,
                        sizeof *range))
-        return memob_no_memory(error, "the plan of degrees");
+        return 0;
     range = &search->ranges[search->n_ranges++];
     range->low = low;
     range->high = high;
     memoi_degrees_price(search, range);
-    if (range->bound_s < bound_s) range->bound_s = bound_s;
-    return MEMO_STATUS_OK;
+    range->bound_s = fmax(range->bound_s, bound_s);
+    return 1;
 }
 
 /* Improves the plan until none is faster, or time or labels run out.  The range of least bound is
  * next.  It is halved if its width costs more than its paths differ, because labels cannot close
- * that gap. */
-MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lower_bound_s,
-                                        memo_error* error) {
-    memo_status status = memoi_degrees_open_range(search, 0, search->n_limits - 1, 0, error);
-    while (!status) {
+ * that gap.  0: no host memory. */
+MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
+    int ok = memoi_degrees_open_range(search, 0, search->n_limits - 1, 0);
+    while (ok) {
         memoi_degrees_range range;
         int64_t k, next = 0;
 
@@ -8879,9 +8810,9 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
         range = search->ranges[next];
 
         /* Stop if no range can contain a faster plan, or if time or memory for labels runs out. */
-        *lower_bound_s = search->step_s;
+        search->plan->lower_bound_s = search->plan->step_s;
         if (memoi_degrees_is_closed(search, range.bound_s)) break;
-        *lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
+        search->plan->lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
         if (memoi_degrees_is_late(search) ||
             range.n_labels > MEMOI_DEGREES_TRAILS / search->problem->n_blocks)
             break;
@@ -8893,109 +8824,109 @@ MEMOI memo_status memoi_degrees_improve(memoi_degrees_search* search, double* lo
                  range.fit_s - range.bound_s)) {
             int64_t middle = range.low + (range.high - range.low) / 2;
             search->ranges[next] = search->ranges[--search->n_ranges];
-            status = memoi_degrees_open_range(search, range.low, middle, range.bound_s, error);
-            if (!status)
-                status =
-                    memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s, error);
+            ok = memoi_degrees_open_range(search, range.low, middle, range.bound_s) &&
+                 memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s);
         } else {
-            status = memoi_degrees_labels_pass(search, &range, error);
+            ok = memoi_degrees_labels_pass(search, &range);
             search->ranges[next] = range;
         }
     }
-    return status;
+    return ok;
 }
 
-/* Tables of the costs.  0: no host memory. */
-MEMOI int memoi_degrees_search_create(memoi_degrees_search* search) {
+/* The least memory of all plans, each value of runtime_bytes tried as the largest: *runtime.  A
+ * larger one admits more degrees, so the blocks keep less.  cells: choices of block and degree, the
+ * smallest runtime first. */
+MEMOI int64_t memoi_degrees_least(memoi_degrees_search* search, const memob_keyed* cells,
+                                  int64_t* runtime) {
     const memo_degrees_problem* problem = search->problem;
-    memob_arrays* a = &search->arrays;
-    int64_t n = problem->n_blocks, d = problem->n_degrees, i, k;
-    int32_t p, q;
+    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, least = INT64_MAX;
+    int32_t i, n_open = problem->n_blocks;
 
-    /* Everything of known size, and room for the label before the first block. */
-    void* label = memob_calloc(1, sizeof(memoi_label));
-    search->labels[1].at = (memoi_label*)label;
-    search->labels[1].capacity = 1;
-    search->node_s = (double*)memob_arrays_add(a, n * d, sizeof(double));
-    search->edge_s = (double*)memob_arrays_add(a, n * d * d, sizeof(double));
-    search->extra = (int64_t*)memob_arrays_add(a, n * d, sizeof(int64_t));
-    search->limits = (int64_t*)memob_arrays_add(a, n * d, sizeof(int64_t));
-    search->rest_s = (double*)memob_arrays_add(a, n * d, sizeof(double));
-    search->rest = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
-    search->path = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    for (k = 0; k < 2; k++) search->ends[k] = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    if (!label || a->failed) return 0;
+    /* Admit one choice after another.  Each block uses its admitted degree that keeps least.  A
+     * total is valid once every block has a degree. */
+    for (i = 0; i < problem->n_blocks; i++) search->path.at[i] = -1;
+    for (k = 0; k < n; k++) {
+        int32_t block = (int32_t)(cells[k].index / problem->n_degrees);
+        int32_t degree = (int32_t)(cells[k].index % problem->n_degrees);
+        int32_t* index = &search->path.at[block];
+        int64_t bytes = memoi_degrees_kept(problem, block, degree);
+        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, block, *index);
+        if (*index >= 0 && bytes >= before) continue;
+        n_open -= *index < 0;
+        *index = degree;
+        kept += bytes - before;
+        if (n_open > 0 || kept + cells[k].key >= least) continue;
+        least = kept + cells[k].key;
+        *runtime = cells[k].key;
+    }
+    return least;
+}
+
+/* Tables of the costs, and the plan of least memory, so that a plan is known at every time
+ * limit. */
+MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* error) {
+    const memo_degrees_problem* problem = search->problem;
+    memob_arrays* arrays = &search->arrays;
+    int64_t n = problem->n_blocks, d = problem->n_degrees, i, k, least, runtime = 0;
+    memob_keyed* cells = (memob_keyed*)memob_arrays_add(arrays, n * d, sizeof *cells);
+    int32_t p, q;
+    search->node_s = (double*)memob_arrays_add(arrays, n * d, sizeof(double));
+    search->edge_s = (double*)memob_arrays_add(arrays, n * d * d, sizeof(double));
+    search->extra = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
+    search->limits = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
+    search->rest_s = (double*)memob_arrays_add(arrays, n * d, sizeof(double));
+    search->next = (int32_t*)memob_arrays_add(arrays, n * d, sizeof(int32_t));
+    search->rest = (int64_t*)memob_arrays_add(arrays, n + 1, sizeof(int64_t));
+    search->path.at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    for (k = 0; k < 2; k++)
+        search->ends[k].at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
+    if (arrays->failed) return memob_no_memory(error, "the plan of degrees");
 
     /* Times, and the bytes beyond the least of each block, because only these depend on the
      * choice. */
     for (i = 0; i < n; i++) {
         int32_t block = (int32_t)i, smallest = memoi_degrees_smallest(problem, block, INT64_MAX);
-        int64_t least = memoi_degrees_kept(problem, block, smallest);
-        search->least += least;
+        int64_t kept = memoi_degrees_kept(problem, block, smallest);
+        search->least += kept;
         for (p = 0; p < d; p++) {
             search->node_s[i * d + p] = memoi_degrees_node_s(problem, block, p);
-            search->extra[i * d + p] = memoi_degrees_kept(problem, block, p) - least;
+            search->extra[i * d + p] = memoi_degrees_kept(problem, block, p) - kept;
             for (q = 0; q < d && i + 1 < n; q++)
                 search->edge_s[(i * d + p) * d + q] = memoi_degrees_edge_s(problem, block, p, q);
         }
     }
 
     /* Each runtime once: equal limits would only repeat a range. */
-    for (k = 0; k < n * d; k++) search->limits[k] = problem->costs[k].runtime_bytes;
-    qsort(search->limits, (size_t)(n * d), sizeof(int64_t), memob_compare_int64s);
+    for (k = 0; k < n * d; k++) {
+        cells[k].key = problem->costs[k].runtime_bytes;
+        cells[k].index = k;
+    }
+    memob_keyed_sort(cells, n * d);
     for (k = 0; k < n * d; k++)
-        if (k == 0 || search->limits[k] != search->limits[search->n_limits - 1])
-            search->limits[search->n_limits++] = search->limits[k];
-    return 1;
-}
+        if (k == 0 || cells[k].key != cells[k - 1].key)
+            search->limits[search->n_limits++] = cells[k].key;
 
-MEMOI void memoi_degrees_search_clear(memoi_degrees_search* search) {
-    memob_arrays_free(&search->arrays);
-    MEMO_FREE(search->ranges);
-    MEMO_FREE(search->labels[0].at);
-    MEMO_FREE(search->labels[1].at);
-    MEMO_FREE(search->trails);
-}
-
-/* Starts from the plan of least memory, so that a plan is known at every time limit. */
-MEMOI memo_status memoi_degrees_run(const memo_degrees_problem* problem, double time_limit_s,
-                                    memo_degrees_plan* plan, int32_t* indices, memo_error* error) {
-    double begin_s = memob_now_s();
-    int64_t least;
-    int32_t i;
-    memoi_degrees_search search;
-    memo_status status = memoi_degrees_least(problem, indices, &least, error);
-    if (status) return status;
+    least = memoi_degrees_least(search, cells, &runtime);
     if (problem->memory_bytes && least > problem->memory_bytes)
         return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                               "memory_bytes: too small (%lld); the smallest plan needs %lld",
                               (long long)problem->memory_bytes, (long long)least);
-    memset(&search, 0, sizeof search);
-    search.problem = problem;
-    search.deadline_s = begin_s + time_limit_s;
-    search.indices = indices;
-    memoi_degrees_sum(problem, indices, &search.step_s, &plan->memory_bytes);
-    status = memoi_degrees_search_create(&search)
-                 ? memoi_degrees_improve(&search, &plan->lower_bound_s, error)
-                 : memob_no_memory(error, "the plan of degrees");
-    memoi_degrees_search_clear(&search);
-    memoi_degrees_sum(problem, indices, &plan->step_s, &plan->memory_bytes);
-    plan->proof = plan->lower_bound_s < plan->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
-    plan->solve_s = memob_now_s() - begin_s;
-    for (i = 0; i < problem->n_blocks; i++) plan->degrees[i] = problem->degrees[indices[i]];
-    return status;
+    (void)memoi_degrees_shrink(search, runtime);
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
                                memo_degrees_plan** plan, memo_error* error) {
+    const double begin_s = memob_now_s();
+    memoi_degrees_search search;
     memo_degrees_plan* made;
-    int32_t* indices;
+    int32_t i;
     memo_status status = memo_degrees_problem_check(problem, error);
     *plan = NULL;
     if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
     if (status) return status;
 
-    /* The caller's plan stays NULL until the new one is complete. */
     made = (memo_degrees_plan*)memob_calloc(1, sizeof *made);
     if (made) made->degrees = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
     if (!made || !made->degrees) {
@@ -9003,17 +8934,28 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
         return memob_no_memory(error, "the plan of degrees");
     }
     made->n_blocks = problem->n_blocks;
+    made->step_s = INFINITY;
 
     /* The search uses indices of degrees; the plan has the degrees themselves. */
-    indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
-    status = indices ? memoi_degrees_run(problem, time_limit_s > 0 ? time_limit_s : 10, made,
-                                         indices, error)
-                     : memob_no_memory(error, "the plan of degrees");
-    MEMO_FREE(indices);
+    memset(&search, 0, sizeof search);
+    search.problem = problem;
+    search.plan = made;
+    search.deadline_s = begin_s + (time_limit_s > 0 ? time_limit_s : 10);
+    status = memoi_degrees_begin(&search, error);
+    if (!status && !memoi_degrees_improve(&search))
+        status = memob_no_memory(error, "the plan of degrees");
+    memob_arrays_free(&search.arrays);
+    MEMO_FREE(search.ranges);
+    MEMO_FREE(search.labels[0].at);
+    MEMO_FREE(search.labels[1].at);
+    MEMO_FREE(search.trails);
     if (status) {
         memo_degrees_plan_destroy(made);
         return status;
     }
+    for (i = 0; i < problem->n_blocks; i++) made->degrees[i] = problem->degrees[made->degrees[i]];
+    made->proof = made->lower_bound_s < made->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
+    made->solve_s = memob_now_s() - begin_s;
     *plan = made;
     return MEMO_STATUS_OK;
 }
