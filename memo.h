@@ -1431,14 +1431,17 @@ MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status st
  * between them, and *last_line keeps the last one for messages.  An optional frame may be absent:
  * *count is -1.
  * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
- * the last line.  memob_read_first_line checks a first line, after its first word.  Errors: FORMAT,
- * VERSION. */
+ * the last line, memob_write_lines also writes text to path, or only frees it and returns status if
+ * that is a failure.  memob_read_first_line checks a first line, after its first word.  Errors:
+ * FORMAT, VERSION. */
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
                                    int64_t* count, memob_reader* last_line, memo_error* error);
 MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
 MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
                                     memo_error* error);
 MEMOI void memob_put_last_line(memo_text* text, int64_t count);
+MEMOI memo_status memob_write_lines(memo_text* text, int64_t count, const char* path,
+                                    memo_status status, memo_error* error);
 
 /* --- >>records --- */
 
@@ -1478,6 +1481,15 @@ MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* 
 /* Appends a line.  Errors: INVALID_ARGUMENT (a value that the reader would refuse). */
 MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, const void* from,
                                    memo_error* error);
+/* Lines in either direction, so that one walk over them writes and reads a file. */
+typedef struct memob_lines {
+    memo_text* text;      /* written to; NULL: read */
+    memob_reader* reader; /* NULL: write */
+    int64_t n;            /* so far */
+    memo_error* error;
+} memob_lines;
+/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
+MEMOI memo_status memob_line(memob_lines* lines, const memob_record* record, void* values);
 
 /* --- >>trace, >>marks, >>plan --- */
 
@@ -1706,22 +1718,20 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
  * devices. */
 
 const char* memo_status_name(memo_status status) {
-    switch (status) {
-    case MEMO_STATUS_OK: return "ok";
-    case MEMO_STATUS_INVALID_ARGUMENT: return "invalid argument";
-    case MEMO_STATUS_INVALID_STATE: return "invalid state";
-    case MEMO_STATUS_OUT_OF_DEVICE_MEMORY: return "out of device memory";
-    case MEMO_STATUS_OUT_OF_HOST_MEMORY: return "out of host memory";
-    case MEMO_STATUS_DIVERGED: return "diverged from the plan";
-    case MEMO_STATUS_INFEASIBLE: return "infeasible";
-    case MEMO_STATUS_IO: return "input/output error";
-    case MEMO_STATUS_FORMAT: return "format error";
-    case MEMO_STATUS_VERSION: return "unknown version";
-    case MEMO_STATUS_DEVICE: return "device error";
-    case MEMO_STATUS_UNSUPPORTED: return "unsupported";
-    case MEMO_STATUS_COMM: return "communication error";
-    }
-    return "unknown status";
+    static const char* const names[] = {"ok",
+                                        "invalid argument",
+                                        "invalid state",
+                                        "out of device memory",
+                                        "out of host memory",
+                                        "diverged from the plan",
+                                        "infeasible",
+                                        "input/output error",
+                                        "format error",
+                                        "unknown version",
+                                        "device error",
+                                        "unsupported",
+                                        "communication error"};
+    return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
 }
 
 memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
@@ -2517,6 +2527,12 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
     return MEMO_STATUS_OK;
 }
 
+MEMOI memo_status memob_line(memob_lines* lines, const memob_record* record, void* values) {
+    lines->n++;
+    return lines->text ? memob_put_record(lines->text, record, values, lines->error)
+                       : memob_expect_record(lines->reader, record, values, lines->error);
+}
+
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
 
 MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error) {
@@ -2613,6 +2629,14 @@ MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
     memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
+MEMOI memo_status memob_write_lines(memo_text* text, int64_t count, const char* path,
+                                    memo_status status, memo_error* error) {
+    memob_put_last_line(text, count);
+    if (!status) return memo_text_write(text, path, error);
+    memo_text_free(text);
+    return status;
+}
+
 /* ---- >>trace ------------------------------------------------------------------------------------
  * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
 
@@ -2655,31 +2679,7 @@ void memo_trace_destroy(memo_trace* trace) {
     MEMO_FREE(trace);
 }
 
-/* --- appending: first everything that can fail, then the request, so that a failure changes
- * nothing --- */
-
-MEMOI memo_status memoi_trace_room(memo_trace* trace, memo_error* error) {
-    memoi_trace_book* book = memoi_trace_book_of(trace);
-    int fits = memob_reserve(&trace->requests, &book->requests_capacity, trace->n_requests + 1,
-                             sizeof(memo_request)) &&
-               memob_reserve(&book->origin, &book->origin_capacity, trace->n_requests + 1, 8);
-    return fits ? MEMO_STATUS_OK : memob_no_memory(error, "a trace");
-}
-
-MEMOI memo_request* memoi_trace_append(memo_trace* trace, memo_request_kind kind, int64_t id,
-                                       int32_t stream, int64_t origin) {
-    memo_request* request = &trace->requests[trace->n_requests];
-    memset(request, 0, sizeof *request);
-    request->kind = kind;
-    request->id = id;
-    request->stream = stream;
-    memoi_trace_book_of(trace)->origin[trace->n_requests++] = origin;
-    return request;
-}
-
-MEMOI memo_status memoi_trace_check_stream(int64_t stream, memo_error* error) {
-    return memob_check_integer("trace", "stream", stream, 0, MEMOB_STREAMS - 1, error);
-}
+/* --- appending --- */
 
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
@@ -2697,84 +2697,92 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
                          (long long)id);
 }
 
-memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
-                              memo_class memory_class, int32_t stream, memo_error* error) {
-    memoi_trace_book* book = memoi_trace_book_of(trace);
-    memo_request* request;
-    memo_status status = memoi_trace_check_stream(stream, error);
-    if (status) return status;
+MEMOI memo_status memoi_trace_check_malloc(const memo_trace* trace, const memo_request* request,
+                                           memo_error* error) {
+    const int64_t id = request->id, size_bytes = request->size_bytes;
     if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
         return MEMOB_INVALID(error,
                              "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
                              (long long)id, (long long)size_bytes);
-    if ((int)memory_class < MEMO_CLASS_TRANSIENT || (int)memory_class > MEMO_CLASS_PERSISTENT)
+    if ((int)request->memory_class < MEMO_CLASS_TRANSIENT ||
+        (int)request->memory_class > MEMO_CLASS_PERSISTENT)
         return MEMOB_INVALID(error, "class of id %lld: not a memo_class (%d); 0 to %d are valid",
-                             (long long)id, (int)memory_class, (int)MEMO_CLASS_PERSISTENT);
-    if (memob_map_get(&book->live, id) >= 0)
+                             (long long)id, (int)request->memory_class, (int)MEMO_CLASS_PERSISTENT);
+    if (memob_map_get(&memoi_trace_book_of(trace)->live, id) >= 0)
         return MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
                              (long long)id);
+    return MEMO_STATUS_OK;
+}
+
+/* Appends a request. */
+MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request request, memo_error* error) {
+    memoi_trace_book* book = memoi_trace_book_of(trace);
+    const memo_request_kind kind = request.kind;
+    const int64_t at = trace->n_requests;
+    int64_t origin = -1;
+    int fits;
+    memo_status status =
+        memob_check_integer("trace", "stream", request.stream, 0, MEMOB_STREAMS - 1, error);
+    if (!status && kind == MEMO_REQUEST_MALLOC)
+        status = memoi_trace_check_malloc(trace, &request, error);
+    if (!status && (kind == MEMO_REQUEST_FREE || kind == MEMO_REQUEST_USE))
+        status = memoi_trace_find(trace, request.id, kind == MEMO_REQUEST_USE ? "use" : "free",
+                                  &origin, error);
+    if (!status && kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, request.id) < 0)
+        status = MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
+                               (long long)request.id);
+    if (status) return status;
 
     /* All that can fail, before the trace changes. */
-    status = memoi_trace_room(trace, error);
-    if (status) return status;
-    if (!memob_map_put(&book->live, id, trace->n_requests))
-        return memob_no_memory(error, "a trace");
+    fits =
+        memob_reserve(&trace->requests, &book->requests_capacity, at + 1, sizeof(memo_request)) &&
+        memob_reserve(&book->origin, &book->origin_capacity, at + 1, 8);
+    if (kind == MEMO_REQUEST_MALLOC) fits = fits && memob_map_put(&book->live, request.id, at);
+    if (kind == MEMO_REQUEST_RECORD && memob_map_get(&book->events, request.id) < 0)
+        fits = fits && memob_map_put(&book->events, request.id, at);
+    if (!fits) return memob_no_memory(error, "a trace");
 
-    request = memoi_trace_append(trace, MEMO_REQUEST_MALLOC, id, stream, trace->n_requests);
-    request->memory_class = memory_class;
-    request->size_bytes = size_bytes;
-    trace->n_buffers++;
-    trace->n_live++;
+    if (kind == MEMO_REQUEST_FREE) memob_map_remove(&book->live, request.id);
+    trace->n_buffers += kind == MEMO_REQUEST_MALLOC;
+    trace->n_live += (kind == MEMO_REQUEST_MALLOC) - (kind == MEMO_REQUEST_FREE);
+    trace->requests[at] = request;
+    book->origin[at] = kind == MEMO_REQUEST_MALLOC ? at : origin;
+    trace->n_requests++;
     return MEMO_STATUS_OK;
+}
+
+memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
+                              memo_class memory_class, int32_t stream, memo_error* error) {
+    const memo_request request = {MEMO_REQUEST_MALLOC, memory_class, stream, id, size_bytes};
+    return memoi_trace_add(trace, request, error);
 }
 
 memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
-    int64_t origin;
-    memo_status status = memoi_trace_find(trace, id, "free", &origin, error);
-    if (!status) status = memoi_trace_room(trace, error);
-    if (status) return status;
-    memob_map_remove(&memoi_trace_book_of(trace)->live, id);
-    memoi_trace_append(trace, MEMO_REQUEST_FREE, id, 0, origin);
-    trace->n_live--;
-    return MEMO_STATUS_OK;
+    const memo_request request = {MEMO_REQUEST_FREE, MEMO_CLASS_TRANSIENT, 0, id, 0};
+    return memoi_trace_add(trace, request, error);
 }
 
 memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error) {
-    int64_t origin;
-    memo_status status = memoi_trace_check_stream(stream, error);
-    if (!status) status = memoi_trace_find(trace, id, "use", &origin, error);
-    if (!status) status = memoi_trace_room(trace, error);
-    if (status) return status;
-    memoi_trace_append(trace, MEMO_REQUEST_USE, id, stream, origin);
-    return MEMO_STATUS_OK;
+    const memo_request request = {MEMO_REQUEST_USE, MEMO_CLASS_TRANSIENT, stream, id, 0};
+    return memoi_trace_add(trace, request, error);
 }
 
 memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
-    memob_map* events = &memoi_trace_book_of(trace)->events;
-    memo_status status = memoi_trace_check_stream(stream, error);
-    if (!status) status = memoi_trace_room(trace, error);
-    if (status) return status;
-    if (memob_map_get(events, event) < 0 && !memob_map_put(events, event, trace->n_requests))
-        return memob_no_memory(error, "a trace");
-    memoi_trace_append(trace, MEMO_REQUEST_RECORD, event, stream, -1);
-    return MEMO_STATUS_OK;
+    const memo_request request = {MEMO_REQUEST_RECORD, MEMO_CLASS_TRANSIENT, stream, event, 0};
+    return memoi_trace_add(trace, request, error);
 }
 
 memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
-    memo_status status = memoi_trace_check_stream(stream, error);
-    if (status) return status;
-    if (memob_map_get(&memoi_trace_book_of(trace)->events, event) < 0)
-        return MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
-                             (long long)event);
-    status = memoi_trace_room(trace, error);
-    if (status) return status;
-    memoi_trace_append(trace, MEMO_REQUEST_WAIT, event, stream, -1);
-    return MEMO_STATUS_OK;
+    const memo_request request = {MEMO_REQUEST_WAIT, MEMO_CLASS_TRANSIENT, stream, event, 0};
+    return memoi_trace_add(trace, request, error);
 }
 
-memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
+MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t length,
+                                   memo_error* error) {
     memoi_trace_book* book = memoi_trace_book_of(trace);
-    int64_t length = text ? (int64_t)strlen(text) : 0, i;
+    const int64_t begin = trace->text_bytes;
+    const memo_request request = {MEMO_REQUEST_MARK, MEMO_CLASS_TRANSIENT, 0, begin, 0};
+    int64_t i;
     memo_status status;
     if (length == 0) return MEMOB_INVALID(error, "mark: the text is empty; pass one line");
     for (i = 0; i < length; i++) {
@@ -2783,14 +2791,17 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
                 error, "mark: the text has a control character (%d); pass one line of text",
                 (int)(unsigned char)text[i]);
     }
-    status = memoi_trace_room(trace, error);
-    if (status) return status;
-    if (!memob_reserve(&trace->text, &book->text_capacity, trace->text_bytes + length + 1, 1))
+    if (!memob_reserve(&trace->text, &book->text_capacity, begin + length + 1, 1))
         return memob_no_memory(error, "a trace");
-    memcpy(trace->text + trace->text_bytes, text, (size_t)length + 1);
-    memoi_trace_append(trace, MEMO_REQUEST_MARK, trace->text_bytes, 0, -1);
-    trace->text_bytes += length + 1;
-    return MEMO_STATUS_OK;
+    memcpy(trace->text + begin, text, (size_t)length);
+    trace->text[begin + length] = 0;
+    status = memoi_trace_add(trace, request, error);
+    if (!status) trace->text_bytes += length + 1;
+    return status;
+}
+
+memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* error) {
+    return memoi_trace_mark(trace, text, text ? (int64_t)strlen(text) : 0, error);
 }
 
 /* ---- >>trace file -------------------------------------------------------------------------------
@@ -2798,7 +2809,7 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 
 #define MEMOI_TRACE_VALUE(what, type, field, least, most)                                          \
     { what, type, offsetof(memo_request, field), least, most, memob_class_names }
-/* By kind of request.  MARK is parsed apart. */
+/* By kind of request.  MARK is parsed apart, and free states the size of its malloc. */
 static const memob_value memoi_trace_buffer_values[] = {
     MEMOI_TRACE_VALUE("id", MEMOB_VALUE_INT64, id, INT64_MIN, INT64_MAX),
     MEMOI_TRACE_VALUE("size", MEMOB_VALUE_INT64, size_bytes, INT64_MIN, INT64_MAX),
@@ -2815,42 +2826,14 @@ static const memob_record memoi_trace_records[] = {
     {"use", memoi_trace_use_values, 2, 0},       {"record", memoi_trace_event_values, 2, 0},
     {"wait", memoi_trace_event_values, 2, 0},    {"mark", NULL, 0, 0}};
 
-MEMOI memo_status memoi_trace_parse_mark(memob_reader* reader, memo_trace* trace,
-                                         memo_error* error) {
-    const char* start = reader->word < reader->stop ? reader->word + 1 : reader->stop;
-    size_t length = (size_t)(reader->stop - start);
-    memo_error reason;
-    memo_status status;
-    char* text;
-    if (memchr(start, 0, length))
-        return MEMOB_BAD_LINE(reader, error,
-                              "mark: the text has a zero byte; write one line of text");
-    text = (char*)MEMO_MALLOC(length + 1);
-    if (!text) return memob_no_memory(error, "a mark");
-    memcpy(text, start, length);
-    text[length] = 0;
-    status = memo_trace_mark(trace, text, &reason);
-    MEMO_FREE(text);
-    return memob_reader_result(reader, status, &reason, error);
-}
-
-/* The size that a free states. */
-MEMOI memo_status memoi_trace_check_freed(const memob_reader* reader, const memo_trace* trace,
-                                          int64_t size_bytes, memo_error* error) {
-    int64_t i = trace->n_requests - 1;
-    const memo_request* origin = &trace->requests[memob_request_origin(trace, i)];
-    if (size_bytes == origin->size_bytes) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(
-        reader, error, "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
-        (long long)origin->id, (long long)size_bytes, (long long)origin->size_bytes);
-}
-
 /* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* word, int64_t length,
                                             memo_trace* trace, int version, memo_error* error) {
     int32_t kind = memob_find_record(memoi_trace_records, 6, word, length);
     memob_record record;
     memo_request r;
+    const memo_request* origin;
+    int64_t freed_bytes;
     memo_error reason;
     char shown[40];
     memo_status status;
@@ -2862,7 +2845,11 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
                   "begins with `memo trace 1`",
             memob_word_text(shown, word, length));
-    if (kind == MEMO_REQUEST_MARK) return memoi_trace_parse_mark(reader, trace, error);
+    if (kind == MEMO_REQUEST_MARK) {
+        const char* text = reader->word < reader->stop ? reader->word + 1 : reader->stop;
+        status = memoi_trace_mark(trace, text, (int64_t)(reader->stop - text), &reason);
+        return memob_reader_result(reader, status, &reason, error);
+    }
 
     /* Version 0 has no classes and streams. */
     record = memoi_trace_records[kind];
@@ -2870,19 +2857,18 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     memset(&r, 0, sizeof r);
     status = memob_read_record(reader, &record, &r, error);
     if (status) return status;
-    switch ((memo_request_kind)kind) {
-    case MEMO_REQUEST_MALLOC:
-        status = memo_trace_malloc(trace, r.id, r.size_bytes, r.memory_class, r.stream, &reason);
-        break;
-    case MEMO_REQUEST_FREE:
-        status = memo_trace_free(trace, r.id, &reason);
-        if (!status) return memoi_trace_check_freed(reader, trace, r.size_bytes, error);
-        break;
-    case MEMO_REQUEST_USE: status = memo_trace_use(trace, r.id, r.stream, &reason); break;
-    case MEMO_REQUEST_RECORD: status = memo_trace_record(trace, r.id, r.stream, &reason); break;
-    default: status = memo_trace_wait(trace, r.id, r.stream, &reason);
-    }
-    return memob_reader_result(reader, status, &reason, error);
+    r.kind = (memo_request_kind)kind;
+    freed_bytes = r.size_bytes;
+    if (kind == MEMO_REQUEST_FREE) r.size_bytes = 0;
+    status = memoi_trace_add(trace, r, &reason);
+    if (status || kind != MEMO_REQUEST_FREE)
+        return memob_reader_result(reader, status, &reason, error);
+
+    origin = &trace->requests[memob_request_origin(trace, trace->n_requests - 1)];
+    if (freed_bytes == origin->size_bytes) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(
+        reader, error, "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
+        (long long)origin->id, (long long)freed_bytes, (long long)origin->size_bytes);
 }
 
 MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, memo_error* error) {
@@ -2936,12 +2922,7 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
         else
             status = memob_put_record(&text, &memoi_trace_records[r.kind], &r, error);
     }
-    if (status) {
-        memo_text_free(&text);
-        return status;
-    }
-    memob_put_last_line(&text, trace->n_requests);
-    return memo_text_write(&text, path, error);
+    return memob_write_lines(&text, trace->n_requests, path, status, error);
 }
 
 /* ---- >>marks ------------------------------------------------------------------------------------
@@ -2949,38 +2930,27 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 
 memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
-    const char* word;
-    int64_t length;
+    const char* words[5];
+    int64_t lengths[5];
     const memo_mark none = {MEMO_PHASE_NONE, -1, 0};
     memo_mark mark = none;
-    int i;
+    int n = 0, i;
     if (!text) return none;
-
-    /* "iteration", or "layer N PHASE". */
     (void)memob_reader_init(&reader, text, (int64_t)strlen(text), "mark", NULL);
-    if (!memoi_reader_next_line(&reader) || !memob_next_word(&reader, &word, &length)) return none;
-    if (memob_word_is(word, length, "iteration")) {
-        mark.phase = MEMO_PHASE_ITERATION;
-    } else if (memob_word_is(word, length, "layer")) {
-        if (!memob_next_word(&reader, &word, &length) ||
-            !memob_word_number(word, length, &mark.layer) || mark.layer < 0)
-            return none;
-        if (!memob_next_word(&reader, &word, &length)) return none;
-        for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
-            if (memob_word_is(word, length, memob_phase_names[i])) mark.phase = (memo_phase)i;
-        if (mark.phase == MEMO_PHASE_NONE) return none;
-    } else {
-        return none;
-    }
+    if (!memoi_reader_next_line(&reader)) return none;
+    while (n < 5 && memob_next_word(&reader, &words[n], &lengths[n])) n++;
 
-    /* "begin" or "end", and nothing after it. */
-    if (!memob_next_word(&reader, &word, &length)) return none;
-    if (memob_word_is(word, length, "end"))
-        mark.is_end = 1;
-    else if (!memob_word_is(word, length, "begin"))
-        return none;
-    if (memob_next_word(&reader, &word, &length)) return none;
-    return mark;
+    /* "iteration" or "layer N PHASE", then "begin" or "end". */
+    if (n == 2 && memob_word_is(words[0], lengths[0], "iteration"))
+        mark.phase = MEMO_PHASE_ITERATION;
+    if (n == 4 && memob_word_is(words[0], lengths[0], "layer") &&
+        memob_word_number(words[1], lengths[1], &mark.layer) && mark.layer >= 0)
+        for (i = MEMO_PHASE_FORWARD; i <= MEMO_PHASE_BACKWARD; i++)
+            if (memob_word_is(words[2], lengths[2], memob_phase_names[i]))
+                mark.phase = (memo_phase)i;
+    if (mark.phase == MEMO_PHASE_NONE) return none;
+    mark.is_end = memob_word_is(words[n - 1], lengths[n - 1], "end");
+    return mark.is_end || memob_word_is(words[n - 1], lengths[n - 1], "begin") ? mark : none;
 }
 
 MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
@@ -3338,13 +3308,9 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
  * u.  Only waits advance it.  The advances are kept, to find out later from which request on stream
  * s is behind a given use on stream u. */
 
-typedef struct memoi_advance {
-    int64_t at, reaches; /* from request `at` on, the clock is `reaches` */
-} memoi_advance;
-
 typedef struct memoi_advances {
-    memoi_advance* list;
-    int64_t n, capacity;
+    memob_keyed* list; /* from request `index` on, the clock is `key` */
+    int64_t n;
 } memoi_advances;
 
 /* Buffers that the same streams may use as soon as they are requested. */
@@ -3371,7 +3337,7 @@ typedef struct memoi_clocks {
     int64_t* request_at;    /* of each time */
     int64_t next_wait;
     memoi_lane* lanes;
-    int64_t n_lanes, lane_capacity;
+    int64_t n_lanes;
     memob_keyed* mallocs; /* requests, by lane */
     memob_arrays arrays;  /* all that do not grow */
 } memoi_clocks;
@@ -3406,12 +3372,11 @@ MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t str
     for (u = 0; u < clocks->n; u++) {
         memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
         if (u == stream || snapshot[u] <= clocks->clock[stream * clocks->n + u]) continue;
-        if (!memob_reserve(&advances->list, &advances->capacity, advances->n + 1,
-                           sizeof(memoi_advance)))
+        if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
             return memob_no_memory(error, "the order of streams");
         clocks->clock[stream * clocks->n + u] = snapshot[u];
-        advances->list[advances->n].at = i;
-        advances->list[advances->n++].reaches = snapshot[u];
+        advances->list[advances->n].index = i;
+        advances->list[advances->n++].key = snapshot[u];
     }
     return MEMO_STATUS_OK;
 }
@@ -3421,8 +3386,8 @@ MEMOI int64_t memoi_clocks_after(const memoi_clocks* clocks, int64_t s, int64_t 
     const memoi_advances* advances = &clocks->advances[s * clocks->n + u];
     int64_t k = advances->n;
     if (s == u) return i;
-    while (k > 0 && advances->list[k - 1].at >= i) k--; /* seldom far back */
-    return k > 0 ? advances->list[k - 1].reaches : -1;
+    while (k > 0 && advances->list[k - 1].index >= i) k--; /* seldom far back */
+    return k > 0 ? advances->list[k - 1].key : -1;
 }
 
 /* Makes the bought waits right before request i, at `time`: it advances clocks from i - 1 on. */
@@ -3446,7 +3411,7 @@ MEMOI memo_status memoi_clocks_buy(memoi_clocks* clocks, int64_t i, int64_t time
 
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
-    int64_t n = clocks->n, i, time = 0, n_events = 0, capacity = 0;
+    int64_t n = clocks->n, i, time = 0, n_events = 0;
     memob_arrays* arrays = &clocks->arrays;
     clocks->clock = (int64_t*)memob_arrays_add(arrays, n * n, 8);
     clocks->advances = (memoi_advances*)memob_arrays_add(arrays, n * n, sizeof(memoi_advances));
@@ -3484,7 +3449,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             row = memob_map_get(&clocks->events, request->id);
             if (row < 0) {
                 row = n_events++;
-                if (!memob_reserve(&clocks->snapshots, &capacity, n_events * n, 8) ||
+                if (!memob_grow(&clocks->snapshots, row * n, n, 8) ||
                     !memob_map_put(&clocks->events, request->id, row))
                     return memob_no_memory(error, "the order of streams");
             }
@@ -3505,8 +3470,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
 MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uint64_t streams) {
     int64_t lane = memob_map_get(known, (int64_t)streams), s = 0;
     if (lane >= 0) return lane;
-    if (!memob_reserve(&clocks->lanes, &clocks->lane_capacity, clocks->n_lanes + 1,
-                       sizeof(memoi_lane)) ||
+    if (!memob_grow(&clocks->lanes, clocks->n_lanes, 1, sizeof(memoi_lane)) ||
         !memob_map_put(known, (int64_t)streams, clocks->n_lanes))
         return -1;
     while (!(streams >> s & 1)) s++;
@@ -3545,8 +3509,22 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
         lane = clocks->mallocs[n].key;
         clocks->lanes[lane].first = n;
         clocks->lanes[lane].n++;
+        clocks->mallocs[n].key = clocks->mallocs[n].index;
     }
     return MEMO_STATUS_OK;
+}
+
+/* How many of n entries, in the order of keys, have a key up to this one. */
+MEMOI int64_t memoi_clocks_count_up_to(const memob_keyed* list, int64_t n, int64_t key) {
+    int64_t low = 0, high = n;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (list[middle].key > key)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
 }
 
 /* The request from which on stream s comes after request `use` on stream used_by; INT64_MAX:
@@ -3554,37 +3532,15 @@ MEMOI memo_status memoi_clocks_lanes(memoi_clocks* clocks, const memo_trace* tra
 MEMOI int64_t memoi_clocks_behind(const memoi_clocks* clocks, int64_t s, int64_t used_by,
                                   int64_t use) {
     const memoi_advances* advances = &clocks->advances[s * clocks->n + used_by];
-    int64_t low = 0, high = advances->n;
+    int64_t k;
     if (s == used_by) return use;
-    while (low < high) { /* the first advance that reaches the use */
-        int64_t middle = low + (high - low) / 2;
-        if (advances->list[middle].reaches >= use)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low < advances->n ? advances->list[low].at : INT64_MAX;
-}
-
-/* The last malloc of a lane up to request `at`, which is at `next` or later. */
-MEMOI int64_t memoi_clocks_lane_last(const memoi_clocks* clocks, const memoi_lane* lane,
-                                     int64_t at) {
-    const memob_keyed* mallocs = clocks->mallocs + lane->first;
-    int64_t low = lane->next, high = lane->n;
-    while (low < high) { /* the first malloc after it */
-        int64_t middle = low + (high - low) / 2;
-        if (mallocs[middle].index > at)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return mallocs[low - 1].index;
+    k = memoi_clocks_count_up_to(advances->list, advances->n, use - 1);
+    return k < advances->n ? advances->list[k].index : INT64_MAX;
 }
 
 /* Adds the holds of the buffer that request i frees.  Frees must come in their order. */
 MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const memo_trace* trace,
-                                  const int64_t* number, int64_t i, int64_t* capacity,
-                                  memo_error* error) {
+                                  const int64_t* number, int64_t i, memo_error* error) {
     const int64_t buffer = number[memob_request_origin(trace, i)];
     int64_t behind[MEMOB_STREAMS], s, k, use, origin = memob_request_origin(trace, i);
 
@@ -3597,11 +3553,11 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const m
             behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
     }
 
-    /* A lane comes after them when its last stream does.  Mallocs between the free and then are
-     * held; a lane seldom has one. */
+    /* A lane comes after them when its last stream does.  Mallocs between the free and then, up to
+     * the last, are held; a lane seldom has one. */
     for (k = 0; k < clocks->n_lanes; k++) {
         memoi_lane* lane = &clocks->lanes[k];
-        const memob_keyed* mallocs = clocks->mallocs + lane->first;
+        const memob_keyed *mallocs = clocks->mallocs + lane->first, *last;
         uint64_t streams = lane->streams;
         int64_t at = 0;
         while (lane->next < lane->n && mallocs[lane->next].index < i) lane->next++;
@@ -3609,12 +3565,12 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const m
         for (; streams; streams &= streams - 1)
             at = memob_max(at, behind[__builtin_ctzll(streams)]);
         if (at < mallocs[lane->next].index) continue;
-        if (!memob_reserve(&plan->holds, capacity, plan->n_holds + 1, sizeof(memo_hold)))
+        if (!memob_grow(&plan->holds, plan->n_holds, 1, sizeof(memo_hold)))
             return memob_no_memory(error, "the order of streams");
+        last = mallocs + memoi_clocks_count_up_to(mallocs, lane->n, at) - 1;
         plan->holds[plan->n_holds].buffer = buffer;
         plan->holds[plan->n_holds].lane = lane->name;
-        plan->holds[plan->n_holds++].until =
-            plan->buffers[number[memoi_clocks_lane_last(clocks, lane, at)]].begin + 1;
+        plan->holds[plan->n_holds++].until = plan->buffers[number[last->index]].begin + 1;
     }
     return MEMO_STATUS_OK;
 }
@@ -3625,7 +3581,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
                                      memo_error* error) {
     memoi_clocks clocks;
     memo_status status;
-    int64_t i, capacity = 0;
+    int64_t i;
     memoi_clocks_count(&clocks, trace);
     if (clocks.n <= 1) return MEMO_STATUS_OK;
     clocks.buyer = buyer;
@@ -3635,7 +3591,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
         int64_t buffer = number[memob_max(memob_request_origin(trace, i), 0)];
         if (trace->requests[i].kind == MEMO_REQUEST_FREE && plan->buffers[buffer].size_bytes > 0 &&
             plan->buffers[buffer].memory_class != MEMO_CLASS_PERSISTENT)
-            status = memoi_plan_hold(plan, &clocks, trace, number, i, &capacity, error);
+            status = memoi_plan_hold(plan, &clocks, trace, number, i, error);
     }
     memoi_clocks_free(&clocks);
     return status;
@@ -4036,103 +3992,98 @@ static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values,
 static const memob_record memoi_plan_hold_record = {"hold", memoi_plan_hold_values, 3, 0};
 static const memob_record memoi_plan_wait_record = {"wait", memoi_plan_wait_values, 5, 0};
 
-/* A line of the head has one value, whose name is its word. */
-MEMOI memob_record memoi_plan_head_record(int k) {
-    memob_record record = {memoi_plan_head_values[k].what, &memoi_plan_head_values[k], 1, 0};
-    return record;
+/* The head, in fixed order: a line has one value, whose name is its word. */
+MEMOI memo_status memoi_plan_head(memob_lines* lines, memo_plan* plan) {
+    memo_status status = MEMO_STATUS_OK;
+    int k;
+    for (k = 0; k < MEMOI_PLAN_HEAD_LINES && !status; k++) {
+        memob_record record = {memoi_plan_head_values[k].what, &memoi_plan_head_values[k], 1, 0};
+        status = memob_line(lines, &record, plan);
+    }
+    return status;
+}
+
+/* buffer_lines: gets the line of each buffer that is read. */
+MEMOI memo_status memoi_plan_body(memob_lines* lines, const memo_plan* plan,
+                                  int64_t* buffer_lines) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    for (i = 0; i < plan->n_buffers && !status; i++) {
+        status = memob_line(lines, &memoi_plan_buffer_record, &plan->buffers[i]);
+        if (lines->reader) buffer_lines[i] = lines->reader->n_line;
+    }
+    for (i = 0; i < plan->n_gaps && !status; i++)
+        status = memob_line(lines, &memoi_plan_gap_record, &plan->gaps[i]);
+    for (i = 0; i < plan->n_holds && !status; i++)
+        status = memob_line(lines, &memoi_plan_hold_record, &plan->holds[i]);
+    for (i = 0; i < plan->n_waits && !status; i++)
+        status = memob_line(lines, &memoi_plan_wait_record, &plan->waits[i]);
+    return status;
 }
 
 memo_status memo_plan_write(const memo_plan* plan, const char* path, memo_error* error) {
     memo_text text;
-    int64_t i, culprit;
+    memob_lines lines = {&text, NULL, 1, error};
+    memo_plan head = *plan;
+    int64_t culprit;
     /* A plan that is not solved yet is written too, as a problem. */
     memo_status status = plan->proof == MEMO_PROOF_NONE
                              ? memoi_plan_verify(plan, 0, &culprit, error)
                              : memo_plan_validate(plan, error);
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo plan 1\n");
-    for (i = 0; i < MEMOI_PLAN_HEAD_LINES && !status; i++) {
-        memob_record record = memoi_plan_head_record((int)i);
-        status = memob_put_record(&text, &record, plan, error);
-    }
-    for (i = 0; i < plan->n_buffers && !status; i++)
-        status = memob_put_record(&text, &memoi_plan_buffer_record, &plan->buffers[i], error);
-    for (i = 0; i < plan->n_gaps && !status; i++)
-        status = memob_put_record(&text, &memoi_plan_gap_record, &plan->gaps[i], error);
-    for (i = 0; i < plan->n_holds && !status; i++)
-        status = memob_put_record(&text, &memoi_plan_hold_record, &plan->holds[i], error);
-    for (i = 0; i < plan->n_waits && !status; i++)
-        status = memob_put_record(&text, &memoi_plan_wait_record, &plan->waits[i], error);
-    if (status) {
-        memo_text_free(&text);
-        return status;
-    }
-    memob_put_last_line(&text, 1 + MEMOI_PLAN_HEAD_LINES + plan->n_buffers + plan->n_gaps +
-                                   plan->n_holds + plan->n_waits);
-    return memo_text_write(&text, path, error);
+    if (!status) status = memoi_plan_head(&lines, &head);
+    if (!status) status = memoi_plan_body(&lines, plan, NULL);
+    return memob_write_lines(&text, lines.n, path, status, error);
 }
 
 /* Reads buffers, gaps, holds and waits, then checks the plan; an error has the line of its
  * buffer. */
-MEMOI memo_status memoi_plan_parse_body(memob_reader* reader, memo_plan* plan, int64_t* lines,
-                                        memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* plan,
+                                        int64_t* buffer_lines) {
+    memob_reader* reader = lines->reader;
+    memo_status status = memoi_plan_body(lines, plan, buffer_lines);
     const char* word;
-    int64_t i, length, culprit = -1;
+    int64_t length, culprit = -1;
     memo_error reason;
-    for (i = 0; i < plan->n_buffers && !status; i++) {
-        status = memob_expect_record(reader, &memoi_plan_buffer_record, &plan->buffers[i], error);
-        lines[i] = reader->n_line;
-    }
-    for (i = 0; i < plan->n_gaps && !status; i++)
-        status = memob_expect_record(reader, &memoi_plan_gap_record, &plan->gaps[i], error);
-    for (i = 0; i < plan->n_holds && !status; i++)
-        status = memob_expect_record(reader, &memoi_plan_hold_record, &plan->holds[i], error);
-    for (i = 0; i < plan->n_waits && !status; i++)
-        status = memob_expect_record(reader, &memoi_plan_wait_record, &plan->waits[i], error);
     if (status) return status;
     if (memob_next_entry(reader, &word, &length))
-        return MEMOB_BAD_LINE(reader, error,
+        return MEMOB_BAD_LINE(reader, lines->error,
                               "there are more lines than `buffers`, `gaps`, `holds` and `waits` "
                               "state");
     status = memoi_plan_verify(plan, plan->proof != MEMO_PROOF_NONE, &culprit, &reason);
     if (!status) return MEMO_STATUS_OK;
-    if (culprit >= 0) reader->n_line = lines[culprit];
-    return memob_line_error(reader, error,
+    if (culprit >= 0) reader->n_line = buffer_lines[culprit];
+    return memob_line_error(reader, lines->error,
                             status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_FORMAT : status,
                             "not a valid plan: %s", reason.message);
 }
 
 MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_error* error) {
     int64_t count = 0, n_bytes;
-    int64_t* lines;
+    int64_t* buffer_lines;
+    memob_lines lines = {NULL, reader, 1, error};
     memob_reader last_line;
     memo_error reason;
     memo_plan head, *made;
     memo_status status = memob_read_frame(reader, "plan", 0, &count, &last_line, error);
-    int k;
-
-    /* The head, in fixed order. */
     memset(&head, 0, sizeof head);
-    for (k = 0; k < MEMOI_PLAN_HEAD_LINES && !status; k++) {
-        memob_record record = memoi_plan_head_record(k);
-        status = memob_expect_record(reader, &record, &head, error);
-    }
+    if (!status) status = memoi_plan_head(&lines, &head);
     if (status) return status;
 
     /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
     n_bytes = reader->end - reader->next;
-    if (head.n_buffers < 0 || head.n_gaps < 0 || head.n_holds < 0 || head.n_waits < 0 ||
-        head.n_buffers > n_bytes || head.n_gaps > n_bytes || head.n_holds > n_bytes ||
-        head.n_waits > n_bytes)
+    if (memob_min(memob_min(head.n_buffers, head.n_gaps), memob_min(head.n_holds, head.n_waits)) <
+            0 ||
+        memob_max(memob_max(head.n_buffers, head.n_gaps), memob_max(head.n_holds, head.n_waits)) >
+            n_bytes)
         return MEMOB_BAD_LINE(
             reader, error,
             "%lld buffers, %lld gaps, %lld holds and %lld waits do not fit in the rest of the file",
             (long long)head.n_buffers, (long long)head.n_gaps, (long long)head.n_holds,
             (long long)head.n_waits);
     status = memob_check_count(&last_line, count,
-                               1 + MEMOI_PLAN_HEAD_LINES + head.n_buffers + head.n_gaps +
-                                   head.n_holds + head.n_waits,
+                               lines.n + head.n_buffers + head.n_gaps + head.n_holds + head.n_waits,
                                error);
     if (status) return status;
     status = memoi_plan_check_alignment(head.alignment_bytes, &reason);
@@ -4147,10 +4098,11 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     /* Lines of buffers are kept for errors of the whole plan. */
     made->holds = (memo_hold*)memob_calloc(made->n_holds, sizeof(memo_hold));
     made->waits = (memo_wait*)memob_calloc(made->n_waits, sizeof(memo_wait));
-    lines = (int64_t*)memob_calloc(made->n_buffers, sizeof(int64_t));
-    status = lines && made->holds && made->waits ? memoi_plan_parse_body(reader, made, lines, error)
-                                                 : memob_no_memory(error, "a plan");
-    MEMO_FREE(lines);
+    buffer_lines = (int64_t*)memob_calloc(made->n_buffers, sizeof(int64_t));
+    status = buffer_lines && made->holds && made->waits
+                 ? memoi_plan_parse_body(&lines, made, buffer_lines)
+                 : memob_no_memory(error, "a plan");
+    MEMO_FREE(buffer_lines);
     if (status)
         memo_plan_destroy(made);
     else
@@ -4402,64 +4354,52 @@ MEMOI int memoi_arena_is_before_body(const memo_plan* plan, const memo_buffer* b
     return buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin;
 }
 
-typedef struct memoi_event {
-    int64_t time;
-    int32_t in_body, is_malloc;
-    int64_t buffer;
-} memoi_event;
-
-/* Frees come first: lifetimes are half-open. */
-MEMOI int memoi_arena_compare_events(const void* a, const void* b) {
-    const memoi_event* x = (const memoi_event*)a;
-    const memoi_event* y = (const memoi_event*)b;
-    if (x->in_body != y->in_body) return x->in_body - y->in_body;
-    if (x->time != y->time) return memob_compare(x->time, y->time);
-    if (x->is_malloc != y->is_malloc) return x->is_malloc - y->is_malloc;
-    return memob_compare(x->buffer, y->buffer);
-}
-
 /* The order in which the trainer will come: it follows from the lifetimes. */
 MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    memoi_event* events = (memoi_event*)memob_calloc(2 * plan->n_buffers, sizeof(memoi_event));
-    int64_t i, n = 0;
+    const int64_t n = plan->n_buffers;
+    memob_keyed* list = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
+    int64_t i, n_listed;
+    int32_t in_body;
     memo_status status = MEMO_STATUS_OK;
-    arena->events = (int64_t*)memob_calloc(2 * plan->n_buffers, sizeof(int64_t));
-    if (!events || !arena->events) {
-        MEMO_FREE(events);
+    arena->events = (int64_t*)memob_calloc(2 * n, sizeof(int64_t));
+    if (!list || !arena->events) {
+        MEMO_FREE(list);
         return memob_no_memory(error, "an arena");
     }
 
-    /* Frees of persistent buffers are not planned: they may come at any time. */
-    for (i = 0; i < plan->n_buffers; i++) {
-        const memo_buffer* buffer = &plan->buffers[i];
-        events[n].time = buffer->begin;
-        events[n].in_body = !memoi_arena_is_before_body(plan, buffer);
-        events[n].is_malloc = 1;
-        events[n++].buffer = i;
-        if (buffer->memory_class == MEMO_CLASS_PERSISTENT) continue;
-        events[n].time = buffer->end;
-        events[n].in_body = buffer->end >= plan->body_begin;
-        events[n].is_malloc = 0;
-        events[n++].buffer = i;
-    }
+    for (in_body = 0; in_body < 2 && !status; in_body++) {
+        /* Frees come first: lifetimes are half-open.  Frees of persistent buffers are not planned:
+         * they may come at any time. */
+        for (i = 0, n_listed = 0; i < n; i++) {
+            const memo_buffer* buffer = &plan->buffers[i];
+            if (memoi_arena_is_before_body(plan, buffer) != in_body) {
+                list[n_listed].key = buffer->begin;
+                list[n_listed++].index = n + i;
+            }
+            if (buffer->memory_class == MEMO_CLASS_PERSISTENT ||
+                (buffer->end >= plan->body_begin) != in_body)
+                continue;
+            list[n_listed].key = buffer->end;
+            list[n_listed++].index = i;
+        }
+        qsort(list, (size_t)n_listed, sizeof(memob_keyed), memob_keyed_compare);
 
-    /* Two requests at one time would leave their order open. */
-    qsort(events, (size_t)n, sizeof(memoi_event), memoi_arena_compare_events);
-    for (i = 0; i < n && !status; i++) {
-        const memoi_event* event = &events[i];
-        if (i > 0 && event->in_body && event->is_malloc && event[-1].in_body &&
-            event[-1].is_malloc && event[-1].time == event->time)
-            status = MEMOB_INVALID(
-                error,
-                "buffers %lld and %lld begin at the same time (%lld), so their order of requests "
-                "is ambiguous; replay a plan made by memo_plan_from_trace",
-                (long long)event[-1].buffer, (long long)event->buffer, (long long)event->time);
-        arena->events[i] = 2 * event->buffer + !event->is_malloc;
-        arena->body_event += !event->in_body;
+        /* Two requests of the body at one time would leave their order open. */
+        arena->body_event = arena->n_events;
+        for (i = 0; i < n_listed && !status; i++) {
+            const memob_keyed* event = &list[i];
+            if (in_body && i > 0 && event[-1].index >= n && event[-1].key == event->key)
+                status = MEMOB_INVALID(
+                    error,
+                    "buffers %lld and %lld begin at the same time (%lld), so their order of "
+                    "requests is ambiguous; replay a plan made by memo_plan_from_trace",
+                    (long long)(event[-1].index - n), (long long)(event->index - n),
+                    (long long)event->key);
+            arena->events[arena->n_events++] = 2 * (event->index % n) + (event->index < n);
+        }
     }
-    arena->n_events = n;
-    MEMO_FREE(events);
+    MEMO_FREE(list);
     return status;
 }
 

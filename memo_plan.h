@@ -5617,7 +5617,7 @@ MEMOB_ZERO_DEFAULT(memo_profile_desc)
 typedef struct memoi_profiler {
     const memo_profile_desc* desc;
     const memo_device* device;
-    memo_stream streams[2]; /* of copies: to host, to device */
+    memo_stream streams[3]; /* of copies to the host and to the device; of the file */
     memo_event begin, end;
     char* on_device; /* two of the largest copies, as on the host */
     char* on_host;
@@ -5625,7 +5625,6 @@ typedef struct memoi_profiler {
     int64_t largest_bytes;
     int64_t half_bytes; /* the second half of both memories begins there */
     int32_t n_repetitions;
-    memo_stream file_stream;
     memob_spill_file file;
     memob_spill_op file_op;
     int64_t n_beside; /* copies beside it */
@@ -5671,51 +5670,44 @@ MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* er
 
 #define MEMOI_PROFILE_COPY_S 10 /* the longest that a copy may take */
 
-/* Refuses a link on which measuring would take hours: copies grow from 8 bytes while the next one
- * is short. */
-MEMOI memo_status memoi_profile_probe(memoi_profiler* p, memo_error* error) {
-    const int32_t n = p->n_repetitions;
-    double to_host_s = 0, to_device_s = 0, slower_s = 0;
-    memo_status status = MEMO_STATUS_OK;
-    p->n_repetitions = 1;
-    for (p->copy_bytes = 8;
-         p->copy_bytes <= p->largest_bytes && !status && p->copy_bytes < MEMOI_PROFILE_LEAST_BYTES;
-         p->copy_bytes *= 8) {
-        status =
-            memoi_profile_time(p, p->streams[0], memoi_profile_copy_to_host, &to_host_s, error);
-        if (!status)
-            status = memoi_profile_time(p, p->streams[1], memoi_profile_copy_to_device,
-                                        &to_device_s, error);
-        slower_s = to_host_s > to_device_s ? to_host_s : to_device_s;
-        if (!status && 8 * slower_s > MEMOI_PROFILE_COPY_S)
-            status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                    "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
-                                    "measuring such a link would take hours, so give a profile",
-                                    (long long)p->copy_bytes, slower_s);
-    }
-    p->n_repetitions = n;
-    return status;
-}
-
-/* Sizes end before a copy would take too long: smaller ones show the rate of a slow link, too. */
+/* Copies of rising size.  Short ones come first, once each: a link on which measuring would take
+ * hours is refused.  Sizes end before a copy would take too long: smaller ones show the rate of a
+ * slow link, too. */
 MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
                                        memo_error* error) {
-    int64_t bytes = memob_min(MEMOI_PROFILE_LEAST_BYTES, p->largest_bytes);
-    memo_status status = memoi_profile_probe(p, error);
-    for (; !status && profile->n_copies < MEMO_PROFILE_COPIES_MAX;) {
-        memo_profile_copy* copy = &profile->copies[profile->n_copies++];
+    const int64_t least_bytes = memob_min(MEMOI_PROFILE_LEAST_BYTES, p->largest_bytes);
+    const int32_t n = p->n_repetitions;
+    memo_profile_copy* copy = &profile->copies[0];
+    int64_t bytes = memob_min(8, least_bytes);
+    for (;;) {
+        memo_status status;
         copy->size_bytes = p->copy_bytes = bytes;
+        p->n_repetitions = bytes < least_bytes ? 1 : n;
         status = memoi_profile_time(p, p->streams[0], memoi_profile_copy_to_host, &copy->to_host_s,
                                     error);
         if (!status)
             status = memoi_profile_time(p, p->streams[1], memoi_profile_copy_to_device,
                                         &copy->to_device_s, error);
-        if (bytes == p->largest_bytes ||
-            8 * (copy->to_host_s + copy->to_device_s) > MEMOI_PROFILE_COPY_S)
-            break;
-        bytes = bytes > p->largest_bytes / 8 ? p->largest_bytes : bytes * 8;
+        if (status) return status;
+
+        if (bytes < least_bytes) {
+            double slower_s = fmax(copy->to_host_s, copy->to_device_s);
+            if (8 * slower_s > MEMOI_PROFILE_COPY_S)
+                return memo_error_set(
+                    error, MEMO_STATUS_UNSUPPORTED,
+                    "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
+                    "measuring such a link would take hours, so give a profile",
+                    (long long)bytes, slower_s);
+            bytes = memob_min(bytes * 8, least_bytes);
+        } else {
+            profile->n_copies++;
+            if (bytes == p->largest_bytes ||
+                8 * (copy->to_host_s + copy->to_device_s) > MEMOI_PROFILE_COPY_S)
+                return MEMO_STATUS_OK;
+            bytes = bytes > p->largest_bytes / 8 ? p->largest_bytes : bytes * 8;
+            copy++;
+        }
     }
-    return status;
 }
 
 /* Names without times. */
@@ -5738,7 +5730,7 @@ MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
     for (i = 0; i < p->n_beside && !status; i++)
         status = p->file_op.is_write ? memoi_profile_copy_to_host(p, error)
                                      : memoi_profile_copy_to_device(p, error);
-    return status ? status : memob_spill_launch(p->device, p->file_stream, &p->file_op, error);
+    return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
 }
 
 MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, memo_error* error) {
@@ -5759,7 +5751,7 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
     status = memob_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
                                 p->desc->spill_bytes_per_s, p->on_host, error);
-    if (!status) status = memo_stream_create(d, "profile file", 0, &p->file_stream, error);
+    if (!status) status = memo_stream_create(d, "profile file", 0, &p->streams[2], error);
     memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
 
@@ -5771,11 +5763,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
         memob_spill_op_init(&p->file_op, &p->file, !is_read,
                             p->on_host + (is_read ? 0 : p->half_bytes), 0, p->half_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, p->file_stream, memoi_profile_transfer, alone_s, error);
+        status = memoi_profile_time(p, p->streams[2], memoi_profile_transfer, alone_s, error);
         p->n_beside = copy_s > 0 && *alone_s < 64 * copy_s ? 1 + (int64_t)(*alone_s / copy_s) : 64;
         if (!status)
             status = memoi_profile_time(
-                p, p->file_stream, memoi_profile_transfer,
+                p, p->streams[2], memoi_profile_transfer,
                 is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
         if (!status) status = memo_stream_synchronize(d, p->streams[is_read], error);
     }
@@ -5832,14 +5824,10 @@ MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
 MEMOI void memoi_profiler_release(memoi_profiler* p) {
     const memo_device* d = p->device;
     int i;
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 3; i++) {
         if (!p->streams[i]) continue;
         memo_stream_synchronize(d, p->streams[i], NULL);
         memo_stream_destroy(d, p->streams[i], NULL);
-    }
-    if (p->file_stream) {
-        memo_stream_synchronize(d, p->file_stream, NULL);
-        memo_stream_destroy(d, p->file_stream, NULL);
     }
     memob_spill_destroy(&p->file);
     if (p->begin) memo_event_destroy(d, p->begin, NULL);
@@ -5941,80 +5929,91 @@ static const memob_value memoi_profile_file_values[] = {
     MEMOI_PROFILE_TIME("time to read", memo_profile_file, read_s),
     MEMOI_PROFILE_TIME("time to write with copies", memo_profile_file, write_with_copies_s),
     MEMOI_PROFILE_TIME("time to read with copies", memo_profile_file, read_with_copies_s)};
-/* In the order of the lines. */
-enum {
-    MEMOI_PROFILE_ROWS,
-    MEMOI_PROFILE_LAYER,
-    MEMOI_PROFILE_TENSOR,
-    MEMOI_PROFILE_COPY,
-    MEMOI_PROFILE_FILE
-};
-static const memob_record memoi_profile_records[] = {{"rows", memoi_profile_rows_values, 3, 0},
-                                                     {"layer", memoi_profile_layer_values, 4, 2},
-                                                     {"tensor", NULL, 0, 0}, /* see below */
-                                                     {"copy", memoi_profile_copy_values, 3, 0},
-                                                     {"file", memoi_profile_file_values, 5, 0}};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 3, 0};
+static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
+static const memob_record memoi_profile_copy = {"copy", memoi_profile_copy_values, 3, 0};
+static const memob_record memoi_profile_file = {"file", memoi_profile_file_values, 5, 0};
 
 /* A line of a tensor has a time for each kind, then their growths. */
-typedef struct memoi_profile_tensor_line {
+typedef struct memoi_profile_tensor {
     memob_record record;
     memob_value values[1 + 2 * MEMO_PROFILE_KINDS_MAX];
-} memoi_profile_tensor_line;
-MEMOI void memoi_profile_tensor_line_init(memoi_profile_tensor_line* line, int32_t n_kinds) {
+} memoi_profile_tensor;
+MEMOI void memoi_profile_tensor_init(memoi_profile_tensor* tensor, int32_t n_kinds) {
     const memob_value name = {"name", MEMOB_VALUE_NAME, offsetof(memo_profile_tensor, name), 1, 32,
                               NULL};
+    const memob_record record = {"tensor", tensor->values, 1 + 2 * n_kinds, n_kinds};
     memob_value time = MEMOI_PROFILE_VALUE("time of a row", MEMOB_VALUE_FEMTOSECONDS,
                                            memo_profile_tensor, recompute_s_per_row, -1);
     memob_value growth =
         MEMOI_PROFILE_TIME("growth of a row", memo_profile_tensor, recompute_growth_s_per_row);
     int32_t k;
-    line->values[0] = name;
+    tensor->record = record;
+    tensor->values[0] = name;
     for (k = 0; k < n_kinds; k++, time.offset += sizeof(double), growth.offset += sizeof(double)) {
-        line->values[1 + k] = time;
-        line->values[1 + n_kinds + k] = growth;
+        tensor->values[1 + k] = time;
+        tensor->values[1 + n_kinds + k] = growth;
     }
-    line->record = memoi_profile_records[MEMOI_PROFILE_TENSOR];
-    line->record.values = line->values;
-    line->record.n_values = 1 + 2 * n_kinds;
-    line->record.n_optional = n_kinds;
 }
 
-/* Sizes must rise, because readers take the first as the smallest and the last as the largest. */
-MEMOI int memoi_profile_rises(const memo_profile* profile, int32_t i) {
-    return i == 0 || profile->copies[i].size_bytes > profile->copies[i - 1].size_bytes;
+/* Is there one more line of this record?  *n of them came before; a reader counts the lines that
+ * it finds, up to most. */
+MEMOI int memoi_profile_has(const memob_lines* lines, const memob_record* record, int32_t i,
+                            int32_t* n, int32_t most) {
+    memob_reader ahead;
+    const char* word;
+    int64_t length;
+    if (lines->text) return i < *n;
+    ahead = *lines->reader;
+    if (i == most || !memob_next_entry(&ahead, &word, &length) ||
+        !memob_word_is(word, length, record->word))
+        return 0;
+    *n = i + 1;
+    return 1;
 }
 
-/* Appends the lines between the first and the last, which check every value: a profile may come
- * from the caller.  Counts come first, since the lines read arrays. */
-MEMOI memo_status memoi_profile_put(const memo_profile* profile, memo_text* text,
-                                    memo_error* error) {
-    const memob_record* records = memoi_profile_records;
-    memoi_profile_tensor_line tensor;
+/* The lines between the first and the last, which check every value: a profile may come from the
+ * caller.  Counts come first, since the lines are those of arrays. */
+MEMOI memo_status memoi_profile_lines(memob_lines* lines, memo_profile* profile) {
+    memoi_profile_tensor tensor;
     memo_status status;
-    int32_t i;
-    if (profile->n_kinds < 1 || profile->n_kinds > MEMO_PROFILE_KINDS_MAX ||
-        profile->n_tensors < 0 || profile->n_tensors > MEMO_PROFILE_TENSORS_MAX ||
-        profile->n_copies < 0 || profile->n_copies > MEMO_PROFILE_COPIES_MAX)
-        return MEMOB_INVALID(error,
+    int32_t i, n_files = profile->file.size_bytes != 0;
+    if (lines->text && (profile->n_kinds < 1 || profile->n_kinds > MEMO_PROFILE_KINDS_MAX ||
+                        profile->n_tensors < 0 || profile->n_tensors > MEMO_PROFILE_TENSORS_MAX ||
+                        profile->n_copies < 0 || profile->n_copies > MEMO_PROFILE_COPIES_MAX))
+        return MEMOB_INVALID(lines->error,
                              "profile: its counts are out of range (%d kinds, %d tensors, %d "
                              "copies); read or measure it first",
                              (int)profile->n_kinds, (int)profile->n_tensors,
                              (int)profile->n_copies);
-    status = memob_put_record(text, &records[MEMOI_PROFILE_ROWS], profile, error);
-    for (i = 0; i < profile->n_kinds && !status; i++)
-        status = memob_put_record(text, &records[MEMOI_PROFILE_LAYER],
-                                  (const char*)profile + sizeof(double) * (size_t)i, error);
-    memoi_profile_tensor_line_init(&tensor, profile->n_kinds);
-    for (i = 0; i < profile->n_tensors && !status; i++)
-        status = memob_put_record(text, &tensor.record, &profile->tensors[i], error);
-    for (i = 0; i < profile->n_copies && !status; i++) {
-        status = memob_put_record(text, &records[MEMOI_PROFILE_COPY], &profile->copies[i], error);
-        if (!status && !memoi_profile_rises(profile, i))
-            status = MEMOB_INVALID(
-                error, "profile.copies[%d]: wrong size; sizes must be above 0 and ascend", (int)i);
+    status = memob_line(lines, &memoi_profile_rows, profile);
+    for (i = 0; !status && i < profile->n_kinds; i++)
+        status =
+            memob_line(lines, &memoi_profile_layer, (char*)profile + sizeof(double) * (size_t)i);
+    if (status) return status;
+    memoi_profile_tensor_init(&tensor, profile->n_kinds);
+    for (i = 0; !status && memoi_profile_has(lines, &tensor.record, i, &profile->n_tensors,
+                                             MEMO_PROFILE_TENSORS_MAX);
+         i++)
+        status = memob_line(lines, &tensor.record, &profile->tensors[i]);
+
+    /* Sizes must rise, because readers take the first as the smallest and the last as the
+     * largest. */
+    for (i = 0; !status && memoi_profile_has(lines, &memoi_profile_copy, i, &profile->n_copies,
+                                             MEMO_PROFILE_COPIES_MAX);
+         i++) {
+        status = memob_line(lines, &memoi_profile_copy, &profile->copies[i]);
+        if (status || i == 0 || profile->copies[i].size_bytes > profile->copies[i - 1].size_bytes)
+            continue;
+        status = MEMOB_INVALID(lines->error,
+                               "profile.copies[%d]: wrong size; sizes must be above 0 and ascend",
+                               (int)i);
+        if (lines->reader)
+            status = MEMOB_BAD_LINE(lines->reader, lines->error,
+                                    "wrong size; sizes of copies must be above 0 and ascend");
     }
-    if (profile->file.size_bytes && !status)
-        status = memob_put_record(text, &records[MEMOI_PROFILE_FILE], &profile->file, error);
+    if (!status && memoi_profile_has(lines, &memoi_profile_file, 0, &n_files, 1))
+        status = memob_line(lines, &memoi_profile_file, &profile->file);
     return status;
 }
 
@@ -6026,6 +6025,7 @@ MEMOI void memoi_profile_bound(double* time_s) {
 MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* error) {
     memo_profile bounded = *profile;
     memo_text text;
+    memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
     int32_t k;
     memset(&text, 0, sizeof text);
@@ -6034,86 +6034,38 @@ MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* e
         memoi_profile_bound(&bounded.backward_s[k]);
     }
     memoi_profile_bound(&bounded.between_s);
-    status = memoi_profile_put(&bounded, &text, error);
+    status = memoi_profile_lines(&lines, &bounded);
     memo_text_free(&text);
     return status;
 }
 
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
+    memo_profile copy = *profile;
     memo_text text;
+    memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo profile 1\n");
-    status = memoi_profile_put(profile, &text, error);
-    if (status) { /* no file is written, so an older one stays valid */
-        memo_text_free(&text);
-        return status;
-    }
-    memob_put_last_line(&text, 1 + (int64_t)profile->n_kinds + profile->n_tensors +
-                                   profile->n_copies + (profile->file.size_bytes > 0));
-    return memo_text_write(&text, path, error);
-}
-
-/* One line between the first and the last; *stage: the least record that may come.  n_layers: lines
- * `layer` before. */
-MEMOI memo_status memoi_profile_parse_line(memob_reader* reader, const char* word, int64_t length,
-                                           int* stage, int32_t* n_layers, memo_profile* profile,
-                                           memo_error* error) {
-    const int32_t kind = memob_find_record(memoi_profile_records, 5, word, length);
-    void* const to[] = {profile, (char*)profile + sizeof(double) * (size_t)*n_layers,
-                        &profile->tensors[profile->n_tensors], &profile->copies[profile->n_copies],
-                        &profile->file};
-    memoi_profile_tensor_line tensor;
-    char shown[40];
-    memo_status status;
-
-    /* `rows` comes once, `layer` for each kind, then the others any number of times; `file` at most
-     * once. */
-    if (kind < *stage || (*stage < MEMOI_PROFILE_TENSOR && kind > *stage))
-        return MEMOB_BAD_LINE(
-            reader, error, "unexpected `%s`; the order is rows, layers, tensors, copies, one file",
-            memob_word_text(shown, word, length));
-    if ((kind == MEMOI_PROFILE_TENSOR && profile->n_tensors == MEMO_PROFILE_TENSORS_MAX) ||
-        (kind == MEMOI_PROFILE_COPY && profile->n_copies == MEMO_PROFILE_COPIES_MAX))
-        return MEMOB_BAD_LINE(reader, error, "too many lines `%s`; %d tensors, %d copies are valid",
-                              memoi_profile_records[kind].word, MEMO_PROFILE_TENSORS_MAX,
-                              MEMO_PROFILE_COPIES_MAX);
-
-    memoi_profile_tensor_line_init(&tensor, profile->n_kinds);
-    status = memob_read_record(
-        reader, kind == MEMOI_PROFILE_TENSOR ? &tensor.record : &memoi_profile_records[kind],
-        to[kind], error);
-    if (!status && kind == MEMOI_PROFILE_COPY && !memoi_profile_rises(profile, profile->n_copies))
-        status =
-            MEMOB_BAD_LINE(reader, error, "wrong size; sizes of copies must be above 0 and ascend");
-    profile->n_tensors += kind == MEMOI_PROFILE_TENSOR;
-    profile->n_copies += kind == MEMOI_PROFILE_COPY;
-    *n_layers += kind == MEMOI_PROFILE_LAYER;
-    *stage = kind == MEMOI_PROFILE_TENSOR || kind == MEMOI_PROFILE_COPY ||
-                     (kind == MEMOI_PROFILE_LAYER && *n_layers < profile->n_kinds)
-                 ? kind
-                 : kind + 1;
-    return status;
+    status = memoi_profile_lines(&lines, &copy);
+    return memob_write_lines(&text, lines.n, path, status, error);
 }
 
 MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profile,
                                       memo_error* error) {
+    memob_lines lines = {NULL, reader, 0, error};
     memob_reader last_line;
     const char* word;
-    int64_t length, count, n_lines = 0;
-    int32_t n_layers = 0;
-    int stage = 0;
+    int64_t length, count;
+    char shown[40];
     memo_status status = memob_read_frame(reader, "profile", 0, &count, &last_line, error);
-    while (!status && memob_next_entry(reader, &word, &length)) {
-        status = memoi_profile_parse_line(reader, word, length, &stage, &n_layers, profile, error);
-        n_lines++;
-    }
-
-    /* A truncated file lacks these lines, or has fewer than its last line states. */
-    if (!status && stage < 2)
-        status = MEMOB_BAD_LINE(&last_line, error, "a line `rows` or `layer` is missing");
-    if (!status) status = memob_check_count(&last_line, count, n_lines, error);
-    return status;
+    if (!status) status = memoi_profile_lines(&lines, profile);
+    if (!status && memob_next_entry(reader, &word, &length))
+        return MEMOB_BAD_LINE(reader, error,
+                              "unexpected `%s`; the order is rows, layers, at most %d tensors, %d "
+                              "copies, one file",
+                              memob_word_text(shown, word, length), MEMO_PROFILE_TENSORS_MAX,
+                              MEMO_PROFILE_COPIES_MAX);
+    return status ? status : memob_check_count(&last_line, count, lines.n, error);
 }
 
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
@@ -10876,24 +10828,15 @@ static const memob_record memoi_step_plan_records[] = {
 
 /* A plan and its text, in either direction. */
 typedef struct memoi_step_plan_file {
-    memo_text* text;      /* NULL: read */
-    memob_reader* reader; /* NULL: write */
-    int64_t n_lines, n_buffers;
-    memo_error* error;
+    memob_lines lines;
+    int64_t n_buffers;
 } memoi_step_plan_file;
-
-MEMOI memo_status memoi_step_plan_line(memoi_step_plan_file* file, const memob_record* record,
-                                       void* values) {
-    file->n_lines++;
-    return file->text ? memob_put_record(file->text, record, values, file->error)
-                      : memob_expect_record(file->reader, record, values, file->error);
-}
 
 /* A value of the line just read must be the session's; what was written is. */
 MEMOI memo_status memoi_step_plan_match(const memoi_step_plan_file* file, const char* what,
                                         int64_t found, int64_t expected) {
     if (found == expected) return MEMO_STATUS_OK;
-    return memob_line_error(file->reader, file->error, MEMO_STATUS_INVALID_ARGUMENT,
+    return memob_line_error(file->lines.reader, file->lines.error, MEMO_STATUS_INVALID_ARGUMENT,
                             "wrong plan: it has %lld as %s, the session has %lld", (long long)found,
                             what, (long long)expected);
 }
@@ -10920,7 +10863,7 @@ MEMOI memo_status memoi_step_plan_head(memoi_step_plan_file* file, memo_step_pla
     memo_status status;
     int32_t i, t;
     memcpy(cells, own, sizeof own);
-    status = memoi_step_plan_line(file, &memoi_step_plan_records[0], cells);
+    status = memob_line(&file->lines, &memoi_step_plan_records[0], cells);
     for (i = 0; i < MEMOI_STEP_PLAN_MATCHES && !status; i++)
         status =
             memoi_step_plan_match(file, memoi_step_plan_shape_values[i].what, cells[i], own[i]);
@@ -10935,11 +10878,11 @@ MEMOI memo_status memoi_step_plan_head(memoi_step_plan_file* file, memo_step_pla
         memset(&line, 0, sizeof line);
         snprintf(line.name, sizeof line.name, "%s", swap->tensors[t].name);
         line.row_bytes = swap->tensors[t].row_bytes;
-        status = memoi_step_plan_line(file, &memoi_step_plan_records[1], &line);
+        status = memob_line(&file->lines, &memoi_step_plan_records[1], &line);
         if (!status && strcmp(line.name, swap->tensors[t].name))
-            return memob_line_error(file->reader, file->error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "wrong plan: tensor %d of the session is `%s`", (int)t,
-                                    swap->tensors[t].name);
+            return memob_line_error(
+                file->lines.reader, file->lines.error, MEMO_STATUS_INVALID_ARGUMENT,
+                "wrong plan: tensor %d of the session is `%s`", (int)t, swap->tensors[t].name);
         if (!status)
             status = memoi_step_plan_match(file, "row_bytes", line.row_bytes,
                                            swap->tensors[t].row_bytes);
@@ -10948,11 +10891,11 @@ MEMOI memo_status memoi_step_plan_head(memoi_step_plan_file* file, memo_step_pla
     for (i = 0; i < swap->n_layers && !status; i++, rows += swap->n_tensors) {
         const size_t n_bytes = (size_t)swap->n_tensors * sizeof *rows;
         cells[0] = memob_layer_kind(swap, i);
-        if (file->text) memcpy(cells + 1, rows, n_bytes);
-        status = memoi_step_plan_line(file, &layers, cells);
+        if (file->lines.text) memcpy(cells + 1, rows, n_bytes);
+        status = memob_line(&file->lines, &layers, cells);
         if (!status)
             status = memoi_step_plan_match(file, "kind", cells[0], memob_layer_kind(swap, i));
-        if (!file->text) memcpy(rows, cells + 1, n_bytes);
+        if (!file->lines.text) memcpy(rows, cells + 1, n_bytes);
     }
     return status;
 }
@@ -10961,19 +10904,19 @@ MEMOI memo_status memoi_step_plan_head(memoi_step_plan_file* file, memo_step_pla
 MEMOI memo_status memoi_step_plan_buffers(memoi_step_plan_file* file, memo_plan* addresses) {
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
-    if (!file->text)
+    if (!file->lines.text)
         status = memoi_step_plan_match(file, "number of requests in a micro-batch", file->n_buffers,
                                        addresses->n_buffers);
     for (i = 0; i < addresses->n_buffers && !status; i++) {
         memo_buffer* buffer = &addresses->buffers[i];
         int64_t cells[2] = {buffer->size_bytes, buffer->offset_bytes};
-        status = memoi_step_plan_line(file, &memoi_step_plan_records[2], cells);
+        status = memob_line(&file->lines, &memoi_step_plan_records[2], cells);
         if (!status && cells[0] != buffer->size_bytes)
             status = memob_line_error(
-                file->reader, file->error, MEMO_STATUS_INVALID_ARGUMENT,
+                file->lines.reader, file->lines.error, MEMO_STATUS_INVALID_ARGUMENT,
                 "wrong plan: request %lld of a micro-batch is another one; plan again",
                 (long long)i);
-        if (!file->text) buffer->offset_bytes = cells[1];
+        if (!file->lines.text) buffer->offset_bytes = cells[1];
     }
     return status;
 }
@@ -10984,8 +10927,8 @@ memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, m
     memo_status status = MEMO_STATUS_OK;
     memset(&file, 0, sizeof file);
     memset(&text, 0, sizeof text);
-    file.text = &text;
-    file.error = error;
+    file.lines.text = &text;
+    file.lines.error = error;
     memo_text_put(&text, "memo step-plan 1\n");
     for (; plan && !status; plan = plan->next) {
         memo_step_plan copy = *plan;
@@ -10993,10 +10936,7 @@ memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, m
         status = memoi_step_plan_head(&file, &copy, (int64_t*)(uintptr_t)plan->swap.rows);
         if (!status) status = memoi_step_plan_buffers(&file, plan->addresses);
     }
-    memob_put_last_line(&text, file.n_lines);
-    if (!status) return memo_text_write(&text, path, error);
-    memo_text_free(&text);
-    return status;
+    return memob_write_lines(&text, file.lines.n, path, status, error);
 }
 
 /* A shape of the file as the stage: its rows, a dry run, and the file's addresses. */
@@ -11005,7 +10945,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memoi_step_plan_file
     memo_plan* plan;
     memo_status status = memoi_step_plan_head(file, &s->stage->plan, s->stage->rows);
     int64_t i;
-    if (!status) status = memoi_session_stage_alone(s, file->error);
+    if (!status) status = memoi_session_stage_alone(s, file->lines.error);
     if (!status) status = memoi_step_plan_buffers(file, s->stage->plan.addresses);
     if (status) return status;
 
@@ -11013,7 +10953,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memoi_step_plan_file
     plan = s->stage->plan.addresses;
     for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].is_fixed = 1;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
-    status = memo_plan_solve(plan, &desc, file->error);
+    status = memo_plan_solve(plan, &desc, file->lines.error);
     for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].is_fixed = 0;
     return status;
 }
@@ -11043,8 +10983,8 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     int32_t k;
     *plan = NULL;
     memset(&file, 0, sizeof file);
-    file.reader = &reader;
-    file.error = error;
+    file.lines.reader = &reader;
+    file.lines.error = error;
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     if (!opened && !desc->slice_rows)
         own.slice_rows = memoi_step_plan_slice_rows(reader, desc->n_rows);
@@ -11057,7 +10997,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                 status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
             if (!status) status = memoi_session_read_shape(s, &file);
             if (!status && k == n_shapes - 1)
-                status = memob_check_count(&last_line, count, file.n_lines, error);
+                status = memob_check_count(&last_line, count, file.lines.n, error);
             status = memoi_session_agree_sizes(s, status, error);
         }
         if (!status) {
