@@ -513,7 +513,8 @@ typedef struct memo_session_desc {
     /* One micro-batch; NULL: forward of all layers, between, backward of all layers. */
     void (*step)(void* user, memo_session* session);
     void (*forward)(void* user, memo_session* session, int32_t layer);
-    void (*between)(void* user, memo_session* session); /* the loss and its gradient; may be NULL */
+    /* The loss and, unless the batch is_forward_only, its gradient; NULL: nothing. */
+    void (*between)(void* user, memo_session* session);
     void (*backward)(void* user, memo_session* session, int32_t layer);
     /* Recomputes rows [begin, end) of tensor, and of the tensors recomputed with it, from tensors
      * before it.  memo_session_backward_begin calls it in the order of the table.  NULL is valid if
@@ -554,12 +555,13 @@ typedef struct memo_session_desc {
     double alpha;        /* of policy ALPHA; negative (the default): planned */
     double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
     int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
-    /* 1, or MEMO_CHECK=1 in the environment of memo_session_open: a checked session.  Tensors are
-     * computed between guards, and hashed when their layer ends.  Every row must have its bytes
-     * again when its backward begins.  The first difference is an error that names layer, tensor,
-     * row and the likely cause.  Once, it also finds the least tile_rows that gives the bits, and
-     * logs it.  It takes three layers of device memory and two of host memory beside the budgets,
-     * 8 bytes for each row of each tensor of each layer, and waits in every layer. */
+    /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
+     * guards, and hashed when their layer ends.  Every row must have its bytes again when its
+     * backward begins.  The first difference is an error that names layer, tensor, row and the
+     * likely cause.  One layer recomputes every tensor once, whatever the plan, and logs the least
+     * tile_rows that gives the bits.  memo_session_measure checks its first micro-batch.  It takes
+     * three layers of device memory and two of host memory beside the budgets, 8 bytes for each row
+     * of each tensor of each layer, and waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -9833,6 +9835,13 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t
            tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
+/* Is this the layer, in its first or last slice, that recomputes every tensor to time it? */
+MEMOI int memoi_session_is_measured(const memo_session* s, int32_t layer) {
+    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer), n = s->n_slices;
+    return s->marks_s && s->measured_layers[kind] == layer / n &&
+           (layer % n == 0 || layer % n == n - 1);
+}
+
 /* --- >>session checked ---
  * Knows: a layer's tensors, before and after they wait for their backward.  Knows nothing of how
  * they are kept, moved or recomputed.
@@ -9968,6 +9977,27 @@ MEMOI memo_status memoi_inspector_check_guards(memo_session* s, int32_t layer, c
     return MEMO_STATUS_OK;
 }
 
+MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t t, int64_t row,
+                                        const char* what) {
+    return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "checked session: layer %d, tensor `%s`, row %lld: %s",
+                          (int)(layer / s->n_slices), s->stage->plan.swap.tensors[t].name,
+                          (long long)(layer % s->n_slices * s->desc.n_rows + row), what);
+}
+
+/* A row of an image that was recomputed is another than the forward's. */
+MEMOI memo_status memoi_inspector_blame_recompute(memo_session* s, const char* image, int32_t layer,
+                                                  int32_t t, int64_t row) {
+    const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+    return memoi_inspector_blame(
+        s, layer, t, row,
+        memoi_inspector_is_poison(image + s->checker->offsets[t] + row * row_bytes, row_bytes)
+            ? "recompute did not write it; recompute it, name in `with` the tensor that it is "
+              "computed with, or declare it SWAPPED"
+            : "recompute gives it other bytes than the forward; it must compute the same rows by "
+              "the same operations, or tile_rows is too small, or the table has another order");
+}
+
 /* The first row in [begin, end) of an image that differs from the forward's; end: none. */
 MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, int32_t layer,
                                     int32_t t, int64_t begin, int64_t end) {
@@ -9993,12 +10023,9 @@ MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer) {
                                 ? memoi_inspector_first(s, c->image, closed, t, 0, n)
                                 : n;
         if (row < n)
-            status = memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
-                                    "checked session: layer %d, tensor `%s`, row %lld: its bytes "
-                                    "changed after the layer had ended; a kernel of another layer "
-                                    "writes there",
-                                    (int)(closed / s->n_slices),
-                                    s->stage->plan.swap.tensors[t].name, (long long)row);
+            status = memoi_inspector_blame(s, closed, t, row,
+                                           "its bytes changed after the layer had ended; a kernel "
+                                           "of another layer writes there");
     }
     if (!status)
         status = memo_fill(s->device, c->stream, memoi_inspector_slot(s, layer), MEMOI_POISON,
@@ -10039,8 +10066,15 @@ MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
     (void)memoi_session_is_ok(s, status);
 }
 
+/* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
+MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t layer, int32_t t, int32_t u) {
+    const memo_swap_desc* swap = &s->stage->plan.swap;
+    return memoi_inspector_row_bytes(s, layer, u) && (u == t || swap->tensors[u].with == t + 1) &&
+           !memob_swap_is_layer(swap, u);
+}
+
 /* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
- * A few runs are tried; the slot is as before afterwards. */
+ * Else s->call_error names a row.  A few runs are tried; the slot is as before afterwards. */
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows) {
     memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer), n_runs = (n + tile_rows - 1) / tile_rows;
@@ -10052,38 +10086,57 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
         const int64_t end = memob_min(begin + tile_rows, n);
         if (run == previous) continue;
         previous = run;
+
+        /* These rows are poison before. */
+        memcpy(c->probe, c->image, (size_t)c->slot_bytes);
+        for (u = 0; u < s->desc.n_tensors; u++) {
+            const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, u);
+            if (memoi_inspector_is_with(s, layer, t, u))
+                memset(c->probe + c->offsets[u] + begin * row_bytes, MEMOI_POISON,
+                       (size_t)((end - begin) * row_bytes));
+        }
+        if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 0))) return 0;
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
         if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1))) return 0;
-        for (u = 0; u < s->desc.n_tensors; u++)
-            if (memoi_inspector_row_bytes(s, layer, u) &&
-                (u == t || s->stage->plan.swap.tensors[u].with == t + 1))
-                keeps = keeps && memoi_inspector_first(s, c->probe, layer, u, begin, end) == end;
+        for (u = 0; u < s->desc.n_tensors && keeps; u++) {
+            int64_t row = end;
+            if (memoi_inspector_is_with(s, layer, t, u))
+                row = memoi_inspector_first(s, c->probe, layer, u, begin, end);
+            keeps = row == end;
+            if (!keeps) (void)memoi_inspector_blame_recompute(s, c->probe, layer, u, row);
+        }
         (void)memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0));
     }
     return keeps;
 }
 
-/* Once: the least tile_rows that gives the bits of each tensor that is recomputed by rows. */
+/* Once: does recompute give each tensor its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
-    const int64_t given = memob_swap_tile_rows(&s->stage->plan.swap);
     const int64_t n = memoi_session_rows(s, layer);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
-        int64_t least = n, tile;
-        if (!memoi_session_recomputes(s, layer, t) || tensor->rule == MEMO_TENSOR_WHOLE) continue;
-        for (tile = 1; tile < n && least == n; tile *= 2)
-            if (memoi_inspector_keeps_bits(s, layer, t, tile)) least = tile;
+        const int64_t given = memob_swap_tile_rows(&s->stage->plan.swap);
+        int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
+        if (!memoi_session_recomputes(s, layer, t)) continue;
+        while (least < n && !memoi_inspector_keeps_bits(s, layer, t, least)) least *= 2;
+        if (s->error.status) return;
+        if (least >= n && !memoi_inspector_keeps_bits(s, layer, t, n)) {
+            (void)memoi_session_is_ok(s, MEMO_STATUS_INVALID_ARGUMENT); /* s->call_error */
+            return;
+        }
+        if (tensor->rule == MEMO_TENSOR_WHOLE) continue;
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
-                          tensor->name, (long long)least);
+                          tensor->name, (long long)memob_min(least, n));
         if (memoi_inspector_keeps_bits(s, layer, t, given) || s->error.status) continue;
         memoi_session_misuse(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows; tile_rows of %lld would work"
                       : "checked session: tensor `%s` has other bits if it is recomputed "
-                        "in tiles of %lld rows, but not if all %lld are; make it WHOLE",
-            tensor->name, (long long)given, (long long)least);
+                        "in tiles of %lld rows, but not if all %lld are; compute rows from "
+                        "`begin`, or make it WHOLE",
+            tensor->name, (long long)given, (long long)memob_min(least, n));
     }
 }
 
@@ -10098,25 +10151,20 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     if (!status) status = memoi_inspector_check_guards(s, layer, "recomputation");
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        const char* name = s->stage->plan.swap.tensors[t].name;
         int64_t begin = 0, end = 0, row;
         int is_recomputed;
         if (!row_bytes) continue;
         memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
         row = memoi_inspector_first(s, c->image, layer, t, 0, n);
-        is_recomputed = row >= begin && row < end;
+        is_recomputed = (row >= begin && row < end) ||
+                        (memoi_session_is_measured(s, layer) &&
+                         memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE);
         if (row == n || (is_recomputed && s->desc.backward_recomputes)) continue;
-        status = memo_error_set(
-            &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
-            "checked session: layer %d, tensor `%s`, row %lld: %s", (int)(layer / s->n_slices),
-            name, (long long)(layer % s->n_slices * s->desc.n_rows + row),
-            !is_recomputed ? "it came back with other bytes; something writes to memory of the "
-                             "session"
-            : memoi_inspector_is_poison(c->image + c->offsets[t] + row * row_bytes, row_bytes)
-                ? "recompute did not write it; recompute this tensor, or declare it SWAPPED"
-                : "recompute gives it other bytes than the forward; it must compute the same rows "
-                  "by the same operations, or tile_rows is too small, or the table has another "
-                  "order");
+        status = is_recomputed
+                     ? memoi_inspector_blame_recompute(s, c->image, layer, t, row)
+                     : memoi_inspector_blame(s, layer, t, row,
+                                             "it came back with other bytes; something writes to "
+                                             "memory of the session");
     }
     if (!memoi_session_is_ok(s, status)) return;
     if (c->are_tiles_tested || s->desc.backward_recomputes || layer != s->desc.n_layers / 2 ||
@@ -10170,10 +10218,9 @@ MEMOI int32_t memoi_session_tensor_mark(const memo_session* s, int32_t kind, int
 /* Recomputes the rows that the engine did not bring back, or all rows of a layer that is
  * measured. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
-    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer), n = s->n_slices;
-    const int is_measured = s->marks_s && s->measured_layers[kind] == layer / n &&
-                            (layer % n == 0 || layer % n == n - 1);
-    int32_t t, mark = memoi_session_tensor_mark(s, kind, layer % n > 0);
+    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer);
+    const int is_measured = memoi_session_is_measured(s, layer);
+    int32_t t, mark = memoi_session_tensor_mark(s, kind, layer % s->n_slices > 0);
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++, mark += 2) {
         int64_t begin = 0, end = memoi_session_rows(s, layer);
@@ -11157,9 +11204,13 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
     return MEMO_STATUS_OK;
 }
 
+MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
+    const char* check = getenv("MEMO_CHECK");
+    return desc->is_checked || (check && *check && strcmp(check, "0"));
+}
+
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** result, memo_error* error) {
-    const char* check = getenv("MEMO_CHECK");
     const memo_step_plan* p;
     memo_session_desc own = *desc;
     memo_session* s;
@@ -11183,8 +11234,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     s->own_plan = NULL;
     s->stage = (memoi_step_plan*)(uintptr_t)plan; /* never written to, nor destroyed */
     if (!status) status = memoi_session_start(s, error);
-    if (!status && (desc->is_checked || (check && *check && strcmp(check, "0"))))
-        status = memoi_inspector_create(s, error);
+    if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(desc, status, error);
     if (status)
         memo_session_destroy(s);
@@ -11367,6 +11417,7 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch,
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
     for (i = 0; i < MEMOI_SESSION_REPETITIONS; i++) runs[i] = s->profile;
     status = memoi_session_measure_once(s, scratch, runs, error);
+    memoi_inspector_destroy(s); /* the others measure */
     values[1] = memob_now_s() - begin_s > 5;
     status = memoi_session_agree(&s->desc, status, values, 2, error);
     n = values[1] ? 1 : MEMOI_SESSION_REPETITIONS;
@@ -11426,6 +11477,7 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
     /* No rank begins unless all can. */
     if (!status) status = memoi_session_start(s, error);
     if (!status) status = memoi_session_clear(s, error);
+    if (!status && memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     if (!status) {
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);

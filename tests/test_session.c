@@ -1374,7 +1374,7 @@ typedef struct computer {
     double x[C_ROWS * C_WIDTH], d[C_ROWS * C_WIDTH], sum;
     int64_t block; /* rows that one product takes: its rounding depends on them */
     int places[3]; /* where the kernels think that the tensors are */
-    int forgets, clobbers;
+    int forgets, clobbers, misplaces, counts, n_runs;
     char log[2000];
 } computer;
 
@@ -1386,11 +1386,12 @@ static void c_hidden(computer* c, memo_session* s, int32_t layer, int64_t begin,
     const double* in = c_at(c, s, layer, C_INPUT);
     double* hidden = c_at(c, s, layer, C_HIDDEN);
     int64_t i, k;
+    if (c->counts) c->n_runs++;
     for (i = begin; i < end; i++)
         for (k = 0; k < 2 * C_WIDTH; k++)
             hidden[i * 2 * C_WIDTH + k] = /* as if a library took another algorithm for few rows */
                 sin(in[i * C_WIDTH + k % C_WIDTH] + (double)k) +
-                (end - begin < c->block ? 1e-16 * (double)(i + 1) : 0) + layer;
+                (end - begin < c->block ? 1e-16 * (double)(i + 1) : 0) + layer + c->n_runs;
 }
 static void c_out(computer* c, memo_session* s, int32_t layer, int64_t begin, int64_t end) {
     const double* hidden = c_at(c, s, layer, C_HIDDEN);
@@ -1413,6 +1414,7 @@ static void c_forward(void* user, memo_session* s, int32_t layer) {
 static void c_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor, int64_t begin,
                         int64_t end) {
     computer* c = (computer*)user;
+    if (c->misplaces) end -= begin, begin = 0;
     if (tensor == c->places[C_HIDDEN]) c_hidden(c, s, layer, begin, end);
     if (tensor == c->places[C_OUT] && !c->forgets) c_out(c, s, layer, begin, end);
 }
@@ -1457,6 +1459,7 @@ static memo_status c_run(computer* c) {
     memo_session* s = NULL;
     memo_status status = memo_session_create(&c->desc, &s, &error);
     double sum;
+    c->sum = 0; /* measuring computes */
     if (!status) status = memo_session_run(s, NULL, &error);
     sum = c->sum;
     c->sum = 0;
@@ -1470,24 +1473,33 @@ static void mistakes_are_found(void) {
     static const struct {
         const char* what;
         const char* message;
-    } mistakes[] = {{"none", ""},
-                    {"row_bytes too small", "tensor `hidden`, row 48: the forward wrote behind"},
-                    {"another order", "tensor `out`, row 48: the forward wrote behind"},
-                    {"n_rows halved", "tensor `input`, row 24: the forward wrote behind"},
-                    {"an input declared ROWS", "tensor `input`, row 0: recompute did not write it"},
-                    {"a tensor forgotten", "tensor `out`, row 0: recompute did not write it"},
-                    {"tiles too small", "in tiles of 8 rows; tile_rows of 16 would work"},
-                    {"not by rows", "but not if all 48 are; make it WHOLE"},
-                    {"another layer's bytes", "layer 4, tensor `input`, row 7: its bytes changed"}};
+    } mistakes[] = {
+        {"none", ""},
+        {"row_bytes too small", "tensor `hidden`, row 48: the forward wrote behind"},
+        {"another order", "tensor `out`, row 48: the forward wrote behind"},
+        {"n_rows halved", "tensor `input`, row 24: the forward wrote behind"},
+        {"an input declared ROWS", "tensor `input`, row 0: recompute did not write it"},
+        {"a tensor forgotten", "tensor `out`, row 0: recompute did not write it"},
+        {"tiles too small", "in tiles of 8 rows; tile_rows of 16 would work"},
+        {"not by rows", "but not if all 48 are; compute rows from `begin`, or make"},
+        {"another layer's bytes", "layer 4, tensor `input`, row 7: its bytes changed"},
+        {"rows at another place", "but not if all 48 are; compute rows from `begin`, or make"},
+        {"another run each time", "recompute gives it other bytes than the forward"}};
     computer c;
     double right;
-    int i;
+    int i, k;
     c_make(&c, 0);
     CHECK_OK(c_run(&c));
     right = c.sum;
-    for (i = 0; i < (int)(sizeof mistakes / sizeof mistakes[0]); i++) {
+    for (k = 0; k < 3 * (int)(sizeof mistakes / sizeof mistakes[0]); k++) {
         memo_status status;
+        i = k / 3;
         c_make(&c, 1);
+        if (k % 3 == 1) c.desc.policy = MEMO_POLICY_KEEP;
+        if (k % 3 == 2) { /* measures */
+            c.desc.policy = MEMO_POLICY_MEMO;
+            c.desc.device_bytes = i == 3 ? 12000 : 24000;
+        }
         if (i == 1) c.tensors[C_HIDDEN].row_bytes -= 8;
         if (i == 2) { /* the table's order is not the kernels' */
             memo_tensor swap = c.tensors[C_HIDDEN];
@@ -1501,7 +1513,9 @@ static void mistakes_are_found(void) {
         if (i == 6) c.block = 13;
         if (i == 7) c.block = C_ROWS;
         if (i == 8) c.clobbers = 1;
-        if (i == 8) c.desc.policy = MEMO_POLICY_SWAP;
+        if (i == 8 && k % 3 == 0) c.desc.policy = MEMO_POLICY_SWAP;
+        if (i == 9) c.misplaces = 1;
+        if (i == 10) c.counts = 1;
         status = c_run(&c);
         if (i == 0) {
             CHECK_OK(status);
@@ -1511,14 +1525,14 @@ static void mistakes_are_found(void) {
         }
         CHECK_CASE(status == MEMO_STATUS_INVALID_ARGUMENT &&
                        strstr(error.message, mistakes[i].message),
-                   "%s: %s", mistakes[i].what, status ? error.message : "not found");
+                   "%s: %s: %s", mistakes[i].what, memo_policy_name(c.desc.policy),
+                   status ? error.message : "not found");
     }
 
     /* Under every policy, on the calling thread or a stream, with layers of several kinds. */
     for (i = 0; i < 40; i++) {
         memo_session* s = NULL;
         model m;
-        int k;
         random_model(&m);
         m.desc.is_checked = 1;
         m.desc.policy = (memo_policy)memo_test_int(0, MEMO_POLICY_MEMO);
