@@ -1677,6 +1677,10 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
 MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
                                            memob_swap_placement* placement, memo_error* error);
 MEMOI void memob_swap_placement_free(memob_swap_placement* placement);
+/* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
+ * spill_directory there is no file. */
+MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo_swap** swap,
+                                    memo_error* error);
 
 /* --- >>spill file --- */
 
@@ -7176,7 +7180,7 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
         memo_range on_host = memob_range_at(op->address, op->n_bytes), in_file;
         /* Files that are open at the same time need different names. */
         in_file.begin =
-            MEMOB_SPILL_FILE_BASE + ((uint64_t)op->file->fd << 48) + (uint64_t)op->offset;
+            MEMOB_SPILL_FILE_BASE + ((uint64_t)(op->file->fd + 1) << 48) + (uint64_t)op->offset;
         in_file.end = in_file.begin + (uint64_t)op->n_bytes;
         what.name = op->is_write ? "to file" : "from file";
         what.link_bytes = op->n_bytes;
@@ -7242,7 +7246,8 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
                                 !is_read, swap->host_memory + turn->host_begin, turn->file_begin,
                                 turn->host_bytes);
         /* Bytes that no copy fills are written too, so initialize them. */
-        memset(swap->host_memory + turn->host_begin, 0, (size_t)turn->host_bytes);
+        if (swap->file.fd >= 0)
+            memset(swap->host_memory + turn->host_begin, 0, (size_t)turn->host_bytes);
     }
 }
 
@@ -7259,9 +7264,11 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
         (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
     if (!swap->passed || !swap->spill_ops)
         return memob_no_memory(error, "the reads and writes of spilled layers");
-    status = memob_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
-                                desc->spill_bytes_per_s, swap->host_memory, error);
-    if (status) return status;
+    if (desc->spill_directory) {
+        status = memob_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
+                                    desc->spill_bytes_per_s, swap->host_memory, error);
+        if (status) return status;
+    }
     memoi_swap_describe_spill(swap);
     status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
     for (i = 0; i < swap->placement.n_host_layers && !status; i++)
@@ -7329,7 +7336,8 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, memo_error* error) {
+MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo_swap** result,
+                                    memo_error* error) {
     memo_status status;
     memo_swap* swap;
     memo_device device;
@@ -7350,7 +7358,7 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
 
     /* Sizes and conditions first, then memory, streams and events. */
     status = memob_swap_placement_make(desc, &swap->placement, error);
-    if (!status) status = memoi_swap_check_spill(swap, desc, error);
+    if (!status && !is_dry) status = memoi_swap_check_spill(swap, desc, error);
     if (!status && desc->is_timed && !desc->computes_on_host) {
         swap->marks = (memo_event*)memob_calloc((int64_t)4 * desc->n_layers, sizeof(memo_event));
         if (!swap->marks) status = memob_no_memory(error, "the events that time the waits");
@@ -7363,6 +7371,10 @@ memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** result, mem
     }
     *result = swap;
     return MEMO_STATUS_OK;
+}
+
+memo_status memo_swap_create(const memo_swap_desc* desc, memo_swap** swap, memo_error* error) {
+    return memob_swap_create(desc, 0, swap, error);
 }
 
 /* --- a step --- */

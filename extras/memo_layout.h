@@ -358,11 +358,11 @@ MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* m
  *   memo degrees-profile 1
  *   blocks N                            the first and last line are optional, as for traces
  *   degrees 2 4 8
- *   memory BYTES                        these three lines are optional
+ *   memory BYTES                        these three lines are optional, in this order
  *   boundary DEGREE
  *   gradients 1
- *   gather FROM TO NS                   each pair, FROM < TO
- *   block I DEGREE F C X CB GRADIENTS STATE SAVED RUNTIME     each block from 0, each degree
+ *   gather FROM TO NS                   each pair, FROM < TO: 2 4, 2 8, 4 8
+ *   block I DEGREE F C X CB GRADIENTS STATE SAVED RUNTIME     0 2, 0 4, 0 8, 1 2 and so on
  *   end LINES CHECKSUM
  *
  * Errors: IO; FORMAT, VERSION with error->line. */
@@ -399,7 +399,6 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     >>layout swapping        the alpha that fits
  *     >>layout step            memory, time and sent bytes of a step
  *     >>layout list            all layouts in order
- *     >>degree costs           one cost of a problem
  *     >>degree model           costs of a GPT from constants
  *     >>degree text            files of costs and of degrees */
 #if defined(MEMO_LAYOUT_IMPLEMENTATION) && !defined(MEMO_LAYOUT_IMPLEMENTATION_DONE)
@@ -411,17 +410,6 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
 /* ---- >>layout rules -----------------------------------------------------------------------------
  * Knows: a model's shape, a cluster, degrees.  Knows nothing of bytes or seconds. */
-
-/* "1048576", "0.05", "1e18", into a buffer of 32 bytes. */
-MEMOI void memoi_parallel_number_name(char* buffer, double value) {
-    char* exponent;
-    snprintf(buffer, 32, "%.15g", value);
-    exponent = strchr(buffer, 'e');
-    if (!exponent) return;
-    exponent++;
-    if (*exponent == '-') exponent++;
-    while (*exponent == '+' || *exponent == '0') memmove(exponent, exponent + 1, strlen(exponent));
-}
 
 MEMOB_ZERO_DEFAULT(memo_parallel_desc)
 
@@ -524,18 +512,14 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
         {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
 
-    /* Each field has a least and a largest value, so that no product or quotient overflows. */
+    /* So that no product or quotient overflows. */
     for (i = 0; i < sizeof fields / sizeof *fields; i++) {
         const memoi_parallel_field* f = &fields[i];
-        char value[32], low[32], high[32];
         if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
             continue;
-        memoi_parallel_number_name(value, f->value);
-        memoi_parallel_number_name(low,
-                                   f->low > 0 ? f->low : 1e-9); /* so that no quotient overflows */
-        memoi_parallel_number_name(high, f->high);
-        return MEMOB_INVALID(error, "%s: out of range (%s); %s to %s%s are valid", f->name, value,
-                             low, high, f->low > 0 ? "" : " or 0");
+        return MEMOB_INVALID(error, "%s: out of range (%.15g); %.15g to %.15g%s are valid", f->name,
+                             f->value, f->low > 0 ? f->low : 1e-9, f->high,
+                             f->low > 0 ? "" : " or 0");
     }
 
     /* The cost formulas assume whole groups of query heads and whole head sizes. */
@@ -1391,36 +1375,31 @@ memo_status memo_parallel_longest(const memo_parallel_desc* desc,
 
 #define MEMOI_PARALLEL_ENTRIES 1000000
 
-MEMOI int memoi_parallel_class(const memo_parallel_entry* entry) {
-    return entry->reason[0] ? 2 : !entry->prediction.fits;
+enum { MEMOI_PARALLEL_KEYS = 10 };
+
+/* Fitting layouts first, then legal ones, then illegal ones; of each the fastest, then the
+ * smallest.  The degrees break ties, so that the order never depends on qsort. */
+MEMOI void memoi_parallel_rate(const memo_parallel_entry* entry, double* keys) {
+    const memo_parallel_layout* l = &entry->layout;
+    keys[0] = entry->reason[0] ? 2 : !entry->prediction.fits;
+    keys[1] = entry->prediction.time.step_s;
+    keys[2] = entry->prediction.memory.device_bytes;
+    keys[3] = l->pipeline;
+    keys[4] = l->tensor;
+    keys[5] = l->ring;
+    keys[6] = l->ulysses;
+    keys[7] = l->data;
+    keys[8] = l->zero_stage;
+    keys[9] = (double)l->activations;
 }
 
-/* Fitting layouts first, then legal ones, then illegal ones. */
 MEMOI int memoi_parallel_compare(const void* left, const void* right) {
-    const memo_parallel_entry* a = (const memo_parallel_entry*)left;
-    const memo_parallel_entry* b = (const memo_parallel_entry*)right;
-    const memo_parallel_layout *x = &a->layout, *y = &b->layout;
-    int32_t degrees[7][2];
+    double a[MEMOI_PARALLEL_KEYS], b[MEMOI_PARALLEL_KEYS];
     int i;
-
-    /* Within a class the fastest layout comes first, then the smallest. */
-    if (memoi_parallel_class(a) != memoi_parallel_class(b))
-        return memoi_parallel_class(a) - memoi_parallel_class(b);
-    if (a->prediction.time.step_s < b->prediction.time.step_s) return -1;
-    if (a->prediction.time.step_s > b->prediction.time.step_s) return 1;
-    if (a->prediction.memory.device_bytes < b->prediction.memory.device_bytes) return -1;
-    if (a->prediction.memory.device_bytes > b->prediction.memory.device_bytes) return 1;
-
-    /* The degrees break ties, so that the order never depends on qsort. */
-    degrees[0][0] = x->pipeline, degrees[0][1] = y->pipeline;
-    degrees[1][0] = x->tensor, degrees[1][1] = y->tensor;
-    degrees[2][0] = x->ring, degrees[2][1] = y->ring;
-    degrees[3][0] = x->ulysses, degrees[3][1] = y->ulysses;
-    degrees[4][0] = x->data, degrees[4][1] = y->data;
-    degrees[5][0] = x->zero_stage, degrees[5][1] = y->zero_stage;
-    degrees[6][0] = (int32_t)x->activations, degrees[6][1] = (int32_t)y->activations;
-    for (i = 0; i < 7; i++)
-        if (degrees[i][0] != degrees[i][1]) return degrees[i][0] < degrees[i][1] ? -1 : 1;
+    memoi_parallel_rate((const memo_parallel_entry*)left, a);
+    memoi_parallel_rate((const memo_parallel_entry*)right, b);
+    for (i = 0; i < MEMOI_PARALLEL_KEYS; i++)
+        if (a[i] < b[i] || a[i] > b[i]) return a[i] < b[i] ? -1 : 1;
     return 0;
 }
 
@@ -1519,24 +1498,13 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
     MEMO_FREE(list);
 }
 
-/* ---- >>degree costs -----------------------------------------------------------------------------
- * Knows: where a problem of degrees keeps a cost.  Knows nothing of where costs come from. */
+/* ---- >>degree model -----------------------------------------------------------------------------
+ * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
 MEMOI memo_degree_cost* memoi_costs_at(const memo_degrees_problem* problem, int64_t block,
                                        int32_t degree) {
     return &problem->costs[block * problem->n_degrees + degree];
 }
-
-/* Index of a degree, or -1. */
-MEMOI int32_t memoi_costs_index(const memo_degrees_problem* problem, int64_t degree) {
-    int32_t k;
-    for (k = 0; k < problem->n_degrees; k++)
-        if (problem->degrees[k] == degree) return k;
-    return -1;
-}
-
-/* --- >>degree model ---
- * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
 
 MEMOB_ZERO_DEFAULT(memo_degrees_model)
 
@@ -1622,14 +1590,15 @@ memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
     return status;
 }
 
-/* --- >>degree text ---
+/* ---- >>degree text ------------------------------------------------------------------------------
  * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
 
 #define MEMOI_COSTS_NS 1000000000000000000 /* 1e9 s */
 
 /* The values of all lines.  A cost is on the line of its block and degree. */
 typedef struct memoi_costs_line {
-    int32_t n_blocks, boundary, has_gradients, block, degree, to;
+    int32_t n_blocks, boundary, has_gradients;
+    int32_t key[2]; /* degrees of a gather; block and degree of a cost */
     int32_t degrees[MEMO_DEGREES_MAX];
     int64_t memory_bytes;
     double gather_s;
@@ -1660,10 +1629,10 @@ static const memob_value memoi_costs_boundary_values[] = {
 static const memob_value memoi_costs_gradients_values[] = {
     MEMOI_COSTS_INT32("gradients", has_gradients, 0, 1)};
 static const memob_value memoi_costs_gather_values[] = {
-    MEMOI_COSTS_DEGREE(degree), MEMOI_COSTS_DEGREE(to), MEMOI_COSTS_TIME("time", gather_s)};
+    MEMOI_COSTS_DEGREE(key[0]), MEMOI_COSTS_DEGREE(key[1]), MEMOI_COSTS_TIME("time", gather_s)};
 static const memob_value memoi_costs_block_values[] = {
-    MEMOI_COSTS_INT32("block", block, 0, MEMO_DEGREES_BLOCKS_MAX),
-    MEMOI_COSTS_DEGREE(degree),
+    MEMOI_COSTS_INT32("block", key[0], 0, MEMO_DEGREES_BLOCKS_MAX),
+    MEMOI_COSTS_DEGREE(key[1]),
     MEMOI_COSTS_TIME("F", cost.forward_s),
     MEMOI_COSTS_TIME("C", cost.forward_collective_s),
     MEMOI_COSTS_TIME("X", cost.backward_s),
@@ -1680,8 +1649,7 @@ enum {
     MEMOI_COSTS_BOUNDARY,
     MEMOI_COSTS_GRADIENTS,
     MEMOI_COSTS_GATHER,
-    MEMOI_COSTS_BLOCK,
-    MEMOI_COSTS_N_RECORDS
+    MEMOI_COSTS_BLOCK
 };
 static const memob_record memoi_costs_records[] = {
     {"blocks", memoi_costs_blocks_values, 1, 0},
@@ -1691,135 +1659,104 @@ static const memob_record memoi_costs_records[] = {
     {"gradients", memoi_costs_gradients_values, 1, 0},
     {"gather", memoi_costs_gather_values, 3, 0},
     {"block", memoi_costs_block_values, 10, 0}};
-/* The line of a file of degrees. */
-static const memob_record memoi_costs_degree_record = {"block", memoi_costs_block_values, 2, 0};
+/* One walk over the lines serves both directions.  After a failure it does nothing more. */
+typedef struct memoi_costs_file {
+    memob_reader* reader; /* NULL: the lines are written to text */
+    memo_text text;
+    memoi_costs_line line;
+    int64_t n_lines;
+    memo_status status;
+    memo_error* error;
+} memoi_costs_file;
 
-/* The first two lines make the problem.  Costs below 0 are not given yet. */
-MEMOI memo_status memoi_costs_begin(memob_reader* reader, memoi_costs_line* line,
-                                    memo_degrees_problem** problem, memo_error* error) {
-    const memob_record* records = memoi_costs_records;
-    int32_t n_degrees = 0, i;
-    memo_error reason;
-    memo_status status = memob_expect_record(reader, &records[MEMOI_COSTS_BLOCKS], line, error);
-    if (!status) status = memob_expect_record(reader, &records[MEMOI_COSTS_DEGREES], line, error);
-    if (status) return status;
-    while (n_degrees < MEMO_DEGREES_MAX && line->degrees[n_degrees]) n_degrees++;
-    status =
-        memo_degrees_problem_create(line->n_blocks, line->degrees, n_degrees, problem, &reason);
-    if (status == MEMO_STATUS_INVALID_ARGUMENT)
-        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
-    if (status) return memob_no_memory(error, "a profile");
-    for (i = 0; i < line->n_blocks * n_degrees; i++) (*problem)->costs[i].forward_s = -1;
-    for (i = 0; i < MEMO_DEGREES_MAX * MEMO_DEGREES_MAX; i++)
-        (*problem)->gather_s[i / MEMO_DEGREES_MAX][i % MEMO_DEGREES_MAX] = -1;
-    return MEMO_STATUS_OK;
+/* The next line; one that is read must have this key. */
+MEMOI void memoi_costs_pass(memoi_costs_file* f, int kind, int32_t first, int32_t second) {
+    const memob_record* record = &memoi_costs_records[kind];
+    int32_t* key = f->line.key;
+    key[0] = first;
+    key[1] = second;
+    f->n_lines++;
+    if (!f->status)
+        f->status = f->reader ? memob_expect_record(f->reader, record, &f->line, f->error)
+                              : memob_put_record(&f->text, record, &f->line, f->error);
+    if (!f->status && (key[0] != first || key[1] != second))
+        f->status = MEMOB_BAD_LINE(f->reader, f->error, "`%s %d %d` is expected here", record->word,
+                                   (int)first, (int)second);
 }
 
-/* n_seen: lines of each kind so far. */
-MEMOI memo_status memoi_costs_parse_line(memo_degrees_problem* problem, memob_reader* reader,
-                                         const char* word, int64_t length, memoi_costs_line* line,
-                                         int32_t* n_seen, memo_error* error) {
-    const int32_t kind =
-        memob_find_record(memoi_costs_records, MEMOI_COSTS_N_RECORDS, word, length);
-    const char* twice = kind < 0 ? "" : memoi_costs_records[kind].word;
-    int is_twice = kind >= 0 && kind < MEMOI_COSTS_GATHER && n_seen[kind]++;
-    memo_status status = MEMO_STATUS_OK;
-    char shown[40];
-    int32_t p, q;
-    if (kind < 0)
-        return MEMOB_BAD_LINE(reader, error,
-                              "unknown line `%s`; blocks, degrees, memory, boundary, gradients, "
-                              "gather and block are valid",
-                              memob_word_text(shown, word, length));
-    if (!is_twice) status = memob_read_record(reader, &memoi_costs_records[kind], line, error);
-    if (status) return status;
-
-    /* Gathers and blocks name degrees. */
-    p = kind < MEMOI_COSTS_GATHER ? 0 : memoi_costs_index(problem, line->degree);
-    q = kind == MEMOI_COSTS_GATHER ? memoi_costs_index(problem, line->to) : p;
-    if (p < 0 || q < 0)
-        return MEMOB_BAD_LINE(reader, error, "%d is not one of the degrees",
-                              (int)(p < 0 ? line->degree : line->to));
-    if (kind == MEMOI_COSTS_GATHER) {
-        if (p >= q)
-            return MEMOB_BAD_LINE(
-                reader, error,
-                "wrong order of degrees; a gather goes from a smaller degree to a larger one");
-        twice = "this gather";
-        is_twice = problem->gather_s[p][q] >= 0;
-        problem->gather_s[p][q] = line->gather_s;
-    } else if (kind == MEMOI_COSTS_BLOCK) {
-        if (line->block >= problem->n_blocks)
-            return MEMOB_BAD_LINE(reader, error, "block: out of range (%d); 0 to %d are valid",
-                                  (int)line->block, (int)problem->n_blocks - 1);
-        twice = "this pair of block and degree";
-        is_twice = memoi_costs_at(problem, line->block, p)->forward_s >= 0;
-        *memoi_costs_at(problem, line->block, p) = line->cost;
-    }
-    if (!is_twice) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(reader, error,
-                          kind < MEMOI_COSTS_GATHER ? "`%s` occurs twice; write it once"
-                                                    : "%s occurs twice; write it once",
-                          twice);
-}
-
-/* Checks that every value without a default was given. */
-MEMOI memo_status memoi_costs_complete(memo_degrees_problem* problem, const memoi_costs_line* line,
-                                       const memob_reader* reader, memo_error* error) {
+/* The costs, in their order. */
+MEMOI void memoi_costs_pass_all(memoi_costs_file* f, memo_degrees_problem* problem) {
     int32_t i, p, q;
-    memo_error reason;
-    for (i = 0; i < problem->n_blocks; i++)
-        for (p = 0; p < problem->n_degrees; p++)
-            if (memoi_costs_at(problem, i, p)->forward_s < 0)
-                return MEMOB_BAD_LINE(reader, error, "block %d at degree %d is missing", (int)i,
-                                      (int)problem->degrees[p]);
     for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++)
-            if (problem->gather_s[p][q] < 0)
-                return MEMOB_BAD_LINE(reader, error, "the gather from degree %d to %d is missing",
-                                      (int)problem->degrees[p], (int)problem->degrees[q]);
-    problem->memory_bytes = line->memory_bytes;
-    problem->boundary_degree = line->boundary;
-    problem->has_gradients = line->has_gradients;
-    if (memo_degrees_problem_check(problem, &reason))
-        return MEMOB_BAD_LINE(reader, error, "%s", reason.message);
-    return MEMO_STATUS_OK;
+        for (q = p + 1; q < problem->n_degrees; q++) {
+            f->line.gather_s = problem->gather_s[p][q];
+            memoi_costs_pass(f, MEMOI_COSTS_GATHER, problem->degrees[p], problem->degrees[q]);
+            if (f->reader) problem->gather_s[p][q] = f->line.gather_s;
+        }
+    for (i = 0; i < problem->n_blocks; i++)
+        for (p = 0; p < problem->n_degrees; p++) {
+            memo_degree_cost* cost = memoi_costs_at(problem, i, p);
+            f->line.cost = *cost;
+            memoi_costs_pass(f, MEMOI_COSTS_BLOCK, i, problem->degrees[p]);
+            if (f->reader) *cost = f->line.cost;
+        }
+}
+
+/* Reads the lines before the costs, which make the problem; those after `degrees` are optional. */
+MEMOI void memoi_costs_begin(memoi_costs_file* f, memo_degrees_problem** problem) {
+    const memoi_costs_line* line = &f->line;
+    int32_t n_degrees = 0;
+    memo_error reason;
+    int kind;
+    for (kind = 0; kind < MEMOI_COSTS_GATHER && !f->status; kind++) {
+        memob_reader ahead = *f->reader;
+        const char* word;
+        int64_t length;
+        if (kind <= MEMOI_COSTS_DEGREES ||
+            (memob_next_entry(&ahead, &word, &length) &&
+             memob_word_is(word, length, memoi_costs_records[kind].word)))
+            memoi_costs_pass(f, kind, 0, 0);
+        if (kind != MEMOI_COSTS_DEGREES || f->status) continue;
+        while (n_degrees < MEMO_DEGREES_MAX && line->degrees[n_degrees]) n_degrees++;
+        f->status = memob_reader_result(
+            f->reader,
+            memo_degrees_problem_create(line->n_blocks, line->degrees, n_degrees, problem, &reason),
+            &reason, f->error);
+    }
+    if (f->status) return;
+    (*problem)->memory_bytes = line->memory_bytes;
+    (*problem)->boundary_degree = line->boundary;
+    (*problem)->has_gradients = line->has_gradients;
 }
 
 memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
                                       memo_error* error) {
-    int32_t n_seen[MEMOI_COSTS_N_RECORDS] = {1, 1, 0, 0, 0, 0, 0};
     memo_degrees_problem* made = NULL;
     memob_reader reader, last_line;
-    memoi_costs_line line;
+    memoi_costs_file f;
+    memo_error reason;
     const char* word;
-    int64_t length, count, n_lines = 2;
-    memo_status status = memob_reader_open(&reader, path, error);
-    *problem = NULL;
-    memset(&line, 0, sizeof line);
-    if (!status)
-        status = memob_read_frame(&reader, "degrees-profile", 1, &count, &last_line, error);
-    if (!status) status = memoi_costs_begin(&reader, &line, &made, error);
-    for (; !status && memob_next_entry(&reader, &word, &length); n_lines++)
-        status = memoi_costs_parse_line(made, &reader, word, length, &line, n_seen, error);
-
-    /* A truncated file has fewer lines than stated, or lacks a block. */
-    if (!status) status = memob_check_count(&last_line, count, n_lines, error);
-    if (!status) status = memoi_costs_complete(made, &line, &reader, error);
+    char shown[40];
+    int64_t length, count = -1;
+    memset(&f, 0, sizeof f);
+    f.reader = &reader;
+    f.error = error;
+    f.status = memob_reader_open(&reader, path, error);
+    if (!f.status)
+        f.status = memob_read_frame(&reader, "degrees-profile", 1, &count, &last_line, error);
+    memoi_costs_begin(&f, &made);
+    if (!f.status) memoi_costs_pass_all(&f, made);
+    if (!f.status && memob_next_entry(&reader, &word, &length))
+        f.status = MEMOB_BAD_LINE(&reader, error, "unexpected `%s` after the last block",
+                                  memob_word_text(shown, word, length));
+    if (!f.status) f.status = memob_check_count(&last_line, count, f.n_lines, error);
+    if (!f.status)
+        f.status =
+            memob_reader_result(&reader, memo_degrees_problem_check(made, &reason), &reason, error);
     memob_reader_close(&reader);
-    if (status)
-        memo_degrees_problem_destroy(made);
-    else
-        *problem = made;
-    return status;
-}
-
-/* Appends a line, if there was no failure before, and counts it. */
-MEMOI void memoi_costs_put(memo_text* text, const memob_record* record,
-                           const memoi_costs_line* line, int64_t* n_lines, memo_status* status,
-                           memo_error* error) {
-    if (!*status) *status = memob_put_record(text, record, line, error);
-    ++*n_lines;
+    if (f.status) memo_degrees_problem_destroy(made);
+    *problem = f.status ? NULL : made;
+    return f.status;
 }
 
 /* Writes the last line and the file; after a failure no file, so that an older one stays valid. */
@@ -1835,41 +1772,31 @@ MEMOI memo_status memoi_costs_write(memo_text* text, int64_t n_lines, const char
 
 memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
                                        memo_error* error) {
-    const memob_record* records = memoi_costs_records;
-    memoi_costs_line line;
-    memo_text text;
-    int64_t n_lines = 0;
-    int32_t i, p, q;
-    memo_status status = memo_degrees_problem_check(problem, error);
-    if (status) return status;
-    memset(&text, 0, sizeof text);
-    memset(&line, 0, sizeof line);
-    line.n_blocks = problem->n_blocks;
-    for (p = 0; p < problem->n_degrees; p++) line.degrees[p] = problem->degrees[p];
-    line.memory_bytes = problem->memory_bytes;
-    line.boundary = problem->boundary_degree;
-    line.has_gradients = problem->has_gradients != 0;
-    memo_text_put(&text, "memo degrees-profile 1\n");
-    for (i = 0; i < MEMOI_COSTS_GATHER; i++)
-        memoi_costs_put(&text, &records[i], &line, &n_lines, &status, error);
-    for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++) {
-            line.degree = problem->degrees[p];
-            line.to = problem->degrees[q];
-            line.gather_s = problem->gather_s[p][q];
-            memoi_costs_put(&text, &records[MEMOI_COSTS_GATHER], &line, &n_lines, &status, error);
-        }
-    for (line.block = 0; line.block < problem->n_blocks; line.block++)
-        for (p = 0; p < problem->n_degrees; p++) {
-            line.degree = problem->degrees[p];
-            line.cost = *memoi_costs_at(problem, line.block, p);
-            memoi_costs_put(&text, &records[MEMOI_COSTS_BLOCK], &line, &n_lines, &status, error);
-        }
-    return memoi_costs_write(&text, n_lines, path, status, error);
+    memo_degrees_problem written = *problem;
+    memoi_costs_file f;
+    int kind;
+    memset(&f, 0, sizeof f);
+    f.error = error;
+    f.status = memo_degrees_problem_check(problem, error);
+    if (f.status) return f.status;
+    f.line.n_blocks = problem->n_blocks;
+    memcpy(f.line.degrees, problem->degrees, (size_t)problem->n_degrees * sizeof(int32_t));
+    f.line.memory_bytes = problem->memory_bytes;
+    f.line.boundary = problem->boundary_degree;
+    f.line.has_gradients = problem->has_gradients != 0;
+    memo_text_put(&f.text, "memo degrees-profile 1\n");
+    for (kind = 0; kind < MEMOI_COSTS_GATHER; kind++) memoi_costs_pass(&f, kind, 0, 0);
+    memoi_costs_pass_all(&f, &written);
+    return memoi_costs_write(&f.text, f.n_lines, path, f.status, error);
 }
 
-MEMOI int memoi_costs_is_degree(int32_t degree) {
-    return degree > 0 && (degree & (degree - 1)) == 0;
+/* The line of a file of degrees. */
+static const memob_record memoi_costs_degree_record = {"block", memoi_costs_block_values, 2, 0};
+
+MEMOI memo_status memoi_costs_check_degree(const int32_t* key, memo_error* error) {
+    if (key[1] > 0 && (key[1] & (key[1] - 1)) == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "block %d: degree %d is not a power of two", (int)key[0],
+                         (int)key[1]);
 }
 
 memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
@@ -1877,59 +1804,50 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
     memo_status status = MEMO_STATUS_OK;
     memoi_costs_line line;
     memo_text text;
-    int64_t n_lines = 0;
+    int32_t i;
     memset(&text, 0, sizeof text);
     memset(&line, 0, sizeof line);
     memo_text_put(&text, "memo degrees 1\n");
-    for (; line.block < n_blocks && !status; line.block++) {
-        line.degree = block_degrees[line.block];
-        if (!memoi_costs_is_degree(line.degree))
-            status = MEMOB_INVALID(error, "block %d: degree %d is not a power of two",
-                                   (int)line.block, (int)line.degree);
-        memoi_costs_put(&text, &memoi_costs_degree_record, &line, &n_lines, &status, error);
+    for (i = 0; i < n_blocks && !status; i++) {
+        line.key[0] = i;
+        line.key[1] = block_degrees[i];
+        status = memoi_costs_check_degree(line.key, error);
+        if (!status) status = memob_put_record(&text, &memoi_costs_degree_record, &line, error);
     }
-    return memoi_costs_write(&text, n_lines, path, status, error);
+    return memoi_costs_write(&text, n_blocks, path, status, error);
 }
 
 memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                               memo_error* error) {
     memob_reader reader, last_line, ahead;
     memoi_costs_line line;
+    memo_error reason;
     const char* word;
-    int64_t length, count, n = 0, capacity = 0;
+    int64_t length, count = -1, n = 0;
     int32_t* degrees = NULL;
     memo_status status = memob_reader_open(&reader, path, error);
-    *block_degrees = NULL;
-    *n_blocks = 0;
     if (!status) status = memob_read_frame(&reader, "degrees", 1, &count, &last_line, error);
 
     /* Blocks must ascend by 1, so that none can be missing. */
-    for (; !status; n++) {
-        ahead = reader;
-        if (!memob_next_entry(&ahead, &word, &length)) break;
+    for (ahead = reader; !status && memob_next_entry(&ahead, &word, &length); ahead = reader) {
         status = memob_expect_record(&reader, &memoi_costs_degree_record, &line, error);
-        if (!status && line.block != n)
+        if (!status && line.key[0] != n)
             status = MEMOB_BAD_LINE(&reader, error, "block %d: block %lld is expected here",
-                                    (int)line.block, (long long)n);
-        if (!status && !memoi_costs_is_degree(line.degree))
-            status = MEMOB_BAD_LINE(&reader, error, "block %d: degree %d is not a power of two",
-                                    (int)line.block, (int)line.degree);
-        if (!status && !memob_reserve(&degrees, &capacity, n + 1, sizeof(int32_t)))
+                                    (int)line.key[0], (long long)n);
+        if (!status)
+            status = memob_reader_result(&reader, memoi_costs_check_degree(line.key, &reason),
+                                         &reason, error);
+        if (!status && !memob_grow(&degrees, n, 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
-        if (!status) degrees[n] = line.degree;
+        if (!status) degrees[n++] = line.key[1];
     }
-
-    /* A truncated file has fewer lines than its last line states. */
     if (!status) status = memob_check_count(&last_line, count, n, error);
     if (!status && n == 0) status = MEMOB_BAD_LINE(&reader, error, "there is no block");
     memob_reader_close(&reader);
-    if (status) {
-        MEMO_FREE(degrees);
-        return status;
-    }
-    *block_degrees = degrees;
-    *n_blocks = (int32_t)n;
-    return MEMO_STATUS_OK;
+    if (status) MEMO_FREE(degrees);
+    *block_degrees = status ? NULL : degrees;
+    *n_blocks = status ? 0 : (int32_t)n;
+    return status;
 }
 
 void memo_degrees_free(int32_t* block_degrees) { MEMO_FREE(block_degrees); }

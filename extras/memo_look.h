@@ -289,12 +289,14 @@ typedef struct memo_swap_times {
 } memo_swap_times;
 MEMO_API memo_swap_times memo_swap_times_default(void);
 
-/* Predicts all that the engine enqueues for desc, as a schedule on the streams "compute", "to
- * host", "to device" and, if layers spill, "file".  It has the engine's copies, reads and writes
- * ("to file", "from file"), events and waits; and the trainer's operations of each layer:
- * "forward", "recompute" for each tensor with rows to recompute, "backward"; and "between" if
- * between_s is above 0.  Bytes are numbered: device memory from 512, host memory from 2^62, the
- * file from 2^63.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
+/* Predicts all that the engine enqueues for desc: a real engine makes a step on a device that only
+ * writes it down.  The streams are "compute" and, if rows move, "to host", "to device" and "file".
+ * It has the engine's copies, reads and writes ("to file", "from file"), events and waits; and the
+ * trainer's operations of each layer: "forward", "recompute" for each tensor with rows to
+ * recompute, "backward"; and "between" if between_s is above 0.  Bytes are numbered: device memory
+ * from 512, host memory from 2^62, the file from 2^63.  Ignored: device, compute_stream,
+ * computes_on_host, memory and spill_directory of desc.  Errors: INVALID_ARGUMENT,
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
@@ -525,40 +527,6 @@ typedef struct memoi_cells {
     int64_t begin, end;
 } memoi_cells;
 
-/* Which op touched a cell last: a segment tree with its root at 1 and its leaves from n_leaves on.
- * Ops come in rising order, so the last is the largest.  The last one in a range either covers the
- * range's first cell, and is found in covers above that cell, or begins in the range, and is found
- * in begins. */
-typedef struct memoi_touched {
-    int64_t* covers; /* of a node: index + 1 of the last op with a range that covers it; 0: none */
-    int64_t* begins; /* of a node: index + 1 of the last op with a range that begins in it */
-    int64_t n_leaves;
-} memoi_touched;
-
-MEMOI void memoi_checker_touch(memoi_touched* tree, const memoi_cells* cells, int64_t op) {
-    int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) tree->covers[left++] = op + 1;
-        if (right & 1) tree->covers[--right] = op + 1;
-    }
-    for (node = cells->begin + tree->n_leaves; node; node /= 2) tree->begins[node] = op + 1;
-}
-
-/* The last op in cells, or latest if that is later. */
-MEMOI int64_t memoi_checker_last_touch(const memoi_touched* tree, const memoi_cells* cells,
-                                       int64_t latest) {
-    int64_t left = cells->begin + tree->n_leaves, right = cells->end + tree->n_leaves, node;
-    int64_t last = latest + 1;
-    if (!tree->begins[1]) return latest;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) last = memob_max(last, tree->begins[left++]);
-        if (right & 1) last = memob_max(last, tree->begins[--right]);
-    }
-    for (node = cells->begin + tree->n_leaves; node; node /= 2)
-        last = memob_max(last, tree->covers[node]);
-    return last - 1;
-}
-
 typedef struct memoi_checker {
     const memo_schedule* schedule;
     memo_check* check;
@@ -576,7 +544,7 @@ typedef struct memoi_checker {
      * it writes; sorted and disjoint. */
     memoi_cells *touched, *written;
     int64_t *n_touched, *n_written; /* an op */
-    memoi_touched touches, writes;  /* of the ops of one stream */
+    int64_t *touches, *writes;      /* of each cell: the last op of one stream, + 1; 0: none */
     memob_arrays arrays;            /* all of these */
 } memoi_checker;
 
@@ -649,15 +617,9 @@ MEMOI int memoi_checker_conflict(const memoi_checker* c, int64_t a, int64_t b, m
 
 /* The cell that begins at an end of a range. */
 MEMOI int64_t memoi_checker_cell(const memoi_checker* c, uint64_t end) {
-    int64_t low = 0, high = c->n_ends - 1;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (c->ends[middle] < end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return (const uint64_t*)bsearch(&end, c->ends, (size_t)c->n_ends, sizeof end,
+                                    memoi_checker_compare_u64) -
+           c->ends;
 }
 
 MEMOI int memoi_checker_compare_cells(const void* a, const void* b) {
@@ -683,7 +645,14 @@ MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range*
     return n_merged;
 }
 
-/* Op b (not on stream) against the ops of stream before it, which the trees hold. */
+/* The last op of the stream in these cells, or latest if that is later. */
+MEMOI int64_t memoi_checker_last(const int64_t* last, const memoi_cells* cells, int64_t latest) {
+    int64_t i;
+    for (i = cells->begin; i < cells->end; i++) latest = memob_max(latest, last[i] - 1);
+    return latest;
+}
+
+/* Op b (not on stream) against the ops of stream before it. */
 MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     const memo_schedule* schedule = c->schedule;
     const memo_op* op = &schedule->ops[b];
@@ -692,9 +661,9 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
 
     /* The latest op of the stream that conflicts: reads against writes, writes against all. */
     for (i = 0; i < c->n_touched[b]; i++)
-        latest = memoi_checker_last_touch(&c->writes, &c->touched[op->first_range + i], latest);
+        latest = memoi_checker_last(c->writes, &c->touched[op->first_range + i], latest);
     for (i = 0; i < c->n_written[b]; i++)
-        latest = memoi_checker_last_touch(&c->touches, &c->written[op->first_range + i], latest);
+        latest = memoi_checker_last(c->touches, &c->written[op->first_range + i], latest);
     if (latest < 0) return 1;
     c->check->n_conflicts++;
 
@@ -723,16 +692,14 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
 /* Fills races and needed. */
 MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
-    int64_t stream, i, k;
-    size_t tree_bytes = (size_t)(2 * c->writes.n_leaves) * sizeof(int64_t);
+    const memoi_cells* cells;
+    int64_t stream, i, k, cell;
     for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
 
-    /* One stream at a time: the trees hold its last touches only, so they stay small. */
+    /* One stream at a time: its last touches take little room. */
     for (stream = 0; stream < c->n_streams; stream++) {
-        memset(c->touches.covers, 0, tree_bytes);
-        memset(c->touches.begins, 0, tree_bytes);
-        memset(c->writes.covers, 0, tree_bytes);
-        memset(c->writes.begins, 0, tree_bytes);
+        memset(c->touches, 0, (size_t)c->n_ends * sizeof(int64_t));
+        memset(c->writes, 0, (size_t)c->n_ends * sizeof(int64_t));
         for (i = 0; i < schedule->n_ops; i++) {
             const memo_op* op = &schedule->ops[i];
             int is_own = 0;
@@ -742,10 +709,12 @@ MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
             if (!is_own && !memoi_checker_check_op(c, i, stream)) return 0;
             /* An op of several streams counts for its first. */
             if (op->stream != stream) continue;
+            cells = c->touched + op->first_range;
             for (k = 0; k < c->n_touched[i]; k++)
-                memoi_checker_touch(&c->touches, &c->touched[op->first_range + k], i);
+                for (cell = cells[k].begin; cell < cells[k].end; cell++) c->touches[cell] = i + 1;
+            cells = c->written + op->first_range;
             for (k = 0; k < c->n_written[i]; k++)
-                memoi_checker_touch(&c->writes, &c->written[op->first_range + k], i);
+                for (cell = cells[k].begin; cell < cells[k].end; cell++) c->writes[cell] = i + 1;
         }
     }
 
@@ -780,11 +749,11 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
     return 1;
 }
 
-/* Arrays, the cells of each op, and empty trees. */
+/* Arrays, and the cells of each op. */
 MEMOI int memoi_checker_prepare(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memob_arrays* arrays = &c->arrays;
-    int64_t n_ranges = schedule->n_ranges, n_leaves = 1, i;
+    int64_t n_ranges = schedule->n_ranges, i;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
     c->clock = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
     c->needed = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
@@ -792,6 +761,8 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
     c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
+    c->touches = (int64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(int64_t));
+    c->writes = (int64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(int64_t));
     c->touched = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
     c->written = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
     c->n_touched = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
@@ -816,14 +787,7 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
         c->n_written[i] = memoi_checker_list_cells(c, ranges + op->n_reads, op->n_writes,
                                                    c->written + op->first_range);
     }
-
-    while (n_leaves < c->n_ends) n_leaves *= 2;
-    c->touches.n_leaves = c->writes.n_leaves = n_leaves;
-    c->touches.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
-    c->touches.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
-    c->writes.covers = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
-    c->writes.begins = (int64_t*)memob_arrays_add(arrays, 2 * n_leaves, sizeof(int64_t));
-    return !arrays->failed;
+    return 1;
 }
 
 MEMOI int memoi_checker_run(memoi_checker* c) {
@@ -1714,16 +1678,6 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const m
     return NULL;
 }
 
-/* "wait on compute" for messages, into a buffer that it returns. */
-MEMOI const char* memoi_comparison_op_phrase(const memo_schedule* schedule, int64_t i, char* buffer,
-                                             size_t n_bytes) {
-    int32_t stream = schedule->ops[i].stream;
-    snprintf(buffer, n_bytes, "%.60s%s%.60s", memo_schedule_op_name(schedule, i),
-             stream < 0 ? " with an event" : " on ",
-             stream < 0 ? "" : memoi_schedule_stream_name(schedule, stream));
-    return buffer;
-}
-
 memo_status memo_schedule_compare(const memo_schedule* promised, const memo_schedule* recorded,
                                   memo_error* error) {
     memoi_graph graph_p, graph_r;
@@ -1743,19 +1697,18 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
         const char* what =
             memoi_comparison_op_difference(promised, &graph_p, recorded, &graph_r, i);
         if (what)
-            status = MEMOB_INVALID(error, "op %lld differs in its %s: promised %s, recorded %s",
+            status = MEMOB_INVALID(error, "op %lld differs in its %s: promised %s; recorded %s",
                                    (long long)i, what,
-                                   memoi_comparison_op_phrase(promised, i, name_p, sizeof name_p),
-                                   memoi_comparison_op_phrase(recorded, i, name_r, sizeof name_r));
+                                   memo_schedule_describe(promised, i, name_p, sizeof name_p),
+                                   memo_schedule_describe(recorded, i, name_r, sizeof name_r));
     }
     if (!status && promised->n_ops != recorded->n_ops)
-        status = MEMOB_INVALID(
-            error, "op %lld (%s) is only in the %s schedule: promised %lld ops, recorded %lld",
-            (long long)n,
-            memoi_comparison_op_phrase(promised->n_ops > n ? promised : recorded, n, name_p,
-                                       sizeof name_p),
-            promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
-            (long long)recorded->n_ops);
+        status =
+            MEMOB_INVALID(error, "%s is only in the %s schedule: promised %lld ops, recorded %lld",
+                          memo_schedule_describe(promised->n_ops > n ? promised : recorded, n,
+                                                 name_p, sizeof name_p),
+                          promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
+                          (long long)recorded->n_ops);
 
     memob_arrays_free(&graph_p.arrays);
     memob_arrays_free(&graph_r.arrays);
@@ -1763,69 +1716,67 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
 }
 
 /* ---- >>svg pieces -------------------------------------------------------------------------------
- * Knows: attributes, rectangles, lines and text of SVG.  Knows nothing of what is drawn.
- * Attributes begin with a blank, or are empty. */
+ * Knows: rectangles, lines and text of SVG.  Knows nothing of what is drawn.  Attributes begin
+ * with a blank, or are empty. */
 
-/* A number with a decimal point, in every locale. */
-MEMOI void memoi_text_put_number(memo_text* text, double value, int decimals) {
-    char digits[352];
-    char* p;
-    snprintf(digits, sizeof digits, "%.*f", decimals,
-             memob_is_in(value, -MEMOB_DOUBLE_MAX, MEMOB_DOUBLE_MAX) ? value : 0);
-    for (p = digits; *p; p++)
-        if (*p == ',') *p = '.';
-    memo_text_put(text, "%s", digits);
+MEMOI void memoi_svg_set_points(memo_text* text, int64_t begin) {
+    for (; begin < text->n_bytes; begin++)
+        if (text->data[begin] == ',') text->data[begin] = '.';
 }
+/* memo_text_put with a decimal point in every locale.  Nothing else may have a comma. */
+#define MEMOI_PUT_NUMBERS(text, ...)                                                               \
+    do {                                                                                           \
+        const int64_t memoi_begin = (text)->n_bytes;                                               \
+        memo_text_put(text, __VA_ARGS__);                                                          \
+        memoi_svg_set_points(text, memoi_begin);                                                   \
+    } while (0)
 
-/* ` name="value"` */
-MEMOI void memoi_svg_put_attribute(memo_text* text, const char* name, double value) {
-    memo_text_put(text, " %s=\"", name);
-    memoi_text_put_number(text, value, 2);
-    memo_text_put(text, "\"");
+#define MEMOI_SVG_WIDTH 1200
+
+MEMOI void memoi_svg_begin(memo_text* text, double height, const char* style) {
+    memo_text_put(text,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
+                  "viewBox=\"0 0 %d %.0f\" font-family=\"Helvetica, Arial, sans-serif\" "
+                  "font-size=\"12\" fill=\"#333\">\n<style>%s</style>\n"
+                  "<rect fill=\"#fff\" width=\"100%%\" height=\"100%%\"/>\n",
+                  MEMOI_SVG_WIDTH, height, MEMOI_SVG_WIDTH, height, style);
 }
 
 /* Without its closing "/>", so that a title can follow. */
-MEMOI void memoi_svg_put_rect(memo_text* text, const char* attributes, double x, double y,
-                              double width, double height) {
-    memo_text_put(text, "<rect%s", attributes);
-    memoi_svg_put_attribute(text, "x", x);
-    memoi_svg_put_attribute(text, "y", y);
-    memoi_svg_put_attribute(text, "width", width);
-    memoi_svg_put_attribute(text, "height", height);
+MEMOI void memoi_svg_put_rect(memo_text* text, uint32_t color, double x, double y, double width,
+                              double height) {
+    MEMOI_PUT_NUMBERS(text,
+                      "<rect fill=\"#%06x\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"",
+                      (unsigned)color, x, y, width, height);
 }
 
 MEMOI void memoi_svg_put_line(memo_text* text, const char* attributes, double x1, double y1,
                               double x2, double y2) {
-    memo_text_put(text, "<line%s", attributes);
-    memoi_svg_put_attribute(text, "x1", x1);
-    memoi_svg_put_attribute(text, "y1", y1);
-    memoi_svg_put_attribute(text, "x2", x2);
-    memoi_svg_put_attribute(text, "y2", y2);
-    memo_text_put(text, "/>\n");
+    MEMOI_PUT_NUMBERS(text, "<line%s x1=\"%.2f\" y1=\"%.2f\" x2=\"%.2f\" y2=\"%.2f\"/>\n",
+                      attributes, x1, y1, x2, y2);
 }
 
-/* Opens a text element; the caller writes the text and closes it. */
-MEMOI void memoi_svg_put_text_at(memo_text* text, const char* attributes, double x, double y) {
-    memo_text_put(text, "<text%s", attributes);
-    memoi_svg_put_attribute(text, "x", x);
-    memoi_svg_put_attribute(text, "y", y);
-    memo_text_put(text, ">");
-}
-
-/* A text element with a number, and what follows it. */
-MEMOI void memoi_svg_put_value(memo_text* text, const char* attributes, double x, double y,
-                               double value, int decimals, const char* behind) {
-    memoi_svg_put_text_at(text, attributes, x, y);
-    memoi_text_put_number(text, value, decimals);
+/* The first n_bytes of label, and what follows them. */
+MEMOI void memoi_svg_put_part(memo_text* text, const char* attributes, double x, double y,
+                              const char* label, int64_t n_bytes, const char* behind) {
+    char letter[2] = {0, 0};
+    MEMOI_PUT_NUMBERS(text, "<text%s x=\"%.2f\" y=\"%.2f\">", attributes, x, y);
+    for (; n_bytes; n_bytes--) {
+        letter[0] = *label++;
+        memo_text_put_xml(text, letter);
+    }
     memo_text_put(text, "%s</text>\n", behind);
 }
-
-/* A text element with this string. */
 MEMOI void memoi_svg_put_label(memo_text* text, const char* attributes, double x, double y,
                                const char* label) {
-    memoi_svg_put_text_at(text, attributes, x, y);
-    memo_text_put_xml(text, label);
-    memo_text_put(text, "</text>\n");
+    memoi_svg_put_part(text, attributes, x, y, label, (int64_t)strlen(label), "");
+}
+
+/* A number, and what follows it. */
+MEMOI void memoi_svg_put_value(memo_text* text, const char* attributes, double x, double y,
+                               double value, int decimals, const char* behind) {
+    MEMOI_PUT_NUMBERS(text, "<text%s x=\"%.2f\" y=\"%.2f\">%.*f%s</text>\n", attributes, x, y,
+                      decimals, value, behind);
 }
 
 /* Step of an axis: 1, 2 or 5 times a power of ten, about n steps in range. */
@@ -1897,9 +1848,9 @@ memo_status memo_schedule_write_chrome(const memo_schedule* schedule, const memo
             memo_text_put(&text, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":",
                           op->kind == MEMO_OP_RUN ? "run" : "wait",
                           (int)memoi_schedule_op_stream(schedule, op, k));
-            memoi_text_put_number(&text, times->start_s[i] * 1e6, 3);
+            MEMOI_PUT_NUMBERS(&text, "%.3f", times->start_s[i] * 1e6);
             memo_text_put(&text, ",\"dur\":");
-            memoi_text_put_number(&text, (times->end_s[i] - times->start_s[i]) * 1e6, 3);
+            MEMOI_PUT_NUMBERS(&text, "%.3f", (times->end_s[i] - times->start_s[i]) * 1e6);
             memo_text_put(&text,
                           ",\"args\":{\"op\":%lld,\"link_bytes\":%lld,\"read_bytes\":%lld,"
                           "\"written_bytes\":%lld}}",
@@ -1995,16 +1946,7 @@ MEMOI void memoi_timeline_put_time(memo_text* text, double time_s) {
     double per_s, value;
     const char* unit = memoi_timeline_unit(time_s, &per_s);
     value = time_s * per_s;
-    memoi_text_put_number(text, value, value < 10 ? 2 : value < 100 ? 1 : 0);
-    memo_text_put(text, " %s", unit);
-}
-
-MEMOI void memoi_timeline_put_xml_part(memo_text* text, const char* s, int64_t n_bytes) {
-    char letter[2] = {0, 0};
-    for (; n_bytes; n_bytes--, s++) {
-        letter[0] = *s;
-        memo_text_put_xml(text, letter);
-    }
+    MEMOI_PUT_NUMBERS(text, "%.*f %s", value < 10 ? 2 : value < 100 ? 1 : 0, value, unit);
 }
 
 /* Positions in the picture, in pixels. */
@@ -2018,9 +1960,8 @@ typedef struct memoi_timeline {
     double scale;       /* pixels a second */
 } memoi_timeline;
 
-#define MEMOI_PICTURE_WIDTH 1200
-#define MEMOI_ROW_HEIGHT    36
-#define MEMOI_BAR_HEIGHT    26
+#define MEMOI_ROW_HEIGHT 36
+#define MEMOI_BAR_HEIGHT 26
 
 /* The name if it fits, else the number at its end ("forward 12": "12"), else nothing. */
 MEMOI void memoi_timeline_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
@@ -2029,10 +1970,8 @@ MEMOI void memoi_timeline_draw_bar_name(memoi_timeline* t, const char* name, dou
     if (memoi_svg_text_width(name, (int64_t)strlen(name), 11) + 6 > width)
         name = last && last[1] >= '0' && last[1] <= '9' ? last + 1 : "";
     if (!*name || memoi_svg_text_width(name, (int64_t)strlen(name), 11) + 4 > width) return;
-    memoi_svg_put_text_at(&t->text, memoi_timeline_ink(color), x + width / 2,
-                          y + MEMOI_BAR_HEIGHT / 2.0 + 4);
-    memo_text_put_xml(&t->text, name);
-    memo_text_put(&t->text, "</text>");
+    memoi_svg_put_label(&t->text, memoi_timeline_ink(color), x + width / 2,
+                        y + MEMOI_BAR_HEIGHT / 2.0 + 4, name);
 }
 
 MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
@@ -2042,17 +1981,15 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
     double x = t->left + start * t->scale, width = duration * t->scale;
     int is_wait = op->kind == MEMO_OP_WAIT;
     uint32_t color = is_wait ? 0xdadada : memoi_timeline_legend_find(&t->legend, name)->color;
-    char fill[24], bytes[32];
+    char bytes[32];
     int64_t k;
-
-    snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)color);
     for (k = 0; k <= op->n_more_streams; k++) {
         int32_t stream = memoi_schedule_op_stream(t->schedule, op, k);
         double y = t->top + MEMOI_ROW_HEIGHT * stream + (MEMOI_ROW_HEIGHT - MEMOI_BAR_HEIGHT) / 2.0;
         if (is_wait) /* a thin line: the stream waits */
-            memoi_svg_put_rect(&t->text, fill, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
+            memoi_svg_put_rect(&t->text, color, x, y + MEMOI_BAR_HEIGHT / 2.0 - 2, width, 4);
         else /* a gap between neighbors, if there is room */
-            memoi_svg_put_rect(&t->text, fill, x, y,
+            memoi_svg_put_rect(&t->text, color, x, y,
                                width > 3     ? width - 0.6
                                : width > 0.6 ? width
                                              : 0.6,
@@ -2067,9 +2004,8 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
         memoi_timeline_put_time(&t->text, duration);
         if (op->link_bytes)
             memo_text_put(&t->text, "\n%s", memob_bytes_text(bytes, (double)op->link_bytes));
-        memo_text_put(&t->text, "</title></rect>");
+        memo_text_put(&t->text, "</title></rect>\n");
         if (!is_wait) memoi_timeline_draw_bar_name(t, name, x, y, width, color);
-        memo_text_put(&t->text, "\n");
     }
 }
 
@@ -2086,13 +2022,11 @@ MEMOI void memoi_timeline_draw_rows(memoi_timeline* t) {
         int is_cut = memoi_svg_text_width(name, n, 12) > t->left - 36;
         while (n && memoi_svg_text_width(name, n, 12) + (is_cut ? 12 : 0) > t->left - 36) n--;
         while (n && ((unsigned char)name[n] & 0xc0) == 0x80) n--; /* not inside a letter */
-        memoi_svg_put_rect(&t->text, i % 2 ? " fill=\"#fff\"" : " fill=\"#f6f7f9\"", 0, y,
-                           MEMOI_PICTURE_WIDTH, MEMOI_ROW_HEIGHT);
+        memoi_svg_put_rect(&t->text, i % 2 ? 0xffffff : 0xf6f7f9, 0, y, MEMOI_SVG_WIDTH,
+                           MEMOI_ROW_HEIGHT);
         memo_text_put(&t->text, "/>\n");
-        memoi_svg_put_text_at(&t->text, "", 16, middle);
-        memoi_timeline_put_xml_part(&t->text, name, n);
-        memo_text_put(&t->text, "%s</text>\n", is_cut ? "\xe2\x80\xa6" : "");
-        memoi_svg_put_value(&t->text, " class=\"r\"", MEMOI_PICTURE_WIDTH - 16, middle, share,
+        memoi_svg_put_part(&t->text, "", 16, middle, name, n, is_cut ? "\xe2\x80\xa6" : "");
+        memoi_svg_put_value(&t->text, " class=\"r\"", MEMOI_SVG_WIDTH - 16, middle, share,
                             share < 99.95 && share > 0 ? 1 : 0, " %");
     }
 }
@@ -2120,14 +2054,10 @@ MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
     for (i = 0; i < t->legend.n; i++) {
         const memoi_family_color* family = &t->legend.families[i];
         double width = 18 + memoi_svg_text_width(family->name, family->length, 12) + 16;
-        char fill[24];
-        if (x + width > MEMOI_PICTURE_WIDTH - 16) return;
-        snprintf(fill, sizeof fill, " fill=\"#%06x\"", (unsigned)family->color);
-        memoi_svg_put_rect(&t->text, fill, x, y - 10, 12, 12);
+        if (x + width > MEMOI_SVG_WIDTH - 16) return;
+        memoi_svg_put_rect(&t->text, family->color, x, y - 10, 12, 12);
         memo_text_put(&t->text, " rx=\"2\"/>");
-        memoi_svg_put_text_at(&t->text, "", x + 18, y);
-        memoi_timeline_put_xml_part(&t->text, family->name, family->length);
-        memo_text_put(&t->text, "</text>\n");
+        memoi_svg_put_part(&t->text, "", x + 18, y, family->name, family->length, "");
         x += width;
     }
 }
@@ -2148,28 +2078,21 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         double width = memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 40;
         if (width > t->left) t->left = width < 240 ? width : 240;
     }
-    t->right = MEMOI_PICTURE_WIDTH - 84;
+    t->right = MEMOI_SVG_WIDTH - 84;
     t->top = 72;
     t->bottom = t->top + MEMOI_ROW_HEIGHT * schedule->n_streams;
-    t->scale = times->makespan_s > 0 ? (t->right - t->left) / times->makespan_s : 0;
+    t->scale = times->makespan_s > 1e-300 ? (t->right - t->left) / times->makespan_s : 0;
 
     /* Head: title and figures. */
-    memo_text_put(
-        &t->text,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 "
-        "%d %.0f\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" "
-        "fill=\"#333\">\n<style>.n{font-size:11px;text-anchor:middle;pointer-events:none}"
-        ".m{text-anchor:middle;fill:#666}.r{text-anchor:end}.h{font-size:16px;"
-        "font-weight:bold;fill:#111}.s{fill:#666}</style>\n",
-        MEMOI_PICTURE_WIDTH, t->bottom + 60, MEMOI_PICTURE_WIDTH, t->bottom + 60);
-    memoi_svg_put_rect(&t->text, " fill=\"#fff\"", 0, 0, MEMOI_PICTURE_WIDTH, t->bottom + 60);
-    memo_text_put(&t->text, "/>\n");
+    memoi_svg_begin(&t->text, t->bottom + 60,
+                    ".n{font-size:11px;text-anchor:middle;pointer-events:none}"
+                    ".m{text-anchor:middle;fill:#666}.r{text-anchor:end}"
+                    ".h{font-size:16px;font-weight:bold;fill:#111}.s{fill:#666}");
     memoi_svg_put_label(&t->text, " class=\"h\"", 16, 28, title ? title : "Timeline");
-    memoi_svg_put_text_at(&t->text, " class=\"s\"", 16, 48);
-    memo_text_put(&t->text, "makespan ");
+    memo_text_put(&t->text, "<text class=\"s\" x=\"16\" y=\"48\">makespan ");
     memoi_timeline_put_time(&t->text, times->makespan_s);
     memo_text_put(&t->text, "</text>\n");
-    memoi_svg_put_label(&t->text, " class=\"r s\"", MEMOI_PICTURE_WIDTH - 16, t->top - 8, "busy");
+    memoi_svg_put_label(&t->text, " class=\"r s\"", MEMOI_SVG_WIDTH - 16, t->top - 8, "busy");
 
     /* Bars come after rows and axis, which they cover. */
     memoi_timeline_draw_rows(t);
@@ -2233,10 +2156,13 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     memoi_svg_put_label(text, " class=\"name\" text-anchor=\"middle\"",
                         (picture->left + picture->right) / 2, picture->bottom + 42,
                         "time (mallocs and frees)");
-    memo_text_put(text, "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 ");
-    memoi_text_put_number(text, (picture->top + picture->bottom) / 2, 1);
-    memo_text_put(text, ") rotate(-90)\">address (%s)</text>\n", units[n_unit]);
+    MEMOI_PUT_NUMBERS(text,
+                      "<text class=\"name\" text-anchor=\"middle\" transform=\"translate(28 "
+                      "%.1f) rotate(-90)\">address (%s)</text>\n",
+                      (picture->top + picture->bottom) / 2, units[n_unit]);
 }
+
+static const uint32_t memoi_class_colors[] = {0xf0a848, 0x4f7fb5, 0x9aa3ad};
 
 /* Draws a piece of a buffer.  Of pieces too narrow to distinguish, only the first is drawn. */
 MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
@@ -2259,19 +2185,18 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
         width = 0.2;
     }
 
-    memoi_svg_put_rect(&picture->text, width > 3 && height > 3 ? " class=\"b\"" : "", x, y, width,
+    memoi_svg_put_rect(&picture->text, memoi_class_colors[buffer->memory_class], x, y, width,
                        height);
     memo_text_put(
         &picture->text,
-        "><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
+        "%s><title>buffer %lld: %s (%lld bytes)\nlives [%lld, %lld), offset %lld\n%s, stream "
         "%d%s</title></rect>\n",
-        (long long)buffer->id, memob_bytes_text(bytes, (double)buffer->size_bytes),
-        (long long)buffer->size_bytes, (long long)piece->begin, (long long)piece->end,
-        (long long)buffer->offset_bytes, memob_class_names[buffer->memory_class],
-        (int)buffer->stream, buffer->is_fixed ? ", fixed" : "");
+        width > 3 && height > 3 ? " class=\"b\"" : "", (long long)buffer->id,
+        memob_bytes_text(bytes, (double)buffer->size_bytes), (long long)buffer->size_bytes,
+        (long long)piece->begin, (long long)piece->end, (long long)buffer->offset_bytes,
+        memob_class_names[buffer->memory_class], (int)buffer->stream,
+        buffer->is_fixed ? ", fixed" : "");
 }
-
-static const char* const memoi_class_colors[] = {"#f0a848", "#4f7fb5", "#9aa3ad"};
 
 MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
                                        memo_error* error) {
@@ -2279,17 +2204,10 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
         (memob_piece*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memob_piece));
     memob_map drawn;
     int64_t n, i;
-    int c;
     if (!pieces) return memob_no_memory(error, "a picture");
     memset(&drawn, 0, sizeof drawn);
     n = memob_plan_pieces(plan, pieces);
-    for (c = 0; c < 3; c++) {
-        memo_text_put(&picture->text, "<g fill=\"%s\">\n", memoi_class_colors[c]);
-        for (i = 0; i < n; i++)
-            if ((int)plan->buffers[pieces[i].buffer].memory_class == c)
-                memoi_picture_piece(picture, plan, &pieces[i], &drawn);
-        memo_text_put(&picture->text, "</g>\n");
-    }
+    for (i = 0; i < n; i++) memoi_picture_piece(picture, plan, &pieces[i], &drawn);
     memob_map_free(&drawn);
     MEMO_FREE(pieces);
     return MEMO_STATUS_OK;
@@ -2297,20 +2215,18 @@ MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* 
 
 /* A band above the plot, with its label if it is label_width pixels wide; a thin band without a
  * label. */
-MEMOI void memoi_picture_band(memoi_picture* picture, const char* color, double begin, double end,
+MEMOI void memoi_picture_band(memoi_picture* picture, uint32_t color, double begin, double end,
                               double y, double label_width, const char* label, const char* hover) {
     double x = memoi_picture_x(picture, begin), width = memoi_picture_x(picture, end) - x;
-    char fill[32];
     if (width < 0.2) return;
-    snprintf(fill, sizeof fill, " fill=\"%.16s\"", color);
-    memoi_svg_put_rect(&picture->text, fill, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
+    memoi_svg_put_rect(&picture->text, color, x, label[0] ? y : y + 12, width, label[0] ? 15 : 3);
     memo_text_put(&picture->text, "><title>%s, [%.0f, %.0f)</title></rect>\n", hover, begin, end);
     if (width < label_width || !label[0]) return;
     memoi_svg_put_label(&picture->text, " class=\"band\"", x + width / 2, y + 11.5, label);
 }
 
-static const char* const memoi_phase_colors[][2] = {
-    {"", ""}, {"", ""}, {"#c5e1c0", "#a9d1a2"}, {"#c9a6e0", "#b58ad3"}, {"#f2c9c3", "#e8aea6"}};
+static const uint32_t memoi_phase_colors[][2] = {
+    {0, 0}, {0, 0}, {0xc5e1c0, 0xa9d1a2}, {0xc9a6e0, 0xb58ad3}, {0xf2c9c3, 0xe8aea6}};
 
 /* A marked layer. */
 typedef struct memoi_span {
@@ -2461,37 +2377,31 @@ MEMOI void memoi_picture_head(memoi_picture* picture, const memo_plan* plan, con
                      : 0;
     double x = 1084;
     int i;
-    memo_text_put(
-        text, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1200\" height=\"700\" viewBox=\"0 "
-              "0 1200 700\" font-family=\"Helvetica, Arial, sans-serif\">\n"
-              "<style>.b{stroke:#fff;stroke-width:.5}.grid{stroke:#e3e6ea}.axis{stroke:#555}"
-              ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
-              ".tick{font-size:12px;fill:#555}.name{font-size:13px;fill:#333}"
-              ".band{font-size:11px;fill:#222;text-anchor:middle}.level{font-size:12px}"
-              ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}</style>\n"
-              "<rect width=\"1200\" height=\"700\" fill=\"#fff\"/>\n"
-              "<text x=\"30\" y=\"34\" font-size=\"19\" fill=\"#111\">");
-
+    memoi_svg_begin(text, 700,
+                    ".b{stroke:#fff;stroke-width:.5}.grid{stroke:#e3e6ea}.axis{stroke:#555}"
+                    ".phase{stroke:#333;stroke-opacity:.35;stroke-dasharray:2 3}"
+                    ".tick{font-size:12px;fill:#555}.name{font-size:13px;fill:#333}"
+                    ".band{font-size:11px;fill:#222;text-anchor:middle}.level{font-size:12px}"
+                    ".inside{font-size:12px;fill:#222;text-anchor:middle;pointer-events:none}");
     /* Title and figures. */
-    memo_text_put_xml(text, title ? title : "memory plan");
+    memoi_svg_put_label(text, " font-size=\"19\" fill=\"#111\"", 30, 34,
+                        title ? title : "memory plan");
     memo_text_put(text,
-                  "</text>\n<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower "
-                  "bound %s, gap ",
+                  "<text class=\"name\" x=\"30\" y=\"56\">%lld buffers, peak %s, lower bound %s, "
+                  "gap ",
                   (long long)plan->n_buffers, memob_bytes_text(peak, (double)plan->peak_bytes),
                   memob_bytes_text(bound, (double)plan->lower_bound_bytes));
-    memoi_text_put_number(text, gap, 2);
+    MEMOI_PUT_NUMBERS(text, "%.2f", gap);
     memo_text_put(text, "%% (%s, ", memob_proof_names[plan->proof]);
     memo_text_put_xml(text, plan->engine);
     memo_text_put(text, ")</text>\n");
 
     /* Legend of the classes that occur, from right to left. */
     for (i = 2; i >= 0; i--) {
-        char fill[32];
         int64_t b = 0;
         while (b < plan->n_buffers && (int)plan->buffers[b].memory_class != i) b++;
         if (b == plan->n_buffers) continue;
-        snprintf(fill, sizeof fill, " fill=\"%.16s\"", memoi_class_colors[i]);
-        memoi_svg_put_rect(text, fill, x, 23, 13, 13);
+        memoi_svg_put_rect(text, memoi_class_colors[i], x, 23, 13, 13);
         memo_text_put(text, "/>");
         memoi_svg_put_label(text, " class=\"name\"", x + 18, 34, memob_class_names[i]);
         x -= 100;
@@ -2544,20 +2454,16 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
 
 enum { MEMOI_NAME_STREAM, MEMOI_NAME_EVENT, MEMOI_NAME_BUFFER, MEMOI_NAME_KINDS };
 
-/* An array that grows. */
-typedef struct memoi_list {
-    void* data;
-    int64_t n, capacity;
-} memoi_list;
-
 typedef struct memoi_schedule_reader {
     memob_reader reader;
     memo_schedule* schedule;
     memo_error* error;
     memob_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
     uint64_t next_byte; /* after all buffers */
-    /* Of the line: words without quotes, each ended by a zero; what a run lists. */
-    memoi_list text, streams, reads, writes;
+    char* text;         /* of the line: words without quotes, each ended by a zero */
+    int64_t n_text, text_capacity;
+    int32_t* streams; /* what a run lists; ranges: reads, writes */
+    memo_range* ranges[2];
     char* word; /* the current one; NULL at the end of the line */
     char* rest; /* what follows the current one's quotes; NULL: it has none */
 } memoi_schedule_reader;
@@ -2599,7 +2505,7 @@ MEMOI memo_status memoi_schedule_put_number_of(memoi_schedule_reader* r, int64_t
 /* Moves to the next word of the line. */
 MEMOI memo_status memoi_schedule_next_token(memoi_schedule_reader* r) {
     const char *p = r->reader.word, *stop = r->reader.stop;
-    char* to = (char*)r->text.data + r->text.n; /* room was made for the line */
+    char* to = r->text + r->n_text; /* room was made for the line */
     int is_open;
     while (p < stop && (*p == ' ' || *p == '\t')) p++;
     r->word = p < stop ? to : NULL;
@@ -2616,7 +2522,7 @@ MEMOI memo_status memoi_schedule_next_token(memoi_schedule_reader* r) {
         *to++ = *p == '\t' ? ' ' : *p;
     }
     *to++ = 0;
-    r->text.n = to - (char*)r->text.data;
+    r->n_text = to - r->text;
     r->reader.word = p;
     return is_open ? memoi_schedule_bad_word(r, "a quote is not closed") : MEMO_STATUS_OK;
 }
@@ -2733,56 +2639,48 @@ MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
                : memoi_schedule_put_number_of(r, MEMOI_NAME_BUFFER, key, r->schedule->n_named - 1);
 }
 
-/* Appends to what a run lists. */
-MEMOI memo_status memoi_schedule_list(memoi_schedule_reader* r, memoi_list* list,
-                                      const void* element, size_t element_bytes) {
-    if (!memob_reserve(&list->data, &list->capacity, list->n + 1, element_bytes))
-        return memob_no_memory(r->error, "a line");
-    memcpy((char*)list->data + (size_t)list->n++ * element_bytes, element, element_bytes);
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     memo_op_desc desc = memo_op_desc_default();
-    memoi_list* list = &r->streams; /* that the current word belongs to */
+    int64_t n_streams = 0, n_ranges[2] = {0, 0};
+    int list = -1; /* of ranges that the current word belongs to; -1: streams */
     memo_error reason;
     memo_status status = memoi_schedule_expect_token(r, "an operation has a name");
     desc.name = r->word;
-    r->streams.n = r->reads.n = r->writes.n = 0;
 
     /* Streams come first; then each keyword opens a list or takes a number. */
     while (!status && !(status = memoi_schedule_next_token(r)) && r->word) {
-        memo_range range = {0, 0};
-        int32_t stream;
         uint64_t takes;
         if (memoi_schedule_is_keyword(r, "reads")) {
-            list = &r->reads;
+            list = 0;
         } else if (memoi_schedule_is_keyword(r, "writes")) {
-            list = &r->writes;
+            list = 1;
         } else if (memoi_schedule_is_keyword(r, "takes")) {
             status = memoi_schedule_expect_token(r, "nanoseconds are expected");
             if (!status && !memoi_schedule_word_address(r->word, (int64_t)strlen(r->word), &takes))
                 status = memoi_schedule_bad_word(r, "no number of nanoseconds");
             if (!status) desc.duration_s = (double)takes / 1e9;
-        } else if (list == &r->streams) {
-            status = memoi_schedule_token_stream(r, &stream);
-            if (!status) status = memoi_schedule_list(r, list, &stream, sizeof stream);
+        } else if (list < 0) {
+            status = memob_grow(&r->streams, n_streams, 1, sizeof(int32_t))
+                         ? memoi_schedule_token_stream(r, &r->streams[n_streams++])
+                         : memob_no_memory(r->error, "a line");
         } else {
-            status = memoi_schedule_token_range(r, &range);
-            if (!status) status = memoi_schedule_list(r, list, &range, sizeof range);
+            memo_range** ranges = &r->ranges[list];
+            status = memob_grow(ranges, n_ranges[list], 1, sizeof(memo_range))
+                         ? memoi_schedule_token_range(r, *ranges + n_ranges[list]++)
+                         : memob_no_memory(r->error, "a line");
         }
     }
-    if (!status && !r->streams.n) status = memoi_schedule_bad_word(r, "a stream is expected");
+    if (!status && !n_streams) status = memoi_schedule_bad_word(r, "a stream is expected");
     if (status) return status;
 
     /* memo_schedule_add_op checks the rest; its message gets the line. */
-    desc.stream = ((const int32_t*)r->streams.data)[0];
-    desc.more_streams = (const int32_t*)r->streams.data + 1;
-    desc.n_more_streams = r->streams.n - 1;
-    desc.reads = (const memo_range*)r->reads.data;
-    desc.n_reads = r->reads.n;
-    desc.writes = (const memo_range*)r->writes.data;
-    desc.n_writes = r->writes.n;
+    desc.stream = r->streams[0];
+    desc.more_streams = r->streams + 1;
+    desc.n_more_streams = n_streams - 1;
+    desc.reads = r->ranges[0];
+    desc.n_reads = n_ranges[0];
+    desc.writes = r->ranges[1];
+    desc.n_writes = n_ranges[1];
     status = memo_schedule_add_op(r->schedule, &desc, &reason);
     return memob_reader_result(&r->reader, status, &reason, r->error);
 }
@@ -2820,9 +2718,8 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
                                   "control character (%d): the file is not text", (int)*p);
 
     /* Words are unquoted into one buffer. */
-    r->text.n = 0; /* a word of n bytes needs at most n + 2 */
-    if (!memob_reserve(&r->text.data, &r->text.capacity, 3 * (r->reader.stop - r->reader.line) + 8,
-                       1))
+    r->n_text = 0; /* a word of n bytes needs at most n + 2 */
+    if (!memob_reserve(&r->text, &r->text_capacity, 3 * (r->reader.stop - r->reader.line) + 8, 1))
         return memob_no_memory(r->error, "a line");
 
     for (k = 0; k < MEMOI_WORDS && !memob_word_is(word, length, memoi_schedule_words[k]); k++) {
@@ -2872,10 +2769,10 @@ MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule
     status = memo_schedule_create(&r.schedule, error);
     if (!status) status = memoi_schedule_parse_lines(&r);
     memob_map_free(&r.names);
-    MEMO_FREE(r.text.data);
-    MEMO_FREE(r.streams.data);
-    MEMO_FREE(r.reads.data);
-    MEMO_FREE(r.writes.data);
+    MEMO_FREE(r.text);
+    MEMO_FREE(r.streams);
+    MEMO_FREE(r.ranges[0]);
+    MEMO_FREE(r.ranges[1]);
     if (status)
         memo_schedule_destroy(r.schedule);
     else
@@ -3504,7 +3401,8 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
 }
 
 /* ---- >>swap schedule ----------------------------------------------------------------------------
- * Knows: the same step, written as a schedule.  Knows nothing of devices. */
+ * Knows: a device that writes down what the engine enqueues on it, and what a trainer computes.
+ * Knows nothing of the engine's copies and waits. */
 
 /* Numbering of bytes: device memory, host memory; the file begins at MEMOB_SPILL_FILE_BASE.  No
  * range begins at 0. */
@@ -3515,373 +3413,282 @@ MEMOB_ZERO_DEFAULT(memo_swap_times)
 
 /* After a failure, whose status it keeps, it adds nothing more. */
 typedef struct memoi_swap_generator {
-    const memo_swap_desc* desc;
+    memo_device device; /* its context is this struct; a handle is a number of the schedule + 1 */
+    memo_swap_desc desc;
     const memo_swap_times* times;
-    memob_swap_placement placement;
+    memo_swap* swap;
     memo_schedule* schedule;
     memo_status status;
     memo_error* error;
-    int32_t compute, to_host, to_device, file;
-    int32_t link_to_host, link_to_device, link_to_file, link_from_file;
-    int32_t computed[2], handed[2], stored[2], loaded[2], mark;
-    int32_t traffic[2];   /* streams to host, to device */
-    int32_t first_passed; /* of as many events as there are places in host memory */
-    memo_range* ranges;   /* n_tensors */
+    memo_stream traffic[2]; /* of the trainer's own copies, to host and to device */
+    memo_event begun;       /* they follow the begin of their layer */
+    memo_range* ranges;     /* 2 n_tensors */
     int64_t n_ranges;
 } memoi_swap_generator;
 
-MEMOI void memoi_swap_generate_stream(memoi_swap_generator* g, const char* name, int32_t* stream) {
-    if (!g->status) g->status = memo_schedule_add_stream(g->schedule, name, stream, g->error);
-}
-MEMOI void memoi_swap_generate_event(memoi_swap_generator* g, int32_t* event) {
-    if (!g->status) g->status = memo_schedule_add_event(g->schedule, event, g->error);
-}
-/* Without a rate there is no link. */
-MEMOI void memoi_swap_generate_link(memoi_swap_generator* g, const char* name, double bytes_per_s,
-                                    int32_t* link) {
-    if (!g->status && bytes_per_s > 0)
-        g->status = memo_schedule_add_link(g->schedule, name, bytes_per_s, link, g->error);
-}
-MEMOI void memoi_swap_generate_op(memoi_swap_generator* g, const memo_op_desc* op) {
-    if (!g->status) g->status = memo_schedule_add_op(g->schedule, op, g->error);
-}
-MEMOI void memoi_swap_generate_record(memoi_swap_generator* g, int32_t event, int32_t stream) {
-    if (!g->status) g->status = memo_schedule_add_record(g->schedule, event, stream, g->error);
-}
-MEMOI void memoi_swap_generate_wait(memoi_swap_generator* g, int32_t event, int32_t stream) {
-    if (!g->status) g->status = memo_schedule_add_wait(g->schedule, event, stream, g->error);
+/* --- a device on paper --- */
+
+MEMOI int32_t memoi_paper_number(const void* handle) { return (int32_t)(intptr_t)handle - 1; }
+
+MEMOI memo_status memoi_paper_stream_create(void* context, const char* name, int32_t priority,
+                                            memo_stream* stream, memo_error* error) {
+    int32_t number = -1;
+    memo_status status =
+        memo_schedule_add_stream(((memoi_swap_generator*)context)->schedule, name, &number, error);
+    (void)priority;
+    *stream = (memo_stream)(intptr_t)(number + 1);
+    return status;
 }
 
-MEMOI const memob_swap_place* memoi_swap_generate_place(const memoi_swap_generator* g,
-                                                        int32_t layer, int32_t t) {
-    return &g->placement.places[(int64_t)layer * g->desc->n_tensors + t];
+MEMOI memo_status memoi_paper_event_create(void* context, memo_event* event, memo_error* error) {
+    int32_t number = -1;
+    memo_status status =
+        memo_schedule_add_event(((memoi_swap_generator*)context)->schedule, &number, error);
+    *event = (memo_event)(intptr_t)(number + 1);
+    return status;
 }
 
-/* Appends rows [begin, end) of a place. */
-MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, const memob_swap_place* place,
-                                     int64_t begin, int64_t end) {
-    memo_range* range = &g->ranges[g->n_ranges];
-    if (place->row_bytes == 0 || begin >= end) return;
-    range->begin =
-        MEMOI_SWAP_DEVICE_BASE + (uint64_t)place->offset + (uint64_t)(begin * place->row_bytes);
-    range->end = range->begin + (uint64_t)((end - begin) * place->row_bytes);
-    g->n_ranges++;
+MEMOI memo_status memoi_paper_event_record(void* context, memo_event event, memo_stream stream,
+                                           memo_error* error) {
+    return memo_schedule_add_record(((memoi_swap_generator*)context)->schedule,
+                                    memoi_paper_number(event), memoi_paper_number(stream), error);
 }
 
-/* An operation of the trainer on the ranges. */
-MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name, double duration_s,
-                                       int reads) {
+MEMOI memo_status memoi_paper_event_wait(void* context, memo_event event, memo_stream stream,
+                                         memo_error* error) {
+    return memo_schedule_add_wait(((memoi_swap_generator*)context)->schedule,
+                                  memoi_paper_number(event), memoi_paper_number(stream), error);
+}
+
+/* An operation that moves bytes has the link of its name, if there is one. */
+MEMOI memo_status memoi_paper_annotate(void* context, memo_stream stream,
+                                       const struct memo_op_desc* announced, memo_error* error) {
+    const memoi_swap_generator* g = (const memoi_swap_generator*)context;
+    memo_op_desc op = *announced;
+    int32_t k;
+    op.stream = memoi_paper_number(stream);
+    if (op.link_bytes)
+        op.duration_s = strstr(op.name, "file") ? g->times->file_s : g->times->copy_s;
+    for (k = 0; k < g->schedule->n_links; k++)
+        if (!strcmp(op.name, g->schedule->text + g->schedule->links[k].name)) op.link = k + 1;
+    return memo_schedule_add_op(g->schedule, &op, error);
+}
+
+MEMOI memo_status memoi_paper_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                   const void* from, int64_t size_bytes, memo_error* error) {
+    const memo_range read = memob_range_at(from, size_bytes);
+    const memo_range written = memob_range_at(to, size_bytes);
     memo_op_desc op = memo_op_desc_default();
-    op.name = name;
-    op.stream = g->compute;
-    op.duration_s = duration_s;
-    op.reads = op.writes = g->ranges;
-    op.n_reads = reads ? g->n_ranges : 0;
-    op.n_writes = reads ? 0 : g->n_ranges;
-    memoi_swap_generate_op(g, &op);
+    op.name = memob_copy_kind_name(kind);
+    op.link_bytes = size_bytes;
+    op.reads = &read;
+    op.writes = &written;
+    op.n_reads = op.n_writes = 1;
+    return memoi_paper_annotate(context, stream, &op, error);
 }
 
-/* The forward or backward of a layer, on all its bytes: a forward writes its own rows, a backward
- * reads them.  Both read the LAYER rows of earlier slices and update HANDED rows. */
-MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, const char* name, int32_t layer,
-                                     double duration_s, int is_backward) {
-    const memob_swap_placement* p = &g->placement;
-    const int64_t begin = layer % p->n_slices * p->slice_rows;
-    const int64_t n_all = memob_swap_layer_rows(g->desc);
-    const int64_t n = memob_swap_step_rows(p, layer, n_all);
-    memo_op_desc op = memo_op_desc_default();
-    int32_t t, pass;
-    op.name = name;
-    op.stream = g->compute;
-    op.duration_s = duration_s;
-    g->n_ranges = 0;
-    op.reads = g->ranges;
-    for (pass = 0; pass < 2; pass++) {
-        for (t = 0; t < g->desc->n_tensors; t++) {
-            const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
-            const int is_written = !is_backward || g->desc->tensors[t].rule == MEMO_TENSOR_HANDED;
-            if (place->is_layer && pass == 0)
-                memoi_swap_generate_range(g, place, 0, is_backward ? begin + n : begin);
-            else if (place->is_layer ? !is_backward : is_written == pass)
-                memoi_swap_generate_range(g, place, place->is_layer ? begin : 0,
-                                          place->is_layer ? begin + n : n);
-        }
-        if (pass == 0) op.n_reads = g->n_ranges;
+/* Nothing runs, and memory is a number in the desc. */
+#define MEMOI_PAPER_IGNORE(function, parameters, ignored)                                          \
+    MEMOI memo_status memoi_paper_##function parameters {                                          \
+        ignored;                                                                                   \
+        return MEMO_STATUS_OK;                                                                     \
     }
-    op.writes = g->ranges + op.n_reads;
-    op.n_writes = g->n_ranges - op.n_reads;
-    memoi_swap_generate_op(g, &op);
+MEMOI_PAPER_IGNORE(alloc, (void* context, int64_t n, void** address, memo_error* error),
+                   ((void)context, (void)n, (void)address, (void)error))
+MEMOI_PAPER_IGNORE(free, (void* context, void* address, memo_error* error),
+                   ((void)context, (void)address, (void)error))
+MEMOI_PAPER_IGNORE(stream_end, (void* context, memo_stream stream, memo_error* error),
+                   ((void)context, (void)stream, (void)error))
+MEMOI_PAPER_IGNORE(event_destroy, (void* context, memo_event event, memo_error* error),
+                   ((void)context, (void)event, (void)error))
+MEMOI_PAPER_IGNORE(event_elapsed,
+                   (void* context, memo_event begin, memo_event end, double* s, memo_error* error),
+                   ((void)context, (void)begin, (void)end, (void)s, (void)error))
+MEMOI_PAPER_IGNORE(launch_host,
+                   (void* context, memo_stream stream, memo_host_call* call, memo_error* error),
+                   ((void)context, (void)stream, (void)call, (void)error))
+
+MEMOI void memoi_paper_fill(memo_device* device) {
+    device->struct_bytes = sizeof *device;
+    device->device_alloc = device->host_alloc = memoi_paper_alloc;
+    device->device_free = device->host_free = memoi_paper_free;
+    device->stream_create = memoi_paper_stream_create;
+    device->stream_destroy = device->stream_synchronize = memoi_paper_stream_end;
+    device->event_create = memoi_paper_event_create;
+    device->event_destroy = memoi_paper_event_destroy;
+    device->event_record = memoi_paper_event_record;
+    device->event_wait = memoi_paper_event_wait;
+    device->event_elapsed = memoi_paper_event_elapsed;
+    device->copy = memoi_paper_copy;
+    device->annotate = memoi_paper_annotate;
+    device->launch_host = memoi_paper_launch_host;
 }
 
-/* What a layer takes; all 0 without times. */
-MEMOI memo_kind_times memoi_swap_generate_times(const memoi_swap_generator* g, int32_t layer) {
-    memo_kind_times none;
-    memset(&none, 0, sizeof none);
-    return g->times->kinds ? g->times->kinds[memob_layer_kind(g->desc, layer)] : none;
+/* --- what a trainer enqueues --- */
+
+/* Appends rows [begin, end) of a tensor; nothing if the step lacks it. */
+MEMOI void memoi_swap_generate_range(memoi_swap_generator* g, int32_t step, int32_t t,
+                                     int64_t begin, int64_t end) {
+    const char* address = (const char*)memo_swap_get_address(g->swap, step, t);
+    const int64_t row_bytes = g->desc.tensors[t].row_bytes;
+    if (address && begin < end)
+        g->ranges[g->n_ranges++] =
+            memob_range_at(address + begin * row_bytes, (end - begin) * row_bytes);
 }
 
-/* The trainer's own copies, on streams of their own, from the moment that the layer begins. */
+/* An operation on the ranges, the first n_reads of which it reads. */
+MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name, double duration_s,
+                                       int64_t n_reads) {
+    memo_op_desc op = memo_op_desc_default();
+    op.name = name;
+    op.duration_s = duration_s;
+    op.reads = g->ranges;
+    op.writes = g->ranges + n_reads;
+    op.n_reads = n_reads;
+    op.n_writes = g->n_ranges - n_reads;
+    if (!g->status) g->status = memo_annotate(&g->device, g->desc.compute_stream, &op, g->error);
+    g->n_ranges = 0;
+}
+
+/* Its own copies, from the moment that the layer begins. */
 MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, const memo_traffic* traffic) {
     const int64_t n_bytes[2] = {traffic->to_host_bytes, traffic->to_device_bytes};
+    const memo_device* device = &g->device;
     int i;
     for (i = 0; i < 2; i++) {
         memo_op_desc op = memo_op_desc_default();
-        if (n_bytes[i] <= 0) continue;
-        op.name = "traffic";
-        op.stream = g->traffic[i];
-        op.duration_s = g->times->copy_s;
-        op.link = i ? g->link_to_device : g->link_to_host;
+        if (n_bytes[i] <= 0 || g->status) continue;
+        op.name = i ? "to device" : "to host";
         op.link_bytes = n_bytes[i];
-        memoi_swap_generate_record(g, g->mark, g->compute);
-        memoi_swap_generate_wait(g, g->mark, g->traffic[i]);
-        memoi_swap_generate_op(g, &op);
+        g->status = memo_event_record(device, g->begun, g->desc.compute_stream, g->error);
+        if (!g->status) g->status = memo_event_wait(device, g->begun, g->traffic[i], g->error);
+        if (!g->status) g->status = memo_annotate(device, g->traffic[i], &op, g->error);
+        if (!g->status)
+            g->status =
+                memo_schedule_name_op(g->schedule, g->schedule->n_ops - 1, "traffic", g->error);
     }
 }
 
-/* Compute waits for one or two events (-1: none), with marks around if the engine measures. */
-MEMOI void memoi_swap_generate_stall(memoi_swap_generator* g, int32_t first, int32_t second) {
-    if (first < 0 && second < 0) return;
-    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
-    if (first >= 0) memoi_swap_generate_wait(g, first, g->compute);
-    if (second >= 0) memoi_swap_generate_wait(g, second, g->compute);
-    if (g->desc->is_timed) memoi_swap_generate_record(g, g->mark, g->compute);
+/* What a layer takes; all 0 without times. */
+MEMOI memo_kind_times memoi_swap_generate_times(const memoi_swap_generator* g, int32_t step) {
+    memo_kind_times none;
+    memset(&none, 0, sizeof none);
+    return g->times->kinds ? g->times->kinds[memob_layer_kind(&g->desc, step)] : none;
 }
 
-/* The file's operation of the moved layer `ordinal`, after what ends with event. */
-MEMOI void memoi_swap_generate_spill(memoi_swap_generator* g, int32_t ordinal, int is_read,
-                                     int32_t event) {
-    const memob_swap_turn* turn = g->placement.turns;
-    memo_op_desc op = memo_op_desc_default();
-    memo_range on_host, in_file;
-    while (turn->moved_bytes == 0 || turn->ordinal != ordinal) turn++;
-    on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)turn->host_begin;
-    on_host.end = on_host.begin + (uint64_t)turn->host_bytes;
-    in_file.begin = MEMOB_SPILL_FILE_BASE + (uint64_t)turn->file_begin;
-    in_file.end = in_file.begin + (uint64_t)turn->host_bytes;
-    op.name = is_read ? "from file" : "to file";
-    op.stream = g->file;
-    op.duration_s = g->times->file_s;
-    op.link = is_read ? g->link_from_file : g->link_to_file;
-    op.link_bytes = turn->host_bytes;
-    op.reads = is_read ? &in_file : &on_host;
-    op.writes = is_read ? &on_host : &in_file;
-    op.n_reads = op.n_writes = 1;
-    memoi_swap_generate_wait(g, event, g->file);
-    memoi_swap_generate_op(g, &op);
-    memoi_swap_generate_record(g, g->first_passed + ordinal % g->placement.n_host_layers, g->file);
+/* A step on all its bytes: a forward writes its own rows, a backward reads them, recomputed ones
+ * too.  Both read the LAYER rows of earlier slices and update HANDED rows. */
+MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
+    const memo_swap_desc* desc = &g->desc;
+    const memo_kind_times times = memoi_swap_generate_times(g, step);
+    const int64_t first = step % memob_max(desc->n_slices, 1) * desc->n_rows;
+    const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
+    int64_t begin, end, n_reads = 0;
+    int32_t t, writes;
+    memoi_swap_generate_traffic(g, is_backward ? &times.backward_traffic : &times.forward_traffic);
+    for (t = 0; t < desc->n_tensors && is_backward; t++) {
+        memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
+        memoi_swap_generate_range(g, step, t, begin, end);
+        if (g->n_ranges)
+            memoi_swap_generate_compute(g, "recompute",
+                                        memob_swap_recompute_s(desc, step, t, &times) *
+                                            (double)(end - begin) / (double)n,
+                                        0);
+    }
+
+    for (writes = 0; writes < 2; writes++)
+        for (t = 0; t < desc->n_tensors; t++) {
+            begin = end = 0;
+            if (!memob_swap_is_layer(desc, t)) {
+                if (writes == (!is_backward || desc->tensors[t].rule == MEMO_TENSOR_HANDED))
+                    end = n;
+            } else if (!writes) {
+                end = first + (is_backward ? n : 0);
+            } else if (!is_backward) {
+                begin = first;
+                end = first + n;
+            }
+            memoi_swap_generate_range(g, step, t, begin, end);
+            if (!writes) n_reads = g->n_ranges;
+        }
+    memoi_swap_generate_compute(
+        g, is_backward ? "backward" : "forward",
+        is_backward ? memob_swap_slice_s(desc, step, times.backward_s, times.backward_growth_s)
+                    : memob_swap_slice_s(desc, step, times.forward_s, times.forward_growth_s),
+        n_reads);
 }
 
-/* A copy between device memory and host memory. */
-MEMOI void memoi_swap_generate_copy(memoi_swap_generator* g, int is_to_host, int64_t device_begin,
-                                    int64_t host_begin, int64_t n_bytes) {
-    memo_op_desc op = memo_op_desc_default();
-    memo_range on_device, on_host;
-    if (n_bytes <= 0) return;
-    on_device.begin = MEMOI_SWAP_DEVICE_BASE + (uint64_t)device_begin;
-    on_device.end = on_device.begin + (uint64_t)n_bytes;
-    on_host.begin = MEMOI_SWAP_HOST_BASE + (uint64_t)host_begin;
-    on_host.end = on_host.begin + (uint64_t)n_bytes;
-    op.name = is_to_host ? "to host" : "to device";
-    op.stream = is_to_host ? g->to_host : g->to_device;
-    op.duration_s = g->times->copy_s;
-    op.link = is_to_host ? g->link_to_host : g->link_to_device;
-    op.link_bytes = n_bytes;
-    op.reads = is_to_host ? &on_device : &on_host;
-    op.writes = is_to_host ? &on_host : &on_device;
-    op.n_reads = op.n_writes = 1;
-    memoi_swap_generate_op(g, &op);
-}
-
-/* One copy per tensor. */
-MEMOI void memoi_swap_generate_rows(memoi_swap_generator* g, int32_t layer, int is_layer,
-                                    int is_to_host) {
-    int32_t t;
-    for (t = 0; t < g->desc->n_tensors; t++) {
-        const memob_swap_span span = memob_swap_span_of(
-            &g->placement, layer, t, memob_swap_layer_rows(g->desc), is_layer, is_to_host);
-        memoi_swap_generate_copy(g, is_to_host, span.device_begin, span.host_begin, span.n_bytes);
+MEMOI void memoi_swap_generate_micro_batch(memoi_swap_generator* g) {
+    int32_t step;
+    for (step = 0; step < g->desc.n_layers && !g->status; step++) {
+        g->status = memo_swap_forward_begin(g->swap, step, g->error);
+        memoi_swap_generate_layer(g, step, 0);
+        if (!g->status) g->status = memo_swap_forward_end(g->swap, step, g->error);
+    }
+    if (g->times->between_s > 0) memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
+    for (step = g->desc.n_layers - 1; step >= 0 && !g->status; step--) {
+        g->status = memo_swap_backward_begin(g->swap, step, g->error);
+        memoi_swap_generate_layer(g, step, 1);
+        if (!g->status) g->status = memo_swap_backward_end(g->swap, step, g->error);
     }
 }
 
-/* The HANDED rows of a step; nothing if host_begin is -1. */
-MEMOI void memoi_swap_generate_handed(memoi_swap_generator* g, int32_t layer, int is_to_host,
-                                      int64_t host_begin) {
-    const int64_t n = memob_swap_step_rows(&g->placement, layer, memob_swap_layer_rows(g->desc));
-    const memob_swap_place* place;
-    if (host_begin < 0) return;
-    place = memoi_swap_generate_place(g, layer, g->placement.handed);
-    memoi_swap_generate_copy(g, is_to_host, place->offset, host_begin, n * place->row_bytes);
-    if (is_to_host) memoi_swap_generate_record(g, g->handed[layer & 1], g->to_host);
-}
-
-/* A place in host memory that others use too must be empty, or filled from the file. */
-MEMOI void memoi_swap_generate_passed(memoi_swap_generator* g, int32_t layer, int32_t stream) {
-    const int32_t ordinal = g->placement.turns[layer].ordinal;
-    memoi_swap_generate_wait(g, g->first_passed + ordinal % g->placement.n_host_layers, stream);
-}
-
-MEMOI void memoi_swap_generate_forward(memoi_swap_generator* g, int32_t layer) {
-    const memob_swap_turn* turn = &g->placement.turns[layer];
-    const int32_t n_places = g->placement.n_host_layers, buffer = layer & 1;
-    memo_kind_times times = memoi_swap_generate_times(g, layer);
-    memoi_swap_generate_stall(g, turn->stored >= 0 ? g->stored[turn->stored & 1] : -1,
-                              turn->hand_in[0] >= 0 ? g->loaded[buffer] : -1);
-    memoi_swap_generate_traffic(g, &times.forward_traffic);
-    memoi_swap_generate_layer(
-        g, "forward", layer,
-        memob_swap_slice_s(g->desc, layer, times.forward_s, times.forward_growth_s), 0);
-
-    /* To the host, and to the file. */
-    if (turn->stores) {
-        memoi_swap_generate_record(g, g->computed[buffer], g->compute);
-        memoi_swap_generate_wait(g, g->computed[buffer], g->to_host);
-        memoi_swap_generate_handed(g, layer, 1, turn->hand_out[0]);
-        if (turn->moved_bytes && turn->ordinal >= n_places)
-            memoi_swap_generate_passed(g, layer, g->to_host);
-        memoi_swap_generate_rows(g, layer, 0, 1);
-        memoi_swap_generate_rows(g, layer, 1, 1);
-        memoi_swap_generate_record(g, g->stored[buffer], g->to_host);
-        if (turn->moved_bytes && turn->ordinal < g->placement.sizes.n_spilled_layers)
-            memoi_swap_generate_spill(g, turn->ordinal, 0, g->stored[buffer]);
-    }
-    if (layer + 2 >= g->desc->n_layers || turn[2].hand_in[0] < 0) return;
-    memoi_swap_generate_wait(g, g->handed[buffer], g->to_device);
-    memoi_swap_generate_handed(g, layer + 2, 0, turn[2].hand_in[0]);
-    memoi_swap_generate_record(g, g->loaded[buffer], g->to_device);
-}
-
-/* What the end of a backward moves. */
-MEMOI void memoi_swap_generate_return(memoi_swap_generator* g, int32_t layer) {
-    const memob_swap_turn* turn = &g->placement.turns[layer];
-    const int32_t n_places = g->placement.n_host_layers, buffer = layer & 1;
-    const int32_t previous = turn->previous;
-    const int64_t hand_in = layer >= 2 ? turn[-2].hand_in[1] : -1;
-    const int loads = previous >= 0 || turn->layer_source >= 0;
-    if (!loads && hand_in < 0 && turn->hand_out[1] < 0) return;
-    memoi_swap_generate_record(g, g->computed[buffer], g->compute);
-    if (turn->hand_out[1] >= 0) {
-        memoi_swap_generate_wait(g, g->computed[buffer], g->to_host);
-        memoi_swap_generate_handed(g, layer, 1, turn->hand_out[1]);
-    }
-    if (loads || turn->hand_out[1] < 0)
-        memoi_swap_generate_wait(g, g->computed[buffer], g->to_device);
-    if (previous >= 0) {
-        if (g->placement.turns[previous].ordinal < g->placement.sizes.n_spilled_layers)
-            memoi_swap_generate_passed(g, previous, g->to_device);
-        memoi_swap_generate_rows(g, previous, 0, 0);
-    }
-    if (turn->layer_source >= 0) memoi_swap_generate_rows(g, turn->layer_source, 1, 0);
-    if (hand_in >= 0 && turn->hand_out[1] >= 0)
-        memoi_swap_generate_wait(g, g->handed[buffer], g->to_device);
-    memoi_swap_generate_handed(g, layer - 2, 0, hand_in);
-    if (loads || hand_in >= 0) memoi_swap_generate_record(g, g->loaded[buffer], g->to_device);
-    if (previous >= 0 && g->placement.turns[previous].ordinal >= n_places)
-        memoi_swap_generate_spill(g, g->placement.turns[previous].ordinal - n_places, 1,
-                                  g->loaded[buffer]);
-}
-
-MEMOI void memoi_swap_generate_backward(memoi_swap_generator* g, int32_t layer) {
-    const memob_swap_turn* turn = &g->placement.turns[layer];
-    const int64_t n = memob_swap_step_rows(&g->placement, layer, memob_swap_layer_rows(g->desc));
-    memo_kind_times times = memoi_swap_generate_times(g, layer);
-    int32_t t;
-    memoi_swap_generate_stall(g, turn->loaded >= 0 ? g->loaded[turn->loaded & 1] : -1, -1);
-    memoi_swap_generate_traffic(g, &times.backward_traffic);
-    for (t = 0; t < g->desc->n_tensors; t++) {
-        const memob_swap_place* place = memoi_swap_generate_place(g, layer, t);
-        const int64_t begin = memob_min(place->recompute_begin, n);
-        const int64_t end = memob_min(place->recompute_end, n);
-        g->n_ranges = 0;
-        memoi_swap_generate_range(g, place, begin, end);
-        if (!g->n_ranges) continue;
-        memoi_swap_generate_compute(g, "recompute",
-                                    memob_swap_recompute_s(g->desc, layer, t, &times) *
-                                        (double)(end - begin) / (double)n,
-                                    0);
-    }
-    memoi_swap_generate_layer(
-        g, "backward", layer,
-        memob_swap_slice_s(g->desc, layer, times.backward_s, times.backward_growth_s), 1);
-    memoi_swap_generate_return(g, layer);
-}
-
-/* Streams, events and links. */
-MEMOI void memoi_swap_generate_begin(memoi_swap_generator* g) {
+/* Links of the copies with a rate, and streams of the trainer's own copies, if there are any. */
+MEMOI void memoi_swap_generate_links(memoi_swap_generator* g) {
+    static const char* const names[] = {"to file", "from file", "to host", "to device"};
+    static const char* const traffic[] = {"traffic to host", "traffic to device"};
     const memo_swap_times* times = g->times;
+    const double rates[] = {times->to_file_bytes_per_s, times->from_file_bytes_per_s,
+                            times->to_host_bytes_per_s, times->to_device_bytes_per_s};
     int64_t n_bytes[2] = {0, 0};
-    int32_t passed, i;
-    memoi_swap_generate_stream(g, "compute", &g->compute);
-    memoi_swap_generate_stream(g, "to host", &g->to_host);
-    memoi_swap_generate_stream(g, "to device", &g->to_device);
-
-    /* Events of both rounding buffers. */
-    for (i = 0; i < 2; i++) {
-        memoi_swap_generate_event(g, &g->computed[i]);
-        if (g->placement.handed >= 0) memoi_swap_generate_event(g, &g->handed[i]);
-        memoi_swap_generate_event(g, &g->stored[i]);
-        memoi_swap_generate_event(g, &g->loaded[i]);
-    }
-    memoi_swap_generate_event(g, &g->mark);
-    g->first_passed = g->mark + 1;
-
-    /* A file stream and an event per place, if layers spill. */
-    if (g->placement.sizes.n_spilled_layers) {
-        memoi_swap_generate_stream(g, "file", &g->file);
-        for (i = 0; i < g->placement.n_host_layers; i++) memoi_swap_generate_event(g, &passed);
-    }
-
-    /* Streams of the trainer's own copies, if there are any. */
-    for (i = 0; i < g->desc->n_layers; i++) {
+    int32_t i, link;
+    for (i = 0; i < 4 && !g->status; i++)
+        if (rates[i] > 0)
+            g->status = memo_schedule_add_link(g->schedule, names[i], rates[i], &link, g->error);
+    for (i = 0; i < g->desc.n_layers; i++) {
         memo_kind_times kind = memoi_swap_generate_times(g, i);
         n_bytes[0] |= kind.forward_traffic.to_host_bytes | kind.backward_traffic.to_host_bytes;
         n_bytes[1] |= kind.forward_traffic.to_device_bytes | kind.backward_traffic.to_device_bytes;
     }
-    if (n_bytes[0]) memoi_swap_generate_stream(g, "traffic to host", &g->traffic[0]);
-    if (n_bytes[1]) memoi_swap_generate_stream(g, "traffic to device", &g->traffic[1]);
-
-    memoi_swap_generate_link(g, "to file", times->to_file_bytes_per_s, &g->link_to_file);
-    memoi_swap_generate_link(g, "from file", times->from_file_bytes_per_s, &g->link_from_file);
-    memoi_swap_generate_link(g, "to host", times->to_host_bytes_per_s, &g->link_to_host);
-    memoi_swap_generate_link(g, "to device", times->to_device_bytes_per_s, &g->link_to_device);
-}
-
-MEMOI void memoi_swap_generate_step(memoi_swap_generator* g) {
-    int32_t n_micro_batches = g->times->n_micro_batches ? g->times->n_micro_batches : 1;
-    int32_t micro_batch, layer;
-    memoi_swap_generate_begin(g);
-    for (micro_batch = 0; micro_batch < n_micro_batches && !g->status; micro_batch++) {
-        for (layer = 0; layer < g->desc->n_layers; layer++) memoi_swap_generate_forward(g, layer);
-        g->n_ranges = 0;
-        if (g->times->between_s > 0)
-            memoi_swap_generate_compute(g, "between", g->times->between_s, 0);
-        for (layer = g->desc->n_layers - 1; layer >= 0; layer--)
-            memoi_swap_generate_backward(g, layer);
-    }
+    for (i = 0; i < 2 && !g->status; i++)
+        if (n_bytes[i])
+            g->status = memo_stream_create(&g->device, traffic[i], 0, &g->traffic[i], g->error);
+    if (!g->status) g->status = memo_event_create(&g->device, &g->begun, g->error);
 }
 
 memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                memo_schedule** schedule, memo_error* error) {
     memoi_swap_generator g;
-    *schedule = NULL;
+    int32_t i;
     memset(&g, 0, sizeof g);
-    g.desc = desc;
+    memoi_paper_fill(&g.device);
+    g.device.context = &g;
     g.times = times;
     g.error = error;
-    g.status = memob_swap_placement_make(desc, &g.placement, error);
-    if (!g.status) g.status = memo_schedule_create(&g.schedule, error);
+
+    /* The real engine; its memory is a number, and a stream computes. */
+    g.desc = *desc;
+    g.desc.device = &g.device;
+    g.desc.computes_on_host = 0;
+    g.desc.device_memory = (void*)(uintptr_t)MEMOI_SWAP_DEVICE_BASE;
+    g.desc.host_memory = (void*)(uintptr_t)MEMOI_SWAP_HOST_BASE;
+    g.desc.spill_directory = NULL;
+    g.status = memo_schedule_create(&g.schedule, error);
+    if (!g.status)
+        g.status = memo_stream_create(&g.device, "compute", 0, &g.desc.compute_stream, error);
+    if (!g.status) g.status = memob_swap_create(&g.desc, 1, &g.swap, error);
     if (!g.status) {
         g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors, sizeof(memo_range));
-        if (g.ranges)
-            memoi_swap_generate_step(&g);
-        else
-            g.status = memob_no_memory(error, "the schedule of a step");
+        if (!g.ranges) g.status = memob_no_memory(error, "the schedule of a step");
     }
+
+    if (!g.status) memoi_swap_generate_links(&g);
+    for (i = 0; i < memob_max(1, times->n_micro_batches) && !g.status; i++)
+        memoi_swap_generate_micro_batch(&g);
     MEMO_FREE(g.ranges);
-    memob_swap_placement_free(&g.placement);
-    if (g.status)
-        memo_schedule_destroy(g.schedule);
-    else
-        *schedule = g.schedule;
+    memo_swap_destroy(g.swap);
+    if (g.status) memo_schedule_destroy(g.schedule);
+    *schedule = g.status ? NULL : g.schedule;
     return g.status;
 }
 

@@ -143,7 +143,7 @@ too_small() {
 }
 bad_profile() {
     { profile 100; echo "block 0 3 1 1 1 1 1 1 1 1"; } >"$folder/profile"
-    refuses "profile:14: 3 is not one of the degrees" --degrees-profile "$folder/profile"
+    refuses "profile:14: unexpected \`block\` after the last block" --degrees-profile "$folder/profile"
 }
 
 # The estimate is a profile: planning from its file gives the same plan; times there are whole nanoseconds.

@@ -334,13 +334,14 @@ static void descs_are_checked(void) {
     CHECK_FIELD(cluster.link_bytes_per_s, HUGE_VAL, "link_bytes_per_s");
     CHECK_FIELD(sequence, 0, "sequence");
     CHECK_FIELD(global_batch, -1, "global_batch");
-    CHECK_FIELD(element_bytes, -2, "element_bytes: out of range (-2); 1e-9 to 1000 or 0 are valid");
-    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-9 to 1 or 0 are valid");
+    CHECK_FIELD(element_bytes, -2,
+                "element_bytes: out of range (-2); 1e-09 to 1000 or 0 are valid");
+    CHECK_FIELD(cluster.gemm_efficiency, 1e-300, "(1e-300); 1e-09 to 1 or 0 are valid");
     CHECK_FIELD(cluster.attention_forward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.attention_backward_efficiency, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.device_memory_bytes_per_s, 1e-300, "(1e-300)");
     CHECK_FIELD(cluster.host_bytes_per_s, 1e-300, "(1e-300)");
-    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e18); 1 to 1e18 are valid");
+    CHECK_FIELD(cluster.link_bytes_per_s, 2e18, "(2e+18); 1 to 1e+18 are valid");
     CHECK_FIELD(cluster.n_gpus, 2000000, "cluster.n_gpus: out of range (2000000); 1 to 1048576");
     CHECK_IS(memo_parallel_longest(&good, &l, 0, &longest, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
