@@ -1637,8 +1637,7 @@ typedef struct memob_swap_turn {
 
     int64_t layer_bytes;  /* moved of tensors with rule LAYER */
     int32_t layer_source; /* the end of its backward loads the LAYER rows of this step; -1: none */
-    int32_t
-        stores; /* the end of its forward copies to the host; bit 1: rows that come back alone */
+    int32_t stores; /* its forward's end copies to the host; bit 1: rows that come back alone */
     int32_t stored, loaded; /* steps: before its forward, the copies to the host of `stored` must
                                have ended; before its backward, what the end of the backward of
                                `loaded` brings back.  -1: nothing that is not waited for anyway */
@@ -5987,7 +5986,7 @@ struct memo_swap {
     memo_stream compute, to_host, to_device, file_stream;
     int32_t computes_on_host, is_timed;
     memo_event computed[2], handed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
-    memo_event* passed; /* of each place in host memory: its rows are written, or read back */
+    memo_event* file_done; /* of each place in host memory: its rows are written, or read back */
     memob_spill_op* spill_ops; /* of each spilled layer: write, read */
     memob_spill_file file;
     /* is_timed: 4 n_layers, before and after each layer's wait, forward then backward. */
@@ -7215,8 +7214,8 @@ void memo_swap_destroy(memo_swap* swap) {
     }
     memob_spill_destroy(&swap->file);
 
-    for (i = 0; i < swap->placement.n_host_layers && swap->passed; i++)
-        if (swap->passed[i]) memo_event_destroy(device, swap->passed[i], NULL);
+    for (i = 0; i < swap->placement.n_host_layers && swap->file_done; i++)
+        if (swap->file_done[i]) memo_event_destroy(device, swap->file_done[i], NULL);
     for (i = 0; i < 2; i++) {
         if (swap->computed[i]) memo_event_destroy(device, swap->computed[i], NULL);
         if (swap->handed[i]) memo_event_destroy(device, swap->handed[i], NULL);
@@ -7228,7 +7227,7 @@ void memo_swap_destroy(memo_swap* swap) {
 
     if (swap->owns_host_memory) memo_host_free(device, swap->host_memory, NULL);
     if (swap->owns_device_memory) memo_device_free(device, swap->device_memory, NULL);
-    MEMO_FREE(swap->passed);
+    MEMO_FREE(swap->file_done);
     MEMO_FREE(swap->spill_ops);
     MEMO_FREE(swap->marks);
     memob_swap_placement_free(&swap->placement);
@@ -7259,10 +7258,10 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     memo_status status;
     int32_t i;
     if (!sizes->n_spilled_layers) return MEMO_STATUS_OK;
-    swap->passed = (memo_event*)memob_calloc(swap->placement.n_host_layers, sizeof(memo_event));
+    swap->file_done = (memo_event*)memob_calloc(swap->placement.n_host_layers, sizeof(memo_event));
     swap->spill_ops =
         (memob_spill_op*)memob_calloc(2 * (int64_t)sizes->n_spilled_layers, sizeof(memob_spill_op));
-    if (!swap->passed || !swap->spill_ops)
+    if (!swap->file_done || !swap->spill_ops)
         return memob_no_memory(error, "the reads and writes of spilled layers");
     if (desc->spill_directory) {
         status = memob_spill_create(&swap->file, desc->spill_directory, sizes->spill_bytes,
@@ -7272,7 +7271,7 @@ MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc
     memoi_swap_describe_spill(swap);
     status = memo_stream_create(device, "file", 0, &swap->file_stream, error);
     for (i = 0; i < swap->placement.n_host_layers && !status; i++)
-        status = memo_event_create_untimed(device, &swap->passed[i], error);
+        status = memo_event_create_untimed(device, &swap->file_done[i], error);
     return status;
 }
 
@@ -7443,10 +7442,10 @@ MEMOI memo_status memoi_swap_spill(memo_swap* swap, int32_t ordinal, int is_read
                                    memo_error* error) {
     const memo_device* device = &swap->device;
     memob_spill_op* op = &swap->spill_ops[2 * ordinal + is_read];
-    memo_event passed = swap->passed[ordinal % swap->placement.n_host_layers];
+    memo_event file_done = swap->file_done[ordinal % swap->placement.n_host_layers];
     memo_status status = memo_event_wait(device, event, swap->file_stream, error);
     if (!status) status = memob_spill_launch(device, swap->file_stream, op, error);
-    if (!status) status = memo_event_record(device, passed, swap->file_stream, error);
+    if (!status) status = memo_event_record(device, file_done, swap->file_stream, error);
     if (status) return status;
     *(is_read ? &swap->stats.from_file_bytes : &swap->stats.to_file_bytes) += op->n_bytes;
     return MEMO_STATUS_OK;
@@ -7516,7 +7515,7 @@ MEMOI memo_status memoi_swap_store(memo_swap* swap, int32_t step, memo_error* er
     memo_event stored = swap->stored[step & 1];
     memo_status status = memoi_swap_hand_out(swap, step, error);
     if (!status && is_moved && turn->ordinal >= n_places) /* another had its place before it */
-        status = memo_event_wait(&swap->device, swap->passed[turn->ordinal % n_places],
+        status = memo_event_wait(&swap->device, swap->file_done[turn->ordinal % n_places],
                                  swap->to_host, error);
     if (!status && !swap->is_forward_only) status = memoi_swap_copy_rows(swap, step, 0, 1, error);
     if (!status && !swap->is_forward_only) status = memoi_swap_copy_rows(swap, step, 1, 1, error);
@@ -7532,7 +7531,7 @@ MEMOI memo_status memoi_swap_load(memo_swap* swap, int32_t step, memo_error* err
     memo_status status = MEMO_STATUS_OK;
     if (ordinal < swap->placement.sizes.n_spilled_layers)
         status =
-            memo_event_wait(&swap->device, swap->passed[ordinal % swap->placement.n_host_layers],
+            memo_event_wait(&swap->device, swap->file_done[ordinal % swap->placement.n_host_layers],
                             swap->to_device, error);
     return status ? status : memoi_swap_copy_rows(swap, step, 0, 0, error);
 }
@@ -7652,7 +7651,7 @@ memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {
     const memo_device* device = &swap->device;
     const memo_stream streams[3] = {swap->to_host, swap->to_device, swap->file_stream};
     const memo_event events[3] = {swap->stored[0], swap->loaded[0],
-                                  swap->passed ? swap->passed[0] : NULL};
+                                  swap->file_done ? swap->file_done[0] : NULL};
     memo_status status = MEMO_STATUS_OK;
     int i;
 

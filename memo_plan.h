@@ -2347,7 +2347,7 @@ MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t
     return offset;
 }
 
-/* Places the item that can lie lowest, until none is left; of equals the first of greedy->ranked.
+/* Places the item that can lie lowest, until none is left; in a tie the first of greedy->ranked.
  * Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
@@ -2953,8 +2953,8 @@ typedef struct memoi_search {
     /* fixed for the problem */
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
-    int32_t*
-        fixed; /* in conflict with item i at [first_fixed[i], first_fixed[i + 1]), lowest first */
+    /* In conflict with item i: at [first_fixed[i], first_fixed[i + 1]), lowest first. */
+    int32_t* fixed;
     int64_t* first_fixed;
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
@@ -4384,7 +4384,7 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
-    enum { KEEN_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
+    enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = memoi_problem_is_plain(problem);
     int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
@@ -4398,15 +4398,15 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
               mean > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
-        int is_keen = effort->has_capacity || is_large || round < KEEN_ROUNDS;
+        int is_thorough = effort->has_capacity || is_large || round < THOROUGH_ROUNDS;
         int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
         if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             round++;
-            is_at_goal =
-                is_large ? round > 0 || effort->has_capacity || is_full : round % 3 == 0 || is_keen;
+            is_at_goal = is_large ? round > 0 || effort->has_capacity || is_full
+                                  : round % 3 == 0 || is_thorough;
             given_up = goal;
             if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
@@ -4420,7 +4420,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
 
         /* Attempt the goal, or the middle between the last capacity given up and the best. */
         capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
-        limit = is_keen && is_at_goal ? GOAL_SHARE * budget : budget;
+        limit = is_thorough && is_at_goal ? GOAL_SHARE * budget : budget;
         is_first = is_large && is_full && is_at_goal && round == 0;
         is_at_goal = 0;
         if (is_first) limit *= FIRST_GOAL;
@@ -6288,7 +6288,7 @@ typedef struct memoi_rows_layer {
     int32_t before;          /* the layer that uses its place in host memory before it; -1: none */
     memoi_rows_moment ready; /* when its rows may leave, or its buffer is free for them */
     memoi_rows_moment stored, loaded; /* when its rows have left, are back */
-    memoi_rows_moment passed;         /* when the file has its rows, then when it gave them back */
+    memoi_rows_moment file_done;      /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
 
 /* One direction of the link.  Copies of the engine follow each other, and so do the trainer's;
@@ -6328,8 +6328,8 @@ MEMOI double memoi_rows_copy_begin(memoi_rows_clock* c, int way) {
     const memoi_rows_layer* layer = &c->layers[link->layers[link->n_begun]];
     link->stream = memoi_rows_later(layer->ready, link->stream);
     if (way ? layer->is_spilled : layer->before >= 0)
-        link->stream =
-            memoi_rows_later(link->stream, way ? layer->passed : c->layers[layer->before].passed);
+        link->stream = memoi_rows_later(link->stream, way ? layer->file_done
+                                                          : c->layers[layer->before].file_done);
     if (link->copy_s < 0) link->copy_s = way ? layer->load_s : layer->store_s;
     return link->stream.time_s;
 }
@@ -6350,7 +6350,7 @@ MEMOI void memoi_rows_copy_end(memoi_rows_clock* c, int way) {
     c->file = memoi_rows_later(link->stream, c->file);
     memoi_rows_end(c, &c->file, c->file.time_s + (way ? c->layers[i].read_s : c->layers[i].write_s),
                    way ? MEMOI_ROWS_READ : MEMOI_ROWS_WRITE, i);
-    c->layers[i].passed = c->file;
+    c->layers[i].file_done = c->file;
 }
 
 /* Follows the link until time_s, or until n_ended copies of those queued have ended. */

@@ -2965,7 +2965,7 @@ typedef struct memoi_way {
 typedef struct memoi_meeting {
     uint32_t n_arrived;
     char apart[64];
-    uint32_t passed; /* counter, set by the last rank to arrive */
+    uint32_t complete; /* counter, set by the last rank to arrive */
 } memoi_meeting;
 
 /* A rank works on a stream, and for splits in the calling thread.  Each has its own meeting. */
@@ -3213,14 +3213,14 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
     __atomic_store_n(&me->seat->arrived[lane], target, __ATOMIC_RELEASE);
     if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
-        memob_counter_set(&meeting->passed, target);
+        memob_counter_set(&meeting->complete, target);
         return 1;
     }
     memset(&patience, 0, sizeof patience);
-    while (!memob_counter_reached(&meeting->passed, target)) {
-        uint32_t value = __atomic_load_n(&meeting->passed, __ATOMIC_RELAXED);
+    while (!memob_counter_reached(&meeting->complete, target)) {
+        uint32_t value = __atomic_load_n(&meeting->complete, __ATOMIC_RELAXED);
         if (memob_counter_is_past(value, target)) continue;
-        if (memoi_threads_rest(&patience, &meeting->passed, value)) {
+        if (memoi_threads_rest(&patience, &meeting->complete, value)) {
             if (memoi_threads_has_failed(group->world)) return 0;
             memoi_threads_look_for_missing(me, lane, what, memoi_threads_is_late(me, &patience));
         }

@@ -224,7 +224,7 @@ static memo_plan* generate(const char* shape, int64_t n) {
         } else if (!strcmp(shape, "random")) {
             buffer->begin = random_int(0, 2 * n);
             buffer->end = buffer->begin + random_int(1, random_int(1, 400));
-        } else { /* layered: 4 of 20 live to the layer's backward, 8 each within forward and backward */
+        } else { /* layered: 4 of 20 live to the layer's backward, 8 in each pass */
             int64_t layer = i / 20, k = i % 20, forward = layer * 20,
                     back = (2 * layers - layer) * 20;
             int64_t time = k < 12 ? forward + k : back + k - 12;

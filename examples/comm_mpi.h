@@ -49,8 +49,7 @@ typedef struct comm_mpi_world { /* shared by all communicators of a world */
 typedef struct comm_mpi_label {
     char text[32];
     int64_t number;
-    const char* const*
-        fields; /* of the rank that reads it; another's only tells that it has some */
+    const char* const* fields; /* the reading rank's; another's only tells that it has some */
     uint32_t digests[MEMO_LABEL_FIELDS];
 } comm_mpi_label;
 

@@ -90,8 +90,7 @@ struct attention_plans {
     cudnnHandle_t handle = nullptr;
     std::map<attention_shape, attention_plan> built;
     std::map<attention_shape, attention_call> prepared; /* by the shape of all heads */
-    float* off =
-        nullptr; /* (ATTENTION_SAMPLES), pinned: of the comparison; NULL: nothing is compared */
+    float* off = nullptr; /* (ATTENTION_SAMPLES), pinned; NULL: nothing is compared */
 };
 
 static inline memo_status attention_failed(memo_error* error, const char* what,

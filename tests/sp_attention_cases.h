@@ -47,18 +47,16 @@ typedef struct attention_case {
     int32_t v_head_size; /* 0: head_size */
     memo_type type;
     int32_t sends_again, rounds_gradients, ulysses_groups, gathers_keys;
-    int32_t overwrites; /* d_k is k, and d_v is v; takes several ranks and one repeat */
-    int32_t
-        is_poisoned; /* scratch memory is full of NaN, and attention refuses any that it is given */
-    double spread;   /* of q and k; 0: 1 */
+    int32_t overwrites;  /* d_k is k, and d_v is v; takes several ranks and one repeat */
+    int32_t is_poisoned; /* scratch memory begins as NaN; the local attention refuses NaN */
+    double spread;       /* of q and k; 0: 1 */
     double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
     double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
     /* Not 0: the first element of q is huge, that of k 0, or at many positions -huge: a score of
      * -inf. */
     double huge;
-    double
-        attracts; /* not 0: about the score of the first key of every document, whose value is 0 */
-    double sink;  /* not 0: the sink of every head */
+    double attracts; /* not 0: about the score of each document's first key, whose value is 0 */
+    double sink;     /* not 0: the sink of every head */
 } attention_case;
 
 static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, int32_t n_q_heads,
@@ -113,8 +111,8 @@ typedef struct whole {
     char* typed[N_TENSORS];
     double* reference[N_TENSORS];
     float sinks[MAX_HEADS];
-    double d_sinks[MAX_HEADS],
-        d_sinks_norm; /* of the reference; root of the sum of squares of all terms */
+    double d_sinks[MAX_HEADS];
+    double d_sinks_norm; /* of the reference; root of the sum of squares of all terms */
 } whole;
 
 static uint16_t test_bf16(float x) { /* to the nearest, ties to even */

@@ -201,7 +201,7 @@ static void lowest_offset_is_lowest(void) {
             CHECK(memoi_greedy_run(&greedy));
             for (i = 0; i < problem.n_items; i++) offsets[i] = -1;
             memset(was_barred, 0, sizeof was_barred);
-            for (;;) { /* the next in the order of keys, of equals any that can lie there */
+            for (;;) { /* the next in the order of keys; in a tie any that can lie there */
                 int64_t best = -1, least = INT64_MAX, top[80], lowest[80], key[80];
                 for (i = 0; i < problem.n_items; i++) {
                     const memoi_item* item = &problem.items[i];

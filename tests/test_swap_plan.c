@@ -118,7 +118,7 @@ static int leader_of(const problem* p, int t) {
  * the engine alone; -1: not allowed. */
 static double step_with_places(const problem* p, const choice* c, int64_t places,
                                int64_t* device_bytes, int64_t* host_bytes) {
-    double stored[64], loaded[64], passed[64], compute = 0, store = 0, load = 0, file = 0;
+    double stored[64], loaded[64], written[64], compute = 0, store = 0, load = 0, file = 0;
     double store_s = 0, load_s = 0, recompute_s = 0, write_s = 0, read_s = 0;
     int64_t n_tiles = n_tiles_of(p), n = p->swap.n_layers, n_spilled = n - 2 - places, i;
     int64_t layer_bytes = 0;
@@ -156,9 +156,9 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
         if (i >= 2) compute = larger(compute, stored[i - 2]);
         compute += p->times.forward_s;
         if (i >= n - 2) continue;
-        if (i >= places && n_spilled > 0) store = larger(store, passed[i - places]);
+        if (i >= places && n_spilled > 0) store = larger(store, written[i - places]);
         stored[i] = store = larger(compute, store) + store_s;
-        if (i < n_spilled) passed[i] = file = larger(file, store) + write_s;
+        if (i < n_spilled) written[i] = file = larger(file, store) + write_s;
     }
     compute += p->desc.between_s;
     for (i = n - 1; i >= 0; i--) {
@@ -166,10 +166,10 @@ static double step_with_places(const problem* p, const choice* c, int64_t places
         if (i < n - 1) compute += recompute_s;
         compute += p->times.backward_s;
         if (i < 2) continue;
-        if (i - 2 < n_spilled) load = larger(load, passed[i - 2]);
+        if (i - 2 < n_spilled) load = larger(load, written[i - 2]);
         loaded[i - 2] = load = larger(compute, load) + load_s;
         if (i - 2 >= places && n_spilled > 0)
-            passed[i - 2 - places] = file = larger(file, load) + read_s;
+            written[i - 2 - places] = file = larger(file, load) + read_s;
     }
     return compute;
 }

@@ -108,7 +108,7 @@ typedef struct gpt_config {
     const int32_t* degrees;
     memo_blocks_order schedule; /* order of the parts; the losses are the same in every order */
     int32_t zero; /* ZeRO, what data x ring x ulysses ranks split.  0: nothing; 1: Adam's moments
-                     and master weights; 2: also the gradient, summed over ranks after every micro-batch */
+                     and master weights; 2: also the gradient, summed after every micro-batch */
 } gpt_config;
 
 enum { GPT_STAGED_MAX = 64 }; /* micro-batches that are on their way to the device at once */

@@ -26,8 +26,8 @@ enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
 typedef struct gpt_file_head {
     char magic[32];
     int64_t order, file_bytes, step, n_updates;
-    int64_t seed, n_layers, hidden, heads, kv_heads, vocabulary, mlp, mlp_columns, type,
-        states;      /* names below */
+    int64_t seed, n_layers, hidden, heads, kv_heads, vocabulary, mlp, mlp_columns, type;
+    int64_t states;  /* names below */
     uint64_t digest; /* of all bytes, with 0 here */
 } gpt_file_head;
 

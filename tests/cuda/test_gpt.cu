@@ -252,7 +252,7 @@ static void states_in_bf16_are_the_host_but_for_rounding(void) {
         CHECK_IS(fabsf(memo_f32_from_bf16(gpu->moments1[i]) - m), <=, fabsf(m) / 128);
         CHECK_IS(fabsf(memo_f32_from_bf16(gpu->moments2[i]) - v), <=, fabsf(v) / 128);
         CHECK(m != 0 && v != 0);
-#ifndef __CUDACC__ /* nor does a product fuse with a sum: the same bits, rounded with the same random numbers */
+#ifndef __CUDACC__ /* no product fuses with a sum: the same bits, rounded alike */
         CHECK_IS(gpu->moments1[i], ==, host.moments1[i]);
         CHECK_IS(gpu->moments2[i], ==, host.moments2[i]);
 #endif
