@@ -141,29 +141,42 @@ static void dropout_keeps_its_rate(void) {
     for (row = 0; row < 3; row++) CHECK_IS(fabs((double)same[row] / n - 0.58), <, tolerance);
 }
 
-/* Some rows alone give the same bits as all rows together, for all operations but GEMM. */
+/* Some rows alone give the same bits as all rows together, in each operation that threads share by
+ * rows. */
 static void rows_do_not_depend_on_their_company(void) {
-    enum { N_ROWS = 13, N_COLUMNS = 37 };
-    const gpt_dropout dropout = gpt_dropout_make(0.2, 1, 2, 3, 4);
-    gpt_real *x = random_reals(N_ROWS * N_COLUMNS), *z = random_reals(N_ROWS * N_COLUMNS);
-    gpt_real* weight = random_reals(N_COLUMNS);
-    gpt_real all[N_ROWS * N_COLUMNS], alone[N_COLUMNS], rstds[N_ROWS], rstd;
-    int64_t row;
-    for (row = 0; row < N_ROWS; row++) {
-        const gpt_real *xr = x + row * N_COLUMNS, *zr = z + row * N_COLUMNS;
-        const gpt_real* expected = all + row * N_COLUMNS;
-        gpt_norm_forward(all, rstds, x, weight, N_ROWS, N_COLUMNS);
-        gpt_norm_forward(alone, &rstd, xr, weight, 1, N_COLUMNS);
-        CHECK(rstd == rstds[row] && !memcmp(alone, expected, sizeof alone));
-        gpt_gelu_forward(all, x, N_ROWS, N_COLUMNS);
-        gpt_gelu_forward(alone, xr, 1, N_COLUMNS);
-        CHECK(!memcmp(alone, expected, sizeof alone));
-        gpt_swiglu_forward(all, x, N_ROWS, N_COLUMNS / 2); /* the first half, as other rows */
-        gpt_swiglu_forward(alone, x + row * (N_COLUMNS / 2 * 2), 1, N_COLUMNS / 2);
-        CHECK(!memcmp(alone, all + row * (N_COLUMNS / 2), N_COLUMNS / 2 * sizeof(gpt_real)));
-        gpt_residual_forward(all, x, z, &dropout, 5, N_ROWS, N_COLUMNS);
-        gpt_residual_forward(alone, xr, zr, &dropout, 5 + row, 1, N_COLUMNS);
-        CHECK(!memcmp(alone, expected, sizeof alone));
+    enum { N_ROWS = 13, N_COLUMNS = 37, N = N_ROWS * N_COLUMNS };
+    gpt_real *x = random_reals(2 * N), *z = random_reals(2 * N), *weight = random_reals(N_COLUMNS);
+    gpt_real together[2 * N], alone[2 * N], rstd[2][N_ROWS];
+    int64_t numbers[N_ROWS], row;
+    gpt_batch_values values = {2, 5, 1};
+    gpt_elements_args elements;
+    gpt_norm_args norm;
+    int kind;
+    memset(&elements, 0, sizeof elements);
+    memset(&norm, 0, sizeof norm);
+    for (row = 0; row < N_ROWS; row++) numbers[row] = row % 5 ? row : -1;
+    norm.x = elements.x = x;
+    elements.z = z;
+    norm.weight = weight;
+    norm.rows = elements.rows = gpt_rows_make(3, 3 + N_ROWS);
+    norm.hidden = elements.n_columns = N_COLUMNS;
+    elements.token_numbers = numbers;
+    elements.values = &values;
+    elements.rate = 0.2;
+    for (kind = 0; kind < GPT_N_KINDS; kind++) {
+        const gpt_work work = gpt_host_kinds[kind].run_rows;
+        const void* args = kind == GPT_KIND_NORM ? (const void*)&norm : &elements;
+        if (!work) continue;
+        memset(together, 0, sizeof together);
+        memset(alone, 0, sizeof alone);
+        norm.y = elements.y = together;
+        norm.rstd = rstd[0];
+        work(args, 3, 3 + N_ROWS);
+        norm.y = elements.y = alone;
+        norm.rstd = rstd[1];
+        for (row = 3 + N_ROWS; row-- > 3;) work(args, row, row + 1);
+        CHECK_CASE(!memcmp(together, alone, sizeof alone), "kind %d", kind);
+        CHECK(kind != GPT_KIND_NORM || !memcmp(rstd[0], rstd[1], sizeof rstd[0]));
     }
     free(x);
     free(z);

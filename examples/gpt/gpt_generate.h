@@ -80,18 +80,21 @@ static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_re
     }
 }
 
+/* y (rows, outputs) = x (rows, inputs) W^T, with weight (outputs, inputs). */
+static void gpt_generate_linear(gpt_real* y, const gpt_real* x, const gpt_real* weight,
+                                int64_t n_rows, int64_t n_outputs, int64_t n_inputs) {
+    gpt_gemm(0, 1, n_rows, n_outputs, n_inputs, 1, x, n_inputs, weight, n_inputs, 0, y, n_outputs);
+}
+
 /* Adds n bytes at positions first, first + 1, ...; logits are those that follow the last token. */
 static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t first, int64_t n) {
     const gpt_layout* at = &g->layout;
     const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
     const int64_t head_size = hidden / g->config.n_heads;
-    const gpt_dropout none = gpt_dropout_make(0, 0, 0, 0, 0);
-    int64_t layer, row, document = 0;
-    for (row = 0; row < n; row++) {
-        const int32_t token = tokens[row];
-        gpt_embedding_forward(g->x + row * hidden, g->parameters + at->embedding, &token, 1,
-                              hidden);
-    }
+    int64_t layer, row, i, document = 0;
+    for (row = 0; row < n; row++)
+        memcpy(g->x + row * hidden, g->parameters + at->embedding + tokens[row] * hidden,
+               (size_t)hidden * sizeof *g->x);
 
     for (layer = 0; layer < g->config.n_layers; layer++) {
         const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
@@ -100,9 +103,9 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
 
         /* Attention; the keys and values stay for later tokens. */
         gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm1, n, hidden);
-        gpt_linear_forward(g->q, g->y, w + at->query, n, hidden, hidden);
-        gpt_linear_forward(keys + first * kv_hidden, g->y, w + at->key, n, kv_hidden, hidden);
-        gpt_linear_forward(values + first * kv_hidden, g->y, w + at->value, n, kv_hidden, hidden);
+        gpt_generate_linear(g->q, g->y, w + at->query, n, hidden, hidden);
+        gpt_generate_linear(keys + first * kv_hidden, g->y, w + at->key, n, kv_hidden, hidden);
+        gpt_generate_linear(values + first * kv_hidden, g->y, w + at->value, n, kv_hidden, hidden);
         gpt_rope(g->q, g->rope, 1, first, n, g->n_positions, g->config.n_heads, head_size);
         gpt_rope(keys + first * kv_hidden, g->rope, 1, first, n, g->n_positions,
                  g->config.n_kv_heads, head_size);
@@ -112,24 +115,23 @@ static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t 
             if (g->config.documents && tokens[row] == g->config.separator)
                 document = first + row + 1;
         }
-        gpt_linear_forward(g->q, g->y, w + at->projection, n, hidden, hidden);
-        gpt_residual_forward(g->x, g->x, g->q, &none, 0, n, hidden);
+        gpt_generate_linear(g->q, g->y, w + at->projection, n, hidden, hidden);
+        for (i = 0; i < n * hidden; i++) g->x[i] += g->q[i];
 
         /* The MLP. */
         gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm2, n, hidden);
-        gpt_linear_forward(g->up, g->y, w + at->up, n, at->up_wide, hidden);
-        if (g->config.mlp == GPT_MLP_SWIGLU)
-            gpt_swiglu_forward(g->up, g->up, n, at->wide);
-        else
-            gpt_gelu_forward(g->up, g->up, n, at->wide);
-        gpt_linear_forward(g->y, g->up, w + at->down, n, hidden, at->wide);
-        gpt_residual_forward(g->x, g->x, g->y, &none, 0, n, hidden);
+        gpt_generate_linear(g->up, g->y, w + at->up, n, at->up_wide, hidden);
+        for (i = 0; i < n * at->wide; i++)
+            g->up[i] = g->config.mlp == GPT_MLP_SWIGLU ? gpt_swiglu(g->up[2 * i], g->up[2 * i + 1])
+                                                       : gpt_gelu(g->up[i]);
+        gpt_generate_linear(g->y, g->up, w + at->down, n, hidden, at->wide);
+        for (i = 0; i < n * hidden; i++) g->x[i] += g->y[i];
     }
 
     g->document = document;
     gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
                      hidden);
-    gpt_linear_forward(g->logits, g->y, g->parameters + at->classifier, 1, GPT_BYTES, hidden);
+    gpt_generate_linear(g->logits, g->y, g->parameters + at->classifier, 1, GPT_BYTES, hidden);
 }
 
 /* uniform in (0, 1) decides. */

@@ -14,17 +14,13 @@
  * for the gradient of a weight; elements. */
 enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 };
 
-/* The real at an index; these state what an argument points to. */
-static const gpt_real* gpt_in(const void* x, int64_t i) { return (const gpt_real*)x + i; }
-static gpt_real* gpt_out(void* x, int64_t i) { return (gpt_real*)x + i; }
-
-/* ---- linear ---- */
+/* ---- linear: y = x W^T ---- */
 
 static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    const int64_t at = begin - a->rows.begin;
-    gpt_linear_forward(gpt_out(a->y, at * a->n_outputs), gpt_in(a->x, at * a->n_inputs),
-                       gpt_in(a->weight, 0), end - begin, a->n_outputs, a->n_inputs);
+    const int64_t at = begin - a->rows.begin, in = a->n_inputs, out = a->n_outputs;
+    gpt_gemm(0, 1, end - begin, out, in, 1, gpt_in(a->x, at * in), in, gpt_in(a->weight, 0), in, 0,
+             gpt_out(a->y, at * out), out);
 }
 static void gpt_linear_run(const void* pointer) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
@@ -33,22 +29,23 @@ static void gpt_linear_run(const void* pointer) {
 
 static void gpt_linear_backward_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    const int64_t at = begin - a->rows.begin;
-    gpt_linear_backward(gpt_out(a->dx, at * a->n_inputs), gpt_in(a->y, at * a->n_outputs),
-                        gpt_in(a->weight, 0), a->is_first, end - begin, a->n_outputs, a->n_inputs);
+    const int64_t at = begin - a->rows.begin, in = a->n_inputs, out = a->n_outputs;
+    gpt_gemm(0, 0, end - begin, in, out, 1, gpt_in(a->y, at * out), out, gpt_in(a->weight, 0), in,
+             a->is_first ? (gpt_real)0 : (gpt_real)1, gpt_out(a->dx, at * in), in);
 }
 /* Outputs [begin, end), of all rows. */
-static void gpt_linear_weights_outputs(const void* pointer, int64_t begin, int64_t end) {
+static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
-    gpt_linear_weights(gpt_out(a->dweight, begin * a->n_inputs), gpt_in(a->y, begin), a->n_outputs,
-                       gpt_in(a->x, 0), gpt_count(a->rows), end - begin, a->n_inputs);
+    const int64_t in = a->n_inputs;
+    gpt_gemm(1, 0, end - begin, in, gpt_count(a->rows), 1, gpt_in(a->y, begin), a->n_outputs,
+             gpt_in(a->x, 0), in, 1, gpt_out(a->dweight, begin * in), in);
 }
 static void gpt_linear_backward_run(const void* pointer) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     if (a->pass != GPT_PASS_WEIGHTS)
         gpt_over(gpt_linear_backward_rows, a, a->rows.begin, a->rows.end, a->tile_rows);
     if (a->pass != GPT_PASS_INPUTS)
-        gpt_over(gpt_linear_weights_outputs, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
+        gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
 }
 
 /* ---- norm ---- */
@@ -62,61 +59,82 @@ static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
 
 static void gpt_norm_backward_run(const void* pointer) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
-    gpt_norm_backward(gpt_out(a->dx, 0), gpt_out(a->dweight, 0), gpt_in(a->y, 0), gpt_in(a->x, 0),
-                      gpt_in(a->rstd, 0), gpt_in(a->weight, 0), gpt_count(a->rows), a->hidden);
+    const gpt_real *weight = gpt_in(a->weight, 0), *rstds = gpt_in(a->rstd, 0);
+    gpt_real* dweight = gpt_out(a->dweight, 0);
+    int64_t row, c;
+    int j;
+    for (row = 0; row < gpt_count(a->rows); row++) {
+        const gpt_real* x = gpt_in(a->x, row * a->hidden);
+        const gpt_real *dy = gpt_in(a->y, row * a->hidden), rstd = rstds[row];
+        gpt_real *dx = gpt_out(a->dx, row * a->hidden), lanes[GPT_LANES] = {0}, shrink;
+        for (c = 0; c + GPT_LANES <= a->hidden; c += GPT_LANES)
+            for (j = 0; j < GPT_LANES; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
+        for (j = 0; c + j < a->hidden; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
+        shrink = gpt_sum_lanes(lanes) / (gpt_real)a->hidden * rstd * rstd * rstd;
+        for (c = 0; c < a->hidden; c++) {
+            dweight[c] += dy[c] * x[c] * rstd;
+            dx[c] += dy[c] * weight[c] * rstd - x[c] * shrink;
+        }
+    }
 }
 
 /* ---- element by element: dropout, residual, GELU, SwiGLU, RoPE ---- */
 
-/* Returns how many rows from `row` to `end` hold consecutive tokens, or padding. */
-static int64_t gpt_run_of_rows(const int64_t* numbers, int64_t row, int64_t end) {
-    const int64_t first = numbers[row];
-    int64_t n = 1;
-    while (row + n < end && numbers[row + n] == (first < 0 ? first : first + n)) n++;
-    return n;
-}
-
 static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t stop = end - a->rows.begin, first_token = a->values->first_token;
     const gpt_dropout dropout = gpt_dropout_of(a);
-    int64_t row, n;
-    for (row = begin - a->rows.begin; row < stop; row += n) {
-        const int64_t at = row * a->n_columns, token = first_token + a->token_numbers[row];
-        n = gpt_run_of_rows(a->token_numbers, row, stop);
-        if (a->z)
-            gpt_residual_forward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), &dropout,
-                                 token, n, a->n_columns);
-        else
-            gpt_dropout_apply(gpt_out(a->y, at), gpt_in(a->x, at), &dropout, token, n,
-                              a->n_columns);
+    int64_t row, c;
+    for (row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
+        const uint64_t key =
+            gpt_token_key(&dropout, a->values->first_token + a->token_numbers[row]);
+        const gpt_real *x = gpt_in(a->x, row * a->n_columns), *z = gpt_in(a->z, row * a->n_columns);
+        gpt_real* y = gpt_out(a->y, row * a->n_columns);
+        for (c = 0; c < a->n_columns; c++) {
+            const gpt_real mask = dropout.threshold ? gpt_mask(&dropout, key, c) : (gpt_real)1;
+            y[c] = a->z ? x[c] + mask * z[c] : x[c] * mask;
+        }
     }
 }
 
 static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns;
-    gpt_gelu_forward(gpt_out(a->y, at), gpt_in(a->x, at), end - begin, a->n_columns);
+    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const gpt_real* x = gpt_in(a->x, at);
+    gpt_real* y = gpt_out(a->y, at);
+    int64_t i;
+    for (i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
 }
 
 static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns;
-    gpt_gelu_backward(gpt_out(a->y, at), gpt_in(a->x, at), gpt_in(a->z, at), end - begin,
-                      a->n_columns);
+    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, at);
+    gpt_real* y = gpt_out(a->y, at);
+    int64_t i;
+    for (i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
 }
 
 static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns;
-    gpt_swiglu_forward(gpt_out(a->y, at), gpt_in(a->x, 2 * at), end - begin, a->n_columns);
+    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const gpt_real* x = gpt_in(a->x, 2 * at);
+    gpt_real* y = gpt_out(a->y, at);
+    int64_t i;
+    for (i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
 }
 
 static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns;
-    gpt_swiglu_backward(gpt_out(a->y, 2 * at), gpt_in(a->x, at), gpt_in(a->z, 2 * at), end - begin,
-                        a->n_columns);
+    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, 2 * at);
+    gpt_real* y = gpt_out(a->y, 2 * at);
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        gpt_real up = z[2 * i], gate = z[2 * i + 1];
+        gpt_swiglu_slopes(&up, &gate, x[i]);
+        y[2 * i] = up;
+        y[2 * i + 1] = gate;
+    }
 }
 
 static void gpt_rope_run(const void* pointer) {
@@ -127,56 +145,35 @@ static void gpt_rope_run(const void* pointer) {
 
 /* ---- attention ---- */
 
-/* Key-value head `piece % n_kv_heads` of sequence `piece / n_kv_heads`, with its query heads. */
-static void gpt_attention_piece(const void* pointer, int64_t piece, int64_t end) {
+/* A piece is a key-value head of a sequence, with its query heads. */
+static void gpt_attention_pieces(const void* pointer, int64_t piece, int64_t end) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
-    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    for (; piece < end; piece++) {
-        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
-        const int64_t q = row * q_columns, kv = row * kv_columns;
-        gpt_attention_forward(gpt_out(a->out, q), gpt_out(a->lse, row * a->shape.n_heads),
-                              gpt_in(a->q, q), gpt_in(a->k, kv), gpt_in(a->v, kv), &a->shape,
-                              gpt_begins_at(a, piece / a->shape.n_kv_heads),
-                              piece % a->shape.n_kv_heads);
-    }
+    for (; piece < end; piece++)
+        (a->dout ? gpt_attention_backward : gpt_attention_forward)(a, piece / a->shape.n_kv_heads,
+                                                                   piece % a->shape.n_kv_heads);
 }
 static void gpt_attention_run(const void* pointer) {
     const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    gpt_over(gpt_attention_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
-}
-
-static void gpt_attention_backward_piece(const void* pointer, int64_t piece, int64_t end) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    const int64_t q_columns = a->shape.n_heads * a->shape.head_size;
-    const int64_t kv_columns = a->shape.n_kv_heads * a->shape.head_size;
-    for (; piece < end; piece++) {
-        const int64_t row = piece / a->shape.n_kv_heads * a->shape.sequence;
-        const int64_t q = row * q_columns, kv = row * kv_columns, head = row * a->shape.n_heads;
-        gpt_attention_backward(
-            gpt_out(a->dq, q), gpt_out(a->dk, kv), gpt_out(a->dv, kv), gpt_out(a->delta, head),
-            gpt_in(a->dout, q), gpt_in(a->out, q), gpt_in(a->lse, head), gpt_in(a->q, q),
-            gpt_in(a->k, kv), gpt_in(a->v, kv), &a->shape,
-            gpt_begins_at(a, piece / a->shape.n_kv_heads), piece % a->shape.n_kv_heads);
-    }
-}
-static void gpt_attention_backward_run(const void* pointer) {
-    const gpt_attention_args* a = (const gpt_attention_args*)pointer;
-    gpt_over(gpt_attention_backward_piece, a, 0, a->batch * a->shape.n_kv_heads, 1);
+    gpt_over(gpt_attention_pieces, a, 0, a->batch * a->shape.n_kv_heads, 1);
 }
 
 /* ---- tokens: embedding, loss ---- */
 
 static void gpt_embedding_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    gpt_embedding_forward(gpt_out(a->x, 0), gpt_in(a->table, 0), a->tokens, gpt_count(a->rows),
-                          a->n_columns);
+    int64_t row;
+    for (row = 0; row < gpt_count(a->rows); row++)
+        memcpy(gpt_out(a->x, row * a->n_columns), gpt_in(a->table, a->tokens[row] * a->n_columns),
+               (size_t)a->n_columns * sizeof(gpt_real));
 }
 
 static void gpt_embedding_backward_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    gpt_embedding_backward(gpt_out(a->dtable, 0), gpt_in(a->x, 0), a->tokens, gpt_count(a->rows),
-                           a->n_columns);
+    int64_t row, c;
+    for (row = 0; row < gpt_count(a->rows); row++) {
+        gpt_real* to = gpt_out(a->dtable, a->tokens[row] * a->n_columns);
+        for (c = 0; c < a->n_columns; c++) to[c] += *gpt_in(a->x, row * a->n_columns + c);
+    }
 }
 
 static void gpt_cross_entropy_run(const void* pointer) {
@@ -214,12 +211,20 @@ static void gpt_add_run(const void* pointer) {
 
 static void gpt_squares_run(const void* pointer) {
     const gpt_squares_args* a = (const gpt_squares_args*)pointer;
-    gpt_add_squares(a->lanes, gpt_in(a->x, 0), a->n);
+    const gpt_real* x = gpt_in(a->x, 0);
+    int64_t i;
+    int j;
+    for (i = 0; i < a->n; i += GPT_LANES)
+        for (j = 0; j < GPT_LANES && i + j < a->n; j++)
+            a->lanes[j] += (double)x[i + j] * (double)x[i + j];
 }
 
 static void gpt_norm_total_run(const void* pointer) {
     const gpt_total_args* a = (const gpt_total_args*)pointer;
-    *a->total += gpt_sum_squares(a->lanes);
+    double sum = 0;
+    int j;
+    for (j = 0; j < GPT_LANES; j++) sum += a->lanes[j];
+    *a->total += sum;
     *a->vote = a->values->vote;
     memset(a->lanes, 0, GPT_LANES * sizeof(double));
 }
@@ -235,8 +240,8 @@ static void gpt_adamw_elements(const void* pointer, int64_t begin, int64_t end) 
                (size_t)(end - begin) * sizeof(gpt_real));
 }
 static void gpt_adamw_run(const void* pointer) {
-    const gpt_adamw_args* a = (const gpt_adamw_args*)pointer;
-    gpt_over(gpt_adamw_elements, a, 0, a->n, GPT_PIECE_ELEMENTS);
+    gpt_over(gpt_adamw_elements, pointer, 0, ((const gpt_adamw_args*)pointer)->n,
+             GPT_PIECE_ELEMENTS);
 }
 
 static void gpt_digest_run(const void* pointer) {
@@ -258,8 +263,8 @@ static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end
             a->key, a->std, a->offset + i / a->n_columns * a->stride + i % a->n_columns);
 }
 static void gpt_initial_run(const void* pointer) {
-    const gpt_initial_args* a = (const gpt_initial_args*)pointer;
-    gpt_over(gpt_initial_elements, a, 0, a->n, GPT_PIECE_ELEMENTS);
+    gpt_over(gpt_initial_elements, pointer, 0, ((const gpt_initial_args*)pointer)->n,
+             GPT_PIECE_ELEMENTS);
 }
 
 static void gpt_rope_table_run(const void* pointer) {
@@ -414,43 +419,41 @@ static int64_t gpt_widened_beside(const gpt_shapes* shapes) {
 
 typedef struct gpt_host_kind {
     void (*run)(const void* args);
-    /* Instead of run: threads share the rows, each of which is treated alone; the place of
-     * args.rows. */
-    void (*run_rows)(const void* args, int64_t begin, int64_t end);
-    size_t rows, args_bytes;
+    gpt_work run_rows; /* instead of run: threads share the rows, each of which is treated alone */
+    size_t rows, args_bytes;                   /* rows: the place of args.rows */
     void (*widen)(gpt_storage* s, void* args); /* NULL: all operands are sums */
 } gpt_host_kind;
 
+#define GPT_RUN(run, type, widen)                                                                  \
+    { run, NULL, 0, sizeof(type), widen }
+#define GPT_ROWS(run, type, widen)                                                                 \
+    { NULL, run, offsetof(type, rows), sizeof(type), widen }
+
 /* In the order of gpt_kind. */
 static const gpt_host_kind gpt_host_kinds[GPT_N_KINDS] = {
-    {gpt_linear_run, NULL, 0, sizeof(gpt_linear_args), gpt_widen_linear},
-    {gpt_linear_backward_run, NULL, 0, sizeof(gpt_linear_args), gpt_widen_linear_backward},
-    {NULL, gpt_norm_rows, offsetof(gpt_norm_args, rows), sizeof(gpt_norm_args), gpt_widen_norm},
-    {gpt_norm_backward_run, NULL, 0, sizeof(gpt_norm_args), gpt_widen_norm},
-    {NULL, gpt_dropout_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
-     gpt_widen_elements},
-    {NULL, gpt_gelu_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
-     gpt_widen_elements},
-    {NULL, gpt_gelu_backward_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
-     gpt_widen_elements},
-    {NULL, gpt_swiglu_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
-     gpt_widen_swiglu},
-    {NULL, gpt_swiglu_backward_rows, offsetof(gpt_elements_args, rows), sizeof(gpt_elements_args),
-     gpt_widen_swiglu},
-    {gpt_rope_run, NULL, 0, sizeof(gpt_rope_args), gpt_widen_rope},
-    {gpt_attention_run, NULL, 0, sizeof(gpt_attention_args), gpt_widen_attention},
-    {gpt_attention_backward_run, NULL, 0, sizeof(gpt_attention_args), gpt_widen_attention},
-    {gpt_embedding_run, NULL, 0, sizeof(gpt_tokens_args), gpt_widen_tokens},
-    {gpt_embedding_backward_run, NULL, 0, sizeof(gpt_tokens_args), gpt_widen_tokens},
-    {gpt_cross_entropy_run, NULL, 0, sizeof(gpt_tokens_args), gpt_widen_tokens},
-    {gpt_loss_run, NULL, 0, sizeof(gpt_loss_args), NULL},
-    {gpt_add_run, NULL, 0, sizeof(gpt_add_args), gpt_widen_add},
-    {gpt_squares_run, NULL, 0, sizeof(gpt_squares_args), NULL},
-    {gpt_norm_total_run, NULL, 0, sizeof(gpt_total_args), NULL},
-    {gpt_adamw_run, NULL, 0, sizeof(gpt_adamw_args), gpt_widen_adamw},
-    {gpt_digest_run, NULL, 0, sizeof(gpt_digest_args), NULL},
-    {gpt_initial_run, NULL, 0, sizeof(gpt_initial_args), gpt_widen_initial},
-    {gpt_rope_table_run, NULL, 0, sizeof(gpt_rope_table_args), NULL},
+    GPT_RUN(gpt_linear_run, gpt_linear_args, gpt_widen_linear),
+    GPT_RUN(gpt_linear_backward_run, gpt_linear_args, gpt_widen_linear_backward),
+    GPT_ROWS(gpt_norm_rows, gpt_norm_args, gpt_widen_norm),
+    GPT_RUN(gpt_norm_backward_run, gpt_norm_args, gpt_widen_norm),
+    GPT_ROWS(gpt_dropout_rows, gpt_elements_args, gpt_widen_elements),
+    GPT_ROWS(gpt_gelu_rows, gpt_elements_args, gpt_widen_elements),
+    GPT_ROWS(gpt_gelu_backward_rows, gpt_elements_args, gpt_widen_elements),
+    GPT_ROWS(gpt_swiglu_rows, gpt_elements_args, gpt_widen_swiglu),
+    GPT_ROWS(gpt_swiglu_backward_rows, gpt_elements_args, gpt_widen_swiglu),
+    GPT_RUN(gpt_rope_run, gpt_rope_args, gpt_widen_rope),
+    GPT_RUN(gpt_attention_run, gpt_attention_args, gpt_widen_attention),
+    GPT_RUN(gpt_attention_run, gpt_attention_args, gpt_widen_attention),
+    GPT_RUN(gpt_embedding_run, gpt_tokens_args, gpt_widen_tokens),
+    GPT_RUN(gpt_embedding_backward_run, gpt_tokens_args, gpt_widen_tokens),
+    GPT_RUN(gpt_cross_entropy_run, gpt_tokens_args, gpt_widen_tokens),
+    GPT_RUN(gpt_loss_run, gpt_loss_args, NULL),
+    GPT_RUN(gpt_add_run, gpt_add_args, gpt_widen_add),
+    GPT_RUN(gpt_squares_run, gpt_squares_args, NULL),
+    GPT_RUN(gpt_norm_total_run, gpt_total_args, NULL),
+    GPT_RUN(gpt_adamw_run, gpt_adamw_args, gpt_widen_adamw),
+    GPT_RUN(gpt_digest_run, gpt_digest_args, NULL),
+    GPT_RUN(gpt_initial_run, gpt_initial_args, gpt_widen_initial),
+    GPT_RUN(gpt_rope_table_run, gpt_rope_table_args, NULL),
 };
 
 enum { GPT_HOST_ARGS_BYTES = 192 };

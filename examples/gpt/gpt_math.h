@@ -1,9 +1,8 @@
-/* gpt_math.h - the math of a small GPT: pure functions on arrays, each beside its backward.
+/* gpt_math.h - the math of a small GPT: functions of elements and rows, each beside its backward,
+ * products, and attention on the host.
  *
- * These functions do not depend on devices, on layers or on the place of a tensor.  A tensor of
- * tokens is a table with a row for each token, given by its address and a number of rows.  Any
- * range of rows can be computed alone, at any time, in any order, and gives the same bits as the
- * first time:
+ * The loops over rows are those of gpt_kernels_host.h and gpt_kernels_cuda.cu.  Any range of rows
+ * can be computed alone, at any time, in any order, and gives the same bits as the first time:
  *
  *   - the code, not the compiler, fixes the order of every sum;
  *   - a row's result never depends on the rows beside it, except in a GEMM: for the same bits, a
@@ -212,44 +211,6 @@ GPT_INLINE gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int
     return drawn < dropout->threshold ? (gpt_real)0 : (gpt_real)dropout->scale;
 }
 
-/* y = mask * x, which is its own backward.  first_token: the global number of row 0.  x and y may
- * be the same. */
-GPT_FUNCTION void gpt_dropout_apply(gpt_real* y,       /* (rows, columns) */
-                                    const gpt_real* x, /* (rows, columns) */
-                                    const gpt_dropout* dropout, int64_t first_token, int64_t n_rows,
-                                    int64_t n_columns) {
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++, x += n_columns, y += n_columns) {
-        const uint64_t key = gpt_token_key(dropout, first_token + row);
-        if (dropout->threshold == 0) {
-            if (x != y) memcpy(y, x, (size_t)n_columns * sizeof *y);
-            continue;
-        }
-        for (column = 0; column < n_columns; column++)
-            y[column] = x[column] * gpt_mask(dropout, key, column);
-    }
-}
-
-/* y = residual + mask * branch.  y and residual may be the same. */
-GPT_FUNCTION void gpt_residual_forward(gpt_real* y,              /* (rows, columns) */
-                                       const gpt_real* residual, /* (rows, columns) */
-                                       const gpt_real* branch,   /* (rows, columns) */
-                                       const gpt_dropout* dropout, int64_t first_token,
-                                       int64_t n_rows, int64_t n_columns) {
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++) {
-        const uint64_t key = gpt_token_key(dropout, first_token + row);
-        for (column = 0; column < n_columns; column++) {
-            const gpt_real mask =
-                dropout->threshold == 0 ? (gpt_real)1 : gpt_mask(dropout, key, column);
-            y[column] = residual[column] + mask * branch[column];
-        }
-        y += n_columns;
-        residual += n_columns;
-        branch += n_columns;
-    }
-}
-
 /* ---- GEMM: C = alpha op(A) op(B) + beta C -------------------------------------------------- */
 
 #ifndef GPT_BLAS
@@ -364,57 +325,6 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
 #endif
 }
 
-/* ---- linear, without bias: y = x W^T ------------------------------------------------------- */
-
-GPT_FUNCTION void gpt_linear_forward(gpt_real* y,            /* (rows, outputs) */
-                                     const gpt_real* x,      /* (rows, inputs) */
-                                     const gpt_real* weight, /* (outputs, inputs) */
-                                     int64_t n_rows, int64_t n_outputs, int64_t n_inputs) {
-    gpt_gemm(0, 1, n_rows, n_outputs, n_inputs, 1, x, n_inputs, weight, n_inputs, 0, y, n_outputs);
-}
-
-/* is_first: dx is set, otherwise added to. */
-GPT_FUNCTION void gpt_linear_backward(gpt_real* dx,           /* (rows, inputs) */
-                                      const gpt_real* dy,     /* (rows, outputs) */
-                                      const gpt_real* weight, /* (outputs, inputs) */
-                                      int is_first, int64_t n_rows, int64_t n_outputs,
-                                      int64_t n_inputs) {
-    gpt_gemm(0, 0, n_rows, n_inputs, n_outputs, 1, dy, n_outputs, weight, n_inputs,
-             is_first ? (gpt_real)0 : (gpt_real)1, dx, n_inputs);
-}
-
-/* dy has n_columns columns; only the first n_outputs are used. */
-GPT_FUNCTION void gpt_linear_weights(gpt_real* dweight,  /* (outputs, inputs), added to */
-                                     const gpt_real* dy, /* (rows, columns) */
-                                     int64_t n_columns, const gpt_real* x, /* (rows, inputs) */
-                                     int64_t n_rows, int64_t n_outputs, int64_t n_inputs) {
-    gpt_gemm(1, 0, n_outputs, n_inputs, n_rows, 1, dy, n_columns, x, n_inputs, 1, dweight,
-             n_inputs);
-}
-
-/* ---- embedding --------------------------------------------------------------------------------
- */
-
-GPT_FUNCTION void gpt_embedding_forward(gpt_real* y,           /* (rows, hidden) */
-                                        const gpt_real* table, /* (vocabulary, hidden) */
-                                        const int32_t* tokens, /* (rows) */
-                                        int64_t n_rows, int64_t hidden) {
-    int64_t row;
-    for (row = 0; row < n_rows; row++)
-        memcpy(y + row * hidden, table + tokens[row] * hidden, (size_t)hidden * sizeof *y);
-}
-
-GPT_FUNCTION void gpt_embedding_backward(gpt_real* dtable,      /* (vocabulary, hidden), added to */
-                                         const gpt_real* dy,    /* (rows, hidden) */
-                                         const int32_t* tokens, /* (rows) */
-                                         int64_t n_rows, int64_t hidden) {
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++) {
-        gpt_real* to = dtable + tokens[row] * hidden;
-        for (column = 0; column < hidden; column++) to[column] += dy[row * hidden + column];
-    }
-}
-
 /* ---- root mean square norm: y = x * rstd * weight, rstd = 1 / sqrt(mean of x^2 + epsilon) --- */
 
 /* mean: of the squares. */
@@ -431,29 +341,6 @@ GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
         rstd[row] = gpt_rstd(mean);
         for (column = 0; column < hidden; column++)
             y[column] = x[column] * rstd[row] * weight[column];
-    }
-}
-
-GPT_FUNCTION void gpt_norm_backward(gpt_real* dx,      /* (rows, hidden), added to */
-                                    gpt_real* dweight, /* (hidden), added to */
-                                    const gpt_real* dy, const gpt_real* x, /* (rows, hidden) */
-                                    const gpt_real* rstd,                  /* (rows) */
-                                    const gpt_real* weight,                /* (hidden) */
-                                    int64_t n_rows, int64_t hidden) {
-    int64_t row, column;
-    int j;
-    for (row = 0; row < n_rows; row++, x += hidden, dx += hidden, dy += hidden) {
-        gpt_real lanes[GPT_LANES] = {0}, shrink;
-        for (column = 0; column + GPT_LANES <= hidden; column += GPT_LANES)
-            for (j = 0; j < GPT_LANES; j++)
-                lanes[j] += dy[column + j] * weight[column + j] * x[column + j];
-        for (j = 0; column + j < hidden; j++)
-            lanes[j] += dy[column + j] * weight[column + j] * x[column + j];
-        shrink = gpt_sum_lanes(lanes) / (gpt_real)hidden * rstd[row] * rstd[row] * rstd[row];
-        for (column = 0; column < hidden; column++) {
-            dweight[column] += dy[column] * x[column] * rstd[row];
-            dx[column] += dy[column] * weight[column] * rstd[row] - x[column] * shrink;
-        }
     }
 }
 
@@ -525,22 +412,25 @@ static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_
     }
 }
 
-GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * head_size) */
-                                        gpt_real* lse,     /* (queries, heads), natural log */
-                                        const gpt_real* q, /* (queries, heads * head_size) */
-                                        const gpt_real* k, /* (sequence, kv_heads * head_size) */
-                                        const gpt_real* v, /* (sequence, kv_heads * head_size) */
-                                        const gpt_attention_shape* shape, const int64_t* begins,
+/* The reals from an index on; these state what an argument points to. */
+static const gpt_real* gpt_in(const void* x, int64_t i) { return (const gpt_real*)x + i; }
+static gpt_real* gpt_out(void* x, int64_t i) { return (gpt_real*)x + i; }
+
+GPT_FUNCTION void gpt_attention_forward(const gpt_attention_args* a, int64_t sequence,
                                         int64_t kv_head) {
     enum { TILE = GPT_ATTENTION_TILE };
+    const gpt_attention_shape* shape = &a->shape;
     const int64_t size = shape->head_size, stride = shape->n_heads * size;
-    const int64_t kv_stride = shape->n_kv_heads * size;
+    const int64_t kv_stride = shape->n_kv_heads * size, at = sequence * shape->sequence;
     const int64_t group = shape->n_heads / shape->n_kv_heads;
+    const int64_t* begins = gpt_begins_at(a, sequence);
+    const gpt_real* q = gpt_in(a->q, at * stride);
+    const gpt_real* head_k = gpt_in(a->k, at * kv_stride + kv_head * size);
+    const gpt_real* head_v = gpt_in(a->v, at * kv_stride + kv_head * size);
+    gpt_real *out = gpt_out(a->out, at * stride), *lse = gpt_out(a->lse, at * shape->n_heads);
     gpt_real scores[TILE * TILE], max[TILE], sum[TILE];
     int64_t head, i, j, row, column;
     for (head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        const gpt_real* head_k = k + kv_head * size;
-        const gpt_real* head_v = v + kv_head * size;
         for (i = 0; i < shape->sequence - shape->first; i += TILE) {
             const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
             const int64_t begin = gpt_first_key(shape, begins, shape->first + i) / TILE * TILE;
@@ -581,22 +471,21 @@ GPT_FUNCTION void gpt_attention_forward(gpt_real* out,     /* (queries, heads * 
     }
 }
 
-/* dk may be k and dv may be v, unless shape->sums. */
-GPT_FUNCTION void gpt_attention_backward(gpt_real* dq,    /* (queries, heads * head_size), set */
-                                         gpt_real* dk,    /* (sequence, kv_heads * head_size) */
-                                         gpt_real* dv,    /* (sequence, kv_heads * head_size) */
-                                         gpt_real* delta, /* (queries, heads), scratch */
-                                         const gpt_real* dout, /* (queries, heads * head_size) */
-                                         const gpt_real* out,  /* (queries, heads * head_size) */
-                                         const gpt_real* lse,  /* (queries, heads) */
-                                         const gpt_real* q,    /* (queries, heads * head_size) */
-                                         const gpt_real* k, /* (sequence, kv_heads * head_size) */
-                                         const gpt_real* v, /* (sequence, kv_heads * head_size) */
-                                         const gpt_attention_shape* shape, const int64_t* begins,
+/* dk may be k and dv may be v, unless shape->sums: tiles of k and v are copied before. */
+GPT_FUNCTION void gpt_attention_backward(const gpt_attention_args* a, int64_t sequence,
                                          int64_t kv_head) {
     enum { TILE = GPT_ATTENTION_TILE };
+    const gpt_attention_shape* shape = &a->shape;
     const int64_t size = shape->head_size, stride = shape->n_heads * size;
-    const int64_t kv_stride = shape->n_kv_heads * size;
+    const int64_t kv_stride = shape->n_kv_heads * size, begin = sequence * shape->sequence;
+    const int64_t* begins = gpt_begins_at(a, sequence);
+    const gpt_real *q = gpt_in(a->q, begin * stride), *dout = gpt_in(a->dout, begin * stride);
+    const gpt_real *k = gpt_in(a->k, begin * kv_stride), *v = gpt_in(a->v, begin * kv_stride);
+    const gpt_real* out = gpt_in(a->out, begin * stride);
+    const gpt_real* lse = gpt_in(a->lse, begin * shape->n_heads);
+    gpt_real *dq = gpt_out(a->dq, begin * stride),
+             *delta = gpt_out(a->delta, begin * shape->n_heads);
+    gpt_real *dk = gpt_out(a->dk, begin * kv_stride), *dv = gpt_out(a->dv, begin * kv_stride);
     const gpt_real scale = (gpt_real)(1 / sqrt((double)size));
     const int64_t group = shape->n_heads / shape->n_kv_heads, kv_offset = kv_head * size;
     const int64_t key_tile = gpt_min(TILE, GPT_ATTENTION_KEYS / size);
@@ -669,25 +558,6 @@ GPT_INLINE gpt_real gpt_gelu_slope(gpt_real x) {
     return s - x * s * (1 - s) * a * (1 + 3 * b * x * x);
 }
 
-GPT_FUNCTION void gpt_gelu_forward(gpt_real* y,       /* (rows, columns) */
-                                   const gpt_real* x, /* (rows, columns) */
-                                   int64_t n_rows, int64_t n_columns) {
-    int64_t row, column;
-    /* Row by row, so that an element's place in the loop never depends on the range of rows. */
-    for (row = 0; row < n_rows; row++, x += n_columns, y += n_columns)
-        for (column = 0; column < n_columns; column++) y[column] = gpt_gelu(x[column]);
-}
-
-GPT_FUNCTION void gpt_gelu_backward(gpt_real* dx,       /* (rows, columns), set */
-                                    const gpt_real* dy, /* (rows, columns) */
-                                    const gpt_real* x,  /* (rows, columns) */
-                                    int64_t n_rows, int64_t n_columns) {
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++, x += n_columns, dx += n_columns, dy += n_columns)
-        for (column = 0; column < n_columns; column++)
-            dx[column] = dy[column] * gpt_gelu_slope(x[column]);
-}
-
 /* ---- SwiGLU: up * silu(gate), silu(x) = x / (1 + exp(-x)) (Shazeer 2020) ------------------- */
 
 GPT_INLINE gpt_real gpt_sigmoid(gpt_real x) { return gpt_divide_fast(1, 1 + gpt_exp_fast(-x)); }
@@ -697,29 +567,6 @@ GPT_INLINE void gpt_swiglu_slopes(gpt_real* up, gpt_real* gate, gpt_real dy) {
     const gpt_real s = gpt_sigmoid(*gate), d_up = dy * *gate * s;
     *gate = dy * *up * s * (1 + *gate * (1 - s));
     *up = d_up;
-}
-
-GPT_FUNCTION void gpt_swiglu_forward(gpt_real* y,       /* (rows, columns); may be x */
-                                     const gpt_real* x, /* (rows, 2 columns): up and gate in turn */
-                                     int64_t n_rows, int64_t n_columns) {
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++, x += 2 * n_columns, y += n_columns)
-        for (column = 0; column < n_columns; column++)
-            y[column] = gpt_swiglu(x[2 * column], x[2 * column + 1]);
-}
-
-GPT_FUNCTION void gpt_swiglu_backward(gpt_real* dx,       /* (rows, 2 columns), set */
-                                      const gpt_real* dy, /* (rows, columns) */
-                                      const gpt_real* x,  /* (rows, 2 columns) */
-                                      int64_t n_rows, int64_t n_columns) {
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++, x += 2 * n_columns, dx += 2 * n_columns, dy += n_columns)
-        for (column = 0; column < n_columns; column++) {
-            gpt_real up = x[2 * column], gate = x[2 * column + 1];
-            gpt_swiglu_slopes(&up, &gate, dy[column]);
-            dx[2 * column] = up;
-            dx[2 * column + 1] = gate;
-        }
 }
 
 /* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
@@ -739,22 +586,6 @@ GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits, /* (columns) */
 }
 
 /* ---- the optimizer ------------------------------------------------------------------------- */
-
-/* Adds the squares of n reals, in double, each to lane i % GPT_LANES.  Splitting at multiples of
- * GPT_LANES does not change the bits. */
-GPT_FUNCTION void gpt_add_squares(double lanes[GPT_LANES], const gpt_real* x, int64_t n) {
-    int64_t i;
-    int j;
-    for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
-        for (j = 0; j < GPT_LANES; j++) lanes[j] += (double)x[i + j] * (double)x[i + j];
-    for (j = 0; i + j < n; j++) lanes[j] += (double)x[i + j] * (double)x[i + j];
-}
-GPT_FUNCTION double gpt_sum_squares(const double lanes[GPT_LANES]) {
-    double sum = 0;
-    int j;
-    for (j = 0; j < GPT_LANES; j++) sum += lanes[j];
-    return sum;
-}
 
 /* The factor that limits the norm of the gradient to clip; 0: no limit. */
 GPT_INLINE double gpt_clip_scale(double squares, double clip) {
