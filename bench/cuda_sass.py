@@ -121,7 +121,7 @@ def short(name):
 
 # Elements that a layer's kernel moves a token and column: forward and backward, without dropout.
 LAYER = {"gpt_norm<8, 16>": 4, "gpt_norm_backward<8, 16>": 8, "gpt_norm_sums<8>": 4, "gpt_rope<8>": 8, "gpt_dropout<8>": 10,
-         "gpt_gelu<8>": 8, "gpt_gelu_backward<8>": 12, "attention_put": 4, "copy": 2}
+         "gpt_elements<8, 5>": 8, "gpt_elements<8, 6>": 12, "attention_put": 4, "copy": 2}
 HIDDEN, TOKENS, PEAK = 4096, 65536, 989e12
 
 

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <type_traits>
 
 /* ---- threads and elements -------------------------------------------------------------------- */
 
@@ -56,23 +57,8 @@ struct gpt_kernel_type {
 typedef memo_type gpt_kernel_type;
 #endif
 
-struct gpt_words {
-    uint32_t w[4];
-};
-/* One access of 16 bytes: only of this type of CUDA does the compiler never make four. */
-__device__ static inline gpt_words gpt_load_words(const void* x, int64_t i, int64_t size) {
-    const uint4 v = *(const uint4*)(const void*)((const char*)x + i * size);
-    return {{v.x, v.y, v.z, v.w}};
-}
-__device__ static inline void gpt_store_words(void* x, int64_t i, int64_t size,
-                                              const gpt_words& words) {
-    uint4 v;
-    v.x = words.w[0];
-    v.y = words.w[1];
-    v.z = words.w[2];
-    v.w = words.w[3];
-    *(uint4*)(void*)((char*)x + i * size) = v;
-}
+/* 4 N bytes by one access: only of these types of CUDA does the compiler never make several. */
+template <int N> using gpt_words = std::conditional_t<N == 4, uint4, uint2>;
 
 /* Two rounded numbers, by one instruction where the GPU has it. */
 __device__ static inline uint32_t gpt_pack(float low, float high) {
@@ -84,51 +70,45 @@ __device__ static inline uint32_t gpt_pack(float low, float high) {
     return memo_bf16_from_f32(low) | (uint32_t)memo_bf16_from_f32(high) << 16;
 #endif
 }
-/* 8 elements of bf16. */
-__device__ static inline void gpt_unpack(float* values, const gpt_words& words) {
-    for (int k = 0; k < 4; k++) {
-        const uint32_t bits[2] = {words.w[k] << 16, words.w[k] & 0xffff0000u};
+/* 2 N elements of bf16. */
+template <int N> __device__ static inline void gpt_unpack(float* values, gpt_words<N> packed) {
+    uint32_t words[N];
+    memcpy(words, &packed, sizeof words);
+    for (int k = 0; k < N; k++) {
+        const uint32_t bits[2] = {words[k] << 16, words[k] & 0xffff0000u};
         memcpy(values + 2 * k, bits, sizeof bits);
     }
 }
-__device__ static inline gpt_words gpt_pack_all(const float* values) {
-    gpt_words words;
-    for (int k = 0; k < 4; k++) words.w[k] = gpt_pack(values[2 * k], values[2 * k + 1]);
-    return words;
-}
 
-/* W elements from i on; W = 8 and W = 4 need addresses that are multiples of 16 bytes, of 8 for 4
- * of bf16. */
+/* W elements from i on, 1, 4 or 8; more than one need an address that is a multiple of their bytes,
+ * of 16 at most. */
 template <int W>
 __device__ static inline void gpt_read(float* values, const void* x, memo_type type, int64_t i) {
-    if (W == 1) {
+    if constexpr (W == 1)
         values[0] = gpt_load(x, type, i);
-    } else if (type == MEMO_TYPE_BF16 && W == 4) {
-        const uint64_t four = *(const uint64_t*)(const void*)((const uint16_t*)x + i);
-        for (int k = 0; k < W; k++) values[k] = memo_f32_from_bf16((uint16_t)(four >> 16 * k));
-    } else if (type == MEMO_TYPE_BF16) {
-        gpt_unpack(values, gpt_load_words(x, i, 2));
-    } else {
+    else if (type == MEMO_TYPE_BF16)
+        gpt_unpack<W / 2>(values, *(const gpt_words<W / 2>*)(const void*)((const uint16_t*)x + i));
+    else
         for (int k = 0; k < W; k += 4) {
-            const gpt_words words = gpt_load_words(x, i + k, 4);
+            const uint4 words = *(const uint4*)(const void*)((const float*)x + i + k);
             memcpy(values + k, &words, sizeof words);
         }
-    }
 }
 template <int W>
 __device__ static inline void gpt_write(void* x, memo_type type, int64_t i, const float* values) {
-    if (W == 1) {
+    if constexpr (W == 1) {
         gpt_store(x, type, i, values[0]);
-    } else if (type == MEMO_TYPE_BF16 && W == 4) {
-        *(uint64_t*)(void*)((uint16_t*)x + i) =
-            gpt_pack(values[0], values[1]) | (uint64_t)gpt_pack(values[2], values[3]) << 32;
     } else if (type == MEMO_TYPE_BF16) {
-        gpt_store_words(x, i, 2, gpt_pack_all(values));
+        uint32_t words[W / 2];
+        gpt_words<W / 2> packed;
+        for (int k = 0; k < W / 2; k++) words[k] = gpt_pack(values[2 * k], values[2 * k + 1]);
+        memcpy(&packed, words, sizeof packed);
+        *(gpt_words<W / 2>*)(void*)((uint16_t*)x + i) = packed;
     } else {
         for (int k = 0; k < W; k += 4) {
-            gpt_words words;
+            uint4 words;
             memcpy(&words, values + k, sizeof words);
-            gpt_store_words(x, i + k, 4, words);
+            *(uint4*)(void*)((float*)x + i + k) = words;
         }
     }
 }
@@ -182,57 +162,25 @@ __global__ static void gpt_dropout_kernel(gpt_elements_args a, gpt_kernel_type t
     }
 }
 
-template <int W> __global__ static void gpt_gelu_kernel(gpt_elements_args a, gpt_kernel_type type) {
-    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
-    GPT_EACH(g, n) {
-        float x[W];
-        gpt_read<W>(x, a.x, type, g * W);
-        for (int k = 0; k < W; k++) x[k] = gpt_gelu(x[k]);
-        gpt_write<W>(a.y, type, g * W, x);
-    }
-}
-
-template <int W>
-__global__ static void gpt_gelu_backward_kernel(gpt_elements_args a, gpt_kernel_type type) {
-    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
-    GPT_EACH(g, n) {
-        float x[W], z[W];
-        gpt_read<W>(x, a.x, type, g * W);
-        gpt_read<W>(z, a.z, type, g * W);
-        for (int k = 0; k < W; k++) x[k] *= gpt_gelu_slope(z[k]);
-        gpt_write<W>(a.y, type, g * W, x);
-    }
-}
-
-/* W elements of up and gate, in turn, stored as 2 W. */
-template <int W>
-__device__ static inline void gpt_read_pairs(float* values, const void* x, memo_type type,
-                                             int64_t i) {
-    gpt_read<W>(values, x, type, 2 * i);
-    gpt_read<W>(values + W, x, type, 2 * i + W);
-}
-
-template <int W>
-__global__ static void gpt_swiglu_kernel(gpt_elements_args a, gpt_kernel_type type) {
-    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
-    GPT_EACH(g, n) {
-        float x[2 * W], y[W];
-        gpt_read_pairs<W>(x, a.x, type, g * W);
-        for (int k = 0; k < W; k++) y[k] = gpt_swiglu(x[2 * k], x[2 * k + 1]);
-        gpt_write<W>(a.y, type, g * W, y);
-    }
-}
-
-template <int W>
-__global__ static void gpt_swiglu_backward_kernel(gpt_elements_args a, gpt_kernel_type type) {
-    const int64_t n = (a.rows.end - a.rows.begin) * a.n_columns / W;
-    GPT_EACH(g, n) {
-        float x[W], z[2 * W];
-        gpt_read<W>(x, a.x, type, g * W);
-        gpt_read_pairs<W>(z, a.z, type, g * W);
-        for (int k = 0; k < W; k++) gpt_swiglu_slopes(&z[2 * k], &z[2 * k + 1], x[k]);
-        gpt_write<W>(a.y, type, 2 * g * W, z);
-        gpt_write<W>(a.y, type, 2 * g * W + W, z + W);
+/* W elements of y at a time; KIND: of GELU and SwiGLU, and their backward.  Up and gate take turns,
+ * so that W of both are 2 W elements. */
+template <int W, int KIND>
+__global__ static void gpt_elements_kernel(gpt_elements_args a, gpt_kernel_type type) {
+    const int of_x = KIND == GPT_KIND_SWIGLU ? 2 : 1,
+              of_y = KIND == GPT_KIND_SWIGLU_BACKWARD ? 2 : 1;
+    const int is_backward = KIND == GPT_KIND_GELU_BACKWARD || KIND == GPT_KIND_SWIGLU_BACKWARD;
+    GPT_EACH(g, (a.rows.end - a.rows.begin) * a.n_columns / W) {
+        float x[of_x * W], y[of_y * W];
+        for (int k = 0; k < of_x; k++) gpt_read<W>(x + k * W, a.x, type, g * of_x * W + k * W);
+        for (int k = 0; k < of_y && is_backward; k++)
+            gpt_read<W>(y + k * W, a.z, type, g * of_y * W + k * W);
+        for (int k = 0; k < W; k++) {
+            if (KIND == GPT_KIND_GELU) y[k] = gpt_gelu(x[k]);
+            if (KIND == GPT_KIND_GELU_BACKWARD) y[k] = x[k] * gpt_gelu_slope(y[k]);
+            if constexpr (of_x == 2) y[k] = gpt_swiglu(x[2 * k], x[2 * k + 1]);
+            if constexpr (of_y == 2) gpt_swiglu_slopes(&y[2 * k], &y[2 * k + 1], x[k]);
+        }
+        for (int k = 0; k < of_y; k++) gpt_write<W>(a.y, type, g * of_y * W + k * W, y + k * W);
     }
 }
 
@@ -317,37 +265,45 @@ template <int W> __global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_k
 
 /* W columns a lane at a time.  V words of 8 elements of bf16 stay in registers, so that the row is
  * read once; V 0: it is read twice. */
-template <int W, int V>
-__global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type type) {
-    const int64_t step = GPT_CUDA_WARP * W;
-    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
-        const int64_t at = row * a.hidden, begin = GPT_LANE * W;
-        gpt_words held[V ? V : 1] = {};
-        float x[W], w[W], squares = 0, rstd;
+template <int W, int V> struct gpt_held_row {
+    const void* row;
+    memo_type type;
+    uint4 held[V ? V : 1];
+    __device__ gpt_held_row(const void* x, memo_type t, int64_t at, int64_t hidden)
+        : row((const char*)x + at * (t == MEMO_TYPE_BF16 ? 2 : 4)), type(t), held() {
         for (int v = 0; v < V; v++)
-            if (begin + v * step < a.hidden)
-                held[v] = gpt_load_words(a.x, at + begin + v * step, 2);
-        for (int v = 0; v < V; v++) {
-            gpt_unpack(x, held[v]);
-            for (int k = 0; k < W; k++) squares += x[k] * x[k];
-        }
-        for (int64_t c = begin; c < a.hidden && !V; c += step) {
-            gpt_read<W>(x, a.x, type, at + c);
-            for (int k = 0; k < W; k++) squares += x[k] * x[k];
-        }
-        rstd = gpt_rstd(gpt_warp_sum(squares) / (float)a.hidden);
-        if (GPT_LANE == 0) ((float*)a.rstd)[row] = rstd;
+            if (column(v) < hidden)
+                held[v] = *(const uint4*)(const void*)((const uint16_t*)row + column(v));
+    }
+    __device__ static int64_t column(int v) { return ((int64_t)v * GPT_CUDA_WARP + GPT_LANE) * W; }
+    __device__ void get(float* values, int v) const {
+        if constexpr (V > 0)
+            gpt_unpack<4>(values, held[v]);
+        else
+            gpt_read<W>(values, row, type, column(v));
+    }
+};
+/* The vectors of a row that a lane has. */
+#define GPT_EACH_HELD(v, c, hidden)                                                                \
+    for (int v = 0; v < (V ? V : (int)(((hidden) + GPT_CUDA_WARP * W - 1) / (GPT_CUDA_WARP * W))); \
+         v++)                                                                                      \
+        if (const int64_t c = gpt_held_row<W, V>::column(v); c < (hidden))
 
-        for (int v = 0; v < V; v++) {
-            const int64_t c = begin + v * step;
-            if (c >= a.hidden) continue;
-            gpt_unpack(x, held[v]);
-            gpt_read<W>(w, a.weight, MEMO_TYPE_BF16, c);
-            for (int k = 0; k < W; k++) x[k] = x[k] * rstd * w[k];
-            gpt_write<W>(a.y, MEMO_TYPE_BF16, at + c, x);
+template <int W, int V>
+__global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
+    const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
+    GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
+        const int64_t at = row * a.hidden;
+        const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden);
+        float x[W], w[W], squares = 0;
+        GPT_EACH_HELD(v, c, a.hidden) {
+            row_x.get(x, v);
+            for (int k = 0; k < W; k++) squares += x[k] * x[k];
         }
-        for (int64_t c = begin; c < a.hidden && !V; c += step) {
-            gpt_read<W>(x, a.x, type, at + c);
+        const float rstd = gpt_rstd(gpt_warp_sum(squares) / (float)a.hidden);
+        if (GPT_LANE == 0) ((float*)a.rstd)[row] = rstd;
+        GPT_EACH_HELD(v, c, a.hidden) {
+            row_x.get(x, v);
             gpt_read<W>(w, a.weight, type, c);
             for (int k = 0; k < W; k++) x[k] = x[k] * rstd * w[k];
             gpt_write<W>(a.y, type, at + c, x);
@@ -355,55 +311,28 @@ __global__ static void gpt_norm_kernel(gpt_norm_args a, gpt_kernel_type type) {
     }
 }
 
-/* dx[i] += dy[i] * weight[i] * rstd - x[i] * shrink */
-template <int W>
-__device__ static inline void gpt_norm_slopes(const gpt_norm_args& a, memo_type type, int64_t at,
-                                              int64_t c, const float* dy, const float* x,
-                                              float rstd, float shrink) {
-    float w[W], dx[W];
-    gpt_read<W>(w, a.weight, type, c);
-    gpt_read<W>(dx, a.dx, type, at + c);
-    for (int k = 0; k < W; k++) dx[k] = dx[k] + dy[k] * w[k] * rstd - x[k] * shrink;
-    gpt_write<W>(a.dx, type, at + c, dx);
-}
 template <int W, int V>
-__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type type) {
-    const int64_t step = GPT_CUDA_WARP * W;
+__global__ static void gpt_norm_backward_kernel(gpt_norm_args a, gpt_kernel_type of_model) {
+    const memo_type type = V ? MEMO_TYPE_BF16 : (memo_type)of_model;
     GPT_EACH_OF_WARP(row, a.rows.end - a.rows.begin) {
-        const int64_t at = row * a.hidden, begin = GPT_LANE * W;
+        const int64_t at = row * a.hidden;
         const float rstd = ((const float*)a.rstd)[row];
-        gpt_words held_x[V ? V : 1] = {}, held_dy[V ? V : 1] = {};
-        float x[W], dy[W], w[W], along = 0, shrink;
-        for (int v = 0; v < V; v++) {
-            if (begin + v * step >= a.hidden) continue;
-            held_x[v] = gpt_load_words(a.x, at + begin + v * step, 2);
-            held_dy[v] = gpt_load_words(a.y, at + begin + v * step, 2);
-        }
-        for (int v = 0; v < V; v++) {
-            if (begin + v * step >= a.hidden) continue;
-            gpt_unpack(x, held_x[v]);
-            gpt_unpack(dy, held_dy[v]);
-            gpt_read<W>(w, a.weight, MEMO_TYPE_BF16, begin + v * step);
-            for (int k = 0; k < W; k++) along += dy[k] * w[k] * x[k];
-        }
-        for (int64_t c = begin; c < a.hidden && !V; c += step) {
-            gpt_read<W>(x, a.x, type, at + c);
-            gpt_read<W>(dy, a.y, type, at + c);
+        const gpt_held_row<W, V> row_x(a.x, type, at, a.hidden), row_dy(a.y, type, at, a.hidden);
+        float x[W], dy[W], w[W], dx[W], along = 0;
+        GPT_EACH_HELD(v, c, a.hidden) {
+            row_x.get(x, v);
+            row_dy.get(dy, v);
             gpt_read<W>(w, a.weight, type, c);
             for (int k = 0; k < W; k++) along += dy[k] * w[k] * x[k];
         }
-        shrink = gpt_warp_sum(along) / (float)a.hidden * rstd * rstd * rstd;
-
-        for (int v = 0; v < V; v++) {
-            if (begin + v * step >= a.hidden) continue;
-            gpt_unpack(x, held_x[v]);
-            gpt_unpack(dy, held_dy[v]);
-            gpt_norm_slopes<W>(a, MEMO_TYPE_BF16, at, begin + v * step, dy, x, rstd, shrink);
-        }
-        for (int64_t c = begin; c < a.hidden && !V; c += step) {
-            gpt_read<W>(x, a.x, type, at + c);
-            gpt_read<W>(dy, a.y, type, at + c);
-            gpt_norm_slopes<W>(a, type, at, c, dy, x, rstd, shrink);
+        const float shrink = gpt_warp_sum(along) / (float)a.hidden * rstd * rstd * rstd;
+        GPT_EACH_HELD(v, c, a.hidden) {
+            row_x.get(x, v);
+            row_dy.get(dy, v);
+            gpt_read<W>(w, a.weight, type, c);
+            gpt_read<W>(dx, a.dx, type, at + c);
+            for (int k = 0; k < W; k++) dx[k] = dx[k] + dy[k] * w[k] * rstd - x[k] * shrink;
+            gpt_write<W>(a.dx, type, at + c, dx);
         }
     }
 }
@@ -645,33 +574,43 @@ __device__ static inline void gpt_head_add(gpt_head* to, float factor, const gpt
     for (int k = 0; k < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; k++) to->v[k] += factor * x->v[k];
 }
 
+/* The keys that a query and head see: one from each element of begin, begin + step, ... to end. */
+struct gpt_seen_keys {
+    int64_t begin, end, step;
+};
+__device__ static inline gpt_seen_keys gpt_keys_of(const gpt_attention_args& a, int64_t item) {
+    const gpt_attention_shape& s = a.shape;
+    const int64_t n_queries = s.sequence - s.first, row = item / s.n_heads;
+    const int64_t query = s.first + row % n_queries, sequence = row / n_queries;
+    const int64_t step = s.n_kv_heads * s.head_size;
+    const int64_t first = gpt_first_key(&s, gpt_begins_at(&a, sequence), query);
+    const int64_t head = item % s.n_heads / (s.n_heads / s.n_kv_heads) * s.head_size;
+    return {(sequence * s.sequence + first) * step + head,
+            (sequence * s.sequence + query + 1) * step, step};
+}
+
 /* A warp a query and head: rows of q, out and lse are queries, of k and v keys. */
 __global__ static void gpt_attention_kernel(gpt_attention_args a, gpt_kernel_type type) {
     const gpt_attention_shape s = a.shape;
-    const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
     const float scale = 1 / sqrtf((float)s.head_size);
-    GPT_EACH_OF_WARP(item, a.batch * n_queries * s.n_heads) {
-        const int64_t row = item / s.n_heads, head = item % s.n_heads;
-        const int64_t first_key = row / n_queries * s.sequence;
-        const int64_t n_keys = s.first + row % n_queries + 1;
+    GPT_EACH_OF_WARP(item, a.batch * (s.sequence - s.first) * s.n_heads) {
+        const gpt_seen_keys keys = gpt_keys_of(a, item);
         const gpt_head q = gpt_head_load(a.q, type, item * s.head_size, s.head_size);
         gpt_head out = {};
         float max = -INFINITY, sum = 0;
 
-        for (int64_t key = gpt_first_key(&s, gpt_begins_at(&a, row / n_queries), n_keys - 1);
-             key < n_keys; key++) {
-            const int64_t at = ((first_key + key) * s.n_kv_heads + head / group) * s.head_size;
+        for (int64_t at = keys.begin; at < keys.end; at += keys.step) {
             const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
             const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
             const float score = scale * gpt_head_dot(&q, &k), larger = fmaxf(max, score);
             const float shrink = gpt_exp(max - larger), p = gpt_exp(score - larger);
-            for (int e = 0; e < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; e++) out.v[e] *= shrink;
+            for (float& e : out.v) e *= shrink;
             gpt_head_add(&out, p, &v);
             sum = sum * shrink + p;
             max = larger;
         }
 
-        for (int e = 0; e < GPT_CUDA_HEAD_SIZE / GPT_CUDA_WARP; e++) out.v[e] /= sum;
+        for (float& e : out.v) e /= sum;
         gpt_head_store(a.out, type, item * s.head_size, s.head_size, &out);
         if (GPT_LANE == 0) ((float*)a.lse)[item] = max + (float)log((double)sum);
     }
@@ -680,20 +619,15 @@ __global__ static void gpt_attention_kernel(gpt_attention_args a, gpt_kernel_typ
 /* dq and delta, a warp a query and head. */
 __global__ static void gpt_attention_dq_kernel(gpt_attention_args a, gpt_kernel_type type) {
     const gpt_attention_shape s = a.shape;
-    const int64_t n_queries = s.sequence - s.first, group = s.n_heads / s.n_kv_heads;
     const float scale = 1 / sqrtf((float)s.head_size);
-    GPT_EACH_OF_WARP(item, a.batch * n_queries * s.n_heads) {
-        const int64_t row = item / s.n_heads, head = item % s.n_heads;
-        const int64_t first_key = row / n_queries * s.sequence;
-        const int64_t n_keys = s.first + row % n_queries + 1;
+    GPT_EACH_OF_WARP(item, a.batch * (s.sequence - s.first) * s.n_heads) {
+        const gpt_seen_keys keys = gpt_keys_of(a, item);
         const gpt_head q = gpt_head_load(a.q, type, item * s.head_size, s.head_size);
         const gpt_head out = gpt_head_load(a.out, type, item * s.head_size, s.head_size);
         const gpt_head dout = gpt_head_load(a.dout, type, item * s.head_size, s.head_size);
         const float delta = gpt_head_dot(&dout, &out), lse = ((const float*)a.lse)[item];
         gpt_head dq = {};
-        for (int64_t key = gpt_first_key(&s, gpt_begins_at(&a, row / n_queries), n_keys - 1);
-             key < n_keys; key++) {
-            const int64_t at = ((first_key + key) * s.n_kv_heads + head / group) * s.head_size;
+        for (int64_t at = keys.begin; at < keys.end; at += keys.step) {
             const gpt_head k = gpt_head_load(a.k, type, at, s.head_size);
             const gpt_head v = gpt_head_load(a.v, type, at, s.head_size);
             const float p = gpt_exp(scale * gpt_head_dot(&q, &k) - lse);
@@ -780,7 +714,8 @@ static memo_status gpt_lt_check(cublasStatus_t code, const char* call, memo_erro
     if (code == CUBLAS_STATUS_SUCCESS) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_DEVICE, "%s: %s", call, cublasLtGetStatusName(code));
 }
-#define GPT_LT(function, arguments) gpt_lt_check(function arguments, #function, error)
+#define GPT_LT(function, arguments)   gpt_lt_check(function arguments, #function, error)
+#define GPT_CUDA(function, arguments) memo_cuda_check(function arguments, #function, error)
 
 typedef struct gpt_gemm_call {
     cublasLtMatmulDescOpaque_t desc;
@@ -964,8 +899,7 @@ static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_e
     config.gridDim = dim3((unsigned)gpt_min(n_blocks, GPT_CUDA_BLOCKS_MAX));
     config.blockDim = dim3(GPT_CUDA_THREADS);
     config.stream = memo_cuda_stream(stream);
-    return memo_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx",
-                           error);
+    return GPT_CUDA(cudaLaunchKernelEx, (&config, kernel, arguments...));
 }
 #define GPT_LAUNCH(n_threads, ...) gpt_cuda_launch(stream, n_threads, error, __VA_ARGS__)
 
@@ -997,12 +931,10 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
     if (GPT_LAUNCH(random.n, gpt_initial_kernel, random, c->type)) return error->status;
 
     /* All rows, then some, and a digest of the same rows of both. */
-    if (memo_cuda_check(
-            cudaMemsetAsync(check->digests, 0, GPT_DIGESTS_BYTES, memo_cuda_stream(stream)),
-            "cudaMemsetAsync", error) ||
-        memo_cuda_check(
-            cudaMemsetAsync(all, 0, (size_t)(2 * n_rows * n_out * size), memo_cuda_stream(stream)),
-            "cudaMemsetAsync", error))
+    if (GPT_CUDA(cudaMemsetAsync,
+                 (check->digests, 0, GPT_DIGESTS_BYTES, memo_cuda_stream(stream))) ||
+        GPT_CUDA(cudaMemsetAsync,
+                 (all, 0, (size_t)(2 * n_rows * n_out * size), memo_cuda_stream(stream))))
         return error->status;
     for (int i = 0; i < 2; i++) {
         char* result = all + i * n_rows * n_out * size;
@@ -1026,11 +958,9 @@ static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* c
         if (GPT_LAUNCH(digest.n_bytes / 4, gpt_digest_kernel, digest)) return error->status;
     }
 
-    if (memo_cuda_check(cudaMemcpyAsync(check->pinned, check->digests, GPT_DIGESTS_BYTES,
-                                        cudaMemcpyDeviceToHost, memo_cuda_stream(stream)),
-                        "cudaMemcpyAsync", error) ||
-        memo_cuda_check(cudaStreamSynchronize(memo_cuda_stream(stream)), "cudaStreamSynchronize",
-                        error))
+    if (GPT_CUDA(cudaMemcpyAsync, (check->pinned, check->digests, GPT_DIGESTS_BYTES,
+                                   cudaMemcpyDeviceToHost, memo_cuda_stream(stream))) ||
+        GPT_CUDA(cudaStreamSynchronize, (memo_cuda_stream(stream))))
         return error->status;
     *is_same = check->pinned[0] == check->pinned[1];
     return MEMO_STATUS_OK;
@@ -1115,13 +1045,9 @@ static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shape
     check.stream = stream;
     c->n_gemms = 0;
     c->tile_rows = shapes->tile_rows;
-    if (memo_cuda_check(cudaMalloc((void**)&check.memory, (size_t)(most * gpt_type_bytes(c->type))),
-                        "cudaMalloc", error) ||
-        memo_cuda_check(cudaMalloc((void**)&check.digests, GPT_DIGESTS_BYTES), "cudaMalloc",
-                        error) ||
-        memo_cuda_check(
-            cudaHostAlloc((void**)&check.pinned, GPT_DIGESTS_BYTES, cudaHostAllocDefault),
-            "cudaHostAlloc", error))
+    if (GPT_CUDA(cudaMalloc, ((void**)&check.memory, (size_t)(most * gpt_type_bytes(c->type)))) ||
+        GPT_CUDA(cudaMalloc, ((void**)&check.digests, GPT_DIGESTS_BYTES)) ||
+        GPT_CUDA(cudaHostAlloc, ((void**)&check.pinned, GPT_DIGESTS_BYTES, cudaHostAllocDefault)))
         status = error->status;
 
     for (int i = 0; i < shapes->n_weights && !status; i++)
@@ -1141,32 +1067,27 @@ static int gpt_is_wide(const void* x, const void* y, const void* z, int64_t n_co
 #define GPT_LAUNCH_WIDE(is_wide, n, kernel, ...)                                                   \
     ((is_wide) ? GPT_LAUNCH((n) / 8, kernel<8>, __VA_ARGS__)                                       \
                : GPT_LAUNCH(n, kernel<1>, __VA_ARGS__))
+/* A warp a row. */
+#define GPT_LAUNCH_ROWS(is_wide, args, kernel)                                                     \
+    ((is_wide) ? GPT_LAUNCH(gpt_count((args)->rows) * GPT_CUDA_WARP, kernel<8>, *(args), c->type)  \
+               : GPT_LAUNCH(gpt_count((args)->rows) * GPT_CUDA_WARP, kernel<1>, *(args), c->type))
 
-static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
+template <int KIND>
+static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
                                      const gpt_elements_args* a, memo_error* error) {
     const int64_t n = gpt_count(a->rows) * a->n_columns;
-    const int is_wide = gpt_is_wide(a->x, a->y, a->z, a->n_columns);
-    if (kind == GPT_KIND_DROPOUT) {
-        const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
-        return is_wide ? GPT_LAUNCH(n_threads, gpt_dropout_kernel<8>, *a, c->type)
-                       : GPT_LAUNCH(n_threads, gpt_dropout_kernel<1>, *a, c->type);
-    }
-    if (kind == GPT_KIND_SWIGLU) return GPT_LAUNCH_WIDE(is_wide, n, gpt_swiglu_kernel, *a, c->type);
-    if (kind == GPT_KIND_SWIGLU_BACKWARD)
-        return GPT_LAUNCH_WIDE(is_wide, n, gpt_swiglu_backward_kernel, *a, c->type);
-    if (kind == GPT_KIND_GELU) return GPT_LAUNCH_WIDE(is_wide, n, gpt_gelu_kernel, *a, c->type);
-    return GPT_LAUNCH_WIDE(is_wide, n, gpt_gelu_backward_kernel, *a, c->type);
+    return gpt_is_wide(a->x, a->y, a->z, a->n_columns)
+               ? GPT_LAUNCH(n / 8, (gpt_elements_kernel<8, KIND>), *a, c->type)
+               : GPT_LAUNCH(n, (gpt_elements_kernel<1, KIND>), *a, c->type);
 }
 
 static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream stream,
                                             const gpt_linear_args* a, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (a->pass != GPT_PASS_WEIGHTS)
-        status = gpt_gemm_enqueue(c, stream, a->is_first ? GPT_GEMM_INPUTS : GPT_GEMM_INPUTS_ADDED,
-                                  a, error);
-    if (a->pass != GPT_PASS_INPUTS && !status)
-        status = gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error);
-    return status;
+    const gpt_gemm_kind inputs = a->is_first ? GPT_GEMM_INPUTS : GPT_GEMM_INPUTS_ADDED;
+    if (a->pass != GPT_PASS_WEIGHTS && gpt_gemm_enqueue(c, stream, inputs, a, error))
+        return error->status;
+    return a->pass == GPT_PASS_INPUTS ? MEMO_STATUS_OK
+                                      : gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error);
 }
 
 /* Words of a row that a lane holds at most, in bf16; 0: the row is too long or of another type. */
@@ -1178,55 +1099,20 @@ static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream str
      : a->hidden > 1024 ? GPT_LAUNCH(n_threads, (kernel<8, 8>), *a, c->type)                       \
                         : GPT_LAUNCH(n_threads, (kernel<8, 4>), *a, c->type))
 
-static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, const gpt_norm_args* a,
-                                 memo_error* error) {
-    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
-    return GPT_LAUNCH_NORM(gpt_norm_kernel, gpt_is_wide(a->x, a->y, a->weight, a->hidden));
-}
-
-static memo_status gpt_cuda_norm_backward(gpt_cuda_kernels* c, memo_stream stream,
-                                          const gpt_norm_args* a, memo_error* error) {
+static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
+                                 const gpt_norm_args* a, memo_error* error) {
     const int64_t n_rows = gpt_count(a->rows), n_threads = n_rows * GPT_CUDA_WARP;
     const int64_t n_chunks = (n_rows + GPT_CUDA_CHUNK - 1) / GPT_CUDA_CHUNK;
     const int is_wide =
         gpt_is_wide(a->x, a->y, a->weight, a->hidden) && gpt_is_wide(a->dx, NULL, NULL, a->hidden);
     float* sums = (float*)(void*)c->rows;
+    if (kind == GPT_KIND_NORM) return GPT_LAUNCH_NORM(gpt_norm_kernel, is_wide);
     if (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
                         n_chunks) ||
         GPT_LAUNCH(a->hidden, gpt_add_chunks_kernel, (float*)a->dweight, (const float*)sums,
                    n_chunks, a->hidden))
         return error->status;
     return GPT_LAUNCH_NORM(gpt_norm_backward_kernel, is_wide);
-}
-
-static memo_status gpt_cuda_rope(gpt_cuda_kernels* c, memo_stream stream, const gpt_rope_args* a,
-                                 memo_error* error) {
-    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
-    return gpt_is_wide(a->x, a->table, NULL, a->head_size / 2)
-               ? GPT_LAUNCH(n_threads, gpt_rope_kernel<8>, *a, c->type)
-               : GPT_LAUNCH(n_threads, gpt_rope_kernel<1>, *a, c->type);
-}
-
-static memo_status gpt_cuda_embedding(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
-                                      const gpt_tokens_args* a, memo_error* error) {
-    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
-    if (kind == GPT_KIND_EMBEDDING)
-        return gpt_is_wide(a->x, a->table, NULL, a->n_columns)
-                   ? GPT_LAUNCH(n_threads, gpt_embedding_kernel<8>, *a, c->type)
-                   : GPT_LAUNCH(n_threads, gpt_embedding_kernel<1>, *a, c->type);
-    return gpt_is_wide(a->x, a->dtable, NULL, a->n_columns)
-               ? GPT_LAUNCH(GPT_CUDA_OWNERS * ((a->n_columns + 255) / 256) * GPT_CUDA_WARP,
-                            gpt_embedding_backward_kernel<8>, *a, c->type)
-               : GPT_LAUNCH(GPT_CUDA_OWNERS * ((a->n_columns + 31) / 32) * GPT_CUDA_WARP,
-                            gpt_embedding_backward_kernel<1>, *a, c->type);
-}
-
-static memo_status gpt_cuda_cross_entropy(gpt_cuda_kernels* c, memo_stream stream,
-                                          const gpt_tokens_args* a, memo_error* error) {
-    const int64_t n_threads = gpt_count(a->rows) * GPT_CUDA_WARP;
-    return gpt_is_wide(a->x, NULL, NULL, a->n_columns)
-               ? GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<8>, *a, c->type)
-               : GPT_LAUNCH(n_threads, gpt_cross_entropy_kernel<1>, *a, c->type);
 }
 
 static memo_status gpt_cuda_loss(gpt_cuda_kernels* c, memo_stream stream, const gpt_loss_args* a,
@@ -1284,19 +1170,33 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, gpt_kind 
     switch (kind) {
     case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, linear, error);
     case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, linear, error);
-    case GPT_KIND_NORM: return gpt_cuda_norm(c, stream, norm, error);
-    case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm_backward(c, stream, norm, error);
+    case GPT_KIND_NORM:
+    case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, kind, norm, error);
     case GPT_KIND_DROPOUT:
-    case GPT_KIND_GELU:
+        return GPT_LAUNCH_ROWS(
+            gpt_is_wide(elements->x, elements->y, elements->z, elements->n_columns), elements,
+            gpt_dropout_kernel);
+    case GPT_KIND_GELU: return gpt_cuda_elements<GPT_KIND_GELU>(c, stream, elements, error);
     case GPT_KIND_GELU_BACKWARD:
-    case GPT_KIND_SWIGLU:
-    case GPT_KIND_SWIGLU_BACKWARD: return gpt_cuda_elements(c, stream, kind, elements, error);
-    case GPT_KIND_ROPE: return gpt_cuda_rope(c, stream, rope, error);
+        return gpt_cuda_elements<GPT_KIND_GELU_BACKWARD>(c, stream, elements, error);
+    case GPT_KIND_SWIGLU: return gpt_cuda_elements<GPT_KIND_SWIGLU>(c, stream, elements, error);
+    case GPT_KIND_SWIGLU_BACKWARD:
+        return gpt_cuda_elements<GPT_KIND_SWIGLU_BACKWARD>(c, stream, elements, error);
+    case GPT_KIND_ROPE:
+        return GPT_LAUNCH_ROWS(gpt_is_wide(rope->x, rope->table, NULL, rope->head_size / 2), rope,
+                               gpt_rope_kernel);
     case GPT_KIND_ATTENTION:
     case GPT_KIND_ATTENTION_BACKWARD: return gpt_cuda_attend(c, stream, kind, attention, error);
     case GPT_KIND_EMBEDDING:
-    case GPT_KIND_EMBEDDING_BACKWARD: return gpt_cuda_embedding(c, stream, kind, tokens, error);
-    case GPT_KIND_CROSS_ENTROPY: return gpt_cuda_cross_entropy(c, stream, tokens, error);
+        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->x, tokens->table, NULL, tokens->n_columns),
+                               tokens, gpt_embedding_kernel);
+    case GPT_KIND_EMBEDDING_BACKWARD: /* an owner a warp, and 8 or 1 columns a lane */
+        return GPT_LAUNCH_WIDE(gpt_is_wide(tokens->x, tokens->dtable, NULL, tokens->n_columns),
+                               GPT_CUDA_OWNERS * ((tokens->n_columns + 255) / 256 * 256),
+                               gpt_embedding_backward_kernel, *tokens, c->type);
+    case GPT_KIND_CROSS_ENTROPY:
+        return GPT_LAUNCH_ROWS(gpt_is_wide(tokens->x, NULL, NULL, tokens->n_columns), tokens,
+                               gpt_cross_entropy_kernel);
     case GPT_KIND_LOSS: return gpt_cuda_loss(c, stream, (const gpt_loss_args*)args, error);
     case GPT_KIND_ADD:
         return GPT_LAUNCH_WIDE(gpt_is_wide(add->to, add->from, NULL, add->n), add->n,
@@ -1331,7 +1231,6 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
                                     void* scratch, memo_error* error) {
     gpt_cuda_kernels* c = (gpt_cuda_kernels*)context;
     memo_error unused;
-    memo_status status = MEMO_STATUS_OK;
     if (!error) error = &unused;
     if (shapes->type != MEMO_TYPE_BF16 && shapes->type != MEMO_TYPE_F32)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -1350,14 +1249,13 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     c->rows = (char*)(c->partials + GPT_CUDA_PARTIALS);
     c->of_attention = c->rows + gpt_cuda_rows_bytes(shapes);
 
-    status = memo_cuda_check(
-        cudaMemsetAsync(c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute)),
-        "cudaMemsetAsync", error);
-    if (!status) status = gpt_gemm_prepare(c, shapes, compute, error);
-    if (!status && c->attention.prepare)
-        status =
-            c->attention.prepare(c->attention.context, shapes, compute, c->of_attention, error);
-    return status;
+    if (GPT_CUDA(cudaMemsetAsync,
+                 (c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute))) ||
+        gpt_gemm_prepare(c, shapes, compute, error))
+        return error->status;
+    return c->attention.prepare
+               ? c->attention.prepare(c->attention.context, shapes, compute, c->of_attention, error)
+               : MEMO_STATUS_OK;
 }
 
 /* ---- a step as a graph ----------------------------------------------------------------------- */
@@ -1365,21 +1263,17 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
 /* Other threads may use CUDA meanwhile: the watchdog of NCCL does. */
 static memo_status gpt_cuda_graph_begin(void* context, memo_stream stream, memo_error* error) {
     (void)context;
-    return memo_cuda_check(
-        cudaStreamBeginCapture(memo_cuda_stream(stream), cudaStreamCaptureModeThreadLocal),
-        "cudaStreamBeginCapture", error);
+    return GPT_CUDA(cudaStreamBeginCapture,
+                    (memo_cuda_stream(stream), cudaStreamCaptureModeThreadLocal));
 }
 
 static memo_status gpt_cuda_graph_end(void* context, memo_stream stream, void** graph,
                                       memo_error* error) {
     cudaGraph_t captured = NULL;
     cudaGraphExec_t exec = NULL;
-    memo_status status = memo_cuda_check(cudaStreamEndCapture(memo_cuda_stream(stream), &captured),
-                                         "cudaStreamEndCapture", error);
+    memo_status status = GPT_CUDA(cudaStreamEndCapture, (memo_cuda_stream(stream), &captured));
     (void)context;
-    if (!status)
-        status = memo_cuda_check(cudaGraphInstantiate(&exec, captured, 0), "cudaGraphInstantiate",
-                                 error);
+    if (!status) status = GPT_CUDA(cudaGraphInstantiate, (&exec, captured, 0));
     if (captured) cudaGraphDestroy(captured);
     *graph = exec;
     return status;
@@ -1388,8 +1282,7 @@ static memo_status gpt_cuda_graph_end(void* context, memo_stream stream, void** 
 static memo_status gpt_cuda_graph_launch(void* context, memo_stream stream, void* graph,
                                          memo_error* error) {
     (void)context;
-    return memo_cuda_check(cudaGraphLaunch((cudaGraphExec_t)graph, memo_cuda_stream(stream)),
-                           "cudaGraphLaunch", error);
+    return GPT_CUDA(cudaGraphLaunch, ((cudaGraphExec_t)graph, memo_cuda_stream(stream)));
 }
 
 static void gpt_cuda_graph_destroy(void* context, void* graph) {
