@@ -19,17 +19,21 @@ enum { GPT_THREADS_MAX = 16 };
 /* Computes [begin, end) of an operation. */
 typedef void (*gpt_work)(const void* args, int64_t begin, int64_t end);
 
+typedef struct gpt_job {
+    gpt_work work;
+    const void* args;
+    int64_t begin, end, unit; /* pieces end at multiples of unit, and at end */
+    int64_t next;             /* the next piece to take */
+} gpt_job;
+
 typedef struct gpt_pool {
     pthread_mutex_t owner; /* held by the stream that uses the helpers */
-    pthread_mutex_t mutex; /* protects all fields below but `next` */
+    pthread_mutex_t mutex; /* protects all fields below but job.next */
     pthread_cond_t begins, ends;
     pthread_t threads[GPT_THREADS_MAX];
     int n_threads, n_busy, is_over;
     uint64_t generation; /* counts operations */
-    gpt_work work;
-    const void* args;
-    int64_t begin, end, unit;
-    int64_t next; /* the next piece to take */
+    gpt_job job;
 } gpt_pool;
 
 static gpt_pool gpt_helpers = {PTHREAD_MUTEX_INITIALIZER,
@@ -41,21 +45,15 @@ static gpt_pool gpt_helpers = {PTHREAD_MUTEX_INITIALIZER,
                                0,
                                0,
                                0,
-                               NULL,
-                               NULL,
-                               0,
-                               0,
-                               0,
-                               0};
+                               {NULL, NULL, 0, 0, 0, 0}};
 
 /* Takes pieces until none remains. */
-static void gpt_take_pieces(gpt_pool* pool) {
-    const int64_t first = pool->begin / pool->unit, n = (pool->end - 1) / pool->unit - first + 1;
+static void gpt_take_pieces(gpt_job* job) {
+    const int64_t first = job->begin / job->unit, n = (job->end - 1) / job->unit - first + 1;
     int64_t i;
-    while ((i = __atomic_fetch_add(&pool->next, 1, __ATOMIC_RELAXED)) < n) {
-        const int64_t from = (first + i) * pool->unit, to = from + pool->unit;
-        pool->work(pool->args, from > pool->begin ? from : pool->begin,
-                   to < pool->end ? to : pool->end);
+    while ((i = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED)) < n) {
+        const int64_t from = (first + i) * job->unit, to = from + job->unit;
+        job->work(job->args, from > job->begin ? from : job->begin, to < job->end ? to : job->end);
     }
 }
 
@@ -69,7 +67,7 @@ static void* gpt_help(void* argument) {
         if (pool->is_over) break;
         seen = pool->generation;
         pthread_mutex_unlock(&pool->mutex);
-        gpt_take_pieces(pool);
+        gpt_take_pieces(&pool->job);
         pthread_mutex_lock(&pool->mutex);
         if (--pool->n_busy == 0) pthread_cond_signal(&pool->ends);
     }
@@ -99,9 +97,9 @@ static inline void gpt_helpers_begin(int n_threads) {
         pool->n_threads++;
 }
 
-/* Runs work on [begin, end) in pieces that end at multiples of unit, and at end.  Returns when all
- * pieces are done. */
+/* Runs work on [begin, end).  Returns when all pieces are done. */
 static void gpt_over(gpt_work work, const void* args, int64_t begin, int64_t end, int64_t unit) {
+    gpt_job job = {work, args, begin, end, unit, 0};
     gpt_pool* pool = &gpt_helpers;
     if (begin >= end) return;
 
@@ -109,30 +107,18 @@ static void gpt_over(gpt_work work, const void* args, int64_t begin, int64_t end
      * uses them. */
     if ((end - 1) / unit == begin / unit || !pool->n_threads ||
         pthread_mutex_trylock(&pool->owner)) {
-        gpt_pool alone;
-        memset(&alone, 0, sizeof alone);
-        alone.work = work;
-        alone.args = args;
-        alone.begin = begin;
-        alone.end = end;
-        alone.unit = unit;
-        gpt_take_pieces(&alone);
+        gpt_take_pieces(&job);
         return;
     }
 
     pthread_mutex_lock(&pool->mutex);
-    pool->work = work;
-    pool->args = args;
-    pool->begin = begin;
-    pool->end = end;
-    pool->unit = unit;
-    pool->next = 0;
+    pool->job = job;
     pool->n_busy = pool->n_threads;
     pool->generation++;
     pthread_cond_broadcast(&pool->begins);
     pthread_mutex_unlock(&pool->mutex);
 
-    gpt_take_pieces(pool);
+    gpt_take_pieces(&pool->job);
 
     /* All helpers have left: the next operation may write the pool. */
     pthread_mutex_lock(&pool->mutex);
