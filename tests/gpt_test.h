@@ -11,6 +11,46 @@
 
 /* --- what a model holds --- */
 
+/* The swap engine's view of a model with a table of rows. */
+static inline memo_swap_desc gpt_swap_desc(const gpt_desc* desc,
+                                           memo_tensor tensors[GPT_N_TENSORS]) {
+    memo_swap_desc swap = memo_swap_desc_default();
+    gpt_fill_tensors(&desc->config, tensors);
+    for (int t = GPT_INPUT; t < GPT_N_TENSORS && !desc->rows; t++)
+        tensors[t].rule = MEMO_TENSOR_KEPT;
+    swap.tensors = tensors;
+    swap.n_tensors = gpt_n_tensors(&desc->config);
+    swap.n_slices = (int32_t)gpt_n_slices(&desc->config);
+    swap.n_layers = desc->config.n_layers * swap.n_slices; /* steps */
+    swap.n_rows = gpt_slice_rows(&desc->config);
+    swap.layer_rows = gpt_n_rows(&desc->config);
+    swap.tile_rows = desc->config.tile_rows;
+    swap.rows = desc->rows;
+    return swap;
+}
+
+/* Writes the table of a policy; MEMO as ALPHA.  Errors: INVALID_ARGUMENT. */
+static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy policy, double alpha,
+                                        int64_t* rows, memo_error* error) {
+    memo_tensor tensors[GPT_N_TENSORS];
+    memo_status status = gpt_check_config(config, error);
+    gpt_desc desc;
+    if (status) return status;
+    memset(&desc, 0, sizeof desc);
+    desc.config = *config;
+    desc.rows = rows;
+    memo_swap_desc swap = gpt_swap_desc(&desc, tensors);
+    swap.alpha = alpha;
+    status = memo_swap_desc_fill_rows(&swap, rows, error);
+    for (int64_t i = 0; i < (int64_t)swap.n_layers * swap.n_tensors && !status; i++) {
+        const int is_lost = tensors[i % swap.n_tensors].rule >= MEMO_TENSOR_SWAPPED;
+        if (policy == MEMO_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
+        if (policy == MEMO_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
+        if (policy == MEMO_POLICY_SWAP) rows[i] = swap.n_rows;
+    }
+    return status;
+}
+
 /* Checks the config, and returns the sizes of the swap engine. */
 static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                          memo_error* error) {

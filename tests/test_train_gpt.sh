@@ -116,14 +116,14 @@ options_without_effect_are_refused() {
     done
     run --demo --text text --dry-run
     expect_code 0
-    refused '--spill spilled.dir: without --host-memory SIZE' $tiny --spill spilled.dir
+    refused '--spill has no effect without --host-memory SIZE' $tiny --spill spilled.dir
     refused '--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has' $tiny --graph
-    refused '--separator 300: --documents N, and a token below --vocabulary 256' $tiny --documents 2 --separator 300
-    refused '--separator 32: --documents N' $tiny --separator 32
-    refused '--schedule fine has nothing to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
-    refused '--schedule cross has nothing to order' $tiny --schedule cross --data 2
-    refused '--zero 1 has no ranks to split over' $tiny --zero 1
-    refused '--zero 2 has no ranks to split over' $tiny --zero 2 --tensor 2
+    refused '--separator 300: a token below --vocabulary 256 would' $tiny --documents 2 --separator 300
+    refused '--separator has no effect without --documents N' $tiny --separator 32
+    refused '--schedule has no effect without parts to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
+    refused '--schedule has no effect without parts' $tiny --schedule cross --data 2
+    refused '--zero has no effect without ranks to split over' $tiny --zero 1
+    refused '--zero has no effect without ranks to split over' $tiny --zero 2 --tensor 2
     run $tiny --schedule fine --sub-batches 2 --zero 0
     expect_code 0
 }
@@ -265,7 +265,7 @@ bad_checkpoints_are_refused() {
     refused '--resume missing: cannot be read: No such file' $tiny --resume missing
     refused '--save no/such/file: cannot be written: No such file' $tiny --save no/such/file
     refused '--save text: is also the file of --text' $tiny --save text
-    refused '--save-every 3 has no effect without --save FILE' $tiny --save-every 3
+    refused '--save-every has no effect without --save FILE' $tiny --save-every 3
     refused '--compare has no effect with --resume' $tiny --resume text --compare 1
     run $tiny --resume text
     expect_code 1
@@ -714,7 +714,7 @@ bf16_is_compared_and_drawn() {
 
 # Tokens of any number; the rate and its share of a peak are one number, and one of the options.
 random_tokens_have_a_rate() {
-    refused '--vocabulary 300: a text has 256 tokens' $tiny --vocabulary 300
+    refused '--vocabulary has no effect on a text, whose 256 tokens' $tiny --vocabulary 300
     refused '--sample has no effect with --random-tokens' $tiny --random-tokens --sample 3
     run --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
     expect_code 0

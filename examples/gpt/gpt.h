@@ -28,26 +28,8 @@
  * calls them one after the other.  With tensor ranks or sub-batches, memo_blocks calls them:
  * gpt_tensor.h.
  *
- * This file is the interface.  The implementation, in reading order:
- *
- *     gpt_kernels.h     the operations: kinds, arguments, the table that enqueues them
- *     gpt_layout.h      where parameters lie, which rows a rank has, which tensors a layer saves
- *     gpt_check.h       which configurations are valid
- *     gpt_enqueue.h     what runs on the compute stream, in memory from the arena
- *     gpt_layer.h       a layer: two blocks, forward and backward
- *     gpt_parallel.h    sums over ranks, ZeRO, the update
- *     gpt_tensor.h      the two blocks split over tensor ranks and sub-batches
- *     gpt_model.h       a micro-batch, a step, create and destroy, planning
- *     gpt_checkpoint.h  saves and resumes, on any number of ranks
- *     gpt_generate.h    continues a text
- *
- * How an operation is computed:
- *
- *     gpt_math.h           products, norm, attention, ... on arrays
- *     gpt_threads.h        helper threads that share an operation
- *     gpt_kernels_host.h   the operations on a host device
- *
- * Single translation unit: everything is static. */
+ * This file is the interface; README.md lists the implementation in reading order.  A program
+ * includes it in one translation unit: everything is static, but for the kernels on GPUs. */
 #ifndef GPT_H
 #define GPT_H
 
@@ -136,10 +118,6 @@ typedef struct gpt_desc {
 } gpt_desc;
 
 typedef struct gpt_model gpt_model;
-
-/* Writes the table of a policy; MEMO as ALPHA.  Errors: INVALID_ARGUMENT. */
-GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, memo_policy policy, double alpha,
-                                       int64_t* rows, memo_error* error);
 
 /* Plans a micro-batch, without a device.  profile may be NULL.  Errors: as memo_session_plan. */
 GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile,

@@ -1,7 +1,5 @@
 /* gpt_check.h - which configurations are valid.  Messages name a field as the trainer's option that
- * sets it.
- *
- * Single translation unit: everything is static. */
+ * sets it. */
 #ifndef GPT_CHECK_H
 #define GPT_CHECK_H
 
@@ -47,8 +45,7 @@ static memo_status gpt_check_ranges(const gpt_config* c, memo_error* error) {
                   {"--tensor", c->tensor, 0, 1 << 16},
                   {"--sub-batches", c->sub_batches, 0, 1000},
                   {"--zero", c->zero, 0, 2}};
-    size_t i;
-    for (i = 0; i < sizeof ranges / sizeof *ranges; i++)
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
             return gpt_invalid(error, "%s %lld: not a whole number from %lld to %lld",
                                ranges[i].name, (long long)ranges[i].value, (long long)ranges[i].low,
@@ -160,9 +157,7 @@ static memo_status gpt_check_tensor(const gpt_config* c, memo_error* error) {
 /* Degrees that differ. */
 static memo_status gpt_check_degrees(const gpt_config* c, memo_error* error) {
     const int32_t tensor = gpt_degree(c->tensor);
-    int64_t unit;
-    int32_t block;
-    for (block = 0; block < 2 * c->n_layers && c->degrees; block++) {
+    for (int32_t block = 0; block < 2 * c->n_layers && c->degrees; block++) {
         const int32_t degree = c->degrees[block];
         if (degree < 1 || degree > tensor || (degree & (degree - 1)) || (tensor & (tensor - 1)) ||
             tensor > 128)
@@ -172,7 +167,7 @@ static memo_status gpt_check_degrees(const gpt_config* c, memo_error* error) {
                                degree, block, tensor);
     }
     if (!gpt_is_mixed(c)) return MEMO_STATUS_OK;
-    unit =
+    int64_t unit =
         (int64_t)gpt_degree(c->data) * gpt_degree(c->sub_batches) * (tensor / gpt_least_degree(c));
     if (gpt_degree(c->ring) * gpt_degree(c->ulysses) > 1)
         return gpt_invalid(error, "--degrees that differ spread whole sequences over ranks, but "

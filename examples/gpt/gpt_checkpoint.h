@@ -6,7 +6,7 @@
  * the same path.
  *
  * A file is written aside and renamed when it is complete: an earlier one is kept until then.  Its
- * digest covers all bytes.  Single translation unit: everything is static. */
+ * digest covers all bytes. */
 #ifndef GPT_CHECKPOINT_H
 #define GPT_CHECKPOINT_H
 
@@ -26,16 +26,14 @@ enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
 typedef struct gpt_file_head {
     char magic[32];
     int64_t order, file_bytes, step, n_updates;
-    int64_t seed, n_layers, hidden, heads, kv_heads, vocabulary, mlp, mlp_columns, type;
-    int64_t states;  /* names below */
-    uint64_t digest; /* of all bytes, with 0 here */
+    int64_t model[10]; /* names below */
+    uint64_t digest;   /* of all bytes, with 0 here */
 } gpt_file_head;
 
 static const char gpt_file_magic[32] = "memo gpt checkpoint 2\n";
-static const char* const gpt_file_names[] = {"seed",       "n_layers",   "hidden", "n_heads",
-                                             "n_kv_heads", "vocabulary", "mlp",    "mlp_columns",
-                                             "type",       "states"};
-enum { GPT_FILE_N_NAMES = sizeof gpt_file_names / sizeof *gpt_file_names };
+static const char* const gpt_file_names[10] = {"seed",       "n_layers",   "hidden", "n_heads",
+                                               "n_kv_heads", "vocabulary", "mlp",    "mlp_columns",
+                                               "type",       "states"};
 
 typedef struct gpt_file {
     gpt_model* model;
@@ -60,9 +58,8 @@ static gpt_config gpt_whole_config(const gpt_config* config) {
 static int64_t gpt_file_at(const gpt_model* model, int64_t tensor, int array) {
     const gpt_config whole = gpt_whole_config(&model->config);
     int64_t at = GPT_FILE_HEAD, t;
-    int a;
     for (t = 0; t <= tensor; t++)
-        for (a = 0; a < 3 && (t < tensor || a < array); a++) {
+        for (int a = 0; a < 3 && (t < tensor || a < array); a++) {
             const int64_t n = gpt_parameter_at(&whole, t).n;
             at += gpt_round_up(a ? gpt_states_bytes(model, n) : gpt_sum_bytes(model, n), 64);
         }
@@ -71,6 +68,9 @@ static int64_t gpt_file_at(const gpt_model* model, int64_t tensor, int array) {
 
 static gpt_file_head gpt_file_head_make(const gpt_model* model, int64_t step) {
     const gpt_config* c = &model->config;
+    const int64_t model_numbers[10] = {
+        (int64_t)c->seed, c->n_layers,     c->hidden,   c->n_heads,       c->n_kv_heads,
+        c->vocabulary,    (int64_t)c->mlp, gpt_wide(c), (int64_t)c->type, (int64_t)c->states};
     gpt_file_head head;
     memset(&head, 0, sizeof head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);
@@ -78,16 +78,7 @@ static gpt_file_head gpt_file_head_make(const gpt_model* model, int64_t step) {
     head.file_bytes = gpt_file_at(model, gpt_n_parameter_tensors(c), 0);
     head.step = step;
     head.n_updates = model->n_updates;
-    head.seed = (int64_t)c->seed;
-    head.n_layers = c->n_layers;
-    head.hidden = c->hidden;
-    head.heads = c->n_heads;
-    head.kv_heads = c->n_kv_heads;
-    head.vocabulary = c->vocabulary;
-    head.mlp = (int64_t)c->mlp;
-    head.mlp_columns = gpt_wide(c);
-    head.type = (int64_t)c->type;
-    head.states = (int64_t)c->states;
+    memcpy(head.model, model_numbers, sizeof head.model);
     return head;
 }
 
@@ -119,12 +110,13 @@ static void gpt_file_transfer(gpt_file* f, int is_write, char* host, int64_t at,
 /* The digest of the file, read from its begin to its end. */
 static uint64_t gpt_file_digest(gpt_file* f, int64_t file_bytes) {
     uint64_t digest = 14695981039346656037u, word;
-    int64_t at, n, i;
-    for (at = 0; at < file_bytes && !f->status; at += n) {
+    int64_t n;
+    for (int64_t at = 0; at < file_bytes && !f->status; at += n) {
         n = gpt_min(GPT_FILE_PIECE, file_bytes - at);
         gpt_file_transfer(f, 0, f->host, at, n);
         if (at == 0) memset(f->host + offsetof(gpt_file_head, digest), 0, sizeof word);
-        for (i = 0; i < n; i += (int64_t)sizeof word) { /* arrays begin at multiples of 64 */
+        for (int64_t i = 0; i < n;
+             i += (int64_t)sizeof word) { /* arrays begin at multiples of 64 */
             memcpy(&word, f->host + i, sizeof word);
             digest = (digest ^ word) * 0x9e3779b97f4a7c15u;
             digest ^= digest >> 32;
@@ -138,8 +130,8 @@ static uint64_t gpt_file_digest(gpt_file* f, int64_t file_bytes) {
 static void gpt_file_elements(gpt_file* f, int is_write, const gpt_parameter* p, int64_t array,
                               int64_t element_bytes, int64_t begin, int64_t end) {
     char* host = f->host;
-    int64_t i, n;
-    for (i = begin; i < end; i += n, host += n * element_bytes) {
+    int64_t n;
+    for (int64_t i = begin; i < end; i += n, host += n * element_bytes) {
         const int64_t whole = gpt_element_of_whole(p, f->model->share.tensor_rank, i);
         n = end - i;
         if (p->n_columns != p->stride) n = gpt_min(n, p->n_columns - i % p->n_columns);
@@ -153,12 +145,12 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
                            int64_t element_bytes, int casts, char* to, int64_t begin, int64_t end) {
     const int64_t device_bytes = casts ? 2 : element_bytes;
     gpt_model* model = f->model;
-    int64_t i, k, n;
-    for (i = begin; i < end && !f->status; i += n, to += n * device_bytes) {
+    int64_t n;
+    for (int64_t i = begin; i < end && !f->status; i += n, to += n * device_bytes) {
         n = gpt_min(GPT_FILE_PIECE / element_bytes, end - i);
         if (is_write) gpt_copy_staged(model, MEMO_COPY_TO_HOST, f->host, to, n * element_bytes);
         if (!model->status) gpt_file_elements(f, is_write, p, array, element_bytes, i, i + n);
-        for (k = 0; k < n && casts; k++)
+        for (int64_t k = 0; k < n && casts; k++)
             ((uint16_t*)(void*)f->cast)[k] = memo_bf16_from_f32(((float*)(void*)f->host)[k]);
         if (!is_write && !f->status)
             gpt_copy_staged(model, MEMO_COPY_TO_DEVICE, casts ? f->cast : f->host, to,
@@ -174,8 +166,8 @@ static void gpt_file_model(gpt_file* f, int is_write) {
     const gpt_config* config = &model->config;
     const int64_t sum = gpt_sum_bytes(model, 1), state = gpt_states_bytes(model, 1);
     const int has_masters = gpt_has_masters(config);
-    int64_t t, begin, end;
-    for (t = 0; t < gpt_n_parameter_tensors(config) && !f->status; t++) {
+    int64_t begin, end;
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(config) && !f->status; t++) {
         const gpt_parameter p = gpt_parameter_at(config, t);
         const int64_t bucket = gpt_bucket_of(config, t);
         const gpt_part part = is_write ? gpt_part_at(model, bucket, model->share.rank)
@@ -241,12 +233,10 @@ static memo_status gpt_file_close(gpt_file* f) {
 /* The folder of a path is on disk, too, after a renaming. */
 static void gpt_file_settle(const char* path) {
     char folder[1024];
-    char* slash;
-    int fd;
     snprintf(folder, sizeof folder, "%s", path);
-    slash = strrchr(folder, '/');
+    char* slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
-    fd = open(slash ? folder : ".", O_RDONLY);
+    int fd = open(slash ? folder : ".", O_RDONLY);
     if (fd < 0) return;
     (void)fsync(fd);
     close(fd);
@@ -293,20 +283,18 @@ GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path
 /* Refuses a file that is no checkpoint, is cut short, or is of another model. */
 static void gpt_file_check_head(gpt_file* f, const gpt_file_head* head,
                                 const gpt_file_head* expected, int64_t file_bytes) {
-    const int64_t *theirs = &head->seed, *ours = &expected->seed;
     const memo_status bad = MEMO_STATUS_FORMAT;
-    int i;
     if (memcmp(head->magic, expected->magic, sizeof head->magic) || head->order != 1) {
         f->status = memo_error_set(
             f->error, bad, "%.300s: not a checkpoint of this version and byte order", f->path);
         return;
     }
-    for (i = 0; i < GPT_FILE_N_NAMES; i++)
-        if (theirs[i] != ours[i]) {
+    for (int i = 0; i < 10; i++)
+        if (head->model[i] != expected->model[i]) {
             f->status = memo_error_set(
                 f->error, MEMO_STATUS_INVALID_ARGUMENT,
                 "%.300s: a checkpoint of another model: its %s is %lld, not %lld", f->path,
-                gpt_file_names[i], (long long)theirs[i], (long long)ours[i]);
+                gpt_file_names[i], (long long)head->model[i], (long long)expected->model[i]);
             return;
         }
     if (head->file_bytes != expected->file_bytes || file_bytes != expected->file_bytes)

@@ -34,8 +34,7 @@ static inline int64_t gpt_cudnn_desc_scratch_bytes(const gpt_cudnn_desc* desc,
     const int is_over_ranks = sp->sharding.ring * sp->sharding.ulysses > 1;
     const int32_t n = is_over_ranks ? sp->sharding.ulysses : of->n_attention;
     int64_t most = desc->scratch_bytes, n_bytes;
-    int32_t i;
-    for (i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         const gpt_attention_shape* shape = &of->attention[i].shape;
         memo_sp_attention_desc of_rank = *sp;
         memo_sp_attention_sizes sizes;

@@ -1,9 +1,7 @@
 /* gpt_enqueue.h - the model's state, memory from its arena, and its operations.
  *
  * For each operation, a function fills the arguments (gpt_kernels.h), announces which bytes are
- * read and written, and enqueues it on the compute stream.
- *
- * Single translation unit: everything is static. */
+ * read and written, and enqueues it on the compute stream. */
 #ifndef GPT_ENQUEUE_H
 #define GPT_ENQUEUE_H
 
@@ -369,9 +367,8 @@ static gpt_linear_args gpt_linear_args_make(const gpt_model* model, int64_t weig
 static void gpt_linear(gpt_model* model, const char* name, gpt_array y, gpt_array x, int64_t weight,
                        gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
-    gpt_linear_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    a = gpt_linear_args_make(model, weight, rows, y.n_columns, x.n_columns);
+    gpt_linear_args a = gpt_linear_args_make(model, weight, rows, y.n_columns, x.n_columns);
     a.y = gpt_writes_rows(&op, y, rows);
     a.x = gpt_reads_rows(&op, x, rows);
     gpt_reads(&op, a.weight, gpt_n_bytes(model, a.n_outputs * a.n_inputs));
@@ -382,9 +379,8 @@ static void gpt_linear_back(gpt_model* model, const char* name, gpt_array dx, gp
                             gpt_array x, int is_first, int64_t weight, gpt_rows rows) {
     const int64_t n = dy.n_columns * x.n_columns;
     gpt_op op = gpt_op_make(name);
-    gpt_linear_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    a = gpt_linear_args_make(model, weight, rows, dy.n_columns, x.n_columns);
+    gpt_linear_args a = gpt_linear_args_make(model, weight, rows, dy.n_columns, x.n_columns);
     a.y = gpt_reads_rows(&op, dy, rows);
     a.x = gpt_at(x, rows.begin);
     a.dx = gpt_at(dx, rows.begin);
@@ -456,9 +452,8 @@ static gpt_elements_args gpt_elements_args_make(gpt_op* op, gpt_array y, gpt_arr
 static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_array y,
                          gpt_array x, const gpt_array* z, gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
-    gpt_elements_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    a = gpt_elements_args_make(&op, y, x, z, rows);
+    gpt_elements_args a = gpt_elements_args_make(&op, y, x, z, rows);
     gpt_launch(model, &op, kind, &a);
 }
 
@@ -466,9 +461,8 @@ static void gpt_elements(gpt_model* model, const char* name, gpt_kind kind, gpt_
 static void gpt_drop_elements(gpt_model* model, const char* name, gpt_array y, gpt_array x,
                               const gpt_array* z, int32_t layer, int32_t site, gpt_rows rows) {
     gpt_op op = gpt_op_make(name);
-    gpt_elements_args a;
     if (gpt_is_idle(model) || !gpt_count(rows)) return;
-    a = gpt_elements_args_make(&op, y, x, z, rows);
+    gpt_elements_args a = gpt_elements_args_make(&op, y, x, z, rows);
     a.token_numbers = model->token_numbers + rows.begin;
     a.values = model->values;
     a.rate = model->config.dropout;
@@ -563,9 +557,8 @@ static void gpt_shapes_add_runs(gpt_shapes* shapes, const gpt_config* config, gp
     gpt_run run;
     int32_t i;
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
-        gpt_attention_shape shape;
         run = gpt_run_at(config->sequence, rows);
-        shape = gpt_attention_shape_of(config, &run, degree);
+        gpt_attention_shape shape = gpt_attention_shape_of(config, &run, degree);
         for (i = 0; i < shapes->n_attention; i++)
             if (shapes->attention[i].batch == run.batch &&
                 !memcmp(&shapes->attention[i].shape, &shape, sizeof shape))
@@ -582,17 +575,15 @@ static gpt_shapes gpt_shapes_of_attention(gpt_shapes shapes, const gpt_config* c
                                           const gpt_share* share) {
     const int32_t all = gpt_degree(config->tensor);
     const int64_t n_slices = gpt_n_slices(config);
-    int64_t slice;
-    int32_t part, degree, i;
     shapes.over_ranks = gpt_sp_desc(config, share);
     shapes.window = config->window < config->sequence ? config->window : 0;
     shapes.documents = config->documents;
-    for (degree = 1; degree <= all; degree++) {
+    for (int32_t degree = 1; degree <= all; degree++) {
         int is_used = degree == all && !config->degrees;
-        for (i = 0; i < config->n_layers && config->degrees; i++)
+        for (int32_t i = 0; i < config->n_layers && config->degrees; i++)
             is_used |= config->degrees[2 * i] == degree;
-        for (slice = 0; slice < n_slices && is_used; slice++)
-            for (part = 0; part < gpt_degree(config->sub_batches); part++) {
+        for (int64_t slice = 0; slice < n_slices && is_used; slice++)
+            for (int32_t part = 0; part < gpt_degree(config->sub_batches); part++) {
                 gpt_rows rows = gpt_part_of(config, gpt_slice_at(config, slice), part);
                 /* A smaller degree has whole sequences, and fewer. */
                 rows.end = rows.begin + gpt_count(rows) * degree / all;
@@ -618,8 +609,7 @@ static memo_sp_attention_tensors gpt_sp_tensors(const gpt_array* tensors, int64_
 static const memo_mask* gpt_sp_masks(gpt_model* model, int64_t begin) {
     const int64_t documents = model->config.documents, n = documents ? model->share.batch : 1;
     const int64_t* begins = gpt_begins_of(gpt_staged(model, model->place), model->n_rows);
-    int64_t i;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         model->masks[i] = memo_mask_default();
         if (model->config.window < model->config.sequence)
             model->masks[i].window_before = model->config.window;
@@ -667,9 +657,8 @@ static void gpt_attention(gpt_model* model, const gpt_array* tensors, gpt_rows r
     }
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
         gpt_op op = gpt_op_make("attention");
-        gpt_attention_args a;
         run = gpt_run_at(model->config.sequence, rows);
-        a = gpt_attention_args_make(model, &op, tensors, &run);
+        gpt_attention_args a = gpt_attention_args_make(model, &op, tensors, &run);
         gpt_reads_rows(&op, tensors[GPT_Q], run.rows);
         gpt_reads_rows(&op, tensors[GPT_K], gpt_key_rows(&run));
         gpt_reads_rows(&op, tensors[GPT_V], gpt_key_rows(&run));
@@ -683,7 +672,6 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
                                gpt_array dk, gpt_array dv, gpt_array delta, gpt_array dout,
                                gpt_rows rows) {
     gpt_run run;
-    int t;
     if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS) return;
 
     /* Over ranks. */
@@ -700,15 +688,14 @@ static void gpt_attention_back(gpt_model* model, const gpt_array* tensors, gpt_a
 
     for (; rows.begin < rows.end; rows.begin = run.rows.end) {
         gpt_op op = gpt_op_make("attention");
-        gpt_attention_args a;
         run = gpt_run_at(model->config.sequence, rows);
-        a = gpt_attention_args_make(model, &op, tensors, &run);
+        gpt_attention_args a = gpt_attention_args_make(model, &op, tensors, &run);
         a.dout = gpt_reads_rows(&op, dout, run.rows);
         a.dq = gpt_writes_rows(&op, dq, run.rows);
         a.dk = gpt_writes_rows(&op, dk, gpt_key_rows(&run));
         a.dv = gpt_writes_rows(&op, dv, gpt_key_rows(&run));
         a.delta = gpt_writes_rows(&op, delta, run.rows);
-        for (t = GPT_Q; t <= GPT_LSE; t++)
+        for (int t = GPT_Q; t <= GPT_LSE; t++)
             gpt_reads_rows(&op, tensors[t],
                            t == GPT_K || t == GPT_V ? gpt_key_rows(&run) : run.rows);
         gpt_launch(model, &op, GPT_KIND_ATTENTION_BACKWARD, &a);

@@ -1,6 +1,4 @@
-/* gpt_generate.h - continues a text, on the host with a key-value cache.
- *
- * Single translation unit: everything is static. */
+/* gpt_generate.h - continues a text, on the host with a key-value cache. */
 #ifndef GPT_GENERATE_H
 #define GPT_GENERATE_H
 
@@ -63,19 +61,17 @@ static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_re
                              : g->config.sequence;
     const int64_t first = position - document < most ? document : position - most + 1;
     const int64_t n = position - first + 1;
-    int64_t head, j, c;
-    for (head = 0; head < g->config.n_heads; head++, q += size, out += size) {
+    for (int64_t head = 0; head < g->config.n_heads; head++, q += size, out += size) {
         const int64_t at =
             first * kv_hidden + head * g->config.n_kv_heads / g->config.n_heads * size;
-        gpt_real max, sum;
-        for (j = 0; j < n; j++)
+        for (int64_t j = 0; j < n; j++)
             g->scores[j] = gpt_dot(q, keys + at + j * kv_hidden, size) / gpt_sqrt((gpt_real)size);
-        max = gpt_max(g->scores, n);
-        for (j = 0; j < n; j++) g->scores[j] = gpt_exp(g->scores[j] - max);
-        sum = gpt_sum(g->scores, n);
-        for (c = 0; c < size; c++) out[c] = 0;
-        for (j = 0; j < n; j++)
-            for (c = 0; c < size; c++)
+        gpt_real max = gpt_max(g->scores, n);
+        for (int64_t j = 0; j < n; j++) g->scores[j] = gpt_exp(g->scores[j] - max);
+        gpt_real sum = gpt_sum(g->scores, n);
+        for (int64_t c = 0; c < size; c++) out[c] = 0;
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t c = 0; c < size; c++)
                 out[c] += g->scores[j] / sum * values[at + j * kv_hidden + c];
     }
 }
@@ -157,13 +153,12 @@ static void gpt_get_shares(gpt_model* model, char* shares) {
     memo_comm* ranks = model->tensor.ranks;
     const gpt_array room = model->tensor.partial;
     const int64_t n = model->layout.n, most = 2 * model->n_rows * room.n_columns / ranks->size;
-    int64_t at, n_piece;
-    int32_t r;
-    for (at = 0; at < n && !model->status; at += n_piece) {
+    int64_t n_piece;
+    for (int64_t at = 0; at < n && !model->status; at += n_piece) {
         n_piece = gpt_min(most, n - at);
         model->status = memo_all_gather(ranks, model->compute, gpt_weight(model, at), room.address,
                                         n_piece, model->config.type, &model->error);
-        for (r = 0; r < ranks->size; r++)
+        for (int32_t r = 0; r < ranks->size; r++)
             gpt_copy_staged(model, MEMO_COPY_TO_HOST, shares + gpt_n_bytes(model, r * n + at),
                             room.address + gpt_n_bytes(model, r * n_piece),
                             gpt_n_bytes(model, n_piece));
@@ -178,8 +173,6 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
     const memo_type type = model->config.type;
     const int64_t n_bytes = gpt_n_bytes(model, model->layout.n);
     char* shares = (char*)malloc((size_t)(n_bytes * size));
-    int64_t t, i;
-    int32_t r;
     if (!shares)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory for the parameters of all ranks");
@@ -191,11 +184,11 @@ static memo_status gpt_get_whole_parameters(gpt_model* model, const gpt_config* 
         gpt_copy_staged(model, MEMO_COPY_TO_HOST, shares, model->parameters, n_bytes);
 
     /* Each rank's share of a tensor goes to its place in the whole. */
-    for (t = 0; t < gpt_n_parameter_tensors(one) && !model->status; t++) {
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(one) && !model->status; t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_real* to = whole + gpt_parameter_at(one, t).offset;
-        for (r = 0; r < p.degree; r++)
-            for (i = 0; i < p.n; i++)
+        for (int32_t r = 0; r < p.degree; r++)
+            for (int64_t i = 0; i < p.n; i++)
                 to[gpt_element_of_whole(&p, r, i)] =
                     gpt_load(shares + r * n_bytes, type, p.offset + i);
     }
@@ -208,9 +201,7 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                                       int64_t n_new, memo_error* error) {
     const int64_t n_read = gpt_min(n_text, model->config.sequence);
     gpt_generator generator;
-    gpt_config whole;
-    memo_status status;
-    int64_t i, n;
+    int64_t n;
     if (gpt_vocabulary(&model->config) != GPT_BYTES)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "only a model of bytes, vocabulary 256, continues a text");
@@ -221,21 +212,22 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                               (long long)n_text, (long long)n_new);
 
     /* A model of one rank. */
-    whole = model->config;
+    gpt_config whole = model->config;
     whole.tensor = whole.sub_batches = whole.data = whole.ring = whole.ulysses = 0;
     whole.degrees = NULL;
     if (!gpt_generator_create(&generator, &whole, n_read + n_new))
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory to generate %lld bytes", (long long)n_new);
-    status = gpt_get_whole_parameters(model, &generator.config, generator.parameters, error);
+    memo_status status =
+        gpt_get_whole_parameters(model, &generator.config, generator.parameters, error);
 
     /* The end of the text, as many rows at a time as there is room for; then byte by byte. */
     text += n_text - n_read;
-    for (i = 0; i < n_read && !status; i += n) {
+    for (int64_t i = 0; i < n_read && !status; i += n) {
         n = gpt_min(generator.max_rows, n_read - i);
         gpt_generator_read(&generator, text + i, i, n);
     }
-    for (i = 0; i < n_new && !status; i++) {
+    for (int64_t i = 0; i < n_new && !status; i++) {
         result[i] = gpt_sample(generator.logits, temperature, gpt_uniform(seed, (uint64_t)i));
         if (i + 1 < n_new) gpt_generator_read(&generator, &result[i], n_read + i, 1);
     }

@@ -1,7 +1,5 @@
 /* gpt_kernels_host.h - the operations of gpt_kernels.h on a stream of the host device, with helper
- * threads: each kind is a function that runs with its arguments.
- *
- * Single translation unit: everything is static. */
+ * threads: each kind is a function that runs with its arguments. */
 #ifndef GPT_KERNELS_HOST_H
 #define GPT_KERNELS_HOST_H
 
@@ -61,15 +59,14 @@ static void gpt_norm_backward_run(const void* pointer) {
     const gpt_norm_args* a = (const gpt_norm_args*)pointer;
     const gpt_real *weight = gpt_in(a->weight, 0), *rstds = gpt_in(a->rstd, 0);
     gpt_real* dweight = gpt_out(a->dweight, 0);
-    int64_t row, c;
-    int j;
-    for (row = 0; row < gpt_count(a->rows); row++) {
+    int64_t c;
+    for (int64_t row = 0; row < gpt_count(a->rows); row++) {
         const gpt_real* x = gpt_in(a->x, row * a->hidden);
         const gpt_real *dy = gpt_in(a->y, row * a->hidden), rstd = rstds[row];
         gpt_real *dx = gpt_out(a->dx, row * a->hidden), lanes[GPT_LANES] = {0}, shrink;
         for (c = 0; c + GPT_LANES <= a->hidden; c += GPT_LANES)
-            for (j = 0; j < GPT_LANES; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
-        for (j = 0; c + j < a->hidden; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
+            for (int j = 0; j < GPT_LANES; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
+        for (int j = 0; c + j < a->hidden; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
         shrink = gpt_sum_lanes(lanes) / (gpt_real)a->hidden * rstd * rstd * rstd;
         for (c = 0; c < a->hidden; c++) {
             dweight[c] += dy[c] * x[c] * rstd;
@@ -83,13 +80,12 @@ static void gpt_norm_backward_run(const void* pointer) {
 static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
     const gpt_dropout dropout = gpt_dropout_of(a);
-    int64_t row, c;
-    for (row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
+    for (int64_t row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
         const uint64_t key =
             gpt_token_key(&dropout, a->values->first_token + a->token_numbers[row]);
         const gpt_real *x = gpt_in(a->x, row * a->n_columns), *z = gpt_in(a->z, row * a->n_columns);
         gpt_real* y = gpt_out(a->y, row * a->n_columns);
-        for (c = 0; c < a->n_columns; c++) {
+        for (int64_t c = 0; c < a->n_columns; c++) {
             const gpt_real mask = dropout.threshold ? gpt_mask(&dropout, key, c) : (gpt_real)1;
             y[c] = a->z ? x[c] + mask * z[c] : x[c] * mask;
         }
@@ -101,8 +97,7 @@ static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
     const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
     const gpt_real* x = gpt_in(a->x, at);
     gpt_real* y = gpt_out(a->y, at);
-    int64_t i;
-    for (i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
 }
 
 static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -110,8 +105,7 @@ static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t e
     const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
     const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, at);
     gpt_real* y = gpt_out(a->y, at);
-    int64_t i;
-    for (i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
 }
 
 static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -119,8 +113,7 @@ static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
     const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
     const gpt_real* x = gpt_in(a->x, 2 * at);
     gpt_real* y = gpt_out(a->y, at);
-    int64_t i;
-    for (i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
+    for (int64_t i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
 }
 
 static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
@@ -128,8 +121,7 @@ static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t
     const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
     const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, 2 * at);
     gpt_real* y = gpt_out(a->y, 2 * at);
-    int64_t i;
-    for (i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         gpt_real up = z[2 * i], gate = z[2 * i + 1];
         gpt_swiglu_slopes(&up, &gate, x[i]);
         y[2 * i] = up;
@@ -161,25 +153,22 @@ static void gpt_attention_run(const void* pointer) {
 
 static void gpt_embedding_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row;
-    for (row = 0; row < gpt_count(a->rows); row++)
+    for (int64_t row = 0; row < gpt_count(a->rows); row++)
         memcpy(gpt_out(a->x, row * a->n_columns), gpt_in(a->table, a->tokens[row] * a->n_columns),
                (size_t)a->n_columns * sizeof(gpt_real));
 }
 
 static void gpt_embedding_backward_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row, c;
-    for (row = 0; row < gpt_count(a->rows); row++) {
+    for (int64_t row = 0; row < gpt_count(a->rows); row++) {
         gpt_real* to = gpt_out(a->dtable, a->tokens[row] * a->n_columns);
-        for (c = 0; c < a->n_columns; c++) to[c] += *gpt_in(a->x, row * a->n_columns + c);
+        for (int64_t c = 0; c < a->n_columns; c++) to[c] += *gpt_in(a->x, row * a->n_columns + c);
     }
 }
 
 static void gpt_cross_entropy_run(const void* pointer) {
     const gpt_tokens_args* a = (const gpt_tokens_args*)pointer;
-    int64_t row;
-    for (row = 0; row < gpt_count(a->rows); row++) {
+    for (int64_t row = 0; row < gpt_count(a->rows); row++) {
         gpt_real* logits = gpt_out(a->x, row * a->n_columns);
         if (a->token_numbers[row] < 0) { /* padding has no loss and therefore no gradient */
             memset(logits, 0, (size_t)a->n_columns * sizeof(gpt_real));
@@ -194,8 +183,7 @@ static void gpt_cross_entropy_run(const void* pointer) {
 static void gpt_loss_run(const void* pointer) {
     const gpt_loss_args* a = (const gpt_loss_args*)pointer;
     double sum = 0;
-    int64_t i;
-    for (i = 0; i < a->n; i++) sum += a->losses[i];
+    for (int64_t i = 0; i < a->n; i++) sum += a->losses[i];
     *a->loss += sum;
 }
 
@@ -205,25 +193,21 @@ static void gpt_add_run(const void* pointer) {
     const gpt_add_args* a = (const gpt_add_args*)pointer;
     gpt_real* to = gpt_out(a->to, 0);
     const gpt_real* from = gpt_in(a->from, 0);
-    int64_t i;
-    for (i = 0; i < a->n; i++) to[i] += from[i];
+    for (int64_t i = 0; i < a->n; i++) to[i] += from[i];
 }
 
 static void gpt_squares_run(const void* pointer) {
     const gpt_squares_args* a = (const gpt_squares_args*)pointer;
     const gpt_real* x = gpt_in(a->x, 0);
-    int64_t i;
-    int j;
-    for (i = 0; i < a->n; i += GPT_LANES)
-        for (j = 0; j < GPT_LANES && i + j < a->n; j++)
+    for (int64_t i = 0; i < a->n; i += GPT_LANES)
+        for (int j = 0; j < GPT_LANES && i + j < a->n; j++)
             a->lanes[j] += (double)x[i + j] * (double)x[i + j];
 }
 
 static void gpt_norm_total_run(const void* pointer) {
     const gpt_total_args* a = (const gpt_total_args*)pointer;
     double sum = 0;
-    int j;
-    for (j = 0; j < GPT_LANES; j++) sum += a->lanes[j];
+    for (int j = 0; j < GPT_LANES; j++) sum += a->lanes[j];
     *a->total += sum;
     *a->vote = a->values->vote;
     memset(a->lanes, 0, GPT_LANES * sizeof(double));
@@ -248,8 +232,7 @@ static void gpt_digest_run(const void* pointer) {
     const gpt_digest_args* a = (const gpt_digest_args*)pointer;
     const uint32_t* words = (const uint32_t*)a->x;
     uint64_t sum = 0;
-    int64_t i;
-    for (i = 0; i < a->n_bytes / 4; i++) sum += gpt_digest_word(words[i], a->first + i);
+    for (int64_t i = 0; i < a->n_bytes / 4; i++) sum += gpt_digest_word(words[i], a->first + i);
     *a->digest += sum;
 }
 
@@ -257,8 +240,7 @@ static void gpt_digest_run(const void* pointer) {
 
 static void gpt_initial_elements(const void* pointer, int64_t begin, int64_t end) {
     const gpt_initial_args* a = (const gpt_initial_args*)pointer;
-    int64_t i;
-    for (i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++)
         *gpt_out(a->to, i) = (gpt_real)gpt_initial_value(
             a->key, a->std, a->offset + i / a->n_columns * a->stride + i % a->n_columns);
 }
@@ -269,8 +251,7 @@ static void gpt_initial_run(const void* pointer) {
 
 static void gpt_rope_table_run(const void* pointer) {
     const gpt_rope_table_args* a = (const gpt_rope_table_args*)pointer;
-    int64_t i;
-    for (i = 0; i < a->n_positions; i++) {
+    for (int64_t i = 0; i < a->n_positions; i++) {
         const int64_t token = a->token_numbers[i];
         gpt_rope_row(gpt_out(a->table, i * a->head_size), token < 0 ? 0 : token % a->sequence,
                      a->head_size);
@@ -301,13 +282,13 @@ typedef struct gpt_storage {
 /* Returns the address of n floats that stand for the stored elements. */
 static void* gpt_widen(gpt_storage* s, const void* stored, int64_t n, int what) {
     gpt_operand* o = &s->operands[s->n_operands++];
-    int64_t i;
     o->wide = s->scratch + s->used;
     o->stored = (uint16_t*)(uintptr_t)stored;
     o->n = n;
     o->what = what;
     s->used += (n + 15) / 16 * 16;
-    for (i = 0; i < n && (what & GPT_READ); i++) o->wide[i] = memo_f32_from_bf16(o->stored[i]);
+    for (int64_t i = 0; i < n && (what & GPT_READ); i++)
+        o->wide[i] = memo_f32_from_bf16(o->stored[i]);
     return o->wide;
 }
 
@@ -403,9 +384,8 @@ static int64_t gpt_widened_most(const gpt_shapes* shapes) {
     const int64_t mlp = shapes->mlp_rows * (2 * shapes->up + shapes->wide);
     const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);
     int64_t most = attention > mlp ? attention : mlp, weight = 0;
-    int32_t i;
     if (most < loss) most = loss;
-    for (i = 0; i < shapes->n_weights; i++)
+    for (int32_t i = 0; i < shapes->n_weights; i++)
         if (weight < shapes->weights[i][0] * shapes->weights[i][1])
             weight = shapes->weights[i][0] * shapes->weights[i][1];
     return most + weight + 16 * GPT_OPERANDS_MAX;
@@ -475,21 +455,18 @@ typedef char gpt_host_args_fit[sizeof(gpt_attention_args) <= GPT_HOST_ARGS_BYTES
 static memo_status gpt_host_run(void* pointer, memo_error* error) {
     gpt_host_call* call = (gpt_host_call*)pointer;
     const gpt_host_kind* kind = &gpt_host_kinds[call->kind];
-    const gpt_rows* rows;
     gpt_storage s;
-    int64_t i;
-    int32_t o;
     (void)error;
     memset(&s, 0, sizeof s);
     s.scratch = call->scratch;
     if (call->is_stored) kind->widen(&s, call->args);
-    rows = (const gpt_rows*)(const void*)((char*)call->args + kind->rows);
+    const gpt_rows* rows = (const gpt_rows*)(const void*)((char*)call->args + kind->rows);
     if (kind->run)
         kind->run(call->args);
     else
         gpt_over(kind->run_rows, call->args, rows->begin, rows->end, GPT_PIECE_ROWS);
-    for (o = 0; o < s.n_operands; o++)
-        for (i = 0; i < s.operands[o].n && (s.operands[o].what & GPT_WRITTEN); i++)
+    for (int32_t o = 0; o < s.n_operands; o++)
+        for (int64_t i = 0; i < s.operands[o].n && (s.operands[o].what & GPT_WRITTEN); i++)
             s.operands[o].stored[i] = memo_bf16_from_f32(s.operands[o].wide[i]);
     return MEMO_STATUS_OK;
 }

@@ -1,8 +1,7 @@
 /* gpt_layer.h - a layer: where its tensors lie, its two blocks (attention and MLP) forward and
  * backward, and the plain order of the blocks.
  *
- * Of tensor ranks it uses only the width of a tensor.  Single translation unit: everything is
- * static. */
+ * Of tensor ranks it uses only the width of a tensor. */
 #ifndef GPT_LAYER_H
 #define GPT_LAYER_H
 
@@ -68,8 +67,7 @@ static void gpt_compute_attention(gpt_model* model, int32_t layer,
     const gpt_layout* at = &model->layout;
     const int64_t weights = at->layers + layer * at->layer_stride;
     gpt_array t[GPT_N_TENSORS];
-    int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+    for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     gpt_norm(model, "norm1", t[GPT_NORM1], t[GPT_RSTD1], t[GPT_INPUT], weights + at->norm1,
              need[GPT_NORM1]);
@@ -119,9 +117,8 @@ static int64_t gpt_mlp_rows(const gpt_model* model) {
 /* Computes the MLP's tensors of a chunk unless they are skeletal; gpt_end_chunk frees them. */
 static void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
     gpt_rows need[GPT_N_TENSORS];
-    int t;
     if (!model->config.mlp_rows) return;
-    for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++) {
+    for (int t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++) {
         need[t] = rows;
         model->chunk[t] = gpt_take_elements(model, rows, gpt_columns(model, layer, t),
                                             gpt_element_bytes(&model->config, t));
@@ -129,9 +126,8 @@ static void gpt_begin_chunk(gpt_model* model, int32_t layer, gpt_rows rows) {
     gpt_compute_mlp(model, layer, need);
 }
 static void gpt_end_chunk(gpt_model* model) {
-    int t;
     if (!model->config.mlp_rows) return;
-    for (t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++)
+    for (int t = gpt_n_tensors(&model->config); t < GPT_N_TENSORS; t++)
         gpt_give(model, model->chunk[t]);
     model->tensor.work_used = 0; /* the next chunk takes the same memory of its block */
 }
@@ -154,23 +150,22 @@ static void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_
     const int64_t hidden = model->config.hidden;
     const gpt_array up = gpt_tensor(model, layer, GPT_UP);
     const gpt_widths w = gpt_widths_of(&model->config, layer);
-    gpt_array masked, d_activated, d_up, d_norm;
 
     /* down and the activation. */
-    masked = gpt_take(model, rows, hidden);
+    gpt_array masked = gpt_take(model, rows, hidden);
     gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_MLP, rows);
-    d_activated = gpt_take(model, rows, w.wide);
+    gpt_array d_activated = gpt_take(model, rows, w.wide);
     gpt_linear_back(model, "down", d_activated, masked, gpt_tensor(model, layer, GPT_ACTIVATED), 1,
                     weights + at->down, rows);
     gpt_give(model, masked);
-    d_up = gpt_take(model, rows, w.up);
+    gpt_array d_up = gpt_take(model, rows, w.up);
     gpt_elements(model, gpt_activation(model),
                  gpt_is_gated(model) ? GPT_KIND_SWIGLU_BACKWARD : GPT_KIND_GELU_BACKWARD, d_up,
                  d_activated, &up, rows);
     gpt_give(model, d_activated);
 
     /* up and the norm. */
-    d_norm = gpt_take(model, rows, hidden);
+    gpt_array d_norm = gpt_take(model, rows, hidden);
     gpt_linear_back(model, "up", d_norm, d_up, gpt_tensor(model, layer, GPT_NORM2), 1,
                     weights + at->up, rows);
     gpt_give(model, d_up);
@@ -199,9 +194,8 @@ static gpt_array gpt_take_keys(gpt_model* model, gpt_array sums, gpt_array skele
 /* The gradient of these rows alone.  Later rows ran before, so that a sum is complete. */
 static gpt_array gpt_complete_keys(gpt_model* model, gpt_array keys, gpt_rows rows) {
     memo_cast_desc cast;
-    gpt_array rounded;
     if (!model->shares_keys || !gpt_has_masters(&model->config)) return keys;
-    rounded = gpt_take(model, rows, keys.n_columns);
+    gpt_array rounded = gpt_take(model, rows, keys.n_columns);
     if (gpt_is_idle(model) || model->pass == GPT_PASS_WEIGHTS || !gpt_count(rows)) return rounded;
     cast.to = rounded.address;
     cast.to_type = model->config.type;
@@ -229,8 +223,7 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
      * again. */
     const int is_free = !gpt_is_mixed(&model->config), is_plain = !gpt_is_split(&model->config);
     gpt_array t[GPT_N_TENSORS], masked, d_norm, d_attention, dq, dk, dv, delta;
-    int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
+    for (int i = 0; i < GPT_N_TENSORS; i++) t[i] = gpt_tensor(model, layer, i);
 
     masked = gpt_take_over(model, is_free, t[GPT_MIDDLE], rows, hidden);
     gpt_drop_elements(model, "dropout", masked, dx, NULL, layer, GPT_SITE_PROJECTION, rows);
@@ -285,9 +278,8 @@ static void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     const gpt_rows all = model->open;
     gpt_rows need[GPT_N_TENSORS], rows;
     gpt_array y;
-    int i;
     memset(need, 0, sizeof need);
-    for (i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = all;
+    for (int i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = all;
     gpt_copy_rows(model, gpt_tensor(model, layer, GPT_INPUT), x, all);
     gpt_compute(model, layer, need);
 

@@ -1,7 +1,5 @@
 /* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a
- * layer's backward needs from its forward; and which configurations are valid.
- *
- * Single translation unit: everything is static. */
+ * layer's backward needs from its forward; and which configurations are valid. */
 #ifndef GPT_LAYOUT_H
 #define GPT_LAYOUT_H
 
@@ -178,12 +176,11 @@ GPT_FUNCTION gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t in
         {"up", l.up, up * hidden, hidden, hidden, up * hidden, mlp, std},
         {"down", l.down, hidden * wide, wide, gpt_wide(config), wide, mlp, residual_std},
     };
-    gpt_parameter parameter;
 
     if (index == 0) return of_model[0];
     if (index > 8 * (int64_t)config->n_layers)
         return of_model[index - 8 * (int64_t)config->n_layers];
-    parameter = of_layer[(index - 1) % 8];
+    gpt_parameter parameter = of_layer[(index - 1) % 8];
     parameter.offset += l.layers + (index - 1) / 8 * l.layer_stride;
     return parameter;
 }
@@ -396,35 +393,18 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
         {"up", gpt_n_products(config) * wide, rows, 0},
         {activated, wide, rows, 0},
     };
-    int t;
 
     /* From columns to bytes. */
-    for (t = 0; t < GPT_N_TENSORS; t++) {
+    for (int t = 0; t < GPT_N_TENSORS; t++) {
         tensors[t] = table[t];
         tensors[t].row_bytes *= gpt_element_bytes(config, t);
     }
 }
 
-static memo_swap_desc gpt_swap_desc(const gpt_desc* desc, memo_tensor tensors[GPT_N_TENSORS]) {
-    memo_swap_desc swap = memo_swap_desc_default();
-    int t;
-    gpt_fill_tensors(&desc->config, tensors);
-    for (t = GPT_INPUT; t < GPT_N_TENSORS && !desc->rows; t++) tensors[t].rule = MEMO_TENSOR_KEPT;
-    swap.tensors = tensors;
-    swap.n_tensors = gpt_n_tensors(&desc->config);
-    swap.n_slices = (int32_t)gpt_n_slices(&desc->config);
-    swap.n_layers = desc->config.n_layers * swap.n_slices; /* steps */
-    swap.n_rows = gpt_slice_rows(&desc->config);
-    swap.layer_rows = gpt_n_rows(&desc->config);
-    swap.tile_rows = desc->config.tile_rows;
-    swap.rows = desc->rows;
-    return swap;
-}
-
 static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     const int64_t hidden = config->hidden;
     gpt_shapes shapes;
-    int32_t layer, i, k;
+    int32_t k;
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
     shapes.n_rows = gpt_slice_rows(config);
@@ -445,14 +425,14 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
 
     /* Weights of the same shape are listed once: at most 5 for each of 8 degrees, and the
      * classifier. */
-    for (layer = 0; layer < config->n_layers; layer++) {
+    for (int32_t layer = 0; layer < config->n_layers; layer++) {
         const gpt_widths w = gpt_widths_of(config, layer);
         const int64_t n = shapes.n_rows, mlp = shapes.mlp_rows;
         const int64_t loss = gpt_min(shapes.loss_rows, n);
         const int64_t weights[6][3] = {
             {w.q, hidden, n},    {w.kv, hidden, n},     {hidden, w.q, n},
             {w.up, hidden, mlp}, {hidden, w.wide, mlp}, {gpt_vocabulary(config), hidden, loss}};
-        for (i = 0; i < 6; i++) {
+        for (int32_t i = 0; i < 6; i++) {
             for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
                                                  shapes.weights[k][1] != weights[i][1]);
                  k++) {

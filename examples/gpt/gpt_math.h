@@ -81,8 +81,7 @@ GPT_INLINE void gpt_store(void* x, memo_type type, int64_t i, gpt_real value) {
 
 static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
     gpt_real sum = 0;
-    int i;
-    for (i = 0; i < GPT_LANES; i++) sum += lanes[i];
+    for (int i = 0; i < GPT_LANES; i++) sum += lanes[i];
     return sum;
 }
 
@@ -91,33 +90,30 @@ static inline gpt_real gpt_sum_lanes(const gpt_real lanes[GPT_LANES]) {
 static inline gpt_real gpt_dot(const gpt_real* a, const gpt_real* b, int64_t n) {
     gpt_real lanes[GPT_LANES] = {0};
     int64_t i;
-    int j;
     for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
-        for (j = 0; j < GPT_LANES; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
-    for (j = 0; i + j < n; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
+        for (int j = 0; j < GPT_LANES; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
+    for (int j = 0; i + j < n; j++) lanes[j] = GPT_FMA(a[i + j], b[i + j], lanes[j]);
     return gpt_sum_lanes(lanes);
 }
 
 static inline gpt_real gpt_sum(const gpt_real* a, int64_t n) {
     gpt_real lanes[GPT_LANES] = {0};
     int64_t i;
-    int j;
     for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
-        for (j = 0; j < GPT_LANES; j++) lanes[j] += a[i + j];
-    for (j = 0; i + j < n; j++) lanes[j] += a[i + j];
+        for (int j = 0; j < GPT_LANES; j++) lanes[j] += a[i + j];
+    for (int j = 0; i + j < n; j++) lanes[j] += a[i + j];
     return gpt_sum_lanes(lanes);
 }
 
 static inline gpt_real gpt_max(const gpt_real* a, int64_t n) {
     gpt_real lanes[GPT_LANES], max;
     int64_t i;
-    int j;
-    for (j = 0; j < GPT_LANES; j++) lanes[j] = a[0];
+    for (int j = 0; j < GPT_LANES; j++) lanes[j] = a[0];
     for (i = 0; i + GPT_LANES <= n; i += GPT_LANES)
-        for (j = 0; j < GPT_LANES; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
-    for (j = 0; i + j < n; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
+        for (int j = 0; j < GPT_LANES; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
+    for (int j = 0; i + j < n; j++) lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
     max = lanes[0];
-    for (j = 1; j < GPT_LANES; j++) max = lanes[j] > max ? lanes[j] : max;
+    for (int j = 1; j < GPT_LANES; j++) max = lanes[j] > max ? lanes[j] : max;
     return max;
 }
 
@@ -220,13 +216,11 @@ static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
                             gpt_real sums[GPT_GEMM_M][GPT_GEMM_N]) {
     gpt_real s0[GPT_GEMM_N], s1[GPT_GEMM_N], s2[GPT_GEMM_N];
     gpt_real s3[GPT_GEMM_N], s4[GPT_GEMM_N], s5[GPT_GEMM_N];
-    int64_t p;
-    int j;
 
-    for (j = 0; j < GPT_GEMM_N; j++) s0[j] = s1[j] = s2[j] = s3[j] = s4[j] = s5[j] = 0;
-    for (p = 0; p < k; p++, a += GPT_GEMM_M, b += GPT_GEMM_N) {
+    for (int j = 0; j < GPT_GEMM_N; j++) s0[j] = s1[j] = s2[j] = s3[j] = s4[j] = s5[j] = 0;
+    for (int64_t p = 0; p < k; p++, a += GPT_GEMM_M, b += GPT_GEMM_N) {
         const gpt_real a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5];
-        for (j = 0; j < GPT_GEMM_N; j++) {
+        for (int j = 0; j < GPT_GEMM_N; j++) {
             const gpt_real bj = b[j];
             s0[j] = GPT_FMA(a0, bj, s0[j]);
             s1[j] = GPT_FMA(a1, bj, s1[j]);
@@ -237,7 +231,7 @@ static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
         }
     }
 
-    for (j = 0; j < GPT_GEMM_N; j++) {
+    for (int j = 0; j < GPT_GEMM_N; j++) {
         sums[0][j] = s0[j];
         sums[1][j] = s1[j];
         sums[2][j] = s2[j];
@@ -251,19 +245,18 @@ static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
  * < n and p < k, is at x[i * stride_i + p * stride_p]; one of the strides is 1. */
 static inline void gpt_gemm_pack(gpt_real* panels, const gpt_real* x, int64_t n, int64_t k,
                                  int64_t width, int64_t stride_i, int64_t stride_p) {
-    int64_t first, i, p;
-    for (first = 0; first < n; first += width, x += width * stride_i, panels += width * k) {
+    for (int64_t first = 0; first < n; first += width, x += width * stride_i, panels += width * k) {
         const int64_t valid = gpt_min(n - first, width);
         if (valid < width) memset(panels, 0, (size_t)(k * width) * sizeof *panels);
         if (stride_i == 1 && valid == width) {
-            for (p = 0; p < k; p++)
-                for (i = 0; i < width; i++) panels[p * width + i] = x[p * stride_p + i];
+            for (int64_t p = 0; p < k; p++)
+                for (int64_t i = 0; i < width; i++) panels[p * width + i] = x[p * stride_p + i];
         } else if (stride_i == 1) {
-            for (p = 0; p < k; p++)
-                for (i = 0; i < valid; i++) panels[p * width + i] = x[p * stride_p + i];
+            for (int64_t p = 0; p < k; p++)
+                for (int64_t i = 0; i < valid; i++) panels[p * width + i] = x[p * stride_p + i];
         } else {
-            for (i = 0; i < valid; i++)
-                for (p = 0; p < k; p++) panels[p * width + i] = x[i * stride_i + p];
+            for (int64_t i = 0; i < valid; i++)
+                for (int64_t p = 0; p < k; p++) panels[p * width + i] = x[i * stride_i + p];
         }
     }
 }
@@ -291,31 +284,30 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
     gpt_real sums[GPT_GEMM_M][GPT_GEMM_N];
     const int64_t a_row = a_is_transposed ? 1 : lda, a_column = a_is_transposed ? lda : 1;
     const int64_t b_row = b_is_transposed ? 1 : ldb, b_column = b_is_transposed ? ldb : 1;
-    int64_t i0, p0, j0, i, x, y;
 
     /* Blocks of A are packed once; a panel of B is packed for each of them and stays in the
      * cache. */
-    for (i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
+    for (int64_t i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
         const int64_t ni = gpt_min(m - i0, GPT_GEMM_BLOCK_M);
-        for (p0 = 0; p0 < k; p0 += GPT_GEMM_BLOCK_K) {
+        for (int64_t p0 = 0; p0 < k; p0 += GPT_GEMM_BLOCK_K) {
             const int64_t np = gpt_min(k - p0, GPT_GEMM_BLOCK_K);
             const gpt_real old = p0 == 0 ? beta : 1;
             gpt_gemm_pack(a_panels, a + i0 * a_row + p0 * a_column, ni, np, GPT_GEMM_M, a_row,
                           a_column);
-            for (j0 = 0; j0 < n; j0 += GPT_GEMM_N) {
+            for (int64_t j0 = 0; j0 < n; j0 += GPT_GEMM_N) {
                 const int64_t width = gpt_min(n - j0, GPT_GEMM_N);
                 gpt_gemm_pack(b_panel, b + p0 * b_row + j0 * b_column, width, np, GPT_GEMM_N,
                               b_column, b_row);
 
-                for (i = 0; i < ni; i += GPT_GEMM_M) {
+                for (int64_t i = 0; i < ni; i += GPT_GEMM_M) {
                     const int64_t height = gpt_min(ni - i, GPT_GEMM_M);
                     gpt_real* to = c + (i0 + i) * ldc + j0;
                     gpt_gemm_kernel(np, a_panels + i * np, b_panel, sums);
-                    for (y = 0; y < height; y++, to += ldc) {
+                    for (int64_t y = 0; y < height; y++, to += ldc) {
                         if (old == 0)
-                            for (x = 0; x < width; x++) to[x] = alpha * sums[y][x];
+                            for (int64_t x = 0; x < width; x++) to[x] = alpha * sums[y][x];
                         else
-                            for (x = 0; x < width; x++)
+                            for (int64_t x = 0; x < width; x++)
                                 to[x] = GPT_FMA(alpha, sums[y][x], old * to[x]);
                     }
                 }
@@ -335,11 +327,10 @@ GPT_FUNCTION void gpt_norm_forward(gpt_real* y,            /* (rows, hidden) */
                                    const gpt_real* x,      /* (rows, hidden) */
                                    const gpt_real* weight, /* (hidden) */
                                    int64_t n_rows, int64_t hidden) {
-    int64_t row, column;
-    for (row = 0; row < n_rows; row++, x += hidden, y += hidden) {
+    for (int64_t row = 0; row < n_rows; row++, x += hidden, y += hidden) {
         const gpt_real mean = gpt_dot(x, x, hidden) / (gpt_real)hidden;
         rstd[row] = gpt_rstd(mean);
-        for (column = 0; column < hidden; column++)
+        for (int64_t column = 0; column < hidden; column++)
             y[column] = x[column] * rstd[row] * weight[column];
     }
 }
@@ -353,8 +344,7 @@ GPT_INLINE double gpt_rope_angle(int64_t position, int64_t j, int64_t head_size)
 /* The row of a position: head_size / 2 cosines of its angles, then their sines. */
 GPT_FUNCTION void gpt_rope_row(gpt_real* row, /* (head_size) */
                                int64_t position, int64_t head_size) {
-    int64_t j;
-    for (j = 0; j < head_size / 2; j++) {
+    for (int64_t j = 0; j < head_size / 2; j++) {
         const double angle = gpt_rope_angle(position, j, head_size);
         row[j] = (gpt_real)cos(angle);
         row[head_size / 2 + j] = (gpt_real)sin(angle);
@@ -374,12 +364,11 @@ GPT_FUNCTION void gpt_rope(gpt_real* x,           /* (rows, heads * head_size) *
                            int direction, int64_t first_row, int64_t n_rows, int64_t sequence,
                            int64_t n_heads, int64_t head_size) {
     const int64_t n_pairs = head_size / 2;
-    int64_t row, head, j;
-    for (row = 0; row < n_rows; row++) {
+    for (int64_t row = 0; row < n_rows; row++) {
         const gpt_real* cosine = table + (first_row + row) % sequence * head_size;
         const gpt_real* sine = cosine + n_pairs;
-        for (head = 0; head < n_heads; head++, x += head_size)
-            for (j = 0; j < n_pairs; j++)
+        for (int64_t head = 0; head < n_heads; head++, x += head_size)
+            for (int64_t j = 0; j < n_pairs; j++)
                 gpt_rope_pair(&x[j], &x[n_pairs + j], cosine[j], (gpt_real)direction * sine[j]);
     }
 }
@@ -398,10 +387,10 @@ static void gpt_attention_scores(gpt_real* scores, /* (n_queries, GPT_ATTENTION_
                                  int64_t first_key, int64_t n_keys,
                                  const gpt_attention_shape* shape, const int64_t* begins) {
     const int64_t head_size = shape->head_size;
-    int64_t row, column;
+    int64_t column;
     gpt_gemm(0, 1, n_queries, n_keys, head_size, (gpt_real)(1 / sqrt((double)head_size)), q,
              q_stride, k, k_stride, 0, scores, GPT_ATTENTION_TILE);
-    for (row = 0; row < n_queries; row++) {
+    for (int64_t row = 0; row < n_queries; row++) {
         const int64_t first = gpt_first_key(shape, begins, first_query + row) - first_key;
         for (column = 0; column < first && column < GPT_ATTENTION_TILE; column++)
             scores[row * GPT_ATTENTION_TILE + column] = -(gpt_real)INFINITY;
@@ -429,41 +418,40 @@ GPT_FUNCTION void gpt_attention_forward(const gpt_attention_args* a, int64_t seq
     const gpt_real* head_v = gpt_in(a->v, at * kv_stride + kv_head * size);
     gpt_real *out = gpt_out(a->out, at * stride), *lse = gpt_out(a->lse, at * shape->n_heads);
     gpt_real scores[TILE * TILE], max[TILE], sum[TILE];
-    int64_t head, i, j, row, column;
-    for (head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        for (i = 0; i < shape->sequence - shape->first; i += TILE) {
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        for (int64_t i = 0; i < shape->sequence - shape->first; i += TILE) {
             const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
             const int64_t begin = gpt_first_key(shape, begins, shape->first + i) / TILE * TILE;
             gpt_real* tile_out = out + i * stride + head * size;
-            for (row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
-            for (row = 0; row < n_queries; row++) sum[row] = 0;
+            for (int64_t row = 0; row < n_queries; row++) max[row] = -(gpt_real)INFINITY;
+            for (int64_t row = 0; row < n_queries; row++) sum[row] = 0;
 
             /* Each tile of keys may raise a row's maximum; what was summed before shrinks by it.  A
              * row may see none of the first tiles. */
-            for (j = begin; j < shape->first + i + n_queries; j += TILE) {
+            for (int64_t j = begin; j < shape->first + i + n_queries; j += TILE) {
                 const int64_t n_keys = gpt_min(shape->sequence - j, TILE);
                 gpt_attention_scores(scores, q + i * stride + head * size, stride,
                                      head_k + j * kv_stride, kv_stride, shape->first + i, n_queries,
                                      j, n_keys, shape, begins);
-                for (row = 0; row < n_queries; row++) {
+                for (int64_t row = 0; row < n_queries; row++) {
                     gpt_real* s = scores + row * TILE;
                     const gpt_real tile_max = gpt_max(s, TILE);
                     const gpt_real new_max = tile_max > max[row] ? tile_max : max[row];
                     const gpt_real largest = new_max > -(gpt_real)INFINITY ? new_max : 0;
                     const gpt_real shrink = gpt_exp(max[row] - largest);
-                    for (column = 0; column < TILE; column++)
+                    for (int64_t column = 0; column < TILE; column++)
                         s[column] = gpt_exp(s[column] - largest);
                     max[row] = new_max;
                     sum[row] = sum[row] * shrink + gpt_sum(s, TILE);
-                    for (column = 0; column < size && j > begin; column++)
+                    for (int64_t column = 0; column < size && j > begin; column++)
                         tile_out[row * stride + column] *= shrink;
                 }
                 gpt_gemm(0, 0, n_queries, size, n_keys, 1, scores, TILE, head_v + j * kv_stride,
                          kv_stride, j > begin ? (gpt_real)1 : (gpt_real)0, tile_out, stride);
             }
 
-            for (row = 0; row < n_queries; row++) {
-                for (column = 0; column < size; column++)
+            for (int64_t row = 0; row < n_queries; row++) {
+                for (int64_t column = 0; column < size; column++)
                     tile_out[row * stride + column] /= sum[row];
                 lse[(i + row) * shape->n_heads + head] = max[row] + (gpt_real)log((double)sum[row]);
             }
@@ -491,22 +479,21 @@ GPT_FUNCTION void gpt_attention_backward(const gpt_attention_args* a, int64_t se
     const int64_t key_tile = gpt_min(TILE, GPT_ATTENTION_KEYS / size);
     gpt_real p[TILE * TILE], ds[TILE * TILE];
     gpt_real keys[GPT_ATTENTION_KEYS], values[GPT_ATTENTION_KEYS]; /* copies of a tile */
-    int64_t head, i, j, row, column;
 
     /* delta = rowsum(dO * O), which equals rowsum(dP * P). */
-    for (row = 0; row < shape->sequence - shape->first; row++)
-        for (head = kv_head * group; head < (kv_head + 1) * group; head++) {
+    for (int64_t row = 0; row < shape->sequence - shape->first; row++)
+        for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
             const int64_t at = row * stride + head * size;
             memset(dq + at, 0, (size_t)size * sizeof *dq);
             delta[row * shape->n_heads + head] = gpt_dot(dout + at, out + at, size);
         }
 
     /* Tiles of keys, each with the tiles of queries that see it. */
-    for (j = 0; j < shape->sequence; j += key_tile) {
+    for (int64_t j = 0; j < shape->sequence; j += key_tile) {
         const int64_t n_keys = gpt_min(shape->sequence - j, key_tile);
         const int64_t kv = j * kv_stride + kv_offset,
                       first = j > shape->first ? j - shape->first : 0;
-        for (row = 0; row < n_keys; row++) {
+        for (int64_t row = 0; row < n_keys; row++) {
             const int64_t at = kv + row * kv_stride;
             memcpy(keys + row * size, k + at, (size_t)size * sizeof *k);
             memcpy(values + row * size, v + at, (size_t)size * sizeof *v);
@@ -515,8 +502,8 @@ GPT_FUNCTION void gpt_attention_backward(const gpt_attention_args* a, int64_t se
             memset(dv + at, 0, (size_t)size * sizeof *dv);
         }
 
-        for (head = kv_head * group; head < (kv_head + 1) * group; head++)
-            for (i = first / TILE * TILE; i < shape->sequence - shape->first; i += TILE) {
+        for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+            for (int64_t i = first / TILE * TILE; i < shape->sequence - shape->first; i += TILE) {
                 const int64_t n_queries = gpt_min(shape->sequence - shape->first - i, TILE);
                 const int64_t at = i * stride + head * size;
                 /* Later queries see none of these keys either. */
@@ -525,9 +512,9 @@ GPT_FUNCTION void gpt_attention_backward(const gpt_attention_args* a, int64_t se
                                      n_keys, shape, begins);
                 gpt_gemm(0, 1, n_queries, n_keys, size, 1, dout + at, stride, values, size, 0, ds,
                          TILE); /* dP */
-                for (row = 0; row < n_queries; row++) {
+                for (int64_t row = 0; row < n_queries; row++) {
                     const int64_t r = (i + row) * shape->n_heads + head;
-                    for (column = 0; column < n_keys; column++) {
+                    for (int64_t column = 0; column < n_keys; column++) {
                         const int64_t c = row * TILE + column;
                         p[c] = gpt_exp(p[c] - lse[r]);
                         ds[c] = p[c] * (ds[c] - delta[r]);
@@ -575,12 +562,11 @@ GPT_INLINE void gpt_swiglu_slopes(gpt_real* up, gpt_real* gate, gpt_real dy) {
 GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits, /* (columns) */
                                       int32_t target, double scale, int64_t n_columns) {
     const gpt_real max = gpt_max(logits, n_columns), at_target = logits[target];
-    gpt_real sum, factor;
-    int64_t column;
-    for (column = 0; column < n_columns; column++) logits[column] = gpt_exp(logits[column] - max);
-    sum = gpt_sum(logits, n_columns);
-    factor = (gpt_real)(scale / (double)sum);
-    for (column = 0; column < n_columns; column++) logits[column] *= factor;
+    for (int64_t column = 0; column < n_columns; column++)
+        logits[column] = gpt_exp(logits[column] - max);
+    gpt_real sum = gpt_sum(logits, n_columns);
+    gpt_real factor = (gpt_real)(scale / (double)sum);
+    for (int64_t column = 0; column < n_columns; column++) logits[column] *= factor;
     logits[target] -= (gpt_real)scale;
     return scale * (log((double)sum) + (double)max - (double)at_target);
 }
@@ -652,8 +638,7 @@ GPT_FUNCTION void gpt_adamw(gpt_real* parameter, void* moments1, void* moments2,
                             const gpt_adamw_desc* desc, const gpt_rounding* rounding, int64_t begin,
                             int64_t end) {
     const gpt_adamw_factors f = gpt_adamw_factors_make(desc, rounding, gradient_scale);
-    int64_t i;
-    for (i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end; i++) {
         gpt_real m = gpt_load(moments1, states, i), v = gpt_load(moments2, states, i);
         gpt_adamw_element(&parameter[i], &m, &v, states, gradient[i], rounding->first + i, &f);
         gpt_store(moments1, states, i, m);

@@ -1,7 +1,5 @@
 /* gpt_model.h - a micro-batch, the end of a step, create and destroy, and planning: the functions
- * of gpt.h but gpt_generate.
- *
- * Single translation unit: everything is static. */
+ * of gpt.h but gpt_generate. */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
@@ -17,9 +15,8 @@ static gpt_array gpt_open_slice(gpt_model* model, int32_t layer) {
 
 /* One slice.  The first layer's begins with the embedding. */
 static void gpt_forward(gpt_model* model, int32_t layer, const int32_t* inputs) {
-    gpt_array x;
     (void)memo_session_forward_begin(model->session, layer);
-    x = gpt_open_slice(model, layer);
+    gpt_array x = gpt_open_slice(model, layer);
     if (layer == 0) {
         snprintf(model->phase, sizeof model->phase, "forward");
         gpt_embedding(model, x, inputs, 0);
@@ -82,12 +79,11 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice, const i
     const gpt_rows all = gpt_rows_make(0, model->n_rows);
     /* A single slice computes the loss between the passes, where the session times it apart. */
     const int is_between = is_last && begins && ends;
-    gpt_array x;
 
     if (begins && is_last) gpt_begin_bucket(model, of_classifier);
     if (is_between) gpt_classify(model, gpt_open_slice(model, layer), targets);
     (void)memo_session_backward_begin(model->session, layer);
-    x = gpt_open_slice(model, layer);
+    gpt_array x = gpt_open_slice(model, layer);
     if (is_last && !is_between) gpt_classify(model, x, targets);
     if (is_last && ends) {
         gpt_add_losses(model);
@@ -146,13 +142,12 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
 /* Writes n tokens from number `first` on.  Padding takes any valid token. */
 static void gpt_write_tokens(const gpt_model* model, int32_t* to, const void* tokens, int64_t first,
                              int64_t n) {
-    int64_t i;
     if (first < 0)
         memset(to, 0, (size_t)n * sizeof *to);
     else if (model->config.vocabulary)
         memcpy(to, (const int32_t*)tokens + first, (size_t)n * sizeof *to);
     else
-        for (i = 0; i < n; i++) to[i] = ((const uint8_t*)tokens)[first + i];
+        for (int64_t i = 0; i < n; i++) to[i] = ((const uint8_t*)tokens)[first + i];
 }
 
 static int32_t gpt_token_at(const gpt_model* model, const void* tokens, int64_t i) {
@@ -163,8 +158,8 @@ static int32_t gpt_token_at(const gpt_model* model, const void* tokens, int64_t 
  * end. */
 static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* tokens) {
     const int64_t most = model->config.documents, length = model->config.sequence;
-    int64_t s, i, n;
-    for (s = 0; s < model->share.batch && most; s++, begins += most + 1) {
+    int64_t i, n;
+    for (int64_t s = 0; s < model->share.batch && most; s++, begins += most + 1) {
         const int64_t first = (model->share.data_rank * model->share.batch + s) * length;
         begins[0] = 0;
         for (i = 1, n = 1; i < length; i++) {
@@ -183,8 +178,7 @@ static void gpt_write_begins(gpt_model* model, int64_t* begins, const void* toke
 /* As many as allowed, equally long: to measure. */
 static void gpt_write_equal_begins(const gpt_model* model, int64_t* begins) {
     const int64_t most = model->config.documents;
-    int64_t i;
-    for (i = 0; i < model->share.batch * (most + 1) && most; i++)
+    for (int64_t i = 0; i < model->share.batch * (most + 1) && most; i++)
         begins[i] = i % (most + 1) * model->config.sequence / most;
 }
 
@@ -192,18 +186,16 @@ static void gpt_write_equal_begins(const gpt_model* model, int64_t* begins) {
  * the device has those before. */
 static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
                       int64_t micro_batch, double loss_scale) {
-    gpt_batch_values* values;
-    int32_t* to;
-    int64_t row, n, first;
+    int64_t n, first;
     if (model->n_staged == gpt_n_places(model->n_micro_batches)) gpt_synchronize(model);
     if (model->status) return;
     model->place = model->n_staged++;
-    values = gpt_staged(model, model->place);
+    gpt_batch_values* values = gpt_staged(model, model->place);
     values->step = step;
     values->first_token = micro_batch * model->config.batch * model->config.sequence;
     values->loss_scale = loss_scale;
-    to = gpt_tokens_of(values);
-    for (row = 0; row < model->n_rows; row += n) {
+    int32_t* to = gpt_tokens_of(values);
+    for (int64_t row = 0; row < model->n_rows; row += n) {
         n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
         gpt_write_tokens(model, to + row, tokens, first, n);
         gpt_write_tokens(model, to + model->n_rows + row, targets, first, n);
@@ -217,14 +209,11 @@ static void gpt_step(void* user, memo_session* session) {
     const int64_t n_rows = model->n_rows, n_slices = memo_session_get_n_slices(session);
     const int32_t n_layers = model->config.n_layers;
     int32_t *inputs = NULL, *targets = NULL;
-    void* batch;
-    int64_t slice;
-    int32_t layer;
 
     /* Values, tokens and targets. */
     model->status = MEMO_STATUS_OK;
     model->has_summed_bucket = 0;
-    batch = memo_session_alloc(session, gpt_batch_bytes(&model->config));
+    void* batch = memo_session_alloc(session, gpt_batch_bytes(&model->config));
     gpt_follow_session(model);
     if (!gpt_is_idle(model)) {
         model->values = (const gpt_batch_values*)batch;
@@ -236,10 +225,10 @@ static void gpt_step(void* user, memo_session* session) {
                                   &model->error);
     }
 
-    for (layer = 0; layer < n_layers; layer++)
-        for (slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, inputs);
-    for (layer = n_layers - 1; layer >= 0; layer--)
-        for (slice = n_slices - 1; slice >= 0; slice--)
+    for (int32_t layer = 0; layer < n_layers; layer++)
+        for (int64_t slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, inputs);
+    for (int32_t layer = n_layers - 1; layer >= 0; layer--)
+        for (int64_t slice = n_slices - 1; slice >= 0; slice--)
             gpt_backward(model, layer, slice, inputs, targets);
     gpt_give_summed_bucket(model);
 
@@ -250,9 +239,8 @@ static void gpt_step(void* user, memo_session* session) {
 /* The micro-batch at model->place. */
 static memo_status gpt_enqueue_micro_batch(gpt_model* model, int64_t micro_batch,
                                            memo_error* error) {
-    memo_status status;
     model->is_last = model->sums && micro_batch + 1 == model->n_micro_batches;
-    status = memo_session_run(model->session, NULL, error);
+    memo_status status = memo_session_run(model->session, NULL, error);
     model->is_summed = model->is_last;
     model->is_last = 0;
     return status;
@@ -379,9 +367,9 @@ static void gpt_copy_staged(gpt_model* model, memo_copy_kind kind, void* host, c
     const int64_t most = gpt_staging_bytes(&model->config, model->n_micro_batches);
     const int is_out = kind == MEMO_COPY_TO_HOST;
     char* staging = (char*)model->host_totals;
-    int64_t at, n;
+    int64_t n;
     gpt_synchronize(model); /* tokens may be on their way */
-    for (at = 0; at < n_bytes && !model->status; at += n) {
+    for (int64_t at = 0; at < n_bytes && !model->status; at += n) {
         n = gpt_min(most, n_bytes - at);
         if (!is_out) memcpy(staging, (char*)host + at, (size_t)n);
         GPT_TRY(model,
@@ -427,8 +415,7 @@ static void gpt_destroy_graph(gpt_model* model) {
 }
 
 static void gpt_enqueue_step(gpt_model* model) {
-    int64_t m;
-    for (m = 0; m < model->n_micro_batches && !model->status; m++) {
+    for (int64_t m = 0; m < model->n_micro_batches && !model->status; m++) {
         model->place = m;
         if (gpt_enqueue_micro_batch(model, m, &model->error)) model->status = model->error.status;
     }
@@ -441,11 +428,11 @@ static void gpt_capture_step(gpt_model* model) {
     const gpt_kernels* kernels = &model->kernels;
     memo_session_info info;
     memo_error error;
-    memo_status status;
     model->status = kernels->graph_begin(kernels->context, model->compute, &model->error);
     if (model->status) return;
     gpt_enqueue_step(model);
-    status = kernels->graph_end(kernels->context, model->compute, &model->graph, &error);
+    memo_status status =
+        kernels->graph_end(kernels->context, model->compute, &model->graph, &error);
     if (!model->status && status) {
         model->status = status;
         model->error = error;
@@ -542,17 +529,17 @@ static void gpt_initialize_numbers(gpt_model* model) {
     const int64_t n_bytes = gpt_staging_bytes(&model->config, model->n_micro_batches);
     const int64_t most = n_bytes / (int64_t)sizeof(int64_t);
     int64_t* numbers = (int64_t*)(void*)model->host_totals;
-    int64_t row, i, n;
-    for (row = 0; row < model->n_rows && !model->status; row += n) {
+    int64_t n;
+    for (int64_t row = 0; row < model->n_rows && !model->status; row += n) {
         n = gpt_min(most, model->n_rows - row);
-        for (i = 0; i < n; i++) numbers[i] = gpt_token_of(&model->share, row + i);
+        for (int64_t i = 0; i < n; i++) numbers[i] = gpt_token_of(&model->share, row + i);
         model->status = memo_copy(&model->device, model->compute, MEMO_COPY_TO_DEVICE,
                                   model->token_numbers + row, numbers, n * (int64_t)sizeof *numbers,
                                   &model->error);
         gpt_synchronize(model);
     }
     memset(numbers, 0, (size_t)n_bytes); /* the session measures with zeros */
-    for (i = 0; i < gpt_n_places(model->n_micro_batches); i++)
+    for (int64_t i = 0; i < gpt_n_places(model->n_micro_batches); i++)
         gpt_write_equal_begins(model, gpt_begins_of(gpt_staged(model, i), model->n_rows));
 }
 
@@ -588,14 +575,13 @@ static void gpt_initialize_rope(gpt_model* model) {
 
 /* Parameters, the table of RoPE, and zeros for all sums. */
 static void gpt_initialize(gpt_model* model) {
-    int64_t t;
     snprintf(model->phase, sizeof model->phase, "initial values");
     gpt_clear(model, model->gradients, gpt_gradient_bytes(model));
     gpt_clear(model, model->moments1, gpt_moment_bytes(model));
     gpt_clear(model, model->moments2, gpt_moment_bytes(model));
     gpt_clear(model, model->totals, GPT_N_TOTALS * (int64_t)sizeof(double));
     gpt_clear(model, model->parameters, gpt_n_bytes(model, model->layout.n));
-    for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++)
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(&model->config); t++)
         gpt_initialize_parameter(model, t);
     gpt_set_masters(model);
     gpt_initialize_numbers(model);
@@ -640,7 +626,6 @@ static void gpt_setup(void* user, memo_session* session) {
     const int64_t n = model->layout.n;
     memo_session_info info;
     void *sp_memory = NULL, *scratch = NULL;
-    gpt_shapes shapes;
     int64_t scratch_bytes = 0;
     memo_session_get_info(session, &info);
     model->session = session;
@@ -648,7 +633,7 @@ static void gpt_setup(void* user, memo_session* session) {
     model->is_dry_run = !memo_session_computes(session);
     model->status = MEMO_STATUS_OK;
     if (model->slices_are_chosen) gpt_take_slices(model, session);
-    shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
+    gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(config), config, &model->share);
     gpt_destroy_collectives(model);
 
     model->parameters = gpt_take_persistent(model, "parameters", gpt_n_bytes(model, n));
@@ -695,9 +680,8 @@ static void gpt_measuring(void* user, memo_session* session, int32_t begins) {
 static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc,
                                           memo_tensor tensors[GPT_N_TENSORS]) {
     memo_session_desc s = desc->session ? *desc->session : memo_session_desc_default();
-    int t;
     gpt_fill_tensors(&desc->config, tensors);
-    for (t = 0; t < GPT_N_TENSORS; t++)
+    for (int t = 0; t < GPT_N_TENSORS; t++)
         model->columns[t] = tensors[t].row_bytes / gpt_element_bytes(&desc->config, t);
     model->agree = s.agree;
     model->agree_user = s.user;
@@ -755,9 +739,8 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
 /* A model with streams and staging buffers, without a session. */
 static memo_status gpt_prepare(const gpt_desc* desc, gpt_model** result, memo_error* error) {
     gpt_model* model = NULL;
-    memo_status status;
     *result = NULL;
-    status = gpt_check_config(&desc->config, error);
+    memo_status status = gpt_check_config(&desc->config, error);
     if (!status && desc->config.slice_rows < 0)
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                                 "slice rows: chosen by gpt_plan only; 0, or those of its plan, "
@@ -820,9 +803,8 @@ GPT_FUNCTION memo_status gpt_measure(const gpt_desc* desc, memo_profile* profile
 }
 
 GPT_FUNCTION void gpt_destroy(gpt_model* model) {
-    const memo_device* device;
     if (!model) return;
-    device = &model->device;
+    const memo_device* device = &model->device;
     /* Destroys in the reverse order of creation; objects that were not created are NULL. */
     if (model->compute) (void)gpt_wait(model, NULL);
     gpt_destroy_graph(model);
@@ -841,39 +823,15 @@ GPT_FUNCTION memo_status gpt_plan(const gpt_desc* desc, const memo_profile* prof
                                   memo_step_plan** plan, memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
     gpt_desc dry = *desc;
-    memo_session_desc s;
     gpt_model* model;
     memo_status status;
     dry.mesh = NULL;
     *plan = NULL;
     if ((status = gpt_model_make(&dry, &model, error))) return status;
-    s = gpt_session_desc(model, &dry, tensors);
+    memo_session_desc s = gpt_session_desc(model, &dry, tensors);
     status = memo_session_plan(&s, profile, plan, error);
     model->session = NULL;
     gpt_destroy(model);
-    return status;
-}
-
-GPT_FUNCTION memo_status gpt_fill_rows(const gpt_config* config, memo_policy policy, double alpha,
-                                       int64_t* rows, memo_error* error) {
-    memo_tensor tensors[GPT_N_TENSORS];
-    memo_swap_desc swap;
-    memo_status status = gpt_check_config(config, error);
-    gpt_desc desc;
-    int64_t i;
-    if (status) return status;
-    memset(&desc, 0, sizeof desc);
-    desc.config = *config;
-    desc.rows = rows;
-    swap = gpt_swap_desc(&desc, tensors);
-    swap.alpha = alpha;
-    status = memo_swap_desc_fill_rows(&swap, rows, error);
-    for (i = 0; i < (int64_t)swap.n_layers * swap.n_tensors && !status; i++) {
-        const int is_lost = tensors[i % swap.n_tensors].rule >= MEMO_TENSOR_SWAPPED;
-        if (policy == MEMO_POLICY_KEEP) rows[i] = MEMO_ROWS_KEPT;
-        if (policy == MEMO_POLICY_RECOMPUTE) rows[i] = is_lost ? MEMO_ROWS_KEPT : 0;
-        if (policy == MEMO_POLICY_SWAP) rows[i] = swap.n_rows;
-    }
     return status;
 }
 
@@ -883,10 +841,9 @@ GPT_FUNCTION memo_stream gpt_compute_stream(gpt_model* model) { return model->co
 GPT_FUNCTION int64_t gpt_tensor_bytes(const gpt_model* model) {
     const gpt_tensor_state* t = &model->tensor;
     int64_t n_bytes = t->ranks ? t->ranks->sent_bytes : 0;
-    int a, b;
     if (t->norms) n_bytes += t->norms->sent_bytes;
-    for (a = 0; a < GPT_MAX_LEVELS; a++)
-        for (b = 0; b < GPT_MAX_LEVELS; b++) {
+    for (int a = 0; a < GPT_MAX_LEVELS; a++)
+        for (int b = 0; b < GPT_MAX_LEVELS; b++) {
             const memo_degree_comms* pair = &t->pairs[a][b];
             if (pair->tensor) n_bytes += pair->tensor->sent_bytes + pair->data->sent_bytes;
             if (pair->across) n_bytes += pair->across->sent_bytes;

@@ -1,7 +1,5 @@
 /* gpt_parallel.h - what several ranks do together at the end of a step, and what ZeRO splits: sums
- * of gradients and totals, each rank's part of the update, parameters gathered.
- *
- * Single translation unit: everything is static. */
+ * of gradients and totals, each rank's part of the update, parameters gathered. */
 #ifndef GPT_PARALLEL_H
 #define GPT_PARALLEL_H
 
@@ -128,12 +126,11 @@ static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket);
  * Then, at the end of a step, over tensor ranks. */
 static void gpt_sum_bucket(gpt_model* model, int64_t bucket, int over_copies,
                            int over_tensor_ranks) {
-    memo_stream compute;
     over_copies &= model->gradient != NULL;
     over_tensor_ranks &= gpt_degree(model->config.tensor) > 1 && bucket > 0 &&
                          bucket < gpt_n_buckets(&model->config) - 1; /* copies are equal */
     if (!over_copies && !over_tensor_ranks) return;
-    compute = gpt_begin_sum(model);
+    memo_stream compute = gpt_begin_sum(model);
     if (over_copies) gpt_sum_copies(model, bucket);
     if (over_tensor_ranks) gpt_sum_tensor_ranks(model, bucket);
     gpt_end_sum(model, compute);
@@ -168,10 +165,9 @@ static void gpt_end_bucket(gpt_model* model, int64_t bucket) {
 
 /* Ends the sums of all micro-batches, once a step; those that no micro-batch has begun run now. */
 static void gpt_reduce_gradients(gpt_model* model) {
-    int64_t b;
     if (model->is_reduced) return;
     model->is_reduced = 1;
-    for (b = gpt_n_buckets(&model->config); b-- > 0 && !model->is_summed;)
+    for (int64_t b = gpt_n_buckets(&model->config); b-- > 0 && !model->is_summed;)
         gpt_sum_bucket(model, b, model->zero < 2, 1);
     gpt_join_sums(model);
 }
@@ -197,8 +193,7 @@ static void gpt_reduce_totals(gpt_model* model) {
 
 /* Gathers the parts of the parameters, after each rank has updated its own part. */
 static void gpt_gather_parameters(gpt_model* model) {
-    int64_t b;
-    for (b = 0; b < gpt_n_buckets(&model->config) && model->zero && !model->status; b++) {
+    for (int64_t b = 0; b < gpt_n_buckets(&model->config) && model->zero && !model->status; b++) {
         const gpt_part part = gpt_part_at(model, b, model->share.rank);
         char* bucket = gpt_weight(model, gpt_bucket_begin(model, b));
         const int64_t n = part.end - part.begin;
@@ -237,8 +232,7 @@ static void gpt_add_squares_of(gpt_model* model, const gpt_part* part, gpt_rows 
 
 /* Adds the squares of the elements that no lower tensor rank holds. */
 static void gpt_add_split_squares(gpt_model* model, int64_t bucket, const gpt_part* part) {
-    int64_t t;
-    for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         if (model->share.tensor_rank < p.degree && gpt_bucket_of(&model->config, t) == bucket)
             gpt_add_squares_of(model, part, gpt_part_rows_of(part, &p));
@@ -248,15 +242,13 @@ static void gpt_add_split_squares(gpt_model* model, int64_t bucket, const gpt_pa
 /* Adds part by part in the order of ranks: the sum over ranks has the same order. */
 static void gpt_gradient_norm(gpt_model* model) {
     gpt_total_args a;
-    int64_t b;
-    int32_t r;
     a.lanes = &model->totals[GPT_TOTAL_LANES];
     a.total = &model->totals[GPT_TOTAL_SQUARES];
     a.vote = &model->totals[GPT_TOTAL_VOTES];
     a.values = model->update;
-    for (r = gpt_first_part(model); r < gpt_end_part(model); r++) {
+    for (int32_t r = gpt_first_part(model); r < gpt_end_part(model); r++) {
         gpt_op op = gpt_op_make("gradient norm");
-        for (b = 0; b < gpt_n_buckets(&model->config); b++) {
+        for (int64_t b = 0; b < gpt_n_buckets(&model->config); b++) {
             const gpt_part part = gpt_part_at(model, b, r);
             if (model->share.tensor_rank == 0)
                 gpt_add_squares_of(model, &part, gpt_rows_make(part.begin, part.end));
@@ -298,13 +290,12 @@ static void gpt_adamw_part(gpt_model* model, const gpt_part* part, const gpt_par
 
 static void gpt_adamw_parts(gpt_model* model) {
     gpt_adamw_args a;
-    int64_t t;
     memset(&a, 0, sizeof a);
     a.squares = &model->totals[GPT_TOTAL_SQUARES];
     a.values = model->update;
     a.rounding.seed = model->config.seed;
     a.states = gpt_state_type(&model->config);
-    for (t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(&model->config); t++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         const gpt_part part = gpt_updated_part(model, gpt_bucket_of(&model->config, t));
         gpt_adamw_part(model, &part, &p, a);
@@ -313,9 +304,8 @@ static void gpt_adamw_parts(gpt_model* model) {
 
 /* Sets the master weights that this rank updates to the weights. */
 static void gpt_set_masters(gpt_model* model) {
-    int64_t b;
     if (!gpt_has_masters(&model->config)) return;
-    for (b = 0; b < gpt_n_buckets(&model->config) && !gpt_is_idle(model); b++) {
+    for (int64_t b = 0; b < gpt_n_buckets(&model->config) && !gpt_is_idle(model); b++) {
         const gpt_part part = gpt_updated_part(model, b);
         memo_cast_desc cast;
         cast.to = part.masters;
@@ -330,10 +320,9 @@ static void gpt_set_masters(gpt_model* model) {
 /* Adds a digest of the gradients that this rank updates. */
 static void gpt_digest(gpt_model* model) {
     gpt_digest_args a;
-    int64_t b;
     memset(&a, 0, sizeof a);
     a.digest = (uint64_t*)(void*)&model->totals[GPT_TOTAL_DIGEST];
-    for (b = 0; b < gpt_n_buckets(&model->config); b++) {
+    for (int64_t b = 0; b < gpt_n_buckets(&model->config); b++) {
         const gpt_part part = gpt_updated_part(model, b);
         gpt_op op = gpt_op_make("digest");
         a.x = part.gradients;

@@ -23,9 +23,7 @@
  * same bytes.  In every layer, parameters have room for the smallest degree's share.
  *
  * With config.mlp_rows the MLP of a part runs in chunks, whose memory follows each other.  The
- * gradients of its weights are then computed with those of its inputs, before the sum over ranks.
- *
- * Single translation unit: everything is static. */
+ * gradients of its weights are then computed with those of its inputs, before the sum over ranks. */
 #ifndef GPT_TENSOR_H
 #define GPT_TENSOR_H
 
@@ -189,7 +187,6 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
     const gpt_array x = t->is_forward ? t->x : t->dx;
     memo_comm* across = gpt_pair(model, degree, next)->across;
     const memo_stream compute = model->compute;
-    memo_status status;
     model->compute = stream; /* where the sum is */
     if (t->is_forward)
         gpt_add_output(model, t->block, from);
@@ -197,8 +194,8 @@ static memo_status gpt_gather_slices(gpt_model* model, memo_stream stream, int32
         gpt_add_gradient(model, from);
     model->compute = compute;
     if (model->status) return gpt_finish(model, error);
-    status = gpt_tell(model, stream, "gather rows",
-                      gpt_range(gpt_at(x, to.begin), gpt_bytes(x, to)), error);
+    memo_status status = gpt_tell(model, stream, "gather rows",
+                                  gpt_range(gpt_at(x, to.begin), gpt_bytes(x, to)), error);
     return status
                ? status
                : memo_all_gather(across, stream, gpt_at(x, from.begin), gpt_at(x, to.begin),
@@ -242,8 +239,7 @@ static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
  * this rank updates. */
 static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
     const gpt_part part = gpt_updated_part(model, bucket);
-    int64_t i;
-    for (i = 8 * bucket - 7; i <= 8 * bucket && !gpt_is_idle(model); i++) {
+    for (int64_t i = 8 * bucket - 7; i <= 8 * bucket && !gpt_is_idle(model); i++) {
         const gpt_parameter p = gpt_parameter_at(&model->config, i);
         const gpt_rows rows = gpt_part_rows_of(&part, &p);
         memo_comm* ranks = gpt_ranks_to_sum(model, &p);
@@ -278,9 +274,8 @@ static memo_status gpt_block_forward(void* context, const memo_block_call* call,
     const gpt_rows rows = gpt_begin_block(model, call, "forward");
     const int32_t layer = model->tensor.block / 2;
     gpt_rows need[GPT_N_TENSORS], chunk;
-    int i;
     memset(need, 0, sizeof need);
-    for (i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = rows;
+    for (int i = 0; i < gpt_n_tensors(&model->config); i++) need[i] = rows;
     gpt_enter_block(model, call, rows);
     model->tensor.is_forward = 1;
     if (call->block % 2 == 0)
@@ -317,8 +312,7 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
     const int32_t layer = model->tensor.block / 2;
     gpt_tensor_state* t = &model->tensor;
     gpt_rows need[GPT_N_TENSORS];
-    int i;
-    for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(t->need[i], rows);
+    for (int i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(t->need[i], rows);
     t->sum_end = t->sum_begin; /* no operation reads the output of the MLP */
     if (call->block % 2 == 0) {
         const int64_t begin = gpt_part_rows(model, call->part).begin;
@@ -432,11 +426,10 @@ static int32_t gpt_step_of(const gpt_model* model, int32_t layer) {
 static void gpt_find_need(gpt_model* model, int32_t layer) {
     gpt_rows* need = model->tensor.need;
     memo_session_info info;
-    int t;
     memset(need, 0, sizeof model->tensor.need);
     if (model->is_measured || gpt_is_idle(model)) return;
     memo_session_get_info(model->session, &info);
-    for (t = 0; t < gpt_n_tensors(&model->config); t++) {
+    for (int t = 0; t < gpt_n_tensors(&model->config); t++) {
         memo_swap_get_recompute_rows(info.swap, gpt_step_of(model, layer), t, &need[t].begin,
                                      &need[t].end);
         need[t].begin += model->open.begin;
@@ -461,11 +454,10 @@ static void gpt_backward_blocks(gpt_model* model, int32_t layer, gpt_array dx) {
 static void gpt_compute_parts(gpt_model* model, int32_t layer,
                               const gpt_rows whole[GPT_N_TENSORS]) {
     gpt_tensor_state* t = &model->tensor;
-    int32_t s, i;
-    for (s = 0; s < t->n_parts; s++) {
+    for (int32_t s = 0; s < t->n_parts; s++) {
         const gpt_rows rows = gpt_part_rows(model, s);
         gpt_rows need[GPT_N_TENSORS];
-        for (i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
+        for (int32_t i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
         gpt_compute_attention(model, layer, need, rows, t->partial);
         gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
                      gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
@@ -503,11 +495,11 @@ static void gpt_create_pair(gpt_model* model, int32_t degree, int32_t larger) {
 static void gpt_create_pairs(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     const int32_t all = gpt_degree(model->config.tensor);
-    int32_t block;
     if (all > 1)
         model->status =
             memo_comm_split(t->ranks, 0, t->ranks->rank, "norms", &t->norms, &model->error);
-    for (block = 0; block < 2 * model->config.n_layers && gpt_is_mixed(&model->config); block++) {
+    for (int32_t block = 0; block < 2 * model->config.n_layers && gpt_is_mixed(&model->config);
+         block++) {
         const int32_t degree = gpt_degree_at(model, block), next = gpt_degree_at(model, block + 1);
         gpt_create_pair(model, degree, all);
         gpt_create_pair(model, gpt_min(degree, next) == degree ? degree : next,
@@ -516,10 +508,10 @@ static void gpt_create_pairs(gpt_model* model) {
 }
 
 static void gpt_destroy_blocks(gpt_model* model) {
-    int a, b;
     memo_blocks_destroy(model->tensor.blocks);
-    for (a = 0; a < GPT_MAX_LEVELS; a++)
-        for (b = 0; b < GPT_MAX_LEVELS; b++) memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
+    for (int a = 0; a < GPT_MAX_LEVELS; a++)
+        for (int b = 0; b < GPT_MAX_LEVELS; b++)
+            memo_degree_comms_destroy(&model->tensor.pairs[a][b]);
     memset(model->tensor.pairs, 0, sizeof model->tensor.pairs);
     memo_comm_destroy(model->tensor.norms);
     model->tensor.norms = NULL;
@@ -530,7 +522,6 @@ static void gpt_create_blocks(gpt_model* model) {
     gpt_tensor_state* t = &model->tensor;
     memo_blocks_desc blocks = memo_blocks_desc_default();
     memo_block_buffers* buffers;
-    int32_t s;
     if (!gpt_is_split(&model->config)) return;
     buffers = (memo_block_buffers*)calloc((size_t)t->n_parts, sizeof *buffers);
     if (!buffers) {
@@ -538,7 +529,7 @@ static void gpt_create_blocks(gpt_model* model) {
                                        "no host memory for %d sub-batches", (int)t->n_parts);
         return;
     }
-    for (s = 0; s < t->n_parts; s++) {
+    for (int32_t s = 0; s < t->n_parts; s++) {
         const gpt_rows rows = gpt_part_of(&model->config, gpt_slice_at(&model->config, 0), s);
         buffers[s].output = gpt_at(t->partial, rows.begin);
         buffers[s].gradient = gpt_at(t->gradient, rows.begin);

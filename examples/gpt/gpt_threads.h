@@ -5,8 +5,7 @@
  * and no two pieces write the same element.  The bits are therefore the same with and without
  * helpers.
  *
- * There is one pool.  While one stream uses it, other streams (ranks are threads) work alone.
- * Single translation unit: everything is static. */
+ * There is one pool.  While one stream uses it, other streams (ranks are threads) work alone. */
 #ifndef GPT_THREADS_H
 #define GPT_THREADS_H
 
@@ -78,12 +77,11 @@ static void* gpt_help(void* argument) {
 /* Ends the helpers.  No operation may be under way. */
 static inline void gpt_helpers_end(void) {
     gpt_pool* pool = &gpt_helpers;
-    int i;
     pthread_mutex_lock(&pool->mutex);
     pool->is_over = 1;
     pthread_cond_broadcast(&pool->begins);
     pthread_mutex_unlock(&pool->mutex);
-    for (i = 0; i < pool->n_threads; i++) pthread_join(pool->threads[i], NULL);
+    for (int i = 0; i < pool->n_threads; i++) pthread_join(pool->threads[i], NULL);
     pool->n_threads = pool->is_over = 0;
     pool->generation = 0;
 }
@@ -98,7 +96,8 @@ static inline void gpt_helpers_begin(int n_threads) {
 }
 
 /* Runs work on [begin, end).  Returns when all pieces are done. */
-static void gpt_over(gpt_work work, const void* args, int64_t begin, int64_t end, int64_t unit) {
+static inline void gpt_over(gpt_work work, const void* args, int64_t begin, int64_t end,
+                            int64_t unit) {
     gpt_job job = {work, args, begin, end, unit, 0};
     gpt_pool* pool = &gpt_helpers;
     if (begin >= end) return;

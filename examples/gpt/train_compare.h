@@ -1,7 +1,5 @@
 /* train_compare.h - the first steps of a policy: timed for --seconds, and compared with those of
- * others.
- *
- * Single translation unit: everything is static. */
+ * others. */
 #ifndef TRAIN_COMPARE_H
 #define TRAIN_COMPARE_H
 
@@ -14,8 +12,7 @@ static memo_status time_steps(run* r, const job* j, double* step_s, memo_error* 
     enum { N = 3 };
     double times_s[N], loss, begin_s;
     memo_status status = run_step(r, j, 0, &loss, error);
-    int i;
-    for (i = 0; i < N && !status; i++) {
+    for (int i = 0; i < N && !status; i++) {
         begin_s = clock_s();
         status = run_step(r, j, i + 1, &loss, error);
         times_s[i] = clock_s() - begin_s;
@@ -46,9 +43,8 @@ static memo_status choose_steps(run* r, job* j, memo_error* error) {
     const double first_s = predicted_times(o, j->plans[r->policy]).layers_s;
     const double chosen_s = predicted_times(o, j->plans[o->policy]).layers_s;
     double shared[2], step_s, left_s, n;
-    memo_status status;
     if (!o->seconds || r->policy != j->first_policy) return MEMO_STATUS_OK;
-    status = time_steps(r, j, &shared[0], error);
+    memo_status status = time_steps(r, j, &shared[0], error);
     if (!status && first_s > 0 && chosen_s > first_s) shared[0] *= chosen_s / first_s;
     shared[1] = clock_s() - j->begin_s;
     if (!status) status = train_share(r->rank, shared, (int64_t)sizeof shared, error);
@@ -75,9 +71,8 @@ static memo_status choose_steps(run* r, job* j, memo_error* error) {
 static memo_status run_get_moved(run* r, int64_t* n_bytes, memo_error* error) {
     memo_session_info info;
     memo_swap_stats stats;
-    memo_status status;
     memo_session_get_info(gpt_session(r->model), &info);
-    status = memo_swap_get_stats(info.swap, &stats, error);
+    memo_status status = memo_swap_get_stats(info.swap, &stats, error);
     *n_bytes = status ? 0 : stats.to_host_bytes + stats.to_device_bytes;
     return status;
 }
@@ -128,18 +123,16 @@ static int has_same_gradients(const job* j, const comparison* row) {
 
 static void print_comparison(const job* j) {
     const int64_t n = j->options.compare;
-    int policy;
     printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
            "medians "
            "of a step, loss difference is in nats per token\n",
            (long long)n, n == 1 ? "" : "s");
     printf("policy      alpha  device peak   host peak  moved/step   step time     stall  "
            "loss diff  gradients  budget\n");
-    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
+    for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &j->compared[policy];
         double difference = 0;
-        int64_t step;
-        for (step = 0; step < n; step++)
+        for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - j->compared->losses[step]));
         printf("%-10s %6s %12s %11s %11s %8.1f ms %6.1f ms %10g  %-9s  %s%s\n",
                policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
@@ -153,7 +146,7 @@ static void print_comparison(const job* j) {
     }
 
     /* Of planned rows. */
-    for (policy = 0; policy < train_n_policies(&j->options); policy++) {
+    for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &j->compared[policy];
         if (row->predicted_s > 0)
             printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
@@ -182,11 +175,10 @@ static memo_status end_comparison(const job* j, memo_error* error) {
 /* All policies are planned. */
 static memo_status begin_comparison(job* j, memo_error* error) {
     train_options* o = &j->options;
-    int policy;
     if (o->compare > o->steps) o->compare = o->steps;
     j->compared = (comparison*)calloc(N_POLICIES, sizeof *j->compared);
     if (!j->compared) return no_memory("--compare", error);
-    for (policy = 0; policy < train_n_policies(o); policy++) {
+    for (int policy = 0; policy < train_n_policies(o); policy++) {
         comparison* row = &j->compared[policy];
         row->losses = (double*)calloc((size_t)o->compare, sizeof *row->losses);
         row->digests = (uint64_t*)calloc((size_t)o->compare, sizeof *row->digests);

@@ -1,6 +1,4 @@
-/* train_compute.h - the trainer's processors: the number of threads and the kernels of OpenBLAS.
- *
- * Single translation unit: everything is static. */
+/* train_compute.h - the trainer's processors: the number of threads and the kernels of OpenBLAS. */
 #ifndef TRAIN_COMPUTE_H
 #define TRAIN_COMPUTE_H
 
@@ -13,8 +11,11 @@
 
 #include "memo.h"
 #include "memo_sp.h"
-#include "gpt_kernels_host.h"
+#include "gpt_threads.h"
 #include "thread_ranks.h"
+#ifdef GPT_BLAS
+#include <cblas.h>
+#endif
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
@@ -23,6 +24,9 @@
 static int compute_threads(int64_t n_here, int64_t n_ranks) {
     const long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
     if (n_ranks > 1) return (int)n_here;
+#ifdef TRAIN_CUDA
+    return 1;
+#endif
     return n_processors > 8 ? 8 : n_processors > 1 ? (int)n_processors : 1;
 }
 
@@ -75,7 +79,6 @@ static memo_status compute_take_buffers(int n_buffers, memo_error* error) {
     const size_t buffer = (size_t)129 << 20, others = (size_t)512 << 20;
     const size_t n_bytes = buffer * (size_t)n_buffers + others;
     void *buffers[4 * THREAD_RANKS_MAX], *address;
-    int i;
     address = mmap(NULL, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED)
         return memo_error_set(
@@ -86,8 +89,8 @@ static memo_status compute_take_buffers(int n_buffers, memo_error* error) {
             (long long)(n_bytes >> 20), n_buffers, n_buffers == 1 ? "" : "s");
     munmap(address, n_bytes);
     if (!blas_memory_alloc || !blas_memory_free) return MEMO_STATUS_OK;
-    for (i = 0; i < n_buffers; i++) buffers[i] = blas_memory_alloc(0);
-    for (i = 0; i < n_buffers; i++) blas_memory_free(buffers[i]);
+    for (int i = 0; i < n_buffers; i++) buffers[i] = blas_memory_alloc(0);
+    for (int i = 0; i < n_buffers; i++) blas_memory_free(buffers[i]);
     return MEMO_STATUS_OK;
 }
 
@@ -143,7 +146,7 @@ static int compute_end(int code) {
 #endif
 }
 
-static void print_compute(int64_t n_here, int64_t n_ranks) {
+static MEMO_UNUSED void print_compute(int64_t n_here, int64_t n_ranks) {
     memo_text text;
     memset(&text, 0, sizeof text);
     compute_put_kernels(&text);

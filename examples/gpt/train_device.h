@@ -2,8 +2,7 @@
  * a GPU.
  *
  * On the host a rank computes on the device that its messages use.  On a GPU it computes on a
- * device of its own, whose capacity is the budget.  Single translation unit: everything is
- * static. */
+ * device of its own, whose capacity is the budget. */
 #ifndef TRAIN_DEVICE_H
 #define TRAIN_DEVICE_H
 
@@ -20,8 +19,8 @@
 #endif
 #else
 #include "gpt_kernels_host.h"
-#include "train_compute.h"
 #endif
+#include "train_compute.h"
 
 typedef struct train_device {
     memo_device* device;
@@ -64,11 +63,9 @@ static void train_device_set_running(memo_device* device) {
 #ifdef TRAIN_CUDNN
 static memo_status train_kernels_open(train_device* d, const train_options* o, memo_error* error) {
     const gpt_cudnn_desc desc = train_cudnn_desc(o);
-    gpt_cuda_attention attention;
-    memo_status status;
-    status = gpt_cudnn_create(&desc, &d->cudnn, error);
+    memo_status status = gpt_cudnn_create(&desc, &d->cudnn, error);
     if (status) return status;
-    attention = gpt_cudnn_attention(d->cudnn);
+    gpt_cuda_attention attention = gpt_cudnn_attention(d->cudnn);
     return gpt_cuda_kernels_create(&attention, &d->cuda, error);
 }
 static void train_kernels_close(train_device* d) {
@@ -103,7 +100,6 @@ static memo_status train_device_open(train_device* d, const train_options* o,
                                      const thread_rank* rank, int64_t device_memory,
                                      int64_t host_memory, memo_error* error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    memo_status status;
     (void)rank;
     memset(d, 0, sizeof *d);
     desc.ordinal = train_gpu;
@@ -113,7 +109,7 @@ static memo_status train_device_open(train_device* d, const train_options* o,
     /* A capacity that the user states is tried: some machines get more free memory when a program
      * asks for it. */
     if (host_memory) desc.host_limit = MEMO_CUDA_HOST_WARN;
-    status = memo_cuda_device_create(&desc, &d->device, error);
+    memo_status status = memo_cuda_device_create(&desc, &d->device, error);
     if (!status) status = memo_cuda_check(cudaSetDevice(train_gpu), "cudaSetDevice", error);
     if (!status) status = train_kernels_open(d, o, error);
     if (status) {
@@ -127,9 +123,8 @@ static memo_status train_device_open(train_device* d, const train_options* o,
 
 /* Kernels without a device, to plan. */
 static memo_status train_device_plan(train_device* d, const train_options* o, memo_error* error) {
-    memo_status status;
     memset(d, 0, sizeof *d);
-    status = train_kernels_open(d, o, error);
+    memo_status status = train_kernels_open(d, o, error);
     if (status)
         train_device_close(d);
     else
@@ -246,15 +241,6 @@ static int64_t train_device_check_bytes(const train_device* d, const gpt_shapes*
     return gpt_cuda_kernels_check_bytes(d->cuda, shapes);
 }
 
-static void train_device_choose(char** argv) { (void)argv; }
-static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
-    (void)n_here;
-    (void)n_ranks;
-    (void)error;
-    return MEMO_STATUS_OK;
-}
-static void train_device_end(void) {}
-static int train_device_exit(int code) { return code; }
 static void train_device_print(const train_options* o, int64_t n_here) {
     (void)n_here;
     printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; %s\n",
@@ -312,12 +298,6 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
     return gpt_invalid(error, "--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has");
 }
 
-static void train_device_choose(char** argv) { compute_choose_kernels(argv); }
-static memo_status train_device_begin(int64_t n_here, int64_t n_ranks, memo_error* error) {
-    return compute_begin(n_here, n_ranks, error);
-}
-static void train_device_end(void) { gpt_helpers_end(); }
-static int train_device_exit(int code) { return compute_end(code); }
 static void train_device_print(const train_options* o, int64_t n_here) {
     print_compute(n_here, o->ranks);
 }

@@ -1,6 +1,4 @@
-/* train_files.h - the files of a run: checked before it begins, opened, and written at its end.
- *
- * Single translation unit: everything is static. */
+/* train_files.h - the files of a run: checked before it begins, opened, and written at its end. */
 #ifndef TRAIN_FILES_H
 #define TRAIN_FILES_H
 
@@ -90,13 +88,11 @@ static memo_status check_files(const job* j, memo_error* error) {
                                {"--save", o->save, 1}};
     enum { N_GIVEN = sizeof given / sizeof *given };
     int n = 0, n_texts, i;
-    memo_status status;
-    tool_file* files;
     glob_t found;
 
     train_text_find_sources(&found, sources);
     n_texts = o->n_text_files ? (int)o->n_text_files : (int)found.gl_pathc;
-    files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + N_GIVEN, sizeof(tool_file));
+    tool_file* files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + N_GIVEN, sizeof(tool_file));
     if (!files) {
         globfree(&found);
         return no_memory("the names of files", error);
@@ -113,7 +109,7 @@ static memo_status check_files(const job* j, memo_error* error) {
         files[n].is_output = 1;
     }
 
-    status = tool_check_files(files, n, error);
+    memo_status status = tool_check_files(files, n, error);
     free(files);
     globfree(&found);
     return status;
@@ -171,13 +167,11 @@ static memo_status open_outputs(job* j, memo_error* error) {
 
 static memo_status write_outputs(const job* j, memo_error* error) {
     const memo_step_plan* plan = j->plans[j->options.policy];
-    loss_chart chart;
+    loss_chart chart = {0};
     char path[1024], title[128], loss_title[128];
-    memo_status status;
 
     snprintf(title, sizeof title, "Memory plan of one micro-batch, policy %s, peak %s",
              policy_names[j->options.policy], bytes_name((double)plan->addresses->peak_bytes));
-    memset(&chart, 0, sizeof chart);
     chart.losses = j->losses;
     chart.n_steps = j->n_done - j->n_resumed;
     chart.unigram_nats = j->text.unigram_nats;
@@ -186,8 +180,8 @@ static memo_status write_outputs(const job* j, memo_error* error) {
              policy_names[j->options.policy], bytes_name((double)plan->device_bytes));
     chart.title = loss_title;
 
-    status = memo_plan_write_svg(plan->addresses, plan->trace, title,
-                                 output_path(j, "plan.svg", path, sizeof path), error);
+    memo_status status = memo_plan_write_svg(plan->addresses, plan->trace, title,
+                                             output_path(j, "plan.svg", path, sizeof path), error);
     if (!status)
         status = loss_chart_write(&chart, output_path(j, "loss.svg", path, sizeof path), error);
     if (!status)
@@ -203,9 +197,8 @@ static memo_status write_outputs(const job* j, memo_error* error) {
 }
 
 static void print_outputs(const job* j) {
-    int i;
     printf("\n");
-    for (i = 0; i < N_OUTPUTS - !j->has_profile; i++)
+    for (int i = 0; i < N_OUTPUTS - !j->has_profile; i++)
         printf("%s/%-14s %s\n", j->options.output, output_files[i][0], output_files[i][1]);
 }
 

@@ -9,24 +9,9 @@
  * rows.  It runs the first steps under every policy and compares the results bitwise.  It trains
  * the model.  It records one step, proves that the step has no race, and draws its timeline.
  *
- * main is at the end: read from there upwards.  A run on all ranks:
- *
- *     train_run.h       the job; on each rank a device, a model with an open session, its steps
- *     train_compare.h   the first steps of a policy: timed, compared
- *     train_loop.h      training, checkpoints, generated text, a recorded step
- *     train_files.h     files of a run                 train_report.h, train_picture.h   pictures
- *
- * Before it:
- *
- *     train_options.h   the command line               train_text.h     bytes, windows, entropies
- *     train_plan.h      what fits, which rows           train_refuse.h   what would fit instead
- *     train_profile.h   times that are not measured
- *     train_ranks.h     several ranks: threads, or processes: MPI (mpicc -DTRAIN_MPI), GPUs over
- *                       NCCL
- *     train_launch.h    a process's place among those that torchrun, mpirun or srun started
- *     train_device.h    a rank's device and its kernels: host, or a GPU (-DTRAIN_CUDA)
- *     train_compute.h   threads, OpenBLAS's kernels
- *     gpt.h             the model on memo; lists the files that implement it */
+ * main is at the end: read from there upwards.  README.md lists all files in reading order; they
+ * are one translation unit.  Ranks are threads, or with -DTRAIN_MPI (mpicc) or -DTRAIN_CUDA (GPUs,
+ * over NCCL) processes. */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE 1
 #include "memo.h"
@@ -148,7 +133,6 @@ static memo_status rehearse(job* j, memo_error* error) {
     const gpt_shapes shapes = gpt_shapes_make(&config);
     const gpt_share share = gpt_share_make(&config, NULL);
     const gpt_shapes all = gpt_shapes_of_attention(shapes, &config, &share);
-    int64_t beside;
     job small = *j;
     train_device device;
     memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
@@ -165,7 +149,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     memo_step_plan_destroy(*plan);
     if (!status) status = train_device_plan(&device, &j->options, error);
     if (status) return status;
-    beside = train_device_check_bytes(&device, &all) + j->options.reserve;
+    int64_t beside = train_device_check_bytes(&device, &all) + j->options.reserve;
     train_device_close(&device);
     j->options.device_memory = small.room > beside ? small.room - beside : 1;
     printf(
@@ -195,8 +179,7 @@ static memo_status plan_policy(job* j, int policy, memo_error* error) {
 }
 
 static void forget_plans(job* j) {
-    int policy;
-    for (policy = 0; policy < N_POLICIES; policy++) {
+    for (int policy = 0; policy < N_POLICIES; policy++) {
         memo_step_plan_destroy(j->plans[policy]);
         j->plans[policy] = NULL;
     }
@@ -293,7 +276,7 @@ static memo_status prepare(job* j, memo_error* error) {
     print_text(j);
     print_model(o);
     print_ranks(o);
-    train_device_print(o, train_n_started() ? 1 : o->ranks);
+    train_device_print(o, train_processes.n ? 1 : o->ranks);
     print_run(o);
     fflush(stdout);
     if (needs) status = plan_run(j, error);
@@ -322,20 +305,17 @@ static memo_status dry_run(job* j, memo_error* error) {
     const train_options* o = &j->options;
     const memo_policy policy = (memo_policy)o->policy;
     const gpt_config config = train_config(o);
-    const memo_step_plan* plan;
-    memo_error refusal;
     memo_status status = MEMO_STATUS_OK, refused;
-    int i;
     if (o->n_text_files)
         status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
     if (!status) status = find_profile(j, error);
     if (!status) status = plan_run(j, error);
     if (status && (status != MEMO_STATUS_INFEASIBLE || !j->plans[policy])) return status;
     refused = status;
-    refusal = *error;
+    memo_error refusal = *error;
     status = MEMO_STATUS_OK;
 
-    plan = j->plans[policy];
+    const memo_step_plan* plan = j->plans[policy];
     print_model(o);
     print_ranks(o);
     print_slices(j);
@@ -351,7 +331,7 @@ static memo_status dry_run(job* j, memo_error* error) {
     if ((o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)
         print_longest(o);
-    for (i = 0; i < train_n_policies(o) && !status; i++) status = plan_policy(j, i, error);
+    for (int i = 0; i < train_n_policies(o) && !status; i++) status = plan_policy(j, i, error);
     if (!status) print_policies(o, j->plans);
     return status || !refused ? status : memo_error_set(error, refused, "%s", refusal.message);
 }
@@ -397,13 +377,12 @@ static memo_status work(job* j, memo_error* error) {
     const int chosen = (int)o->policy, shares = o->compare && !o->is_graph;
     const int trained = RUN_TRAINED | (shares ? RUN_COMPARED : 0) | (o->is_graph ? 0 : RUN_TIMED);
     memo_status status = MEMO_STATUS_OK;
-    int policy;
-    if (train_n_started()) signal(SIGTERM, on_interrupt); /* launchers send it after Ctrl-C */
-    for (policy = 0; policy < train_n_policies(o) && o->compare && !status; policy++)
+    if (train_processes.n) signal(SIGTERM, on_interrupt); /* launchers send it after Ctrl-C */
+    for (int policy = 0; policy < train_n_policies(o) && o->compare && !status; policy++)
         status = plan_policy(j, policy, error);
     if (!status && o->compare) status = begin_comparison(j, error);
     j->first_policy = (memo_policy)(o->compare && chosen == 0 ? 1 : o->compare ? 0 : chosen);
-    for (policy = 0; policy < train_n_policies(o) && o->compare; policy++) {
+    for (int policy = 0; policy < train_n_policies(o) && o->compare; policy++) {
         const int flags = RUN_TIMED | RUN_COMPARED;
         if (status || interrupted || (policy == chosen && shares)) continue;
         status = run_on_ranks(j, (memo_policy)policy,
@@ -429,11 +408,10 @@ static int exit_code_of(memo_status status, int is_training) {
 }
 
 static void job_destroy(job* j) {
-    int policy;
     forget_plans(j);
     train_text_free(&j->text);
     free(j->losses);
-    for (policy = 0; policy < N_POLICIES && j->compared; policy++) {
+    for (int policy = 0; policy < N_POLICIES && j->compared; policy++) {
         free(j->compared[policy].losses);
         free(j->compared[policy].digests);
     }
@@ -443,24 +421,22 @@ static void job_destroy(job* j) {
 }
 
 int main(int argc, char** argv) {
-    job j;
+    job j = {0};
     memo_error error;
-    memo_status status;
     struct sigaction action;
     int is_training = 0, code;
 
     tool_keep_standard_streams();
-    memset(&j, 0, sizeof j);
     memset(&action, 0, sizeof action);
     action.sa_handler = on_interrupt;
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
-    train_device_choose(argv);
+    compute_choose_kernels(argv);
     j.begin_s = clock_s();
 
     /* Options. */
-    status = train_ranks_begin(&argc, &argv, &error);
+    memo_status status = train_ranks_begin(&argc, &argv, &error);
     if (!status) status = train_parse(argc, argv, &j.options, &error);
     if (!status && !j.options.is_help) status = train_check_ranks(&j.options, &error);
     if (!status && !j.options.is_help) status = train_device_check(&j.options, &error);
@@ -472,8 +448,7 @@ int main(int argc, char** argv) {
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status =
-            train_device_begin(train_n_started() ? 1 : j.options.ranks, j.options.ranks, &error);
+        status = compute_begin(train_processes.n ? 1 : j.options.ranks, j.options.ranks, &error);
         if (!status) status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
@@ -486,6 +461,6 @@ int main(int argc, char** argv) {
     if (!status && interrupted && train_is_first())
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
-    train_device_end();
-    return train_device_exit(train_ranks_end(code, status, error.message));
+    gpt_helpers_end();
+    return compute_end(train_ranks_end(code, status, error.message));
 }

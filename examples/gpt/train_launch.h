@@ -1,7 +1,7 @@
 /* train_launch.h - the place of this process among the ranks that torchrun, mpirun or Slurm's srun
  * started: its rank, the number of ranks, its number on this host, and where rank 0 is.
  *
- * All of it is in the environment.  Single translation unit: everything is static. */
+ * All of it is in the environment. */
 #ifndef TRAIN_LAUNCH_H
 #define TRAIN_LAUNCH_H
 
@@ -71,14 +71,13 @@ static memo_status train_launch_address(const train_launcher* l, memo_error* err
 static memo_status train_launch_read(train_launch* launch, memo_error* error) {
     const train_launcher* l = train_launchers;
     const train_launcher* end = l + sizeof train_launchers / sizeof *train_launchers;
-    memo_status status;
     memset(launch, 0, sizeof *launch);
     launch->size = 1;
     while (l < end && (!getenv(l->rank) || (l->mark && !getenv(l->mark)))) l++;
     if (l == end) return MEMO_STATUS_OK;
 
     launch->launcher = l;
-    status = train_launch_number(l->rank, &launch->rank, error);
+    memo_status status = train_launch_number(l->rank, &launch->rank, error);
     if (!status) status = train_launch_number(l->size, &launch->size, error);
     if (!status && launch->rank >= launch->size)
         status = gpt_invalid(error, "%s: %lld in the environment is not below %s, %lld", l->rank,

@@ -1,7 +1,5 @@
 /* train_loop.h - training: steps, their losses and rate, checkpoints, generated text, one recorded
- * step.
- *
- * Single translation unit: everything is static. */
+ * step. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
@@ -34,10 +32,9 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
 static void print_rate(const train_options* o, double keys_seen, double step_s) {
     gpt_config whole = train_config(o);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
-    double flops;
     whole.tensor = 1; /* of all ranks */
     whole.degrees = NULL;
-    flops =
+    double flops =
         n_sequences * 6 * s *
         ((double)gpt_n_parameters(&whole) + 2 * (double)o->layers * (double)o->hidden * keys_seen);
     printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + ", n_sequences * s / step_s,
@@ -186,8 +183,7 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     enum { N_PIECE = 64 };
     const train_options* o = &j->options;
     int64_t n_prompt = o->sequence < 64 ? o->sequence : 64, n = n_prompt, n_all;
-    int64_t begin =
-        (int64_t)(train_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
+    int64_t begin = (int64_t)(gpt_mix((uint64_t)o->seed) % (uint64_t)(j->text.n_bytes - n_prompt));
     uint8_t* bytes = (uint8_t*)malloc((size_t)(n_prompt + o->sample));
     memo_status status = MEMO_STATUS_OK;
     if (!bytes) return no_memory("--sample", error);
@@ -196,8 +192,8 @@ static memo_status print_sample(const job* j, run* r, memo_error* error) {
     memcpy(bytes, j->text.bytes + begin, (size_t)n_prompt);
     for (n_all = n_prompt + o->sample; n < n_all && !status && !(interrupted && o->ranks == 1);) {
         int64_t n_new = gpt_min(N_PIECE, n_all - n);
-        status = gpt_generate(r->model, bytes, n, 0.8, train_mix((uint64_t)(o->seed + n)),
-                              bytes + n, n_new, error);
+        status = gpt_generate(r->model, bytes, n, 0.8, gpt_mix((uint64_t)(o->seed + n)), bytes + n,
+                              n_new, error);
         n += n_new;
     }
 
@@ -253,10 +249,9 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
 static memo_status record_step(run* r, job* j, memo_error* error) {
     memo_schedule* schedule = NULL;
     double loss;
-    memo_status status;
     r->is_graph = 0;
     memo_recorder_resume(r->recorder);
-    status = run_step(r, j, r->n_steps, &loss, error);
+    memo_status status = run_step(r, j, r->n_steps, &loss, error);
     if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
     if (status || !r->reports) return status;
     status = check_schedule(schedule, error);

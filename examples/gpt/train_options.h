@@ -1,7 +1,6 @@
 /* train_options.h - the command line of the trainer: a table of options, their limits and defaults.
  *
- * Every mistake prints one line: the error and a value that would work.  Single translation unit:
- * everything is static. */
+ * Every mistake prints one line: the error and a value that would work. */
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
 
@@ -268,9 +267,8 @@ static const char* option_name(const option* o, int64_t i) {
 
 static train_options train_options_default(void) {
     train_options options;
-    size_t i;
     memset(&options, 0, sizeof options);
-    for (i = 0; i < N_OPTIONS; i++) {
+    for (size_t i = 0; i < N_OPTIONS; i++) {
         const option* o = &option_table[i];
         if (o->kind == OPTION_REAL)
             *option_real(&options, o) = o->initial;
@@ -308,8 +306,7 @@ static void print_words(const char* text, int column) {
 }
 
 static void print_options(void) {
-    size_t i;
-    for (i = 0; i < N_OPTIONS; i++) {
+    for (size_t i = 0; i < N_OPTIONS; i++) {
         const int column = printf("  %s %s", option_table[i].name, option_table[i].value);
         const int gap = column < HELP_INDENT ? HELP_INDENT - column : 1;
         memo_text text;
@@ -323,7 +320,6 @@ static void print_options(void) {
 }
 
 static void train_print_help(void) {
-    int k;
     printf("usage: train_gpt [OPTION...]\n\n"
            "Trains a GPT inside a \"device\" memory of a given size, on the CPU or on a GPU.  The "
            "losses are\nbitwise the same under every policy and every schedule.\n\n");
@@ -335,7 +331,7 @@ static void train_print_help(void) {
            "SIZE is a number of bytes.  The suffixes KiB, MiB, GiB, TiB (or K, M, G, T) are powers "
            "of 1024,\nand KB, MB, GB, TB are powers of 1000.  1.5GiB is a size.\n\n"
            "--demo stands for:\n ");
-    for (k = 0; k < N_DEMO_ARGUMENTS; k++)
+    for (int k = 0; k < N_DEMO_ARGUMENTS; k++)
         printf(" %s%s", demo_arguments[k], k % 6 == 5 && k + 1 < N_DEMO_ARGUMENTS ? "\n " : "");
     printf("\n\nExit status: 0 done; 1 failed, or the policies disagree; 2 a mistake in the "
            "options, or a\nbudget that cannot hold the run, and no file is left behind; 130 "
@@ -361,14 +357,12 @@ static char option_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' 
 /* Returns the factor of a suffix; 0 if there is none. */
 static double size_unit(const char* suffix) {
     static const char letters[] = "kmgt";
-    const char* letter;
     double unit = 1, base;
     char text[4] = {0, 0, 0, 0};
-    int i;
     if (strlen(suffix) > 3) return 0;
-    for (i = 0; suffix[i]; i++) text[i] = option_lower(suffix[i]);
+    for (int i = 0; suffix[i]; i++) text[i] = option_lower(suffix[i]);
     if (!*text || strcmp(text, "b") == 0) return 1;
-    letter = strchr(letters, *text);
+    const char* letter = strchr(letters, *text);
     if (!letter) return 0;
     if (!text[1] || strcmp(text + 1, "ib") == 0)
         base = 1024;
@@ -376,15 +370,14 @@ static double size_unit(const char* suffix) {
         base = 1000;
     else
         return 0;
-    for (i = 0; i <= letter - letters; i++) unit *= base;
+    for (int i = 0; i <= letter - letters; i++) unit *= base;
     return unit;
 }
 
 /* Lists the names: "--type f16: unknown type; use f32 or bf16". */
 static memo_status option_bad_name(const option* o, const char* value, memo_error* error) {
     char names[128] = "";
-    int64_t i;
-    for (i = 0; option_name(o, i); i++) {
+    for (int64_t i = 0; option_name(o, i); i++) {
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s",
                  i == 0                  ? ""
@@ -475,10 +468,9 @@ static int edit_distance(const char* a, const char* b) {
 static memo_status option_unknown(const char* name, memo_error* error) {
     const char* nearest = NULL;
     int best = (int)strlen(name) / 3 + 1; /* nearer than this */
-    size_t i;
     if (name[0] != '-')
         return gpt_invalid(error, "%.80s: not an option; files to learn from follow --text", name);
-    for (i = 0; i < N_OPTIONS; i++) {
+    for (size_t i = 0; i < N_OPTIONS; i++) {
         int distance = edit_distance(name, option_table[i].name);
         if (strlen(name) > 3 && !strncmp(name, option_table[i].name, strlen(name))) distance = 0;
         if (distance >= best) continue;
@@ -491,8 +483,7 @@ static memo_status option_unknown(const char* name, memo_error* error) {
 }
 
 static const option* option_find(const char* name, size_t length) {
-    size_t i;
-    for (i = 0; i < N_OPTIONS; i++)
+    for (size_t i = 0; i < N_OPTIONS; i++)
         if (strlen(option_table[i].name) == length && !strncmp(name, option_table[i].name, length))
             return &option_table[i];
     return NULL;
@@ -560,91 +551,64 @@ static void train_take_cluster(train_options* o) {
 
 /* Checks that each given option has an effect.  Call it after train_check_ranks. */
 static memo_status train_check_effects(const train_options* o, memo_error* error) {
-    const char* unused = o->output     ? "--output"
-                         : o->loss_log ? "--loss-log"
-                         : o->save     ? "--save"
-                         : o->resume   ? "--resume"
-                         : o->stop     ? "--stop"
-                         : o->compare  ? "--compare"
-                         : o->sample   ? "--sample"
-                         : o->is_graph ? "--graph"
-                                       : NULL;
-
-    /* A dry run does not train, and a run does not estimate. */
-    if (o->is_dry_run && unused && !o->is_demo)
-        return gpt_invalid(error, "%s has no effect with --dry-run, which does not train", unused);
-    if (!o->is_dry_run && o->cluster)
-        return gpt_invalid(error, "--cluster has no effect without --dry-run: a run measures its "
-                                  "times; --flops gives the peak for its MFU");
-    if (o->is_dry_run && o->profile && (o->cluster || o->flops > 0))
-        return gpt_invalid(error, "%s has no effect with --profile, which has the times",
-                           o->cluster ? "--cluster" : "--flops");
-
+    const char* of_training = o->output     ? "--output"
+                              : o->loss_log ? "--loss-log"
+                              : o->save     ? "--save"
+                              : o->resume   ? "--resume"
+                              : o->stop     ? "--stop"
+                              : o->compare  ? "--compare"
+                              : o->sample   ? "--sample"
+                              : o->is_graph ? "--graph"
+                                            : NULL;
+    const struct {
+        int is_unused;
+        const char *name, *why;
+    } rules[] = {
+        {o->is_dry_run && of_training && !o->is_demo, of_training,
+         "with --dry-run, which does not train"},
+        {!o->is_dry_run && o->cluster, "--cluster",
+         "without --dry-run: a run measures its times; --flops gives the peak for its MFU"},
+        {o->is_dry_run && o->profile && o->flops > 0, o->cluster ? "--cluster" : "--flops",
+         "with --profile, which has the times"},
 #ifndef TRAIN_CUDNN
-    if ((!o->is_deterministic || o->attention_memory) && !o->cluster)
-        return gpt_invalid(
-            error,
-            "%s: an option of cuDNN's attention; make CUDNN=folder of cudnn-frontend "
-            "build/examples/train_gpt_cuda builds a program with it",
-            o->attention_memory ? "--attention-memory" : "--deterministic");
+        {!o->cluster && (!o->is_deterministic || o->attention_memory),
+         o->attention_memory ? "--attention-memory" : "--deterministic",
+         "without cuDNN's attention; make CUDNN=folder of cudnn-frontend "
+         "build/examples/train_gpt_cuda builds a program with it"},
 #endif
-
-    if (o->alpha >= 0 && o->policy != MEMO_POLICY_ALPHA && o->policy != MEMO_POLICY_MEMO &&
-        !o->compare)
-        return gpt_invalid(error,
-                           "--alpha %g has no effect with --policy %s; use --policy alpha or memo",
-                           o->alpha, policy_names[o->policy]);
-
-    /* Text or random tokens. */
-    if (!o->is_dry_run && o->vocabulary != 256 && !o->is_random)
-        return gpt_invalid(error,
-                           "--vocabulary %lld: a text has 256 tokens, its bytes; "
-                           "--random-tokens would have more",
-                           o->vocabulary);
-    if (o->is_random && (o->n_text_files || o->sample))
-        return gpt_invalid(error, "%s has no effect with --random-tokens",
-                           o->sample ? "--sample" : "--text");
-
-    /* What needs another option, or excludes one. */
-    if (o->separator >= o->vocabulary || (o->separator != 10 && !o->documents))
-        return gpt_invalid(
-            error,
-            "--separator %lld: --documents N, and a token below --vocabulary %lld, would work",
-            o->separator, o->vocabulary);
+        {o->alpha >= 0 && o->policy < MEMO_POLICY_ALPHA && !o->compare, "--alpha",
+         "with this --policy; alpha or memo would use it"},
+        {!o->is_dry_run && o->vocabulary != 256 && !o->is_random, "--vocabulary",
+         "on a text, whose 256 tokens are its bytes; --random-tokens would have more"},
+        {o->is_random && (o->n_text_files || o->sample), o->sample ? "--sample" : "--text",
+         "with --random-tokens"},
+        {o->separator != 10 && !o->documents, "--separator", "without --documents N"},
+        {o->save_every && !o->save, "--save-every", "without --save FILE"},
+        {o->resume && (o->compare || o->seconds), o->compare ? "--compare" : "--seconds",
+         "with --resume, which continues a run whose first steps and number of steps are fixed"},
+        {o->spill && !o->host_memory, "--spill",
+         "without --host-memory SIZE: all rows stay in memory"},
+        {o->schedule && o->tensor == 1 && o->sub_batches == 1, "--schedule",
+         "without parts to order; --sub-batches 2 or --tensor 2 would give it some"},
+        {o->zero && o->data * o->ring * o->ulysses == 1, "--zero",
+         "without ranks to split over; --data, --ring or --ulysses 2 would give it some"}};
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].is_unused)
+            return gpt_invalid(error, "%s has no effect %s", rules[i].name, rules[i].why);
+    if (o->separator >= o->vocabulary)
+        return gpt_invalid(error, "--separator %lld: a token below --vocabulary %lld would work",
+                           o->separator, o->vocabulary);
     if (o->is_graph && o->documents && o->ring * o->ulysses > 1)
         return gpt_invalid(error,
                            "--graph with --documents: --ring %lld and --ulysses %lld send what "
-                           "documents need; data and "
-                           "tensor ranks, or no --graph, would work",
+                           "documents need; data and tensor ranks, or no --graph, would work",
                            o->ring, o->ulysses);
-    if (o->save_every && !o->save)
-        return gpt_invalid(error, "--save-every %lld has no effect without --save FILE",
-                           o->save_every);
-    if (o->resume && (o->compare || o->seconds))
-        return gpt_invalid(error,
-                           "%s has no effect with --resume, which continues a run whose first "
-                           "steps and number of steps are fixed",
-                           o->compare ? "--compare" : "--seconds");
-    if (o->spill && !o->host_memory)
-        return gpt_invalid(
-            error, "--spill %.300s: without --host-memory SIZE all rows stay in memory", o->spill);
-    if (o->schedule && o->tensor == 1 && o->sub_batches == 1)
-        return gpt_invalid(error,
-                           "--schedule %s has nothing to order; --sub-batches 2 or --tensor 2 "
-                           "would give it something",
-                           memo_blocks_order_name((memo_blocks_order)o->schedule));
-    if (o->zero && o->data * o->ring * o->ulysses == 1)
-        return gpt_invalid(error,
-                           "--zero %lld has no ranks to split over; --data, --ring or "
-                           "--ulysses 2 would give it some",
-                           o->zero);
     return MEMO_STATUS_OK;
 }
 
 static memo_status train_parse(int argc, char** argv, train_options* options, memo_error* error) {
-    memo_status status;
     *options = train_options_default();
-    status = train_parse_arguments(argc - 1, argv + 1, options, error);
+    memo_status status = train_parse_arguments(argc - 1, argv + 1, options, error);
     if (!status && options->cluster) train_take_cluster(options);
     if (!options->kv_heads) options->kv_heads = options->heads;
     return status;

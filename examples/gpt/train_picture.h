@@ -49,12 +49,11 @@ static int picture_shows(const step_picture* p, int64_t i) {
 /* Operations of one stream; adjacent operations of one kind become one rectangle. */
 static void picture_put_lane(step_picture* p, int32_t stream, const char* label) {
     double from = 0, to = -1;
-    int64_t i;
     int kind = -1;
     memo_text_put(&p->text, "<text x='%d' y='%.0f' text-anchor='end'>%s</text>\n", PICTURE_LEFT - 8,
                   p->top + 17, label);
 
-    for (i = 0; i <= p->schedule->n_ops; i++) {
+    for (int64_t i = 0; i <= p->schedule->n_ops; i++) {
         const int is_end = i == p->schedule->n_ops;
         int next = -1;
         if (!is_end) {
@@ -84,10 +83,9 @@ static void picture_put_lane(step_picture* p, int32_t stream, const char* label)
 static int picture_phase(const step_picture* p, const char* phase, int32_t layer, double* begin_s,
                          double* end_s) {
     char prefix[48];
-    int64_t i;
     int is_there = 0;
     snprintf(prefix, sizeof prefix, "%s %d:", phase, (int)layer);
-    for (i = 0; i < p->schedule->n_ops; i++) {
+    for (int64_t i = 0; i < p->schedule->n_ops; i++) {
         if (!picture_shows(p, i) ||
             strncmp(memo_schedule_op_name(p->schedule, i), prefix, strlen(prefix)))
             continue;
@@ -106,18 +104,16 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
     const double layer_bytes = (double)memory->activation_bytes / memory->n_layers;
     const double bottom = p->top + PICTURE_MEMORY, right = PICTURE_LEFT + PICTURE_WIDTH;
     double held = (double)(memory->keep_bytes - memory->activation_bytes), begin_s = 0, end_s = 0;
-    double peak_x, y;
-    int32_t i;
     memo_text_put(&p->text, "<path d='M%d %.1f L%d %.1f", PICTURE_LEFT, bottom, PICTURE_LEFT,
                   picture_y(p, memory, held));
-    for (i = 0; i < memory->n_layers; i++)
+    for (int32_t i = 0; i < memory->n_layers; i++)
         if (picture_phase(p, "forward", i, &begin_s, &end_s)) {
             held += layer_bytes;
             memo_text_put(&p->text, " H%.1f V%.1f", picture_x(p, begin_s),
                           picture_y(p, memory, held));
         }
-    peak_x = picture_x(p, begin_s);
-    for (i = memory->n_layers - 1; i >= 0; i--)
+    double peak_x = picture_x(p, begin_s);
+    for (int32_t i = memory->n_layers - 1; i >= 0; i--)
         if (picture_phase(p, "backward", i, &begin_s, &end_s)) {
             if (i == memory->n_layers - 1) peak_x = (peak_x + picture_x(p, end_s)) / 2;
             held -= layer_bytes;
@@ -126,7 +122,7 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
         }
     memo_text_put(&p->text, " H%.1f V%.1f Z' fill='#d9dde3' stroke='#8a93a0'/>\n", right, bottom);
 
-    y = picture_y(p, memory, (double)memory->plan_bytes);
+    double y = picture_y(p, memory, (double)memory->plan_bytes);
     memo_text_put(
         &p->text,
         "<line x1='%d' y1='%.1f' x2='%.0f' y2='%.1f' stroke='#1f4e9c' "
@@ -159,8 +155,7 @@ static void picture_put_axis(step_picture* p) {
 
 static void picture_put_legend(step_picture* p) {
     double x = PICTURE_LEFT;
-    int kind;
-    for (kind = 0; kind < N_PICTURE_KINDS; kind++) {
+    for (int kind = 0; kind < N_PICTURE_KINDS; kind++) {
         memo_text_put(&p->text,
                       "<rect x='%.0f' y='%.0f' width='12' height='12' fill='%s'/>"
                       "<text x='%.0f' y='%.0f'>%s</text>\n",
@@ -175,15 +170,12 @@ static void picture_put_legend(step_picture* p) {
 static memo_status step_picture_write(const memo_schedule* schedule, const memo_simulation* times,
                                       const step_memory* memory, const char* title,
                                       const char* path, memo_error* error) {
-    step_picture p;
-    int32_t s;
-    int64_t i;
+    step_picture p = {0};
     const int height = 62 + PICTURE_LANE * schedule->n_streams + PICTURE_MEMORY + 60;
-    memset(&p, 0, sizeof p);
     p.schedule = schedule;
     p.times = times;
     p.begin_s = times->makespan_s;
-    for (i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++)
         if (picture_shows(&p, i) && times->start_s[i] < p.begin_s) p.begin_s = times->start_s[i];
     p.span_s = times->makespan_s > p.begin_s ? times->makespan_s - p.begin_s : 1;
 
@@ -196,7 +188,7 @@ static memo_status step_picture_write(const memo_schedule* schedule, const memo_
     memo_text_put_xml(&p.text, title);
     memo_text_put(&p.text, "</text>\n");
     p.top = 40;
-    for (s = 0; s < schedule->n_streams; s++)
+    for (int32_t s = 0; s < schedule->n_streams; s++)
         picture_put_lane(&p, s, schedule->text + schedule->streams[s]);
     p.top += 6;
     picture_put_memory(&p, memory);

@@ -1,7 +1,7 @@
 /* train_plan.h - plans a run before any allocation: one memo_step_plan for a policy.
  *
  * train_profile.h estimates or reads the times that a plan needs; train_refuse.h says what would
- * work instead of a plan that does not fit.  Single translation unit: everything is static. */
+ * work instead of a plan that does not fit. */
 #ifndef TRAIN_PLAN_H
 #define TRAIN_PLAN_H
 
@@ -69,9 +69,8 @@ static int64_t train_rows(const train_options* o) {
  * engine reserves the file before the first step and reports the error. */
 static int64_t spill_bytes_free(const train_options* o) {
     struct statvfs info;
-    double n_bytes;
     if (statvfs(o->spill, &info)) return (int64_t)1e18;
-    n_bytes = (double)info.f_bavail * (double)info.f_frsize / (double)o->ranks;
+    double n_bytes = (double)info.f_bavail * (double)info.f_frsize / (double)o->ranks;
     return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
 }
 
@@ -104,11 +103,10 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
                               memo_error* error) {
     const memo_session_desc session = train_session(o, policy);
     train_device device;
-    gpt_desc desc;
+    gpt_desc desc = {0};
     memo_status status;
     *plan = NULL;
     if ((status = train_device_plan(&device, o, error))) return status;
-    memset(&desc, 0, sizeof desc);
     desc.config = train_config(o);
     desc.session = &session;
     desc.kernels = &device.kernels;
@@ -125,10 +123,9 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
 static int64_t train_slices_that_fit(const train_options* o) {
     train_options other = *o;
     memo_step_plan* plan;
-    int64_t n_rows;
     other.slice_rows = GPT_SLICES_CHOSEN;
     if (o->slice_rows || train_plan(&other, (memo_policy)o->policy, NULL, &plan, NULL)) return 0;
-    n_rows = plan->fits && plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
+    int64_t n_rows = plan->fits && plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;
     memo_step_plan_destroy(plan);
     return n_rows;
 }
@@ -194,9 +191,8 @@ static void print_alpha(const train_options* o, const memo_step_plan* plan) {
 /* Prints the placement of rows and the reason.  Times are printed only if they were measured. */
 static void print_choice(const train_options* o, memo_policy policy, const memo_step_plan* plan,
                          int is_measured) {
-    memo_text text;
+    memo_text text = {0};
     if (policy < MEMO_POLICY_ALPHA) return;
-    memset(&text, 0, sizeof text);
     if (is_by_alpha(o, policy))
         print_alpha(o, plan);
     else
@@ -233,9 +229,8 @@ static const char* alpha_name(const train_options* o, memo_policy policy,
 }
 
 static void print_policies(const train_options* o, memo_step_plan* const* plans) {
-    int policy;
     printf("\npolicy       alpha  device memory  host memory  moved in a step  fits\n");
-    for (policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
+    for (int policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
         const memo_step_plan* plan = plans[policy];
         char reason[96], alpha[16];
         alpha_name(o, (memo_policy)policy, plan, alpha, sizeof alpha);

@@ -1,5 +1,5 @@
 /* train_profile.h - the times of a layer that are not measured: estimated from a GPU's rates for a
- * dry run, or read from a file.  Single translation unit: everything is static. */
+ * dry run, or read from a file. */
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H
 
@@ -32,7 +32,6 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     double row_s = product_s * h * wide; /* down; the other tensors it reads are below */
     double chunk_s = 0;                  /* what the backward of an MLP in chunks recomputes */
     memo_tensor tensors[GPT_N_TENSORS];
-    int t;
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
     profile->n_rows = gpt_slice_rows(&config); /* of a slice, on average */
@@ -40,7 +39,7 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     profile->n_kinds = 1;
 
     /* A row of each tensor, and of the layer. */
-    for (t = 0; t < GPT_N_TENSORS; t++) {
+    for (int t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         if (products[t] > 0) row_s += product_s * products[t];
         if (products[t] > 0 && t >= profile->n_tensors) chunk_s += product_s * products[t];

@@ -4,7 +4,7 @@
  * A rank is a thread of this process with its own host device.  Compiled with -DTRAIN_MPI, it is a
  * process that mpirun started (comm_mpi.h).  On GPUs (-DTRAIN_CUDA) it is a process that torchrun,
  * mpirun or srun started, with messages over NCCL if compiled with -DMEMO_SP_NCCL.  Only the
- * creation of the communicator differs.  Single translation unit: everything is static. */
+ * creation of the communicator differs. */
 #ifndef TRAIN_RANKS_H
 #define TRAIN_RANKS_H
 
@@ -29,31 +29,31 @@
 
 /* ---- start and end -------------------------------------------------------------------------- */
 
-#if defined(TRAIN_MPI) || defined(TRAIN_CUDA)
-#define TRAIN_PROCESSES /* a rank is a process */
-#endif
 #if defined(TRAIN_CUDA) && defined(MEMO_SP_NCCL)
 #define TRAIN_NCCL
 #endif
 
-#ifdef TRAIN_PROCESSES
-static int train_process; /* its rank */
+/* The place of this process among those that were started together.  n 0: alone; its ranks are
+ * threads. */
+static struct {
+    int rank;
+    int32_t n;
+    const char *starter, *start; /* "mpirun"; "mpirun -n" */
+} train_processes = {0, 0, "", ""};
+
+/* Returns whether this process writes the files. */
+static int train_is_first(void) { return train_processes.rank == 0; }
+/* Returns whether this rank prints for its process. */
+static int train_rank_reports(const thread_rank* rank) {
+    return train_processes.n > 0 || rank->comm->rank == 0;
+}
 
 /* Only the first process prints, except in an emergency. */
 static memo_status train_be_silent(memo_error* error) {
-    if (train_process && !freopen("/dev/null", "w", stdout))
+    if (!train_is_first() && !freopen("/dev/null", "w", stdout))
         return memo_error_set(error, MEMO_STATUS_IO, "/dev/null cannot be opened");
     return MEMO_STATUS_OK;
 }
-
-/* Returns whether this process writes the files. */
-static int train_is_first(void) { return train_process == 0; }
-/* Returns whether this rank prints for its process. */
-static int train_rank_reports(const thread_rank* rank) {
-    (void)rank;
-    return 1;
-}
-#endif
 
 #if defined(TRAIN_MPI) || defined(TRAIN_NCCL)
 /* Calls function as the rank of this process. */
@@ -73,14 +73,16 @@ static memo_status train_rank_run(memo_device* device, memo_comm* comm,
 }
 #endif
 
-#if defined(TRAIN_MPI)
-static int train_n_processes;
+#ifdef TRAIN_MPI
 
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
-    int provided;
+    int provided, n;
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &train_process);
-    MPI_Comm_size(MPI_COMM_WORLD, &train_n_processes);
+    MPI_Comm_rank(MPI_COMM_WORLD, &train_processes.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    train_processes.n = n;
+    train_processes.starter = "mpirun";
+    train_processes.start = "mpirun -n";
     return train_be_silent(error);
 }
 
@@ -92,7 +94,7 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
         return code;
     }
     signal(SIGTERM, SIG_DFL); /* comes when it has */
-    sleep((unsigned)((train_process > 0) + 2 * (status == MEMO_STATUS_COMM)));
+    sleep((unsigned)((train_processes.rank > 0) + 2 * (status == MEMO_STATUS_COMM)));
     fprintf(stderr, "train_gpt: %s\n", message);
     MPI_Abort(MPI_COMM_WORLD, code);
     return code;
@@ -113,24 +115,33 @@ static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_
     return status;
 }
 
-static int32_t train_n_started(void) { return train_n_processes; }
-static const char* train_starter(void) { return "mpirun"; }
-static const char* train_start(void) { return "mpirun -n"; }
+#else
 
-#elif defined(TRAIN_CUDA)
-
+#ifdef TRAIN_CUDA
 /* Several ranks of a host take its GPUs in turn. */
 static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
     const memo_status status = train_launch_read(&train_place, error);
     int n_gpus = 0;
     (void)argc;
     (void)argv;
-    train_process = (int)train_place.rank;
+    train_processes.rank = (int)train_place.rank;
+    if (train_place.launcher) {
+        train_processes.n = (int32_t)train_place.size;
+        train_processes.starter = train_place.launcher->name;
+        train_processes.start = train_place.launcher->start;
+    }
     if (cudaGetDeviceCount(&n_gpus) == cudaSuccess && n_gpus > 0)
         train_gpu = (int32_t)(train_place.local_rank % n_gpus);
     (void)cudaGetLastError(); /* without a GPU, --dry-run works */
     return status ? status : train_be_silent(error);
 }
+#else
+static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
+    (void)argc;
+    (void)argv;
+    return train_be_silent(error);
+}
+#endif
 
 #ifdef TRAIN_NCCL
 static memo_comm* train_world; /* of all runs: joining takes NCCL about a second */
@@ -148,7 +159,6 @@ static void train_lose_peer(void* unused, const memo_error* why) {
 static memo_status train_join(memo_error* error) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     struct sigaction later, now;
-    memo_status status;
     if (train_world) return MEMO_STATUS_OK;
     desc.rank = (int32_t)train_place.rank;
     desc.size = (int32_t)train_place.size;
@@ -157,7 +167,7 @@ static memo_status train_join(memo_error* error) {
     memset(&now, 0, sizeof now);
     now.sa_handler = SIG_DFL;
     sigaction(SIGINT, &now, &later);
-    status = memo_comm_create_nccl(&desc, &train_world, error);
+    memo_status status = memo_comm_create_nccl(&desc, &train_world, error);
     sigaction(SIGINT, &later, NULL);
     return status;
 }
@@ -180,22 +190,16 @@ static int64_t train_world_bytes(void) { return memo_comm_nccl_get_device_bytes(
  * arena is freed. */
 static memo_status train_register(const memo_mesh* mesh, const memo_device* device,
                                   memo_error* error) {
-    memo_comm* comms[6];
-    memo_cuda_device_stats stats;
+    memo_comm* const comms[6] = {mesh->data,    mesh->tensor,   mesh->ring,
+                                 mesh->ulysses, mesh->sequence, mesh->gradient};
+    memo_cuda_device_stats stats = {0};
     memo_status status = MEMO_STATUS_OK;
-    int i, k;
-    memset(&stats, 0, sizeof stats);
+    int k;
     if (device) memo_cuda_device_get_stats(device, &stats);
     if (device && !stats.exportable)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "--register: this GPU has no exportable memory; no --register works");
-    comms[0] = mesh->data;
-    comms[1] = mesh->tensor;
-    comms[2] = mesh->ring;
-    comms[3] = mesh->ulysses;
-    comms[4] = mesh->sequence;
-    comms[5] = mesh->gradient;
-    for (i = 0; i < 6 && !status; i++) {
+    for (int i = 0; i < 6 && !status; i++) {
         for (k = 0; k < i && comms[k] != comms[i]; k++) {
         }
         if (k == i && comms[i] && comms[i]->size > 1)
@@ -209,9 +213,8 @@ static memo_status train_run_over_nccl(memo_status (*function)(thread_rank*, mem
                                        void* user, memo_error* error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL; /* of messages */
-    memo_status status;
     desc.ordinal = train_gpu;
-    status = memo_cuda_device_create(&desc, &device, error);
+    memo_status status = memo_cuda_device_create(&desc, &device, error);
     if (!status) status = train_join(error);
     if (!status) status = train_rank_run(device, train_world, function, user, error);
     memo_cuda_device_destroy(device);
@@ -233,44 +236,13 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
 #ifdef TRAIN_NCCL
     memo_comm_destroy(train_world);
 #endif
-    if (status && train_place.size > 1)
-        fprintf(stderr, "train_gpt: rank %d: %s\n", train_process, message);
+    if (status && train_processes.n > 1)
+        fprintf(stderr, "train_gpt: rank %d: %s\n", train_processes.rank, message);
     else if (status)
         fprintf(stderr, "train_gpt: %s\n", message);
     return code;
 }
 
-static int32_t train_n_started(void) {
-    return train_place.launcher ? (int32_t)train_place.size : 0;
-}
-static const char* train_starter(void) { return train_place.launcher->name; }
-static const char* train_start(void) { return train_place.launcher->start; }
-
-#else
-
-static memo_status train_ranks_begin(int* argc, char*** argv, memo_error* error) {
-    (void)argc;
-    (void)argv;
-    (void)error;
-    return MEMO_STATUS_OK;
-}
-
-static int train_ranks_end(int code, memo_status status, const char* message) {
-    if (status) fprintf(stderr, "train_gpt: %s\n", message);
-    return code;
-}
-
-static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_ranks,
-                                   memo_status (*function)(thread_rank*, memo_error*), void* user,
-                                   memo_error* error) {
-    return thread_ranks_run_on(desc, TRAIN_TIMEOUT_S, n_ranks, function, user, error);
-}
-
-static int train_is_first(void) { return 1; }
-static int train_rank_reports(const thread_rank* rank) { return rank->comm->rank == 0; }
-static int32_t train_n_started(void) { return 0; } /* as many as asked for */
-static const char* train_starter(void) { return ""; }
-static const char* train_start(void) { return ""; }
 #endif
 
 #ifndef TRAIN_NCCL
@@ -291,9 +263,8 @@ static memo_status train_register(const memo_mesh* mesh, const memo_device* devi
 static memo_status train_read_degrees(train_options* o, memo_error* error) {
     int32_t n_blocks = 0, block, largest = 1;
     memo_error reason;
-    memo_status status;
     if (!o->degrees) return MEMO_STATUS_OK;
-    status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
+    memo_status status = memo_degrees_read(o->degrees, &o->block_degrees, &n_blocks, &reason);
     if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
         return memo_error_set(error, status, "no host memory for --degrees");
     if (status) return gpt_invalid(error, "--degrees %s", reason.message);
@@ -328,15 +299,14 @@ static const char* degree_names(const train_options* o, char* text, size_t n_tex
  * remaining factor of --ranks, and --ranks to the product. */
 static memo_status train_check_degrees(train_options* o, memo_error* error) {
     char names[96];
-    int64_t n_others;
 
     /* Defaults. */
     if (!o->ring) o->ring = 1;
     if (!o->ulysses) o->ulysses = 1;
     if (!o->tensor) o->tensor = 1;
     if (!o->sub_batches) o->sub_batches = 1;
-    n_others = o->ring * o->ulysses * o->tensor;
-    if (train_n_started() && !o->ranks) o->ranks = train_n_started();
+    int64_t n_others = o->ring * o->ulysses * o->tensor;
+    if (!o->ranks) o->ranks = train_processes.n;
     if (!o->data && o->ranks % n_others)
         return gpt_invalid(error, "--ranks %lld cannot be divided into %s; --ranks %lld can",
                            o->ranks, degree_names(o, names, sizeof names),
@@ -348,9 +318,10 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
         return gpt_invalid(error, "--ranks %lld is not --data %lld x %s; --ranks %lld would be",
                            o->ranks, o->data, degree_names(o, names, sizeof names),
                            (long long)(o->data * n_others));
-    if (train_n_started() && o->ranks != train_n_started())
+    if (train_processes.n && o->ranks != train_processes.n)
         return gpt_invalid(error, "--ranks %lld, but %s started %d; %s %lld would do", o->ranks,
-                           train_starter(), (int)train_n_started(), train_start(), o->ranks);
+                           train_processes.starter, (int)train_processes.n, train_processes.start,
+                           o->ranks);
     if (o->ranks > THREAD_RANKS_MAX)
         return gpt_invalid(error, "--ranks %lld: at most %d would do", o->ranks,
                            (int)THREAD_RANKS_MAX);
@@ -359,11 +330,10 @@ static memo_status train_check_degrees(train_options* o, memo_error* error) {
 
 /* Checks that the model can be split in this way. */
 static memo_status train_check_ranks(train_options* o, memo_error* error) {
-    gpt_config config;
     memo_status status = train_read_degrees(o, error);
     if (!status) status = train_check_degrees(o, error);
     if (status) return status;
-    config = train_config(o);
+    gpt_config config = train_config(o);
     status = gpt_check_config(&config, error);
     if (status || !gpt_is_mixed(&config) || o->policy <= MEMO_POLICY_SWAP) return status;
     return gpt_invalid(error,
@@ -392,7 +362,7 @@ static memo_status train_collective(thread_rank* rank, memo_collective kind, voi
     const int64_t n_bytes = n_part * (is_gather ? rank->comm->size : 1);
     const memo_device* device = rank->device;
     void *pinned = NULL, *shared = data;
-    memo_collective_call call;
+    memo_collective_call call = {0};
     memo_status status = MEMO_STATUS_OK;
 #ifdef TRAIN_NCCL
     const int is_copied = rank->comm == train_world;
@@ -408,7 +378,6 @@ static memo_status train_collective(thread_rank* rank, memo_collective kind, voi
                                error);
     }
 
-    memset(&call, 0, sizeof call);
     call.kind = kind;
     call.type = type;
     call.reduction = MEMO_REDUCTION_MAX;
@@ -444,10 +413,10 @@ static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, m
 
 /* Prints "degrees   blocks 0-3: 2, 4-7: 4". */
 static void print_degrees(const train_options* o) {
-    int64_t first, i;
+    int64_t i;
     if (!o->block_degrees) return;
     printf("degrees   blocks");
-    for (first = 0; first < 2 * o->layers; first = i) {
+    for (int64_t first = 0; first < 2 * o->layers; first = i) {
         for (i = first + 1; i < 2 * o->layers && o->block_degrees[i] == o->block_degrees[first];
              i++) {
         }
@@ -534,7 +503,6 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
     const gpt_config config = train_config(o);
     const gpt_share share = gpt_share_make(&config, NULL);
     const memo_mesh_desc degrees = train_mesh_desc(o);
-    int32_t r;
 
     printf("\na step took %.1f ms, %.0f tokens/s of all ranks\n", 1e3 * step_s,
            (double)(o->accumulate * o->batch * o->sequence) / step_s);
@@ -543,7 +511,7 @@ static void print_ranks_table(const train_options* o, const int64_t (*of_ranks)[
         "step%s\n",
         o->tensor > 1 ? "  tensor" : "", o->tensor > 1 ? "  to tensor ranks" : "");
 
-    for (r = 0; r < (int32_t)o->ranks; r++) {
+    for (int32_t r = 0; r < (int32_t)o->ranks; r++) {
         char sequences[48], tokens[96];
         memo_mesh at;
         if (memo_mesh_place(&degrees, (int32_t)o->ranks, r, &at, NULL)) return;
@@ -576,13 +544,13 @@ static memo_status train_report_ranks(thread_rank* rank, const train_device* own
                                       int64_t n_steps, memo_error* error) {
     int64_t of_ranks[THREAD_RANKS_MAX][3], *mine = of_ranks[rank->comm->rank];
     int64_t host_bytes;
-    memo_status status;
     if (o->ranks == 1 || n_steps < 1) return MEMO_STATUS_OK;
     train_device_peaks(own, &mine[0], &host_bytes);
     train_sent_bytes(mesh, model, &mine[1]);
     mine[1] -= sent[0];
     mine[2] -= sent[1];
-    status = train_collective(rank, MEMO_COLLECTIVE_ALL_GATHER, of_ranks, 3, MEMO_TYPE_I64, error);
+    memo_status status =
+        train_collective(rank, MEMO_COLLECTIVE_ALL_GATHER, of_ranks, 3, MEMO_TYPE_I64, error);
     if (!status && train_rank_reports(rank))
         print_ranks_table(o, (const int64_t(*)[3])of_ranks, step_s, n_steps);
     return status;

@@ -1,5 +1,4 @@
-/* train_refuse.h - why a run does not fit, and what would.  Single translation unit: everything is
- * static. */
+/* train_refuse.h - why a run does not fit, and what would. */
 #ifndef TRAIN_REFUSE_H
 #define TRAIN_REFUSE_H
 
@@ -7,9 +6,8 @@
 
 static int fits_with(const train_options* o, memo_policy policy) {
     memo_step_plan* plan;
-    int fits;
     if (train_plan(o, policy, NULL, &plan, NULL)) return 0;
-    fits = plan->fits;
+    int fits = plan->fits;
     memo_step_plan_destroy(plan);
     return fits;
 }
@@ -18,9 +16,8 @@ static int fits_with(const train_options* o, memo_policy policy) {
 static void append_fitting_policies(const train_options* o, memo_policy except, char* text,
                                     size_t n_text) {
     train_options other = *o;
-    int policy;
     if (o->alpha > 0) other.alpha = 0;
-    for (policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
+    for (int policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
         const int has_alpha = policy >= MEMO_POLICY_ALPHA && o->alpha >= 0;
         const size_t used = strlen(text);
         if (policy == (int)except && !(has_alpha && o->alpha > 0)) continue;
@@ -83,12 +80,11 @@ static int64_t longest_sequence(const train_options* o) {
  * are a 32nd of the shorter one. */
 static void print_longest(const train_options* o) {
     train_options other = *o;
-    int64_t without, with;
     other.slice_rows = 0;
-    without = longest_sequence(&other);
+    int64_t without = longest_sequence(&other);
     other.slice_rows =
         o->slice_rows ? o->slice_rows : gpt_round_up(o->batch * without / 32 + 1, o->tile);
-    with = longest_sequence(&other);
+    int64_t with = longest_sequence(&other);
     if (with)
         printf("longest   %lld tokens a sequence fit in slices of %lld rows (--slice-rows), %lld "
                "without\n",

@@ -1,7 +1,5 @@
 /* train_report.h - the trainer's output: sizes, a progress line, generated text, a picture of the
- * loss.
- *
- * Single translation unit: everything is static. */
+ * loss. */
 #ifndef TRAIN_REPORT_H
 #define TRAIN_REPORT_H
 
@@ -116,9 +114,8 @@ static void progress_end(const progress* p) {
 /* Prints printable bytes and line ends unchanged, other bytes as \xNN, with a margin.  A terminal
  * can show the text safely. */
 static void print_bytes(const uint8_t* bytes, int64_t n_bytes) {
-    int64_t i;
     printf("    | ");
-    for (i = 0; i < n_bytes; i++) {
+    for (int64_t i = 0; i < n_bytes; i++) {
         if (bytes[i] == '\n')
             printf("\n    | ");
         else if (bytes[i] == '\t')
@@ -243,11 +240,10 @@ static void chart_write_title(memo_text* text, const char* title) {
 
 static chart_axes chart_axes_of(const loss_chart* chart) {
     chart_axes axes;
-    int64_t i;
     axes.x_high = (double)(chart->n_steps > 1 ? chart->n_steps : 2);
     axes.y_low = chart->bigram_nats;
     axes.y_high = chart->unigram_nats;
-    for (i = 0; i < chart->n_steps; i++) {
+    for (int64_t i = 0; i < chart->n_steps; i++) {
         if (chart->losses[i] < axes.y_low) axes.y_low = chart->losses[i];
         if (chart->losses[i] > axes.y_high) axes.y_high = chart->losses[i];
     }
@@ -262,12 +258,11 @@ static memo_status loss_chart_write(const loss_chart* chart, const char* path, m
     static const char fine[] = "stroke='#1f4e9c' stroke-width='2.2'";
     double* smooth = (double*)malloc((size_t)chart->n_steps * sizeof *smooth);
     chart_axes axes = chart_axes_of(chart);
-    memo_text text;
+    memo_text text = {0};
     if (!smooth)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %.200s",
                               path);
 
-    memset(&text, 0, sizeof text);
     loss_smooth(chart->losses, chart->n_steps, smooth);
     memo_text_put(&text,
                   "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 880 490' width='880' "

@@ -1,7 +1,5 @@
 /* train_run.h - a job, and a run of it: on each rank a device, a model with an open session, and
- * its steps.
- *
- * Single translation unit: everything is static. */
+ * its steps. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 
@@ -91,10 +89,9 @@ typedef struct run {
 } run;
 
 static void run_destroy(run* r) {
-    int i;
     if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
     gpt_destroy(r->model);
-    for (i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++)
         if (r->marks[i]) memo_event_destroy(r->device.device, r->marks[i], NULL);
     memo_mesh_destroy(r->mesh);
     memo_recorder_destroy(r->recorder);
@@ -106,10 +103,9 @@ static void run_destroy(run* r) {
 
 static memo_status run_create_recorder(run* r, memo_error* error) {
     memo_recorder_desc desc = memo_recorder_desc_default();
-    memo_status status;
     desc.device = r->device.device;
     desc.is_timed = 1;
-    status = memo_recorder_create(&desc, &r->recorder, error);
+    memo_status status = memo_recorder_create(&desc, &r->recorder, error);
     if (!status) memo_recorder_pause(r->recorder);
     return status;
 }
@@ -125,19 +121,14 @@ typedef struct run_call {
 static memo_status run_create(run* r, thread_rank* rank, const run_call* call, memo_error* error) {
     train_options* o = &r->options;
     const int is_lifted = (call->flags & RUN_LIFTED) != 0;
-    memo_mesh_desc degrees;
-    memo_session_desc session;
     memo_profile profile;
-    size_t n_rows;
-    gpt_desc desc;
-    memo_status status;
-    int i;
+    gpt_desc desc = {0};
 
     /* Rank and tokens. */
     memset(r, 0, sizeof *r);
     *o = call->j->options;
-    n_rows = (size_t)(o->batch * o->sequence);
-    degrees = train_mesh_desc(o);
+    size_t n_rows = (size_t)(o->batch * o->sequence);
+    memo_mesh_desc degrees = train_mesh_desc(o);
     r->rank = rank;
     r->policy = call->policy;
     r->flags = call->flags;
@@ -145,7 +136,7 @@ static memo_status run_create(run* r, thread_rank* rank, const run_call* call, m
     r->is_graph = o->is_graph && !(r->flags & RUN_TIMED); /* events need calls */
     r->tokens = (int32_t*)malloc(n_rows * sizeof *r->tokens);
     r->targets = (int32_t*)malloc(n_rows * sizeof *r->targets);
-    status =
+    memo_status status =
         r->tokens && r->targets ? MEMO_STATUS_OK : no_memory("the tokens of a micro-batch", error);
 
     /* What the model runs on. */
@@ -155,15 +146,14 @@ static memo_status run_create(run* r, thread_rank* rank, const run_call* call, m
                                    is_lifted ? 0 : o->host_memory, error);
     if (!status && r->is_graph) train_watch_graphs(r->device.device);
     if (!status && (r->flags & RUN_TRAINED) && o->output) status = run_create_recorder(r, error);
-    for (i = 0; i < 2 && !status && (r->flags & RUN_TIMED); i++)
+    for (int i = 0; i < 2 && !status && (r->flags & RUN_TIMED); i++)
         status = memo_event_create(r->device.device, &r->marks[i], error);
 
     /* The model. */
-    session = train_session(o, (memo_policy)o->policy);
+    memo_session_desc session = train_session(o, (memo_policy)o->policy);
     session.is_timed = (r->flags & RUN_TIMED) != 0;
     if (o->ranks > 1) session.agree = train_agree;
     session.user = rank;
-    memset(&desc, 0, sizeof desc);
     desc.config = train_config(o);
     desc.plan = call->j->plans[call->policy];
     desc.kernels = &r->device.kernels;
@@ -222,9 +212,8 @@ static memo_status run_mark(run* r, int i, memo_error* error) {
 static memo_status run_read_times(run* r, memo_error* error) {
     memo_session_info info;
     memo_swap_stats stats;
-    memo_status status;
     if (!(r->flags & RUN_TIMED)) return MEMO_STATUS_OK;
-    status =
+    memo_status status =
         memo_event_elapsed(r->device.device, r->marks[0], r->marks[1], &r->times.layers_s, error);
     memo_session_get_info(gpt_session(r->model), &info);
     if (!status) status = memo_swap_get_stats(info.swap, &stats, error);
@@ -252,9 +241,8 @@ static double train_keys_seen(const train_options* o, const int32_t* tokens) {
 static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
     const train_options* o = &r->options;
     double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
-    int64_t m;
     memo_status status = run_mark(r, 0, error);
-    for (m = 0; m < o->accumulate && !status; m++) {
+    for (int64_t m = 0; m < o->accumulate && !status; m++) {
         train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
                            r->targets);
         r->keys_seen += train_keys_seen(o, r->tokens);
@@ -275,10 +263,8 @@ static double learning_rate(const train_options* o, int64_t step) {
 }
 
 static memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
-    gpt_update_desc desc;
+    gpt_update_desc desc = {0};
     double gradient_norm;
-    memo_status status;
-    memset(&desc, 0, sizeof desc);
     desc.learning_rate = learning_rate(&r->options, step);
     desc.beta1 = 0.9;
     desc.beta2 = 0.99;
@@ -286,7 +272,7 @@ static memo_status run_update(run* r, int64_t step, double* loss, memo_error* er
     desc.weight_decay = 0.01;
     desc.clip = 1;
     desc.vote = interrupted;
-    status =
+    memo_status status =
         (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &desc, loss, &gradient_norm, error);
     if (!status) status = run_read_times(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;

@@ -1,6 +1,4 @@
-/* train_text.h - the text that a trainer learns from: files, random windows and entropies.
- *
- * Single translation unit: everything is static. */
+/* train_text.h - the text that a trainer learns from: files, random windows and entropies. */
 #ifndef TRAIN_TEXT_H
 #define TRAIN_TEXT_H
 
@@ -42,8 +40,8 @@ static memo_status train_text_append(train_text* text, const char* path, memo_er
 static memo_status train_text_append_all(train_text* text, char** paths, int64_t n_paths,
                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t i;
-    for (i = 0; i < n_paths && !status; i++) status = train_text_append(text, paths[i], error);
+    for (int64_t i = 0; i < n_paths && !status; i++)
+        status = train_text_append(text, paths[i], error);
     return status;
 }
 
@@ -52,10 +50,9 @@ static memo_status train_text_append_all(train_text* text, char** paths, int64_t
 static void train_text_find_sources(glob_t* found, char* sources /* 96 bytes */) {
     static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.[ch]",
                                            "examples/*/*.[ch]"};
-    size_t i;
     memset(found, 0, sizeof *found);
     *sources = 0;
-    for (i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
+    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
         if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, found)) continue;
         strcat(sources, " ");
         strcat(sources, patterns[i]);
@@ -112,10 +109,9 @@ static void train_text_random(train_text* text, int64_t vocabulary) {
 /* n_files 0: the project's own sources.  The text must hold a sequence and the byte after it. */
 static memo_status train_text_load(train_text* text, char** files, int64_t n_files,
                                    int64_t sequence, memo_error* error) {
-    memo_status status;
     memset(text, 0, sizeof *text);
-    status = n_files ? train_text_append_all(text, files, n_files, error)
-                     : train_text_append_sources(text, error);
+    memo_status status = n_files ? train_text_append_all(text, files, n_files, error)
+                                 : train_text_append_sources(text, error);
     if (!status && text->n_bytes < sequence + 1)
         status =
             gpt_invalid(error,
@@ -128,13 +124,6 @@ static memo_status train_text_load(train_text* text, char** files, int64_t n_fil
 
 /* ---- windows -------------------------------------------------------------------------------- */
 
-static uint64_t train_mix(uint64_t z) { /* the finalizer of splitmix64 */
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* Writes batch windows of the text: tokens, and for each token the next one.  They depend only on
  * the four numbers, so that every policy learns from the same tokens. */
 static void train_text_windows(const train_text* text, int64_t seed, int64_t step,
@@ -142,16 +131,15 @@ static void train_text_windows(const train_text* text, int64_t seed, int64_t ste
                                int32_t* tokens /* (batch, sequence) */,
                                int32_t* targets /* (batch, sequence) */) {
     uint64_t key =
-        train_mix(train_mix(train_mix((uint64_t)seed) ^ (uint64_t)step) ^ (uint64_t)micro_batch);
+        gpt_mix(gpt_mix(gpt_mix((uint64_t)seed) ^ (uint64_t)step) ^ (uint64_t)micro_batch);
     const uint64_t vocabulary = (uint64_t)text->vocabulary;
-    int64_t b, i;
-    for (b = 0; b < batch; b++) {
-        const uint64_t of_window = train_mix(key ^ (uint64_t)b);
+    for (int64_t b = 0; b < batch; b++) {
+        const uint64_t of_window = gpt_mix(key ^ (uint64_t)b);
         const uint64_t n_starts = (uint64_t)(text->n_bytes - sequence);
         int32_t token = 0;
-        for (i = 0; i <= sequence; i++) {
+        for (int64_t i = 0; i <= sequence; i++) {
             if (i > 0) tokens[b * sequence + i - 1] = token;
-            token = vocabulary ? (int32_t)(train_mix(of_window + (uint64_t)i) % vocabulary)
+            token = vocabulary ? (int32_t)(gpt_mix(of_window + (uint64_t)i) % vocabulary)
                                : text->bytes[of_window % n_starts + (uint64_t)i];
             if (i > 0) targets[b * sequence + i - 1] = token;
         }
