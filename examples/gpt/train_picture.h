@@ -50,8 +50,7 @@ static int picture_shows(const step_picture* p, int64_t i) {
 static void picture_put_lane(step_picture* p, int32_t stream, const char* label) {
     double from = 0, to = -1;
     int kind = -1;
-    memo_text_put(&p->text, "<text x='%d' y='%.0f' text-anchor='end'>%s</text>\n", PICTURE_LEFT - 8,
-                  p->top + 17, label);
+    svg_text(&p->text, PICTURE_LEFT - 8, p->top + 17, "end", label);
 
     for (int64_t i = 0; i <= p->schedule->n_ops; i++) {
         const int is_end = i == p->schedule->n_ops;
@@ -123,19 +122,18 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
     memo_text_put(&p->text, " H%.1f V%.1f Z' fill='#d9dde3' stroke='#8a93a0'/>\n", right, bottom);
 
     double y = picture_y(p, memory, (double)memory->plan_bytes);
-    memo_text_put(
-        &p->text,
-        "<line x1='%d' y1='%.1f' x2='%.0f' y2='%.1f' stroke='#1f4e9c' "
-        "stroke-width='2.5'/>\n<text x='%.0f' y='%.1f' text-anchor='middle' fill='#1f4e9c' "
-        "font-weight='bold'>memo reserves %s</text>\n",
-        PICTURE_LEFT, y, right, y, peak_x, y - 6, bytes_name((double)memory->plan_bytes));
-    y = picture_y(p, memory, (double)memory->keep_bytes);
+    char keep[64];
+    svg_line(&p->text, PICTURE_LEFT, y, right, y, "stroke='#1f4e9c' stroke-width='2.5'");
     memo_text_put(&p->text,
-                  "<text x='%.0f' y='%.1f' text-anchor='end'>keeping every activation: %s</text>\n"
-                  "<text x='%d' y='%.1f' text-anchor='end'>device</text>\n"
-                  "<text x='%d' y='%.1f' text-anchor='end'>memory</text>\n",
-                  right - 6, y + 14, bytes_name((double)memory->keep_bytes), PICTURE_LEFT - 8,
-                  bottom - 24, PICTURE_LEFT - 8, bottom - 8);
+                  "<text x='%.0f' y='%.1f' text-anchor='middle' fill='#1f4e9c' "
+                  "font-weight='bold'>memo reserves %s</text>\n",
+                  peak_x, y - 6, bytes_name((double)memory->plan_bytes));
+    y = picture_y(p, memory, (double)memory->keep_bytes);
+    snprintf(keep, sizeof keep, "keeping every activation: %s",
+             bytes_name((double)memory->keep_bytes));
+    svg_text(&p->text, right - 6, y + 14, "end", keep);
+    svg_text(&p->text, PICTURE_LEFT - 8, bottom - 24, "end", "device");
+    svg_text(&p->text, PICTURE_LEFT - 8, bottom - 8, "end", "memory");
     p->top = bottom;
 }
 
@@ -145,10 +143,8 @@ static void picture_put_axis(step_picture* p) {
     while (p->span_s / step_s > 8) step_s *= k++ % 3 == 1 ? 2.5 : 2;
     for (k = 0; k * step_s <= p->span_s; k++) {
         double x = picture_x(p, p->begin_s + k * step_s);
-        memo_text_put(&p->text,
-                      "<line x1='%.1f' y1='%.0f' x2='%.1f' y2='%.0f' stroke='#888'/>"
-                      "<text x='%.1f' y='%.0f' text-anchor='middle'>%g%s</text>\n",
-                      x, p->top, x, p->top + 5, x, p->top + 19, k * step_s * 1e3, k ? "" : " ms");
+        svg_line(&p->text, x, p->top, x, p->top + 5, "stroke='#888'");
+        svg_number(&p->text, x, p->top + 19, "middle", k * step_s * 1e3, k ? "" : " ms");
     }
     p->top += 26;
 }
@@ -156,11 +152,9 @@ static void picture_put_axis(step_picture* p) {
 static void picture_put_legend(step_picture* p) {
     double x = PICTURE_LEFT;
     for (int kind = 0; kind < N_PICTURE_KINDS; kind++) {
-        memo_text_put(&p->text,
-                      "<rect x='%.0f' y='%.0f' width='12' height='12' fill='%s'/>"
-                      "<text x='%.0f' y='%.0f'>%s</text>\n",
-                      x, p->top + 4, picture_kinds[kind].color, x + 17, p->top + 15,
-                      picture_kinds[kind].label);
+        memo_text_put(&p->text, "<rect x='%.0f' y='%.0f' width='12' height='12' fill='%s'/>\n", x,
+                      p->top + 4, picture_kinds[kind].color);
+        svg_text(&p->text, x + 17, p->top + 15, "start", picture_kinds[kind].label);
         x += 40 + 7.5 * (double)strlen(picture_kinds[kind].label);
     }
     p->top += 24;
@@ -179,14 +173,7 @@ static memo_status step_picture_write(const memo_schedule* schedule, const memo_
         if (picture_shows(&p, i) && times->start_s[i] < p.begin_s) p.begin_s = times->start_s[i];
     p.span_s = times->makespan_s > p.begin_s ? times->makespan_s - p.begin_s : 1;
 
-    memo_text_put(&p.text,
-                  "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 830 %d' width='830' "
-                  "height='%d' font-family='sans-serif' font-size='13' fill='#222'>\n"
-                  "<rect width='830' height='%d' fill='white'/>\n"
-                  "<text x='%d' y='26' font-size='16' font-weight='bold'>",
-                  height, height, height, PICTURE_LEFT);
-    memo_text_put_xml(&p.text, title);
-    memo_text_put(&p.text, "</text>\n");
+    svg_begin(&p.text, 830, height, PICTURE_LEFT, title);
     p.top = 40;
     for (int32_t s = 0; s < schedule->n_streams; s++)
         picture_put_lane(&p, s, schedule->text + schedule->streams[s]);

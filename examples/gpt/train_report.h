@@ -128,6 +128,33 @@ static void print_bytes(const uint8_t* bytes, int64_t n_bytes) {
     printf("\n");
 }
 
+/* ---- pieces of an SVG: a picture with a title, a line, a text --------------------------------- */
+
+static void svg_begin(memo_text* t, int width, int height, int left, const char* title) {
+    memo_text_put(t,
+                  "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' "
+                  "height='%d' font-family='sans-serif' font-size='13' fill='#222'>\n"
+                  "<rect width='%d' height='%d' fill='white'/>\n"
+                  "<text x='%d' y='27' font-size='16' font-weight='bold'>",
+                  width, height, width, height, width, height, left);
+    memo_text_put_xml(t, title);
+    memo_text_put(t, "</text>\n");
+}
+
+static void svg_line(memo_text* t, double x1, double y1, double x2, double y2, const char* style) {
+    memo_text_put(t, "<line x1='%.1f' y1='%.2f' x2='%.1f' y2='%.2f' %s/>\n", x1, y1, x2, y2, style);
+}
+
+/* anchor: start, middle or end. */
+static void svg_text(memo_text* t, double x, double y, const char* anchor, const char* what) {
+    memo_text_put(t, "<text x='%.1f' y='%.1f' text-anchor='%s'>%s</text>\n", x, y, anchor, what);
+}
+static void svg_number(memo_text* t, double x, double y, const char* anchor, double value,
+                       const char* unit) {
+    memo_text_put(t, "<text x='%.1f' y='%.1f' text-anchor='%s'>%.4g%s</text>\n", x, y, anchor,
+                  value, unit);
+}
+
 /* ---- loss over steps, as SVG ---------------------------------------------------------------- */
 
 typedef struct loss_chart {
@@ -137,10 +164,7 @@ typedef struct loss_chart {
     const char* title;
 } loss_chart;
 
-#define CHART_LEFT   70.0
-#define CHART_TOP    50.0
-#define CHART_WIDTH  780.0
-#define CHART_HEIGHT 380.0
+enum { CHART_LEFT = 70, CHART_TOP = 50, CHART_WIDTH = 780, CHART_HEIGHT = 380 };
 
 typedef struct chart_axes {
     double x_high, y_low, y_high; /* x from 0 */
@@ -164,8 +188,8 @@ static double chart_tick(double range, double wanted) {
  * little while the loss falls fast, and smooths well later. */
 static void loss_smooth(const double* losses, int64_t n, double* smooth) {
     double sum = 0;
-    int64_t i, begin = 0;
-    for (i = 0; i < n; i++) {
+    int64_t begin = 0;
+    for (int64_t i = 0; i < n; i++) {
         int64_t window = 1 + (i / 8 < n / 20 ? i / 8 : n / 20);
         sum += losses[i];
         while (begin <= i - window) sum -= losses[begin++];
@@ -174,81 +198,50 @@ static void loss_smooth(const double* losses, int64_t n, double* smooth) {
 }
 
 static void chart_write_axes(memo_text* text, const chart_axes* axes) {
-    double step = chart_tick(axes->y_high - axes->y_low, 6), v;
-    double right = CHART_LEFT + CHART_WIDTH, bottom = CHART_TOP + CHART_HEIGHT;
-
-    /* Ticks. */
-    for (v = ceil(axes->y_low / step) * step; v <= axes->y_high + 1e-9; v += step)
-        memo_text_put(text,
-                      "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#e4e4e4'/>"
-                      "<text x='%.1f' y='%.1f' text-anchor='end'>%.4g</text>\n",
-                      CHART_LEFT, chart_y(axes, v), right, chart_y(axes, v), CHART_LEFT - 8,
-                      chart_y(axes, v) + 4, v);
-    step = chart_tick(axes->x_high, 8);
-    if (step < 1) step = 1;
-    for (v = 0; v <= axes->x_high + 1e-9; v += step)
-        memo_text_put(text,
-                      "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#333'/>"
-                      "<text x='%.1f' y='%.1f' text-anchor='middle'>%.0f</text>\n",
-                      chart_x(axes, v), bottom, chart_x(axes, v), bottom + 5, chart_x(axes, v),
-                      bottom + 20, v);
-
-    /* Lines and names. */
-    memo_text_put(text, "<path d='M%.1f %.1fV%.1fH%.1f' fill='none' stroke='#333'/>\n", CHART_LEFT,
-                  CHART_TOP, bottom, right);
-    memo_text_put(text, "<text x='%.1f' y='%.1f' text-anchor='middle'>training step</text>\n",
-                  CHART_LEFT + CHART_WIDTH / 2, bottom + 42);
-    memo_text_put(text,
-                  "<text transform='translate(22 %.1f) rotate(-90)' text-anchor='middle'>"
-                  "loss (nats per token)</text>\n",
-                  CHART_TOP + CHART_HEIGHT / 2);
+    const double right = CHART_LEFT + CHART_WIDTH, bottom = CHART_TOP + CHART_HEIGHT;
+    const double y_step = chart_tick(axes->y_high - axes->y_low, 6);
+    const double x_step = fmax(1, chart_tick(axes->x_high, 8));
+    for (double v = ceil(axes->y_low / y_step) * y_step; v <= axes->y_high + 1e-9; v += y_step) {
+        svg_line(text, CHART_LEFT, chart_y(axes, v), right, chart_y(axes, v), "stroke='#e4e4e4'");
+        svg_number(text, CHART_LEFT - 8, chart_y(axes, v) + 4, "end", v, "");
+    }
+    for (double v = 0; v <= axes->x_high + 1e-9; v += x_step) {
+        svg_line(text, chart_x(axes, v), bottom, chart_x(axes, v), bottom + 5, "stroke='#333'");
+        svg_number(text, chart_x(axes, v), bottom + 20, "middle", v, "");
+    }
+    svg_line(text, CHART_LEFT, CHART_TOP, CHART_LEFT, bottom, "stroke='#333'");
+    svg_line(text, CHART_LEFT, bottom, right, bottom, "stroke='#333'");
+    svg_text(text, CHART_LEFT + CHART_WIDTH / 2, bottom + 42, "middle", "training step");
+    svg_text(text, CHART_LEFT, CHART_TOP - 8, "start", "loss (nats per token)");
 }
 
 static void chart_write_curve(memo_text* text, const chart_axes* axes, const double* values,
                               int64_t n, const char* style) {
-    int64_t i, stride = n / 4000 + 1; /* more points than pixels only make the file large */
+    const int64_t stride = n / 4000 + 1; /* more points than pixels only make the file large */
     memo_text_put(text, "<polyline fill='none' %s points='", style);
-    for (i = 0; i < n; i += stride)
+    for (int64_t i = 0; i < n; i += stride)
         memo_text_put(text, "%.1f,%.1f ", chart_x(axes, (double)i + 1), chart_y(axes, values[i]));
     memo_text_put(text, "'/>\n");
 }
 
-static void chart_write_level(memo_text* text, const chart_axes* axes, double value,
-                              const char* color) {
-    memo_text_put(text,
-                  "<line x1='%.1f' y1='%.2f' x2='%.1f' y2='%.2f' stroke='%s' stroke-width='1.5' "
-                  "stroke-dasharray='7 4'/>\n",
-                  CHART_LEFT, chart_y(axes, value), CHART_LEFT + CHART_WIDTH, chart_y(axes, value),
-                  color);
-}
-
 /* A line of the legend, top right. */
-static void chart_write_key(memo_text* text, int row, const char* style, const char* format,
+static void chart_write_key(memo_text* text, int row, const char* style, const char* name,
                             double value) {
-    double x = CHART_LEFT + CHART_WIDTH - 300, y = CHART_TOP + 20 + 20 * row;
-    memo_text_put(text,
-                  "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' %s/><text x='%.1f' y='%.1f'>", x,
-                  y - 4, x + 30, y - 4, style, x + 40, y);
-    memo_text_put(text, "%s %.3f nats per token</text>\n", format, value);
-}
-
-static void chart_write_title(memo_text* text, const char* title) {
-    memo_text_put(text, "<text x='%.1f' y='28' font-size='16' font-weight='bold'>", CHART_LEFT);
-    memo_text_put_xml(text, title);
-    memo_text_put(text, "</text>\n");
+    const double x = CHART_LEFT + CHART_WIDTH - 300, y = CHART_TOP + 20 + 20 * row;
+    char key[80];
+    snprintf(key, sizeof key, "%s %.3f nats per token", name, value);
+    svg_line(text, x, y - 4, x + 30, y - 4, style);
+    svg_text(text, x + 40, y, "start", key);
 }
 
 static chart_axes chart_axes_of(const loss_chart* chart) {
-    chart_axes axes;
-    axes.x_high = (double)(chart->n_steps > 1 ? chart->n_steps : 2);
-    axes.y_low = chart->bigram_nats;
-    axes.y_high = chart->unigram_nats;
+    chart_axes axes = {(double)(chart->n_steps > 1 ? chart->n_steps : 2), chart->bigram_nats,
+                       chart->unigram_nats};
     for (int64_t i = 0; i < chart->n_steps; i++) {
-        if (chart->losses[i] < axes.y_low) axes.y_low = chart->losses[i];
-        if (chart->losses[i] > axes.y_high) axes.y_high = chart->losses[i];
+        axes.y_low = fmin(axes.y_low, chart->losses[i]);
+        axes.y_high = fmax(axes.y_high, chart->losses[i]);
     }
-    axes.y_low = floor(axes.y_low * 2 - 0.2) / 2;
-    if (axes.y_low < 0) axes.y_low = 0;
+    axes.y_low = fmax(0, floor(axes.y_low * 2 - 0.2) / 2);
     axes.y_high = ceil(axes.y_high * 2 + 0.2) / 2;
     return axes;
 }
@@ -256,37 +249,35 @@ static chart_axes chart_axes_of(const loss_chart* chart) {
 static memo_status loss_chart_write(const loss_chart* chart, const char* path, memo_error* error) {
     static const char raw[] = "stroke='#9dbbe0' stroke-width='1'";
     static const char fine[] = "stroke='#1f4e9c' stroke-width='2.2'";
+    static const char unigram[] = "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'";
+    static const char bigram[] = "stroke='#b03030' stroke-width='1.5' stroke-dasharray='7 4'";
+    const double right = CHART_LEFT + CHART_WIDTH;
+    const chart_axes axes = chart_axes_of(chart);
+    const double unigram_y = chart_y(&axes, chart->unigram_nats);
+    const double bigram_y = chart_y(&axes, chart->bigram_nats);
     double* smooth = (double*)malloc((size_t)chart->n_steps * sizeof *smooth);
-    chart_axes axes = chart_axes_of(chart);
     memo_text text = {0};
     if (!smooth)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %.200s",
                               path);
 
     loss_smooth(chart->losses, chart->n_steps, smooth);
-    memo_text_put(&text,
-                  "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 880 490' width='880' "
-                  "height='490' font-family='sans-serif' font-size='13' fill='#222'>\n"
-                  "<rect width='880' height='490' fill='white'/>\n");
-    chart_write_title(&text, chart->title);
+    svg_begin(&text, 880, 490, CHART_LEFT, chart->title);
     chart_write_axes(&text, &axes);
-    chart_write_level(&text, &axes, chart->unigram_nats, "#b8860b");
-    chart_write_level(&text, &axes, chart->bigram_nats, "#b03030");
+    svg_line(&text, CHART_LEFT, unigram_y, right, unigram_y, unigram);
+    svg_line(&text, CHART_LEFT, bigram_y, right, bigram_y, bigram);
     chart_write_curve(&text, &axes, chart->losses, chart->n_steps, raw);
     chart_write_curve(&text, &axes, smooth, chart->n_steps, fine);
 
     /* The key. */
     memo_text_put(&text,
-                  "<rect x='%.1f' y='%.1f' width='312' height='88' fill='white' fill-opacity='0.9' "
+                  "<rect x='%.1f' y='%d' width='312' height='88' fill='white' fill-opacity='0.9' "
                   "stroke='#ccc'/>\n",
-                  CHART_LEFT + CHART_WIDTH - 312, CHART_TOP + 2);
+                  right - 312, CHART_TOP + 2);
     chart_write_key(&text, 0, raw, "loss of a step, last", chart->losses[chart->n_steps - 1]);
     chart_write_key(&text, 1, fine, "smoothed, last", smooth[chart->n_steps - 1]);
-    chart_write_key(&text, 2, "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'",
-                    "unigram entropy", chart->unigram_nats);
-    chart_write_key(&text, 3, "stroke='#b03030' stroke-width='1.5' stroke-dasharray='7 4'",
-                    "bigram entropy", chart->bigram_nats);
-
+    chart_write_key(&text, 2, unigram, "unigram entropy", chart->unigram_nats);
+    chart_write_key(&text, 3, bigram, "bigram entropy", chart->bigram_nats);
     memo_text_put(&text, "</svg>\n");
     free(smooth);
     return memo_text_write(&text, path, error);
