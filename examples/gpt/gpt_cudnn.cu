@@ -250,59 +250,43 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
     return MEMO_STATUS_OK;
 }
 
-static memo_status gpt_cudnn_forward(gpt_cudnn* c, cudaStream_t stream, const gpt_attention_args* a,
-                                     const attention_call* call, char* scratch, memo_error* error) {
+/* Group by group of heads, of whole sequences or of one. */
+static memo_status gpt_cudnn_attend(gpt_cudnn* c, cudaStream_t stream, const gpt_attention_args* a,
+                                    const attention_call* call, char* scratch, memo_error* error) {
     const attention_shape& s = call->shape;
     const attention_scratch m = attention_carve(s, scratch);
     const int64_t n_heads = a->shape.n_heads;
+    const attention_rows lse_rows = {n_heads, s.n_q * n_heads}, k_rows = {s.k.row, s.k.batch};
+    const memo_type type = a->shape.sums ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
+
     for (int64_t i = 0; i < call->n_calls; i++) {
         const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
+        float* lse = (float*)a->lse + i * s.h_q;
         std::unordered_map<int64_t, void*> addresses = {
             {ATTENTION_Q, (uint16_t*)(uintptr_t)a->q + q_at},
             {ATTENTION_K, (uint16_t*)(uintptr_t)a->k + k_at},
             {ATTENTION_V, (uint16_t*)(uintptr_t)a->v + k_at},
             {ATTENTION_OUT, (uint16_t*)a->out + q_at},
             {ATTENTION_STATS, m.stats}};
-        if (attention_set_documents(stream, s, a->begins, 0, m, &addresses, error) ||
-            attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
-            attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
-                               {n_heads, s.n_q * n_heads}, true, error))
+        if (attention_set_documents(stream, s, a->begins, 0, m, &addresses, error))
             return error->status;
-    }
-    return MEMO_STATUS_OK;
-}
+        if (!s.is_backward) {
+            if (attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
+                attention_turn_lse(stream, lse, m.stats, s, lse_rows, true, error))
+                return error->status;
+            continue;
+        }
 
-static memo_status gpt_cudnn_backward(gpt_cudnn* c, cudaStream_t stream,
-                                      const gpt_attention_args* a, const attention_call* call,
-                                      char* scratch, memo_error* error) {
-    const attention_shape& s = call->shape;
-    const attention_scratch m = attention_carve(s, scratch);
-    const int64_t n_heads = a->shape.n_heads;
-    const attention_rows k_rows = {s.k.row, s.k.batch};
-    const bool adds = a->shape.adds != 0;
-    const memo_type type = a->shape.sums ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
-
-    for (int64_t i = 0; i < call->n_calls; i++) {
-        const int64_t q_at = i * s.h_q * s.d, k_at = i * s.h_k * s.d;
-        void* d_k = (char*)a->dk + k_at * gpt_type_bytes(type);
-        void* d_v = (char*)a->dv + k_at * gpt_type_bytes(type);
-        std::unordered_map<int64_t, void*> addresses = {
-            {ATTENTION_Q, (uint16_t*)(uintptr_t)a->q + q_at},
-            {ATTENTION_K, (uint16_t*)(uintptr_t)a->k + k_at},
-            {ATTENTION_V, (uint16_t*)(uintptr_t)a->v + k_at},
-            {ATTENTION_OUT, (uint16_t*)a->out + q_at},
-            {ATTENTION_STATS, m.stats},
-            {ATTENTION_D_OUT, (uint16_t*)(uintptr_t)a->dout + q_at},
-            {ATTENTION_D_Q, (uint16_t*)a->dq + q_at},
-            {ATTENTION_D_K, m.d_k},
-            {ATTENTION_D_V, m.d_v}};
-
-        if (attention_set_documents(stream, s, a->begins, 0, m, &addresses, error) ||
-            attention_turn_lse(stream, (float*)a->lse + i * s.h_q, m.stats, s,
-                               {n_heads, s.n_q * n_heads}, false, error) ||
+        addresses[ATTENTION_D_OUT] = (uint16_t*)(uintptr_t)a->dout + q_at;
+        addresses[ATTENTION_D_Q] = (uint16_t*)a->dq + q_at;
+        addresses[ATTENTION_D_K] = m.d_k;
+        addresses[ATTENTION_D_V] = m.d_v;
+        if (attention_turn_lse(stream, lse, m.stats, s, lse_rows, false, error) ||
             attention_run_call(&c->plans, call, i, addresses, m.workspace, stream, error) ||
-            attention_put(stream, d_k, type, m.d_k, s, true, k_rows, adds, error) ||
-            attention_put(stream, d_v, type, m.d_v, s, true, k_rows, adds, error))
+            attention_put(stream, (char*)a->dk + k_at * gpt_type_bytes(type), type, m.d_k, s, true,
+                          k_rows, a->shape.adds != 0, error) ||
+            attention_put(stream, (char*)a->dv + k_at * gpt_type_bytes(type), type, m.d_v, s, true,
+                          k_rows, a->shape.adds != 0, error))
             return error->status;
     }
     return MEMO_STATUS_OK;
@@ -319,25 +303,20 @@ static memo_status gpt_cudnn_enqueue(void* context, memo_stream stream, gpt_kind
     /* Documents: one sequence at a time. */
     const gpt_attention_shape& s = a->shape;
     const int64_t n = s.documents ? a->batch : 1, bytes = gpt_type_bytes(MEMO_TYPE_BF16);
-    const int64_t q = (s.sequence - s.first) * s.n_heads,
+    const int64_t lse = (s.sequence - s.first) * s.n_heads, q = lse * s.head_size * bytes,
                   k = s.sequence * s.n_kv_heads * s.head_size;
     for (int64_t i = 0; i < n; i++) {
         gpt_attention_args one = *a;
-        auto at = [&](const void* x, int64_t n_bytes) {
-            return x ? (char*)(uintptr_t)x + i * n_bytes : nullptr;
+        auto move = [&](auto* x, int64_t n_bytes) {
+            if (*x) *x = (char*)(uintptr_t)*x + i * n_bytes;
         };
-        one.q = at(a->q, q * s.head_size * bytes);
-        one.k = at(a->k, k * bytes);
-        one.v = at(a->v, k * bytes);
-        one.out = at(a->out, q * s.head_size * bytes);
-        one.lse = at(a->lse, q * 4);
-        one.dout = at(a->dout, q * s.head_size * bytes);
-        one.dq = at(a->dq, q * s.head_size * bytes);
-        one.dk = at(a->dk, k * (s.sums ? 4 : bytes));
-        one.dv = at(a->dv, k * (s.sums ? 4 : bytes));
+        for (const void** x : {&one.q, &one.dout}) move(x, q);
+        for (void** x : {&one.out, &one.dq}) move(x, q);
+        for (const void** x : {&one.k, &one.v}) move(x, k * bytes);
+        for (void** x : {&one.dk, &one.dv}) move(x, k * (s.sums ? 4 : bytes));
+        move(&one.lse, lse * 4);
         one.begins = gpt_begins_at(a, i);
-        if ((is_backward ? gpt_cudnn_backward : gpt_cudnn_forward)(
-                c, memo_cuda_stream(stream), &one, call, (char*)scratch, error))
+        if (gpt_cudnn_attend(c, memo_cuda_stream(stream), &one, call, (char*)scratch, error))
             return error->status;
     }
     return MEMO_STATUS_OK;
