@@ -2088,17 +2088,21 @@ MEMOI int memoi_file_descriptor_from_3(int descriptor) {
     return higher;
 }
 
-/* Returns an errno.  It checks the limit on file sizes, because exceeding it ends the process. */
-MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes) {
+/* The limit on file sizes: exceeding it ends the process. */
+MEMOI int memoi_file_is_too_large(int64_t n_bytes) {
     struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+           limit.rlim_cur < (rlim_t)n_bytes;
+}
+
+/* Returns an errno. */
+MEMOI int memoi_file_write_all(int descriptor, const char* data, int64_t n_bytes) {
     struct stat info;
-    int64_t begin = 0;
     if (fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) &&
-        getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-        begin = fcntl(descriptor, F_GETFL) & O_APPEND ? (int64_t)info.st_size
-                                                      : (int64_t)lseek(descriptor, 0, SEEK_CUR);
-        if (limit.rlim_cur < (rlim_t)(begin + n_bytes)) return EFBIG;
-    }
+        memoi_file_is_too_large(n_bytes + (fcntl(descriptor, F_GETFL) & O_APPEND
+                                               ? (int64_t)info.st_size
+                                               : (int64_t)lseek(descriptor, 0, SEEK_CUR))))
+        return EFBIG;
     while (n_bytes > 0) {
         ssize_t n = write(descriptor, data, (size_t)n_bytes);
         if (n < 0 && errno == EINTR) continue;
@@ -3212,34 +3216,126 @@ MEMOI memo_status memoi_plan_check_order(const memo_plan* plan, int64_t* culprit
     return MEMO_STATUS_OK;
 }
 
-/* The largest sum of live sizes, and at least the end of each fixed buffer.  -1: no memory. */
-MEMOI int64_t memoi_plan_bound(const memo_plan* plan) {
-    int64_t n = plan->n_buffers + plan->n_gaps, i, live = 0, bound = 0;
-    memob_keyed* events = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
-    if (!events) return -1;
+/* --- a sweep over time ---
+ *
+ * Live pieces are kept by address, as a set of ranks: a complete binary tree of flags, each the
+ * "or" of its two children.  A piece that starts to live overlaps a live piece only if it overlaps
+ * its neighbor above or below. */
 
-    /* A gap is a death at its begin and a birth at its end.  Deaths come first at equal times,
-     * because lifetimes are half-open. */
+MEMOI void memoi_plan_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, int is_live) {
+    int64_t node = n_leaves + rank;
+    tree[node] = (unsigned char)is_live;
+    for (node /= 2; node >= 1; node /= 2)
+        tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
+}
+
+/* The nearest rank in the set, above (direction 1) or below (0); -1: there is none. */
+MEMOI int64_t memoi_plan_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
+                                    int64_t direction) {
+    int64_t node = n_leaves + rank;
+    while (node > 1 && (node % 2 == direction || !tree[node ^ 1])) node /= 2;
+    if (node <= 1) return -1;
+    node ^= 1;
+    while (node < n_leaves)
+        node = 2 * node + (tree[2 * node + 1 - direction] ? 1 - direction : direction);
+    return node - n_leaves;
+}
+
+MEMOI int memoi_plan_piece_overlap(const memo_plan* plan, const memob_piece* a,
+                                   const memob_piece* b) {
+    int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
+    int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
+    return a_begin < b_begin + memob_buffer_bytes(plan, b->buffer) &&
+           b_begin < a_begin + memob_buffer_bytes(plan, a->buffer);
+}
+
+MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
+    int64_t i, gap = 0, n = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        int64_t begin = plan->buffers[i].begin;
+        for (; gap <= plan->n_gaps; gap++) {
+            int is_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
+            int64_t end = is_gap ? plan->gaps[gap].begin : plan->buffers[i].end;
+            if (begin < end && plan->buffers[i].size_bytes > 0) {
+                pieces[n].buffer = i;
+                pieces[n].begin = begin;
+                pieces[n++].end = end;
+            }
+            if (!is_gap) break;
+            begin = plan->gaps[gap].end;
+        }
+    }
+    return n;
+}
+
+/* Finds overlaps in time and address, unless the plan has no offsets.  *bound: the largest sum of
+ * live sizes, and at least the end of each fixed buffer. */
+MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int64_t* bound,
+                                   int64_t* culprit, memo_error* error) {
+    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, live = 0, i;
+    int64_t n_placed = check_offsets ? n_most : 0;
+    memo_status status = MEMO_STATUS_OK;
+    memob_arrays arrays = {NULL, 0};
+    memob_piece* pieces = (memob_piece*)memob_arrays_add(&arrays, n_most, sizeof(memob_piece));
+    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n_placed, sizeof(memob_keyed));
+    memob_keyed* events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n_most, sizeof(memob_keyed));
+    unsigned char* tree;
+    while (n_leaves < n_placed) n_leaves *= 2;
+    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
+    if (arrays.failed) {
+        memob_arrays_free(&arrays);
+        return memob_no_memory(error, "a sweep over a plan");
+    }
+
+    /* Events by time.  Ends come first at equal times, because lifetimes are half-open. */
+    n = memob_plan_pieces(plan, pieces);
     for (i = 0; i < n; i++) {
-        const memo_gap* gap = i < plan->n_buffers ? NULL : &plan->gaps[i - plan->n_buffers];
+        events[i].key = pieces[i].end;
         events[i].index = i;
-        events[i].key = gap ? gap->begin : plan->buffers[i].end;
+        events[n + i].key = pieces[i].begin;
         events[n + i].index = n + i;
-        events[n + i].key = gap ? gap->end : plan->buffers[i].begin;
-        if (!gap && plan->buffers[i].is_fixed)
-            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
     memob_keyed_sort(events, 2 * n);
-    for (i = 0; i < 2 * n; i++) {
-        const int64_t k = events[i].index % n;
-        const int64_t bytes = memob_buffer_bytes(
-            plan, k < plan->n_buffers ? k : plan->gaps[k - plan->n_buffers].buffer);
-        live += events[i].index < n ? -bytes : bytes;
-        bound = memob_max(bound, live);
+
+    /* Ranks by address. */
+    for (i = 0; i < n && check_offsets; i++) {
+        order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
+        order[i].index = i;
     }
-    MEMO_FREE(events);
-    return bound;
+    if (check_offsets) qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+    for (i = 0; i < n && check_offsets; i++) pieces[order[i].index].rank = i;
+
+    for (i = 0, *bound = 0; i < plan->n_buffers; i++)
+        if (plan->buffers[i].is_fixed)
+            *bound = memob_max(*bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
+    for (i = 0; i < 2 * n && !status; i++) {
+        int begins = events[i].index >= n, direction;
+        const memob_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
+        live += begins ? memob_buffer_bytes(plan, piece->buffer)
+                       : -memob_buffer_bytes(plan, piece->buffer);
+        *bound = memob_max(*bound, live);
+        if (!check_offsets) continue;
+        memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
+        for (direction = 0; begins && direction < 2 && !status; direction++) {
+            int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
+            const memob_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
+            if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
+            *culprit = piece->buffer;
+            status = MEMOB_INVALID(
+                error,
+                "buffers %lld (id %lld) and %lld (id %lld) both live at time %lld and share bytes: "
+                "offsets %lld and %lld",
+                (long long)other->buffer, (long long)plan->buffers[other->buffer].id,
+                (long long)piece->buffer, (long long)plan->buffers[piece->buffer].id,
+                (long long)piece->begin, (long long)plan->buffers[other->buffer].offset_bytes,
+                (long long)plan->buffers[piece->buffer].offset_bytes);
+        }
+    }
+    memob_arrays_free(&arrays);
+    return status;
 }
+
+/* --- order --- */
 
 /* Sorts buffers by begin, stably; gaps, holds and waits follow. */
 MEMOI memo_status memoi_plan_order(memo_plan* plan, memo_error* error) {
@@ -3291,14 +3387,12 @@ MEMOI memo_status memoi_plan_sort(memo_plan* plan, memo_error* error) {
 }
 
 memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
-    int64_t i, culprit, bound;
+    int64_t i, culprit;
     memo_status status = memoi_plan_check(plan, &culprit, error);
     if (!status) status = memoi_plan_sort(plan, error);
     if (!status) status = memoi_plan_check_order(plan, &culprit, error);
+    if (!status) status = memoi_plan_sweep(plan, 0, &plan->lower_bound_bytes, &culprit, error);
     if (status) return status;
-    bound = memoi_plan_bound(plan);
-    if (bound < 0) return memob_no_memory(error, "the bound of a plan");
-    plan->lower_bound_bytes = bound;
     for (i = 0; i < plan->n_buffers; i++)
         plan->n_times = memob_max(plan->n_times, plan->buffers[i].end);
     return memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
@@ -3711,117 +3805,7 @@ memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trace, const 
 }
 
 /* ---- >>plan validation --------------------------------------------------------------------------
- * Knows: a plan alone.  Knows nothing of planners, and shares no code with them.
- *
- * Live pieces are kept by address, as a set of ranks: a complete binary tree of flags, each the
- * "or" of its two children.  A piece that starts to live overlaps a live piece only if it overlaps
- * its neighbor above or below. */
-
-MEMOI void memoi_plan_ranks_set(unsigned char* tree, int64_t n_leaves, int64_t rank, int is_live) {
-    int64_t node = n_leaves + rank;
-    tree[node] = (unsigned char)is_live;
-    for (node /= 2; node >= 1; node /= 2)
-        tree[node] = (unsigned char)(tree[2 * node] | tree[2 * node + 1]);
-}
-
-/* The nearest rank in the set, above (direction 1) or below (0); -1: there is none. */
-MEMOI int64_t memoi_plan_ranks_next(const unsigned char* tree, int64_t n_leaves, int64_t rank,
-                                    int64_t direction) {
-    int64_t node = n_leaves + rank;
-    while (node > 1 && (node % 2 == direction || !tree[node ^ 1])) node /= 2;
-    if (node <= 1) return -1;
-    node ^= 1;
-    while (node < n_leaves)
-        node = 2 * node + (tree[2 * node + 1 - direction] ? 1 - direction : direction);
-    return node - n_leaves;
-}
-
-MEMOI int memoi_plan_piece_overlap(const memo_plan* plan, const memob_piece* a,
-                                   const memob_piece* b) {
-    int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
-    int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
-    return a_begin < b_begin + memob_buffer_bytes(plan, b->buffer) &&
-           b_begin < a_begin + memob_buffer_bytes(plan, a->buffer);
-}
-
-MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
-    int64_t i, gap = 0, n = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
-        int64_t begin = plan->buffers[i].begin;
-        for (; gap <= plan->n_gaps; gap++) {
-            int is_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
-            int64_t end = is_gap ? plan->gaps[gap].begin : plan->buffers[i].end;
-            if (begin < end && plan->buffers[i].size_bytes > 0) {
-                pieces[n].buffer = i;
-                pieces[n].begin = begin;
-                pieces[n++].end = end;
-            }
-            if (!is_gap) break;
-            begin = plan->gaps[gap].end;
-        }
-    }
-    return n;
-}
-
-/* Finds overlaps in time and address, unless the plan has no offsets, and raises *bound to the
- * largest sum of live sizes. */
-MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int64_t* bound,
-                                   int64_t* culprit, memo_error* error) {
-    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, live = 0, i;
-    memo_status status = MEMO_STATUS_OK;
-    memob_arrays arrays = {NULL, 0};
-    memob_piece* pieces = (memob_piece*)memob_arrays_add(&arrays, n_most, sizeof(memob_piece));
-    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n_most, sizeof(memob_keyed));
-    memob_keyed* events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n_most, sizeof(memob_keyed));
-    unsigned char* tree;
-    while (n_leaves < n_most) n_leaves *= 2;
-    tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
-    if (arrays.failed) {
-        memob_arrays_free(&arrays);
-        return memob_no_memory(error, "validating a plan");
-    }
-
-    n = memob_plan_pieces(plan, pieces);
-    for (i = 0; i < n; i++) {
-        order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
-        order[i].index = i;
-        events[2 * i].key = pieces[i].begin;
-        events[2 * i].index = n + i; /* after all ends at the same time */
-        events[2 * i + 1].key = pieces[i].end;
-        events[2 * i + 1].index = i;
-    }
-
-    /* Ranks by address, and events by time with ends first. */
-    qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-    qsort(events, (size_t)(2 * n), sizeof(memob_keyed), memob_keyed_compare);
-    for (i = 0; i < n; i++) pieces[order[i].index].rank = i;
-
-    for (i = 0; i < 2 * n && !status; i++) {
-        int begins = events[i].index >= n, direction;
-        const memob_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
-        live += begins ? memob_buffer_bytes(plan, piece->buffer)
-                       : -memob_buffer_bytes(plan, piece->buffer);
-        *bound = memob_max(*bound, live);
-        if (!check_offsets) continue;
-        memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
-        for (direction = 0; begins && direction < 2 && !status; direction++) {
-            int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
-            const memob_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
-            if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
-            *culprit = piece->buffer;
-            status = MEMOB_INVALID(
-                error,
-                "buffers %lld (id %lld) and %lld (id %lld) both live at time %lld and share bytes: "
-                "offsets %lld and %lld",
-                (long long)other->buffer, (long long)plan->buffers[other->buffer].id,
-                (long long)piece->buffer, (long long)plan->buffers[piece->buffer].id,
-                (long long)piece->begin, (long long)plan->buffers[other->buffer].offset_bytes,
-                (long long)plan->buffers[piece->buffer].offset_bytes);
-        }
-    }
-    memob_arrays_free(&arrays);
-    return status;
-}
+ * Knows: a plan alone.  Knows nothing of planners, and shares no code with them. */
 
 MEMOI memo_status memoi_plan_check_offsets(const memo_plan* plan, int64_t* culprit,
                                            memo_error* error) {
@@ -3867,7 +3851,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
     memo_status status = MEMO_STATUS_OK;
     int64_t i, k;
     memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
-    if (!lanes) return memob_no_memory(error, "validating a plan");
+    if (!lanes) return memob_no_memory(error, "a sweep over a plan");
     for (i = 0; i < plan->n_buffers; i++) {
         lanes[i].key = plan->buffers[i].lane;
         lanes[i].index = i;
@@ -3905,7 +3889,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
 /* Checks a plan; with check_offsets 0, only the problem. */
 MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                     memo_error* error) {
-    int64_t i, bound = 0;
+    int64_t i, bound;
     memo_status status = memoi_plan_check(plan, culprit, error);
     if (!status) status = memoi_plan_check_order(plan, culprit, error);
     if (status) return status;
@@ -3918,8 +3902,6 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
                 "it begins before the previous buffer; memo_plan_prepare sorts buffers");
         if (plan->buffers[i].end > plan->n_times)
             return memoi_plan_buffer_error(plan, i, culprit, error, "it ends after the last time");
-        if (plan->buffers[i].is_fixed)
-            bound = memob_max(bound, plan->buffers[i].offset_bytes + memob_buffer_bytes(plan, i));
     }
     status = memob_check_integer("plan", "body_begin", plan->body_begin, 0, plan->n_times, error);
     if (status) return status;
@@ -4159,17 +4141,15 @@ MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* devic
 
 /* A block taken from the device while recording, or pretended to be. */
 typedef struct memoi_block {
-    void* address; /* NULL: this entry is unused */
+    void* address; /* NULL: freed */
     int64_t size_bytes;
-    int64_t id;      /* in the trace; -1: not in it */
-    int64_t in_body; /* belongs to the micro-batch */
-    int64_t next_unused;
+    int64_t id; /* in the trace; -1: not in it */
 } memoi_block;
 
 typedef struct memoi_blocks {
-    memoi_block* list;
-    int64_t n, capacity, first_unused; /* first_unused: an index + 1, 0: none */
-    int64_t n_in_body, live_bytes, peak_bytes;
+    memoi_block* list;                  /* in the order of requests */
+    int64_t n, capacity, n_before_body; /* those of the micro-batch come last */
+    int64_t live_bytes, peak_bytes;
     memob_map index; /* address -> index in list */
 } memoi_blocks;
 
@@ -4251,10 +4231,8 @@ MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes,
                                           void** address, memo_error* error) {
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block;
-    int64_t i;
     memo_status status;
-    if (!blocks->first_unused &&
-        !memob_reserve(&blocks->list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block)))
+    if (!memob_reserve(&blocks->list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block)))
         return memob_no_memory(error, "the arena's list of blocks");
     if (size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
@@ -4264,23 +4242,14 @@ MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes,
                  : memoi_arena_dry_alloc(arena, size_bytes, address, error);
     if (status) return status;
 
-    /* An unused entry of the list, or a new one. */
-    i = blocks->first_unused ? blocks->first_unused - 1 : blocks->n;
-    if (!memob_map_put(&blocks->index, memoi_arena_address_key(*address), i)) {
+    if (!memob_map_put(&blocks->index, memoi_arena_address_key(*address), blocks->n)) {
         if (arena->device) memo_device_free(arena->device, *address, NULL);
         return memob_no_memory(error, "the arena's list of blocks");
     }
-    block = &blocks->list[i];
-    if (i == blocks->n)
-        blocks->n++;
-    else
-        blocks->first_unused = block->next_unused;
-
+    block = &blocks->list[blocks->n++];
     block->address = *address;
     block->size_bytes = size_bytes;
     block->id = id;
-    block->in_body = arena->state == MEMOI_ARENA_INSIDE;
-    blocks->n_in_body += block->in_body;
     blocks->live_bytes += size_bytes;
     blocks->peak_bytes = memob_max(blocks->peak_bytes, blocks->live_bytes);
     return MEMO_STATUS_OK;
@@ -4292,21 +4261,15 @@ MEMOI memo_status memoi_arena_block_free(memo_arena* arena, int64_t i, memo_erro
     void* address = block->address;
     memob_map_remove(&blocks->index, memoi_arena_address_key(address));
     blocks->live_bytes -= block->size_bytes;
-    blocks->n_in_body -= block->in_body;
     block->address = NULL;
-    block->next_unused = blocks->first_unused;
-    blocks->first_unused = i + 1;
     return arena->device ? memo_device_free(arena->device, address, error) : MEMO_STATUS_OK;
 }
 
-/* Frees all blocks, or all of the micro-batch.  Errors of the device cannot be reported here. */
-MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int only_body) {
-    int64_t i;
-    for (i = 0; i < arena->blocks.n; i++) {
-        const memoi_block* block = &arena->blocks.list[i];
-        if (block->address && (block->in_body || !only_body))
-            memoi_arena_block_free(arena, i, NULL);
-    }
+/* Frees all blocks but the first n.  Errors of the device cannot be reported here. */
+MEMOI void memoi_arena_blocks_drop(memo_arena* arena, int64_t n) {
+    while (arena->blocks.n > n)
+        if (arena->blocks.list[--arena->blocks.n].address)
+            memoi_arena_block_free(arena, arena->blocks.n, NULL);
 }
 
 /* ---- >>arena creation ---------------------------------------------------------------------------
@@ -4598,6 +4561,7 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
         arena->body_request = n_requests;
     }
     arena->dry_address_begin = arena->dry_address;
+    arena->blocks.n_before_body = arena->blocks.n;
     arena->cursor = arena->body_event;
     arena->next_step = 0;
     arena->n_body_requests = 0;
@@ -4605,12 +4569,15 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Replay. */
-MEMOI void memoi_arena_release_body(memo_arena* arena) {
+/* Frees what is left of the micro-batch, which is no longer open. */
+MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i;
     for (i = 0; i < (arena->n_body_live ? arena->plan->n_buffers : 0); i++)
         if (arena->slots[i].in_body) arena->slots[i].is_live = 0;
     arena->n_body_live = 0;
+    memoi_arena_blocks_drop(arena, arena->blocks.n_before_body);
+    arena->dry_address = arena->dry_address_begin;
+    arena->state = MEMOI_ARENA_BETWEEN;
 }
 
 memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
@@ -4619,21 +4586,19 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
-    for (i = arena->blocks.n - 1; i >= 0 && arena->blocks.n_in_body; i--) {
+    for (i = arena->blocks.n - 1; i >= arena->blocks.n_before_body; i--) {
         memo_status status = MEMO_STATUS_OK;
-        if (!arena->blocks.list[i].address || !arena->blocks.list[i].in_body) continue;
+        if (!arena->blocks.list[i].address) continue;
         if (arena->trace) status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
         if (!status) status = memoi_arena_block_free(arena, i, error);
         if (status) return status;
     }
-    memoi_arena_release_body(arena);
     if (arena->trace) {
         memo_status status = memo_trace_mark(arena->trace, "iteration end", error);
         if (status) return status;
         arena->trace = NULL; /* recorded */
     }
-    arena->dry_address = arena->dry_address_begin;
-    arena->state = MEMOI_ARENA_BETWEEN;
+    memoi_arena_close(arena);
     return MEMO_STATUS_OK;
 }
 
@@ -4664,11 +4629,8 @@ MEMOI void memoi_arena_trace_withdraw(memo_trace* trace, int64_t from) {
 
 void memo_arena_abandon(memo_arena* arena) {
     if (arena->state != MEMOI_ARENA_INSIDE) return;
-    memoi_arena_release_body(arena);
-    memoi_arena_blocks_drop(arena, 1);
+    memoi_arena_close(arena);
     if (arena->trace) memoi_arena_trace_withdraw(arena->trace, arena->body_request);
-    arena->dry_address = arena->dry_address_begin;
-    arena->state = MEMOI_ARENA_BETWEEN;
 }
 
 /* --- requests, recorded --- */
@@ -6339,24 +6301,29 @@ MEMOI int64_t memoi_swap_offset(const memo_swap_desc* desc, const memoi_swap_reg
     return first_border - memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* Rows of tensor t that layer must recompute: the rows that it did not swap, if a later layer
- * overwrites them.  A later layer overwrites them if it also recomputes rows; or if both swap rows
- * in the same buffer, because recomputed rows may begin before the border.  Tensors with the same
- * rows get the same answer, so that one recomputation serves them. */
-MEMOI void memoi_swap_find_recomputed(const memo_swap_desc* desc, int32_t layer, int32_t t,
-                                      int64_t* begin, int64_t* end) {
+/* A layer must recompute the rows of tensor t that it did not swap if a later layer overwrites
+ * them.  That is one that also recomputes rows; or that swaps rows in the same buffer, because
+ * recomputed rows may begin before the border.  Tensors with the same rows get the same answer, so
+ * that one recomputation serves them. */
+MEMOI int memoi_swap_is_overwritten(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
     int32_t later;
-    *begin = *end = n;
-    if (swapped == MEMO_ROWS_KEPT || swapped == n) return;
+    if (swapped == n) return 0;
     for (later = layer + 1; later < desc->n_layers; later++) {
         int64_t theirs = memoi_swap_cell(desc, later, t);
-        if (theirs == MEMO_ROWS_KEPT) continue;
-        if (theirs == n && ((later ^ layer) & 1 || swapped == 0)) continue;
-        *begin = memoi_swap_border_of(layer, n, swapped).other_begin;
-        *end = *begin + n - swapped;
-        return;
+        if (theirs != MEMO_ROWS_KEPT && (theirs < n || (!((later ^ layer) & 1) && swapped > 0)))
+            return 1;
     }
+    return 0;
+}
+
+/* The rows that the layer does not swap are recomputed. */
+MEMOI void memoi_swap_recompute(const memo_swap_desc* desc, int32_t layer, int32_t t,
+                                memob_swap_place* place) {
+    int64_t n = desc->n_rows, swapped = memoi_swap_cell(desc, layer, t);
+    if (swapped == n) return;
+    place->recompute_begin = memoi_swap_border_of(layer, n, swapped).other_begin;
+    place->recompute_end = place->recompute_begin + n - swapped;
 }
 
 /* The bytes of all tensors, with alignment, must not overflow. */
@@ -6469,12 +6436,9 @@ MEMOI int memoi_swap_place_packs(const memo_swap_desc* desc, memob_swap_placemen
         if (!n_bytes) continue;
         for (t = 0; t < desc->n_tensors; t++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
-            int64_t swapped = memoi_swap_cell(desc, layer, t);
             if (memoi_swap_part_of(desc, layer, t, -1) == MEMOI_SWAP_PARTS) continue;
             place->offset += area_begin + (is_odd ? area_bytes - n_bytes : 0);
-            if (!is_overwritten || swapped == desc->n_rows) continue;
-            place->recompute_begin = memoi_swap_border_of(layer, desc->n_rows, swapped).other_begin;
-            place->recompute_end = place->recompute_begin + desc->n_rows - swapped;
+            if (is_overwritten) memoi_swap_recompute(desc, layer, t, place);
         }
         later_bytes[is_odd] = memob_max(later_bytes[is_odd], n_bytes);
     }
@@ -6584,8 +6548,8 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
             if (swapped) placement->turns[layer].uses_buffer = 1;
             if (!is_common) continue;
             place->offset = memoi_swap_offset(desc, &region, layer, t);
-            memoi_swap_find_recomputed(desc, layer, t, &place->recompute_begin,
-                                       &place->recompute_end);
+            if (memoi_swap_is_overwritten(desc, layer, t))
+                memoi_swap_recompute(desc, layer, t, place);
         }
     }
     return memoi_swap_place_packs(desc, placement);
@@ -7100,12 +7064,8 @@ MEMOI int memoi_spill_open(const char* directory) {
 
 /* Room for all bytes now; an errno. */
 MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
-    struct rlimit limit;
     int code = EINTR;
-    /* Beyond it a write would be answered with a signal. */
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        limit.rlim_cur < (rlim_t)n_bytes)
-        return EFBIG;
+    if (memoi_file_is_too_large(n_bytes)) return EFBIG;
 #if !defined(__APPLE__)
     while (code == EINTR) code = posix_fallocate(fd, 0, (off_t)n_bytes);
     if (code != EOPNOTSUPP && code != EINVAL && code != ENOSYS) return code;
@@ -7116,8 +7076,7 @@ MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
 MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
                                      double bytes_per_s, char* memory, memo_error* error) {
     const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
-    memo_status status;
-    int code;
+    int code, flags, is_direct = 0;
     snprintf(file->directory, sizeof file->directory, "%s", directory ? directory : "");
     file->bytes_per_s = bytes_per_s;
     file->fd = memoi_spill_open(directory);
@@ -7135,23 +7094,22 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
             file->directory, memob_bytes_text(size, (double)n_bytes), strerror(code));
     }
 
-    /* A trial shows whether the page cache can be bypassed with this memory and file system. */
+    /* A trial shows whether the page cache can be bypassed with this memory and file system.  If
+     * not, another one shows whether the file works. */
     memset(memory, 0, (size_t)trial_bytes);
+    flags = fcntl(file->fd, F_GETFL);
 #if defined(MEMOI_SPILL_DIRECT)
-    code = fcntl(file->fd, F_GETFL);
-    if (code >= 0 && fcntl(file->fd, F_SETFL, code | MEMOI_SPILL_DIRECT) == 0) {
-        status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, NULL);
-        if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, NULL);
-        if (!status) return MEMO_STATUS_OK;
-        (void)fcntl(file->fd, F_SETFL, code); /* not with this memory, or not here */
-    }
+    is_direct = flags >= 0 && fcntl(file->fd, F_SETFL, flags | MEMOI_SPILL_DIRECT) == 0;
 #elif defined(F_NOCACHE)
     (void)fcntl(file->fd, F_NOCACHE, 1);
 #endif
-
-    status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, error);
-    if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, error);
-    return status;
+    for (;; is_direct = 0) {
+        memo_error* reported = is_direct ? NULL : error;
+        memo_status status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, reported);
+        if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, reported);
+        if (!status || !is_direct) return status;
+        (void)fcntl(file->fd, F_SETFL, flags);
+    }
 }
 
 MEMOI void memob_spill_destroy(memob_spill_file* file) {
@@ -7553,98 +7511,86 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    memo_status status = memoi_swap_expect(swap, 0, 0, layer, error);
+MEMOI memo_status memoi_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
+                                   memo_error* error) {
+    memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
     const memob_swap_turn* turn;
     memo_event stored = NULL, loaded = NULL;
     if (status) return status;
     turn = memoi_swap_turn_of(swap, layer);
-    if (layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
-    if (turn->stored >= 0 && (!swap->is_forward_only || swap->placement.handed >= 0))
-        stored = swap->stored[turn->stored & 1];
-    if (turn->hand_in[0] >= 0) loaded = swap->loaded[layer & 1];
+    if (is_backward) {
+        if (turn->loaded >= 0) loaded = swap->loaded[turn->loaded & 1];
+    } else {
+        if (layer == 0) swap->host_stall_s[0] = swap->host_stall_s[1] = 0;
+        if (turn->stored >= 0 && (!swap->is_forward_only || swap->placement.handed >= 0))
+            stored = swap->stored[turn->stored & 1];
+        if (turn->hand_in[0] >= 0) loaded = swap->loaded[layer & 1];
+    }
     status = memoi_swap_wait(swap, stored, loaded, layer, error);
     if (!status) swap->n_begun++;
     return status;
 }
 
-memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    const memo_device* device = &swap->device;
-    memo_status status = memoi_swap_expect(swap, 0, 1, layer, error);
-    const int32_t next = layer + 2;
-    int64_t hand_in;
-    if (status) return status;
-    if (memoi_swap_turn_of(swap, layer)->stores &&
-        (!swap->is_forward_only || swap->placement.handed >= 0)) {
-        if (!swap->computes_on_host)
-            status = memo_event_record(device, swap->computed[layer & 1], swap->compute, error);
-        if (!status) status = memoi_swap_follow(swap, layer, swap->to_host, error);
-        if (!status) status = memoi_swap_store(swap, layer, error);
-    }
-
-    /* The rows that the next step in this place begins with. */
-    hand_in = next < swap->n_layers ? memoi_swap_turn_of(swap, next)->hand_in[0] : -1;
-    if (!status && hand_in >= 0) {
-        status = memo_event_wait(device, swap->handed[layer & 1], swap->to_device, error);
-        if (!status) status = memoi_swap_copy_handed(swap, next, 0, hand_in, error);
-        if (!status)
-            status = memo_event_record(device, swap->loaded[layer & 1], swap->to_device, error);
-    }
-    if (!status) swap->n_ended++;
-    return status;
+memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
+    return memoi_swap_begin(swap, 0, layer, error);
 }
-
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    memo_status status = memoi_swap_expect(swap, 1, 0, layer, error);
-    int32_t loaded;
-    if (status) return status;
-    loaded = memoi_swap_turn_of(swap, layer)->loaded;
-    if (loaded >= 0) status = memoi_swap_wait(swap, NULL, swap->loaded[loaded & 1], layer, error);
-    if (!status) swap->n_begun++;
-    return status;
+    return memoi_swap_begin(swap, 1, layer, error);
 }
 
-memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+/* The rows of a step leave, and those come that its place is for next. */
+MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer,
+                                 memo_error* error) {
     const memo_device* device = &swap->device;
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
-    memo_status status = memoi_swap_expect(swap, 1, 1, layer, error);
-    int64_t hand_in;
-    int loads, hands_out;
+    const int32_t n_places = swap->placement.n_host_layers, next = layer + (is_backward ? -2 : 2);
+    memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
+    int64_t hand_in = -1;
+    int stores, loads, hands_out;
     if (status) return status;
-    hand_in = layer >= 2 ? turn[-2].hand_in[1] : -1;
-    hands_out = turn->hand_out[1] >= 0;
-    loads = turn->previous >= 0 || turn->layer_source >= 0;
-    if ((loads || hands_out || hand_in >= 0) && !swap->computes_on_host)
+    if (next >= 0 && next < swap->n_layers)
+        hand_in = memoi_swap_turn_of(swap, next)->hand_in[is_backward];
+    hands_out = turn->hand_out[is_backward] >= 0;
+    stores = is_backward ? hands_out
+                         : turn->stores && (!swap->is_forward_only || swap->placement.handed >= 0);
+    loads = is_backward && (turn->previous >= 0 || turn->layer_source >= 0);
+    if ((stores || loads || hand_in >= 0) && !swap->computes_on_host)
         status = memo_event_record(device, swap->computed[layer & 1], swap->compute, error);
 
     /* Out first, because the rows that come take their place. */
-    if (!status && hands_out) {
-        status = memoi_swap_follow(swap, layer, swap->to_host, error);
-        if (!status) status = memoi_swap_hand_out(swap, layer, error);
-    }
+    if (!status && stores) status = memoi_swap_follow(swap, layer, swap->to_host, error);
+    if (!status && stores)
+        status = is_backward ? memoi_swap_hand_out(swap, layer, error)
+                             : memoi_swap_store(swap, layer, error);
     if (!status && (loads || (hand_in >= 0 && !hands_out)))
         status = memoi_swap_follow(swap, layer, swap->to_device, error);
-    if (!status && turn->previous >= 0) status = memoi_swap_load(swap, turn->previous, error);
-    if (!status && turn->layer_source >= 0)
+    if (!status && loads && turn->previous >= 0)
+        status = memoi_swap_load(swap, turn->previous, error);
+    if (!status && loads && turn->layer_source >= 0)
         status = memoi_swap_copy_rows(swap, turn->layer_source, 1, 0, error);
     if (!status && hand_in >= 0 && hands_out)
         status = memo_event_wait(device, swap->handed[layer & 1], swap->to_device, error);
-    if (!status && hand_in >= 0)
-        status = memoi_swap_copy_handed(swap, layer - 2, 0, hand_in, error);
+    if (!status && hand_in >= 0) status = memoi_swap_copy_handed(swap, next, 0, hand_in, error);
 
     /* Tell compute, and give the place in host memory to the file. */
     if (!status && (loads || hand_in >= 0))
         status = memo_event_record(device, swap->loaded[layer & 1], swap->to_device, error);
-    if (!status && turn->previous >= 0) {
+    if (!status && loads && turn->previous >= 0) {
         const int32_t ordinal = memoi_swap_turn_of(swap, turn->previous)->ordinal;
-        const int32_t n_places = swap->placement.n_host_layers;
         if (ordinal >= n_places)
             status = memoi_swap_spill(swap, ordinal - n_places, 1, swap->loaded[layer & 1], error);
     }
     if (status) return status;
     swap->n_ended++;
-    if (layer == 0) swap->is_measured = 1;
+    swap->is_measured |= is_backward && layer == 0;
     return MEMO_STATUS_OK;
+}
+
+memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    return memoi_swap_end(swap, 0, layer, error);
+}
+memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
+    return memoi_swap_end(swap, 1, layer, error);
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {

@@ -804,7 +804,7 @@ static void bad_descs_are_named(void) {
     plan->buffers[2].offset_bytes = 8192;
     plan->peak_bytes = 8192 + 256;
     desc.memory_bytes = plan->peak_bytes;
-    plan->lower_bound_bytes = memoi_plan_bound(plan);
+    CHECK_OK(memo_plan_prepare(plan, &error));
     refuses(&desc, bad, "begin at the same time");
     memo_plan_destroy(plan);
 
