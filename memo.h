@@ -1783,7 +1783,7 @@ MEMOI int memob_grow(void* array, int64_t n, int64_t n_more, size_t element_byte
     void* first;
     memcpy(&first, array, sizeof first); /* a pointer of any type */
     if (!first) return memob_reserve(array, &n, n + n_more, element_bytes);
-    while (capacity < n) capacity *= 2;
+    if (n > capacity) capacity = (int64_t)1 << (64 - __builtin_clzll((uint64_t)n - 1));
     return n_more <= capacity - n || memob_reserve(array, &capacity, n + n_more, element_bytes);
 }
 
@@ -3241,12 +3241,11 @@ MEMOI int64_t memoi_plan_ranks_next(const unsigned char* tree, int64_t n_leaves,
     return node - n_leaves;
 }
 
-MEMOI int memoi_plan_piece_overlap(const memo_plan* plan, const memob_piece* a,
-                                   const memob_piece* b) {
-    int64_t a_begin = plan->buffers[a->buffer].offset_bytes;
-    int64_t b_begin = plan->buffers[b->buffer].offset_bytes;
-    return a_begin < b_begin + memob_buffer_bytes(plan, b->buffer) &&
-           b_begin < a_begin + memob_buffer_bytes(plan, a->buffer);
+/* Of two buffers that have bytes. */
+MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t b) {
+    int64_t a_begin = plan->buffers[a].offset_bytes, b_begin = plan->buffers[b].offset_bytes;
+    return a_begin < b_begin + memob_buffer_bytes(plan, b) &&
+           b_begin < a_begin + memob_buffer_bytes(plan, a);
 }
 
 MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
@@ -3319,7 +3318,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
         for (direction = 0; begins && direction < 2 && !status; direction++) {
             int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
             const memob_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
-            if (!other || !memoi_plan_piece_overlap(plan, piece, other)) continue;
+            if (!other || !memoi_plan_overlap(plan, piece->buffer, other->buffer)) continue;
             *culprit = piece->buffer;
             status = MEMOB_INVALID(
                 error,
@@ -3401,9 +3400,9 @@ memo_status memo_plan_prepare(memo_plan* plan, memo_error* error) {
 /* ---- >>plan from trace --------------------------------------------------------------------------
  * Knows: requests, streams, and who may use a buffer when.  Knows nothing of offsets.
  *
- * Vector clocks: all that stream s enqueues from now on comes after request clock[s][u] of stream
- * u.  Only waits advance it.  The advances are kept, to find out later from which request on stream
- * s is behind a given use on stream u. */
+ * Vector clocks: all that stream s enqueues from now on comes after some request of stream u, the
+ * clock of s for u.  Only waits advance it.  The advances are kept, to find out later from which
+ * request on stream s is behind a given use on stream u. */
 
 typedef struct memoi_advances {
     memob_keyed* list; /* from request `index` on, the clock is `key` */
@@ -3422,8 +3421,7 @@ typedef struct memoi_clocks {
     int64_t n;                    /* streams that occur */
     int64_t index[MEMOB_STREAMS]; /* of a stream among them */
     int32_t name[MEMOB_STREAMS];  /* the stream of an index */
-    int64_t* clock;               /* (n, n) */
-    memoi_advances* advances;     /* (n, n) */
+    memoi_advances* advances;     /* (n, n): the clock of each stream for each */
     int64_t* snapshots;           /* (events, n): the clock of the latest record */
     memob_map events;             /* event -> row of snapshots */
     int64_t* last_use;            /* of each request that is a malloc: its latest use, or -1 */
@@ -3463,28 +3461,27 @@ MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
     }
 }
 
-MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t stream,
-                                    const int64_t* snapshot, memo_error* error) {
-    int64_t u;
-    for (u = 0; u < clocks->n; u++) {
-        memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
-        if (u == stream || snapshot[u] <= clocks->clock[stream * clocks->n + u]) continue;
-        if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
-            return memob_no_memory(error, "the order of streams");
-        clocks->clock[stream * clocks->n + u] = snapshot[u];
-        advances->list[advances->n].index = i;
-        advances->list[advances->n++].key = snapshot[u];
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* The clock of stream s for stream u just after request i, a malloc or free. */
-MEMOI int64_t memoi_clocks_after(const memoi_clocks* clocks, int64_t s, int64_t u, int64_t i) {
+/* The clock of stream s for stream u at request i, without what i itself advances; -1: none. */
+MEMOI int64_t memoi_clocks_at(const memoi_clocks* clocks, int64_t s, int64_t u, int64_t i) {
     const memoi_advances* advances = &clocks->advances[s * clocks->n + u];
     int64_t k = advances->n;
     if (s == u) return i;
     while (k > 0 && advances->list[k - 1].index >= i) k--; /* seldom far back */
     return k > 0 ? advances->list[k - 1].key : -1;
+}
+
+MEMOI memo_status memoi_clocks_wait(memoi_clocks* clocks, int64_t i, int64_t stream,
+                                    const int64_t* snapshot, memo_error* error) {
+    int64_t u;
+    for (u = 0; u < clocks->n; u++) {
+        memoi_advances* advances = &clocks->advances[stream * clocks->n + u];
+        if (u == stream || snapshot[u] <= memoi_clocks_at(clocks, stream, u, INT64_MAX)) continue;
+        if (!memob_grow(&advances->list, advances->n, 1, sizeof(memob_keyed)))
+            return memob_no_memory(error, "the order of streams");
+        advances->list[advances->n].index = i;
+        advances->list[advances->n++].key = snapshot[u];
+    }
+    return MEMO_STATUS_OK;
 }
 
 /* Makes the bought waits right before request i, at `time`: it advances clocks from i - 1 on. */
@@ -3499,8 +3496,8 @@ MEMOI memo_status memoi_clocks_buy(memoi_clocks* clocks, int64_t i, int64_t time
         if (buyer->buffers[wait->requested].begin > time) break;
         if (from < 0 || to < 0) continue; /* without requests there is nothing to order */
         for (u = 0; u < clocks->n; u++)
-            snapshot[u] = memoi_clocks_after(clocks, from, u,
-                                             clocks->request_at[buyer->buffers[wait->freed].end]);
+            snapshot[u] = memoi_clocks_at(clocks, from, u,
+                                          clocks->request_at[buyer->buffers[wait->freed].end]);
         status = memoi_clocks_wait(clocks, i - 1, to, snapshot, error);
     }
     return status;
@@ -3508,9 +3505,8 @@ MEMOI memo_status memoi_clocks_buy(memoi_clocks* clocks, int64_t i, int64_t time
 
 MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace,
                                    memo_error* error) {
-    int64_t n = clocks->n, i, time = 0, n_events = 0;
+    int64_t n = clocks->n, i, u, time = 0, n_events = 0;
     memob_arrays* arrays = &clocks->arrays;
-    clocks->clock = (int64_t*)memob_arrays_add(arrays, n * n, 8);
     clocks->advances = (memoi_advances*)memob_arrays_add(arrays, n * n, sizeof(memoi_advances));
     clocks->last_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     clocks->previous_use = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
@@ -3518,8 +3514,6 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     clocks->mallocs = (memob_keyed*)memob_arrays_add(arrays, trace->n_buffers, sizeof(memob_keyed));
     clocks->request_at = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
     if (arrays->failed) return memob_no_memory(error, "the order of streams");
-
-    for (i = 0; i < n * n; i++) clocks->clock[i] = -1;
 
     /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
     for (i = 0; i < trace->n_requests; i++) {
@@ -3540,7 +3534,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             int64_t owner = clocks->index[trace->requests[origin].stream];
             clocks->previous_use[i] = clocks->last_use[origin];
             clocks->last_use[origin] = i;
-            if (s != owner && clocks->clock[s * n + owner] < origin)
+            if (s != owner && memoi_clocks_at(clocks, s, owner, i) < origin)
                 clocks->starts[origin] |= (uint64_t)1 << s;
         } else if (request->kind == MEMO_REQUEST_RECORD) {
             row = memob_map_get(&clocks->events, request->id);
@@ -3550,8 +3544,8 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
                     !memob_map_put(&clocks->events, request->id, row))
                     return memob_no_memory(error, "the order of streams");
             }
-            memcpy(clocks->snapshots + row * n, clocks->clock + s * n, (size_t)n * 8);
-            clocks->snapshots[row * n + s] = i;
+            for (u = 0; u < n; u++)
+                clocks->snapshots[row * n + u] = memoi_clocks_at(clocks, s, u, i);
         } else if (request->kind == MEMO_REQUEST_WAIT) {
             memo_status status;
             row = memob_map_get(&clocks->events, request->id);
