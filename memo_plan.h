@@ -823,8 +823,8 @@ typedef struct memoi_problem {
     struct memoi_neighbors* neighbors;
 } memoi_problem;
 
-/* The items that conflict with item i are list[first[i]] to list[first[i + 1] - 1], in any order.
- * The lists are made on first use. */
+/* The items that conflict with item i are list[first[i]] to list[first[i + 1] - 1]: fixed items
+ * first, the lowest first.  The lists are made on first use. */
 typedef struct memoi_neighbors {
     int64_t* first;
     int32_t* list;
@@ -956,7 +956,36 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         }
     }
     MEMO_FREE(fill);
+
+    /* Fixed items to the front of each list, the lowest first. */
+    for (i = 0; i < n && problem->n_fixed > 0; i++) {
+        int32_t* list = neighbors->list + neighbors->first[i];
+        int64_t n_list = neighbors->first[i + 1] - neighbors->first[i], n_fixed = 0;
+        for (k = 0; k < n_list; k++) {
+            int32_t here = list[k];
+            int64_t fixed = problem->items[here].fixed;
+            if (fixed < 0) continue;
+            list[k] = list[n_fixed];
+            for (j = n_fixed++; j > 0 && problem->items[list[j - 1]].fixed > fixed; j--)
+                list[j] = list[j - 1];
+            list[j] = here;
+        }
+    }
     return 1;
+}
+
+/* The lowest offset for a free item that is aligned and clear of its fixed neighbors. */
+MEMOI int64_t memoi_neighbors_clear(const memoi_problem* problem, int64_t i, int64_t offset) {
+    const memoi_item* item = &problem->items[i];
+    int64_t k = problem->neighbors->first[i], last = problem->neighbors->first[i + 1];
+    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
+    for (; k < last && problem->n_fixed > 0; k++) {
+        const memoi_item* other = &problem->items[problem->neighbors->list[k]];
+        if (other->fixed < 0 || other->fixed >= offset + item->size) break;
+        if (other->fixed + other->size > offset)
+            offset = memob_align_up(other->fixed + other->size, item->alignment);
+    }
+    return offset;
 }
 
 /* --- >>sections ---
@@ -1177,6 +1206,15 @@ MEMOI memo_status memoi_problem_create(const memo_plan* plan, memoi_problem* pro
 no_memory:
     memoi_problem_free(problem);
     return memob_no_memory(error, "the planning problem");
+}
+
+MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
+}
+
+/* Does every item live in one piece, free of others that are not there at its time? */
+MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
+    return !problem->n_fixed && !problem->has_gaps && !problem->held;
 }
 
 /* --- >>holds ---
@@ -1705,13 +1743,14 @@ typedef struct memoi_solution {
     int64_t* offsets;
     int64_t peak;
     int32_t is_optimal;
-    int32_t fit_order; /* the memoi_item_order that gives it by first fit, or -1 */
+    int64_t fit_peak;  /* of the lowest first fit of a problem that is not easy */
+    int32_t fit_order; /* the memoi_item_order that gives it, or else the plan; -1: none */
 } memoi_solution;
 
 /* Nothing yet, in the caller's array of n offsets. */
 MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
     best->offsets = offsets;
-    best->peak = INT64_MAX;
+    best->peak = best->fit_peak = INT64_MAX;
     best->is_optimal = 0;
     best->fit_order = -1;
 }
@@ -1722,8 +1761,12 @@ MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* off
     int64_t i, peak = 0;
     for (i = 0; i < problem->n_items; i++)
         if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
+    if (memoi_problem_is_easy(problem) ? peak < best->peak
+                                       : fit_order >= 0 && peak < best->fit_peak) {
+        best->fit_order = fit_order;
+        best->fit_peak = peak;
+    }
     if (peak >= best->peak) return;
-    best->fit_order = fit_order;
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
     memcpy(best->offsets, offsets, (size_t)problem->n_items * sizeof(int64_t));
@@ -1822,6 +1865,7 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
         while (k < n && curve[k].key < memoi_unplaced_key(s, s)) k++;
         unplaced->first_place[s] = (int32_t)k;
     }
+    for (; k < n_places; k++) unplaced->turn[k] = INT32_MAX;
     memoi_unplaced_boxes(unplaced, n);
     return 1;
 }
@@ -1839,12 +1883,6 @@ MEMOI int32_t memoi_unplaced_leaf(memoi_unplaced* unplaced, int64_t leaf) {
 MEMOI int32_t memoi_unplaced_join(memoi_unplaced* unplaced, int64_t node) {
     const int32_t* child = &unplaced->least_turn[2 * node];
     return unplaced->least_turn[node] = child[0] < child[1] ? child[0] : child[1];
-}
-
-/* No item is unplaced. */
-MEMOI void memoi_unplaced_clear(memoi_unplaced* unplaced) {
-    int64_t k;
-    for (k = 0; k < unplaced->n_leaves * MEMOI_UNPLACED_BLOCK; k++) unplaced->turn[k] = INT32_MAX;
 }
 
 /* Call this after all turns are set. */
@@ -1910,60 +1948,6 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
  * First fit: take the items in an order; put each into the lowest hole. */
-
-/* For every section the top of its placed items, as a tree.  top[node] is the largest top below the
- * node; mark[node] is a top that applies to the whole node.  Marks are not pushed down. */
-typedef struct memoi_skyline {
-    int64_t n_leaves;
-    int64_t* top;
-    int64_t* mark;
-} memoi_skyline;
-
-MEMOI void memoi_skyline_create(memoi_skyline* skyline, int64_t n_sections, memob_arrays* a) {
-    skyline->n_leaves = 1;
-    while (skyline->n_leaves < n_sections) skyline->n_leaves *= 2;
-    skyline->top = (int64_t*)memob_arrays_add(a, 2 * skyline->n_leaves, sizeof(int64_t));
-    skyline->mark = (int64_t*)memob_arrays_add(a, 2 * skyline->n_leaves, sizeof(int64_t));
-}
-MEMOI void memoi_skyline_clear(memoi_skyline* skyline) {
-    memset(skyline->top, 0, (size_t)(2 * skyline->n_leaves) * sizeof(int64_t));
-    memset(skyline->mark, 0, (size_t)(2 * skyline->n_leaves) * sizeof(int64_t));
-}
-
-MEMOI int64_t memoi_skyline_top(const memoi_skyline* skyline, int64_t begin, int64_t end) {
-    int64_t left = begin + skyline->n_leaves, right = end + skyline->n_leaves, top = 0, node;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) {
-            if (skyline->top[left] > top) top = skyline->top[left];
-            left++;
-        }
-        if (right & 1) {
-            right--;
-            if (skyline->top[right] > top) top = skyline->top[right];
-        }
-    }
-    for (node = begin + skyline->n_leaves; node > 0; node /= 2)
-        if (skyline->mark[node] > top) top = skyline->mark[node];
-    for (node = end - 1 + skyline->n_leaves; node > 0; node /= 2)
-        if (skyline->mark[node] > top) top = skyline->mark[node];
-    return top;
-}
-
-MEMOI void memoi_skyline_mark(memoi_skyline* skyline, int64_t node, int64_t top) {
-    if (top > skyline->top[node]) skyline->top[node] = top;
-    if (top > skyline->mark[node]) skyline->mark[node] = top;
-}
-MEMOI void memoi_skyline_raise(memoi_skyline* skyline, int64_t begin, int64_t end, int64_t top) {
-    int64_t left = begin + skyline->n_leaves, right = end + skyline->n_leaves, node;
-    for (; left < right; left /= 2, right /= 2) {
-        if (left & 1) memoi_skyline_mark(skyline, left++, top);
-        if (right & 1) memoi_skyline_mark(skyline, --right, top);
-    }
-    for (node = (begin + skyline->n_leaves) / 2; node > 0; node /= 2)
-        if (top > skyline->top[node]) skyline->top[node] = top;
-    for (node = (end - 1 + skyline->n_leaves) / 2; node > 0; node /= 2)
-        if (top > skyline->top[node]) skyline->top[node] = top;
-}
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
@@ -2041,82 +2025,36 @@ typedef struct memoi_greedy {
     double deadline;
     memoi_ranked* ranked;
     int64_t* offsets;
-    memoi_queue plateaus; /* by top */
-    memoi_queue waiting;  /* ranks of items, by the lowest offset that they may still have */
-    memoi_skyline skyline;
-    int64_t* held_top; /* of an item: the top of what it is placed with and held against */
-    int64_t* fixed;    /* fixed items, lowest first */
-    memoi_unplaced unplaced;
-    memoi_plateau* plateau; /* of a first section */
-    memoi_turn* turns;      /* by rank */
+    memoi_queue queue; /* plateaus by top; or ranks of items, by a bound of their offset */
+    memoi_turn* turns; /* by rank */
+    int64_t* load;     /* bounds of sections, as the leaves of a tree of their largest */
+
+    memoi_unplaced unplaced; /* of an easy problem */
+    memoi_plateau* plateau;  /* of a first section */
+    int64_t* minimum;        /* of an item of another problem: the highest top of its neighbors */
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
-    int64_t n = problem->n_items, n_sections = problem->n_sections, i, k = 0;
-    int64_t n_plateaus = 3 * problem->n_ranges + 4; /* entered by one run */
+    int64_t n = problem->n_items;
+    int64_t n_queued = 3 * n + 4; /* plateaus entered by one run; items are fewer */
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
     greedy->deadline = deadline;
     greedy->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    greedy->plateaus.list = (memob_keyed*)memob_arrays_add(a, n_plateaus, sizeof(memob_keyed));
-    greedy->waiting.list = (memob_keyed*)memob_arrays_add(a, n + 1, sizeof(memob_keyed));
-    greedy->fixed = (int64_t*)memob_arrays_add(a, problem->n_fixed, sizeof(int64_t));
+    greedy->queue.list = (memob_keyed*)memob_arrays_add(a, n_queued, sizeof(memob_keyed));
     greedy->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    greedy->held_top = (int64_t*)memob_arrays_add(a, problem->held ? n : 0, sizeof(int64_t));
-    greedy->plateau = (memoi_plateau*)memob_arrays_add(a, n_sections + 1, sizeof(memoi_plateau));
     greedy->turns = (memoi_turn*)memob_arrays_add(a, n, sizeof(memoi_turn));
-    memoi_skyline_create(&greedy->skyline, n_sections, a);
-    if (!memoi_unplaced_create(&greedy->unplaced, problem, a)) return 0;
-
-    /* Fixed items by offset, because the search for a free place goes upward. */
-    for (i = 0; i < n; i++) {
-        if (problem->items[i].fixed < 0) continue;
-        greedy->waiting.list[k].key = problem->items[i].fixed;
-        greedy->waiting.list[k++].index = i;
+    greedy->load = (int64_t*)memob_arrays_add(a, 2 * problem->n_sections, sizeof(int64_t));
+    if (!memoi_problem_is_easy(problem)) {
+        greedy->minimum = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+        return !a->failed;
     }
-    qsort(greedy->waiting.list, (size_t)k, sizeof(memob_keyed), memob_keyed_compare);
-    for (i = 0; i < k; i++) greedy->fixed[i] = greedy->waiting.list[i].index;
-    return 1;
+    greedy->plateau =
+        (memoi_plateau*)memob_arrays_add(a, problem->n_sections + 1, sizeof(memoi_plateau));
+    return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
-
-/* The top of the placed items that conflict with item i. */
-MEMOI int64_t memoi_greedy_item_top(const memoi_greedy* greedy, int64_t i) {
-    const memoi_problem* problem = greedy->problem;
-    const memoi_item* item = &problem->items[i];
-    int64_t k, top = problem->held ? greedy->held_top[i] : 0;
-    for (k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &greedy->problem->ranges[item->first_range + k];
-        int64_t here = memoi_skyline_top(&greedy->skyline, range->begin, range->end);
-        if (here > top) top = here;
-    }
-    return top;
-}
-
-MEMOI void memoi_greedy_item_place(memoi_greedy* greedy, int64_t i, int64_t offset) {
-    const memoi_problem* problem = greedy->problem;
-    const memoi_item* item = &problem->items[i];
-    int64_t k;
-    greedy->offsets[i] = offset;
-    for (k = problem->held ? problem->first_held[i] : 0;
-         problem->held && k < problem->first_held[i + 1]; k++) {
-        int64_t* top = &greedy->held_top[problem->held[k]];
-        *top = memob_max(*top, offset + item->size);
-    }
-    for (k = 0; k < item->n_ranges; k++) {
-        const memoi_range* range = &greedy->problem->ranges[item->first_range + k];
-        memoi_skyline_raise(&greedy->skyline, range->begin, range->end, offset + item->size);
-    }
-}
-
-/* Nothing is placed. */
-MEMOI void memoi_greedy_clear(memoi_greedy* greedy) {
-    memoi_skyline_clear(&greedy->skyline);
-    if (greedy->problem->held)
-        memset(greedy->held_top, 0, (size_t)greedy->problem->n_items * sizeof(int64_t));
-}
-
 /* The time at which a run ends that has placed so many of n items.  The present if these are too
  * few to tell. */
 MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
@@ -2129,45 +2067,23 @@ MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
  * lies low, and the others have room on top of it. */
 MEMOI void memoi_greedy_order_by_load(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
-    memoi_skyline* load = &greedy->skyline; /* nothing is placed yet */
-    int64_t i;
-    memoi_skyline_clear(load);
-    memcpy(load->top + load->n_leaves, problem->section_bounds,
-           (size_t)problem->n_sections * sizeof(int64_t));
-    for (i = load->n_leaves - 1; i > 0; i--)
-        load->top[i] = memob_max(load->top[2 * i], load->top[2 * i + 1]);
+    int64_t n = problem->n_sections, left, right, i;
+    int64_t* load = greedy->load;
+    memcpy(load + n, problem->section_bounds, (size_t)n * sizeof *load);
+    for (i = n - 1; i > 0; i--) load[i] = memob_max(load[2 * i], load[2 * i + 1]);
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
+        int64_t most = 0;
+        for (left = n + item->begin, right = n + item->end; left < right; left /= 2, right /= 2) {
+            if (left & 1) most = memob_max(most, load[left++]);
+            if (right & 1) most = memob_max(most, load[--right]);
+        }
         greedy->ranked[i].index = i;
-        greedy->ranked[i].first = (double)memoi_skyline_top(load, item->begin, item->end);
+        greedy->ranked[i].first = (double)most;
         greedy->ranked[i].second = (double)item->lifetime;
     }
     qsort(greedy->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
           memoi_greedy_compare_ranked);
-    memoi_skyline_clear(load);
-}
-
-/* Finds two fixed items that share a byte; returns 0 if there are none. */
-MEMOI int memoi_greedy_fixed_clash(memoi_greedy* greedy, int64_t* first, int64_t* second) {
-    const memoi_problem* problem = greedy->problem;
-    int64_t k, l;
-    memoi_greedy_clear(greedy);
-    for (k = 0; k < problem->n_fixed; k++) {
-        int64_t i = greedy->fixed[k], offset = problem->items[i].fixed;
-        if (memoi_greedy_item_top(greedy, i) > offset) {
-            for (l = 0; l < k; l++) {
-                int64_t j = greedy->fixed[l];
-                if (problem->items[j].fixed + problem->items[j].size > offset &&
-                    memoi_problem_items_conflict(problem, i, j)) {
-                    *first = j;
-                    *second = i;
-                    return 1;
-                }
-            }
-        }
-        memoi_greedy_item_place(greedy, i, offset);
-    }
-    return 0;
 }
 
 MEMOI void memoi_queue_sink(memoi_queue* heap) {
@@ -2208,12 +2124,11 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * the lowest plateau.  If no item does, nothing can fill that plateau, so it rises to its lower
  * neighbor.
  *
- * An aligned item leaves a hole between the plateau and itself.  (Items that wait until a plateau
- * reaches their alignment take longer and end higher.)
+ * An aligned item leaves a hole between what is below it and itself.  (Plans with items that wait
+ * until others reach their alignment are higher.)
  *
- * Items with gaps and fixed items wait beside the plateaus.  So do items that a fixed item or a
- * hold keeps off their plateau.  Each waits with a lower bound of its offset, since tops only rise.
- * Its offset is found when the plateaus reach that bound. */
+ * Gaps, fixed items and holds keep items off their plateau.  With any of them all items wait in a
+ * queue, each with a lower bound of its offset, since tops only rise. */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
@@ -2238,7 +2153,7 @@ MEMOI void memoi_plateau_join(memoi_greedy* greedy, int64_t begin) {
         here.previous = greedy->plateau[begin].previous;
     }
     memoi_plateau_add(greedy, begin, here.end, here.top, here.previous);
-    memoi_queue_push(&greedy->plateaus, here.top, begin);
+    memoi_queue_push(&greedy->queue, here.top, begin);
 }
 
 /* Sections [begin, end) become a plateau; the first of them belongs to the one at `at`. */
@@ -2247,7 +2162,7 @@ MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, 
     memoi_plateau old = greedy->plateau[at];
     if (at < begin) {
         memoi_plateau_add(greedy, at, begin, old.top, old.previous);
-        memoi_queue_push(&greedy->plateaus, old.top, at);
+        memoi_queue_push(&greedy->queue, old.top, at);
         old.previous = (int32_t)at;
     }
     while (old.end < end) {
@@ -2258,7 +2173,7 @@ MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, 
     }
     if (end < old.end) {
         memoi_plateau_add(greedy, end, old.end, old.top, begin);
-        memoi_queue_push(&greedy->plateaus, old.top, end);
+        memoi_queue_push(&greedy->queue, old.top, end);
     }
     memoi_plateau_add(greedy, begin, end, top, old.previous);
     memoi_plateau_join(greedy, begin);
@@ -2266,9 +2181,9 @@ MEMOI void memoi_plateau_cover(memoi_greedy* greedy, int64_t at, int64_t begin, 
 
 /* The lowest plateau, which stays in the queue. */
 MEMOI int64_t memoi_plateau_lowest(memoi_greedy* greedy) {
-    const memob_keyed* lowest = greedy->plateaus.list;
+    const memob_keyed* lowest = greedy->queue.list;
     while (greedy->plateau[lowest->index].top != lowest->key) /* it has changed since */
-        memoi_queue_pop(&greedy->plateaus);
+        memoi_queue_pop(&greedy->queue);
     return lowest->index;
 }
 
@@ -2281,140 +2196,97 @@ MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin) {
     memoi_plateau_join(greedy, begin);
 }
 
-MEMOI int memoi_problem_is_plain(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->has_gaps && !problem->has_alignment && !problem->held;
-}
-
-/* Does every item lie on its plateau? */
-MEMOI int memoi_greedy_is_easy(const memoi_problem* problem) {
-    return !problem->n_fixed && !problem->has_gaps && !problem->held;
-}
-
-/* Starts with nothing placed: each item is on the tree of the unplaced or waits.  Returns the
- * number of items on the tree. */
-MEMOI int64_t memoi_greedy_begin(memoi_greedy* greedy) {
+/* Nothing is placed: all items are on the tree, or wait, in their order.  0: no lists of
+ * neighbors. */
+MEMOI int memoi_greedy_begin(memoi_greedy* greedy, int is_easy) {
     const memoi_problem* problem = greedy->problem;
-    int64_t n = problem->n_items, n_waiting = 0, rank, i;
-    memoi_unplaced_clear(&greedy->unplaced);
-    greedy->plateaus.n = greedy->waiting.n = 0;
-
-    /* Fixed items and items with gaps wait in a queue: they do not fit one interval of a
-     * plateau. */
+    int64_t n = problem->n_items, rank, i;
+    greedy->queue.n = 0;
+    if (!is_easy && memoi_neighbors_list(problem) <= 0) return 0;
     for (rank = 0; rank < n; rank++) {
-        int64_t at = greedy->ranked[rank].index;
-        const memoi_item* item = &problem->items[at];
+        const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
         memoi_turn* turn = &greedy->turns[rank];
         turn->size = item->size;
         turn->alignment = item->alignment;
         turn->begin = (int32_t)item->begin;
         turn->end = (int32_t)item->end;
-        turn->item = (int32_t)at;
-        turn->place = greedy->unplaced.place_of[at];
-        greedy->offsets[at] = -1;
-        if (item->fixed >= 0 || item->n_ranges > 1) {
-            memoi_queue_push(&greedy->waiting, memob_max(item->fixed, 0), rank);
-            n_waiting++;
-            continue;
+        turn->item = (int32_t)i;
+        if (is_easy) {
+            turn->place = greedy->unplaced.place_of[i];
+            greedy->unplaced.turn[turn->place] = (int32_t)rank;
+        } else {
+            greedy->minimum[i] = memob_max(item->fixed, 0);
+            memoi_queue_push(&greedy->queue, greedy->minimum[i], rank);
         }
-        greedy->unplaced.turn[turn->place] = (int32_t)rank;
     }
+    if (!is_easy || n == 0) return 1;
 
     /* Build the tree from its leaves, then one plateau at offset 0 over all sections. */
     memoi_unplaced_begin(&greedy->unplaced);
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
-    if (n > 0) memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
-    if (n > 0) memoi_plateau_join(greedy, 0);
-    if (!memoi_greedy_is_easy(problem)) memoi_greedy_clear(greedy);
-    return n - n_waiting;
+    memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
+    memoi_plateau_join(greedy, 0);
+    return 1;
 }
 
-/* The lowest offset that item i can have now, at least `least`.  Fixed items from next_fixed on are
- * not placed yet. */
-MEMOI int64_t memoi_greedy_lowest(const memoi_greedy* greedy, int64_t i, int64_t least,
-                                  int64_t next_fixed) {
-    const memoi_problem* problem = greedy->problem;
-    const memoi_item* item = &problem->items[i];
-    int64_t offset, k;
-    if (item->fixed >= 0) return item->fixed;
-    offset = memob_align_up(memob_max(least, memoi_greedy_item_top(greedy, i)), item->alignment);
-    for (k = next_fixed; k < problem->n_fixed; k++) { /* they may be in the way */
-        const memoi_item* other = &problem->items[greedy->fixed[k]];
-        if (other->fixed >= offset + item->size) break;
-        if (other->fixed + other->size > offset &&
-            memoi_problem_items_conflict(problem, i, greedy->fixed[k]))
-            offset = memob_align_up(other->fixed + other->size, item->alignment);
+/* Places the first item that fits the lowest plateau, and returns 1.  If there is none, that
+ * plateau rises. */
+MEMOI int memoi_greedy_step(memoi_greedy* greedy) {
+    int64_t at = memoi_plateau_lowest(greedy), offset;
+    int32_t end = greedy->plateau[at].end;
+    int32_t rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
+    const memoi_turn* turn;
+    memoi_queue_pop(&greedy->queue);
+    if (rank == INT32_MAX) {
+        memoi_plateau_raise(greedy, at);
+        return 0;
     }
-    return offset;
+    turn = &greedy->turns[rank];
+    offset = memob_align_up(greedy->plateau[at].top, turn->alignment);
+    greedy->offsets[turn->item] = offset;
+    memoi_unplaced_remove(&greedy->unplaced, turn->place);
+    memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
+    return 1;
+}
+
+/* Places the item that waits with the lowest bound, and returns 1, if it can lie there.  If not,
+ * its bound rises. */
+MEMOI int memoi_greedy_step_waiting(memoi_greedy* greedy) {
+    const memoi_problem* problem = greedy->problem;
+    const memoi_neighbors* neighbors = problem->neighbors;
+    memob_keyed* lowest = greedy->queue.list;
+    int64_t i = greedy->turns[lowest->index].item, offset = problem->items[i].fixed, top, k;
+    top = offset >= 0 ? offset : greedy->minimum[i];
+    if (offset < 0) offset = memoi_neighbors_clear(problem, i, top);
+    if (offset > memob_align_up(top, problem->items[i].alignment))
+        top = offset; /* by a fixed one */
+    if (top > lowest->key) {
+        lowest->key = top;
+        memoi_queue_sink(&greedy->queue);
+        return 0;
+    }
+    memoi_queue_pop(&greedy->queue);
+    greedy->offsets[i] = offset;
+    top = offset + problem->items[i].size;
+    for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+        int64_t* minimum = &greedy->minimum[neighbors->list[k]];
+        *minimum = memob_max(*minimum, top);
+    }
+    return 1;
 }
 
 /* Places the item that can lie lowest, until none is left; in a tie the first of greedy->ranked.
- * Returns 0 as soon as the deadline cannot be met. */
+ * Returns 0 without lists of neighbors, or as soon as the deadline cannot be met. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    memoi_queue* waiting = &greedy->waiting;
-    int64_t n = problem->n_items, n_on_tree = memoi_greedy_begin(greedy), next_fixed = 0, round, k;
-    int is_easy = memoi_greedy_is_easy(problem);
+    int64_t n = greedy->problem->n_items, n_placed = 0, round;
+    int is_easy = memoi_problem_is_easy(greedy->problem);
     double begin = memob_now_s();
-    for (round = 1; n_on_tree + waiting->n > 0; round++) {
-        int64_t at = n_on_tree > 0 ? memoi_plateau_lowest(greedy) : -1, rank, chosen, offset;
-        int64_t top = at < 0 ? INT64_MAX : greedy->plateau[at].top, key = top;
-        int is_waiting = waiting->n > 0 && waiting->list[0].key <= top, must_wait;
-        const memoi_turn* turn;
+    if (!memoi_greedy_begin(greedy, is_easy)) return 0;
+    for (round = 1; n_placed < n; round++) {
         if (round % MEMOI_GREEDY_CLOCK == 0 &&
-            memoi_greedy_end(begin, n - n_on_tree - waiting->n, n) > greedy->deadline)
+            memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
             return 0;
-
-        /* Choose the next item: one that waits, or the first in order that fits the lowest
-         * plateau. */
-        if (is_waiting) {
-            rank = waiting->list[0].index;
-            key = waiting->list[0].key;
-        } else {
-            int32_t end = greedy->plateau[at].end;
-            rank = memoi_unplaced_find(&greedy->unplaced, (int32_t)at, end);
-        }
-        if (rank == INT32_MAX) {
-            memoi_queue_pop(&greedy->plateaus);
-            memoi_plateau_raise(greedy, at);
-            continue;
-        }
-        turn = &greedy->turns[rank];
-        chosen = turn->item;
-
-        /* Find its offset.  An item that does not fit here waits until the plateaus reach that
-         * offset. */
-        while (next_fixed < problem->n_fixed &&
-               problem->items[greedy->fixed[next_fixed]].fixed < key)
-            next_fixed++;
-        offset = is_easy ? memob_align_up(key, turn->alignment)
-                         : memoi_greedy_lowest(greedy, chosen, key, next_fixed);
-        must_wait = offset > (is_waiting ? key : memob_align_up(key, turn->alignment));
-        if (!is_waiting) {
-            memoi_unplaced_remove(&greedy->unplaced, turn->place);
-            n_on_tree--;
-            if (must_wait) memoi_queue_push(waiting, offset, rank);
-        } else if (must_wait) {
-            waiting->list[0].key = offset;
-            memoi_queue_sink(waiting);
-        } else {
-            memoi_queue_pop(waiting);
-        }
-        if (must_wait) continue;
-
-        /* Place it and raise the plateaus below it. */
-        if (is_easy)
-            greedy->offsets[chosen] = offset;
-        else
-            memoi_greedy_item_place(greedy, chosen, offset);
-        if (!is_waiting) {
-            memoi_queue_pop(&greedy->plateaus);
-            memoi_plateau_cover(greedy, at, turn->begin, turn->end, offset + turn->size);
-        }
-        for (k = 0; is_waiting && k < problem->items[chosen].n_ranges && n_on_tree > 0; k++) {
-            const memoi_range* range = &problem->ranges[problem->items[chosen].first_range + k];
-            for (at = range->begin; greedy->plateau[at].top < 0;) at--;
-            memoi_plateau_cover(greedy, at, range->begin, range->end, offset + turn->size);
-        }
+        n_placed += is_easy ? memoi_greedy_step(greedy) : memoi_greedy_step_waiting(greedy);
     }
     return 1;
 }
@@ -2767,6 +2639,30 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     return memoi_fit_lowest_taken(fit->taken, memoi_fit_list(fit, i), 0, item);
 }
 
+/* Finds two fixed items that share a byte; returns 0 if there are none.  ranked: scratch. */
+MEMOI int memoi_fit_clash(memoi_fit* fit, memoi_ranked* ranked, int64_t* first, int64_t* second) {
+    const memoi_problem* problem = fit->problem;
+    int64_t turn, n, k, i, j;
+    memoi_greedy_order_items(problem, MEMOI_ORDER_START, ranked);
+    memoi_fit_order(fit, ranked);
+    for (turn = 0; turn < problem->n_fixed; turn++) {
+        memoi_item item = problem->items[i = *second = fit->order[turn]];
+        item.alignment = 1;
+        n = memoi_fit_list(fit, i);
+        if (memoi_fit_lowest_taken(fit->taken, n, item.fixed, &item) > item.fixed) {
+            for (k = 0; k < turn; k++) {
+                j = *first = fit->order[k];
+                if (problem->items[j].fixed + problem->items[j].size > item.fixed &&
+                    problem->items[j].fixed < item.fixed + item.size &&
+                    memoi_problem_items_conflict(problem, i, j))
+                    return 1;
+            }
+        }
+        memoi_fit_put(fit, i, item.fixed);
+    }
+    return 0;
+}
+
 /* Everything in its turn.  Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
     int64_t n = fit->problem->n_items, turn;
@@ -2800,12 +2696,14 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;
-    int is_easy = memoi_greedy_is_easy(problem), k, ok;
+    int is_easy = memoi_problem_is_easy(problem), k, ok;
     memset(&fit, 0, sizeof fit);
     ok = memoi_greedy_create(&greedy, problem, deadline);
 
     /* No order can help fixed items that overlap. */
-    if (ok && problem->n_fixed && memoi_greedy_fixed_clash(&greedy, &first, &second)) {
+    if (ok && problem->n_fixed) ok = memoi_fit_create(&fit, problem);
+    if (ok && problem->n_fixed && memoi_fit_clash(&fit, greedy.ranked, &first, &second)) {
+        memob_arrays_free(&fit.arrays);
         memob_arrays_free(&greedy.arrays);
         return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
                               "buffers %lld and %lld are fixed to overlapping places",
@@ -2824,13 +2722,12 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         int is_done;
         if (k == AGAIN && !is_easy) continue;
         if (rules[k].is_fit ? MEMOI_WITHOUT(first_fit) : MEMOI_WITHOUT(lowest_offset)) continue;
-        if (rules[k].order == MEMOI_ORDER_LOAD && MEMOI_WITHOUT(load)) continue;
         if (memob_now_s() > last_begin) break;
         if (rules[k].order == MEMOI_ORDER_LOAD)
             memoi_greedy_order_by_load(&greedy);
         else
             memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
-        if (rules[k].is_fit && !fit.order) ok = memoi_fit_create(&fit, problem);
+        if (rules[k].is_fit && !fit.problem) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
         if (rules[k].is_fit) memoi_fit_order(&fit, greedy.ranked);
         is_done = rules[k].is_fit ? memoi_fit_run(&fit, greedy.deadline, greedy.offsets)
@@ -2953,9 +2850,6 @@ typedef struct memoi_search {
     /* fixed for the problem */
     int64_t* size; /* of item i */
     const memoi_neighbors* neighbors;
-    /* In conflict with item i: at [first_fixed[i], first_fixed[i + 1]), lowest first. */
-    int32_t* fixed;
-    int64_t* first_fixed;
     int32_t* members; /* of section s at [first_member[s], first_member[s + 1]), in any order */
     int64_t* first_member;
     int32_t* first_item; /* that begins in section s or later; items are ordered by begin */
@@ -3042,26 +2936,6 @@ MEMOI void memoi_search_list_members(memoi_search* search) {
     }
 }
 
-/* Fixed neighbors of every item, the lowest first. */
-MEMOI void memoi_search_list_fixed(memoi_search* search) {
-    const memoi_problem* problem = search->problem;
-    const memoi_neighbors* neighbors = search->neighbors;
-    int64_t n_fixed = 0, i, k, at;
-    for (i = 0; i < problem->n_items; i++) {
-        search->first_fixed[i] = n_fixed;
-        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
-            int32_t j = neighbors->list[k];
-            if (problem->items[j].fixed < 0) continue;
-            for (at = n_fixed++; at > search->first_fixed[i]; at--) {
-                if (problem->items[search->fixed[at - 1]].fixed <= problem->items[j].fixed) break;
-                search->fixed[at] = search->fixed[at - 1];
-            }
-            search->fixed[at] = j;
-        }
-    }
-    search->first_fixed[problem->n_items] = n_fixed;
-}
-
 enum {
     MEMOI_BASE_ITEMS = 62, /* a set has one bit for each, and a sign */
     MEMOI_BASES_FIRST = 1 << 12,
@@ -3073,22 +2947,16 @@ enum { MEMOI_SEARCH_MEMBERS = 1 << 26, MEMOI_THREADS = 64, MEMOI_THREAD_STACK_BY
 
 /* Returns 1; 0 without memory; -1 if the problem is too large to search.  The caller frees it. */
 MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0, n_fixed = 0, i,
-            s;
+    int64_t n = problem->n_items, n_sections = problem->n_sections, n_members = 0, i, s;
     memob_arrays* a = &search->arrays;
     memset(search, 0, sizeof *search);
     search->problem = problem;
     search->neighbors = problem->neighbors;
-    for (i = 0; i < problem->n_items; i++)
-        if (problem->items[i].fixed >= 0)
-            n_fixed += search->neighbors->first[i + 1] - search->neighbors->first[i];
     for (i = 0; i < problem->n_ranges; i++)
         n_members += problem->ranges[i].end - problem->ranges[i].begin;
     if (n_members > MEMOI_SEARCH_MEMBERS) return -1;
     search->size = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     search->members = (int32_t*)memob_arrays_add(a, n_members, sizeof(int32_t));
-    search->fixed = (int32_t*)memob_arrays_add(a, n_fixed, sizeof(int32_t));
-    search->first_fixed = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
     search->first_member = (int64_t*)memob_arrays_add(a, n_sections + 1, sizeof(int64_t));
     search->first_item = (int32_t*)memob_arrays_add(a, n_sections + 1, sizeof(int32_t));
     search->minimum = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
@@ -3120,7 +2988,6 @@ MEMOI int memoi_search_create(memoi_search* search, const memoi_problem* problem
         search->weight[s] = 1;
     }
     memoi_search_list_members(search);
-    memoi_search_list_fixed(search);
     return 1;
 }
 
@@ -3208,26 +3075,12 @@ MEMOI void memoi_search_touch(memoi_search* search, int64_t i) {
     }
 }
 
-/* The lowest offset of a free item that is aligned and clear of its fixed neighbors. */
-MEMOI int64_t memoi_search_clear(const memoi_search* search, int64_t i, int64_t offset) {
-    const memoi_item* item = &search->problem->items[i];
-    int64_t k;
-    if (item->alignment > 1) offset = memob_align_up(offset, item->alignment);
-    for (k = search->first_fixed[i]; k < search->first_fixed[i + 1]; k++) {
-        const memoi_item* other = &search->problem->items[search->fixed[k]];
-        if (other->fixed >= offset + item->size) break;
-        if (other->fixed + other->size > offset)
-            offset = memob_align_up(other->fixed + other->size, item->alignment);
-    }
-    return offset;
-}
-
 /* Returns 0 if the item then no longer fits. */
 MEMOI int memoi_search_raise(memoi_search* search, int64_t i, int64_t bound) {
     const memoi_item* item = &search->problem->items[i];
     if (bound <= search->bound[i]) return 1;
     if (item->fixed >= 0) return 0;
-    bound = memoi_search_clear(search, i, bound);
+    bound = memoi_neighbors_clear(search->problem, i, bound);
     if (bound > search->capacity - item->size) return 0;
     memoi_search_log(search, MEMOI_CHANGE_BOUND, i, search->bound[i]);
     search->bound[i] = bound;
@@ -3651,7 +3504,7 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     for (i = 0; i < problem->n_items; i++) {
         search->minimum[i] = memob_max(problem->items[i].fixed, 0);
         search->bound[i] = search->minimum[i];
-        if (problem->items[i].fixed < 0) search->bound[i] = memoi_search_clear(search, i, 0);
+        if (problem->items[i].fixed < 0) search->bound[i] = memoi_neighbors_clear(problem, i, 0);
         search->is_placed[i] = search->is_blocked[i] = 0;
         memoi_search_count(search, i, 1);
     }
@@ -3986,56 +3839,6 @@ MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
     }
 }
 
-/* Begins with best, and the order that gives it by first fit; if there is none, with the order of
- * its offsets, which raises nothing.  ranked: scratch, one per item. */
-MEMOI void memoi_climb_begin(memoi_climb* climb, const memoi_solution* best, memoi_ranked* ranked) {
-    const memoi_problem* problem = climb->problem;
-    int64_t n = problem->n_items, k;
-    if (best->fit_order >= 0) {
-        memoi_greedy_order_items(problem, (memoi_item_order)best->fit_order, ranked);
-    } else {
-        for (k = 0; k < n; k++) {
-            ranked[k].index = k;
-            ranked[k].first = -(double)best->offsets[k];
-            ranked[k].second = 0;
-        }
-        qsort(ranked, (size_t)n, sizeof *ranked, memoi_greedy_compare_ranked);
-    }
-    for (k = 0; k < n; k++) {
-        memoi_place* place = &climb->places[ranked[k].index];
-        place->key = problem->items[ranked[k].index].fixed < 0 ? k << 32 : INT64_MIN;
-        place->low = best->offsets[ranked[k].index];
-    }
-}
-
-/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long.  The caller frees
- * the arrays. */
-MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
-                             const memoi_effort* effort, const memoi_solution* best) {
-    int64_t n = problem->n_items;
-    int listed = memoi_neighbors_list(problem);
-    memob_arrays* a = &climb->arrays;
-    memoi_ranked* ranked;
-    memset(climb, 0, sizeof *climb);
-    if (listed <= 0) return listed;
-    climb->problem = problem;
-    climb->neighbors = problem->neighbors;
-    climb->random = effort->seed;
-    climb->deadline = effort->deadline;
-    climb->places = (memoi_place*)memob_arrays_add(a, n, sizeof(memoi_place));
-    climb->open.list = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
-    climb->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
-    climb->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    climb->keys = (memoi_replaced*)memob_arrays_add(a, MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
-    climb->lows = (memoi_replaced*)memob_arrays_add(a, n, sizeof(memoi_replaced));
-    climb->critical = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    climb->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    if (a->failed) return 0;
-    memoi_climb_begin(climb, best, ranked);
-    return 1;
-}
-
 /* Item i is to be placed again; below `from` there is no hole for it. */
 MEMOI void memoi_climb_open(memoi_climb* climb, int64_t i, int64_t from, int is_forced) {
     memoi_place* place = &climb->places[i];
@@ -4100,6 +3903,63 @@ MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
         above += memoi_climb_over(climb, i);
     }
     return above <= limit && climb->above <= limit && !climb->is_out_of_time;
+}
+
+/* Begins with the first fit by best's order.  (In a problem that is not easy it becomes lower than
+ * a better plan by another rule.)  If there is none, with the order of the offsets, which raises
+ * nothing.  ranked: scratch, one per item. */
+MEMOI void memoi_climb_begin(memoi_climb* climb, const memoi_solution* best, memoi_ranked* ranked) {
+    const memoi_problem* problem = climb->problem;
+    int64_t n = problem->n_items, i, k;
+    if (best->fit_order >= 0) {
+        memoi_greedy_order_items(problem, (memoi_item_order)best->fit_order, ranked);
+    } else {
+        for (k = 0; k < n; k++) {
+            ranked[k].index = k;
+            ranked[k].first = -(double)best->offsets[k];
+            ranked[k].second = 0;
+        }
+        qsort(ranked, (size_t)n, sizeof *ranked, memoi_greedy_compare_ranked);
+    }
+    climb->goal = INT64_MAX;
+    for (k = 0; k < n; k++) {
+        i = ranked[k].index;
+        climb->rank[i] = -1;
+        climb->places[i].key = problem->items[i].fixed < 0 ? k << 32 : INT64_MIN;
+        memoi_climb_put(climb, i, best->offsets[i]);
+        if (best->fit_order < 0 || problem->items[i].fixed >= 0) continue;
+        climb->places[i].low = -1;
+        memoi_climb_open(climb, i, 0, 1);
+    }
+    memoi_climb_settle(climb, HUGE_VAL);
+}
+
+/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long.  The caller frees
+ * the arrays. */
+MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
+                             const memoi_effort* effort, const memoi_solution* best) {
+    int64_t n = problem->n_items;
+    int listed = memoi_neighbors_list(problem);
+    memob_arrays* a = &climb->arrays;
+    memoi_ranked* ranked;
+    memset(climb, 0, sizeof *climb);
+    if (listed <= 0) return listed;
+    climb->problem = problem;
+    climb->neighbors = problem->neighbors;
+    climb->random = effort->seed;
+    climb->deadline = effort->deadline;
+    climb->places = (memoi_place*)memob_arrays_add(a, n, sizeof(memoi_place));
+    climb->open.list = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    climb->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
+    climb->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    climb->keys = (memoi_replaced*)memob_arrays_add(a, MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
+    climb->lows = (memoi_replaced*)memob_arrays_add(a, n, sizeof(memoi_replaced));
+    climb->critical = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    climb->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    if (a->failed) return 0;
+    memoi_climb_begin(climb, best, ranked);
+    return 1;
 }
 
 /* Chooses an item and a neighbor to move it before, which lies lower; sometimes one to move it
@@ -4503,7 +4363,8 @@ MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_pro
     memoi_climb climb;
     if (!own) return memob_no_memory(error, "a part of the plan");
     memoi_solution_begin(&best, own);
-    memoi_solution_offer(part, offsets, fit_order, &best);
+    memoi_solution_offer(part, offsets, -1, &best);
+    best.fit_order = fit_order;
     if (!is_whole)
         status =
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);

@@ -432,6 +432,7 @@ static void more_layers_are_proven_too(void) {
         plan = plan_of(trace, 512);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
         desc.trace = trace;
+        desc.time_limit_s = 100;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "%lld layers", (long long)n);
         memo_plan_destroy(plan);
