@@ -601,20 +601,29 @@ static void case_refused_calls(rank_case* c) {
 #undef REFUSED
 }
 
+/* The tests of every back end: a file with comm_tests() in main has this function, which runs one
+ * of them. */
 typedef void (*case_function)(rank_case*);
-static const struct {
-    const char* name;
-    case_function function;
-} comm_cases[] = {
-    {"collectives", case_collectives},
-    {"collectives_in_a_row", case_collectives_in_a_row},
-    {"groups", case_groups},
-    {"exchange", case_exchange},
-    {"single_messages", case_single_messages},
-    {"splits", case_splits},
-    {"meshes", case_meshes},
-    {"refused_calls", case_refused_calls},
-};
-#define N_COMM_CASES ((int)(sizeof comm_cases / sizeof comm_cases[0]))
+static void run_case(case_function function);
+
+static void collectives_give_what_they_should(void) { run_case(case_collectives); }
+static void collectives_can_be_enqueued_in_a_row(void) { run_case(case_collectives_in_a_row); }
+static void groups_of_random_messages_arrive(void) { run_case(case_groups); }
+static void exchange_of_all_with_all_does_not_deadlock(void) { run_case(case_exchange); }
+static void single_messages_meet_grouped_ones(void) { run_case(case_single_messages); }
+static void splits_make_the_right_groups_which_work_at_once(void) { run_case(case_splits); }
+static void meshes_make_the_right_groups(void) { run_case(case_meshes); }
+static void refused_calls_harm_nobody(void) { run_case(case_refused_calls); }
+
+static void comm_tests(void) {
+    TEST(collectives_give_what_they_should);
+    TEST(collectives_can_be_enqueued_in_a_row);
+    TEST(groups_of_random_messages_arrive);
+    TEST(exchange_of_all_with_all_does_not_deadlock);
+    TEST(single_messages_meet_grouped_ones);
+    TEST(splits_make_the_right_groups_which_work_at_once);
+    TEST(meshes_make_the_right_groups);
+    TEST(refused_calls_harm_nobody);
+}
 
 #endif

@@ -63,4 +63,15 @@ static inline char* fuzz_seal(const char* first_line, const uint8_t* body, size_
     return text;
 }
 
+/* As it is, and sealed. */
+static inline void fuzz_text(const char* first_line, long extra_lines,
+                             void (*function)(const char* text, int64_t n_bytes),
+                             const uint8_t* data, size_t size) {
+    int64_t n_bytes;
+    char* sealed = fuzz_seal(first_line, data, size, extra_lines, &n_bytes);
+    function(size ? (const char*)data : "", (int64_t)size);
+    function(sealed, n_bytes);
+    free(sealed);
+}
+
 #endif

@@ -60,11 +60,7 @@ static void fuzz_plan_text(const char* text, int64_t n_bytes) {
 }
 
 static void fuzz_plan(const uint8_t* data, size_t size) {
-    int64_t n_bytes;
-    char* sealed = fuzz_seal("memo plan 1\n", data, size, 1, &n_bytes);
-    fuzz_plan_text(size ? (const char*)data : "", (int64_t)size);
-    fuzz_plan_text(sealed, n_bytes);
-    free(sealed);
+    fuzz_text("memo plan 1\n", 1, fuzz_plan_text, data, size);
 }
 
 #ifndef FUZZ_REPLAY

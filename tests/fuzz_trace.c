@@ -59,11 +59,7 @@ static void fuzz_trace_text(const char* text, int64_t n_bytes) {
 }
 
 static void fuzz_trace(const uint8_t* data, size_t size) {
-    int64_t n_bytes;
-    char* sealed = fuzz_seal("memo trace 1\n", data, size, 0, &n_bytes);
-    fuzz_trace_text(size ? (const char*)data : "", (int64_t)size);
-    fuzz_trace_text(sealed, n_bytes);
-    free(sealed);
+    fuzz_text("memo trace 1\n", 0, fuzz_trace_text, data, size);
 }
 
 #ifndef FUZZ_REPLAY

@@ -2,6 +2,7 @@
 #
 #   test_is NAME COMMAND...   passes if the command succeeds; otherwise its output is shown
 #   tap_jobs=N                from here on, runs N tests at a time, shown in order; each has its own $folder in $folder
+#   run STATUS ARGUMENTS...   runs $tool, wants this exit status, leaves its output in $folder/out and $folder/err
 #   skip NAME REASON
 #   wait_for FILE [SECONDS]   returns when the file is there and not empty, or after SECONDS (30)
 #   tests_all                 succeeds under `make test-all`, which runs slow tests too
@@ -62,6 +63,14 @@ tap_show() {
     rm -f "$tap_log.$tap_n_shown"
 }
 tap_show_all() { while [ $tap_n_shown -lt $tap_n ]; do tap_show; done; }
+
+run() {
+    tap_wanted=$1 tap_status=0
+    shift
+    $tool "$@" >"$folder/out" 2>"$folder/err" || tap_status=$?
+    cat "$folder/out" "$folder/err"
+    [ $tap_status -eq "$tap_wanted" ]
+}
 
 skip() {
     case $1 in *"$tap_filter"*) ;; *) return ;; esac

@@ -777,28 +777,33 @@ static memo_status fails(void* context, const memo_block_call* call, memo_error*
                : MEMO_STATUS_OK;
 }
 
+/* Two layers that compute nothing, with the sums of two sub-batches. */
+static void idle_blocks(memo_blocks_desc* desc, thread_rank* rank, memo_block_buffers* buffers,
+                        float (*values)[2][8]) {
+    int s;
+    memset(buffers, 0, 2 * sizeof *buffers);
+    for (s = 0; s < 2; s++) {
+        buffers[s].output = values[s][0];
+        buffers[s].gradient = values[s][1];
+        buffers[s].count = 8;
+    }
+    desc->device = rank->device;
+    desc->compute_stream = rank->stream;
+    desc->comm = rank->comm;
+    desc->schedule.n_blocks = 4;
+    desc->schedule.order = MEMO_BLOCKS_FINE;
+    desc->buffers = buffers;
+    desc->functions.forward = desc->functions.recompute = desc->functions.backward = nothing;
+}
+
 static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     memo_blocks_desc desc = memo_blocks_desc_default(), bad;
     memo_blocks* blocks = NULL;
-    float y[2][8], g[2][8];
+    float values[2][2][8];
     memo_block_buffers buffers[2];
-    int s;
     (void)e;
-    memset(buffers, 0, sizeof buffers);
-    memset(y, 0, sizeof y);
-    memset(g, 0, sizeof g);
-    for (s = 0; s < 2; s++) {
-        buffers[s].output = y[s];
-        buffers[s].gradient = g[s];
-        buffers[s].count = 8;
-    }
-    desc.device = rank->device;
-    desc.compute_stream = rank->stream;
-    desc.comm = rank->comm;
-    desc.schedule.n_blocks = 4;
-    desc.schedule.order = MEMO_BLOCKS_FINE;
-    desc.buffers = buffers;
-    desc.functions.forward = desc.functions.recompute = desc.functions.backward = nothing;
+    memset(values, 0, sizeof values);
+    idle_blocks(&desc, rank, buffers, values);
     bad = desc;
     bad.functions.recompute = NULL;
     CHECK(memo_blocks_create(&bad, &blocks, &error) == MEMO_STATUS_INVALID_ARGUMENT && !blocks);
@@ -810,7 +815,7 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     CHECK_IS(memo_blocks_create(&bad, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     buffers[1].gradient = NULL;
     CHECK_IS(memo_blocks_create(&desc, &blocks, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    buffers[1].gradient = g[1];
+    buffers[1].gradient = values[1][1];
 
     CHECK_OK(memo_blocks_create(&desc, &blocks, &error));
     CHECK_IS(memo_blocks_forward_layer(blocks, -1, &error), ==, MEMO_STATUS_INVALID_STATE);
@@ -845,25 +850,13 @@ static void refusals(void) { CHECK_OK(thread_ranks_run(1, run_refusals, NULL, &e
 
 /* Rank 1 goes forward again, the others backward: the same counts and types. */
 static memo_status run_stray(thread_rank* rank, memo_error* e) {
-    static float y[3][2][8], g[3][2][8];
+    static float values[3][2][2][8];
     memo_blocks_desc desc = memo_blocks_desc_default();
     memo_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
     memo_status status, late;
-    int s, me = rank->comm->rank;
-    memset(buffers, 0, sizeof buffers);
-    for (s = 0; s < 2; s++) {
-        buffers[s].output = y[me][s];
-        buffers[s].gradient = g[me][s];
-        buffers[s].count = 8;
-    }
-    desc.device = rank->device;
-    desc.compute_stream = rank->stream;
-    desc.comm = rank->comm;
-    desc.schedule.n_blocks = 4;
-    desc.schedule.order = MEMO_BLOCKS_FINE;
-    desc.buffers = buffers;
-    desc.functions.forward = desc.functions.recompute = desc.functions.backward = nothing;
+    int me = rank->comm->rank;
+    idle_blocks(&desc, rank, buffers, values[me]);
     status = memo_blocks_create(&desc, &blocks, e);
     if (!status) status = memo_blocks_forward(blocks, e);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);

@@ -14,16 +14,6 @@ value() { # KEY
     sed -n "s/^$1: //p" "$folder/out"
 }
 
-# Runs the tool, wants this exit status, leaves its output in $folder/out and $folder/err.
-run() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    "$tool" "$@" >"$folder/out" 2>"$folder/err" || status=$?
-    cat "$folder/out" "$folder/err"
-    [ $status -eq "$wanted" ]
-}
-
 finds_the_races_of_the_files() {
     for file in tests/races/*.faulty.schedule; do
         run 1 "$file" || return 1

@@ -75,7 +75,7 @@ static void* rig_rank(void* argument) {
 }
 
 /* Runs function on every rank, a thread each. */
-static void rig_run(rig* g, case_function function, const char* name, uint64_t seed) {
+static void rig_run(rig* g, case_function function, uint64_t seed) {
     pthread_t threads[MAX_RANKS];
     int32_t r;
     g->function = function;
@@ -89,7 +89,7 @@ static void rig_run(rig* g, case_function function, const char* name, uint64_t s
     }
     for (r = 0; r < g->n_ranks; r++) pthread_join(threads[r], NULL);
     for (r = 0; r < g->n_ranks; r++)
-        CHECK_CASE(!g->cases[r].n_failed, "%s, %d ranks, seed %llu: %s", name, (int)g->n_ranks,
+        CHECK_CASE(!g->cases[r].n_failed, "%d ranks, seed %llu: %s", (int)g->n_ranks,
                    (unsigned long long)seed, g->cases[r].message);
 }
 
@@ -110,28 +110,15 @@ static void rig_end(rig* g) {
 
 /* --- the common cases --- */
 
-static void run_case(const char* name) {
+static void run_case(case_function function) {
     int32_t n;
-    int i;
-    for (i = 0; i < N_COMM_CASES; i++) {
-        if (strcmp(comm_cases[i].name, name) != 0) continue;
-        for (n = 1; n <= 8; n++) {
-            rig g;
-            if (!rig_begin(&g, n, NULL)) return;
-            rig_run(&g, comm_cases[i].function, name, memo_test_random());
-            rig_end(&g);
-        }
+    for (n = 1; n <= 8; n++) {
+        rig g;
+        if (!rig_begin(&g, n, NULL)) return;
+        rig_run(&g, function, memo_test_random());
+        rig_end(&g);
     }
 }
-
-static void collectives_give_what_they_should(void) { run_case("collectives"); }
-static void collectives_can_be_enqueued_in_a_row(void) { run_case("collectives_in_a_row"); }
-static void groups_of_random_messages_arrive(void) { run_case("groups"); }
-static void exchange_of_all_with_all_does_not_deadlock(void) { run_case("exchange"); }
-static void single_messages_meet_grouped_ones(void) { run_case("single_messages"); }
-static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
-static void meshes_make_the_right_groups(void) { run_case("meshes"); }
-static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
 
 /* --- types --- */
 
@@ -671,7 +658,7 @@ static void abort_during_splits_loses_nothing(void) {
         if (!rig_begin(&g, 4, NULL)) return;
         args.comm = g.comms[trial % 4];
         CHECK(!pthread_create(&thread, NULL, abort_later, &args));
-        rig_run(&g, splits_until_the_end, "splits_until_the_end", 1);
+        rig_run(&g, splits_until_the_end, 1);
         pthread_join(thread, NULL);
         expect_failure(&g, start, BOUND_S, "aborted", "threads world");
         rig_end(&g);
@@ -693,7 +680,7 @@ static void a_split_times_out(void) {
     rig g;
     double start = now_s();
     if (!rig_begin(&g, 3, &desc)) return;
-    rig_run(&g, split_with_missing, "split_with_missing", 1);
+    rig_run(&g, split_with_missing, 1);
     CHECK_IS(now_s() - start, <, BOUND_S);
     rig_end(&g);
 }
@@ -739,7 +726,7 @@ static void failures_at_random_moments_touch_nothing_freed(void) {
     for (trial = 0; trial < 12; trial++) {
         rig g;
         if (!rig_begin(&g, (int32_t)memo_test_int(2, 5), NULL)) return;
-        rig_run(&g, failing_traffic, "failing_traffic", memo_test_random());
+        rig_run(&g, failing_traffic, memo_test_random());
         rig_end(&g);
     }
 }
@@ -1020,10 +1007,10 @@ static void memory_that_ends_is_reported(void) {
     for (n = 0; n < 3 && !status; n++) memo_comm_destroy(comms[n]);
     for (n = 0; n < 30; n++) {
         mallocs_left = n;
-        rig_run(&g, split_without_memory, "split_without_memory", 1);
+        rig_run(&g, split_without_memory, 1);
         mallocs_left = -1;
     }
-    rig_run(&g, case_splits, "splits", 1);
+    rig_run(&g, case_splits, 1);
     rig_end(&g);
 }
 
@@ -1058,14 +1045,7 @@ int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(types_have_sizes_and_names);
     TEST(halves_round_to_nearest_even);
-    TEST(collectives_give_what_they_should);
-    TEST(collectives_can_be_enqueued_in_a_row);
-    TEST(groups_of_random_messages_arrive);
-    TEST(exchange_of_all_with_all_does_not_deadlock);
-    TEST(single_messages_meet_grouped_ones);
-    TEST(splits_make_the_right_groups_which_work_at_once);
-    TEST(meshes_make_the_right_groups);
-    TEST(refused_calls_harm_nobody);
+    comm_tests();
     TEST(sums_have_the_same_bits_whatever_the_timing);
     TEST(a_nan_is_the_largest_on_every_rank);
     TEST(nothing_is_a_count_too);

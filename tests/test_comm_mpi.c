@@ -49,31 +49,18 @@ static void count_failures(void) {
     memo_test.failures = all;
 }
 
-static void run_case(const char* name) {
-    int i, round;
-    for (i = 0; i < N_COMM_CASES; i++) {
-        if (strcmp(comm_cases[i].name, name) != 0) continue;
-        for (round = 0; round < 2; round++) { /* with checks, and without */
-            if (!world_begin(60, !round)) return;
-            rank.seed = rank.state = memo_test_random();
-            rank.my_state = rank.seed + (uint64_t)rank.comm->rank + 1;
-            comm_cases[i].function(&rank);
-            CHECK_CASE(!rank.n_failed, "%s, seed %llu: %s", name, (unsigned long long)rank.seed,
-                       rank.message);
-            world_end();
-        }
+static void run_case(case_function function) {
+    int round;
+    for (round = 0; round < 2; round++) { /* with checks, and without */
+        if (!world_begin(60, !round)) return;
+        rank.seed = rank.state = memo_test_random();
+        rank.my_state = rank.seed + (uint64_t)rank.comm->rank + 1;
+        function(&rank);
+        CHECK_CASE(!rank.n_failed, "seed %llu: %s", (unsigned long long)rank.seed, rank.message);
+        world_end();
     }
     count_failures();
 }
-
-static void collectives_give_what_they_should(void) { run_case("collectives"); }
-static void collectives_can_be_enqueued_in_a_row(void) { run_case("collectives_in_a_row"); }
-static void groups_of_random_messages_arrive(void) { run_case("groups"); }
-static void exchange_of_all_with_all_does_not_deadlock(void) { run_case("exchange"); }
-static void single_messages_meet_grouped_ones(void) { run_case("single_messages"); }
-static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
-static void meshes_make_the_right_groups(void) { run_case("meshes"); }
-static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
 
 /* Sums in the order of ranks: the bits that the threads back end gives, computed here alone. */
 static void sums_have_the_bits_of_the_threads_back_end(void) {
@@ -272,14 +259,7 @@ static void a_message_against_a_collective_names_both_ranks(void) {
 
 int main(int argc, char** argv) {
     mpi_test_begin(argc, argv);
-    TEST(collectives_give_what_they_should);
-    TEST(collectives_can_be_enqueued_in_a_row);
-    TEST(groups_of_random_messages_arrive);
-    TEST(exchange_of_all_with_all_does_not_deadlock);
-    TEST(single_messages_meet_grouped_ones);
-    TEST(splits_make_the_right_groups_which_work_at_once);
-    TEST(meshes_make_the_right_groups);
-    TEST(refused_calls_harm_nobody);
+    comm_tests();
     TEST(sums_have_the_bits_of_the_threads_back_end);
     TEST(a_rank_that_never_comes_ends_in_a_timeout);
     TEST(a_split_without_a_rank_ends);

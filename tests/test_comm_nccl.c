@@ -78,33 +78,20 @@ static void world_end(void) {
 }
 
 /* All cases on one communicator: joining takes NCCL about a second. */
-static void run_case(const char* name) {
-    int i;
+static void run_case(case_function function) {
     if (!rank.comm) {
         CHECK(rank.comm != NULL);
         return;
     }
-    for (i = 0; i < N_COMM_CASES; i++) {
-        if (strcmp(comm_cases[i].name, name) != 0) continue;
-        rank.n_failed = 0;
-        rank.seed = rank.state = memo_test_random();
-        rank.my_state = rank.seed + (uint64_t)rank.comm->rank + 1;
-        comm_cases[i].function(&rank);
-        CHECK_CASE(!rank.n_failed, "%s, seed %llu: %s", name, (unsigned long long)rank.seed,
-                   rank.message);
-    }
+    rank.n_failed = 0;
+    rank.seed = rank.state = memo_test_random();
+    rank.my_state = rank.seed + (uint64_t)rank.comm->rank + 1;
+    function(&rank);
+    CHECK_CASE(!rank.n_failed, "seed %llu: %s", (unsigned long long)rank.seed, rank.message);
     nccl_count_failures(rank.comm, rank.streams[0]);
 }
 
 static void ranks_join(void) { CHECK(world_begin()); }
-static void collectives_give_what_they_should(void) { run_case("collectives"); }
-static void collectives_can_be_enqueued_in_a_row(void) { run_case("collectives_in_a_row"); }
-static void groups_of_random_messages_arrive(void) { run_case("groups"); }
-static void exchange_of_all_with_all_does_not_deadlock(void) { run_case("exchange"); }
-static void single_messages_meet_grouped_ones(void) { run_case("single_messages"); }
-static void splits_make_the_right_groups_which_work_at_once(void) { run_case("splits"); }
-static void meshes_make_the_right_groups(void) { run_case("meshes"); }
-static void refused_calls_harm_nobody(void) { run_case("refused_calls"); }
 
 /* For memo_session_desc.agree: NCCL takes memory of the GPU. */
 static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* error) {
@@ -331,14 +318,7 @@ static void a_part_that_comes_too_late_is_aborted(void) {
 
 static void tests(void) {
     TEST(ranks_join);
-    TEST(collectives_give_what_they_should);
-    TEST(collectives_can_be_enqueued_in_a_row);
-    TEST(groups_of_random_messages_arrive);
-    TEST(exchange_of_all_with_all_does_not_deadlock);
-    TEST(single_messages_meet_grouped_ones);
-    TEST(splits_make_the_right_groups_which_work_at_once);
-    TEST(meshes_make_the_right_groups);
-    TEST(refused_calls_harm_nobody);
+    comm_tests();
     TEST(sessions_agree_over_nccl);
     TEST(memory_is_reported_and_registered);
 #ifdef FAKE_NCCL

@@ -6,6 +6,7 @@
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
 #include "memo_test.h"
+#include "random_trace.h"
 #include <time.h>
 
 static memo_error error;
@@ -300,45 +301,12 @@ static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64
     return is_behind;
 }
 
-static memo_trace* random_stream_trace(int64_t n, int n_streams) {
-    memo_trace* trace;
-    int64_t live[200], n_live = 0, i, k;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    for (i = 0; i < n; i++) {
-        int32_t stream = (int32_t)memo_test_int(0, n_streams - 1) * 21;
-        switch (memo_test_int(0, 9)) {
-        case 0:
-        case 1:
-        case 2:
-            CHECK_OK(memo_trace_malloc(trace, i, memo_test_int(1, 9), MEMO_CLASS_TRANSIENT, stream,
-                                       &error));
-            live[n_live++] = i;
-            break;
-        case 3:
-        case 4:
-            if (!n_live) break;
-            k = memo_test_int(0, n_live - 1);
-            CHECK_OK(memo_trace_free(trace, live[k], &error));
-            live[k] = live[--n_live];
-            break;
-        case 5:
-            if (!n_live) break;
-            CHECK_OK(memo_trace_use(trace, live[memo_test_int(0, n_live - 1)], stream, &error));
-            break;
-        case 6:
-        case 7: CHECK_OK(memo_trace_record(trace, memo_test_int(0, 3), stream, &error)); break;
-        default: memo_trace_wait(trace, memo_test_int(0, 3), stream, NULL);
-        }
-    }
-    return trace;
-}
-
 /* Two buffers conflict exactly if one is not freed before the other is requested, or one has a use
  * that does not come before all operations on the other. */
 static void holds_wait_for_all_streams(void) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
-        memo_trace* trace = random_stream_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4));
+        memo_trace* trace = random_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4), 1, 0, 0);
         memo_plan* plan;
         int64_t i, k, m, n = 0, number[200];
         CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
@@ -826,7 +794,7 @@ static void pictures_of_large_plans_stay_small(void) {
 /* --- no memory --- */
 
 static void running_out_of_memory_is_reported(void) {
-    memo_trace* trace = random_stream_trace(100, 3);
+    memo_trace* trace = random_trace(100, 3, 1, 0, 0);
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
     int is_through = 0; /* no request was refused */
     long k;

@@ -10,6 +10,7 @@
 #include "extras/memo_look.h"
 #include "extras/memo_faults.h"
 #include "memo_test.h"
+#include "random_trace.h"
 #include "stream_patterns.h"
 
 static memo_error error;
@@ -169,58 +170,6 @@ static int reference_check(const memo_plan* plan, const int* place) {
     return 1;
 }
 
-/* ---- random traces --------------------------------------------------------------------------- */
-
-/* Events are 0 to 3.  is_ordered: a stream that uses a buffer mostly waits for its own before, and
- * is mostly waited for before the free. */
-static memo_trace* random_trace(int64_t n, int n_streams, int has_classes, int is_ordered) {
-    memo_trace* trace;
-    int64_t live[200], n_live = 0, i, k, body = memo_test_int(0, 1) ? memo_test_int(0, n) : -1;
-    int32_t own[200];
-    CHECK_OK(memo_trace_create(&trace, &error));
-    for (i = 0; i < n; i++) {
-        int32_t stream = (int32_t)memo_test_int(0, n_streams - 1) * 21;
-        if (i == body) CHECK_OK(memo_trace_mark(trace, "iteration begin", &error));
-        switch (memo_test_int(0, 9)) {
-        case 0:
-        case 1:
-        case 2:
-            CHECK_OK(memo_trace_malloc(trace, i, memo_test_int(0, 9),
-                                       has_classes && memo_test_int(0, 9) == 0
-                                           ? MEMO_CLASS_PERSISTENT
-                                           : MEMO_CLASS_TRANSIENT,
-                                       stream, &error));
-            own[i] = stream;
-            live[n_live++] = i;
-            break;
-        case 3:
-        case 4:
-            if (!n_live) break;
-            k = memo_test_int(0, n_live - 1);
-            CHECK_OK(memo_trace_free(trace, live[k], &error));
-            live[k] = live[--n_live];
-            break;
-        case 5:
-        case 6:
-            if (!n_live) break;
-            k = live[memo_test_int(0, n_live - 1)];
-            if (is_ordered && memo_test_int(0, 3)) {
-                CHECK_OK(memo_trace_record(trace, 0, own[k], &error));
-                CHECK_OK(memo_trace_wait(trace, 0, stream, &error));
-            }
-            CHECK_OK(memo_trace_use(trace, k, stream, &error));
-            if (is_ordered && memo_test_int(0, 2)) {
-                CHECK_OK(memo_trace_record(trace, 1, stream, &error));
-                CHECK_OK(memo_trace_wait(trace, 1, own[k], &error));
-            }
-            break;
-        case 7: CHECK_OK(memo_trace_record(trace, memo_test_int(0, 3), stream, &error)); break;
-        default: memo_trace_wait(trace, memo_test_int(0, 3), stream, NULL);
-        }
-    }
-    return trace;
-}
-
 /* place[k]: the k-th malloc's index in the plan, by ids, which never return in these traces. */
 static void find_places(const memo_trace* trace, const memo_plan* plan, int* place) {
     int64_t i, k;
@@ -305,7 +254,7 @@ static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) 
 static void check_is_reachability(void) {
     int round, n_refused = 0, n_accepted = 0, k;
     for (round = 0; round < 700; round++) {
-        memo_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4),
+        memo_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4), 0,
                                          (int)memo_test_int(0, 1), (int)memo_test_int(0, 1));
         memo_plan* plan;
         int place[200], is_safe;
@@ -344,7 +293,7 @@ static void check_is_reachability(void) {
 static void check_misses_removed_waits(void) {
     int round, n_refused = 0;
     for (round = 0; round < 1500; round++) {
-        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 3), 0, 1);
+        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 3), 0, 0, 1);
         int64_t gone = memo_test_int(0, trace->n_requests - 1);
         while (gone < trace->n_requests && trace->requests[gone].kind != MEMO_REQUEST_WAIT) gone++;
         if (gone < trace->n_requests) {
@@ -376,7 +325,7 @@ static void bought_waits_match_waits_of_the_trace(void) {
     int round, n_refused = 0, n_smaller = 0, k;
     for (round = 0; round < 1500; round++) {
         int place[200], is_safe;
-        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 4),
+        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 4), 0,
                                          (int)memo_test_int(0, 1), 0);
         memo_trace* full;
         memo_plan *plan, *reference;
@@ -505,7 +454,7 @@ static void the_arena_makes_bought_waits(void) {
     int round, n_raced = 0, n_faults = 0;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     for (round = 0; round < 150; round++) {
-        memo_trace* trace = random_trace(45, 3, 0, 0);
+        memo_trace* trace = random_trace(45, 3, 0, 0, 0);
         memo_trace* bare;
         memo_plan* plan;
         memo_wait waits[4];
@@ -567,7 +516,7 @@ static void the_arena_makes_bought_waits(void) {
 }
 
 static void waits_of_other_plans_are_refused(void) {
-    memo_trace *trace = random_trace(40, 2, 0, 0), *other = random_trace(40, 2, 0, 0);
+    memo_trace *trace = random_trace(40, 2, 0, 0, 0), *other = random_trace(40, 2, 0, 0, 0);
     memo_plan* plan;
     memo_plan_desc desc = memo_plan_desc_default();
     memo_wait wait = {0, 0, 0, 21, 0};
@@ -629,7 +578,7 @@ static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wa
 static void the_cheapest_waits_are_bought(void) {
     int round, n_bought = 0, n_dear = 0;
     for (round = 0; round < 400; round++) {
-        memo_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0);
+        memo_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0, 0);
         memo_plan_desc desc = memo_plan_desc_default();
         memo_plan *plan, *other;
         memo_wait offers[8];
@@ -747,7 +696,7 @@ static void conflicts_match_unsafe_pairs(void) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
         int has_classes = round % 3 == 0;
-        memo_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(1, 4),
+        memo_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(1, 4), 0,
                                          has_classes, (int)memo_test_int(0, 1));
         memo_plan* plan;
         int64_t i, k;
@@ -824,7 +773,7 @@ static void plans_by_pairs_are_the_smallest(void) {
                                                MEMO_PLAN_ENGINE_BILEVEL, MEMO_PLAN_ENGINE_MIP};
     int round, n_above = 0, e;
     for (round = 0; round < 1500; round++) {
-        memo_trace* trace = random_trace(memo_test_int(8, 28), (int)memo_test_int(2, 4), 0,
+        memo_trace* trace = random_trace(memo_test_int(8, 28), (int)memo_test_int(2, 4), 0, 0,
                                          (int)memo_test_int(0, 1));
         memo_plan* plan;
         int64_t order[8], offsets[8], n, i, k, expected;
@@ -929,7 +878,7 @@ static void bounds_and_sections_follow_conflicts(void) {
         const memoi_problem* problem = &task.problem;
         int64_t largest, i, k;
         if (round % 2) {
-            trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0,
+            trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0, 0,
                                  (int)memo_test_int(0, 1));
             CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
         } else {
@@ -1104,7 +1053,7 @@ static void early_users_are_seen(void) {
 }
 
 static void plans_of_other_traces_are_refused(void) {
-    memo_trace* trace = random_trace(40, 2, 0, 1);
+    memo_trace* trace = random_trace(40, 2, 0, 0, 1);
     memo_plan* plan;
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
     CHECK_OK(memo_plan_solve(plan, NULL, &error));

@@ -13,16 +13,6 @@ value() { # KEY FILE
     sed -n "s/^$1: //p" "$2"
 }
 
-# Runs the tool, wants this exit status, leaves its output in $folder/out and $folder/err.
-run() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    "$tool" "$@" >"$folder/out" 2>"$folder/err" || status=$?
-    cat "$folder/out" "$folder/err"
-    [ $status -eq "$wanted" ]
-}
-
 prints_keys() {
     run 0 examples/layer.trace || return 1
     for key in buffers lower_bound_bytes peak_bytes gap_bytes gap_percent proof engine solve_seconds; do

@@ -6,21 +6,11 @@ set -u
 
 . tests/tap.sh
 
-tool=examples/pytorch/snapshot_to_trace.py
+tool="python3 examples/pytorch/snapshot_to_trace.py"
 planner=build/examples/plan_trace
 folder=build/tests/snapshot_to_trace
 rm -rf "$folder"
 mkdir -p "$folder" || exit 1
-
-# Runs the tool, wants this exit status, leaves its output in $folder/out and $folder/err.
-run() { # STATUS ARGUMENTS...
-    wanted=$1
-    shift
-    status=0
-    python3 $tool "$@" >"$folder/out" 2>"$folder/err" || status=$?
-    cat "$folder/out" "$folder/err"
-    [ $status -eq "$wanted" ]
-}
 
 # The trace of `run` is these lines between its two first and its last; the planner takes it.
 is_trace() { # LINES
@@ -228,7 +218,7 @@ no_code_is_run() {
     here=$(pwd)
     cd "$folder" || return 1
     status=0
-    python3 "$here/$tool" evil.pickle >out 2>err || status=$?
+    python3 "$here/${tool#python3 }" evil.pickle >out 2>err || status=$?
     cd "$here" || return 1
     [ $status -eq 2 ] && [ ! -e "$folder/ran" ] && grep -q 'posix.system; a snapshot is plain data' "$folder/err" &&
         refuses 'collections.OrderedDict' "$folder/evil_class.pickle"

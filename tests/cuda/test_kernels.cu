@@ -77,6 +77,13 @@ static void receive(sides* s) {
     CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
 }
 
+/* The same kernel on both sides, then the GPU's bytes in copy. */
+static void run(sides* s, memo_row_kind kind, const void* desc, const void* on_gpu) {
+    CHECK_OK(memo_row_run(kind, desc, &error));
+    CHECK_OK(memo_cuda_row_kernel(s->stream, kind, on_gpu, &error));
+    receive(s);
+}
+
 /* Where the bytes at offset lie for the GPU. */
 #define ON_GPU(pointer) ((char*)s.gpu + ((const char*)(pointer)-s.host))
 
@@ -107,9 +114,7 @@ static void casts_as_on_the_host(void) {
         on_gpu = cast;
         on_gpu.from = ON_GPU(cast.from);
         on_gpu.to = ON_GPU(cast.to);
-        CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_CAST, &on_gpu, &error));
-        receive(&s);
+        run(&s, MEMO_ROW_CAST, &cast, &on_gpu);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
     close_sides(&s);
@@ -133,9 +138,7 @@ static void every_sixteen_bits_widen_alike(void) {
         on_gpu = cast;
         on_gpu.from = ON_GPU(cast.from);
         on_gpu.to = ON_GPU(cast.to);
-        CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_CAST, &on_gpu, &error));
-        receive(&s);
+        run(&s, MEMO_ROW_CAST, &cast, &on_gpu);
         for (i = 0; i < 65536; i++) {
             float x = ((float*)cast.to)[i], y = ((float*)(s.copy + 2 * QUARTER))[i];
             CHECK_CASE((x != x && y != y) || memcmp(&x, &y, 4) == 0, "%04x", i);
@@ -178,10 +181,7 @@ static void moves_rows_as_on_the_host(void) {
         on_gpu.from = ON_GPU(rows.from);
         on_gpu.to = ON_GPU(rows.to);
         on_gpu.index = (const int64_t*)(void*)ON_GPU(rows.index);
-        CHECK_OK(memo_row_run(is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER, &rows, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER,
-                                      &on_gpu, &error));
-        receive(&s);
+        run(&s, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER, &rows, &on_gpu);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
     close_sides(&s);
@@ -225,9 +225,7 @@ static void adds_as_on_the_host(void) {
             add.a_type = on_gpu.a_type = add.to_type;
             add.a_stride = on_gpu.a_stride = add.to_stride;
         }
-        CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_ADD, &on_gpu, &error));
-        receive(&s);
+        run(&s, MEMO_ROW_ADD, &add, &on_gpu);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
     close_sides(&s);
@@ -257,9 +255,7 @@ static void sums_rows_as_on_the_host(void) {
         on_gpu.a = ON_GPU(sums.a);
         on_gpu.b = ON_GPU(sums.b);
         on_gpu.sums = (float*)(void*)ON_GPU(sums.sums);
-        CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &sums, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SUMS, &on_gpu, &error));
-        receive(&s);
+        run(&s, MEMO_ROW_SUMS, &sums, &on_gpu);
         CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
     }
     close_sides(&s);
