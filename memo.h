@@ -1469,9 +1469,6 @@ typedef struct memob_record {
      * and those behind them are 0. */
     int32_t n_values, n_optional;
 } memob_record;
-/* The index of the record with this word; -1: none. */
-MEMOI int32_t memob_find_record(const memob_record* records, int32_t n, const char* word,
-                                int64_t length);
 /* Reads the values of the current line into a struct; nothing may follow.  Errors: FORMAT. */
 MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* record, void* to,
                                     memo_error* error);
@@ -1661,13 +1658,6 @@ typedef struct memob_swap_placement {
 /* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
 MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
                                    int64_t n_rows);
-/* The bytes of tensor t that a copy of the rows of a step moves. */
-typedef struct memob_swap_span {
-    int64_t device_begin, host_begin, n_bytes; /* offsets; 0 bytes: nothing is copied */
-} memob_swap_span;
-/* is_layer: of LAYER tensors alone, or of the others. */
-MEMOI memob_swap_span memob_swap_span_of(const memob_swap_placement* placement, int32_t step,
-                                         int32_t t, int64_t n_rows, int is_layer, int is_to_host);
 /* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
                                             memob_swap_placement* placement, memo_error* error);
@@ -2219,16 +2209,13 @@ MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int6
 MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    char* bytes = NULL;
+    char *bytes = NULL, limit[32];
     int64_t capacity = 0, used = 0;
+    size_t n = 1;
     memset(reader, 0, sizeof *reader);
-    if (!file)
-        return memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path,
-                              strerror(errno));
 
     /* Sizes of pipes and devices are unknown, so read until the end, up to a limit. */
-    for (;;) {
-        size_t n;
+    while (file && !status && n > 0) {
         if (!memob_reserve(&bytes, &capacity, used + 65536, 1)) {
             status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                                     "%s: no host memory for its text", path);
@@ -2236,21 +2223,15 @@ MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo
         }
         n = fread(bytes + used, 1, (size_t)(capacity - used), file);
         used += (int64_t)n;
-        if (n == 0) break;
-        if (used > MEMO_FILE_BYTES_MAX) {
-            char limit[32];
+        if (n > 0 && used > MEMO_FILE_BYTES_MAX)
             status = memo_error_set(error, MEMO_STATUS_IO,
                                     "%s: larger than %s; define a larger MEMO_FILE_BYTES_MAX", path,
                                     memob_bytes_text(limit, (double)MEMO_FILE_BYTES_MAX));
-            break;
-        }
     }
-
-    if (!status && ferror(file))
+    if (!status && (!file || ferror(file)))
         status =
             memo_error_set(error, MEMO_STATUS_IO, "%s: cannot be read: %s", path, strerror(errno));
-    if (file != stdin) fclose(file);
-
+    if (file && file != stdin) fclose(file);
     if (status) {
         MEMO_FREE(bytes);
         return status;
@@ -2360,7 +2341,8 @@ MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* len
 
 #define MEMOI_RECORD_MOST 9000000000000000000
 
-MEMOI int32_t memob_find_record(const memob_record* records, int32_t n, const char* word,
+/* The index of the record with this word; -1: none. */
+MEMOI int32_t memoi_find_record(const memob_record* records, int32_t n, const char* word,
                                 int64_t length) {
     while (--n >= 0 && !memob_word_is(word, length, records[n].word)) {
     }
@@ -2836,7 +2818,7 @@ static const memob_record memoi_trace_records[] = {
 /* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* word, int64_t length,
                                             memo_trace* trace, int version, memo_error* error) {
-    int32_t kind = memob_find_record(memoi_trace_records, 6, word, length);
+    int32_t kind = memoi_find_record(memoi_trace_records, 6, word, length);
     memob_record record;
     memo_request r;
     const memo_request* origin;
@@ -6717,11 +6699,17 @@ MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_
     return memob_max(0, memob_min(left, placement->slice_rows));
 }
 
-MEMOI memob_swap_span memob_swap_span_of(const memob_swap_placement* placement, int32_t step,
+/* The bytes of tensor t that a copy of the rows of a step moves. */
+typedef struct memoi_swap_span {
+    int64_t device_begin, host_begin, n_bytes; /* offsets; 0 bytes: nothing is copied */
+} memoi_swap_span;
+
+/* is_layer: of LAYER tensors alone, or of the others. */
+MEMOI memoi_swap_span memoi_swap_span_of(const memob_swap_placement* placement, int32_t step,
                                          int32_t t, int64_t n_rows, int is_layer, int is_to_host) {
     const memob_swap_place* place = &placement->places[(int64_t)step * placement->n_tensors + t];
     const memob_swap_turn* turn = &placement->turns[step];
-    memob_swap_span span;
+    memoi_swap_span span;
     int64_t end = is_layer ? n_rows : memob_swap_step_rows(placement, step, n_rows);
     memset(&span, 0, sizeof span);
     if (place->is_layer != is_layer) return span;
@@ -6749,7 +6737,7 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
         turns[i].loaded = turns[i].hand_in[1] >= 0 ? i + 2 : n;
         turns[i].stores = turns[i].layer_bytes > 0 || turns[i].hand_out[0] >= 0;
         for (t = 0; t < placement->n_tensors; t++)
-            if (memob_swap_span_of(placement, i, t, MEMOB_BYTES_MAX, 0, 1).n_bytes)
+            if (memoi_swap_span_of(placement, i, t, MEMOB_BYTES_MAX, 0, 1).n_bytes)
                 turns[i].stores |= 2;
     }
 
@@ -6995,8 +6983,6 @@ MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* er
     int32_t n = 0, k, is_started[MEMOI_SPILL_THREADS] = {0};
 #ifndef MEMO_NO_HOST_DEVICE
     pthread_t threads[MEMOI_SPILL_THREADS];
-#else
-    part_bytes = op->n_bytes;
 #endif
     if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
     while (begin < op->n_bytes) {
@@ -7424,8 +7410,8 @@ MEMOI memo_status memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_lay
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
     for (t = 0; t < swap->n_tensors && !status; t++) {
-        const memob_swap_span span =
-            memob_swap_span_of(&swap->placement, step, t, swap->n_rows, is_layer, is_to_host);
+        const memoi_swap_span span =
+            memoi_swap_span_of(&swap->placement, step, t, swap->n_rows, is_layer, is_to_host);
         status = memoi_swap_copy(swap, is_to_host, span.device_begin, span.host_begin, span.n_bytes,
                                  error);
     }

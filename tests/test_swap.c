@@ -595,8 +595,8 @@ static int touches(const chain* c, int32_t step, int32_t of, int is_layer, int i
     const int64_t n = memob_swap_step_rows(p, step, chain_rows(c));
     int32_t t, u;
     for (t = 0; t < c->desc.n_tensors; t++) {
-        const memob_swap_span span =
-            memob_swap_span_of(p, of, t, chain_rows(c), is_layer, !is_backward);
+        const memoi_swap_span span =
+            memoi_swap_span_of(p, of, t, chain_rows(c), is_layer, !is_backward);
         for (u = 0; u < c->desc.n_tensors && span.n_bytes; u++) {
             const memob_swap_place* place = memoi_swap_place_of(c->swap, step, u);
             const int64_t begin = place->is_layer ? chain_begin(c, step) : 0;
