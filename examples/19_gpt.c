@@ -215,27 +215,23 @@ static void gelu_backward(float* d, const float* inp, int64_t n) { /* in place *
 
 /* memo 2: rows [begin, end) of one activation from those before it.  The forward calls it for all
  * rows, the session for the rows that it did not keep. */
-static void compute(const layer_params* p, const layer_acts* a, int act, int64_t begin,
-                    int64_t end) {
-    switch (act) {
-    case NORM1: norm(a->norm1, a->inp, *p->norm1, begin, end); break;
-    case QKV: product(a->qkv, a->norm1, *p->qkv, p->qkv_bias, C, 3 * C, begin, end); break;
-    case ATT: attention(a->att, a->qkv, begin, end); break;
-    case MIDDLE:
-        product(a->middle, a->att, *p->proj, p->proj_bias, C, C, begin, end);
-        add(a->middle, a->inp, begin * C, end * C);
-        break;
-    case NORM2: norm(a->norm2, a->middle, *p->norm2, begin, end); break;
-    case UP: product(a->up, a->norm2, *p->up, p->up_bias, C, 4 * C, begin, end); break;
-    case GELU: gelu(a->gelu, a->up, begin * 4 * C, end * 4 * C); break;
-    }
-}
-
-static void recompute(void* user, memo_session* session, int32_t l, int32_t act, int64_t begin,
-                      int64_t end) {
+static void compute_rows(void* user, memo_session* session, int32_t l, int32_t act, int64_t begin,
+                         int64_t end) {
+    const layer_params* p = &((trainer*)user)->p.layers[l];
     layer_acts a;
     memo_session_get_addresses(session, l, (void**)&a);
-    compute(&((trainer*)user)->p.layers[l], &a, act, begin, end);
+    switch (act) {
+    case NORM1: norm(a.norm1, a.inp, *p->norm1, begin, end); break;
+    case QKV: product(a.qkv, a.norm1, *p->qkv, p->qkv_bias, C, 3 * C, begin, end); break;
+    case ATT: attention(a.att, a.qkv, begin, end); break;
+    case MIDDLE:
+        product(a.middle, a.att, *p->proj, p->proj_bias, C, C, begin, end);
+        add(a.middle, a.inp, begin * C, end * C);
+        break;
+    case NORM2: norm(a.norm2, a.middle, *p->norm2, begin, end); break;
+    case UP: product(a.up, a.norm2, *p->up, p->up_bias, C, 4 * C, begin, end); break;
+    case GELU: gelu(a.gelu, a.up, begin * 4 * C, end * 4 * C); break;
+    }
 }
 
 static void forward(void* user, memo_session* session, int32_t l) {
@@ -247,7 +243,7 @@ static void forward(void* user, memo_session* session, int32_t l) {
         for (int c = 0; c < C; c++)
             t->x[r][c] = t->p.words[t->tokens[r]][c] + t->p.places[r % T][c];
     memcpy(a.inp, t->x, sizeof t->x);
-    for (int act = NORM1; act < N_ACTS; act++) compute(p, &a, act, 0, N);
+    for (int act = NORM1; act < N_ACTS; act++) compute_rows(t, session, l, act, 0, N);
     product(*t->x, a.gelu, *p->down, p->down_bias, 4 * C, C, 0, N);
     add(*t->x, a.middle, 0, N * C);
 }
@@ -350,7 +346,7 @@ static memo_status train(trainer* t, const memo_text* text, int64_t device_bytes
     /* memo 3: the session. */
     desc.tensors = acts, desc.n_tensors = N_ACTS;
     desc.n_layers = L, desc.n_rows = N, desc.tile_rows = 16;
-    desc.user = t, desc.recompute = recompute;
+    desc.user = t, desc.recompute = compute_rows;
     desc.forward = forward, desc.between = between, desc.backward = backward;
     desc.buffers = buffers, desc.n_buffers = 1;
     desc.device_bytes = device_bytes;
