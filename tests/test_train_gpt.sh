@@ -187,6 +187,9 @@ invalid_outputs_are_refused() {
     run $tiny --output "$(printf '%0300d' 0)"
     expect_code 2
     expect_err 'cannot be made: File name too long'
+    mkdir folder
+    refused '--save folder: not a regular file; another name would work' $tiny --save folder
+    refused '--save /dev/null: not a regular file' $tiny --save /dev/null
 }
 
 # A limit of file sizes is an error, not a signal.
@@ -1027,6 +1030,22 @@ interrupt_keeps_the_log() {
     awk '$1 != NR || NF != 3 { exit 1 }' interrupted.log || fail 'the log has a gap'
 }
 
+# A closed terminal, or a scheduler that ends the job, loses no step.
+other_signals_save_too() {
+    for signal in TERM HUP; do
+        rm -f signal.log signal.save
+        "$program" $tiny --steps 1000000 --loss-log signal.log --save signal.save >out 2>err &
+        child=$!
+        wait_for signal.log
+        kill -$signal $child
+        wait $child
+        code=$?
+        expect_code 130
+        run $tiny --steps 1000000 --stop 1 --resume signal.save
+        expect_err 'signal.save: saved after step [1-9]'
+    done
+}
+
 interrupt_ends_all_ranks() {
     rm -f interrupted.log
     "$program" $tiny --ranks 2 --ring 2 --steps 1000000 --loss-log interrupted.log >out 2>err &
@@ -1138,6 +1157,7 @@ for name in help_lists_every_option \
     generated_text_is_escaped \
     default_text \
     interrupt_keeps_the_log \
+    other_signals_save_too \
     interrupt_ends_all_ranks \
     signals_leave_no_directory \
     two_runs_share_a_new_directory; do

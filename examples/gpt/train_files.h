@@ -139,6 +139,7 @@ static memo_status check_file(const char* name, const char* path, const char* pl
 static memo_status check_outputs(const job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status = MEMO_STATUS_OK;
+    struct stat info;
     char aside[1024];
     if (!train_is_first()) return status;
     if (o->output) status = check_directory(o->output, error);
@@ -146,6 +147,9 @@ static memo_status check_outputs(const job* j, memo_error* error) {
     if (!status && o->resume) status = check_file("--resume", o->resume, o->resume, 0, error);
     snprintf(aside, sizeof aside, "%s.part", o->save ? o->save : "");
     if (!status && o->save) status = check_file("--save", o->save, aside, 1, error);
+    if (!status && o->save && stat(o->save, &info) == 0 && !S_ISREG(info.st_mode))
+        status = gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
+                             o->save);
     if (!status && o->loss_log && !loss_log_is_in_output(o))
         status = check_file("--loss-log", o->loss_log, o->loss_log, 1, error);
     return status;

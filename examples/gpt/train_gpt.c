@@ -377,7 +377,9 @@ static memo_status work(job* j, memo_error* error) {
     const int chosen = (int)o->policy, shares = o->compare && !o->is_graph;
     const int trained = RUN_TRAINED | (shares ? RUN_COMPARED : 0) | (o->is_graph ? 0 : RUN_TIMED);
     memo_status status = MEMO_STATUS_OK;
-    if (train_processes.n) signal(SIGTERM, on_interrupt); /* launchers send it after Ctrl-C */
+    /* As Ctrl-C, now that there is something to save; nohup stays. */
+    signal(SIGTERM, on_interrupt);
+    if (signal(SIGHUP, on_interrupt) == SIG_IGN) signal(SIGHUP, SIG_IGN);
     for (int policy = 0; policy < train_n_policies(o) && o->compare && !status; policy++)
         status = plan_policy(j, policy, error);
     if (!status && o->compare) status = begin_comparison(j, error);

@@ -189,7 +189,8 @@ static const option option_table[] = {
     {"--learning-rate", OPTION_REAL, OPTION_FIELD(learning_rate), 0, 1, 0.003, "X",
      "largest rate of the cosine schedule"},
     {"--save", OPTION_PATH, OPTION_FIELD(save), 0, 0, 0, "FILE",
-     "saves parameters, moments and step to this file at the end, also after Ctrl-C.  The measured "
+     "saves parameters, moments and step to this file at the end, also after Ctrl-C or SIGTERM.  "
+     "The measured "
      "times, from which the plan follows, are saved beside it as FILE.profile"},
     {"--save-every", OPTION_COUNT, OPTION_FIELD(save_every), 1, 1e9, 0, "N",
      "also saves after every N steps (default: only at the end)"},
