@@ -149,7 +149,7 @@ typedef struct memo_comm {
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
      * counts memo_comm_bytes, whatever the back end really sends. */
     int64_t sent_bytes;
-    /* Set by the caller before a call (of a group: its end), and cleared after it.  Optional. */
+    /* Set by the caller before a call (of a group: its end), which clears it.  Optional. */
     memo_label label;
 
     /* All ranks must call it, each from its own thread; they wait for each other.  Ranks of equal
@@ -189,29 +189,19 @@ static inline memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_
 MEMO_API memo_status memo_group_begin(memo_comm* comm, memo_error* error);
 MEMO_API memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error);
 /* Any message, and any collective, by its arguments. */
-MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream,
-                                       const memo_message_call* call, memo_error* error);
+MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
+                                       const void* address, int64_t count, memo_type type,
+                                       int32_t peer, memo_error* error);
 MEMO_API memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                           const memo_collective_call* call, memo_error* error);
-static inline memo_status memoi_message_enqueue(memo_comm* comm, memo_stream stream,
-                                                int32_t is_send, const void* address, int64_t count,
-                                                memo_type type, int32_t peer, memo_error* error) {
-    memo_message_call call;
-    call.is_send = is_send;
-    call.peer = peer;
-    call.type = type;
-    call.count = count;
-    call.address = (void*)(uintptr_t)address;
-    return memo_comm_message(comm, stream, &call, error);
-}
 static inline memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
                                     int64_t count, memo_type type, int32_t to_rank,
                                     memo_error* error) {
-    return memoi_message_enqueue(comm, stream, 1, from, count, type, to_rank, error);
+    return memo_comm_message(comm, stream, 1, from, count, type, to_rank, error);
 }
 static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                                        memo_type type, int32_t from_rank, memo_error* error) {
-    return memoi_message_enqueue(comm, stream, 0, to, count, type, from_rank, error);
+    return memo_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
 static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
@@ -226,14 +216,7 @@ static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
                                            memo_collective kind, const void* from, void* to,
                                            int64_t count, memo_type type, memo_reduction reduction,
                                            int32_t root, memo_error* error) {
-    memo_collective_call call;
-    call.kind = kind;
-    call.type = type;
-    call.reduction = reduction;
-    call.root = root;
-    call.count = count;
-    call.from = from;
-    call.to = to;
+    const memo_collective_call call = {kind, type, reduction, root, count, from, to};
     return memo_comm_collective(comm, stream, &call, error);
 }
 /* to[i] = the sum or maximum of from[i] over all ranks; count elements each.  from == to is
@@ -968,17 +951,16 @@ typedef struct memo_blocks_schedule_desc {
 
 MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
 
-/* Append one pass over all blocks to schedule, in its order, on the streams "compute" and "comm".
- * Streams that do not exist are added.  Every tensor of every part is represented by one byte, so
- * memo_schedule_check proves the waits.  Names: F1a, R1a, B1a and W1a (weights) are block 1, part
- * a; cF1a and so on are their collectives; end-a is where the trainer takes over.
- * Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of blocks_per_layer; an invalid time;
- * more than 1000 parts, or 2^20 parts of all blocks); OUT_OF_HOST_MEMORY (schedule then contains a
- * part of the pass). */
-MEMO_API memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
-                                                  memo_schedule* schedule, memo_error* error);
-MEMO_API memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
-                                                   memo_schedule* schedule, memo_error* error);
+/* Appends a pass over all blocks, forward (is_backward 0) or backward, to schedule, in its order,
+ * on the streams "compute" and "comm".  Streams that do not exist are added.  Every tensor of every
+ * part is represented by one byte, so memo_schedule_check proves the waits.  Names: F1a, R1a, B1a
+ * and W1a (weights) are block 1, part a; cF1a and so on are their collectives; end-a is where the
+ * trainer takes over.  Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of
+ * blocks_per_layer; an invalid time; more than 1000 parts, or 2^20 parts of all blocks);
+ * OUT_OF_HOST_MEMORY (schedule then contains a part of the pass). */
+MEMO_API memo_status memo_blocks_schedule(const memo_blocks_schedule_desc* desc,
+                                          int32_t is_backward, memo_schedule* schedule,
+                                          memo_error* error);
 
 /* --- running the blocks ---
  *
@@ -2247,9 +2229,10 @@ MEMOI memo_status memoi_comm_check_rank(const memo_comm* comm, const char* what,
                          comm->name, (int)rank, (int)comm->size - 1);
 }
 
-/* A refused call cancels the open group. */
-MEMOI memo_status memoi_comm_drop_group(memo_comm* comm, memo_status status) {
+/* Ends a call or the open group, which a refused call cancels, and its label. */
+MEMOI memo_status memoi_comm_end(memo_comm* comm, memo_status status) {
     comm->group_depth = comm->n_waiting = 0;
+    memset(&comm->label, 0, sizeof comm->label);
     return status;
 }
 
@@ -2270,6 +2253,15 @@ memo_status memo_group_begin(memo_comm* comm, memo_error* error) {
     return status;
 }
 
+MEMOI memo_status memoi_comm_check_stream(const memo_comm* comm, const char* what,
+                                          memo_stream stream, memo_error* error) {
+    if (!comm->n_waiting || comm->group_stream == stream) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error,
+                         "%s.stream on '%s': not the stream of the group's sends and receives; "
+                         "use one stream for a group",
+                         what, comm->name);
+}
+
 memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* error) {
     memo_status status = memo_comm_status(comm, error);
     if (!status && comm->group_depth > 1) {
@@ -2281,13 +2273,9 @@ memo_status memo_group_end(memo_comm* comm, memo_stream stream, memo_error* erro
                                 "group_end on '%s': no group is open, or a refused call canceled "
                                 "it; call group_begin first",
                                 comm->name);
-    if (!status && comm->n_waiting && comm->group_stream != stream)
-        status = MEMOB_INVALID(error,
-                               "memo_group_end.stream on '%s': not the stream of the group's sends "
-                               "and receives; use one stream for a group",
-                               comm->name);
+    if (!status) status = memoi_comm_check_stream(comm, "group_end", stream, error);
     if (!status) status = memoi_comm_enqueue(comm, stream, comm->waiting, comm->n_waiting, error);
-    return memoi_comm_drop_group(comm, status);
+    return memoi_comm_end(comm, status);
 }
 
 MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
@@ -2304,24 +2292,21 @@ MEMOI memo_status memoi_comm_check_message(memo_comm* comm, memo_stream stream,
                              "%s on '%s': rank %d would wait for itself forever; put send and "
                              "receive into one group",
                              what, comm->name, (int)call->peer);
-    if (comm->n_waiting && comm->group_stream != stream)
-        return MEMOB_INVALID(error,
-                             "%s.stream on '%s': not the stream of the group's earlier calls; use "
-                             "one stream for a group",
-                             what, comm->name);
     if (comm->n_waiting && comm->n_waiting == comm->max_waiting)
         return MEMOB_INVALID(error,
                              "group on '%s': more than %d sends and receives; use several groups",
                              comm->name, (int)comm->max_waiting);
-    return MEMO_STATUS_OK;
+    return memoi_comm_check_stream(comm, what, stream, error);
 }
 
-memo_status memo_comm_message(memo_comm* comm, memo_stream stream, const memo_message_call* call,
+memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int32_t is_send,
+                              const void* address, int64_t count, memo_type type, int32_t peer,
                               memo_error* error) {
-    memo_status status = memoi_comm_check_message(comm, stream, call, error);
-    if (status) return memoi_comm_drop_group(comm, status);
-    if (!comm->group_depth) return memoi_comm_enqueue(comm, stream, call, 1, error);
-    comm->waiting[comm->n_waiting++] = *call;
+    const memo_message_call call = {is_send, peer, type, count, (void*)(uintptr_t)address};
+    memo_status status = memoi_comm_check_message(comm, stream, &call, error);
+    if (!status && !comm->group_depth) status = memoi_comm_enqueue(comm, stream, &call, 1, error);
+    if (status || !comm->group_depth) return memoi_comm_end(comm, status);
+    comm->waiting[comm->n_waiting++] = call;
     comm->group_stream = stream;
     return MEMO_STATUS_OK;
 }
@@ -2349,10 +2334,11 @@ MEMOI memo_status memoi_comm_check_collective(memo_comm* comm, const memo_collec
 memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                  const memo_collective_call* call, memo_error* error) {
     memo_status status = memoi_comm_check_collective(comm, call, error);
-    if (status) return memoi_comm_drop_group(comm, status);
-    status = comm->collective(comm, stream, call, error);
-    if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
-    return status;
+    if (!status) {
+        status = comm->collective(comm, stream, call, error);
+        if (!status) comm->sent_bytes += memo_comm_bytes(call, comm->size, comm->rank);
+    }
+    return memoi_comm_end(comm, status);
 }
 
 /* --- labels --- */
@@ -2360,8 +2346,6 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
 MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
     comm->label.text = text;
     comm->label.number = number;
-    comm->label.fields = NULL;
-    comm->label.is_first = 0;
 }
 
 /* NULL matches every label.  Equal texts of two ranks may have different addresses. */
@@ -2865,11 +2849,7 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
         const TYPE* x = (const TYPE*)from[0] + begin;                                              \
         int64_t i;                                                                                 \
         int32_t r;                                                                                 \
-        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
-            memcpy(result, x, (size_t)n * sizeof(TYPE));                                           \
-        } else {                                                                                   \
-            for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                       \
-        }                                                                                          \
+        for (i = 0; i < n; i++) result[i] = WIDEN(x[i]);                                           \
         for (r = 1; r < n_from; r++) {                                                             \
             x = (const TYPE*)from[r] + begin;                                                      \
             if (reduction == MEMO_REDUCTION_SUM) {                                                 \
@@ -2881,11 +2861,7 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
                 }                                                                                  \
             }                                                                                      \
         }                                                                                          \
-        if (sizeof(TYPE) == sizeof(WIDE)) {                                                        \
-            memcpy(to, result, (size_t)n * sizeof(TYPE));                                          \
-        } else {                                                                                   \
-            for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                            \
-        }                                                                                          \
+        for (i = 0; i < n; i++) ((TYPE*)to)[i] = NARROW(result[i]);                                \
     }
 #define MEMOI_REDUCE_ALL(K)                                                                        \
     K(F32, float, float, MEMOI_AS_IS, MEMOI_AS_IS, MEMOI_ADD, MEMOI_IS_ABOVE_OR_NAN)               \
@@ -3164,10 +3140,6 @@ MEMOI int memoi_threads_is_late(const memoi_threads_rank* me,
     return patience->looked_ns - patience->since_ns > me->group->world->timeout_ns;
 }
 
-MEMOI double memoi_threads_timeout_s(const memoi_threads_rank* me) {
-    return (double)me->group->world->timeout_ns * 1e-9;
-}
-
 /* --- meetings --- */
 
 /* Fails the world if a rank has not arrived and never will, or is late. */
@@ -3198,7 +3170,7 @@ MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, cons
                 &group->world->failure, MEMO_STATUS_COMM,
                 "rank %d of '%s' did not arrive at %s within %g s; it has started %u "
                 "collectives",
-                (int)r, group->name, what, memoi_threads_timeout_s(me),
+                (int)r, group->name, what, (double)group->world->timeout_ns * 1e-9,
                 __atomic_load_n(&seat->n_collectives, __ATOMIC_RELAXED));
         return;
     }
@@ -3315,6 +3287,10 @@ MEMOI void memoi_threads_mismatch(memoi_threads_rank* me, const memoi_message* s
         me->group->name);
 }
 
+MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
+    if (n_bytes && to != from) memcpy(to, from, (size_t)n_bytes);
+}
+
 /* Copies the next message of the way, if it has been posted.  Returns 1 if the receive is done, 0
  * if there is nothing yet, -1 if the world has failed. */
 MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receive,
@@ -3339,8 +3315,8 @@ MEMOI int memoi_threads_take(memoi_threads_rank* me, const memoi_message* receiv
               memoi_comm_labels_match(&sent->label, &receive->label);
     if (!is_same)
         memoi_threads_mismatch(me, sent, receive, way->n_messages);
-    else if (n_bytes && sent->call.address != receive->call.address)
-        memcpy(receive->call.address, sent->call.address, (size_t)n_bytes);
+    else
+        memoi_threads_copy(receive->call.address, sent->call.address, n_bytes);
     way->current = sent->next;
     memoi_threads_end_work(me, MEMOI_LANE_STREAM);
     if (!is_same) return -1;
@@ -3407,7 +3383,7 @@ MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memo_messag
             "collectives, rank %d has started %u",
             (int)message->peer, group->name, message->is_send ? "receive" : "send",
             (long long)message->count, memo_type_name(message->type), (int)me->table.rank,
-            message->is_send ? "sends" : "receives", memoi_threads_timeout_s(me),
+            message->is_send ? "sends" : "receives", (double)group->world->timeout_ns * 1e-9,
             __atomic_load_n(&group->seats[message->peer].n_collectives, __ATOMIC_RELAXED),
             (int)me->table.rank, __atomic_load_n(&me->seat->n_collectives, __ATOMIC_RELAXED));
     }
@@ -3498,7 +3474,7 @@ MEMOI const char* memoi_threads_describe(char* text, const memoi_threads_op* op)
     }
     if (call->kind == MEMO_COLLECTIVE_BROADCAST)
         snprintf(detail, sizeof detail, " from rank %d", (int)call->root);
-    else if (call->kind != MEMO_COLLECTIVE_ALL_GATHER)
+    if (call->kind == MEMO_COLLECTIVE_ALL_REDUCE || call->kind == MEMO_COLLECTIVE_REDUCE_SCATTER)
         snprintf(detail, sizeof detail, " %s",
                  call->reduction == MEMO_REDUCTION_SUM ? "sum" : "max");
     snprintf(text, 160, "%s(%lld %s%s)%s", name, (long long)call->count, memo_type_name(call->type),
@@ -3529,10 +3505,6 @@ MEMOI int memoi_threads_all_agree(memoi_threads_rank* me, int turn) {
         return 0;
     }
     return 1;
-}
-
-MEMOI void memoi_threads_copy(void* to, const void* from, int64_t n_bytes) {
-    if (n_bytes && to != from) memcpy(to, from, (size_t)n_bytes);
 }
 
 /* A small all_reduce works on copies in the seats, so no rank waits until the others have read. */
@@ -3759,23 +3731,6 @@ MEMOI void memoi_threads_destroy(memo_comm* comm) {
 MEMOI memo_status memoi_threads_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                       memo_comm** part, memo_error* error);
 
-MEMOI void memoi_threads_fill_table(memoi_threads_rank* me, int32_t rank) {
-    memo_comm* table = &me->table;
-    table->struct_bytes = (int64_t)sizeof *table;
-    table->name = me->group->name;
-    table->context = me;
-    table->rank = rank;
-    table->size = me->group->n_ranks;
-    table->split = memoi_threads_split;
-    table->destroy = memoi_threads_destroy;
-    table->messages = memoi_threads_messages;
-    table->waiting = me->group->calls + (int64_t)rank * MEMOI_THREADS_MESSAGES;
-    table->max_waiting = MEMOI_THREADS_MESSAGES;
-    table->collective = memoi_threads_collective;
-    table->abort = memoi_threads_abort;
-    table->status = memoi_threads_status;
-}
-
 /* A group of these ranks of the world, and their tables.  Returns NULL if there is no memory. */
 MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world, const char* name,
                                                       const int32_t* world_ranks, int32_t n_ranks,
@@ -3809,6 +3764,7 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
 
     for (r = 0; r < n_ranks; r++) {
         memoi_threads_rank* me = &group->ranks[r];
+        memo_comm* table;
         me->group = group;
         me->seat = &group->seats[r];
         me->seat->world_rank = world_ranks[r];
@@ -3817,8 +3773,20 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
         me->messages = group->messages + (int64_t)r * MEMOI_THREADS_MESSAGES;
         me->last = group->last + (int64_t)r * n_ranks;
         me->sources = group->sources + (int64_t)r * n_ranks;
-        memoi_threads_fill_table(me, r);
-        comms[r] = &me->table;
+        comms[r] = table = &me->table;
+        table->struct_bytes = (int64_t)sizeof *table;
+        table->name = group->name;
+        table->context = me;
+        table->rank = r;
+        table->size = n_ranks;
+        table->split = memoi_threads_split;
+        table->destroy = memoi_threads_destroy;
+        table->messages = memoi_threads_messages;
+        table->waiting = group->calls + (int64_t)r * MEMOI_THREADS_MESSAGES;
+        table->max_waiting = MEMOI_THREADS_MESSAGES;
+        table->collective = memoi_threads_collective;
+        table->abort = memoi_threads_abort;
+        table->status = memoi_threads_status;
     }
     __atomic_fetch_add(&world->n_groups, 1, __ATOMIC_RELAXED);
     return group;
@@ -4412,8 +4380,6 @@ MEMOI memo_status memoi_nccl_messages(memo_comm* comm, memo_stream stream,
 
 MEMOI memo_status memoi_nccl_collective(memo_comm* comm, memo_stream stream,
                                         const memo_collective_call* call, memo_error* error) {
-    memo_status status = memoi_nccl_status(comm, error);
-    if (status) return status;
     return memoi_nccl_run((memoi_nccl*)comm->context, stream, call, NULL, 0, error);
 }
 
@@ -4500,26 +4466,12 @@ MEMOI void memoi_nccl_destroy(memo_comm* comm) {
 MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, const char* name,
                                    memo_comm** part, memo_error* error);
 
-MEMOI void memoi_nccl_fill_table(memoi_nccl* me) {
-    memo_comm* table = &me->table;
-    table->struct_bytes = (int64_t)sizeof *table;
-    table->name = me->name;
-    table->context = me;
-    table->split = memoi_nccl_split;
-    table->destroy = memoi_nccl_destroy;
-    table->messages = memoi_nccl_messages;
-    table->waiting = me->messages;
-    table->max_waiting = MEMOI_NCCL_MESSAGES;
-    table->collective = memoi_nccl_collective;
-    table->abort = memoi_nccl_abort;
-    table->status = memoi_nccl_status;
-}
-
 /* Everything except NCCL's communicator. */
 MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, memoi_nccl** result,
                                   memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)memob_calloc(1, sizeof *me);
     const size_t agreed_bytes = (MEMOI_NCCL_AGREED + 1) * sizeof *me->agreed;
+    memo_comm* table;
     void* agreed = NULL;
     int k;
     *result = NULL;
@@ -4539,7 +4491,18 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
     me->agreed = (memoi_nccl_agreed*)memset(agreed, 0, agreed_bytes);
     for (k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
     snprintf(me->name, sizeof me->name, "%.63s", name);
-    memoi_nccl_fill_table(me);
+    table = &me->table;
+    table->struct_bytes = (int64_t)sizeof *table;
+    table->name = me->name;
+    table->context = me;
+    table->split = memoi_nccl_split;
+    table->destroy = memoi_nccl_destroy;
+    table->messages = memoi_nccl_messages;
+    table->waiting = me->messages;
+    table->max_waiting = MEMOI_NCCL_MESSAGES;
+    table->collective = memoi_nccl_collective;
+    table->abort = memoi_nccl_abort;
+    table->status = memoi_nccl_status;
     me->world = world;
     pthread_mutex_lock(&world->mutex);
     me->next = world->comms;
@@ -4554,21 +4517,28 @@ MEMOI int64_t memoi_nccl_free_bytes(void) {
     return cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess ? (int64_t)free_bytes : 0;
 }
 
-/* Sets rank and size as NCCL has numbered them. */
-MEMOI memo_status memoi_nccl_read_rank(memoi_nccl* me, memo_error* error) {
-    int rank = 0, size = 0, is_usable;
-    ncclResult_t result = ncclSuccess;
-    pthread_mutex_lock(&me->world->mutex);
-    is_usable = memoi_nccl_is_usable(me);
-    if (is_usable) result = ncclCommUserRank(me->comm, &rank);
-    if (is_usable && result == ncclSuccess) result = ncclCommCount(me->comm, &size);
-    pthread_mutex_unlock(&me->world->mutex);
-    if (!is_usable) return memoi_nccl_status(&me->table, error);
-    if (result != ncclSuccess)
-        return memo_error_set(error, MEMO_STATUS_COMM, "'%s': %s", me->name,
-                              ncclGetErrorString(result));
-    me->table.rank = rank;
-    me->table.size = size;
+/* Waits until a communicator is ready, and takes the rank and size that NCCL gives it.  Destroys it
+ * after a failure, status or its own, and if the rank is in no part. */
+MEMOI memo_status memoi_nccl_join(memoi_nccl* me, const char* what, ncclResult_t result,
+                                  int64_t free_bytes, memo_comm** comm, memo_status status,
+                                  memo_error* error) {
+    int is_done;
+    if (!status) status = memoi_nccl_finish(me, what, result, error);
+    if (!status) {
+        pthread_mutex_lock(&me->world->mutex);
+        if (memoi_nccl_is_usable(me)) {
+            result = ncclCommUserRank(me->comm, &me->table.rank);
+            if (result == ncclSuccess) result = ncclCommCount(me->comm, &me->table.size);
+        }
+        status = memoi_nccl_look(me, what, result, &is_done, error);
+        pthread_mutex_unlock(&me->world->mutex);
+    }
+    if (status || !me->comm) {
+        memoi_nccl_destroy(&me->table);
+        return status;
+    }
+    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
+    *comm = &me->table;
     return MEMO_STATUS_OK;
 }
 
@@ -4607,16 +4577,7 @@ MEMOI memo_status memoi_nccl_split(memo_comm* comm, int32_t color, int32_t key, 
         me->part = NULL;
     }
     pthread_mutex_unlock(&me->world->mutex);
-    if (!status) status = memoi_nccl_finish(child, "split", ncclSuccess, error);
-    if (!status && child->comm) status = memoi_nccl_read_rank(child, error);
-
-    if (status || !child->comm) {
-        memoi_nccl_destroy(&child->table);
-        return status;
-    }
-    child->creation_bytes = free_bytes - memoi_nccl_free_bytes();
-    *part = &child->table;
-    return MEMO_STATUS_OK;
+    return memoi_nccl_join(child, "split", ncclSuccess, free_bytes, part, status, error);
 }
 
 MEMOB_ZERO_DEFAULT(memo_comm_nccl_desc)
@@ -4674,15 +4635,9 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
     if (!made)
         status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
                                 ncclGetErrorString(result), ncclGetLastError(NULL));
-    if (!status) status = memoi_nccl_finish(me, "joining", result, error);
+    status = memoi_nccl_join(me, "joining", result, free_bytes, comm, status, error);
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
-    if (status) {
-        memoi_nccl_destroy(&me->table);
-        return status;
-    }
-    me->creation_bytes = free_bytes - memoi_nccl_free_bytes();
-    *comm = &me->table;
-    return MEMO_STATUS_OK;
+    return status;
 }
 
 /* --- memory --- */
@@ -4802,30 +4757,25 @@ MEMOI memo_status memoi_mesh_check(const memo_mesh_desc* desc, int32_t size, mem
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
                             memo_error* error) {
     memo_mesh_desc* degrees = &mesh->degrees;
-    int32_t rest = rank, inner, outer;
+    const int is_ring_inner = desc->ring_is_inner != 0;
+    const int from_the_fastest[MEMOI_MESH_AXES] = {
+        MEMOI_AXIS_TENSOR, is_ring_inner ? MEMOI_AXIS_RING : MEMOI_AXIS_ULYSSES,
+        is_ring_inner ? MEMOI_AXIS_ULYSSES : MEMOI_AXIS_RING, MEMOI_AXIS_DATA, MEMOI_AXIS_PIPELINE};
+    int32_t rest = rank, i;
     memo_status status = memoi_mesh_check(desc, size, error);
     memset(mesh, 0, sizeof *mesh);
     if (!status) status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
     if (status) return status;
-    degrees->data = memoi_mesh_degree(desc, MEMOI_AXIS_DATA);
-    degrees->pipeline = memoi_mesh_degree(desc, MEMOI_AXIS_PIPELINE);
-    degrees->tensor = memoi_mesh_degree(desc, MEMOI_AXIS_TENSOR);
-    degrees->ring = memoi_mesh_degree(desc, MEMOI_AXIS_RING);
-    degrees->ulysses = memoi_mesh_degree(desc, MEMOI_AXIS_ULYSSES);
     degrees->ring_is_inner = desc->ring_is_inner;
     mesh->rank = rank;
     mesh->size = size;
-
-    /* From the fastest axis to the slowest. */
-    mesh->tensor_rank = rest % degrees->tensor;
-    rest /= degrees->tensor;
-    inner = desc->ring_is_inner ? degrees->ring : degrees->ulysses;
-    outer = desc->ring_is_inner ? degrees->ulysses : degrees->ring;
-    mesh->ring_rank = desc->ring_is_inner ? rest % inner : rest / inner % outer;
-    mesh->ulysses_rank = desc->ring_is_inner ? rest / inner % outer : rest % inner;
-    rest /= inner * outer;
-    mesh->data_rank = rest % degrees->data;
-    mesh->pipeline_rank = rest / degrees->data;
+    for (i = 0; i < MEMOI_MESH_AXES; i++) {
+        const memoi_mesh_axis* axis = &memoi_mesh_axes[from_the_fastest[i]];
+        const int32_t degree = memoi_mesh_degree(desc, from_the_fastest[i]), own = rest % degree;
+        memcpy((char*)degrees + axis->degree, &degree, sizeof degree);
+        memcpy((char*)mesh + axis->rank, &own, sizeof own);
+        rest /= degree;
+    }
     mesh->sequence_rank = mesh->ring_rank * degrees->ulysses + mesh->ulysses_rank;
     mesh->gradient_rank = mesh->data_rank * degrees->ring * degrees->ulysses + mesh->sequence_rank;
     return MEMO_STATUS_OK;
@@ -4908,29 +4858,20 @@ MEMOB_ZERO_DEFAULT(memo_sharding_desc)
 /* The runs of a rank must fit 31 bits, and those of all ranks 63. */
 #define MEMOI_DOCUMENTS_MAX (INT32_MAX / 4)
 
-/* Returns 1 if the documents are valid: from 0 to n_tokens, not descending. */
-MEMOI int memoi_sharding_are_documents(const int64_t* begins, int64_t n_documents,
-                                       int64_t n_tokens) {
+/* name: "memo_mask.document_begins". */
+MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t* begins,
+                                                 int64_t n_documents, int64_t n_tokens,
+                                                 memo_error* error) {
+    int is_valid = begins && n_documents >= 1 && n_documents <= MEMOI_DOCUMENTS_MAX && !begins[0] &&
+                   begins[n_documents] == n_tokens;
     int64_t i;
-    if (!begins || n_documents < 1 || begins[0] || begins[n_documents] != n_tokens) return 0;
-    for (i = 0; i < n_documents; i++)
-        if (begins[i + 1] < begins[i]) return 0;
-    return 1;
-}
-
-/* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
- * documents contain nothing.  O(log n_documents). */
-MEMOI int64_t memoi_sharding_document_of(const int64_t* begins, int64_t n_documents,
-                                         int64_t position) {
-    int64_t low = 0, high = n_documents; /* begins[low] <= position < begins[high] */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (begins[middle] <= position)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    for (i = 0; is_valid && i < n_documents; i++) is_valid = begins[i] <= begins[i + 1];
+    if (is_valid) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(
+        error,
+        "%s, n_documents: invalid (%lld documents); 1 to %d that ascend from 0 to the "
+        "sharding's n_tokens (%lld) are valid",
+        name, (long long)n_documents, MEMOI_DOCUMENTS_MAX, (long long)n_tokens);
 }
 
 MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_error* error) {
@@ -4950,15 +4891,10 @@ MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_erro
                              "memo_sharding_desc.document_begins: not used by the sharding %s; use "
                              "MEMO_SHARDING_DOCUMENTS, or pass the documents in the mask",
                              memo_sharding_name(desc->kind));
-    if (desc->kind == MEMO_SHARDING_DOCUMENTS &&
-        (desc->n_documents > MEMOI_DOCUMENTS_MAX ||
-         !memoi_sharding_are_documents(desc->document_begins, desc->n_documents, desc->n_tokens)))
-        return MEMOB_INVALID(error,
-                             "memo_sharding_desc.document_begins: invalid (%lld documents); 1 to "
-                             "%d that ascend from 0 to n_tokens (%lld) are valid",
-                             (long long)desc->n_documents, MEMOI_DOCUMENTS_MAX,
-                             (long long)desc->n_tokens);
-    return MEMO_STATUS_OK;
+    if (desc->kind != MEMO_SHARDING_DOCUMENTS) return MEMO_STATUS_OK;
+    return memoi_sharding_check_documents("memo_sharding_desc.document_begins",
+                                          desc->document_begins, desc->n_documents, desc->n_tokens,
+                                          error);
 }
 
 memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sharding,
@@ -5024,6 +4960,24 @@ MEMOI void memoi_sharding_chunk(const memo_sharding* sharding, int64_t document,
     *end = is_second ? last - below : first + with;
 }
 
+/* The document that contains position: begins[document] <= position < begins[document + 1].  Empty
+ * documents contain nothing.  With a sharding, position counts the rows of ring rank r.
+ * O(log n_documents). */
+MEMOI int64_t memoi_sharding_document_of(const memo_sharding* sharding, int64_t r,
+                                         const int64_t* begins, int64_t n_documents,
+                                         int64_t position) {
+    int64_t low = 0, high = n_documents; /* documents [low, high) begin there or before */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2, begin = begins[middle];
+        if (sharding) begin = memoi_sharding_rows(sharding, r, begin);
+        if (begin <= position)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* The first position of a ring rank's padding, which follows its tokens. */
 MEMOI int64_t memoi_sharding_padding(const memo_sharding* sharding, int64_t r) {
     return sharding->n_tokens + r * sharding->ring_tokens -
@@ -5033,28 +4987,21 @@ MEMOI int64_t memoi_sharding_padding(const memo_sharding* sharding, int64_t r) {
 /* The run that begins at a row of ring rank r. */
 MEMOI memo_run memoi_sharding_documents_run(const memo_sharding* sharding, int64_t r, int64_t row) {
     int64_t n_rows = memoi_sharding_rows(sharding, r, sharding->n_tokens), begin, end;
-    int64_t low = 0, high = sharding->n_documents;
+    int64_t document;
     memo_run run;
     run.stride = 1;
     run.start = memoi_sharding_padding(sharding, r) + row - n_rows;
     run.count = sharding->ring_tokens - row;
     if (row >= n_rows) return run;
 
-    /* The document: rows before low <= row < rows before high. */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (memoi_sharding_rows(sharding, r, sharding->document_begins[middle]) <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-
-    /* The chunk, and the place in it. */
-    row -= memoi_sharding_rows(sharding, r, sharding->document_begins[low]);
-    memoi_sharding_chunk(sharding, low, r, 0, &begin, &end);
+    /* The document, the chunk, and the place in it. */
+    document = memoi_sharding_document_of(sharding, r, sharding->document_begins,
+                                          sharding->n_documents, row);
+    row -= memoi_sharding_rows(sharding, r, sharding->document_begins[document]);
+    memoi_sharding_chunk(sharding, document, r, 0, &begin, &end);
     if (row >= end - begin) {
         row -= end - begin;
-        memoi_sharding_chunk(sharding, low, r, 1, &begin, &end);
+        memoi_sharding_chunk(sharding, document, r, 1, &begin, &end);
     }
     run.start = begin + row;
     run.count = end - begin - row;
@@ -5065,6 +5012,7 @@ MEMOI memo_run memoi_sharding_documents_run(const memo_sharding* sharding, int64
 MEMOI void memoi_sharding_documents_find(const memo_sharding* sharding, int64_t position,
                                          int64_t* ring_rank, int64_t* place) {
     int64_t document, r = 0, begin, end;
+    int is_second;
     if (position >= sharding->n_tokens) {
         while (position >= memoi_sharding_padding(sharding, r + 1)) r++;
         *ring_rank = r;
@@ -5073,18 +5021,17 @@ MEMOI void memoi_sharding_documents_find(const memo_sharding* sharding, int64_t 
         return;
     }
 
-    document =
-        memoi_sharding_document_of(sharding->document_begins, sharding->n_documents, position);
+    document = memoi_sharding_document_of(NULL, 0, sharding->document_begins, sharding->n_documents,
+                                          position);
     for (r = 0;; r++) {
         *ring_rank = r;
         *place = memoi_sharding_rows(sharding, r, sharding->document_begins[document]) + position;
-        memoi_sharding_chunk(sharding, document, r, 0, &begin, &end);
-        *place -= begin;
-        if (position >= begin && position < end) return;
-        *place += end;
-        memoi_sharding_chunk(sharding, document, r, 1, &begin, &end);
-        *place -= begin;
-        if (position >= begin && position < end) return;
+        for (is_second = 0; is_second < 2; is_second++) {
+            memoi_sharding_chunk(sharding, document, r, is_second, &begin, &end);
+            *place -= begin;
+            if (position >= begin && position < end) return;
+            *place += end;
+        }
     }
 }
 
@@ -5129,28 +5076,21 @@ MEMOI int memoi_sharding_next(const memo_sharding* sharding, int32_t sequence_ra
     return 1;
 }
 
-/* The runs of rows [row, end) of a ring rank.  Returns their number; runs NULL: the number only. */
-MEMOI int32_t memoi_sharding_list(const memo_sharding* sharding, int32_t ring_rank, int64_t row,
-                                  int64_t end, memo_run* runs) {
+int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank, memo_run* runs) {
     memo_run run;
+    int64_t row = 0;
     int32_t n = 0;
-    for (; row < end; row += run.count) {
-        run = memoi_sharding_run_at(sharding, ring_rank, row);
-        run.count = memob_min(run.count, end - row);
+    for (; memoi_sharding_next(sharding, sequence_rank, &row, &run); n++)
         if (runs) runs[n] = run;
-        n++;
-    }
     return n;
 }
+
 MEMOI int32_t memoi_sharding_ring_runs(const memo_sharding* sharding, int32_t ring_rank,
                                        memo_run* runs) {
-    return memoi_sharding_list(sharding, ring_rank, 0, sharding->ring_tokens, runs);
-}
-
-int32_t memo_sharding_runs(const memo_sharding* sharding, int32_t sequence_rank, memo_run* runs) {
-    const int64_t row = sequence_rank % sharding->ulysses * sharding->local_tokens;
-    return memoi_sharding_list(sharding, sequence_rank / sharding->ulysses, row,
-                               row + sharding->local_tokens, runs);
+    memo_sharding by_ring = *sharding; /* its sequence ranks are the ring ranks */
+    by_ring.ulysses = 1;
+    by_ring.local_tokens = sharding->ring_tokens;
+    return memo_sharding_runs(&by_ring, ring_rank, runs);
 }
 
 void memo_sharding_find(const memo_sharding* sharding, int64_t position, int32_t* sequence_rank,
@@ -5207,10 +5147,9 @@ void memo_sharding_positions(const memo_sharding* sharding, int32_t sequence_ran
         }
 }
 
-/* The number of rows of a run that are not padding. */
-MEMOI int64_t memoi_sharding_run_tokens(const memo_run* run, int64_t n_tokens) {
-    int64_t n = run->start >= n_tokens ? 0 : (n_tokens - 1 - run->start) / run->stride + 1;
-    return n < run->count ? n : run->count;
+/* The number of positions of a run below `end`. */
+MEMOI int64_t memoi_sharding_run_below(const memo_run* run, int64_t end) {
+    return run->start >= end ? 0 : memob_min((end - 1 - run->start) / run->stride + 1, run->count);
 }
 
 /* Copies the rank's rows from whole to share, or back. */
@@ -5221,7 +5160,7 @@ MEMOI void memoi_sharding_move(const memo_sharding* sharding, int32_t sequence_r
     int64_t b, i, row;
     for (b = 0; b < n_batch; b++, whole += sharding->n_tokens * row_bytes)
         for (row = 0; memoi_sharding_next(sharding, sequence_rank, &row, &run);) {
-            int64_t n_rows = memoi_sharding_run_tokens(&run, sharding->n_tokens);
+            int64_t n_rows = memoi_sharding_run_below(&run, sharding->n_tokens);
             for (i = 0; i < n_rows; i++) {
                 char* there = whole + (run.start + i * run.stride) * row_bytes;
                 char* here = share + i * row_bytes;
@@ -5277,7 +5216,7 @@ MEMOI void memoi_sharding_put_rank(const memo_sharding* sharding, int32_t rank, 
         memo_text_put(text, "%s %lld..%lld", row > run.count ? "," : "", (long long)run.start,
                       (long long)(run.start + (run.count - 1) * run.stride));
         if (run.stride > 1) memo_text_put(text, " step %lld", (long long)run.stride);
-        n_tokens += memoi_sharding_run_tokens(&run, sharding->n_tokens);
+        n_tokens += memoi_sharding_run_below(&run, sharding->n_tokens);
     }
     if (n_tokens < sharding->local_tokens)
         memo_text_put(text, " (%lld of padding)", (long long)(sharding->local_tokens - n_tokens));
@@ -5433,23 +5372,29 @@ MEMOI void memoi_target_transfer(memoi_target* target, int stream, int link, con
     memoi_target_announce(target, stream, &op);
 }
 
-/* The stream of that name, added if there is none. */
-MEMOI memo_status memoi_target_schedule_stream(memo_schedule* schedule, const char* name,
-                                               int32_t* stream, memo_error* error) {
-    for (*stream = 0; *stream < schedule->n_streams; ++*stream)
-        if (!strcmp(schedule->text + schedule->streams[*stream], name)) return MEMO_STATUS_OK;
-    return memo_schedule_add_stream(schedule, name, stream, error);
+/* Appends to a schedule from now on: names[i] is stream i, added if there is none of that name;
+ * NULL: not used.  n_events new events, of which the first is number first_event. */
+MEMOI memo_status memoi_target_schedule(memoi_target* target, memo_schedule* schedule,
+                                        const char* const* names, int n_names, int32_t first_event,
+                                        int32_t n_events, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t event, i;
+    memset(target, 0, sizeof *target);
+    target->schedule = schedule;
+    target->error = error;
+    target->first_event = schedule->n_events - first_event;
+    for (i = 0; i < n_names && !status; i++) {
+        int32_t* stream = &target->stream_indices[i];
+        while (names[i] && *stream < schedule->n_streams &&
+               strcmp(schedule->text + schedule->streams[*stream], names[i]))
+            ++*stream;
+        if (names[i] && *stream == schedule->n_streams)
+            status = memo_schedule_add_stream(schedule, names[i], stream, error);
+    }
+    for (i = 0; i < n_events && !status; i++)
+        status = memo_schedule_add_event(schedule, &event, error);
+    return status;
 }
-
-#ifndef MEMO_NO_HOST_DEVICE
-
-/* Functions are launched on the device itself, not on a recorder around it. */
-MEMOI memo_device* memoi_target_host_of(const memo_device* device) {
-    while (MEMO_DEVICE_HAS(device, inner)) device = device->inner;
-    return (memo_device*)(uintptr_t)device;
-}
-
-#endif
 
 /* --- messages; with a device only --- */
 
@@ -5462,8 +5407,7 @@ MEMOI void memoi_target_label(memoi_target* target, memo_comm* comm, const char*
         comm->label.is_first = *begun != comm;
         *begun = comm;
     }
-    comm->label.text = text;
-    comm->label.number = number;
+    memoi_comm_label(comm, text, number);
 }
 
 /* The label holds until the group ends. */
@@ -5476,14 +5420,13 @@ MEMOI void memoi_target_group_begin(memoi_target* target, memo_comm* comm, const
 MEMOI void memoi_target_message(memoi_target* target, int stream, memo_comm* comm, int is_send,
                                 const void* address, int64_t count, memo_type type, int32_t peer) {
     if (count && !target->status)
-        target->status = memoi_message_enqueue(comm, target->streams[stream], is_send, address,
-                                               count, type, peer, target->error);
+        target->status = memo_comm_message(comm, target->streams[stream], is_send, address, count,
+                                           type, peer, target->error);
 }
 
 MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* comm) {
     if (!target->status)
         target->status = memo_group_end(comm, target->streams[stream], target->error);
-    memoi_comm_label(comm, NULL, 0);
 }
 
 /* --- row kernels --- */
@@ -5524,20 +5467,6 @@ MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_typ
     memoi_target_kernel(target, stream, MEMO_ROW_ADD, &add);
 }
 
-/* to[row] = sum of a * b over the n elements of a row. */
-MEMOI void memoi_target_row_sums(memoi_target* target, float* to, const void* a, const void* b,
-                                 memo_type type, int64_t n, int64_t n_rows) {
-    memo_row_sums_desc sums;
-    memset(&sums, 0, sizeof sums);
-    sums.sums = to;
-    sums.a = a;
-    sums.b = b;
-    sums.a_type = sums.b_type = type;
-    sums.n_rows = n_rows;
-    sums.n_columns = sums.a_stride = sums.b_stride = n;
-    memoi_target_kernel(target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SUMS, &sums);
-}
-
 /* to (type) = from (from_type), n elements. */
 MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_type type,
                              const void* from, memo_type from_type, int64_t n) {
@@ -5571,7 +5500,8 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
     *end = mask->n_keys ? mask->n_keys : mask->n_tokens;
     if (mask->document_begins) {
         const int64_t* keys = mask->key_begins ? mask->key_begins : mask->document_begins;
-        document = memoi_sharding_document_of(mask->document_begins, mask->n_documents, query);
+        document =
+            memoi_sharding_document_of(NULL, 0, mask->document_begins, mask->n_documents, query);
         *begin = keys[document];
         *end = keys[document + 1];
         own = *begin + query - mask->document_begins[document];
@@ -5587,11 +5517,8 @@ void memo_mask_interval(const memo_mask* mask, int64_t query, int64_t* begin, in
 /* The indices [*begin, *end) of a run whose positions are in [low, high). */
 MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t high, int64_t* begin,
                                    int64_t* end) {
-    int64_t first = low > run->start ? (low - run->start + run->stride - 1) / run->stride : 0;
-    int64_t last = high > run->start ? (high - run->start + run->stride - 1) / run->stride : 0;
-    *begin = first < run->count ? first : run->count;
-    *end = last < run->count ? last : run->count;
-    if (*end < *begin) *end = *begin;
+    *begin = memoi_sharding_run_below(run, low);
+    *end = memob_max(memoi_sharding_run_below(run, high), *begin);
 }
 
 /* The number of pairs (query, key) that see each other; exact up to 2^53.  O(queries). */
@@ -5617,7 +5544,7 @@ MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int
  * that no query sees.  Returns 0 if they see none. */
 MEMOI int memoi_mask_run_sees(const memo_mask* mask, const memo_run* q, int64_t* low,
                               int64_t* high) {
-    int64_t n_queries = memoi_sharding_run_tokens(q, mask->n_tokens), ignored;
+    int64_t n_queries = memoi_sharding_run_below(q, mask->n_tokens), ignored;
     if (!n_queries) return 0;
     memo_mask_interval(mask, q->start, low, &ignored);
     memo_mask_interval(mask, q->start + (n_queries - 1) * q->stride, &ignored, high);
@@ -5948,6 +5875,7 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
                                               const memo_attention_block* block, int is_backward,
                                               memo_error* error) {
     memoi_host_attention_args args;
+    memo_device* device;
     if (block->head_size < 1 || block->head_size > MEMOI_HEAD || block->v_head_size < 1 ||
         block->v_head_size > MEMOI_HEAD)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -5965,8 +5893,10 @@ MEMOI memo_status memoi_host_attention_launch(void* user, memo_stream stream,
     args.block = *block;
     args.state = (memo_host_attention*)user;
     args.is_backward = is_backward;
-    return memo_host_device_launch(memoi_target_host_of(args.state->device), stream,
-                                   memoi_attention_run, &args, sizeof args, error);
+    device = args.state->device;
+    while (MEMO_DEVICE_HAS(device, inner)) /* not on a recorder around the device */
+        device = (memo_device*)(uintptr_t)device->inner;
+    return memo_host_device_launch(device, stream, memoi_attention_run, &args, sizeof args, error);
 }
 
 MEMOI memo_status memoi_host_attention_forward(void* user, memo_stream stream,
@@ -6012,7 +5942,7 @@ typedef struct memoi_shape_tokens {
     memo_sharding sharding;
     memo_run* runs;     /* in the order of ring ranks */
     int64_t* first_run; /* (ring + 1) */
-    memo_run all;       /* of all ranks, padding included */
+    memo_run all;       /* of all ranks in the order of positions, padding included */
 } memoi_shape_tokens;
 
 /* An attention on one rank; only documents change from call to call. */
@@ -6025,10 +5955,10 @@ typedef struct memoi_shape {
     float scale, softcap;
     int32_t first_q_head; /* the model's number of head 0 of n_q_heads */
     int32_t sends_again;
-    memo_type carried_type; /* of d_k and d_v in the ring: F32, or type */
-    int32_t gathers_keys;
-    int32_t n_groups; /* of the heads of each rank */
-    int32_t group;    /* the one that heads are of; -1: all */
+    memo_type carried_type;             /* of d_k and d_v in the ring: F32, or type */
+    int32_t gathers_keys, has_gathered; /* now all keys are one run of this rank */
+    int32_t n_groups;                   /* of the heads of each rank */
+    int32_t group;                      /* the one that heads are of; -1: all */
     memo_ulysses_heads heads;
     int32_t is_replicated; /* more than one rank needs some key head */
     /* Parts of the batch: 1, or n_batch if sequences have masks or shardings of their own. */
@@ -6049,6 +5979,8 @@ MEMOI const memoi_shape_tokens* memoi_shape_tokens_of(const memoi_shape* shape, 
 MEMOI const memo_run* memoi_shape_runs(const memoi_shape* shape, int is_kv, int32_t part,
                                        int32_t ring_rank, int32_t* n) {
     const memoi_shape_tokens* tokens = memoi_shape_tokens_of(shape, is_kv, part);
+    *n = 1;
+    if (is_kv && shape->has_gathered) return &tokens->all;
     *n = (int32_t)(tokens->first_run[ring_rank + 1] - tokens->first_run[ring_rank]);
     return tokens->runs + tokens->first_run[ring_rank];
 }
@@ -6061,18 +5993,18 @@ MEMOI memo_ulysses_heads memoi_shape_heads_of(const memoi_shape* shape, int32_t 
         memoi_shape_split_heads(shape->n_q_heads, shape->n_kv_heads, shape->sharding.ulysses, rank);
     const int64_t n_groups = shape->n_groups, g = shape->group;
     const int32_t ratio = shape->n_q_heads / shape->n_kv_heads, all_end = all.first_q + all.n_q;
+    const int shares = shape->sharding.ring == 1 && n_groups > all.n_kv && all.n_kv;
     memo_ulysses_heads heads = all;
     int64_t begin, end, first, n_sharing, n_q;
     if (g < 0) return all;
     begin = g * all.n_kv / n_groups;
-    end = (g + 1) * all.n_kv / n_groups;
-    if (shape->sharding.ring == 1 && n_groups > all.n_kv && all.n_kv) end = begin + 1;
+    end = shares ? begin + 1 : (g + 1) * all.n_kv / n_groups;
     heads.first_kv = all.first_kv + (int32_t)begin;
     heads.n_kv = (int32_t)(end - begin);
     heads.first_q = begin ? heads.first_kv * ratio : all.first_q;
     heads.n_q = (heads.first_kv + heads.n_kv) * ratio;
     heads.n_q = heads.n_kv ? (heads.n_q < all_end ? heads.n_q : all_end) - heads.first_q : 0;
-    if (shape->sharding.ring > 1 || n_groups <= all.n_kv || !all.n_kv) return heads;
+    if (!shares) return heads;
 
     /* Of the groups [first, first + n_sharing) of this key head, each has a share of its query
      * heads. */
@@ -6149,17 +6081,14 @@ MEMOI int64_t memoi_ulysses_heads_needed(const memoi_shape* shape, int32_t is_kv
     return n;
 }
 
-MEMOI int64_t memoi_ulysses_to_heads_bytes(const memoi_shape* shape, const memoi_exchanged* x) {
-    int64_t n = shape->n_batch * memoi_shape_sharding(shape, x->is_kv)->local_tokens;
-    return n * x->n * memo_type_bytes(x->type) *
-           (memoi_ulysses_heads_needed(shape, x->is_kv) -
-            memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n);
-}
-MEMOI int64_t memoi_ulysses_to_rows_bytes(const memoi_shape* shape, const memoi_exchanged* x) {
-    int64_t n = shape->n_batch * memoi_shape_sharding(shape, x->is_kv)->local_tokens;
-    return n * x->n * memo_type_bytes(x->type) *
-           memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n *
-           (shape->sharding.ulysses - 1);
+/* The bytes that this rank sends: to rows its heads to all peers, to heads what they need. */
+MEMOI int64_t memoi_ulysses_bytes(const memoi_shape* shape, const memoi_exchanged* x,
+                                  int to_heads) {
+    const int64_t own = memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank).n;
+    const int64_t n = to_heads ? memoi_ulysses_heads_needed(shape, x->is_kv) - own
+                               : own * (shape->sharding.ulysses - 1);
+    return shape->n_batch * memoi_shape_sharding(shape, x->is_kv)->local_tokens * x->n *
+           memo_type_bytes(x->type) * n;
 }
 
 typedef struct memoi_ulysses {
@@ -6199,13 +6128,10 @@ MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
     return m;
 }
 
-/* The peers of a step.  In step k every rank sends to another one, so that no rank is everyone's
- * first. */
-MEMOI int32_t memoi_ulysses_to(const memoi_ulysses_measures* m, int32_t step) {
-    return (m->me + step) % m->degree;
-}
-MEMOI int32_t memoi_ulysses_from(const memoi_ulysses_measures* m, int32_t step) {
-    return (m->me - step + m->degree) % m->degree;
+/* The peer to send to in a step; the one to receive from, if step is negative.  In step k every
+ * rank sends to another one, so that no rank is everyone's first. */
+MEMOI int32_t memoi_ulysses_peer(const memoi_ulysses_measures* m, int32_t step) {
+    return (m->me + step + m->degree) % m->degree;
 }
 
 /* Rows to heads, first part: what the peers need goes to staging, what this rank needs to its
@@ -6217,7 +6143,8 @@ MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchanged* 
     int64_t staged = 0;
     int32_t step, b;
     for (step = 1; step < m.degree; step++) {
-        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_to(&m, step));
+        memoi_heads peer =
+            memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_peer(&m, step));
         if (peer.n == m.n_heads) continue;
         memoi_target_copy_rows(u->target, u->stream, u->staging + staged, peer.n * m.unit,
                                from + peer.first * m.unit, m.row_bytes, peer.n * m.unit, m.n_rows);
@@ -6239,9 +6166,8 @@ MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_exchanged*
     int32_t step, b;
     memoi_target_group_begin(u->target, u->comm, x->name, 0);
     for (step = 1; step < m.degree; step++) {
-        int32_t to_rank = memoi_ulysses_to(&m, step), from_rank = memoi_ulysses_from(&m, step);
-        int32_t rows_rank = to_heads ? to_rank : from_rank;
-        int32_t heads_rank = to_heads ? from_rank : to_rank;
+        int32_t rows_rank = memoi_ulysses_peer(&m, to_heads ? step : -step);
+        int32_t heads_rank = memoi_ulysses_peer(&m, to_heads ? -step : step);
         memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, rows_rank);
         int is_whole = whole && peer.n == m.n_heads;
         const char* rows = is_whole ? whole : packed;
@@ -6268,7 +6194,7 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, x, (const char*)from, (char*)to));
     write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     memoi_target_transfer(u->target, u->stream, MEMOI_TARGET_ULYSSES, x->name, reads, 2, &write, 1,
-                          memoi_ulysses_to_heads_bytes(u->shape, x));
+                          memoi_ulysses_bytes(u->shape, x, 1));
     if (u->target->device)
         memoi_ulysses_exchange(u, x, 1, (const char*)to, u->staging, (const char*)from);
 }
@@ -6301,7 +6227,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     int32_t step, b;
     if (n_needed) /* on any rank */
         memoi_target_transfer(u->target, u->stream, MEMOI_TARGET_ULYSSES, x->name, &read, 1, &write,
-                              1, memoi_ulysses_to_rows_bytes(u->shape, x));
+                              1, memoi_ulysses_bytes(u->shape, x, 0));
     if (n_needed && u->target->device) memoi_ulysses_exchange(u, x, 0, from, packed, NULL);
     if (sums && u->shape->group <= 0)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
@@ -6313,7 +6239,7 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
                             m.own_heads, m.n_local);
     for (step = 1; step < m.degree; step++) {
         memoi_heads peer =
-            memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_from(&m, step));
+            memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_peer(&m, -step));
         memoi_ulysses_place(u, x, to, sums, 0, peer.first, packed, peer.n, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
     }
@@ -6353,8 +6279,8 @@ typedef struct memoi_ring {
     memoi_target* target;
     memo_comm* comm;
     const memo_attention* attention;
-    const memo_sp_attention_costs* costs; /* for a schedule */
-    const memo_mask* masks;               /* (n_masks), of the caller */
+    memo_sp_attention_costs costs; /* for a schedule */
+    const memo_mask* masks;        /* (n_masks), of the caller */
     int32_t is_backward;
 
     const char *q, *kv[2], *d_out;
@@ -6372,10 +6298,6 @@ typedef struct memoi_ring {
     int32_t n_awaited;  /* exchanges that the compute stream has waited for */
     int32_t has_worked; /* this rank computed in the previous step */
 } memoi_ring;
-
-MEMOI memo_mask memoi_ring_mask(const memoi_ring* ring, int32_t part) {
-    return memoi_shape_mask(ring->shape, ring->masks, part);
-}
 
 /* Runs of queries [q_begin, q_end) and of keys [k_begin, k_end). */
 typedef struct memoi_rectangle {
@@ -6400,7 +6322,7 @@ MEMOI int memoi_ring_rectangle(const memoi_ring* ring, int32_t part, int32_t q_r
     int32_t n_q, n_k, q, k_first = 0, k_behind = 0;
     const memo_run* q_runs = memoi_shape_runs(ring->shape, 0, part, q_rank, &n_q);
     const memo_run* k_runs = memoi_shape_runs(ring->shape, 1, part, k_rank, &n_k);
-    const memo_mask mask = memoi_ring_mask(ring, part);
+    const memo_mask mask = memoi_shape_mask(ring->shape, ring->masks, part);
     memset(r, 0, sizeof *r);
     for (q = 0; q < n_q; q++) {
         int64_t low, high, begin, end;
@@ -6489,7 +6411,7 @@ MEMOI int64_t memoi_ring_ranges_count(const memoi_ring_ranges* ranges) {
 MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, int32_t owner,
                                           int32_t s) {
     const memoi_shape* shape = ring->shape;
-    const memo_mask mask = memoi_ring_mask(ring, part);
+    const memo_mask mask = memoi_shape_mask(ring->shape, ring->masks, part);
     const int64_t n_tokens = shape->key_sharding.ring_tokens;
     int32_t rd = shape->sharding.ring, n_runs, n_q_runs, q, k, step;
     const memo_run* runs = memoi_shape_runs(shape, 1, part, owner, &n_runs);
@@ -6513,7 +6435,7 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
                 if (begin == end || !memoi_ring_runs_may_meet(&mask, &q_runs[q], &runs[k]))
                     continue;
                 /* Padding goes with the last token, so that whole runs stay whole. */
-                if (end == memoi_sharding_run_tokens(&runs[k], mask.n_keys)) end = runs[k].count;
+                if (end == memoi_sharding_run_below(&runs[k], mask.n_keys)) end = runs[k].count;
                 memoi_ring_extend(&ranges.rows[k], begin, end);
             }
         }
@@ -6604,16 +6526,6 @@ MEMOI int32_t memoi_ring_messages(const memoi_ring* ring, int32_t s,
     return n;
 }
 
-/* The rows of sequence b that a message of exchange s sends or receives. */
-MEMOI memoi_ring_ranges memoi_ring_message_rows(const memoi_ring* ring,
-                                                const memoi_ring_message* message, int32_t s,
-                                                int32_t is_receive, int32_t b) {
-    const memoi_shape* shape = ring->shape;
-    int32_t rd = shape->sharding.ring, owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
-    return message->is_kv ? memoi_ring_needed(ring, shape->n_parts > 1 ? b : 0, owner, s)
-                          : ring->carried;
-}
-
 /* A message of exchange s, one way.  Whole sequences that are alike are one piece; sender and
  * receiver find the same rows, so they agree.  Returns its bytes; enqueues 0: only that. */
 MEMOI int64_t memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* message, int32_t s,
@@ -6621,26 +6533,24 @@ MEMOI int64_t memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* 
     const memoi_shape* shape = ring->shape;
     const int64_t n_tokens = shape->key_sharding.ring_tokens, row = message->row_elements;
     const int64_t row_bytes = row * memo_type_bytes(message->type);
-    memoi_ring_ranges ranges;
+    const int32_t rd = shape->sharding.ring,
+                  peer = is_receive ? message->from_rank : message->to_rank;
+    const int32_t owner = (shape->ring_rank - is_receive - s + 2 * rd) % rd;
+    const int differs = message->is_kv && shape->n_parts > 1;
+    char* const address = is_receive ? message->to : (char*)(uintptr_t)message->from;
+    memoi_ring_ranges ranges = ring->carried;
     int64_t n_bytes = 0;
     int32_t b, k, n_alike;
-    memset(&ranges, 0, sizeof ranges);
     for (b = 0; b < shape->n_batch; b += n_alike) {
-        if (b == 0 || shape->n_parts > 1)
-            ranges = memoi_ring_message_rows(ring, message, s, is_receive, b);
-        n_alike =
-            memoi_ring_ranges_count(&ranges) == n_tokens && (shape->n_parts == 1 || !message->is_kv)
-                ? shape->n_batch
-                : 1;
+        if (message->is_kv && (b == 0 || differs)) ranges = memoi_ring_needed(ring, b, owner, s);
+        n_alike = memoi_ring_ranges_count(&ranges) == n_tokens && !differs ? shape->n_batch : 1;
         for (k = 0; k < MEMO_RUNS_MAX; k++) {
             int64_t at = (b * n_tokens + ranges.rows[k].begin) * row_bytes;
             int64_t n = (ranges.rows[k].end - ranges.rows[k].begin) * n_alike * row;
             n_bytes += n * memo_type_bytes(message->type);
             if (enqueues)
                 memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                                     (is_receive ? message->to : message->from) + at, n,
-                                     message->type,
-                                     is_receive ? message->from_rank : message->to_rank);
+                                     address + at, n, message->type, peer);
         }
     }
     return n_bytes;
@@ -6692,25 +6602,6 @@ MEMOI int64_t memoi_ring_runs_rows(const memo_run* runs, int32_t n) {
     return rows;
 }
 
-/* Splits the rank's heads into at most three parts in which query heads share key heads evenly, as
- * the callback requires.  first_q and first_kv count from the rank's own first head. */
-MEMOI int32_t memoi_ring_head_parts(const memoi_shape* shape, memo_ulysses_heads parts[3]) {
-    const memo_ulysses_heads* own = &shape->heads;
-    int32_t group = shape->n_q_heads / shape->n_kv_heads, q = own->first_q;
-    int32_t end = own->first_q + own->n_q, n = 0;
-    while (q < end) {
-        int32_t next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
-        if (next > end) next = end;
-        parts[n].first_q = q - own->first_q;
-        parts[n].n_q = next - q;
-        parts[n].first_kv = q / group - own->first_kv;
-        parts[n].n_kv = (next - 1) / group - q / group + 1;
-        n++;
-        q = next;
-    }
-    return n;
-}
-
 /* Moves the addresses of a block on by rows and by heads. */
 MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t k_row,
                                  int64_t q_head, int64_t kv_head) {
@@ -6733,18 +6624,15 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
     b->d_v += v;
 }
 
-/* The rectangle of step s.  If keys are gathered, they are one run. */
+/* The rectangle of step s. */
 MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part,
                                             const memoi_rectangle* r, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
     int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs, is_v;
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, shape->ring_rank, &n_runs);
-    const memo_run* k_runs = shape->gathers_keys
-                                 ? &memoi_shape_tokens_of(shape, 1, part)->all
-                                 : memoi_shape_runs(shape, 1, part, k_rank, &n_runs);
-    const int64_t n_keys =
-        shape->gathers_keys ? shape->key_sharding.padded_tokens : shape->key_sharding.ring_tokens;
+    const memo_run* k_runs = memoi_shape_runs(shape, 1, part, k_rank, &n_runs);
+    const int64_t n_keys = shape->key_sharding.ring_tokens;
     /* The step's d_k and d_v, from the ones that travel. */
     const int is_apart = s || shape->carried_type != MEMO_TYPE_F32;
     const char* kv[2];
@@ -6752,12 +6640,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     memo_attention_block block;
     memset(&block, 0, sizeof block);
     for (is_v = 0; is_v < 2; is_v++) {
-        kv[is_v] = shape->gathers_keys ? buffers->kv_all[is_v]
-                   : s                 ? buffers->kv[is_v][(s + 1) % 2]
-                                       : ring->kv[is_v];
-        d_kv[is_v] = shape->gathers_keys ? buffers->d_kv_all[is_v]
-                     : is_apart          ? buffers->d_kv_step[is_v]
-                                         : (float*)(void*)buffers->d_kv[is_v][1];
+        kv[is_v] = s ? buffers->kv[is_v][(s + 1) % 2] : ring->kv[is_v];
+        d_kv[is_v] = is_apart ? buffers->d_kv_step[is_v] : (float*)(void*)buffers->d_kv[is_v][1];
     }
     block.type = shape->type;
     block.scale = shape->scale;
@@ -6770,7 +6654,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.n_q_runs = r->q_end - r->q_begin;
     block.k_runs = k_runs + r->k_begin;
     block.n_k_runs = r->k_end - r->k_begin;
-    block.mask = memoi_ring_mask(ring, part);
+    block.mask = memoi_shape_mask(ring->shape, ring->masks, part);
     block.q_row_stride = (int64_t)shape->heads.n_q * shape->head_size;
     block.k_row_stride = (int64_t)shape->heads.n_kv * shape->head_size;
     block.v_row_stride = (int64_t)shape->heads.n_kv * shape->v_head_size;
@@ -6836,25 +6720,30 @@ MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_bloc
 
     /* Only a schedule needs the duration: counting pairs takes time. */
     if (!ring->target->device)
-        op.duration_s = (ring->is_backward ? ring->costs->backward_s_per_score
-                                           : ring->costs->forward_s_per_score) *
+        op.duration_s = (ring->is_backward ? ring->costs.backward_s_per_score
+                                           : ring->costs.forward_s_per_score) *
                         (double)b->n_batch * ring->shape->heads.n_q *
                         memoi_mask_count(&b->mask, b->q_runs, b->n_q_runs, b->k_runs, b->n_k_runs);
     memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op);
 }
 
+/* In at most three parts of the rank's heads: the callback requires that query heads share key
+ * heads evenly. */
 MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block* block) {
     const memo_attention* attention = ring->attention;
+    const memo_ulysses_heads* own = &ring->shape->heads;
+    int32_t group = ring->shape->n_q_heads / ring->shape->n_kv_heads, q, next;
+    int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
-    memo_ulysses_heads parts[3];
-    int32_t n_parts = memoi_ring_head_parts(ring->shape, parts), i;
     memoi_ring_announce(ring, block);
-    for (i = 0; i < n_parts && target->device && !target->status; i++) {
+    for (q = own->first_q; q < end && target->device && !target->status; q = next) {
         memo_attention_block part = *block;
-        part.first_q_head += parts[i].first_q;
-        part.n_q_heads = parts[i].n_q;
-        part.n_kv_heads = parts[i].n_kv;
-        memoi_ring_block_move(&part, 0, 0, parts[i].first_q, parts[i].first_kv);
+        next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
+        if (next > end) next = end;
+        part.first_q_head += q - own->first_q;
+        part.n_q_heads = next - q;
+        part.n_kv_heads = (next - 1) / group - q / group + 1;
+        memoi_ring_block_move(&part, 0, 0, q - own->first_q, q / group - own->first_kv);
         target->status = (ring->is_backward ? attention->backward : attention->forward)(
             attention->user, target->streams[MEMOI_TARGET_COMPUTE], &part, target->error);
     }
@@ -6876,53 +6765,30 @@ MEMOI void memoi_ring_merge(const memoi_ring* ring, const memo_attention_block* 
     memoi_target_kernel(ring->target, MEMOI_TARGET_COMPUTE, MEMO_ROW_MERGE, &merge);
 }
 
-/* The contribution of a block to d_k or d_v, in d_kv_step: the rows of all key runs, in each
- * batch. */
-typedef struct memoi_ring_contribution {
-    float* from;
-    int64_t at; /* elements, in d_kv_step and in what it is added to */
-    int64_t n, batch_stride;
-} memoi_ring_contribution;
-
-MEMOI memoi_ring_contribution memoi_ring_contribution_of(const memoi_ring* ring,
-                                                         const memo_attention_block* block,
-                                                         int is_v) {
-    int64_t n_rows = memoi_ring_runs_rows(block->k_runs, block->n_k_runs);
-    memoi_ring_contribution c;
-    c.from = is_v ? block->d_v : block->d_k;
-    c.at = c.from - ring->buffers.d_kv_step[is_v];
-    c.n = n_rows * (is_v ? block->v_row_stride : block->k_row_stride);
-    c.batch_stride = is_v ? block->v_batch_stride : block->k_batch_stride;
-    return c;
-}
-
-/* Zeroes the rows of d_kv_step that block adds to. */
-MEMOI void memoi_ring_clear_rows(const memoi_ring* ring, const memo_attention_block* block) {
-    int32_t is_v, b;
-    for (is_v = 0; is_v < 2; is_v++) {
-        memoi_ring_contribution c = memoi_ring_contribution_of(ring, block, is_v);
-        for (b = 0; b < block->n_batch; b++)
-            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, c.from + b * c.batch_stride,
-                              c.n * 4);
-    }
-}
-
-/* A backward step into gradients that travel: the first step sets them, later ones add to them. */
+/* A backward step into gradients that travel: the first step sets them, later ones add to them.
+ * Its contribution, the rows of all key runs in each batch, is computed in d_kv_step. */
 MEMOI void memoi_ring_carry(memoi_ring* ring, const memo_attention_block* block, int32_t s) {
-    memo_type type = ring->shape->carried_type;
-    int32_t is_v;
-    memoi_ring_clear_rows(ring, block);
+    const memo_type type = ring->shape->carried_type;
+    const int64_t n_rows = memoi_ring_runs_rows(block->k_runs, block->n_k_runs);
+    const int64_t n[2] = {n_rows * block->k_row_stride, n_rows * block->v_row_stride};
+    const int64_t stride[2] = {block->k_batch_stride, block->v_batch_stride};
+    float* const from[2] = {block->d_k, block->d_v};
+    int32_t is_v, b;
+    for (is_v = 0; is_v < 2; is_v++)
+        for (b = 0; b < block->n_batch; b++)
+            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, from[is_v] + b * stride[is_v],
+                              n[is_v] * 4);
     memoi_ring_attend(ring, block);
     if (s) memoi_ring_await(ring, s); /* the gradients so far */
     for (is_v = 0; is_v < 2; is_v++) {
-        memoi_ring_contribution c = memoi_ring_contribution_of(ring, block, is_v);
-        char* to = ring->buffers.d_kv[is_v][(s + 1) % 2] + c.at * memo_type_bytes(type);
+        const int64_t at = from[is_v] - ring->buffers.d_kv_step[is_v];
+        char* to = ring->buffers.d_kv[is_v][(s + 1) % 2] + at * memo_type_bytes(type);
         if (s)
-            memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, to, type, c.batch_stride, c.from,
-                             c.batch_stride, c.n, block->n_batch);
+            memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, to, type, stride[is_v], from[is_v],
+                             stride[is_v], n[is_v], block->n_batch);
         else
-            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, to, type, c.from, MEMO_TYPE_F32,
-                              block->n_batch * c.batch_stride);
+            memoi_target_cast(ring->target, MEMOI_TARGET_COMPUTE, to, type, from[is_v],
+                              MEMO_TYPE_F32, block->n_batch * stride[is_v]);
     }
 }
 
@@ -7021,9 +6887,16 @@ MEMOI void memoi_ring_end(memoi_ring* ring) {
 /* An all-gather or reduce-scatter on the compute stream; n elements of each rank. */
 MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, const void* from,
                                         void* to, int64_t n, memo_type type) {
+    const memo_collective_call call = {is_scatter ? MEMO_COLLECTIVE_REDUCE_SCATTER
+                                                  : MEMO_COLLECTIVE_ALL_GATHER,
+                                       type,
+                                       MEMO_REDUCTION_SUM,
+                                       0,
+                                       n,
+                                       from,
+                                       to};
     int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
     memoi_target* target = ring->target;
-    memo_stream stream = target->streams[MEMOI_TARGET_COMPUTE];
     const char* name = is_scatter ? "scatter gradients" : "gather keys";
     memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
     memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
@@ -7032,11 +6905,8 @@ MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, 
     if (target->status || !target->device) return;
 
     memoi_target_label(target, ring->comm, name, ring->is_backward);
-    target->status = is_scatter
-                         ? memo_reduce_scatter(ring->comm, stream, from, to, n, type,
-                                               MEMO_REDUCTION_SUM, target->error)
-                         : memo_all_gather(ring->comm, stream, from, to, n, type, target->error);
-    memoi_comm_label(ring->comm, NULL, 0);
+    target->status = memo_comm_collective(ring->comm, target->streams[MEMOI_TARGET_COMPUTE], &call,
+                                          target->error);
 }
 
 /* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
@@ -7063,16 +6933,14 @@ MEMOI void memoi_ring_gather_order(const memoi_ring* ring, char* by_rank, char* 
         }
 }
 
-/* Before attention: k or v of all ranks, and in backward room for its gradient. */
+/* Before attention: k or v of all ranks. */
 MEMOI void memoi_ring_gather_keys(const memoi_ring* ring, int is_v) {
     const memoi_shape* shape = ring->shape;
-    int64_t n = memoi_ring_kv_elements(shape, is_v);
-    int64_t row_bytes = memoi_ring_kv_row(shape, is_v) * memo_type_bytes(shape->type);
-    memoi_ring_gather_collective(ring, 0, ring->kv[is_v], ring->buffers.gathered, n, shape->type);
-    memoi_ring_gather_order(ring, ring->buffers.gathered, ring->buffers.kv_all[is_v], row_bytes, 0);
-    if (ring->is_backward)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.d_kv_all[is_v],
-                          n * shape->sharding.ring * 4);
+    char *by_rank = ring->buffers.gathered, *by_position = ring->buffers.kv_all[is_v];
+    memoi_ring_gather_collective(ring, 0, ring->kv[is_v], by_rank,
+                                 memoi_ring_kv_elements(shape, is_v), shape->type);
+    memoi_ring_gather_order(ring, by_rank, by_position,
+                            memoi_ring_kv_row(shape, is_v) * memo_type_bytes(shape->type), 0);
 }
 
 /* After backward: the sums of d_k or d_v go to their ranks. */
@@ -7091,37 +6959,39 @@ MEMOI void memoi_ring_gather_gradients(const memoi_ring* ring, int is_v) {
     memoi_ring_gather_collective(ring, 1, ring->buffers.gathered, ring->d_kv_final[is_v], n, type);
 }
 
-MEMOI void memoi_ring_gather_run(const memoi_ring* ring) {
-    const memoi_shape* shape = ring->shape;
-    int32_t is_v, part;
-    if (!shape->heads.n_q) return;
-    for (is_v = 0; is_v < 2; is_v++) memoi_ring_gather_keys(ring, is_v);
-    if (ring->is_backward)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
-                          memoi_ring_q_elements(shape) * 4);
-    for (part = 0; part < shape->n_parts; part++) {
-        memoi_rectangle all = {0, 0, 0, 1};
-        memo_attention_block block;
-        memoi_shape_runs(shape, 0, part, shape->ring_rank, &all.q_end);
-        block = memoi_ring_block(ring, part, &all, 0);
-        memoi_ring_attend(ring, &block);
-    }
-    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_gather_gradients(ring, is_v);
-}
-
-MEMOI void memoi_ring_run(memoi_ring* ring) {
+/* The steps of a ring, whose keys go round. */
+MEMOI void memoi_ring_steps(memoi_ring* ring) {
     int32_t n_exchanges = memoi_ring_n_exchanges(ring), s;
     int32_t n_steps = ring->shape->heads.n_q ? ring->last_step + 1 : 0;
-    if (ring->shape->gathers_keys) {
-        memoi_ring_gather_run(ring);
-        return;
-    }
     memoi_ring_begin(ring);
     for (s = 0; s < n_exchanges || s < n_steps; s++) {
         if (s < n_exchanges) memoi_ring_exchange(ring, s);
         if (s < n_steps) memoi_ring_step(ring, s);
     }
     memoi_ring_end(ring);
+}
+
+/* All keys gathered are those of a ring of one step, in fp32. */
+MEMOI void memoi_ring_run(memoi_ring* ring) {
+    memoi_shape shape = *ring->shape;
+    memoi_ring all = *ring;
+    int is_v;
+    if (!shape.gathers_keys) {
+        memoi_ring_steps(ring);
+        return;
+    }
+    if (!shape.heads.n_q) return;
+    shape.has_gathered = 1;
+    shape.key_sharding.ring_tokens = shape.key_sharding.padded_tokens;
+    shape.carried_type = MEMO_TYPE_F32;
+    all.shape = &shape;
+    for (is_v = 0; is_v < 2; is_v++) {
+        memoi_ring_gather_keys(ring, is_v);
+        all.kv[is_v] = ring->buffers.kv_all[is_v];
+        all.d_kv_final[is_v] = (char*)(void*)ring->buffers.d_kv_all[is_v];
+    }
+    memoi_ring_steps(&all);
+    for (is_v = 0; is_v < 2 && ring->is_backward; is_v++) memoi_ring_gather_gradients(ring, is_v);
 }
 
 /* ---- >>hybrid attention -------------------------------------------------------------------------
@@ -7161,10 +7031,19 @@ MEMOB_ZERO_DEFAULT(memo_sp_attention_desc)
 
 /* --- shapes and sizes --- */
 
-/* Returns 1 if the shardings differ in their documents at most. */
-MEMOI int memoi_hybrid_is_alike(const memo_sharding* a, const memo_sharding* b) {
-    return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
-           a->n_tokens == b->n_tokens;
+/* Do n shardings differ from own in their documents at most?  what: their name in errors. */
+MEMOI memo_status memoi_hybrid_alike_check(const char* what, const memo_sharding* shardings,
+                                           int32_t n, const memo_sharding* own, memo_error* error) {
+    int32_t i;
+    for (i = 0; i < n; i++)
+        if (shardings[i].kind != own->kind || shardings[i].ring != own->ring ||
+            shardings[i].ulysses != own->ulysses || shardings[i].n_tokens != own->n_tokens)
+            return MEMOB_INVALID(error,
+                                 "%s[%d]: does not match the desc's sharding, which is %s, ring %d "
+                                 "x ulysses %d, %lld tokens; only its documents may differ",
+                                 what, (int)i, memo_sharding_name(own->kind), (int)own->ring,
+                                 (int)own->ulysses, (long long)own->n_tokens);
+    return MEMO_STATUS_OK;
 }
 
 /* Communicators and shardings come from different calls, so they may disagree. */
@@ -7200,26 +7079,6 @@ MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, m
     return memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error);
 }
 
-MEMOI int32_t memoi_hybrid_larger(int32_t a, int32_t b) { return a > b ? a : b; }
-
-MEMOI memo_status memoi_hybrid_masks_check(const memo_sp_attention_desc* desc, memo_error* error) {
-    const memo_sharding* sharding = &desc->sharding;
-    int32_t n_batch = desc->n_batch ? desc->n_batch : 1, b;
-    if (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch))
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
-            (int)desc->n_masks, (int)n_batch);
-    for (b = 0; desc->row_shardings && b < n_batch; b++)
-        if (!memoi_hybrid_is_alike(&desc->row_shardings[b], sharding))
-            return MEMOB_INVALID(
-                error,
-                "memo_sp_attention_desc.row_shardings[%d]: does not match sharding, which is %s, "
-                "ring %d x ulysses %d, %lld tokens; only its documents may differ",
-                (int)b, memo_sharding_name(sharding->kind), (int)sharding->ring,
-                (int)sharding->ulysses, (long long)sharding->n_tokens);
-    return MEMO_STATUS_OK;
-}
-
 /* The most documents of a sharding of the desc. */
 MEMOI int64_t memoi_hybrid_most_documents(const memo_sp_attention_desc* desc) {
     int64_t most = memob_max(desc->sharding.n_documents, desc->key_sharding.n_documents);
@@ -7233,7 +7092,7 @@ MEMOI int64_t memoi_hybrid_most_documents(const memo_sp_attention_desc* desc) {
 MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, memo_error* error) {
     const memo_sharding *sharding = &desc->sharding, *keys = &desc->key_sharding;
     int32_t n_batch = desc->n_batch ? desc->n_batch : 1;
-    int32_t head_size = memoi_hybrid_larger(desc->head_size, desc->v_head_size);
+    int64_t head_size = memob_max(desc->head_size, desc->v_head_size);
     memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 || sharding->local_tokens < 1)
         return MEMOB_INVALID(
@@ -7244,7 +7103,13 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
         status = memoi_hybrid_rank_check("ulysses", "ulysses_rank", desc->ulysses,
                                          sharding->ulysses, desc->ulysses_rank, error);
     if (!status) status = memoi_hybrid_heads_check(desc, error);
-    if (!status) status = memoi_hybrid_masks_check(desc, error);
+    if (!status && (desc->n_masks < 0 || (desc->n_masks > 1 && desc->n_masks != n_batch)))
+        status = MEMOB_INVALID(
+            error, "memo_sp_attention_desc.n_masks: not valid (%d); 1 and n_batch (%d) are",
+            (int)desc->n_masks, (int)n_batch);
+    if (!status && desc->row_shardings)
+        status = memoi_hybrid_alike_check("memo_sp_attention_desc.row_shardings",
+                                          desc->row_shardings, n_batch, sharding, error);
     if (status) return status;
     if (keys->local_tokens && (keys->ring != sharding->ring || keys->ulysses != sharding->ulysses))
         return MEMOB_INVALID(error,
@@ -7263,7 +7128,7 @@ MEMOI memo_status memoi_hybrid_shape_check(const memo_sp_attention_desc* desc, m
 
     /* Every count of bytes must fit 63 bits: all heads, sent to every rank, in every hop. */
     if ((double)memob_max(sharding->ring_tokens, keys->ring_tokens) * sharding->ring * n_batch *
-            desc->n_q_heads * head_size * sharding->ulysses >
+            desc->n_q_heads * (double)head_size * sharding->ulysses >
         (double)(MEMOB_BYTES_MAX / 1024))
         return MEMOB_INVALID(
             error,
@@ -7317,19 +7182,19 @@ MEMOI memoi_shape_tokens* memoi_hybrid_tokens_create(const memo_sp_attention_des
 /* Groups of heads.  All ranks find the same number.  More of them than a rank has heads to share
  * out would be empty, but take buffers. */
 MEMOI int32_t memoi_hybrid_n_groups(const memo_sp_attention_desc* desc) {
-    int32_t n_groups = 1, p;
+    int64_t n_groups = 1;
+    int32_t p;
     if (!desc->ulysses_groups || desc->sharding.ulysses == 1) return 1;
     for (p = 0; p < desc->sharding.ulysses; p++) {
         memo_ulysses_heads heads =
             memoi_shape_split_heads(desc->n_q_heads, desc->n_kv_heads, desc->sharding.ulysses, p);
-        n_groups = memoi_hybrid_larger(n_groups, desc->sharding.ring > 1 ? heads.n_kv : heads.n_q);
+        n_groups = memob_max(n_groups, desc->sharding.ring > 1 ? heads.n_kv : heads.n_q);
     }
-    return desc->ulysses_groups < n_groups ? desc->ulysses_groups : n_groups;
+    return (int32_t)memob_min(desc->ulysses_groups, n_groups);
 }
 
-/* tokens is NULL if only sizes are needed. */
-MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc,
-                                          const memoi_shape_tokens* tokens, memoi_shape* shape,
+/* Without tokens. */
+MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc, memoi_shape* shape,
                                           memo_error* error) {
     memo_status status = memoi_hybrid_shape_check(desc, error);
     memset(shape, 0, sizeof *shape);
@@ -7365,33 +7230,19 @@ MEMOI memo_status memoi_hybrid_shape_make(const memo_sp_attention_desc* desc,
     shape->n_masks = desc->n_masks ? desc->n_masks : 1;
     shape->n_tokens_of = desc->row_shardings ? shape->n_batch : 1;
     shape->n_parts = shape->n_masks > 1 || shape->n_tokens_of > 1 ? shape->n_batch : 1;
-    shape->tokens = tokens;
     return MEMO_STATUS_OK;
 }
 
-/* size: of a head, head_size or v_head_size. */
+/* size: of a head, head_size or v_head_size.  Gradients of replicas are summed before they are
+ * rounded. */
 MEMOI memoi_exchanged memoi_hybrid_exchanged(const memoi_shape* shape, const char* name,
-                                             int32_t is_kv, int32_t size) {
-    memoi_exchanged x = {name, is_kv, size, shape->type};
+                                             int32_t what, int32_t size) {
+    memoi_exchanged x = {name, what, size, shape->type};
+    if (what == MEMOI_MOVES_D_KV && shape->is_replicated) x.type = MEMO_TYPE_F32;
     return x;
 }
-MEMOI memoi_exchanged memoi_hybrid_exchanged_dots(const memoi_shape* shape) {
-    memoi_exchanged x = memoi_hybrid_exchanged(shape, "row dots to heads", 0, 1);
-    x.type = MEMO_TYPE_F32;
-    return x;
-}
-/* Gradients of replicas are summed before they are rounded. */
-MEMOI memoi_exchanged memoi_hybrid_exchanged_d_kv(const memoi_shape* shape, const char* name,
-                                                  int32_t size) {
-    memoi_exchanged x = memoi_hybrid_exchanged(shape, name, MEMOI_MOVES_D_KV, size);
-    if (shape->is_replicated) x.type = MEMO_TYPE_F32;
-    return x;
-}
-
-MEMOI int64_t memoi_hybrid_elements(const memoi_shape* shape, int64_t n_tokens, int64_t n_heads,
-                                    int64_t size) {
-    return shape->n_batch * n_tokens * n_heads * size;
-}
+static const memoi_exchanged memoi_hybrid_dots = {"row dots to heads", MEMOI_MOVES_Q, 1,
+                                                  MEMO_TYPE_F32};
 
 /* The shape of a group of heads; of the only one, if there is one. */
 MEMOI memoi_shape memoi_hybrid_group_of(const memoi_shape* shape, int32_t group) {
@@ -7416,8 +7267,8 @@ MEMOI memoi_hybrid_largest memoi_hybrid_largest_of(const memoi_shape* shape) {
     for (g = 0; g < shape->n_groups; g++) {
         memoi_shape part = memoi_hybrid_group_of(shape, g);
         memo_ulysses_heads* heads = &largest.shape.heads;
-        heads->n_q = memoi_hybrid_larger(heads->n_q, part.heads.n_q);
-        heads->n_kv = memoi_hybrid_larger(heads->n_kv, part.heads.n_kv);
+        heads->n_q = (int32_t)memob_max(heads->n_q, part.heads.n_q);
+        heads->n_kv = (int32_t)memob_max(heads->n_kv, part.heads.n_kv);
         largest.q_needed = memob_max(largest.q_needed, memoi_ulysses_heads_needed(&part, 0));
         largest.kv_needed =
             memob_max(largest.kv_needed, memoi_ulysses_heads_needed(&part, MEMOI_MOVES_KV));
@@ -7460,13 +7311,12 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
                                       memoi_hybrid_buffers* buffers) {
     const memoi_shape* shape = &largest->shape;
     int64_t element_bytes = memo_type_bytes(shape->type), n = shape->sharding.ring_tokens;
-    int64_t size = memoi_hybrid_larger(shape->head_size, shape->v_head_size);
+    int64_t size = memob_max(shape->head_size, shape->v_head_size);
     int64_t kv_type_bytes = is_backward && shape->is_replicated ? 4 : element_bytes;
-    int64_t kv_bytes = memoi_hybrid_elements(shape, shape->key_sharding.local_tokens,
-                                             largest->kv_needed, size * kv_type_bytes);
-    int64_t q_bytes =
-        memoi_hybrid_elements(shape, shape->sharding.local_tokens, largest->q_needed,
-                              memob_max(size * element_bytes, 4)); /* row dots: fp32 */
+    int64_t kv_bytes = shape->n_batch * shape->key_sharding.local_tokens * largest->kv_needed *
+                       size * kv_type_bytes;
+    int64_t q_bytes = shape->n_batch * shape->sharding.local_tokens * largest->q_needed *
+                      memob_max(size * element_bytes, 4); /* row dots: fp32 */
     int32_t n_groups = shape->n_groups, i;
     for (i = 0; i < 2 && i < n_groups && shape->sends_again; i++)
         memoi_hybrid_carve_heads(shape, carver, &buffers->q[i], buffers->kv[i]);
@@ -7474,7 +7324,7 @@ MEMOI void memoi_hybrid_carve_ulysses(const memoi_hybrid_largest* largest,
     if (!is_backward && shape->type == MEMO_TYPE_F32 && n_groups == 1) return;
 
     /* One buffer serves d_out and then all results, unless they leave behind the next group. */
-    q_bytes = memoi_hybrid_elements(shape, n, shape->heads.n_q, size) * element_bytes;
+    q_bytes = shape->n_batch * n * shape->heads.n_q * size * element_bytes;
     kv_bytes = memob_max(memoi_ring_kv_elements(shape, 0), memoi_ring_kv_elements(shape, 1)) *
                element_bytes;
     buffers->results[0] =
@@ -7496,8 +7346,7 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     int has_ring = shape->sharding.ring > 1 && !shape->gathers_keys;
     for (i = 0; i < 2 && i < shape->n_groups; i++)
         buffers->dots[i] = (float*)memoi_hybrid_carve(
-            carver,
-            memoi_hybrid_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1) * 4);
+            carver, shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * 4);
     buffers->dots_rows = buffers->dots[0];
     if (has_ulysses)
         buffers->dots_rows =
@@ -7512,9 +7361,8 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
     if (!has_ulysses || !shape->is_replicated) return;
 
     /* Replicas are sent and summed in fp32.  The contribution of a step is then no longer used. */
-    sums_bytes = memoi_hybrid_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads,
-                                       memoi_hybrid_larger(shape->head_size, shape->v_head_size)) *
-                 4;
+    sums_bytes = shape->n_batch * shape->key_sharding.local_tokens * shape->n_kv_heads *
+                 memob_max(shape->head_size, shape->v_head_size) * 4;
     buffers->sums[0] = buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
     if (shape->n_groups > 1) {
         buffers->sums[1] = (float*)memoi_hybrid_carve(carver, sums_bytes);
@@ -7528,7 +7376,7 @@ MEMOI void memoi_hybrid_carve_backward(const memoi_shape* shape, memoi_hybrid_ca
 MEMOI int64_t memoi_hybrid_carve_all(const memoi_hybrid_largest* largest, char* base,
                                      int is_backward, memoi_hybrid_buffers* buffers) {
     const memoi_shape* shape = &largest->shape;
-    int64_t n_lse = memoi_hybrid_elements(shape, shape->sharding.ring_tokens, shape->heads.n_q, 1);
+    int64_t n_lse = shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q;
     int64_t n_kv[2], bytes = memo_type_bytes(shape->type), rd = shape->sharding.ring;
     int64_t size = is_backward ? shape->head_size : shape->v_head_size; /* of d_q, or of out */
     int has_ring = rd > 1 && !shape->gathers_keys, is_v, i;
@@ -7566,14 +7414,13 @@ MEMOI int64_t memoi_hybrid_carve_all(const memoi_hybrid_largest* largest, char* 
 
 MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes* sizes) {
     int32_t size = shape->head_size, v_size = shape->v_head_size;
-    memoi_exchanged q = memoi_hybrid_exchanged(shape, "", 0, size);
-    memoi_exchanged kv = memoi_hybrid_exchanged(shape, "", 1, size + v_size); /* k and v together */
-    memoi_exchanged out = memoi_hybrid_exchanged(shape, "", 0, v_size);
-    memoi_exchanged d_kv = memoi_hybrid_exchanged_d_kv(shape, "", size + v_size);
-    memoi_exchanged dots = memoi_hybrid_exchanged_dots(shape);
+    memoi_exchanged q = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_Q, size);
+    memoi_exchanged out = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_Q, v_size);
+    /* Keys and values together. */
+    memoi_exchanged kv = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_KV, size + v_size);
+    memoi_exchanged d_kv = memoi_hybrid_exchanged(shape, "", MEMOI_MOVES_D_KV, size + v_size);
     int64_t n_kv = memoi_ring_kv_elements(shape, 0) + memoi_ring_kv_elements(shape, 1);
-    int64_t to_heads =
-        memoi_ulysses_to_heads_bytes(shape, &q) + memoi_ulysses_to_heads_bytes(shape, &kv);
+    int64_t to_heads = memoi_ulysses_bytes(shape, &q, 1) + memoi_ulysses_bytes(shape, &kv, 1);
     const memoi_hybrid_largest largest = memoi_hybrid_largest_of(shape);
     memoi_hybrid_buffers buffers;
     memoi_hybrid_carver saved = {NULL, 0};
@@ -7593,10 +7440,10 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
     sizes->heads = shape->heads;
 
     /* Traffic. */
-    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_to_rows_bytes(shape, &out);
+    sizes->ulysses_forward_bytes = to_heads + memoi_ulysses_bytes(shape, &out, 0);
     sizes->ulysses_backward_bytes =
-        memoi_ulysses_to_heads_bytes(shape, &out) + memoi_ulysses_to_heads_bytes(shape, &dots) +
-        memoi_ulysses_to_rows_bytes(shape, &q) + memoi_ulysses_to_rows_bytes(shape, &d_kv) +
+        memoi_ulysses_bytes(shape, &out, 1) + memoi_ulysses_bytes(shape, &memoi_hybrid_dots, 1) +
+        memoi_ulysses_bytes(shape, &q, 0) + memoi_ulysses_bytes(shape, &d_kv, 0) +
         (shape->sends_again ? to_heads : 0);
     sizes->ring_forward_bytes = n_kv * memo_type_bytes(shape->type) * (shape->sharding.ring - 1);
     sizes->ring_backward_bytes = sizes->ring_forward_bytes;
@@ -7608,7 +7455,7 @@ MEMOI void memoi_hybrid_sizes(const memoi_shape* shape, memo_sp_attention_sizes*
 memo_status memo_sp_attention_desc_get_sizes(const memo_sp_attention_desc* desc,
                                              memo_sp_attention_sizes* sizes, memo_error* error) {
     memoi_shape shape;
-    memo_status status = memoi_hybrid_shape_make(desc, NULL, &shape, error);
+    memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
     memset(sizes, 0, sizeof *sizes);
     if (!status) memoi_hybrid_sizes(&shape, sizes);
     return status;
@@ -7667,23 +7514,20 @@ MEMOI void memoi_agreed_add_sharding(memo_label* label, int field, const memo_sh
 
 /* Of the shape and its shardings. */
 MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
+    const int64_t heads[] = {shape->n_q_heads, shape->n_kv_heads, shape->head_size,
+                             shape->v_head_size};
+    const int64_t batch[] = {shape->n_batch, shape->n_masks, shape->type};
+    const int64_t way[] = {shape->gathers_keys, shape->carried_type, shape->sends_again,
+                           shape->n_groups};
     int32_t i;
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
     memoi_agreed_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
     memoi_agreed_add(label, MEMOI_AGREED_SOFTCAP, &shape->softcap, sizeof shape->softcap);
     memoi_agreed_add_number(label, MEMOI_AGREED_FIRST_HEAD, shape->first_q_head);
-    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->n_q_heads);
-    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->n_kv_heads);
-    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->head_size);
-    memoi_agreed_add_number(label, MEMOI_AGREED_HEADS, shape->v_head_size);
-    memoi_agreed_add_number(label, MEMOI_AGREED_BATCH, shape->n_batch);
-    memoi_agreed_add_number(label, MEMOI_AGREED_BATCH, shape->n_masks);
-    memoi_agreed_add_number(label, MEMOI_AGREED_BATCH, shape->type);
-    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->gathers_keys);
-    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->carried_type);
-    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->sends_again);
-    memoi_agreed_add_number(label, MEMOI_AGREED_WAY, shape->n_groups);
+    memoi_agreed_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
+    memoi_agreed_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
+    memoi_agreed_add(label, MEMOI_AGREED_WAY, way, sizeof way);
     for (i = 0; i < shape->n_tokens_of; i++)
         memoi_agreed_add_sharding(label, MEMOI_AGREED_SHARDING, &shape->tokens[i].sharding);
     if (shape->has_key_sharding)
@@ -7748,10 +7592,11 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                               memo_error* error) {
     const memo_device* device = desc->device;
     memo_sp_attention_sizes sizes;
-    memo_status status = memoi_hybrid_shape_make(desc, a->tokens, &a->shape, error);
+    memo_status status = MEMO_STATUS_OK;
     int i;
-    if (!status) status = memoi_hybrid_device_check(desc, error);
-    if (status) return status;
+    a->max_documents = memoi_hybrid_most_documents(desc);
+    a->shape.tokens = a->tokens = memoi_hybrid_tokens_create(desc, &a->arrays);
+    if (!a->tokens) return memob_no_memory(error, "an attention over ranks");
     memoi_agreed_shape(&a->agreed, &a->shape);
     a->attention = desc->attention;
     a->ring = desc->ring;
@@ -7783,16 +7628,15 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
 memo_status memo_sp_attention_create(const memo_sp_attention_desc* desc, memo_sp_attention** result,
                                      memo_error* error) {
     memo_sp_attention* a;
-    memo_status status;
+    memoi_shape shape;
+    memo_status status = memoi_hybrid_shape_make(desc, &shape, error);
     *result = NULL;
-    status = memoi_hybrid_shape_check(desc, error);
+    if (!status) status = memoi_hybrid_device_check(desc, error);
     if (status) return status;
     a = (memo_sp_attention*)memob_calloc(1, sizeof *a);
     if (!a) return memob_no_memory(error, "an attention over ranks");
-    a->max_documents = memoi_hybrid_most_documents(desc);
-    a->tokens = memoi_hybrid_tokens_create(desc, &a->arrays);
-    status = a->tokens ? memoi_hybrid_attention_open(a, desc, error)
-                       : memob_no_memory(error, "an attention over ranks");
+    a->shape = shape;
+    status = memoi_hybrid_attention_open(a, desc, error);
     if (status) {
         memo_sp_attention_destroy(a);
         return status;
@@ -7822,27 +7666,19 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
 
 memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_sharding* shardings,
                                            memo_error* error) {
-    const memo_sharding* own = &a->shape.sharding;
-    const memo_device* device = a->target.device;
-    memo_status status;
+    static const char name[] = "memo_sp_attention_set_sharding.shardings";
+    const int32_t n = a->shape.n_tokens_of;
+    memo_status status = memoi_hybrid_alike_check(name, shardings, n, &a->shape.sharding, error);
     int32_t i;
-    for (i = 0; i < a->shape.n_tokens_of; i++) {
-        if (!memoi_hybrid_is_alike(&shardings[i], own))
-            return MEMOB_INVALID(error,
-                                 "memo_sp_attention_set_sharding.shardings[%d]: does not match %s, "
-                                 "ring %d x ulysses %d, %lld tokens; change only its documents",
-                                 (int)i, memo_sharding_name(own->kind), (int)own->ring,
-                                 (int)own->ulysses, (long long)own->n_tokens);
+    for (i = 0; i < n && !status; i++)
         if (shardings[i].n_documents > a->max_documents)
-            return MEMOB_INVALID(error,
-                                 "memo_sp_attention_set_sharding.shardings[%d]: too many documents "
-                                 "(%lld); desc.max_documents allows %lld",
-                                 (int)i, (long long)shardings[i].n_documents,
-                                 (long long)a->max_documents);
-    }
-    status = memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], error);
-    for (i = 0; i < a->shape.n_tokens_of && !status; i++)
-        memoi_hybrid_take_runs(&a->tokens[i], &shardings[i]);
+            status = MEMOB_INVALID(
+                error, "%s[%d]: too many documents (%lld); desc.max_documents allows %lld", name,
+                (int)i, (long long)shardings[i].n_documents, (long long)a->max_documents);
+    if (!status)
+        status = memo_stream_synchronize(a->target.device, a->target.streams[MEMOI_TARGET_COMPUTE],
+                                         error);
+    for (i = 0; i < n && !status; i++) memoi_hybrid_take_runs(&a->tokens[i], &shardings[i]);
     memoi_agreed_shape(&a->agreed, &a->shape);
     return status;
 }
@@ -7852,6 +7688,7 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
 /* mask is complete: memoi_shape_mask made it. */
 MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key_sharding,
                                               memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     int64_t i;
     if (mask->kind != MEMO_MASK_CAUSAL && mask->kind != MEMO_MASK_FULL)
         return MEMOB_INVALID(error,
@@ -7861,15 +7698,10 @@ MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key
                             error) ||
         memob_check_integer("memo_mask", "window_after", mask->window_after, 0, INT64_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if ((mask->document_begins || mask->key_begins) && mask->n_documents > MEMOI_DOCUMENTS_MAX)
-        return MEMOB_INVALID(error, "memo_mask.n_documents: too many (%lld); %d are the limit",
-                             (long long)mask->n_documents, MEMOI_DOCUMENTS_MAX);
-    if (mask->document_begins &&
-        !memoi_sharding_are_documents(mask->document_begins, mask->n_documents, mask->n_tokens))
-        return MEMOB_INVALID(error,
-                             "memo_mask.document_begins: invalid (%lld documents); they must "
-                             "ascend from 0 to the sharding's n_tokens (%lld)",
-                             (long long)mask->n_documents, (long long)mask->n_tokens);
+    if (mask->document_begins)
+        status = memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
+                                                mask->n_documents, mask->n_tokens, error);
+    if (status) return status;
 
     /* Keys have documents if and only if queries have them. */
     if (!has_key_sharding && mask->key_begins)
@@ -7881,18 +7713,16 @@ MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key
                              "memo_mask: %s have no documents, or another number of them; pass "
                              "document_begins and key_begins",
                              mask->key_begins ? "queries" : "keys");
-    if (mask->key_begins &&
-        !memoi_sharding_are_documents(mask->key_begins, mask->n_documents, mask->n_keys))
-        return MEMOB_INVALID(error,
-                             "memo_mask.key_begins: invalid (%lld documents); they must ascend "
-                             "from 0 to the key_sharding's n_tokens (%lld)",
-                             (long long)mask->n_documents, (long long)mask->n_keys);
-    for (i = 0; mask->prefixes && i < (mask->document_begins ? mask->n_documents : 1); i++)
+    if (mask->key_begins)
+        status = memoi_sharding_check_documents("memo_mask.key_begins", mask->key_begins,
+                                                mask->n_documents, mask->n_keys, error);
+    for (i = 0; !status && mask->prefixes && i < (mask->document_begins ? mask->n_documents : 1);
+         i++)
         if (mask->prefixes[i] < 0)
-            return MEMOB_INVALID(error,
-                                 "memo_mask.prefixes[%lld]: negative (%lld); 0 and more are valid",
-                                 (long long)i, (long long)mask->prefixes[i]);
-    return MEMO_STATUS_OK;
+            status = MEMOB_INVALID(
+                error, "memo_mask.prefixes[%lld]: negative (%lld); 0 and more are valid",
+                (long long)i, (long long)mask->prefixes[i]);
+    return status;
 }
 
 MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_mask* masks,
@@ -7920,24 +7750,26 @@ typedef struct memoi_hybrid_walk {
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
-MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memoi_shape* shape,
-                                  const memoi_target* target, const memoi_hybrid_buffers* buffers,
+/* target: the device's, or a schedule's. */
+MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_sp_attention* a,
+                                  const memoi_target* target,
                                   const memo_sp_attention_tensors* tensors, const memo_mask* masks,
                                   int32_t is_backward, memo_error* error) {
     memset(walk, 0, sizeof *walk);
-    walk->shape = shape;
+    walk->shape = walk->ring.shape = &a->shape;
     walk->target = *target;
     walk->target.error = error;
-    walk->buffers = *buffers;
+    walk->buffers = is_backward ? a->backward : a->forward;
     walk->tensors = *tensors;
-    walk->ulysses.target = &walk->target;
-    walk->ulysses.stream = shape->n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
-    walk->ulysses.staging = buffers->staging;
-    walk->ring.shape = shape;
-    walk->ring.target = &walk->target;
+    walk->ulysses.target = walk->ring.target = &walk->target;
+    walk->ulysses.stream = a->shape.n_groups > 1 ? MEMOI_TARGET_ULYSSES : MEMOI_TARGET_COMPUTE;
+    walk->ulysses.comm = a->ulysses;
+    walk->ulysses.staging = walk->buffers.staging;
+    walk->ring.comm = a->ring;
+    walk->ring.attention = &a->attention;
     walk->ring.is_backward = is_backward;
     walk->ring.masks = masks;
-    if (shape->gathers_keys) return;
+    if (a->shape.gathers_keys) return;
     walk->last_step = walk->ring.last_step = memoi_ring_last_step(&walk->ring);
     if (is_backward) walk->ring.carried = memoi_ring_carried(&walk->ring);
     walk->ring.cuts_runs = memoi_ring_cuts_runs(&walk->ring);
@@ -7976,11 +7808,10 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
     const memoi_shape* shape = walk->shape;
     const memoi_hybrid_buffers* b = &walk->buffers;
     int32_t size = shape->head_size, v_size = shape->v_head_size;
-    memoi_exchanged q = memoi_hybrid_exchanged(shape, "q to heads", 0, size);
-    memoi_exchanged k = memoi_hybrid_exchanged(shape, "k to heads", 1, size);
-    memoi_exchanged v = memoi_hybrid_exchanged(shape, "v to heads", 1, v_size);
-    memoi_exchanged d_out = memoi_hybrid_exchanged(shape, "d_out to heads", 0, v_size);
-    memoi_exchanged dots = memoi_hybrid_exchanged_dots(shape);
+    memoi_exchanged q = memoi_hybrid_exchanged(shape, "q to heads", MEMOI_MOVES_Q, size);
+    memoi_exchanged k = memoi_hybrid_exchanged(shape, "k to heads", MEMOI_MOVES_KV, size);
+    memoi_exchanged v = memoi_hybrid_exchanged(shape, "v to heads", MEMOI_MOVES_KV, v_size);
+    memoi_exchanged d_out = memoi_hybrid_exchanged(shape, "d_out to heads", MEMOI_MOVES_Q, v_size);
     char *q_heads, *kv_heads[2];
     walk->groups[g % 2] = memoi_hybrid_group_of(shape, g);
     if (shape->sharding.ulysses == 1) return;
@@ -7992,9 +7823,12 @@ MEMOI void memoi_hybrid_arrive(memoi_hybrid_walk* walk, int32_t g) {
         memoi_ulysses_to_heads(&walk->ulysses, &k, t->k, kv_heads[0]);
         memoi_ulysses_to_heads(&walk->ulysses, &v, t->v, kv_heads[1]);
     }
-    if (!walk->ring.is_backward) return;
-    memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2]);
-    memoi_ulysses_to_heads(&walk->ulysses, &dots, b->dots_rows, b->dots[g % 2]);
+    if (walk->ring.is_backward) {
+        memoi_ulysses_to_heads(&walk->ulysses, &d_out, t->d_out, b->d_out[g % 2]);
+        memoi_ulysses_to_heads(&walk->ulysses, &memoi_hybrid_dots, b->dots_rows, b->dots[g % 2]);
+    }
+    if (shape->n_groups > 1)
+        memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
 }
 
 /* Leaves out waits that an earlier or a later ring of this pass makes. */
@@ -8058,44 +7892,38 @@ MEMOI void memoi_hybrid_enter(memoi_hybrid_walk* walk, int32_t g) {
 /* A result of a group: output; or d_q, d_k or d_v. */
 typedef struct memoi_hybrid_result {
     memoi_exchanged x;
-    const void* from; /* by heads; later as it is sent */
-    memo_type type;   /* of it */
+    const void* from; /* by heads, in the type that is sent */
     void* to;         /* the user's rows */
 } memoi_hybrid_result;
 
-MEMOI memoi_hybrid_result memoi_hybrid_result_of(const memoi_hybrid_walk* walk, int32_t i) {
-    static const char* const names[] = {"d_q to rows", "d_k to rows", "d_v to rows"};
-    const memoi_shape* shape = walk->shape;
+/* Result i, converted to the type that is sent, or to the user's tensor if nothing is sent. */
+MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_t i) {
+    static const char* const names[] = {"out to rows", "d_q to rows", "d_k to rows", "d_v to rows"};
     const memoi_ring* ring = &walk->ring;
+    const memoi_shape* group = ring->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
-    const char* name = ring->is_backward ? names[i] : "out to rows";
-    int32_t size = ring->is_backward && i < 2 ? shape->head_size : shape->v_head_size;
+    const memo_type type = i ? group->carried_type : MEMO_TYPE_F32; /* as it was computed */
+    int has_ulysses = group->sharding.ulysses > 1;
     memoi_hybrid_result result;
-    result.x = i ? memoi_hybrid_exchanged_d_kv(shape, name, size)
-                 : memoi_hybrid_exchanged(shape, name, 0, size);
+    void* to;
+    result.x = memoi_hybrid_exchanged(
+        group, names[ring->is_backward + i], i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q,
+        ring->is_backward && i < 2 ? group->head_size : group->v_head_size);
     result.from = i                   ? (const void*)ring->d_kv_final[i - 1]
                   : ring->is_backward ? ring->d_q
                                       : ring->out;
-    result.type = i ? shape->carried_type : MEMO_TYPE_F32;
     result.to = i == 2 ? t->d_v : i == 1 ? t->d_k : ring->is_backward ? t->d_q : t->out;
-    return result;
-}
-
-/* Converts result i to the type that is sent, or to the user's tensor if nothing is sent. */
-MEMOI void memoi_hybrid_convert(memoi_hybrid_walk* walk, memoi_hybrid_result* result, int32_t i) {
-    const memoi_shape* group = walk->ring.shape;
-    int64_t n = memoi_hybrid_elements(group, memoi_shape_sharding(group, i > 0)->ring_tokens,
-                                      i ? group->heads.n_kv : group->heads.n_q, result->x.n);
-    const void* from = result->from;
-    int has_ulysses = group->sharding.ulysses > 1;
     if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
-        return; /* a later group adds to it */
-    if (has_ulysses && group->n_groups == 1 && result->type == result->x.type)
-        return; /* sent as it is */
-    result->from = has_ulysses ? (void*)walk->buffers.results[i] : result->to;
-    if (from == result->from) return; /* computed in place */
-    memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, (void*)(uintptr_t)result->from,
-                      result->x.type, from, result->type, n);
+        return result; /* a later group adds to it */
+    if (has_ulysses && group->n_groups == 1 && type == result.x.type)
+        return result; /* sent as it is */
+    to = has_ulysses ? (void*)walk->buffers.results[i] : result.to;
+    if (to != result.from) /* not computed in place */
+        memoi_target_cast(&walk->target, MEMOI_TARGET_COMPUTE, to, result.x.type, result.from, type,
+                          group->n_batch * memoi_shape_sharding(group, i > 0)->ring_tokens *
+                              (i ? group->heads.n_kv : group->heads.n_q) * result.x.n);
+    result.from = to;
+    return result;
 }
 
 /* Result i goes to the rows it belongs to.  Replicas are summed there; the last group rounds
@@ -8104,8 +7932,7 @@ MEMOI void memoi_hybrid_return(memoi_hybrid_walk* walk, const memoi_hybrid_resul
                                int32_t i, int32_t g) {
     const memoi_shape* shape = walk->shape;
     const memoi_exchanged* x = &result->x;
-    int64_t n =
-        memoi_hybrid_elements(shape, shape->key_sharding.local_tokens, shape->n_kv_heads, x->n);
+    int64_t n = shape->n_batch * shape->key_sharding.local_tokens * shape->n_kv_heads * x->n;
     float* sums = i && shape->is_replicated ? walk->buffers.sums[i - 1] : NULL;
     if (shape->sharding.ulysses == 1) return;
     walk->ulysses.shape = &walk->groups[g % 2];
@@ -8126,7 +7953,6 @@ MEMOI void memoi_hybrid_leave(memoi_hybrid_walk* walk, int32_t g) {
     walk->is_full = is_grouped && has_heads; /* earlier ones left before this one arrived */
     for (i = 0; i < n; i++) {
         results[i] = memoi_hybrid_result_of(walk, i);
-        memoi_hybrid_convert(walk, &results[i], i);
         if (!is_grouped) memoi_hybrid_return(walk, &results[i], i, g);
     }
     if (!is_grouped) return;
@@ -8144,11 +7970,18 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     const memoi_shape* shape = walk->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_target* target = &walk->target;
-    /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
-    if (walk->ring.is_backward)
-        memoi_target_row_sums(target, walk->buffers.dots_rows, t->out, t->d_out, shape->type,
-                              shape->v_head_size,
-                              shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads);
+    memo_row_sums_desc dots;
+    if (walk->ring.is_backward) {
+        /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
+        memset(&dots, 0, sizeof dots);
+        dots.sums = walk->buffers.dots_rows;
+        dots.a = t->out;
+        dots.b = t->d_out;
+        dots.a_type = dots.b_type = shape->type;
+        dots.n_rows = shape->n_batch * shape->sharding.local_tokens * shape->n_q_heads;
+        dots.n_columns = dots.a_stride = dots.b_stride = shape->v_head_size;
+        memoi_target_kernel(target, MEMOI_TARGET_COMPUTE, MEMO_ROW_SUMS, &dots);
+    }
     if (walk->ring.is_backward && t->sinks)
         memoi_target_fill(target, MEMOI_TARGET_COMPUTE, t->d_sinks, (int64_t)shape->n_q_heads * 4);
     if (shape->n_groups > 1) {
@@ -8156,7 +7989,6 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
         memoi_target_wait(target, MEMOI_TARGET_DONE, MEMOI_TARGET_ULYSSES);
     }
     memoi_hybrid_arrive(walk, 0);
-    if (shape->n_groups > 1) memoi_target_record(target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
 }
 
 /* Before the attention of group g; the next group arrives meanwhile. */
@@ -8164,10 +7996,7 @@ MEMOI void memoi_hybrid_next(memoi_hybrid_walk* walk, int32_t g) {
     int32_t n_groups = walk->shape->n_groups;
     if (n_groups > 1 && walk->groups[g % 2].heads.n_q)
         memoi_target_wait(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_COMPUTE);
-    if (g + 1 < n_groups) {
-        memoi_hybrid_arrive(walk, g + 1);
-        memoi_target_record(&walk->target, MEMOI_TARGET_HEADS, MEMOI_TARGET_ULYSSES);
-    }
+    if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1);
     memoi_hybrid_enter(walk, g);
 }
 
@@ -8242,7 +8071,6 @@ MEMOI void memoi_hybrid_meet(memo_sp_attention* a, memoi_target* target) {
         memoi_target_label(target, comms[i], "attention", 0);
         target->status =
             memo_barrier(comms[i], target->streams[MEMOI_TARGET_COMPUTE], target->error);
-        memoi_comm_label(comms[i], NULL, 0);
     }
     a->has_met = 1;
 }
@@ -8253,11 +8081,7 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
     memo_label agreed = a->agreed;
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
-    memoi_hybrid_walk_init(&walk, &a->shape, &a->target, is_backward ? &a->backward : &a->forward,
-                           tensors, mask, is_backward, error);
-    walk.ring.attention = &a->attention;
-    walk.ring.comm = a->ring;
-    walk.ulysses.comm = a->ulysses;
+    memoi_hybrid_walk_init(&walk, a, &a->target, tensors, mask, is_backward, error);
     if (a->shape.sharding.ring * a->shape.sharding.ulysses > 1) {
         memoi_agreed_call(&agreed, &a->shape, tensors, mask, is_backward);
         walk.target.agreed = &agreed;
@@ -8279,38 +8103,27 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
 
 /* --- as a schedule --- */
 
-MEMOI memo_status memoi_hybrid_schedule_target(memo_schedule* schedule, const memoi_shape* shape,
-                                               memoi_target* target, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int32_t event, n_events = 0, i;
-    memset(target, 0, sizeof *target);
-    target->schedule = schedule;
-    for (i = 0; i < MEMOI_TARGET_N_STREAMS && !status; i++)
-        if (memoi_hybrid_has_stream(shape, i))
-            status = memoi_target_schedule_stream(schedule, memoi_hybrid_streams[i],
-                                                  &target->stream_indices[i], error);
-    /* Events of streams that it has: one after another, because the ring's come first. */
-    for (i = MEMOI_TARGET_N_EVENTS - 1; i >= 0; i--)
-        if (memoi_hybrid_has_event(shape, i)) {
-            n_events++;
-            target->first_event = schedule->n_events - i;
-        }
-    for (i = 0; i < n_events && !status; i++)
-        status = memo_schedule_add_event(schedule, &event, error);
-    return status;
-}
-
 memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
                                        const memo_sp_attention_tensors* tensors,
                                        const memo_mask* mask, int32_t is_backward,
                                        const memo_sp_attention_costs* costs,
                                        memo_schedule* schedule, memo_error* error) {
-    memo_sp_attention_costs none;
+    const char* names[MEMOI_TARGET_N_STREAMS];
+    int32_t first_event = 0, n_events = 0, i;
     memoi_target target;
     memoi_hybrid_walk walk;
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
-    memset(&none, 0, sizeof none);
-    if (!status) status = memoi_hybrid_schedule_target(schedule, &a->shape, &target, error);
+    for (i = 0; i < MEMOI_TARGET_N_STREAMS; i++)
+        names[i] = memoi_hybrid_has_stream(&a->shape, i) ? memoi_hybrid_streams[i] : NULL;
+    /* Events of streams that it has: one after another, because the ring's come first. */
+    for (i = MEMOI_TARGET_N_EVENTS - 1; i >= 0; i--)
+        if (memoi_hybrid_has_event(&a->shape, i)) {
+            first_event = i;
+            n_events++;
+        }
+    if (!status)
+        status = memoi_target_schedule(&target, schedule, names, MEMOI_TARGET_N_STREAMS,
+                                       first_event, n_events, error);
     if (status) return status;
     if (costs) {
         target.links[MEMOI_TARGET_RING].bytes_per_s = costs->ring_bytes_per_s;
@@ -8318,9 +8131,8 @@ memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
         target.links[MEMOI_TARGET_ULYSSES].bytes_per_s = costs->ulysses_bytes_per_s;
         target.links[MEMOI_TARGET_ULYSSES].latency_s = costs->ulysses_latency_s;
     }
-    memoi_hybrid_walk_init(&walk, &a->shape, &target, is_backward ? &a->backward : &a->forward,
-                           tensors, mask, is_backward, error);
-    walk.ring.costs = costs ? costs : &none;
+    memoi_hybrid_walk_init(&walk, a, &target, tensors, mask, is_backward, error);
+    if (costs) walk.ring.costs = *costs;
     return memoi_hybrid_walk_through(&walk);
 }
 
@@ -8617,12 +8429,9 @@ MEMOI memo_status memoi_blocks_reduce(const memoi_blocks_walk* b, const memoi_bl
     const memo_block_buffers* buffers = &b->run->buffers[step->part];
     memo_comm* comm = b->run->comm;
     void* buffer = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
-    memo_status status;
     memoi_comm_label(comm, b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
-    status = memo_all_reduce(comm, b->run->comm_stream, buffer, buffer, buffers->count,
-                             b->run->type, MEMO_REDUCTION_SUM, b->target.error);
-    memoi_comm_label(comm, NULL, 0);
-    return status;
+    return memo_all_reduce(comm, b->run->comm_stream, buffer, buffer, buffers->count, b->run->type,
+                           MEMO_REDUCTION_SUM, b->target.error);
 }
 
 MEMOI void memoi_blocks_run_op(memoi_blocks_walk* b, memoi_blocks_kind kind, int32_t block,
@@ -8761,44 +8570,27 @@ MEMOI int64_t memoi_blocks_n_ranges(const memo_blocks_schedule_desc* desc) {
     return 10 + 3 * (int64_t)desc->n_parts;
 }
 
-MEMOI memo_status memoi_blocks_schedule(const memo_blocks_schedule_desc* desc, int is_backward,
-                                        memo_schedule* schedule, memo_error* error) {
+memo_status memo_blocks_schedule(const memo_blocks_schedule_desc* desc, int32_t is_backward,
+                                 memo_schedule* schedule, memo_error* error) {
+    static const char* const names[] = {"compute", "comm"};
     memoi_blocks_walk b;
     memo_status* status = &b.target.status;
-    int32_t i, n_layers, event;
+    int32_t i, n_layers;
     memset(&b, 0, sizeof b);
     b.desc = *desc;
     b.is_backward = is_backward;
-    b.target.schedule = schedule;
-    b.target.error = error;
     *status = memoi_blocks_check(&b.desc, error);
     if (*status) return *status;
     b.ranges = (memo_range*)memob_calloc(memoi_blocks_n_ranges(&b.desc), sizeof(memo_range));
     if (!b.ranges) return memob_no_memory(error, "a schedule");
-    *status = memoi_target_schedule_stream(schedule, "compute",
-                                           &b.target.stream_indices[MEMOI_TARGET_COMPUTE], error);
-    if (!*status)
-        *status = memoi_target_schedule_stream(schedule, "comm",
-                                               &b.target.stream_indices[MEMOI_TARGET_COMM], error);
-    b.target.first_event = schedule->n_events;
-    for (i = 0; !*status && i < MEMOI_BLOCKS_EVENTS * b.desc.n_parts; i++)
-        *status = memo_schedule_add_event(schedule, &event, error);
+    *status = memoi_target_schedule(&b.target, schedule, names, 2, 0,
+                                    MEMOI_BLOCKS_EVENTS * b.desc.n_parts, error);
 
     n_layers = b.desc.n_blocks / b.desc.blocks_per_layer;
     for (i = 0; i < n_layers && !*status; i++)
         memoi_blocks_layer(&b, is_backward ? n_layers - 1 - i : i);
     MEMO_FREE(b.ranges);
     return *status;
-}
-
-memo_status memo_blocks_forward_schedule(const memo_blocks_schedule_desc* desc,
-                                         memo_schedule* schedule, memo_error* error) {
-    return memoi_blocks_schedule(desc, 0, schedule, error);
-}
-
-memo_status memo_blocks_backward_schedule(const memo_blocks_schedule_desc* desc,
-                                          memo_schedule* schedule, memo_error* error) {
-    return memoi_blocks_schedule(desc, 1, schedule, error);
 }
 
 /* ---- >>block runs -------------------------------------------------------------------------------
@@ -8810,8 +8602,8 @@ struct memo_blocks {
     memoi_blocks_walk walk;
     memob_arrays arrays; /* buffers, events, and ranges of the walk */
     int32_t owns_comm_stream;
-    int32_t n_layers, n_events;
-    memo_event* events;
+    int32_t n_layers;
+    memo_event* events;                  /* MEMOI_BLOCKS_EVENTS of each part */
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
     int64_t n_ahead;                     /* forward passes without a backward */
 };
@@ -8858,6 +8650,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
         (memo_block_buffers*)memob_arrays_add(&blocks->arrays, n_parts, sizeof *buffers);
     memoi_blocks_walk* walk = &blocks->walk;
     memo_status status = MEMO_STATUS_OK;
+    int32_t k;
     blocks->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
     walk->ranges = (memo_range*)memob_arrays_add(
         &blocks->arrays, memoi_blocks_n_ranges(&blocks->desc.schedule), sizeof(memo_range));
@@ -8865,10 +8658,8 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     memcpy(buffers, blocks->desc.buffers, (size_t)n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
     blocks->desc.schedule.times = NULL; /* borrowed until here */
-    while (!status && blocks->n_events < n_events) {
-        status = memo_event_create_untimed(d, &blocks->events[blocks->n_events], error);
-        blocks->n_events += !status;
-    }
+    for (k = 0; k < n_events && !status; k++)
+        status = memo_event_create_untimed(d, &blocks->events[k], error);
     if (!status && !blocks->desc.comm_stream) {
         status = memo_stream_create(d, "comm", 1, &blocks->desc.comm_stream, error);
         blocks->owns_comm_stream = !status;
@@ -8911,7 +8702,8 @@ void memo_blocks_destroy(memo_blocks* blocks) {
     d = blocks->desc.device;
     (void)memo_stream_synchronize(d, blocks->desc.compute_stream, NULL);
     if (blocks->desc.comm_stream) (void)memo_stream_synchronize(d, blocks->desc.comm_stream, NULL);
-    for (k = 0; k < blocks->n_events; k++) (void)memo_event_destroy(d, blocks->events[k], NULL);
+    for (k = 0; blocks->events && k < MEMOI_BLOCKS_EVENTS * blocks->desc.schedule.n_parts; k++)
+        if (blocks->events[k]) (void)memo_event_destroy(d, blocks->events[k], NULL);
     if (blocks->owns_comm_stream) (void)memo_stream_destroy(d, blocks->desc.comm_stream, NULL);
     memob_arrays_free(&blocks->arrays);
     MEMO_FREE(blocks);
@@ -8924,6 +8716,7 @@ MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t
     walk->is_backward = is_backward;
     walk->target.status = MEMO_STATUS_OK;
     walk->target.error = error;
+    blocks->next_forward = blocks->next_backward = -1;
     memoi_blocks_layer(walk, layer);
     return walk->target.status;
 }
@@ -8935,14 +8728,12 @@ memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_e
             error, MEMO_STATUS_INVALID_STATE,
             "memo_blocks_forward_layer: out of order (layer %d); layer 0 is valid%s", (int)layer,
             blocks->next_forward > 0 ? ", or the next one" : "");
-    blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_run(blocks, 0, layer, error);
     if (status) return status;
     blocks->next_forward = layer + 1;
-    if (layer == blocks->n_layers - 1) {
-        blocks->n_ahead++;
-        blocks->next_backward = layer;
-    }
+    if (layer < blocks->n_layers - 1) return MEMO_STATUS_OK;
+    blocks->n_ahead++;
+    blocks->next_backward = layer;
     return MEMO_STATUS_OK;
 }
 
@@ -8953,7 +8744,6 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
                               "memo_blocks_backward_layer: out of order (layer %d); %s", (int)layer,
                               blocks->next_backward < 0 ? "run forward for all layers first"
                                                         : "run the layers in descending order");
-    blocks->next_forward = blocks->next_backward = -1;
     status = memoi_blocks_run(blocks, 1, layer, error);
     if (layer == 0) blocks->n_ahead--;
     if (!status)
@@ -8961,20 +8751,20 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
     return status;
 }
 
-memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error) {
-    int32_t layer;
+MEMOI memo_status memoi_blocks_pass(memo_blocks* blocks, int is_backward, memo_error* error) {
+    const int32_t last = blocks->n_layers - 1;
     memo_status status = MEMO_STATUS_OK;
-    for (layer = 0; layer < blocks->n_layers && !status; layer++)
-        status = memo_blocks_forward_layer(blocks, layer, error);
+    int32_t i;
+    for (i = 0; i <= last && !status; i++)
+        status = is_backward ? memo_blocks_backward_layer(blocks, last - i, error)
+                             : memo_blocks_forward_layer(blocks, i, error);
     return status;
 }
-
+memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error) {
+    return memoi_blocks_pass(blocks, 0, error);
+}
 memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error) {
-    int32_t layer;
-    memo_status status = MEMO_STATUS_OK;
-    for (layer = blocks->n_layers - 1; layer >= 0 && !status; layer--)
-        status = memo_blocks_backward_layer(blocks, layer, error);
-    return status;
+    return memoi_blocks_pass(blocks, 1, error);
 }
 
 /* ---- >>degrees ----------------------------------------------------------------------------------
@@ -9033,14 +8823,14 @@ struct memo_loss {
 MEMOB_ZERO_DEFAULT(memo_loss_desc)
 
 /* Buffers of one tile.  Returns their bytes. */
-MEMOI int64_t memoi_loss_carve(const memo_loss_desc* desc, const memo_loss_sizes* sizes, char* base,
-                               char** logits, float** parts, float** losses) {
-    int64_t n_ranks = desc->tensor ? desc->tensor->size : 1, n_bytes = 0;
-    int64_t logits_bytes = sizes->tile_rows * sizes->n_columns * memo_type_bytes(desc->type);
-    int64_t parts_bytes = sizes->tile_rows * n_ranks * MEMO_LOSS_NUMBERS * 4;
-    *logits = (char*)memob_carve(base, &n_bytes, logits_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
-    *parts = (float*)memob_carve(base, &n_bytes, parts_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
-    *losses = (float*)memob_carve(base, &n_bytes, sizes->tile_rows, 4, MEMOB_DEVICE_ALIGNMENT);
+MEMOI int64_t memoi_loss_carve(memo_loss* loss, char* base) {
+    const int64_t n_ranks = loss->desc.tensor ? loss->desc.tensor->size : 1;
+    const int64_t rows = loss->sizes.tile_rows, n_parts = rows * n_ranks * MEMO_LOSS_NUMBERS;
+    const int64_t logits_bytes = rows * loss->sizes.n_columns * memo_type_bytes(loss->desc.type);
+    int64_t n_bytes = 0;
+    loss->logits = (char*)memob_carve(base, &n_bytes, logits_bytes, 1, MEMOB_DEVICE_ALIGNMENT);
+    loss->parts = (float*)memob_carve(base, &n_bytes, n_parts, 4, MEMOB_DEVICE_ALIGNMENT);
+    loss->losses = (float*)memob_carve(base, &n_bytes, rows, 4, MEMOB_DEVICE_ALIGNMENT);
     return n_bytes;
 }
 
@@ -9050,8 +8840,7 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     int32_t rank = desc->tensor ? desc->tensor->rank : 0;
     int64_t row_bytes;
     memo_share share;
-    char* logits;
-    float* ignored;
+    memo_loss loss;
     memset(sizes, 0, sizeof *sizes);
     if (memob_check_integer("memo_loss_desc", "vocabulary", desc->vocabulary, 1, INT32_MAX,
                             error) ||
@@ -9071,7 +8860,9 @@ memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes
     sizes->first_column = share.begin;
     sizes->n_columns = share.count;
     sizes->sent_bytes_per_row = MEMO_LOSS_NUMBERS * 4 * ((int64_t)n_ranks - 1);
-    sizes->device_bytes = memoi_loss_carve(desc, sizes, NULL, &logits, &ignored, &ignored);
+    loss.desc = *desc;
+    loss.sizes = *sizes;
+    sizes->device_bytes = memoi_loss_carve(&loss, NULL);
     return MEMO_STATUS_OK;
 }
 
@@ -9110,8 +8901,7 @@ memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** result, mem
         MEMO_FREE(loss);
         return status;
     }
-    memoi_loss_carve(desc, &sizes, (char*)(loss->memory ? loss->memory : desc->device_memory),
-                     &loss->logits, &loss->parts, &loss->losses);
+    memoi_loss_carve(loss, (char*)(loss->memory ? loss->memory : desc->device_memory));
     *result = loss;
     return MEMO_STATUS_OK;
 }
@@ -9156,7 +8946,6 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
         memoi_comm_label(tensor, "loss", tile->first_row);
         status = memo_all_gather(tensor, tile->stream, loss->parts + entropy.part * count,
                                  loss->parts, count, MEMO_TYPE_F32, error);
-        memoi_comm_label(tensor, NULL, 0);
     }
     if (!status) status = memo_row_cross_entropy(device, tile->stream, &entropy, error);
     if (!status && tensors->sums)

@@ -41,8 +41,7 @@ static memo_status block_makespan(const memo_blocks_schedule_desc* desc, double*
         memo_simulation* simulation = NULL;
         status = memo_schedule_create(&schedule, error);
         if (status) return status;
-        status = is_backward ? memo_blocks_backward_schedule(desc, schedule, error)
-                             : memo_blocks_forward_schedule(desc, schedule, error);
+        status = memo_blocks_schedule(desc, is_backward, schedule, error);
         if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
         if (!status) *makespan_s += simulation->makespan_s;
         memo_simulation_destroy(simulation);

@@ -254,8 +254,8 @@ static memo_status simulate(const bench* b, double* makespan_s, double* busy, me
     if (status) return status;
     desc.times = b->times;
     desc.weights_apart = b->has_weights;
-    status = memo_blocks_forward_schedule(&desc, schedule, error);
-    if (!status) status = memo_blocks_backward_schedule(&desc, schedule, error);
+    status = memo_blocks_schedule(&desc, 0, schedule, error);
+    if (!status) status = memo_blocks_schedule(&desc, 1, schedule, error);
     if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
     if (!status) {
         *makespan_s = simulation->makespan_s;

@@ -117,9 +117,7 @@ static memo_status print_order(const memo_blocks_schedule_desc* desc, int is_bac
                                memo_error* error) {
     memo_schedule* schedule = NULL;
     memo_status status = memo_schedule_create(&schedule, error);
-    if (!status)
-        status = is_backward ? memo_blocks_backward_schedule(desc, schedule, error)
-                             : memo_blocks_forward_schedule(desc, schedule, error);
+    if (!status) status = memo_blocks_schedule(desc, is_backward, schedule, error);
     for (int stream = 0; stream < 2 && !status; stream++) {
         printf("%-9s %s", is_backward ? "backward" : "forward", stream ? "comm:   " : "compute:");
         for (int64_t i = 0; i < schedule->n_ops; i++)

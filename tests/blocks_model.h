@@ -828,8 +828,8 @@ static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
     promised_desc.weights_apart = desc->functions.weights != NULL;
 
     for (step = 0; step < n_steps && !status; step++) {
-        status = memo_blocks_forward_schedule(&promised_desc, promised, &difference);
-        if (!status) status = memo_blocks_backward_schedule(&promised_desc, promised, &difference);
+        status = memo_blocks_schedule(&promised_desc, 0, promised, &difference);
+        if (!status) status = memo_blocks_schedule(&promised_desc, 1, promised, &difference);
     }
 
     if (!status) status = blocks_log_check(log, n_steps, &difference);

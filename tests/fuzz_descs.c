@@ -464,9 +464,7 @@ static void fuzz_blocks(fuzz_bytes* in) {
     desc.times = fuzz_pick(in, 2) ? times : NULL;
     FUZZ_CHECK(memo_schedule_create(&schedule, &error) == MEMO_STATUS_OK);
     for (is_backward = 0; is_backward < 2; is_backward++)
-        (void)fuzz_is_refused((is_backward ? memo_blocks_backward_schedule
-                                           : memo_blocks_forward_schedule)(&desc, schedule, &error),
-                              &error);
+        (void)fuzz_is_refused(memo_blocks_schedule(&desc, is_backward, schedule, &error), &error);
     memo_schedule_destroy(schedule);
 }
 

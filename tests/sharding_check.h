@@ -95,8 +95,9 @@ static memo_status sharding_check(const memo_sharding* sharding, memo_error* err
         sharding->local_tokens != sharding->padded_tokens / n_ranks ||
         sharding->ring_tokens != sharding->padded_tokens / sharding->ring ||
         (sharding->kind == MEMO_SHARDING_ZIGZAG && sharding->ring_tokens % 2) ||
-        (is_documents && !memoi_sharding_are_documents(sharding->document_begins,
-                                                       sharding->n_documents, sharding->n_tokens)))
+        (is_documents &&
+         memoi_sharding_check_documents("documents", sharding->document_begins,
+                                        sharding->n_documents, sharding->n_tokens, error)))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "sharding: %lld tokens, %lld with padding, %lld a rank and %lld a ring "

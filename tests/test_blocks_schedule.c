@@ -32,8 +32,7 @@ static memo_schedule* make(const problem* p, int is_backward) {
     memo_schedule* schedule;
     desc.times = p->times;
     CHECK_OK(memo_schedule_create(&schedule, &error));
-    CHECK_OK(is_backward ? memo_blocks_backward_schedule(&desc, schedule, &error)
-                         : memo_blocks_forward_schedule(&desc, schedule, &error));
+    CHECK_OK(memo_blocks_schedule(&desc, is_backward, schedule, &error));
     return schedule;
 }
 
@@ -501,35 +500,27 @@ static void refusals(void) {
     CHECK_OK(memo_schedule_create(&schedule, &error));
     set_problem(&p, 3, 2);
     desc = p.desc;
-    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "not whole layers (3 blocks, 2 per layer)") != NULL);
     desc.n_blocks = 0;
-    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_blocks = INT32_MAX - 1; /* their names alone would not fit into memory */
-    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "2147483646"), "%s", error.message);
-    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_blocks = 4;
     desc.n_parts = -1;
-    CHECK_IS(memo_blocks_forward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_parts = 2;
     desc.order = (memo_blocks_order)none;
-    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.order = MEMO_BLOCKS_FINE;
     desc.times = p.times;
     p.times[3].reduce_s = -1;
-    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "block 2, part 2") != NULL);
     p.times[3].reduce_s = NAN;
-    CHECK_IS(memo_blocks_backward_schedule(&desc, schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(schedule->n_ops == 0 && schedule->n_streams == 0);
     memo_schedule_destroy(schedule);
     CHECK(!strcmp(memo_blocks_order_name(MEMO_BLOCKS_FINE), "fine"));

@@ -824,6 +824,9 @@ static void labels_that_match_harm_nobody(void) {
         comm->label.number = r == 2 ? 9 : 1;
         CHECK_OK(
             memo_all_reduce(comm, s, &x[r], &y[r], 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
+        CHECK(!comm->label.text && !comm->label.number); /* the call clears it */
+        comm->label.text = r == 2 ? NULL : texts[r];
+        comm->label.number = r == 2 ? 9 : 1;
         CHECK_OK(memo_group_begin(comm, &error));
         CHECK_OK(memo_send(comm, s, &y[r], 1, MEMO_TYPE_F32, (r + 1) % 3, &error));
         CHECK_OK(memo_receive(comm, s, &x[r], 1, MEMO_TYPE_F32, (r + 2) % 3, &error));

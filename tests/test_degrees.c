@@ -476,8 +476,7 @@ static double simulated(const memo_degrees_problem* problem, const int32_t* plan
             memo_schedule* schedule;
             memo_simulation* simulation;
             CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(is_backward ? memo_blocks_backward_schedule(&desc, schedule, &error)
-                                 : memo_blocks_forward_schedule(&desc, schedule, &error));
+            CHECK_OK(memo_blocks_schedule(&desc, is_backward, schedule, &error));
             CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
             total += simulation->makespan_s;
             memo_simulation_destroy(simulation);

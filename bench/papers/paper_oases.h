@@ -146,9 +146,7 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
     desc.n_blocks = k->n;
     desc.times = times;
     status = memo_schedule_create(&pass, NULL);
-    if (!status)
-        status = is_backward ? memo_blocks_backward_schedule(&desc, pass, NULL)
-                             : memo_blocks_forward_schedule(&desc, pass, NULL);
+    if (!status) status = memo_blocks_schedule(&desc, is_backward, pass, NULL);
     if (!status) status = memo_schedule_simulate(pass, &simulation, NULL);
     if (!status) makespan = simulation->makespan_s;
 

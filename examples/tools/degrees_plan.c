@@ -317,8 +317,7 @@ static memo_status print_makespans(const options* o, memo_error* error) {
         desc.times = o->times;
         status = memo_schedule_create(&schedule, error);
         if (status) return status;
-        status = lines[k].is_backward ? memo_blocks_backward_schedule(&desc, schedule, error)
-                                      : memo_blocks_forward_schedule(&desc, schedule, error);
+        status = memo_blocks_schedule(&desc, lines[k].is_backward, schedule, error);
         if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
         if (!status) print_number(lines[k].key, simulation->makespan_s);
 
@@ -339,8 +338,8 @@ static memo_status write_timeline(const options* o, memo_error* error) {
     desc.n_blocks = o->n_blocks[0];
     desc.n_parts = N_PARTS;
     desc.times = o->times;
-    status = memo_blocks_forward_schedule(&desc, schedule, error);
-    if (!status) status = memo_blocks_backward_schedule(&desc, schedule, error);
+    status = memo_blocks_schedule(&desc, 0, schedule, error);
+    if (!status) status = memo_blocks_schedule(&desc, 1, schedule, error);
     if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
     if (!status) status = memo_schedule_write_chrome(schedule, simulation, o->timeline, error);
     memo_simulation_destroy(simulation);
