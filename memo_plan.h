@@ -1324,71 +1324,43 @@ typedef struct memoi_loan {
     int32_t next; /* of the lender, -1: none */
 } memoi_loan;
 
-/* Items in order of time, in a ring with its end at n. */
-typedef struct memoi_lenders {
-    int32_t *next, *previous;
-} memoi_lenders;
-
 typedef struct memoi_reuse {
     const memoi_problem* problem;
     memob_arrays arrays;
-    memoi_lenders unspent; /* lenders with bytes left */
-    memoi_lenders unseen;  /* lenders that the present exchange has not reached */
-    int32_t* seen;         /* that it has */
-    int32_t* queue;        /* borrowers that it has */
+    uint64_t* unspent; /* lenders with bytes left, one bit for each item */
+    uint64_t* unseen;  /* lenders that the present exchange has not reached */
+    uint64_t* asker;   /* scratch: neighbors of an item */
+    uint64_t* taker;   /* scratch: likewise */
+    int32_t* seen;     /* lenders that the exchange has reached */
+    int32_t* queue;    /* borrowers that it has */
     int64_t n_seen, n_queued, n_looks;
     int64_t* left;       /* bytes of an item that are not lent */
     int32_t* first_loan; /* of a lender */
     int32_t* asked_by;   /* the borrower by which the exchange reached a lender */
     int32_t* gives_up;   /* the loan by which it reached a borrower */
     int32_t* reached_in; /* a borrower: the number of the exchange; INT32_MAX: of one that failed */
-    int32_t *asker, *taker; /* marks of an item: the last item whose neighbor it is */
     memoi_loan* loans;
     int64_t n_loans, loan_capacity;
 } memoi_reuse;
 
-MEMOI void memoi_lenders_insert(memoi_lenders* ring, int32_t i) {
-    ring->next[ring->previous[i]] = i;
-    ring->previous[ring->next[i]] = i;
-}
-
-MEMOI void memoi_lenders_remove(memoi_lenders* ring, int32_t i) {
-    ring->next[ring->previous[i]] = ring->next[i];
-    ring->previous[ring->next[i]] = ring->previous[i];
-}
-
-/* Behind all others. */
-MEMOI void memoi_lenders_append(memoi_lenders* ring, int32_t i, int32_t n) {
-    ring->previous[i] = ring->previous[n];
-    ring->next[i] = n;
-    memoi_lenders_insert(ring, i);
-}
-
 MEMOI int memoi_reuse_create(memoi_reuse* reuse, const memoi_problem* problem) {
-    int64_t n = problem->n_items;
-    int32_t** lists[12];
-    int64_t k;
+    int64_t n = problem->n_items, n_words = n / 64 + 1, k;
     memob_arrays* a = &reuse->arrays;
     memset(reuse, 0, sizeof *reuse);
     reuse->problem = problem;
     reuse->left = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    lists[0] = &reuse->unspent.next;
-    lists[1] = &reuse->unspent.previous;
-    lists[2] = &reuse->unseen.next;
-    lists[3] = &reuse->unseen.previous;
-    lists[4] = &reuse->seen;
-    lists[5] = &reuse->queue;
-    lists[6] = &reuse->first_loan;
-    lists[7] = &reuse->asked_by;
-    lists[8] = &reuse->gives_up;
-    lists[9] = &reuse->reached_in;
-    lists[10] = &reuse->asker;
-    lists[11] = &reuse->taker;
-    for (k = 0; k < 12; k++) *lists[k] = (int32_t*)memob_arrays_add(a, n + 1, sizeof(int32_t));
+    reuse->unspent = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
+    reuse->unseen = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
+    reuse->asker = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
+    reuse->taker = (uint64_t*)memob_arrays_add(a, n_words, sizeof(uint64_t));
+    reuse->seen = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    reuse->queue = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    reuse->first_loan = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    reuse->asked_by = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    reuse->gives_up = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
+    reuse->reached_in = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     if (a->failed) return 0;
-    for (k = 0; k < n; k++) reuse->first_loan[k] = reuse->asker[k] = reuse->taker[k] = -1;
-    reuse->unspent.next[n] = reuse->unspent.previous[n] = (int32_t)n;
-    reuse->unseen.next[n] = reuse->unseen.previous[n] = (int32_t)n;
+    for (k = 0; k < n; k++) reuse->first_loan[k] = -1;
     return 1;
 }
 
@@ -1406,34 +1378,42 @@ MEMOI int memoi_reuse_lend(memoi_reuse* reuse, int32_t lender, int32_t borrower,
     return 1;
 }
 
-/* Marks the neighbors of item j. */
-MEMOI void memoi_reuse_mark(memoi_reuse* reuse, int32_t* mark, int32_t j) {
+MEMOI void memoi_reuse_set(uint64_t* set, int32_t i, int is_in) {
+    set[i / 64] = (set[i / 64] & ~((uint64_t)1 << i % 64)) | (uint64_t)is_in << i % 64;
+}
+
+/* Marks the neighbors of item j that come before it. */
+MEMOI void memoi_reuse_mark(memoi_reuse* reuse, uint64_t* mark, int32_t j) {
     const memoi_neighbors* neighbors = reuse->problem->neighbors;
     int64_t k;
-    for (k = neighbors->first[j]; k < neighbors->first[j + 1]; k++) mark[neighbors->list[k]] = j;
+    memset(mark, 0, (size_t)(j / 64 + 1) * sizeof *mark);
+    for (k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
+        if (neighbors->list[k] < j) memoi_reuse_set(mark, neighbors->list[k], 1);
     reuse->n_looks += neighbors->first[j + 1] - neighbors->first[j];
 }
 
-/* The latest in the ring that item j follows, from i backward; n: none.  What is late is followed
- * by the fewest others. */
-MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const memoi_lenders* ring, const int32_t* mark,
-                                 int32_t i, int32_t j) {
-    int32_t n = (int32_t)reuse->problem->n_items;
-    for (; i < n && (i >= j || mark[i] == j); i = ring->previous[i]) reuse->n_looks++;
-    reuse->n_looks++;
-    return i;
+/* The latest of a set before i that has no mark; n: none.  What is late is followed by the fewest
+ * others. */
+MEMOI int32_t memoi_reuse_latest(memoi_reuse* reuse, const uint64_t* set, const uint64_t* mark,
+                                 int32_t i) {
+    int32_t word = i / 64;
+    uint64_t found = set[word] & ~mark[word] & (((uint64_t)1 << i % 64) - 1);
+    for (; found == 0 && word > 0; found = set[word] & ~mark[word]) {
+        word--;
+        reuse->n_looks++;
+    }
+    return found ? 64 * word + 63 - __builtin_clzll(found) : (int32_t)reuse->problem->n_items;
 }
 
 /* Looks for a lender with bytes left, at the end of a chain of exchanges that begins with item j.
  * *borrower follows it.  Returns n if there is none. */
 MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, int32_t* borrower) {
-    const memoi_lenders *unspent = &reuse->unspent, *unseen = &reuse->unseen;
     int32_t n = (int32_t)reuse->problem->n_items, i, k, lender;
     int64_t at;
 
     *borrower = j;
     memoi_reuse_mark(reuse, reuse->asker, j);
-    lender = memoi_reuse_latest(reuse, unspent, reuse->asker, unspent->previous[n], j);
+    lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->asker, j);
     if (lender < n) return lender;
 
     /* By exchanges: whoever borrows from a lender that the last one follows is the next. */
@@ -1443,10 +1423,8 @@ MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, 
     for (at = 0; at < reuse->n_queued; at++) {
         int32_t b = reuse->queue[at];
         memoi_reuse_mark(reuse, reuse->asker, b);
-        for (i = unseen->previous[n];
-             (i = memoi_reuse_latest(reuse, unseen, reuse->asker, i, b)) < n;
-             i = unseen->previous[i]) {
-            memoi_lenders_remove(&reuse->unseen, i);
+        for (i = b; (i = memoi_reuse_latest(reuse, reuse->unseen, reuse->asker, i)) < n;) {
+            memoi_reuse_set(reuse->unseen, i, 0);
             reuse->seen[reuse->n_seen++] = i;
             reuse->asked_by[i] = b;
             for (k = reuse->first_loan[i]; k >= 0; k = reuse->loans[k].next) {
@@ -1457,8 +1435,7 @@ MEMOI int32_t memoi_reuse_find(memoi_reuse* reuse, int32_t j, int32_t exchange, 
                 reuse->gives_up[other] = k;
                 *borrower = reuse->queue[reuse->n_queued++] = other;
                 memoi_reuse_mark(reuse, reuse->taker, other);
-                lender =
-                    memoi_reuse_latest(reuse, unspent, reuse->taker, unspent->previous[n], other);
+                lender = memoi_reuse_latest(reuse, reuse->unspent, reuse->taker, other);
                 if (lender < n) return lender;
             }
         }
@@ -1475,7 +1452,7 @@ MEMOI int64_t memoi_reuse_exchange(memoi_reuse* reuse, int32_t j, int64_t need, 
     for (b = borrower; b != j; b = reuse->asked_by[reuse->loans[reuse->gives_up[b]].lender])
         bytes = memob_min(bytes, reuse->loans[reuse->gives_up[b]].bytes);
     reuse->left[lender] -= bytes;
-    if (reuse->left[lender] == 0) memoi_lenders_remove(&reuse->unspent, lender);
+    if (reuse->left[lender] == 0) memoi_reuse_set(reuse->unspent, lender, 0);
     for (;; borrower = reuse->asked_by[lender]) {
         if (!memoi_reuse_lend(reuse, lender, borrower, bytes)) return -1;
         if (borrower == j) return bytes;
@@ -1499,8 +1476,7 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
         for (; ok && need > 0; need -= bytes, exchange++) {
             lender = memoi_reuse_find(&reuse, j, exchange, &borrower);
             if (lender == n) break;
-            while (reuse.n_seen > 0)
-                memoi_lenders_insert(&reuse.unseen, reuse.seen[--reuse.n_seen]);
+            while (reuse.n_seen > 0) memoi_reuse_set(reuse.unseen, reuse.seen[--reuse.n_seen], 1);
             bytes = memoi_reuse_exchange(&reuse, j, need, lender, borrower);
             ok = bytes > 0 && exchange < INT32_MAX - 1;
         }
@@ -1512,8 +1488,8 @@ MEMOI int memoi_problem_reuse(memoi_problem* problem, char* is_in_set) {
             reuse.reached_in[reuse.queue[reuse.n_queued - 1]] = INT32_MAX;
         }
         reuse.left[j] = problem->items[j].size;
-        memoi_lenders_append(&reuse.unspent, j, n);
-        memoi_lenders_append(&reuse.unseen, j, n);
+        memoi_reuse_set(reuse.unspent, j, 1);
+        memoi_reuse_set(reuse.unseen, j, 1);
     }
     for (j = 0; j < n; j++) is_in_set[j] = is_in_set[j] == BEGUN;
     memob_arrays_free(&reuse.arrays);
