@@ -1203,9 +1203,9 @@ typedef struct memo_kind_times {
  *     >>trace                requests of a step
  *     >>trace file           their text
  *     >>marks                what marks say; classes
- *     >>plan                 buffers, gaps and holds in order; the lower bound
+ *     >>plan                 buffers, gaps and holds in order; a sweep over time
  *     >>plan from trace      lifetimes and holds of a trace's buffers
- *     >>plan validation      a sweep over time
+ *     >>plan validation      offsets, holds, peak and bound
  *     >>plan file            its text
  *     >>device               a table of functions, checked and copied
  *     >>arena                blocks of a device, recorded or in use
@@ -2392,53 +2392,44 @@ MEMOI int memoi_record_is_name(const memob_value* value, const char* word, int64
     return i == length && length > 0 && length < value->most;
 }
 
-MEMOI memo_status memoi_record_read_word(const memob_reader* reader, const memob_value* value,
-                                         const char* word, int64_t length, char* to,
-                                         memo_error* error) {
+/* Reads a word of the line as the value. */
+MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_value* value,
+                                    const char* word, int64_t length, char* to, memo_error* error) {
+    const int is_time = value->type == MEMOB_VALUE_FEMTOSECONDS;
+    const int64_t least = is_time ? 0 : value->least, most = memoi_record_most(value);
+    int64_t number = least, k;
     char valid[160] = "", shown[40];
-    int64_t k = value->least;
-    while (k <= value->most && !memob_word_is(word, length, value->words[k])) k++;
-    if (k <= value->most) {
-        memoi_record_set(value, to, k);
+    if (value->type == MEMOB_VALUE_NAME) {
+        memset(to, 0, (size_t)most);
+        if (least == 0 && memob_word_is(word, length, "-")) return MEMO_STATUS_OK;
+        if (!memoi_record_is_name(value, word, length))
+            return MEMOB_BAD_LINE(reader, error, "the %s must be 1 to %lld bytes without blanks",
+                                  value->what, (long long)most - 1);
+        memcpy(to, word, (size_t)length);
         return MEMO_STATUS_OK;
     }
-    for (k = value->least; k <= value->most; k++)
-        snprintf(valid + strlen(valid), sizeof valid - strlen(valid), "%s%s",
-                 k == value->least  ? ""
-                 : k == value->most ? " or "
-                                    : ", ",
-                 value->words[k]);
-    return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,
-                          memob_word_text(shown, word, length), valid);
-}
 
-MEMOI memo_status memoi_record_read_name(const memob_reader* reader, const memob_value* value,
-                                         const char* word, int64_t length, char* to,
-                                         memo_error* error) {
-    memset(to, 0, (size_t)value->most);
-    if (value->least == 0 && memob_word_is(word, length, "-")) return MEMO_STATUS_OK;
-    if (!memoi_record_is_name(value, word, length))
-        return MEMOB_BAD_LINE(reader, error, "the %s must be 1 to %lld bytes without blanks",
-                              value->what, (long long)value->most - 1);
-    memcpy(to, word, (size_t)length);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_record_read_number(const memob_reader* reader, const memob_value* value,
-                                           const char* word, int64_t length, char* to,
-                                           memo_error* error) {
-    int is_time = value->type == MEMOB_VALUE_FEMTOSECONDS;
-    int64_t number, least = is_time ? 0 : value->least;
-    char shown[40];
-    if (is_time && value->least < 0 && memob_word_is(word, length, "-"))
+    /* The number of a word, of "-", or of digits. */
+    if (value->type == MEMOB_VALUE_WORD) {
+        while (number <= most && !memob_word_is(word, length, value->words[number])) number++;
+        for (k = least; k <= most && number > most; k++)
+            snprintf(valid + strlen(valid), sizeof valid - strlen(valid), "%s%s",
+                     k == least  ? ""
+                     : k == most ? " or "
+                                 : ", ",
+                     value->words[k]);
+        if (number > most)
+            return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not %s", value->what,
+                                  memob_word_text(shown, word, length), valid);
+    } else if (is_time && value->least < 0 && memob_word_is(word, length, "-")) {
         number = -1;
-    else if (!memob_word_number(word, length, &number))
+    } else if (!memob_word_number(word, length, &number)) {
         return MEMOB_BAD_LINE(reader, error, "the %s `%s` is not a whole number of 64 bits",
                               value->what, memob_word_text(shown, word, length));
-    else if (number < least || number > memoi_record_most(value))
+    } else if (number < least || number > most) {
         return MEMOB_BAD_LINE(reader, error, "%s: out of range (%lld); %lld to %lld are valid",
-                              value->what, (long long)number, (long long)least,
-                              (long long)memoi_record_most(value));
+                              value->what, (long long)number, (long long)least, (long long)most);
+    }
     memoi_record_set(value, to, number);
     return MEMO_STATUS_OK;
 }
@@ -2453,11 +2444,7 @@ MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* re
         const memob_value* value = &record->values[k];
         char* at = (char*)to + value->offset;
         if (memob_next_word(reader, &word, &length))
-            status = value->type == MEMOB_VALUE_WORD
-                         ? memoi_record_read_word(reader, value, word, length, at, error)
-                     : value->type == MEMOB_VALUE_NAME
-                         ? memoi_record_read_name(reader, value, word, length, at, error)
-                         : memoi_record_read_number(reader, value, word, length, at, error);
+            status = memoi_record_read(reader, value, word, length, at, error);
         else if (k >= record->n_values - record->n_optional)
             memoi_record_set(value, at, 0);
         else
@@ -4943,7 +4930,7 @@ typedef struct memoi_host_memory {
 typedef struct memoi_host {
     uint64_t magic;
     memo_device table;
-    memo_host_device_desc desc;
+    int64_t queue_operations;
     memoi_host_memory device_memory, host_memory;
     memoi_host_stream* streams;
     memoi_host_event* events;
@@ -5264,9 +5251,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     }
 
     /* An empty queue. */
-    stream->n_ops =
-        (host->desc.queue_operations ? host->desc.queue_operations : MEMOI_HOST_QUEUE_OPERATIONS) +
-        1;
+    stream->n_ops = host->queue_operations + 1;
     /* Not zeroed: a queue never filled never touches its pages. */
     stream->ops = (memoi_host_op*)MEMO_MALLOC((size_t)stream->n_ops * sizeof(memoi_host_op));
     stream->tail_index = 0;
@@ -5578,7 +5563,8 @@ memo_status memo_host_device_create(const memo_host_device_desc* desc, memo_devi
     host = (memoi_host*)memob_calloc(1, sizeof *host);
     if (!host) return memob_no_memory(error, "a host device");
     host->magic = MEMOI_HOST_MAGIC;
-    host->desc = *desc;
+    host->queue_operations =
+        desc->queue_operations ? desc->queue_operations : MEMOI_HOST_QUEUE_OPERATIONS;
     host->device_memory.name = "device";
     host->device_memory.status_when_full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     host->device_memory.capacity_bytes = desc->device_memory_bytes;
@@ -7463,17 +7449,6 @@ MEMOI memo_status memoi_swap_store(memo_swap* swap, int32_t step, memo_error* er
     return status;
 }
 
-/* The rows of a step back to the device, after the file has filled their place on the host. */
-MEMOI memo_status memoi_swap_load(memo_swap* swap, int32_t step, memo_error* error) {
-    const int32_t ordinal = memoi_swap_turn_of(swap, step)->ordinal;
-    memo_status status = MEMO_STATUS_OK;
-    if (ordinal < swap->placement.sizes.n_spilled_layers)
-        status =
-            memo_event_wait(&swap->device, swap->file_done[ordinal % swap->placement.n_host_layers],
-                            swap->to_device, error);
-    return status ? status : memoi_swap_copy_rows(swap, step, 0, 0, error);
-}
-
 memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_only,
                                memo_error* error) {
     const int is_first = !swap->is_backward && swap->n_begun == 0;
@@ -7526,14 +7501,18 @@ MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer
     const int32_t n_places = swap->placement.n_host_layers, next = layer + (is_backward ? -2 : 2);
     memo_status status = memoi_swap_expect(swap, is_backward, 1, layer, error);
     int64_t hand_in = -1;
+    int32_t back, back_layer, ordinal; /* steps whose rows, or LAYER rows, come back */
     int stores, loads, hands_out;
     if (status) return status;
+    back = is_backward ? turn->previous : -1;
+    back_layer = is_backward ? turn->layer_source : -1;
+    ordinal = back < 0 ? -1 : memoi_swap_turn_of(swap, back)->ordinal;
+    loads = back >= 0 || back_layer >= 0;
     if (next >= 0 && next < swap->n_layers)
         hand_in = memoi_swap_turn_of(swap, next)->hand_in[is_backward];
     hands_out = turn->hand_out[is_backward] >= 0;
     stores = is_backward ? hands_out
                          : turn->stores && (!swap->is_forward_only || swap->placement.handed >= 0);
-    loads = is_backward && (turn->previous >= 0 || turn->layer_source >= 0);
     if ((stores || loads || hand_in >= 0) && !swap->computes_on_host)
         status = memo_event_record(device, swap->computed[layer & 1], swap->compute, error);
 
@@ -7544,10 +7523,11 @@ MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer
                              : memoi_swap_store(swap, layer, error);
     if (!status && (loads || (hand_in >= 0 && !hands_out)))
         status = memoi_swap_follow(swap, layer, swap->to_device, error);
-    if (!status && loads && turn->previous >= 0)
-        status = memoi_swap_load(swap, turn->previous, error);
-    if (!status && loads && turn->layer_source >= 0)
-        status = memoi_swap_copy_rows(swap, turn->layer_source, 1, 0, error);
+    if (!status && ordinal >= 0 && ordinal < swap->placement.sizes.n_spilled_layers)
+        status = memo_event_wait(device, swap->file_done[ordinal % n_places], swap->to_device,
+                                 error); /* the file has filled their place on the host */
+    if (!status && back >= 0) status = memoi_swap_copy_rows(swap, back, 0, 0, error);
+    if (!status && back_layer >= 0) status = memoi_swap_copy_rows(swap, back_layer, 1, 0, error);
     if (!status && hand_in >= 0 && hands_out)
         status = memo_event_wait(device, swap->handed[layer & 1], swap->to_device, error);
     if (!status && hand_in >= 0) status = memoi_swap_copy_handed(swap, next, 0, hand_in, error);
@@ -7555,11 +7535,8 @@ MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer
     /* Tell compute, and give the place in host memory to the file. */
     if (!status && (loads || hand_in >= 0))
         status = memo_event_record(device, swap->loaded[layer & 1], swap->to_device, error);
-    if (!status && loads && turn->previous >= 0) {
-        const int32_t ordinal = memoi_swap_turn_of(swap, turn->previous)->ordinal;
-        if (ordinal >= n_places)
-            status = memoi_swap_spill(swap, ordinal - n_places, 1, swap->loaded[layer & 1], error);
-    }
+    if (!status && back >= 0 && ordinal >= n_places)
+        status = memoi_swap_spill(swap, ordinal - n_places, 1, swap->loaded[layer & 1], error);
     if (status) return status;
     swap->n_ended++;
     swap->is_measured |= is_backward && layer == 0;
