@@ -120,6 +120,9 @@ options_without_effect_are_refused() {
     refused '--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has' $tiny --graph
     refused '--separator 300: a token below --vocabulary 256 would' $tiny --documents 2 --separator 300
     refused '--separator has no effect without --documents N' $tiny --separator 32
+    refused '--documents 12: step 2 has a sequence of 13 documents, .*; --documents 13 would work' $tiny --documents 12 --separator 32
+    run $tiny --documents 13 --separator 32
+    expect_code 0
     refused '--schedule has no effect without parts to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
     refused '--schedule has no effect without parts' $tiny --schedule cross --data 2
     refused '--zero has no effect without ranks to split over' $tiny --zero 1

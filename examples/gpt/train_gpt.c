@@ -266,6 +266,8 @@ static memo_status prepare(job* j, memo_error* error) {
                                       : train_text_load(&j->text, o->text_files, o->n_text_files,
                                                         o->sequence, error);
     if (o->is_random) train_text_random(&j->text, o->vocabulary);
+    if (!status && o->documents && !o->is_random)
+        status = train_text_check_documents(&j->text, o, last_step(o), error);
     if (!status) status = check_spill(o, error);
     if (!status) status = find_profile(j, error);
     if (!status) status = rehearse(j, error);
