@@ -86,9 +86,9 @@ refusals() {
         refuses "is not a time" --forward 1,0x1 --recompute 1,1 --backward 1,1 --comm 1,1 &&
         refuses "is not a time" --forward 1,1e16 --recompute 1,1 --backward 1,1 --comm 1,1 &&
         refuses "is not a time" --forward '1, 1' --recompute 1,1 --backward 1,1 --comm 1,1 &&
-        refuses "is given twice" --forward 1,1 --forward 1,1 --recompute 1,1 --backward 1,1 --comm 1,1 &&
-        refuses "needs a value" --forward &&
-        refuses "no option" --speed 3 &&
+        refuses "given twice" --forward 1,1 --forward 1,1 --recompute 1,1 --backward 1,1 --comm 1,1 &&
+        refuses "no value" --forward &&
+        refuses "unknown option" --speed 3 &&
         refuses "needs the four lists" --timeline x --degrees-profile y &&
         refuses "needs --degrees-profile or --estimate" $lists --comm 1,1,1,1 --output x &&
         refuses "needs --cluster and --gpus" --estimate 2,64,64,4 --cluster a100 &&
@@ -100,7 +100,7 @@ refusals() {
         refuses "at most" --estimate 9999,64,64,4 --cluster a100 --gpus 8 &&
         refuses "needs --estimate" $lists --comm 1,1,1,1 --gpus 8 &&
         refuses "one of the two" --degrees-profile x --estimate 2,64,64,4 --cluster a100 --gpus 8 &&
-        refuses "--output needs a value" --degrees-profile x --output --timeline y &&
+        refuses "--output: no value" --degrees-profile x --output --timeline y &&
         refuses "/nonexistent/profile: cannot be read" --degrees-profile /nonexistent/profile &&
         refuses "tests: cannot be read: Is a directory" --degrees-profile tests
 }

@@ -117,7 +117,7 @@ static int mistake(const char* format, ...) {
     va_start(arguments, format);
     fprintf(stderr, "degrees_plan: ");
     vfprintf(stderr, format, arguments);
-    fprintf(stderr, "; degrees_plan --help shows how\n");
+    fprintf(stderr, "; --help lists the options\n");
     va_end(arguments);
     return 2;
 }
@@ -129,7 +129,7 @@ static int is_number(const char* text, size_t length) {
 
 static int parse_list(options* o, int list, const char* text) {
     const char* at = text;
-    if (o->n_blocks[list]) return mistake("%s is given twice", list_names[list]);
+    if (o->n_blocks[list]) return mistake("%s: given twice", list_names[list]);
     for (;;) {
         size_t length = strcspn(at, ",");
         char* end;
@@ -162,10 +162,9 @@ static int parse_options(options* o, int argc, char** argv) {
             if (!strcmp(argv[i], value_options[k].name))
                 text = (const char**)((char*)o + value_options[k].offset);
         for (k = 0; k < 4 && strcmp(argv[i], list_names[k]); k++) continue;
-        if (k == 4 && !text) return mistake("there is no option `%.60s`", argv[i]);
-        if (!value || !*value || !strncmp(value, "--", 2))
-            return mistake("%s needs a value", argv[i]);
-        if (text && *text) return mistake("%s is given twice", argv[i]);
+        if (k == 4 && !text) return mistake("%.60s: unknown option", argv[i]);
+        if (!value || !*value || !strncmp(value, "--", 2)) return mistake("%s: no value", argv[i]);
+        if (text && *text) return mistake("%s: given twice", argv[i]);
         if (text)
             *text = value;
         else if ((code = parse_list(o, k, value)) != 0)
