@@ -1,16 +1,16 @@
 #!/bin/sh
 # port.sh - puts memo into llm.c's trainer for CPUs, and compares it with the original bit by bit.
 #
-#   sh examples/llm.c/port.sh FOLDER    FOLDER: a clone of https://github.com/karpathy/llm.c at f1e2ace
+#   sh examples/llmc/port.sh FOLDER    FOLDER: a clone of https://github.com/karpathy/llm.c at f1e2ace
 #
 # train_gpt2.patch is the port (lines of llm.c in it: MIT license, Copyright (c) 2024 Andrej Karpathy).  Both trainers run
 # 41 steps from the same random weights of a small model, without OpenMP; the ported one keeps everything, then works in
 # two budgets, and once as a checked session.  Run it in memo's root; needs git, python3 and a C compiler.
 set -eu
 
-[ $# -eq 1 ] && [ -f "$1/train_gpt2.c" ] || { echo "usage: sh examples/llm.c/port.sh FOLDER   (a clone of llm.c)" >&2; exit 2; }
+[ $# -eq 1 ] && [ -f "$1/train_gpt2.c" ] || { echo "usage: sh examples/llmc/port.sh FOLDER   (a clone of llm.c)" >&2; exit 2; }
 root=$(pwd)
-port=$root/examples/llm.c/train_gpt2.patch
+port=$root/examples/llmc/train_gpt2.patch
 folder=$root/build/llm.c
 rm -rf "$folder"
 mkdir -p "$folder"
