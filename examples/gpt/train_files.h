@@ -78,7 +78,7 @@ static const char* output_path(const job* j, const char* name, char* path, size_
 /* Checks that no output file is also an input, or another output. */
 static memo_status check_files(const job* j, memo_error* error) {
     const train_options* o = &j->options;
-    char paths[N_OUTPUTS][1024], sources[96];
+    char paths[N_OUTPUTS][1024];
     /* --save may replace the file of --resume. */
     const int replaces = o->save && o->resume && !strcmp(o->save, o->resume);
     const tool_file given[] = {{"--degrees", o->degrees, 0},
@@ -87,23 +87,17 @@ static memo_status check_files(const job* j, memo_error* error) {
                                {"--loss-log", o->loss_log, 1},
                                {"--save", o->save, 1}};
     enum { N_GIVEN = sizeof given / sizeof *given };
-    int n = 0, n_texts, i;
-    glob_t found;
-
-    train_text_find_sources(&found, sources);
-    n_texts = o->n_text_files ? (int)o->n_text_files : (int)found.gl_pathc;
+    const int n_texts = (int)j->text.n_files;
+    int n = 0;
     tool_file* files = (tool_file*)calloc((size_t)n_texts + N_OUTPUTS + N_GIVEN, sizeof(tool_file));
-    if (!files) {
-        globfree(&found);
-        return no_memory("the names of files", error);
-    }
+    if (!files) return no_memory("the names of files", error);
     for (; n < n_texts; n++) {
-        files[n].option = o->n_text_files ? "--text" : "the text";
-        files[n].path = o->n_text_files ? o->text_files[n] : found.gl_pathv[n];
+        files[n].option = *j->text.sources ? "the text" : "--text";
+        files[n].path = j->text.files[n];
     }
     memcpy(files + n, given, sizeof given);
     n += N_GIVEN;
-    for (i = 0; i < N_OUTPUTS && o->output; i++, n++) {
+    for (int i = 0; i < N_OUTPUTS && o->output; i++, n++) {
         files[n].option = "--output";
         files[n].path = output_path(j, output_files[i][0], paths[i], sizeof paths[i]);
         files[n].is_output = 1;
@@ -111,7 +105,6 @@ static memo_status check_files(const job* j, memo_error* error) {
 
     memo_status status = tool_check_files(files, n, error);
     free(files);
-    globfree(&found);
     return status;
 }
 

@@ -262,10 +262,11 @@ static memo_status plan_run(job* j, memo_error* error) {
 static memo_status prepare(job* j, memo_error* error) {
     const train_options* o = &j->options;
     int needs = 0;
-    memo_status status = o->is_random ? MEMO_STATUS_OK
-                                      : train_text_load(&j->text, o->text_files, o->n_text_files,
-                                                        o->sequence, error);
-    if (o->is_random) train_text_random(&j->text, o->vocabulary);
+    memo_status status = MEMO_STATUS_OK;
+    if (o->is_random)
+        train_text_random(&j->text, o->vocabulary);
+    else
+        status = train_text_load(&j->text, o->sequence, error);
     if (!status && o->documents && !o->is_random)
         status = train_text_check_documents(&j->text, o, last_step(o), error);
     if (!status) status = check_spill(o, error);
@@ -308,8 +309,10 @@ static memo_status dry_run(job* j, memo_error* error) {
     const memo_policy policy = (memo_policy)o->policy;
     const gpt_config config = train_config(o);
     memo_status status = MEMO_STATUS_OK, refused;
-    if (o->n_text_files)
-        status = train_text_load(&j->text, o->text_files, o->n_text_files, o->sequence, error);
+    if (o->n_text_files) {
+        train_text_find(&j->text, o->text_files, o->n_text_files);
+        status = train_text_load(&j->text, o->sequence, error);
+    }
     if (!status) status = find_profile(j, error);
     if (!status) status = plan_run(j, error);
     if (status && (status != MEMO_STATUS_INFEASIBLE || !j->plans[policy])) return status;
@@ -453,6 +456,8 @@ int main(int argc, char** argv) {
         status = dry_run(&j, &error);
     } else if (!status) {
         status = compute_begin(train_processes.n ? 1 : j.options.ranks, j.options.ranks, &error);
+        if (!j.options.is_random)
+            train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
         if (!status) status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);

@@ -13,65 +13,52 @@
 #include "train_options.h"
 
 typedef struct train_text {
+    char** files;
+    int64_t n_files;
+    glob_t found;     /* the project's own sources, if they are the text */
+    char sources[96]; /* then their patterns: " memo*.h README.md ..." */
     uint8_t* bytes;
-    int64_t n_bytes, n_files;
-    char sources[96]; /* " memo*.h README.md ...", if the project's own sources are the text */
+    int64_t n_bytes;
     double unigram_nats, bigram_nats; /* entropy of a byte; of a byte given the previous byte */
     int64_t vocabulary;               /* random tokens below it instead of bytes; 0: bytes */
 } train_text;
 
 static void train_text_free(train_text* text) {
     free(text->bytes);
+    if (*text->sources) globfree(&text->found);
     memset(text, 0, sizeof *text);
 }
 
-static memo_status train_text_append(train_text* text, const char* path, memo_error* error) {
-    int64_t n_before = text->n_bytes;
-    char* bytes = (char*)text->bytes;
-    memo_error fault;
-    memo_status status = tool_append_file(path, &bytes, &text->n_bytes, &fault);
-    text->bytes = (uint8_t*)bytes;
-    text->n_files++;
-    if (status) return memo_error_set(error, status, "--text %s", fault.message);
-    if (text->n_bytes > n_before) return status;
-    return memo_error_set(error, MEMO_STATUS_IO,
-                          "--text %.200s: the file is empty; leave it out or give another", path);
-}
-
-static memo_status train_text_append_all(train_text* text, char** paths, int64_t n_paths,
-                                         memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    for (int64_t i = 0; i < n_paths && !status; i++)
-        status = train_text_append(text, paths[i], error);
-    return status;
-}
-
-/* Finds the project's own sources from the current directory, and returns the patterns that
- * match. */
-static void train_text_find_sources(glob_t* found, char* sources /* 96 bytes */) {
+/* n_files 0: the project's own sources, in the current directory. */
+static void train_text_find(train_text* text, char** files, int64_t n_files) {
     static const char* const patterns[] = {"memo*.h", "memo*.cuh", "README.md", "examples/*.[ch]",
                                            "examples/*/*.[ch]"};
-    memset(found, 0, sizeof *found);
-    *sources = 0;
+    text->files = files;
+    text->n_files = n_files;
+    if (n_files) return;
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
-        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, found)) continue;
-        strcat(sources, " ");
-        strcat(sources, patterns[i]);
+        if (glob(patterns[i], i ? GLOB_APPEND : 0, NULL, &text->found)) continue;
+        strcat(text->sources, " ");
+        strcat(text->sources, patterns[i]);
     }
+    text->files = text->found.gl_pathv;
+    text->n_files = (int64_t)text->found.gl_pathc;
 }
 
-static memo_status train_text_append_sources(train_text* text, memo_error* error) {
+static memo_status train_text_read(train_text* text, memo_error* error) {
+    char* bytes = NULL;
+    memo_error fault;
     memo_status status = MEMO_STATUS_OK;
-    glob_t found;
-    train_text_find_sources(&found, text->sources);
-    if (found.gl_pathc == 0)
-        status =
-            gpt_invalid(error, "no text: the project's own sources are not in this directory; give "
-                               "--text FILE, or start in the directory of memo.h");
-    else
-        status = train_text_append_all(text, found.gl_pathv, (int64_t)found.gl_pathc, error);
-    globfree(&found);
-    return status;
+    for (int64_t i = 0; i < text->n_files && !status; i++) {
+        const int64_t n_before = text->n_bytes;
+        status = tool_append_file(text->files[i], &bytes, &text->n_bytes, &fault);
+        if (!status && text->n_bytes == n_before)
+            status = memo_error_set(&fault, MEMO_STATUS_IO,
+                                    "%.200s: the file is empty; leave it out or give another",
+                                    text->files[i]);
+    }
+    text->bytes = (uint8_t*)bytes;
+    return status ? memo_error_set(error, status, "--text %s", fault.message) : status;
 }
 
 static double entropy_term(int64_t count, int64_t total) {
@@ -102,17 +89,16 @@ static memo_status train_text_measure(train_text* text, memo_error* error) {
 
 /* Tokens below vocabulary, all equally likely. */
 static void train_text_random(train_text* text, int64_t vocabulary) {
-    memset(text, 0, sizeof *text);
     text->vocabulary = vocabulary;
     text->unigram_nats = text->bigram_nats = log((double)vocabulary);
 }
 
-/* n_files 0: the project's own sources.  The text must hold a sequence and the byte after it. */
-static memo_status train_text_load(train_text* text, char** files, int64_t n_files,
-                                   int64_t sequence, memo_error* error) {
-    memset(text, 0, sizeof *text);
-    memo_status status = n_files ? train_text_append_all(text, files, n_files, error)
-                                 : train_text_append_sources(text, error);
+/* The text must hold a sequence and the byte after it. */
+static memo_status train_text_load(train_text* text, int64_t sequence, memo_error* error) {
+    if (!text->n_files)
+        return gpt_invalid(error, "no text: the project's own sources are not in this directory; "
+                                  "give --text FILE, or start in the directory of memo.h");
+    memo_status status = train_text_read(text, error);
     if (!status && text->n_bytes < sequence + 1)
         status =
             gpt_invalid(error,
