@@ -46,7 +46,7 @@ static inline int64_t n_ranks_of(const training* t) {
 
 static inline memo_status train_step(training* t, const thread_rank* rank, gpt_model* model,
                                      int64_t step, memo_error* error) {
-    const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
+    const gpt_update_values update = {{0.01, 0.9, 0.99, 1e-8, 0.1, 0}, 1.0, 0};
     const gpt_config* config = &t->desc.config;
     const int64_t n = config->batch * config->sequence;
     double loss = 0, norm = 0;

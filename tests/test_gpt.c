@@ -640,7 +640,7 @@ typedef struct history {
 static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_steps,
                          const uint8_t* text, history* result, memo_error* error) {
     const int64_t n = gpt_n_parameters(config), n_rows = config->batch * config->sequence;
-    const gpt_update_desc update = {0.01, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
+    const gpt_update_values update = {{0.01, 0.9, 0.99, 1e-8, 0.1, 0}, 1.0, 0};
     memo_status status = MEMO_STATUS_OK;
     int64_t step, i;
     for (step = 0; step < n_steps && !status; step++) {
@@ -1524,7 +1524,7 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
     gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
     gpt_desc desc;
-    const gpt_update_desc update = {5e-3, 0.9, 0.99, 1e-8, 0.01, 1.0, 0};
+    const gpt_update_values update = {{5e-3, 0.9, 0.99, 1e-8, 0.01, 0}, 1.0, 0};
     int64_t n;
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
     double first_loss = 0, loss = 0, norm = 0;

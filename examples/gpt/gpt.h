@@ -181,15 +181,10 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error);
 
-typedef struct gpt_update_desc {
-    double learning_rate, beta1, beta2, epsilon, weight_decay;
-    double clip; /* largest norm of the whole gradient; 0: no limit */
-    double vote; /* summed over ranks: see gpt_votes */
-} gpt_update_desc;
-/* Sums over ranks, runs AdamW, waits for the step and clears the gradients.  Returns the mean loss
+/* Sums over ranks, runs AdamW (desc->adamw.update is ignored), waits for the step and clears the gradients.  Returns the mean loss
  * of the step (nats per token) and the norm of its gradient before clipping, both over all
  * ranks. */
-GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
+GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
 /* A whole step whose later calls replay one CUDA graph: first gpt_stage_micro_batch for each of
  * gpt_desc.n_micro_batches (1 to GPT_STAGED_MAX) in order, with the arguments of gpt_micro_batch,
@@ -206,8 +201,8 @@ GPT_FUNCTION memo_status gpt_stage_micro_batch(gpt_model* model, const void* tok
                                                const void* targets, int64_t step,
                                                int64_t micro_batch, double loss_scale,
                                                memo_error* error);
-GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc* desc, double* loss,
-                                        double* gradient_norm, memo_error* error);
+GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_values* desc,
+                                        double* loss, double* gradient_norm, memo_error* error);
 /* Sums the gradients over ranks.  This ends the micro-batches of the step.  gpt_update does it too
  * unless it is already done. */
 GPT_FUNCTION memo_status gpt_reduce(gpt_model* model, memo_error* error);

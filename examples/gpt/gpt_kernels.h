@@ -107,8 +107,8 @@ typedef struct gpt_rounding {
 /* The values of an update. */
 typedef struct gpt_update_values {
     gpt_adamw_desc adamw;
-    double clip; /* the largest norm of the gradient; 0: no limit */
-    double vote;
+    double clip; /* the largest norm of the whole gradient; 0: no limit */
+    double vote; /* summed over ranks: see gpt_votes */
 } gpt_update_values;
 
 /* ---- kinds and their arguments ---------------------------------------------------------------

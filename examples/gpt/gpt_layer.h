@@ -257,13 +257,19 @@ static void gpt_backward_attention(gpt_model* model, int32_t layer, gpt_array to
 
 /* --- both blocks, one after the other --- */
 
+/* From the projection y to the activation. */
+static void gpt_compute_middle(gpt_model* model, int32_t layer, gpt_array y,
+                               const gpt_rows need[GPT_N_TENSORS]) {
+    gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE), gpt_tensor(model, layer, GPT_INPUT),
+                 y, layer, GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
+    gpt_compute_mlp(model, layer, need);
+}
+
 /* Both blocks, for the rows in `need`.  The projection shares the memory of `middle`. */
 static void gpt_compute(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_TENSORS]) {
     const gpt_array middle = gpt_tensor(model, layer, GPT_MIDDLE);
     gpt_compute_attention(model, layer, need, model->open, middle);
-    gpt_residual(model, middle, gpt_tensor(model, layer, GPT_INPUT), middle, layer,
-                 GPT_SITE_PROJECTION, need[GPT_MIDDLE]);
-    gpt_compute_mlp(model, layer, need);
+    gpt_compute_middle(model, layer, middle, need);
 }
 
 static void gpt_copy_rows(gpt_model* model, gpt_array to, gpt_array from, gpt_rows rows) {

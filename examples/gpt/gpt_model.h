@@ -291,16 +291,9 @@ static void gpt_end_step(gpt_model* model) {
 
 /* Writes the values of the next update.  No step before is still under way: each ends with a
  * wait. */
-static void gpt_stage_update(gpt_model* model, const gpt_update_desc* desc) {
-    gpt_update_values* values = model->host_update;
-    values->adamw.learning_rate = desc->learning_rate;
-    values->adamw.beta1 = desc->beta1;
-    values->adamw.beta2 = desc->beta2;
-    values->adamw.epsilon = desc->epsilon;
-    values->adamw.weight_decay = desc->weight_decay;
-    values->adamw.update = model->n_updates + 1;
-    values->clip = desc->clip;
-    values->vote = desc->vote;
+static void gpt_stage_update(gpt_model* model, const gpt_update_values* desc) {
+    *model->host_update = *desc;
+    model->host_update->adamw.update = model->n_updates + 1;
 }
 
 static void gpt_enqueue_update(gpt_model* model) {
@@ -327,7 +320,7 @@ static memo_status gpt_end_update(gpt_model* model, double* loss, double* gradie
     return gpt_finish(model, error);
 }
 
-GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_desc* desc, double* loss,
+GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error) {
     model->status = MEMO_STATUS_OK;
     gpt_stage_update(model, desc);
@@ -443,8 +436,8 @@ static void gpt_capture_step(gpt_model* model) {
     if (info.swap) (void)memo_swap_abandon(info.swap, &error);
 }
 
-GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_desc* desc, double* loss,
-                                        double* gradient_norm, memo_error* error) {
+GPT_FUNCTION memo_status gpt_run_staged(gpt_model* model, const gpt_update_values* desc,
+                                        double* loss, double* gradient_norm, memo_error* error) {
     const gpt_kernels* kernels = &model->kernels;
     if (!kernels->graph_begin)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,

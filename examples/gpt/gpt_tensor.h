@@ -320,10 +320,7 @@ static memo_status gpt_block_recompute(void* context, const memo_block_call* cal
         t->sum_end = (need[GPT_MIDDLE].end - begin) * model->config.hidden;
         gpt_compute_attention(model, layer, need, rows, t->partial);
     } else {
-        gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
-                     gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
-                     need[GPT_MIDDLE]);
-        gpt_compute_mlp(model, layer, need);
+        gpt_compute_middle(model, layer, t->partial, need);
     }
     return gpt_end_block(model, error);
 }
@@ -459,10 +456,7 @@ static void gpt_compute_parts(gpt_model* model, int32_t layer,
         gpt_rows need[GPT_N_TENSORS];
         for (int32_t i = 0; i < GPT_N_TENSORS; i++) need[i] = gpt_rows_in(whole[i], rows);
         gpt_compute_attention(model, layer, need, rows, t->partial);
-        gpt_residual(model, gpt_tensor(model, layer, GPT_MIDDLE),
-                     gpt_tensor(model, layer, GPT_INPUT), t->partial, layer, GPT_SITE_PROJECTION,
-                     need[GPT_MIDDLE]);
-        gpt_compute_mlp(model, layer, need);
+        gpt_compute_middle(model, layer, t->partial, need);
     }
 }
 

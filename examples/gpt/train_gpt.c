@@ -152,18 +152,13 @@ static memo_status rehearse(job* j, memo_error* error) {
     int64_t beside = train_device_check_bytes(&device, &all) + j->options.reserve;
     train_device_close(&device);
     j->options.device_memory = small.room > beside ? small.room - beside : 1;
-    printf(
-        "room      %s of the GPU beside libraries%s%s; %s of it for checks before the first step "
-        "and --reserve\n",
-        bytes_name((double)small.room), j->options.ranks > 1 ? ", NCCL's world with " : "",
-        j->options.ranks > 1 ? bytes_name((double)train_world_bytes()) : "",
-        bytes_name((double)beside));
-    return MEMO_STATUS_OK;
-}
-#else
-static memo_status rehearse(job* j, memo_error* error) {
-    (void)j;
-    (void)error;
+    printf("room      %s of the GPU beside libraries", bytes_name((double)small.room));
+#ifdef TRAIN_NCCL
+    if (j->options.ranks > 1)
+        printf(", NCCL's world with %s", bytes_name((double)train_world_bytes()));
+#endif
+    printf("; %s of it for checks before the first step and --reserve\n",
+           bytes_name((double)beside));
     return MEMO_STATUS_OK;
 }
 #endif
@@ -271,7 +266,9 @@ static memo_status prepare(job* j, memo_error* error) {
         status = train_text_check_documents(&j->text, o, last_step(o), error);
     if (!status) status = check_spill(o, error);
     if (!status) status = find_profile(j, error);
+#ifdef TRAIN_CUDA
     if (!status) status = rehearse(j, error);
+#endif
     if (!status) status = needs_profile(j, &needs, error);
     if (!status && !needs) status = plan_run(j, error); /* a refusal prints nothing else */
     if (status) return status;

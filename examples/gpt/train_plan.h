@@ -18,37 +18,35 @@
 #include "train_report.h"
 
 static gpt_config train_config(const train_options* o) {
-    gpt_config config;
-    memset(&config, 0, sizeof config);
-    config.n_layers = (int32_t)o->layers;
-    config.hidden = (int32_t)o->hidden;
-    config.n_heads = (int32_t)o->heads;
-    config.n_kv_heads = (int32_t)o->kv_heads;
-    config.sequence = o->sequence;
-    config.batch = o->batch;
-    config.tile_rows = o->tile;
-    config.mlp = (gpt_mlp)o->mlp;
-    config.mlp_rows = o->mlp_rows;
-    config.mlp_columns = (int32_t)o->mlp_columns;
-    config.slice_rows = o->slice_rows;
-    config.window = o->window;
-    config.documents = o->documents;
-    config.separator = (int32_t)o->separator;
-    config.dropout = o->dropout;
-    config.seed = (uint64_t)o->seed;
-    config.type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-    config.states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-    config.vocabulary = (int32_t)o->vocabulary;
-
-    /* Ranks and parts. */
-    config.data = (int32_t)o->data;
-    config.ring = (int32_t)o->ring;
-    config.ulysses = (int32_t)o->ulysses;
-    config.zero = (int32_t)o->zero;
-    config.tensor = (int32_t)o->tensor;
-    config.sub_batches = (int32_t)o->sub_batches;
-    config.schedule = (memo_blocks_order)o->schedule;
-    config.degrees = o->block_degrees;
+    const gpt_config config = {
+        .n_layers = (int32_t)o->layers,
+        .hidden = (int32_t)o->hidden,
+        .n_heads = (int32_t)o->heads,
+        .n_kv_heads = (int32_t)o->kv_heads,
+        .sequence = o->sequence,
+        .batch = o->batch,
+        .tile_rows = o->tile,
+        .mlp = (gpt_mlp)o->mlp,
+        .mlp_rows = o->mlp_rows,
+        .mlp_columns = (int32_t)o->mlp_columns,
+        .slice_rows = o->slice_rows,
+        .window = o->window,
+        .documents = o->documents,
+        .separator = (int32_t)o->separator,
+        .dropout = o->dropout,
+        .seed = (uint64_t)o->seed,
+        .type = o->is_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
+        .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
+        .vocabulary = (int32_t)o->vocabulary,
+        .data = (int32_t)o->data,
+        .ring = (int32_t)o->ring,
+        .ulysses = (int32_t)o->ulysses,
+        .zero = (int32_t)o->zero,
+        .tensor = (int32_t)o->tensor,
+        .sub_batches = (int32_t)o->sub_batches,
+        .schedule = (memo_blocks_order)o->schedule,
+        .degrees = o->block_degrees,
+    };
     return config;
 }
 

@@ -245,18 +245,6 @@ static int train_ranks_end(int code, memo_status status, const char* message) {
 
 #endif
 
-#ifndef TRAIN_NCCL
-static MEMO_UNUSED int64_t train_world_bytes(void) { return 0; }
-static void train_watch_graphs(memo_device* device) { (void)device; }
-static memo_status train_register(const memo_mesh* mesh, const memo_device* device,
-                                  memo_error* error) {
-    (void)mesh;
-    (void)device;
-    (void)error;
-    return MEMO_STATUS_OK;
-}
-#endif
-
 /* ---- number of ranks ------------------------------------------------------------------------ */
 
 /* Any error in the file is a mistake of the caller. */

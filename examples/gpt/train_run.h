@@ -89,7 +89,9 @@ typedef struct run {
 } run;
 
 static void run_destroy(run* r) {
+#ifdef TRAIN_NCCL
     if (r->mesh) (void)train_register(r->mesh, NULL, NULL);
+#endif
     gpt_destroy(r->model);
     for (int i = 0; i < 2; i++)
         if (r->marks[i]) memo_event_destroy(r->device.device, r->marks[i], NULL);
@@ -144,7 +146,9 @@ static memo_status run_create(run* r, thread_rank* rank, const run_call* call, m
     if (!status)
         status = train_device_open(&r->device, o, rank, is_lifted ? 0 : o->device_memory,
                                    is_lifted ? 0 : o->host_memory, error);
+#ifdef TRAIN_NCCL
     if (!status && r->is_graph) train_watch_graphs(r->device.device);
+#endif
     if (!status && (r->flags & RUN_TRAINED) && o->output) status = run_create_recorder(r, error);
     for (int i = 0; i < 2 && !status && (r->flags & RUN_TIMED); i++)
         status = memo_event_create(r->device.device, &r->marks[i], error);
@@ -162,8 +166,10 @@ static memo_status run_create(run* r, thread_rank* rank, const run_call* call, m
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
     if (!status && call->function) status = gpt_create(&desc, &r->model, error);
+#ifdef TRAIN_NCCL
     if (!status && call->function && o->is_registered && o->ranks > 1)
         status = train_register(r->mesh, r->device.device, error);
+#endif
     if (!status && !call->function) {
         status = gpt_measure(&desc, &profile, error);
         if (!status && r->reports) call->j->profile = profile;
@@ -263,17 +269,11 @@ static double learning_rate(const train_options* o, int64_t step) {
 }
 
 static memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
-    gpt_update_desc desc = {0};
+    const gpt_update_values values = {
+        {learning_rate(&r->options, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
     double gradient_norm;
-    desc.learning_rate = learning_rate(&r->options, step);
-    desc.beta1 = 0.9;
-    desc.beta2 = 0.99;
-    desc.epsilon = 1e-8;
-    desc.weight_decay = 0.01;
-    desc.clip = 1;
-    desc.vote = interrupted;
     memo_status status =
-        (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &desc, loss, &gradient_norm, error);
+        (r->is_graph ? gpt_run_staged : gpt_update)(r->model, &values, loss, &gradient_norm, error);
     if (!status) status = run_read_times(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
     if (!status && *loss - *loss != 0)

@@ -47,7 +47,7 @@ typedef struct history {
 
 static memo_status train(gpt_model* model, const gpt_config* config, const uint8_t* text,
                          history* h) {
-    const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 1.0, 0};
+    const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 1.0, 0};
     const int64_t n = config->batch * config->sequence;
     memo_status status = MEMO_STATUS_OK;
     for (int64_t step = 0; step < N_STEPS && !status; step++) {
@@ -474,11 +474,11 @@ typedef struct graph_history {
 static memo_status graph_step(gpt_model* model, const gpt_config* config, const uint8_t* text,
                               int64_t step, int is_graph, graph_history* h) {
     const int64_t n = config->batch * config->sequence;
-    gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
+    gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
     memo_status status = MEMO_STATUS_OK;
-    update.learning_rate *= (double)(N_GRAPH_STEPS - step);
+    update.adamw.learning_rate *= (double)(N_GRAPH_STEPS - step);
     update.clip = step % 2 ? 0.1 : 0.5;
-    update.weight_decay += 0.1 * (double)step;
+    update.adamw.weight_decay += 0.1 * (double)step;
     update.vote = (double)step;
     for (int64_t m = 0; m < N_GRAPH_ACCUMULATED && !status; m++) {
         const uint8_t* tokens = text + (step * N_GRAPH_ACCUMULATED + m) * n;
@@ -588,7 +588,7 @@ static void a_graph_gives_the_bits_of_calls_on_late_streams(void) {
 static void a_step_waits_once(void) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
-    const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
+    const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
     const uint8_t text[6] = {0};
     config.n_layers = 3;
     for (int policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_SWAP; policy++) {
@@ -620,7 +620,7 @@ static void a_step_waits_once(void) {
  * graphs. */
 static void what_is_no_graph_is_refused(void) {
     const gpt_config config = config_of(MEMO_TYPE_F32, 16, 13, 1);
-    const gpt_update_desc update = {0.001, 0.9, 0.99, 1e-8, 0.1, 0.5, 0};
+    const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
     const uint8_t text[14] = {0};
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_test_run run;
