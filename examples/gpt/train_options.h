@@ -5,10 +5,12 @@
 #define TRAIN_OPTIONS_H
 
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "gpt_check.h"
 #include "tools/clusters.h"
@@ -353,26 +355,14 @@ static int parse_number(const char* text, double* value, const char** rest) {
     return stop != text && *value - *value == 0;
 }
 
-static char option_lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
-
 /* Returns the factor of a suffix; 0 if there is none. */
 static double size_unit(const char* suffix) {
-    static const char letters[] = "kmgt";
-    double unit = 1, base;
-    char text[4] = {0, 0, 0, 0};
-    if (strlen(suffix) > 3) return 0;
-    for (int i = 0; suffix[i]; i++) text[i] = option_lower(suffix[i]);
-    if (!*text || strcmp(text, "b") == 0) return 1;
-    const char* letter = strchr(letters, *text);
-    if (!letter) return 0;
-    if (!text[1] || strcmp(text + 1, "ib") == 0)
-        base = 1024;
-    else if (strcmp(text + 1, "b") == 0)
-        base = 1000;
-    else
-        return 0;
-    for (int i = 0; i <= letter - letters; i++) unit *= base;
-    return unit;
+    static const char letters[] = "kKmMgGtT";
+    const char* letter = *suffix ? strchr(letters, *suffix) : NULL;
+    const char* rest = suffix + (letter != NULL);
+    const int is_decimal = !strcasecmp(rest, "b");
+    if (*rest && !is_decimal && (!letter || strcasecmp(rest, "ib"))) return 0;
+    return letter ? pow(is_decimal ? 1000 : 1024, (double)((letter - letters) / 2 + 1)) : 1;
 }
 
 /* Lists the names: "--type f16: unknown type; use f32 or bf16". */

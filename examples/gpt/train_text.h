@@ -105,8 +105,7 @@ static memo_status train_text_load(train_text* text, int64_t sequence, memo_erro
                         "the text has %lld bytes, and a sequence of --seq %lld needs one more "
                         "than its length: %lld; try a longer text or a shorter --seq",
                         (long long)text->n_bytes, (long long)sequence, (long long)sequence + 1);
-    if (!status) status = train_text_measure(text, error);
-    return status;
+    return status ? status : train_text_measure(text, error);
 }
 
 /* ---- windows -------------------------------------------------------------------------------- */
