@@ -181,16 +181,12 @@ static void gpt_file_model(gpt_file* f, int is_write) {
         begin = part.begin > p.offset ? part.begin : p.offset;
         end = gpt_min(part.end, p.offset + p.n);
         if (begin >= end) continue;
-        if (is_write || has_masters)
-            gpt_file_array(f, is_write, &p, gpt_file_at(model, t, 0), sum, 0,
-                           part.masters + gpt_sum_bytes(model, begin - part.begin),
+        char* const arrays[3] = {part.masters + sum * (begin - part.begin),
+                                 part.moments1 + state * (begin - part.begin),
+                                 part.moments2 + state * (begin - part.begin)};
+        for (int a = is_write || has_masters ? 0 : 1; a < 3; a++)
+            gpt_file_array(f, is_write, &p, gpt_file_at(model, t, a), a ? state : sum, 0, arrays[a],
                            begin - p.offset, end - p.offset);
-        gpt_file_array(f, is_write, &p, gpt_file_at(model, t, 1), state, 0,
-                       part.moments1 + gpt_states_bytes(model, begin - part.begin),
-                       begin - p.offset, end - p.offset);
-        gpt_file_array(f, is_write, &p, gpt_file_at(model, t, 2), state, 0,
-                       part.moments2 + gpt_states_bytes(model, begin - part.begin),
-                       begin - p.offset, end - p.offset);
     }
 }
 

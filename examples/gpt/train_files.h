@@ -17,45 +17,32 @@ static memo_status bad_path(const char* name, const char* path, const char* faul
                           strerror(errno));
 }
 
-/* With its parents. */
-static memo_status make_directory(const char* path, memo_error* error) {
-    char part[1024];
-    size_t i, n = strlen(path);
-    struct stat info;
-    for (i = 1; i <= n; i++) {
-        if (path[i] != '/' && path[i] != 0) continue;
-        memcpy(part, path, i);
-        part[i] = 0;
-        if (mkdir(part, 0777) == 0 || (stat(part, &info) == 0 && S_ISDIR(info.st_mode))) continue;
-        return bad_path("--output", path, "made", error);
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* Checks that the directory exists and is writable, or that it can be created.  Another run may
- * create it at the same time, so the test creates the first missing part under another name. */
-static memo_status check_directory(const char* path, memo_error* error) {
+/* Makes the directory of --output with its parents.  is_test: only tests that it is writable, or that
+ * it could be made.  Another run may make it at the same time, so the test makes the first missing
+ * part under another name. */
+static memo_status make_directory(const char* path, int is_test, memo_error* error) {
     char part[1024 + 32];
-    size_t i, n = strlen(path), n_parent = 0;
+    size_t n_parent = 0;
     struct stat info;
-    for (i = 1; i <= n; i++) {
+    for (size_t i = 1; i <= strlen(path); i++) {
         if (path[i] != '/' && path[i] != 0) continue;
         memcpy(part, path, i);
         part[i] = 0;
-        if (stat(part, &info)) break;
-        n_parent = i;
+        if (stat(part, &info) == 0) {
+            n_parent = i;
+        } else if (errno == ENOENT && is_test) {
+            snprintf(part + n_parent, 32, "%s.memo-%ld", n_parent ? "/" : "", (long)getpid());
+            return mkdir(part, 0777) || rmdir(part) ? bad_path("--output", path, "made", error)
+                                                    : MEMO_STATUS_OK;
+        } else if (errno != ENOENT || (mkdir(part, 0777) && errno != EEXIST)) {
+            return bad_path("--output", path, "made", error);
+        }
     }
-    if (i > n) {
+    if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         errno = ENOTDIR;
-        if (S_ISDIR(info.st_mode) && access(path, W_OK | X_OK) == 0) return MEMO_STATUS_OK;
-        return bad_path("--output", path, "written", error);
-    }
-    if (errno != ENOENT) return bad_path("--output", path, "made", error);
-    memcpy(part, path, n_parent);
-    snprintf(part + n_parent, 32, "%s.memo-%ld", n_parent ? "/" : "", (long)getpid());
-    if (mkdir(part, 0777)) return bad_path("--output", path, "made", error);
-    rmdir(part);
-    return MEMO_STATUS_OK;
+    else if (access(path, W_OK | X_OK) == 0)
+        return MEMO_STATUS_OK;
+    return bad_path("--output", path, "written", error);
 }
 
 /* Files in --output, and their contents. */
@@ -135,7 +122,7 @@ static memo_status check_outputs(const job* j, memo_error* error) {
     struct stat info;
     char aside[1024];
     if (!train_is_first()) return status;
-    if (o->output) status = check_directory(o->output, error);
+    if (o->output) status = make_directory(o->output, 1, error);
     if (!status) status = check_files(j, error);
     if (!status && o->resume) status = check_file("--resume", o->resume, o->resume, 0, error);
     snprintf(aside, sizeof aside, "%s.part", o->save ? o->save : "");
@@ -154,7 +141,7 @@ static memo_status open_outputs(job* j, memo_error* error) {
     const train_options* o = &j->options;
     memo_status status = MEMO_STATUS_OK;
     if (!train_is_first() || !o->loss_log) return status;
-    if (loss_log_is_in_output(o)) status = make_directory(o->output, error);
+    if (loss_log_is_in_output(o)) status = make_directory(o->output, 0, error);
     if (status) return status;
     j->loss_log = fopen(o->loss_log, "wb");
     return j->loss_log ? MEMO_STATUS_OK : bad_path("--loss-log", o->loss_log, "written", error);

@@ -231,7 +231,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
     memo_status status = memo_schedule_measured(schedule, &times, error);
     snprintf(title, sizeof title, "One training step, policy %s, measured",
              policy_names[j->options.policy]);
-    if (!status) status = make_directory(j->options.output, error);
+    if (!status) status = make_directory(j->options.output, 0, error);
     if (!status)
         status = memo_schedule_write_chrome(
             schedule, times, output_path(j, "timeline.json", path, sizeof path), error);
