@@ -58,6 +58,7 @@ grep num_activations original/output
 for run in "" "MEMO_BYTES=4000000" "MEMO_BYTES=1400000" "MEMO_BYTES=4000000 MEMO_CHECK=1"; do
     (export ${run:-MEMO_BYTES=0} && train ported)
     for kind in original ported; do grep -v num_activations $kind/output >$kind/losses; done
-    cmp original/losses ported/losses && cmp original/parameters ported/parameters
+    cmp original/losses ported/losses
+    cmp original/parameters ported/parameters
     echo "${run:-everything kept}: all losses, samples and parameters are bitwise the same"
 done
