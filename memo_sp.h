@@ -7902,17 +7902,17 @@ MEMOI memoi_hybrid_result memoi_hybrid_result_of(memoi_hybrid_walk* walk, int32_
     const memoi_ring* ring = &walk->ring;
     const memoi_shape* group = ring->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
+    const void* const computed[] = {ring->out, ring->d_q, ring->d_kv_final[0], ring->d_kv_final[1]};
+    void* const rows[] = {t->out, t->d_q, t->d_k, t->d_v};
     const memo_type type = i ? group->carried_type : MEMO_TYPE_F32; /* as it was computed */
+    const int32_t k = ring->is_backward + i,
+                  size = k == 1 || k == 2 ? group->head_size : group->v_head_size;
     int has_ulysses = group->sharding.ulysses > 1;
     memoi_hybrid_result result;
     void* to;
-    result.x = memoi_hybrid_exchanged(
-        group, names[ring->is_backward + i], i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q,
-        ring->is_backward && i < 2 ? group->head_size : group->v_head_size);
-    result.from = i                   ? (const void*)ring->d_kv_final[i - 1]
-                  : ring->is_backward ? ring->d_q
-                                      : ring->out;
-    result.to = i == 2 ? t->d_v : i == 1 ? t->d_k : ring->is_backward ? t->d_q : t->out;
+    result.x = memoi_hybrid_exchanged(group, names[k], i ? MEMOI_MOVES_D_KV : MEMOI_MOVES_Q, size);
+    result.from = computed[k];
+    result.to = rows[k];
     if (i && !memoi_shape_moves(group, MEMOI_MOVES_D_KV, group->ulysses_rank))
         return result; /* a later group adds to it */
     if (has_ulysses && group->n_groups == 1 && type == result.x.type)
@@ -8368,16 +8368,13 @@ MEMOI void memoi_blocks_touched(memoi_blocks_walk* b, const memoi_blocks_step* s
 /* --- one op after another --- */
 
 MEMOI double memoi_blocks_duration(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
-    const memo_block_times* times;
-    if (!b->desc.times) return 0;
-    times = &b->desc.times[(int64_t)step->block * b->desc.n_parts + step->part];
-    switch (step->kind) {
-    case MEMOI_BLOCKS_FORWARD: return times->forward_s;
-    case MEMOI_BLOCKS_RECOMPUTE: return times->recompute_s;
-    case MEMOI_BLOCKS_BACKWARD: return times->backward_s;
-    case MEMOI_BLOCKS_WEIGHTS: return times->weights_s;
-    case MEMOI_BLOCKS_END: return 0;
-    default: return times->reduce_s;
+    const memo_block_times* t = b->desc.times;
+    if (!t) return 0;
+    t += (int64_t)step->block * b->desc.n_parts + step->part;
+    {
+        const double by_kind[] = {t->forward_s, t->recompute_s, t->backward_s, t->weights_s, 0,
+                                  t->reduce_s,  t->reduce_s,    t->reduce_s};
+        return by_kind[step->kind];
     }
 }
 
@@ -8415,12 +8412,10 @@ MEMOI void memoi_blocks_announce(memoi_blocks_walk* b, const memoi_blocks_step* 
 MEMOI memo_status memoi_blocks_compute(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
     const memo_block_functions* f = &b->run->functions;
     memo_block_call call = memoi_blocks_call(&b->desc, step);
-    memo_block_function function = b->is_backward ? f->backward_end : f->forward_end;
+    const memo_block_function by_kind[] = {f->forward, f->recompute, f->backward, f->weights,
+                                           b->is_backward ? f->backward_end : f->forward_end};
+    const memo_block_function function = by_kind[step->kind];
     call.stream = b->run->compute_stream;
-    if (step->kind == MEMOI_BLOCKS_FORWARD) function = f->forward;
-    if (step->kind == MEMOI_BLOCKS_RECOMPUTE) function = f->recompute;
-    if (step->kind == MEMOI_BLOCKS_BACKWARD) function = f->backward;
-    if (step->kind == MEMOI_BLOCKS_WEIGHTS) function = f->weights;
     return function ? function(f->context, &call, b->target.error) : MEMO_STATUS_OK;
 }
 
