@@ -1,9 +1,9 @@
-/* memo_layout.h - which parallel layout of a model on which cluster; costs of its blocks.
+/* memo_layout.h - which parallel layout of a model on which cluster; files of degrees.
  *
  * The planners of memo_plan.h decide how one rank runs its step.  This header stands beside a
- * trainer: it predicts memory and time of every layout of a model on a cluster, and computes the
- * costs from which memo_degrees_solve plans a tensor-parallel degree for every block.  It is a
- * workshop header: no other header of memo includes it, and a trainer need not link it.
+ * trainer: it predicts memory and time of every layout of a model on a cluster, and reads and
+ * writes the costs from which memo_degrees_solve plans a tensor-parallel degree for every block.
+ * It is a workshop header: no other header of memo includes it, and a trainer need not link it.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
  *
@@ -49,7 +49,7 @@
  *
  * CHAPTERS
  *   1 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
- *   2 degrees  memo_degrees_model  costs of a GPT's blocks; costs and degrees as text
+ *   2 degrees  memo_degrees_read   files of costs and of degrees
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * License: MIT.  Language: C99 that is also C++11. */
@@ -294,12 +294,6 @@ MEMO_API memo_status memo_parallel_predict_attention(const memo_parallel_desc* d
                                                      memo_parallel_attention* attention,
                                                      memo_error* error);
 
-/* Finds the longest sequence that fits, a multiple of step_tokens; 0 if none fits.  desc->sequence
- * is ignored.  Errors: as memo_parallel_check; INVALID_ARGUMENT for step_tokens. */
-MEMO_API memo_status memo_parallel_longest(const memo_parallel_desc* desc,
-                                           const memo_parallel_layout* layout, int64_t step_tokens,
-                                           int64_t* sequence, memo_error* error);
-
 typedef struct memo_parallel_entry {
     memo_parallel_layout layout;
     memo_parallel_prediction prediction; /* zero if the layout is not legal */
@@ -319,39 +313,10 @@ MEMO_API memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_para
                                        memo_error* error);
 MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
-/* ---- 2 degrees: costs of a GPT's blocks ---------------------------------------------------------
+/* ---- 2 degrees as text --------------------------------------------------------------------------
  *
- * memo_degrees_solve (memo_plan.h) plans degrees from a memo_degrees_problem.  Fill one from a
- * model, from a file or with measured costs. */
-
-/* A GPT of identical layers from constants, bf16; blocks 0, 2, ... are attention.  With t_d = batch
- * * d * sequence / (2 n_gpus) tokens of a sub-batch in a group of d:
- *   F            attention 8 t h^2 + 2 t s h, MLP 16 t h^2 floating-point operations,
- *                / (d * flops_per_s); half the pairs of a causal mask
- *   R, B         F without its last product (attention 2 t h^2, MLP 8 t h^2), 2 F
- *   C = CB       2 (d - 1) / d * 2 t h / bandwidth[d] + 2 (d - 1) * latency
- *   AllGather    (1 - p / q) * 2 t_q h / bandwidth[q] + (q / p - 1) * latency
- *   gradients    2 (D - 1) / D * 2 P / d / data_bandwidth, D = n_gpus / d, P = 4 h^2 and 8 h^2
- *   state        16 P / d          saved  2 * 2 t h
- *   runtime      attention 2 t (4 h + 4 * 3 h / d), MLP 2 t (4 h + 4 * 4 h / d) */
-typedef struct memo_degrees_model {
-    int32_t n_layers, hidden;
-    int64_t sequence, batch; /* tokens of a sequence, sequences of the global batch */
-    int32_t n_gpus;
-    int32_t n_degrees;
-    int32_t degrees[MEMO_DEGREES_MAX];
-    double bandwidth_bytes_per_s[MEMO_DEGREES_MAX]; /* of a collective over degrees[k] ranks */
-    double data_bandwidth_bytes_per_s;              /* of the gradients; 0: they do not count */
-    double latency_s;                               /* of one step of a collective */
-    double flops_per_s;                             /* reached by a block */
-    int64_t memory_bytes;
-    int32_t boundary_degree;
-} memo_degrees_model;
-MEMO_API memo_degrees_model memo_degrees_model_default(void);
-/* Errors: INVALID_ARGUMENT naming the field, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
-                                                     memo_degrees_problem** problem,
-                                                     memo_error* error);
+ * memo_degrees_solve (memo_plan.h) plans degrees from a memo_degrees_problem.  Read one from a
+ * file, or fill one with measured costs; examples/tools/degrees_plan.c estimates them too. */
 
 /* A profile as text, measured or not; whole nanoseconds and bytes:
  *
@@ -399,7 +364,6 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     >>layout swapping        the alpha that fits
  *     >>layout step            memory, time and sent bytes of a step
  *     >>layout list            all layouts in order
- *     >>degree model           costs of a GPT from constants
  *     >>degree text            files of costs and of degrees */
 #if defined(MEMO_LAYOUT_IMPLEMENTATION) && !defined(MEMO_LAYOUT_IMPLEMENTATION_DONE)
 #define MEMO_LAYOUT_IMPLEMENTATION_DONE
@@ -466,60 +430,56 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
 #define MEMOI_PARALLEL_GPUS     (1 << 20)
 #define MEMOI_PARALLEL_SEQUENCE ((int64_t)1 << 40)
 
-typedef struct memoi_parallel_field {
-    const char* name;
-    double value, low, high;
-} memoi_parallel_field;
-
 MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo_error* error) {
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
-    const memoi_parallel_field fields[] = {
-        {"model.n_layers", (double)m->n_layers, 1, 1e6},
-        {"model.hidden", (double)m->hidden, 1, 1e8},
-        {"model.ffn", (double)m->ffn, 0, 1e9},
-        {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
-        {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
-        {"model.head_size", (double)m->head_size, 0, 1e6},
-        {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
-        {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
-        {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
-        {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
-        {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
-        {"cluster.peak_flops_per_s", c->peak_flops_per_s, 1, 1e24},
-        {"cluster.gemm_efficiency", c->gemm_efficiency, 0, 1},
-        {"cluster.attention_forward_efficiency", c->attention_forward_efficiency, 0, 1},
-        {"cluster.attention_backward_efficiency", c->attention_backward_efficiency, 0, 1},
-        {"cluster.link_bytes_per_s", c->link_bytes_per_s, 1, 1e18},
-        {"cluster.nic_bytes_per_s", c->nic_bytes_per_s, c->n_gpus > c->gpus_per_node ? 1.0 : 0.0,
-         1e18},
-        {"cluster.device_memory_bytes_per_s", c->device_memory_bytes_per_s, 0, 1e18},
-        {"cluster.collective_s", c->collective_s, 0, 1e6},
-        {"cluster.block_s", c->block_s, 0, 1e6},
-        {"cluster.merge_bytes", c->merge_bytes, 0, 1e6},
-        {"cluster.host_bytes", (double)c->host_bytes, 0, 1e18},
-        {"cluster.host_bytes_per_s", c->host_bytes_per_s, 0, 1e18},
-        {"sequence", (double)desc->sequence, 1, (double)MEMOI_PARALLEL_SEQUENCE},
-        {"global_batch", (double)desc->global_batch, 0, 1e12},
-        {"micro_batch", (double)desc->micro_batch, 0, 1e12},
-        {"element_bytes", desc->element_bytes, 0, 1e3},
-        {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
-        {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
-        {"logit_bytes", desc->logit_bytes, 0, 1e3},
-        {"loss_tile_bytes", desc->loss_tile_bytes, 0, 1e18},
-        {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
-        {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
-        {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
+    const struct {
+        const char* name;
+        double value, low, high;
+    } fields[] = {{"model.n_layers", (double)m->n_layers, 1, 1e6},
+                  {"model.hidden", (double)m->hidden, 1, 1e8},
+                  {"model.ffn", (double)m->ffn, 0, 1e9},
+                  {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
+                  {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
+                  {"model.head_size", (double)m->head_size, 0, 1e6},
+                  {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
+                  {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
+                  {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
+                  {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
+                  {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
+                  {"cluster.peak_flops_per_s", c->peak_flops_per_s, 1, 1e24},
+                  {"cluster.gemm_efficiency", c->gemm_efficiency, 0, 1},
+                  {"cluster.attention_forward_efficiency", c->attention_forward_efficiency, 0, 1},
+                  {"cluster.attention_backward_efficiency", c->attention_backward_efficiency, 0, 1},
+                  {"cluster.link_bytes_per_s", c->link_bytes_per_s, 1, 1e18},
+                  {"cluster.nic_bytes_per_s", c->nic_bytes_per_s,
+                   c->n_gpus > c->gpus_per_node ? 1.0 : 0.0, 1e18},
+                  {"cluster.device_memory_bytes_per_s", c->device_memory_bytes_per_s, 0, 1e18},
+                  {"cluster.collective_s", c->collective_s, 0, 1e6},
+                  {"cluster.block_s", c->block_s, 0, 1e6},
+                  {"cluster.merge_bytes", c->merge_bytes, 0, 1e6},
+                  {"cluster.host_bytes", (double)c->host_bytes, 0, 1e18},
+                  {"cluster.host_bytes_per_s", c->host_bytes_per_s, 0, 1e18},
+                  {"sequence", (double)desc->sequence, 1, (double)MEMOI_PARALLEL_SEQUENCE},
+                  {"global_batch", (double)desc->global_batch, 0, 1e12},
+                  {"micro_batch", (double)desc->micro_batch, 0, 1e12},
+                  {"element_bytes", desc->element_bytes, 0, 1e3},
+                  {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
+                  {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
+                  {"logit_bytes", desc->logit_bytes, 0, 1e3},
+                  {"loss_tile_bytes", desc->loss_tile_bytes, 0, 1e18},
+                  {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
+                  {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
+                  {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
     size_t i;
 
     /* So that no product or quotient overflows. */
     for (i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const memoi_parallel_field* f = &fields[i];
-        if (f->value >= f->low && f->value <= f->high && (f->value >= 1e-9 || f->value <= 0))
-            continue;
-        return MEMOB_INVALID(error, "%s: out of range (%.15g); %.15g to %.15g%s are valid", f->name,
-                             f->value, f->low > 0 ? f->low : 1e-9, f->high,
-                             f->low > 0 ? "" : " or 0");
+        const double value = fields[i].value, low = fields[i].low, high = fields[i].high;
+        if (value >= low && value <= high && (value >= 1e-9 || value <= 0)) continue;
+        return MEMOB_INVALID(error, "%s: out of range (%.15g); %.15g to %.15g%s are valid",
+                             fields[i].name, value, low > 0 ? low : 1e-9, high,
+                             low > 0 ? "" : " or 0");
     }
 
     /* The cost formulas assume whole groups of query heads and whole head sizes. */
@@ -557,7 +517,31 @@ MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) 
     if (!(desc.optimizer_bytes > 0)) desc.optimizer_bytes = 12;
     if (!(desc.logit_bytes > 0)) desc.logit_bytes = 6;
     if (!(desc.kv_gradient_bytes > 0)) desc.kv_gradient_bytes = 4;
+    if (desc.zero_stages == 0) desc.zero_stages = UINT32_MAX;
+    if (desc.activations == 0) desc.activations = UINT32_MAX;
     return desc;
+}
+
+/* The prediction times one tensor rank, replica, micro-batch and stage, so all must be equal. */
+MEMOI memo_status memoi_parallel_divide(const memo_parallel_desc* desc,
+                                        const memo_parallel_layout* l, memo_error* error) {
+    const struct {
+        const char *name, *what;
+        int64_t divisor, whole;
+    } rules[] = {
+        {"tensor", "key/value heads", l->tensor, desc->model.n_kv_heads},
+        {"tensor", "columns of the MLP", l->tensor, desc->model.ffn},
+        {"data", "sequences of the batch", l->data, desc->global_batch},
+        {"micro_batch", "sequences of a replica", desc->micro_batch, desc->global_batch / l->data},
+        {"pipeline", "layers", l->pipeline, desc->model.n_layers}};
+    int i;
+    for (i = 0; i < 5; i++)
+        if (rules[i].whole % rules[i].divisor)
+            return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                                  "%s: %lld does not divide the %lld %s; use a divisor",
+                                  rules[i].name, (long long)rules[i].divisor,
+                                  (long long)rules[i].whole, rules[i].what);
+    return MEMO_STATUS_OK;
 }
 
 /* Returns the first reason why the layout is illegal.  desc is checked and settled. */
@@ -567,17 +551,13 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
     const memo_parallel_model* m = &desc->model;
     const memo_parallel_cluster* c = &desc->cluster;
     const memo_status no = MEMO_STATUS_INFEASIBLE;
+    memo_status status;
+    const int32_t degrees[] = {l->data, l->pipeline, l->tensor, l->ulysses, l->ring};
     double product = 1, pieces;
-    int32_t degrees[5];
     int i;
 
     /* The degrees must use every GPU once.  The product is a double because five degrees of 32 bits
      * overflow an integer. */
-    degrees[0] = l->data;
-    degrees[1] = l->pipeline;
-    degrees[2] = l->tensor;
-    degrees[3] = l->ulysses;
-    degrees[4] = l->ring;
     for (i = 0; i < 5; i++) {
         if (degrees[i] < 1)
             return memo_error_set(error, no, "%s: out of range (%d); 1 or more are valid", names[i],
@@ -591,20 +571,13 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               (int)l->data, (int)l->pipeline, (int)l->tensor, (int)l->ulysses,
                               (int)l->ring, product, (int)c->n_gpus);
 
-    /* Tensor ranks have equal shares of the key/value heads and of the MLP's columns. */
     if (l->tensor > m->n_kv_heads)
         return memo_error_set(error, no,
                               "tensor: %d is above the %d key/value heads, which it splits; use "
                               "ulysses and ring for the rest",
                               (int)l->tensor, (int)m->n_kv_heads);
-    if (m->n_kv_heads % l->tensor)
-        return memo_error_set(error, no,
-                              "tensor: %d does not divide the %d key/value heads; use a divisor",
-                              (int)l->tensor, (int)m->n_kv_heads);
-    if (m->ffn % l->tensor)
-        return memo_error_set(error, no,
-                              "tensor: %d does not divide the %d columns of the MLP; use a divisor",
-                              (int)l->tensor, (int)m->ffn);
+    status = memoi_parallel_divide(desc, l, error);
+    if (status) return status;
 
     /* Ulysses may deal heads unevenly, but every rank needs a query head.  Several ranks may copy a
      * key/value head unless the desc forbids it. */
@@ -630,22 +603,6 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
                               "sequence: too short (%lld tokens) for 2 x tensor x ulysses x ring = "
                               "%.0f pieces; use smaller degrees or as many tokens",
                               (long long)desc->sequence, pieces);
-
-    /* The prediction times one replica, one micro-batch and one stage, so all of them must be
-     * equal. */
-    if (desc->global_batch % l->data)
-        return memo_error_set(error, no,
-                              "data: %d does not divide the batch of %lld; use a divisor",
-                              (int)l->data, (long long)desc->global_batch);
-    if (desc->global_batch / l->data % desc->micro_batch)
-        return memo_error_set(
-            error, no,
-            "micro_batch: %lld does not divide the %lld sequences of a replica; use a divisor",
-            (long long)desc->micro_batch, (long long)(desc->global_batch / l->data));
-    if (m->n_layers % l->pipeline)
-        return memo_error_set(error, no,
-                              "pipeline: %d does not divide the %d layers; use a divisor",
-                              (int)l->pipeline, (int)m->n_layers);
 
     /* A ZeRO stage above 0 needs several ranks to shard over. */
     if (l->zero_stage < 0 || l->zero_stage > 3)
@@ -698,7 +655,9 @@ memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_paral
 
 /* One rank's share; bytes of one layer and micro-batch. */
 typedef struct memoi_parallel_share {
-    double rows;           /* tokens of a micro-batch over tensor x ulysses x ring */
+    const memo_parallel_desc* desc; /* settled */
+    const memo_parallel_layout* l;  /* legal */
+    double rows;                    /* tokens of a micro-batch over tensor x ulysses x ring */
     double attention_rows; /* over the ring: those whose attention a rank computes, for its heads */
     double n_layers;       /* of a stage */
     double n_micro, n_held; /* micro-batches of a step; of them in a stage at once */
@@ -721,32 +680,32 @@ typedef struct memoi_parallel_way {
 /* What memo_sp.h states of the attention of a tensor rank's heads on ulysses rank u, without
  * sends_again.  It counts bytes with 63 bits, so a larger case is `scale` times the one of fewer
  * tokens.  0: no number of tokens is small enough. */
-MEMOI int memoi_parallel_sp_sizes(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                  memoi_parallel_way way, int32_t u, memo_sp_attention_sizes* sizes,
-                                  double* scale) {
-    const memo_parallel_model* m = &desc->model;
+MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_way way, int32_t u,
+                                  memo_sp_attention_sizes* sizes, double* scale) {
+    const memo_parallel_model* m = &s->desc->model;
     const double size = fmax(m->head_size, m->v_head_size);
-    const double tokens = (double)desc->sequence * (double)desc->micro_batch;
+    const double tokens = (double)s->desc->sequence * (double)s->desc->micro_batch;
     memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc attention = memo_sp_attention_desc_default();
-    sharding.kind = desc->is_contiguous ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
-    sharding.ring = l->ring;
-    sharding.ulysses = l->ulysses;
-    sharding.n_tokens = desc->sequence;
-    attention.n_batch = (int32_t)desc->micro_batch;
-    *scale = tokens * size * m->n_q_heads / l->tensor * l->ulysses / (double)((int64_t)1 << 50);
+    sharding.kind = s->desc->is_contiguous ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
+    sharding.ring = s->l->ring;
+    sharding.ulysses = s->l->ulysses;
+    sharding.n_tokens = s->desc->sequence;
+    attention.n_batch = (int32_t)s->desc->micro_batch;
+    *scale =
+        tokens * size * m->n_q_heads / s->l->tensor * s->l->ulysses / (double)((int64_t)1 << 50);
     if (*scale > 1) {
         sharding.n_tokens = (int64_t)ceil(tokens / *scale);
         attention.n_batch = 1;
     }
     *scale = fmax(1, *scale);
     attention.ulysses_rank = u;
-    attention.n_q_heads = m->n_q_heads / l->tensor;
-    attention.n_kv_heads = m->n_kv_heads / l->tensor;
+    attention.n_q_heads = m->n_q_heads / s->l->tensor;
+    attention.n_kv_heads = m->n_kv_heads / s->l->tensor;
     attention.head_size = m->head_size;
     attention.v_head_size = m->v_head_size;
-    attention.type = desc->element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-    attention.rounds_gradients = desc->kv_gradient_bytes < 4;
+    attention.type = s->desc->element_bytes < 4 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+    attention.rounds_gradients = s->desc->kv_gradient_bytes < 4;
     attention.ulysses_groups = way.n_groups;
     attention.gathers_keys = way.gathers_keys;
     return !memo_sharding_make(&sharding, &attention.sharding, NULL) &&
@@ -754,27 +713,25 @@ MEMOI int memoi_parallel_sp_sizes(const memo_parallel_desc* desc, const memo_par
 }
 
 /* Ranks that are so far apart have as many heads. */
-MEMOI int32_t memoi_parallel_period(const memo_parallel_desc* desc, const memo_parallel_layout* l) {
-    int32_t a = l->ulysses, b = desc->model.n_kv_heads / l->tensor;
+MEMOI int32_t memoi_parallel_period(const memoi_parallel_share* s) {
+    int32_t a = s->l->ulysses, b = s->desc->model.n_kv_heads / s->l->tensor;
     while (b) {
         const int32_t rest = a % b;
         a = b;
         b = rest;
     }
-    return l->ulysses / a;
+    return s->l->ulysses / a;
 }
 
-MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
-                                        const memo_parallel_layout* l,
-                                        memoi_parallel_share* share) {
-    int32_t n_q_heads = desc->model.n_q_heads / l->tensor;
-    int32_t n_kv_heads = desc->model.n_kv_heads / l->tensor;
+MEMOI void memoi_parallel_share_ulysses(memoi_parallel_share* s) {
+    int32_t n_q_heads = s->desc->model.n_q_heads / s->l->tensor;
+    int32_t n_kv_heads = s->desc->model.n_kv_heads / s->l->tensor;
     /* A head of the rows that this rank has before the all-to-all, of q or k, and of v or out. */
-    double row_bytes = desc->element_bytes * share->attention_rows / l->ulysses;
-    double head_bytes = row_bytes * desc->model.head_size;
-    double v_bytes = row_bytes * desc->model.v_head_size;
-    double d_out_bytes = v_bytes + 4 * share->attention_rows / l->ulysses; /* with a row dot */
-    const int32_t period = memoi_parallel_period(desc, l);
+    double row_bytes = s->desc->element_bytes * s->attention_rows / s->l->ulysses;
+    double head_bytes = row_bytes * s->desc->model.head_size;
+    double v_bytes = row_bytes * s->desc->model.v_head_size;
+    double d_out_bytes = v_bytes + 4 * s->attention_rows / s->l->ulysses; /* with a row dot */
+    const int32_t period = memoi_parallel_period(s);
     const memoi_parallel_way alone = {1, 0};
     double n_kv_all = 0, d_kv_scale = 1, scale;
     memo_sp_attention_sizes sizes;
@@ -782,29 +739,29 @@ MEMOI void memoi_parallel_share_ulysses(const memo_parallel_desc* desc,
 
     /* Uneven heads: the rank with most heads sets memory and compute time. */
     for (u = 0; u < period; u++) {
-        (void)memoi_parallel_sp_sizes(desc, l, alone, u, &sizes, &scale);
-        n_kv_all += (double)sizes.heads.n_kv * (l->ulysses / period);
-        if (sizes.heads.n_q > share->n_q) share->n_q = sizes.heads.n_q;
-        if (sizes.heads.n_kv > share->n_kv) share->n_kv = sizes.heads.n_kv;
+        (void)memoi_parallel_sp_sizes(s, alone, u, &sizes, &scale);
+        n_kv_all += (double)sizes.heads.n_kv * (s->l->ulysses / period);
+        if (sizes.heads.n_q > s->n_q) s->n_q = sizes.heads.n_q;
+        if (sizes.heads.n_kv > s->n_kv) s->n_kv = sizes.heads.n_kv;
     }
 
     /* Several ranks add their gradients of a shared key/value head, so these travel in fp32. */
-    if (n_kv_all > n_kv_heads && desc->element_bytes < 4) d_kv_scale = 4 / desc->element_bytes;
+    if (n_kv_all > n_kv_heads && s->desc->element_bytes < 4)
+        d_kv_scale = 4 / s->desc->element_bytes;
 
     /* The rank that sends most sets the time of an all-to-all. */
     for (u = 0; u < period; u++) {
         double to_heads, others, own; /* heads that others need, and own heads of their rows */
-        (void)memoi_parallel_sp_sizes(desc, l, alone, u, &sizes, &scale);
+        (void)memoi_parallel_sp_sizes(s, alone, u, &sizes, &scale);
         others = n_q_heads - sizes.heads.n_q;
-        own = (double)sizes.heads.n_q * (l->ulysses - 1);
-        share->backward_bytes =
-            fmax(share->backward_bytes,
-                 d_out_bytes * others + head_bytes * own +
-                     (head_bytes + v_bytes) * d_kv_scale * sizes.heads.n_kv * (l->ulysses - 1));
+        own = (double)sizes.heads.n_q * (s->l->ulysses - 1);
+        s->backward_bytes = fmax(s->backward_bytes, d_out_bytes * others + head_bytes * own +
+                                                        (head_bytes + v_bytes) * d_kv_scale *
+                                                            sizes.heads.n_kv * (s->l->ulysses - 1));
         to_heads = head_bytes * others + (head_bytes + v_bytes) * (n_kv_all - sizes.heads.n_kv);
-        share->forward_bytes = fmax(share->forward_bytes, to_heads + v_bytes * own);
-        share->to_heads_bytes = fmax(share->to_heads_bytes, to_heads);
-        share->d_out_bytes = fmax(share->d_out_bytes, d_out_bytes * others);
+        s->forward_bytes = fmax(s->forward_bytes, to_heads + v_bytes * own);
+        s->to_heads_bytes = fmax(s->to_heads_bytes, to_heads);
+        s->d_out_bytes = fmax(s->d_out_bytes, d_out_bytes * others);
     }
 }
 
@@ -815,6 +772,8 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     double sequence_degree = (double)l->ulysses * l->ring, both = m->head_size + m->v_head_size;
     memoi_parallel_share share;
     memset(&share, 0, sizeof share);
+    share.desc = desc;
+    share.l = l;
 
     /* The rank's part of the tokens, layers, micro-batches and parameters. */
     share.rows = tokens / (l->tensor * sequence_degree);
@@ -828,7 +787,7 @@ MEMOI memoi_parallel_share memoi_parallel_share_of(const memo_parallel_desc* des
     /* Bytes sent by tensor parallelism, Ulysses and the ring. */
     share.tensor_bytes =
         desc->element_bytes * tokens / sequence_degree * m->hidden * (l->tensor - 1) / l->tensor;
-    memoi_parallel_share_ulysses(desc, l, &share);
+    memoi_parallel_share_ulysses(&share);
     share.kv_bytes = desc->element_bytes * share.attention_rows * share.n_kv * both;
     share.d_kv_bytes = share.kv_bytes * desc->kv_gradient_bytes / desc->element_bytes;
 
@@ -883,21 +842,19 @@ MEMOI double memoi_parallel_exposed(int32_t n_groups, double arrive_s, double co
     return exchange_s - n_groups * compute_s;
 }
 
-MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* desc,
-                                                    const memo_parallel_layout* l,
-                                                    const memoi_parallel_share* share,
+MEMOI memo_parallel_attention memoi_parallel_attend(const memoi_parallel_share* s,
                                                     memoi_parallel_way way, int is_backward) {
     const int32_t n_groups = way.n_groups;
-    const memo_parallel_cluster* c = &desc->cluster;
-    double head = desc->model.head_size, v_head = desc->model.v_head_size;
+    const memo_parallel_cluster* c = &s->desc->cluster;
+    double head = s->desc->model.head_size, v_head = s->desc->model.v_head_size;
     double flops = c->peak_flops_per_s * (is_backward ? c->attention_backward_efficiency
                                                       : c->attention_forward_efficiency);
     /* Of one group.  Two products forward, five backward; the causal half of S x S scores. */
-    double n_q = (double)share->n_q / n_groups;
-    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) * (double)desc->sequence *
-                  share->attention_rows * n_q / flops / l->ring;
-    double link = memoi_parallel_link(c, (double)l->tensor * l->ulysses * l->ring);
-    double hop_bytes = share->kv_bytes + (is_backward ? share->d_kv_bytes : 0);
+    double n_q = (double)s->n_q / n_groups;
+    double step = (is_backward ? 3 * head + 2 * v_head : head + v_head) *
+                  (double)s->desc->sequence * s->attention_rows * n_q / flops / s->l->ring;
+    double link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses * s->l->ring);
+    double hop_bytes = s->kv_bytes + (is_backward ? s->d_kv_bytes : 0);
     double hop = hop_bytes / n_groups / link + c->collective_s;
     memo_parallel_attention a;
     memset(&a, 0, sizeof a);
@@ -905,35 +862,35 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
     /* A balanced step and each rank's own step cost half a block of scores.  With contiguous pieces
      * the last rank computes whole blocks after its own.  The next K and V travel meanwhile. */
     a.compute_s = step;
-    if (l->ring > 1) {
-        double later = desc->is_contiguous ? 2 * step : step;
-        double elements = share->attention_rows * n_q * v_head;
-        double moved = l->ring * c->merge_bytes * elements;
-        a.compute_s += (l->ring - 1) * later;
+    if (s->l->ring > 1) {
+        double later = s->desc->is_contiguous ? 2 * step : step;
+        double elements = s->attention_rows * n_q * v_head;
+        double moved = s->l->ring * c->merge_bytes * elements;
+        a.compute_s += (s->l->ring - 1) * later;
         if (way.gathers_keys) {
             /* K and V, and dK and dV, of all ranks.  Each is copied once: read and written. */
-            a.hops_s = (l->ring - 1) * hop_bytes / n_groups / link +
+            a.hops_s = (s->l->ring - 1) * hop_bytes / n_groups / link +
                        (is_backward ? 4 : 2) * c->collective_s;
-            moved = 2 * l->ring * hop_bytes / n_groups;
+            moved = 2 * s->l->ring * hop_bytes / n_groups;
         } else {
-            a.hops_s = fmax(0, hop - step) + (l->ring - 2) * fmax(0, hop - later);
+            a.hops_s = fmax(0, hop - step) + (s->l->ring - 2) * fmax(0, hop - later);
 
             /* dK and dV need one more hop, back to their owner. */
-            if (is_backward) a.hops_s += share->d_kv_bytes / n_groups / link + c->collective_s;
-            a.blocks_s = l->ring * c->block_s;
+            if (is_backward) a.hops_s += s->d_kv_bytes / n_groups / link + c->collective_s;
+            a.blocks_s = s->l->ring * c->block_s;
         }
         if (c->device_memory_bytes_per_s > 0) a.blocks_s += moved / c->device_memory_bytes_per_s;
     }
 
     /* Ulysses exchanges q, k, v, output, or their gradients, before and after attention. */
-    if (l->ulysses > 1) {
-        double all_bytes = is_backward ? share->backward_bytes : share->forward_bytes;
-        double first_bytes = is_backward ? share->d_out_bytes : share->to_heads_bytes;
+    if (s->l->ulysses > 1) {
+        double all_bytes = is_backward ? s->backward_bytes : s->forward_bytes;
+        double first_bytes = is_backward ? s->d_out_bytes : s->to_heads_bytes;
         int n_first = is_backward ? 1 : 3;
-        if (n_groups > 1 && (l->ring == 1 || way.gathers_keys))
+        if (n_groups > 1 && (s->l->ring == 1 || way.gathers_keys))
             a.blocks_s += c->block_s; /* a start for each group */
-        link = memoi_parallel_link(c, (double)l->tensor * l->ulysses);
-        if (c->is_shared_bus) link /= l->ulysses - 1;
+        link = memoi_parallel_link(c, (double)s->l->tensor * s->l->ulysses);
+        if (c->is_shared_bus) link /= s->l->ulysses - 1;
         a.all_to_all_s = memoi_parallel_exposed(
             n_groups, first_bytes / n_groups / link + n_first * c->collective_s,
             a.compute_s + a.hops_s + a.blocks_s,
@@ -946,15 +903,14 @@ MEMOI memo_parallel_attention memoi_parallel_attend(const memo_parallel_desc* de
 }
 
 /* Buffers of attention, of the rank that needs most. */
-MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                    memoi_parallel_way way) {
-    const int32_t period = memoi_parallel_period(desc, l);
+MEMOI double memoi_parallel_buffers(const memoi_parallel_share* s, memoi_parallel_way way) {
+    const int32_t period = memoi_parallel_period(s);
     memo_sp_attention_sizes sizes;
     double most = 0, scale;
     int32_t u;
-    if (desc->excludes_attention_memory || (l->ulysses == 1 && l->ring == 1)) return 0;
+    if (s->desc->excludes_attention_memory || (s->l->ulysses == 1 && s->l->ring == 1)) return 0;
     for (u = 0; u < period; u++) {
-        if (!memoi_parallel_sp_sizes(desc, l, way, u, &sizes, &scale)) return INFINITY;
+        if (!memoi_parallel_sp_sizes(s, way, u, &sizes, &scale)) return INFINITY;
         most = fmax(most, scale * (double)sizes.device_bytes);
     }
     return most;
@@ -963,28 +919,27 @@ MEMOI double memoi_parallel_buffers(const memo_parallel_desc* desc, const memo_p
 /* --- >>layout memory ---
  * Knows: bytes of parameters, gradients, optimizer and logits.  Knows nothing of activations. */
 
-MEMOI memo_parallel_memory memoi_parallel_states(const memo_parallel_desc* desc,
-                                                 const memo_parallel_layout* l,
-                                                 const memoi_parallel_share* share) {
+MEMOI memo_parallel_memory memoi_parallel_states(const memoi_parallel_share* s) {
     memo_parallel_memory memory;
     memset(&memory, 0, sizeof memory);
 
     /* ZeRO stages 1, 2 and 3 shard the optimizer, then the gradients, then the parameters. */
     memory.parameters_bytes =
-        desc->element_bytes * share->parameters / (l->zero_stage >= 3 ? share->group : 1);
+        s->desc->element_bytes * s->parameters / (s->l->zero_stage >= 3 ? s->group : 1);
     memory.gradients_bytes =
-        desc->gradient_bytes * share->parameters / (l->zero_stage >= 2 ? share->group : 1);
+        s->desc->gradient_bytes * s->parameters / (s->l->zero_stage >= 2 ? s->group : 1);
     memory.optimizer_bytes =
-        desc->optimizer_bytes * share->parameters / (l->zero_stage >= 1 ? share->group : 1);
+        s->desc->optimizer_bytes * s->parameters / (s->l->zero_stage >= 1 ? s->group : 1);
 
     /* Sharded parameters need two gathered layers: the current one and the next. */
-    if (l->zero_stage >= 3)
-        memory.gathered_bytes =
-            2 * desc->element_bytes * memo_parallel_layer_parameters(&desc->model) / l->tensor;
-    memory.logits_bytes = desc->logit_bytes * share->rows * (double)desc->model.vocabulary;
-    if (desc->loss_tile_bytes > 0) {
-        double row_bytes = desc->element_bytes * (double)desc->model.vocabulary / l->tensor;
-        double tile_bytes = fmax(row_bytes, desc->loss_tile_bytes);
+    if (s->l->zero_stage >= 3)
+        memory.gathered_bytes = 2 * s->desc->element_bytes *
+                                memo_parallel_layer_parameters(&s->desc->model) / s->l->tensor;
+    memory.logits_bytes = s->desc->logit_bytes * s->rows * (double)s->desc->model.vocabulary;
+    if (s->desc->loss_tile_bytes > 0) {
+        double row_bytes =
+            s->desc->element_bytes * (double)s->desc->model.vocabulary / s->l->tensor;
+        double tile_bytes = fmax(row_bytes, s->desc->loss_tile_bytes);
         if (tile_bytes < memory.logits_bytes) memory.logits_bytes = tile_bytes;
     }
     memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
@@ -1006,19 +961,18 @@ MEMOI double memoi_parallel_alpha_within(double whole, double others, double bou
 
 /* The linear program of the MEMO paper in one variable, equations (1) to (3), and the device's
  * memory: the largest alpha whose copies hide behind a layer's forward and fit both memories. */
-MEMOI double memoi_parallel_alpha(const memo_parallel_desc* desc, const memoi_parallel_share* share,
-                                  double device_base, double whole, double others,
-                                  double host_bytes, double layer_forward_s) {
-    const double link = desc->cluster.host_bytes_per_s;
+MEMOI double memoi_parallel_alpha(const memoi_parallel_share* s, double device_base, double whole,
+                                  double others, double host_bytes, double layer_forward_s) {
+    const double link = s->desc->cluster.host_bytes_per_s;
 
     /* A stage holds several micro-batches, and each keeps its last two layers. */
-    const double n_swapped = (double)share->n_held * (double)(share->n_layers - 2);
-    const double n_rows = ceil(share->rows < 1e15 ? share->rows : 1e15);
+    const double n_swapped = (double)s->n_held * (double)(s->n_layers - 2);
+    const double n_rows = ceil(s->rows < 1e15 ? s->rows : 1e15);
     double alpha, by_memory, rows;
     whole = memoi_parallel_above(whole);
     others = memoi_parallel_above(others);
     by_memory = memoi_parallel_alpha_within(memoi_parallel_above(device_base), others,
-                                            (double)desc->cluster.device_bytes);
+                                            (double)s->desc->cluster.device_bytes);
     if (n_swapped > 0 && host_bytes > 0)
         by_memory = fmin(by_memory, memoi_parallel_alpha_within(
                                         n_swapped * whole, n_swapped * others, floor(host_bytes)));
@@ -1045,25 +999,19 @@ typedef struct memoi_parallel_layer {
     double forward_s, backward_s;
 } memoi_parallel_layer;
 
-MEMOI double memoi_parallel_gemm_flops(const memo_parallel_cluster* c) {
-    return c->peak_flops_per_s * c->gemm_efficiency;
-}
-
-MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memo_parallel_desc* desc,
-                                                   const memo_parallel_layout* l,
-                                                   const memoi_parallel_share* share,
+MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memoi_parallel_share* s,
                                                    memoi_parallel_way way) {
-    const memo_parallel_cluster* c = &desc->cluster;
+    const memo_parallel_cluster* c = &s->desc->cluster;
     memoi_parallel_layer layer;
     memset(&layer, 0, sizeof layer);
-    layer.forward = memoi_parallel_attend(desc, l, share, way, 0);
-    layer.backward = memoi_parallel_attend(desc, l, share, way, 1);
-    layer.weights = memo_parallel_layer_parameters(&desc->model);
-    layer.gemm_s = 2 * layer.weights * share->rows / memoi_parallel_gemm_flops(c);
+    layer.forward = memoi_parallel_attend(s, way, 0);
+    layer.backward = memoi_parallel_attend(s, way, 1);
+    layer.weights = memo_parallel_layer_parameters(&s->desc->model);
+    layer.gemm_s = 2 * layer.weights * s->rows / (c->peak_flops_per_s * c->gemm_efficiency);
     layer.attention_s = layer.forward.compute_s + layer.forward.hops_s + layer.forward.blocks_s;
-    if (l->tensor > 1)
+    if (s->l->tensor > 1)
         layer.collective_s =
-            share->tensor_bytes / memoi_parallel_link(c, l->tensor) + c->collective_s;
+            s->tensor_bytes / memoi_parallel_link(c, s->l->tensor) + c->collective_s;
     layer.forward_s =
         layer.gemm_s + layer.attention_s + layer.forward.all_to_all_s + 4 * layer.collective_s;
     layer.backward_s = 2 * layer.gemm_s + layer.backward.compute_s + layer.backward.hops_s +
@@ -1073,38 +1021,37 @@ MEMOI memoi_parallel_layer memoi_parallel_layer_of(const memo_parallel_desc* des
 }
 
 /* Groups that cross nodes use a NIC, which is the slower link. */
-MEMOI void memoi_parallel_leave(const memo_parallel_cluster* c, const memo_parallel_layout* l,
-                                const memoi_parallel_share* share, int32_t* leaves) {
-    const double tensor = l->tensor, ulysses = tensor * l->ulysses, ring = ulysses * l->ring;
-    leaves[MEMO_PARALLEL_TENSOR] = l->tensor > 1 && memoi_parallel_leaves(c, tensor);
-    leaves[MEMO_PARALLEL_ULYSSES] = l->ulysses > 1 && memoi_parallel_leaves(c, ulysses);
-    leaves[MEMO_PARALLEL_RING] = l->ring > 1 && memoi_parallel_leaves(c, ring);
-    leaves[MEMO_PARALLEL_GRADIENTS] =
-        share->group > 1 && memoi_parallel_leaves(c, tensor * share->group);
-    leaves[MEMO_PARALLEL_PARAMETERS] = l->zero_stage > 0 && leaves[MEMO_PARALLEL_GRADIENTS];
-    leaves[MEMO_PARALLEL_PIPELINE] = l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
+MEMOI void memoi_parallel_leave(const memoi_parallel_share* s, int32_t* leaves) {
+    const memo_parallel_cluster* c = &s->desc->cluster;
+    const double tensor = s->l->tensor, ulysses = tensor * s->l->ulysses,
+                 ring = ulysses * s->l->ring;
+    leaves[MEMO_PARALLEL_TENSOR] = s->l->tensor > 1 && memoi_parallel_leaves(c, tensor);
+    leaves[MEMO_PARALLEL_ULYSSES] = s->l->ulysses > 1 && memoi_parallel_leaves(c, ulysses);
+    leaves[MEMO_PARALLEL_RING] = s->l->ring > 1 && memoi_parallel_leaves(c, ring);
+    leaves[MEMO_PARALLEL_GRADIENTS] = s->group > 1 && memoi_parallel_leaves(c, tensor * s->group);
+    leaves[MEMO_PARALLEL_PARAMETERS] = s->l->zero_stage > 0 && leaves[MEMO_PARALLEL_GRADIENTS];
+    leaves[MEMO_PARALLEL_PIPELINE] = s->l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
 }
 
 /* Times of one micro-batch of a stage, without recomputation. */
-MEMOI void memoi_parallel_micro_batch(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                      const memoi_parallel_share* share,
+MEMOI void memoi_parallel_micro_batch(const memoi_parallel_share* s,
                                       const memoi_parallel_layer* layer,
                                       memo_parallel_prediction* prediction) {
-    const memo_parallel_model* m = &desc->model;
-    const memo_parallel_cluster* c = &desc->cluster;
+    const memo_parallel_model* m = &s->desc->model;
+    const memo_parallel_cluster* c = &s->desc->cluster;
     const memo_parallel_attention *forward = &layer->forward, *backward = &layer->backward;
     memo_parallel_time* time = &prediction->time;
     double* sent_bytes = &prediction->sent_bytes[MEMO_PARALLEL_PIPELINE];
-    time->gemm_s = 3 * share->n_layers * layer->gemm_s + 6 * ((double)m->vocabulary * m->hidden) /
-                                                             l->pipeline * share->rows /
-                                                             memoi_parallel_gemm_flops(c);
-    time->attention_s = share->n_layers * (forward->compute_s + backward->compute_s);
-    time->ring_s = share->n_layers *
-                   (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
-    time->ulysses_s = share->n_layers * (forward->all_to_all_s + backward->all_to_all_s);
-    time->tensor_s = share->n_layers * 8 * layer->collective_s;
-    if (l->pipeline == 1) return;
-    *sent_bytes = 2 * (desc->element_bytes * share->rows) * m->hidden;
+    time->gemm_s = 3 * s->n_layers * layer->gemm_s + 6 * ((double)m->vocabulary * m->hidden) /
+                                                         s->l->pipeline * s->rows /
+                                                         (c->peak_flops_per_s * c->gemm_efficiency);
+    time->attention_s = s->n_layers * (forward->compute_s + backward->compute_s);
+    time->ring_s =
+        s->n_layers * (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
+    time->ulysses_s = s->n_layers * (forward->all_to_all_s + backward->all_to_all_s);
+    time->tensor_s = s->n_layers * 8 * layer->collective_s;
+    if (s->l->pipeline == 1) return;
+    *sent_bytes = 2 * (s->desc->element_bytes * s->rows) * m->hidden;
     time->pipeline_s = *sent_bytes / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
 }
 
@@ -1116,21 +1063,19 @@ typedef struct memoi_parallel_again {
 
 /* Everything except attention and the MLP's last matrix, with three of the four collectives.  The
  * last layer's rows are still on the device. */
-MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memo_parallel_desc* desc,
-                                                         const memo_parallel_layout* l,
-                                                         const memoi_parallel_share* share,
+MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_share* s,
                                                          const memoi_parallel_layer* layer,
                                                          memoi_parallel_way way, double alpha) {
     const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
     memoi_parallel_again again;
     memset(&again, 0, sizeof again);
-    again.n_layers = (1 - alpha) * (share->n_layers - 1);
-    again.gemm_share = 1 - (double)desc->model.hidden * desc->model.ffn / layer->weights;
+    again.n_layers = (1 - alpha) * (s->n_layers - 1);
+    again.gemm_share = 1 - (double)s->desc->model.hidden * s->desc->model.ffn / layer->weights;
     again.n_collectives = 3;
-    again.ulysses_bytes = share->to_heads_bytes;
-    if (share->forward_bytes > 0) /* attention does not hide it: it is not computed again */
-        again.ulysses_s = memoi_parallel_attend(desc, l, share, alone, 0).all_to_all_s *
-                          share->to_heads_bytes / share->forward_bytes;
+    again.ulysses_bytes = s->to_heads_bytes;
+    if (s->forward_bytes > 0) /* attention does not hide it: it is not computed again */
+        again.ulysses_s =
+            memoi_parallel_attend(s, alone, 0).all_to_all_s * s->to_heads_bytes / s->forward_bytes;
     return again;
 }
 
@@ -1140,41 +1085,38 @@ MEMOI double memoi_parallel_host_share(const memo_parallel_cluster* c) {
 }
 
 /* Chooses alpha.  Two buffers of the swapped rows, and a scratch buffer for the recomputed rows. */
-MEMOI void memoi_parallel_swap(const memo_parallel_desc* desc, const memoi_parallel_share* share,
-                               const memoi_parallel_layer* layer,
+MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parallel_layer* layer,
                                memo_parallel_prediction* prediction) {
-    const double row_bytes = desc->element_bytes * share->rows, n_swapped = share->n_layers - 2;
-    const double whole = row_bytes * (share->input_elements + share->attention_elements);
-    const double others = row_bytes * share->layer_elements - whole;
+    const double row_bytes = s->desc->element_bytes * s->rows, n_swapped = s->n_layers - 2;
+    const double whole = row_bytes * (s->input_elements + s->attention_elements);
+    const double others = row_bytes * s->layer_elements - whole;
     memo_parallel_memory* memory = &prediction->memory;
     double swapped, copy_s;
     prediction->alpha =
-        memoi_parallel_alpha(desc, share, memory->device_bytes + 2 * whole + others, whole, others,
-                             memoi_parallel_host_share(&desc->cluster), layer->forward_s);
+        memoi_parallel_alpha(s, memory->device_bytes + 2 * whole + others, whole, others,
+                             memoi_parallel_host_share(&s->desc->cluster), layer->forward_s);
     memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
     swapped = whole + prediction->alpha * others;
-    memory->host_bytes = share->n_held * n_swapped * swapped;
+    memory->host_bytes = s->n_held * n_swapped * swapped;
     prediction->sent_bytes[MEMO_PARALLEL_HOST] = n_swapped * swapped;
 
     /* A copy stalls the step as far as a layer does not hide it. */
-    copy_s = swapped / desc->cluster.host_bytes_per_s;
+    copy_s = swapped / s->desc->cluster.host_bytes_per_s;
     prediction->time.host_s =
         n_swapped * (fmax(0, copy_s - layer->forward_s) + fmax(0, copy_s - layer->backward_s));
 }
 
 /* Recomputation sends again what its part of the forward sent. */
-MEMOI void memoi_parallel_send(const memo_parallel_layout* l, const memoi_parallel_share* share,
-                               memoi_parallel_way way, const memoi_parallel_again* again,
-                               double* sent) {
+MEMOI void memoi_parallel_send(const memoi_parallel_share* s, memoi_parallel_way way,
+                               const memoi_parallel_again* again, double* sent) {
     sent[MEMO_PARALLEL_TENSOR] =
-        share->tensor_bytes * (8 * share->n_layers + again->n_collectives * again->n_layers);
-    sent[MEMO_PARALLEL_ULYSSES] = share->n_layers * (share->forward_bytes + share->backward_bytes) +
+        s->tensor_bytes * (8 * s->n_layers + again->n_collectives * again->n_layers);
+    sent[MEMO_PARALLEL_ULYSSES] = s->n_layers * (s->forward_bytes + s->backward_bytes) +
                                   again->n_layers * again->ulysses_bytes;
-    sent[MEMO_PARALLEL_RING] = (l->ring - 1) * share->kv_bytes *
-                               (2 * share->n_layers + again->attention * again->n_layers);
-    if (l->ring > 1)
-        sent[MEMO_PARALLEL_RING] +=
-            (l->ring - way.gathers_keys) * share->d_kv_bytes * share->n_layers;
+    sent[MEMO_PARALLEL_RING] =
+        (s->l->ring - 1) * s->kv_bytes * (2 * s->n_layers + again->attention * again->n_layers);
+    if (s->l->ring > 1)
+        sent[MEMO_PARALLEL_RING] += (s->l->ring - way.gathers_keys) * s->d_kv_bytes * s->n_layers;
 }
 
 /* All but ZeRO and the bubble. */
@@ -1201,81 +1143,77 @@ MEMOI void memoi_parallel_all_micro_batches(const memo_parallel_layout* l, doubl
 }
 
 /* A stage above 1 reduces gradients once per micro-batch, because it keeps no whole copy. */
-MEMOI void memoi_parallel_zero(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                               const memoi_parallel_share* share,
+MEMOI void memoi_parallel_zero(const memoi_parallel_share* s,
                                memo_parallel_prediction* prediction) {
-    const double stay_bytes = share->parameters * (share->group - 1) / share->group;
-    const double n_gradients = l->zero_stage == 0 ? 2 : l->zero_stage == 1 ? 1 : share->n_micro;
-    const double n_parameters = l->zero_stage == 0   ? 0
-                                : l->zero_stage == 3 ? 2 * share->n_micro
-                                                     : 1;
+    const double stay_bytes = s->parameters * (s->group - 1) / s->group;
+    const double n_gradients = s->l->zero_stage == 0 ? 2 : s->l->zero_stage == 1 ? 1 : s->n_micro;
+    const double n_parameters = s->l->zero_stage == 0   ? 0
+                                : s->l->zero_stage == 3 ? 2 * s->n_micro
+                                                        : 1;
     double* sent = prediction->sent_bytes;
-    sent[MEMO_PARALLEL_GRADIENTS] = n_gradients * (desc->gradient_bytes * stay_bytes);
-    sent[MEMO_PARALLEL_PARAMETERS] = n_parameters * (desc->element_bytes * stay_bytes);
+    sent[MEMO_PARALLEL_GRADIENTS] = n_gradients * (s->desc->gradient_bytes * stay_bytes);
+    sent[MEMO_PARALLEL_PARAMETERS] = n_parameters * (s->desc->element_bytes * stay_bytes);
     prediction->time.zero_s = (sent[MEMO_PARALLEL_GRADIENTS] + sent[MEMO_PARALLEL_PARAMETERS]) /
-                              memoi_parallel_group_link(&desc->cluster, share->group, l->tensor);
+                              memoi_parallel_group_link(&s->desc->cluster, s->group, s->l->tensor);
 }
 
 /* MFU counts the model's flops only: recomputation is no useful work. */
-MEMOI void memoi_parallel_sum(const memo_parallel_desc* desc, double layer_weights,
+MEMOI void memoi_parallel_sum(const memoi_parallel_share* s, double layer_weights,
                               memo_parallel_prediction* prediction) {
-    const memo_parallel_model* m = &desc->model;
-    const memo_parallel_cluster* c = &desc->cluster;
-    const double tokens = (double)desc->sequence * (double)desc->global_batch;
+    const memo_parallel_model* m = &s->desc->model;
+    const memo_parallel_cluster* c = &s->desc->cluster;
+    const double tokens = (double)s->desc->sequence * (double)s->desc->global_batch;
     const double vocabulary = (double)m->vocabulary * m->hidden;
     memo_parallel_time* time = &prediction->time;
     time->step_s = memoi_parallel_busy_s(time) + time->zero_s + time->bubble_s;
     prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
-                                  3.0 * m->n_layers * (double)desc->sequence * m->n_q_heads *
+                                  3.0 * m->n_layers * (double)s->desc->sequence * m->n_q_heads *
                                       (m->head_size + m->v_head_size));
     prediction->mfu = prediction->flops / (c->n_gpus * c->peak_flops_per_s * time->step_s);
     prediction->fits = prediction->memory.device_bytes <= (double)c->device_bytes &&
                        prediction->memory.host_bytes <= memoi_parallel_host_share(c);
 }
 
-MEMOI void memoi_parallel_predict_way(const memo_parallel_desc* desc, const memo_parallel_layout* l,
-                                      const memoi_parallel_share* share, memoi_parallel_way way,
+MEMOI void memoi_parallel_predict_way(const memoi_parallel_share* s, memoi_parallel_way way,
                                       memo_parallel_prediction* prediction) {
-    const memoi_parallel_layer layer = memoi_parallel_layer_of(desc, l, share, way);
-    const double row_bytes = desc->element_bytes * share->rows;
+    const memoi_parallel_layer layer = memoi_parallel_layer_of(s, way);
+    const double row_bytes = s->desc->element_bytes * s->rows;
     memo_parallel_memory* memory = &prediction->memory;
     memoi_parallel_again again;
     memset(prediction, 0, sizeof *prediction);
     memset(&again, 0, sizeof again);
     prediction->ulysses_groups = way.n_groups;
     prediction->gathers_keys = way.gathers_keys;
-    memoi_parallel_leave(&desc->cluster, l, share, prediction->leaves_node);
-    memoi_parallel_micro_batch(desc, l, share, &layer, prediction);
+    memoi_parallel_leave(s, prediction->leaves_node);
+    memoi_parallel_micro_batch(s, &layer, prediction);
 
     /* Memory, and what the backward recomputes for the chosen activations. */
-    *memory = memoi_parallel_states(desc, l, share);
-    memory->attention_bytes = memoi_parallel_buffers(desc, l, way);
+    *memory = memoi_parallel_states(s);
+    memory->attention_bytes = memoi_parallel_buffers(s, way);
     memory->device_bytes += memory->attention_bytes;
-    if (l->activations == MEMO_PARALLEL_KEEP) {
+    if (s->l->activations == MEMO_PARALLEL_KEEP) {
+        memory->activations_bytes = row_bytes * s->layer_elements * s->n_layers * s->n_held;
+    } else if (s->l->activations == MEMO_PARALLEL_RECOMPUTE) {
         memory->activations_bytes =
-            row_bytes * share->layer_elements * share->n_layers * share->n_held;
-    } else if (l->activations == MEMO_PARALLEL_RECOMPUTE) {
-        memory->activations_bytes =
-            row_bytes *
-            (share->input_elements * share->n_layers * share->n_held + share->layer_elements);
-        again.n_layers = share->n_layers;
+            row_bytes * (s->input_elements * s->n_layers * s->n_held + s->layer_elements);
+        again.n_layers = s->n_layers;
         again.gemm_share = again.attention = 1;
         again.n_collectives = 4;
-        again.ulysses_bytes = share->forward_bytes;
+        again.ulysses_bytes = s->forward_bytes;
         again.ulysses_s = layer.forward.all_to_all_s;
     } else {
-        memoi_parallel_swap(desc, share, &layer, prediction);
-        again = memoi_parallel_recompute_rows(desc, l, share, &layer, way, prediction->alpha);
+        memoi_parallel_swap(s, &layer, prediction);
+        again = memoi_parallel_recompute_rows(s, &layer, way, prediction->alpha);
     }
     memory->device_bytes += memory->activations_bytes;
     prediction->time.recompute_s =
         again.n_layers * (again.gemm_share * layer.gemm_s + again.attention * layer.attention_s +
                           again.ulysses_s + again.n_collectives * layer.collective_s);
 
-    memoi_parallel_send(l, share, way, &again, prediction->sent_bytes);
-    memoi_parallel_all_micro_batches(l, share->n_micro, prediction);
-    memoi_parallel_zero(desc, l, share, prediction);
-    memoi_parallel_sum(desc, layer.weights, prediction);
+    memoi_parallel_send(s, way, &again, prediction->sent_bytes);
+    memoi_parallel_all_micro_batches(s->l, s->n_micro, prediction);
+    memoi_parallel_zero(s, prediction);
+    memoi_parallel_sum(s, layer.weights, prediction);
 }
 
 /* Of the ring and gathered keys, and of the numbers of groups: the fastest that fits.  The fastest
@@ -1296,7 +1234,7 @@ MEMOI void memoi_parallel_predict_legal(const memo_parallel_desc* desc,
             if (share.n_kv % way.n_groups &&
                 (way.n_groups % share.n_kv || share.n_q % way.n_groups))
                 continue;
-            memoi_parallel_predict_way(desc, l, &share, way, &trial);
+            memoi_parallel_predict_way(&share, way, &trial);
             if ((way.gathers_keys || way.n_groups > 1) &&
                 (trial.fits < prediction->fits ||
                  (trial.fits == prediction->fits &&
@@ -1330,43 +1268,7 @@ memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
     memoi_parallel_predict_legal(&settled, layout, &prediction);
     way.n_groups = prediction.ulysses_groups;
     way.gathers_keys = prediction.gathers_keys;
-    *attention = memoi_parallel_attend(&settled, layout, &share, way, is_backward);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_parallel_longest(const memo_parallel_desc* desc,
-                                  const memo_parallel_layout* layout, int64_t step_tokens,
-                                  int64_t* sequence, memo_error* error) {
-    memo_parallel_desc trial = *desc;
-    memo_parallel_prediction prediction;
-    int64_t low = 0, high; /* low steps fit, high do not */
-    memo_status status;
-    *sequence = 0;
-    status = memob_check_integer("memo_parallel_longest", "step_tokens", step_tokens, 1,
-                                 MEMOI_PARALLEL_SEQUENCE, error);
-    if (status) return status;
-
-    /* The longest length decides whether the layout is legal; it has enough pieces. */
-    high = MEMOI_PARALLEL_SEQUENCE / step_tokens + 1;
-    trial.sequence = (high - 1) * step_tokens;
-    status = memoi_parallel_take(&trial, layout, &trial, error);
-    if (status) return status;
-
-    /* Bisection is valid because memory grows with the length.  Lengths with too few pieces are
-     * skipped below, so predict them as well. */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        trial.sequence = middle * step_tokens;
-        memoi_parallel_predict_legal(&trial, layout, &prediction);
-        if (prediction.fits)
-            low = middle;
-        else
-            high = middle;
-    }
-
-    /* The length found may be too short for its pieces; then no length works. */
-    trial.sequence = low * step_tokens;
-    if (low > 0 && !memoi_parallel_refuse(&trial, layout, NULL)) *sequence = trial.sequence;
+    *attention = memoi_parallel_attend(&share, way, is_backward);
     return MEMO_STATUS_OK;
 }
 
@@ -1424,12 +1326,10 @@ MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
                     if (ulysses % l.ulysses) continue;
                     l.ring = ulysses / l.ulysses;
 
-                    /* A mask of 0 allows every ZeRO stage and every kind of activations. */
                     for (zero = 0; zero < 4; zero++)
                         for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
                              activations++) {
-                            if (desc->zero_stages && !(desc->zero_stages >> zero & 1)) continue;
-                            if (desc->activations && !(desc->activations >> activations & 1))
+                            if (!(desc->zero_stages >> zero & desc->activations >> activations & 1))
                                 continue;
                             l.zero_stage = zero;
                             l.activations = (memo_parallel_activations)activations;
@@ -1496,98 +1396,6 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
     if (!list) return;
     MEMO_FREE(list->entries);
     MEMO_FREE(list);
-}
-
-/* ---- >>degree model -----------------------------------------------------------------------------
- * Knows: the shape of a GPT and constants of a cluster.  Knows nothing of plans. */
-
-MEMOI memo_degree_cost* memoi_costs_at(const memo_degrees_problem* problem, int64_t block,
-                                       int32_t degree) {
-    return &problem->costs[block * problem->n_degrees + degree];
-}
-
-MEMOB_ZERO_DEFAULT(memo_degrees_model)
-
-MEMOI memo_status memoi_degree_model_check(const memo_degrees_model* model, memo_error* error) {
-    int32_t k;
-    const char* wrong = model->n_layers < 1 || model->n_layers > MEMO_DEGREES_BLOCKS_MAX / 2
-                            ? "n_layers"
-                        : model->hidden < 1                                           ? "hidden"
-                        : model->sequence < 1 || model->sequence > 1LL << 40          ? "sequence"
-                        : model->batch < 1 || model->batch > 1LL << 40                ? "batch"
-                        : model->n_gpus < 1                                           ? "n_gpus"
-                        : model->n_degrees < 1 || model->n_degrees > MEMO_DEGREES_MAX ? "n_degrees"
-                        : !(model->data_bandwidth_bytes_per_s >= 0) ? "data_bandwidth_bytes_per_s"
-                        : !(model->latency_s >= 0)                  ? "latency_s"
-                        : !(model->flops_per_s > 0)                 ? "flops_per_s"
-                                                                    : NULL;
-    if (wrong) return MEMOB_INVALID(error, "memo_degrees_model.%s: out of range", wrong);
-    for (k = 0; k < model->n_degrees; k++)
-        if (!(model->bandwidth_bytes_per_s[k] > 0) || model->degrees[k] < 1 ||
-            model->n_gpus % model->degrees[k])
-            return MEMOB_INVALID(error,
-                                 "memo_degrees_model.degrees: %d does not divide the %d GPUs, or "
-                                 "its bandwidth is not above 0",
-                                 (int)model->degrees[k], (int)model->n_gpus);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_degrees_problem_from_model(const memo_degrees_model* model,
-                                            memo_degrees_problem** problem, memo_error* error) {
-    double h = model->hidden, s = (double)model->sequence;
-    int32_t i, p, q;
-    memo_status status = memoi_degree_model_check(model, error);
-    *problem = NULL;
-    if (!status)
-        status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
-                                             problem, error);
-    if (status) return status;
-
-    /* Two blocks per layer, attention and MLP.  The time of a ring all-reduce or gather is latency
-     * plus bytes by bandwidth. */
-    for (p = 0; p < model->n_degrees; p++) {
-        double d = model->degrees[p], replicas = model->n_gpus / d;
-        double tokens = (double)model->batch * d * s / (2.0 * model->n_gpus);
-        double message_bytes = tokens * h * 2;
-        double reduce_s = 2 * (d - 1) / d * message_bytes / model->bandwidth_bytes_per_s[p] +
-                          2 * (d - 1) * model->latency_s;
-        for (q = 0; q < p; q++) {
-            double ratio = d / model->degrees[q];
-            (*problem)->gather_s[q][p] =
-                (1 - 1 / ratio) * message_bytes / model->bandwidth_bytes_per_s[p] +
-                (ratio - 1) * model->latency_s;
-        }
-
-        /* The backward costs twice the forward plus a recomputation, which omits the last
-         * product. */
-        for (i = 0; i < 2 * model->n_layers; i++) {
-            int is_mlp = i % 2;
-            double parameters = (is_mlp ? 8 : 4) * h * h;
-            double last_flops = (is_mlp ? 8 : 2) * tokens * h * h;
-            double flops = is_mlp ? 16 * tokens * h * h : 8 * tokens * h * h + 2 * tokens * s * h;
-            memo_degree_cost* c = memoi_costs_at(*problem, i, p);
-            c->forward_s = flops / d / model->flops_per_s;
-            c->forward_collective_s = c->backward_collective_s = reduce_s;
-            c->backward_s = (3 * flops - last_flops) / d / model->flops_per_s;
-            if (model->data_bandwidth_bytes_per_s > 0)
-                c->gradient_s = 2 * (replicas - 1) / replicas * parameters / d * 2 /
-                                model->data_bandwidth_bytes_per_s;
-            c->state_bytes = (int64_t)(16 * parameters / d);
-            c->saved_bytes = (int64_t)(2 * message_bytes);
-            c->runtime_bytes = (int64_t)(2 * tokens * (4 * h + 4 * (is_mlp ? 4 : 3) * h / d));
-        }
-    }
-
-    /* Extreme constants can pass the limits of a problem, so check the result. */
-    (*problem)->memory_bytes = model->memory_bytes;
-    (*problem)->boundary_degree = model->boundary_degree;
-    (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
-    status = memo_degrees_problem_check(*problem, error);
-    if (status) {
-        memo_degrees_problem_destroy(*problem);
-        *problem = NULL;
-    }
-    return status;
 }
 
 /* ---- >>degree text ------------------------------------------------------------------------------
@@ -1659,14 +1467,11 @@ static const memob_record memoi_costs_records[] = {
     {"gradients", memoi_costs_gradients_values, 1, 0},
     {"gather", memoi_costs_gather_values, 3, 0},
     {"block", memoi_costs_block_values, 10, 0}};
-/* One walk over the lines serves both directions.  After a failure it does nothing more. */
+/* After a failure it reads and writes nothing more. */
 typedef struct memoi_costs_file {
-    memob_reader* reader; /* NULL: the lines are written to text */
-    memo_text text;
+    memob_lines lines;
     memoi_costs_line line;
-    int64_t n_lines;
     memo_status status;
-    memo_error* error;
 } memoi_costs_file;
 
 /* The next line; one that is read must have this key. */
@@ -1675,13 +1480,10 @@ MEMOI void memoi_costs_pass(memoi_costs_file* f, int kind, int32_t first, int32_
     int32_t* key = f->line.key;
     key[0] = first;
     key[1] = second;
-    f->n_lines++;
-    if (!f->status)
-        f->status = f->reader ? memob_expect_record(f->reader, record, &f->line, f->error)
-                              : memob_put_record(&f->text, record, &f->line, f->error);
+    if (!f->status) f->status = memob_line(&f->lines, record, &f->line);
     if (!f->status && (key[0] != first || key[1] != second))
-        f->status = MEMOB_BAD_LINE(f->reader, f->error, "`%s %d %d` is expected here", record->word,
-                                   (int)first, (int)second);
+        f->status = MEMOB_BAD_LINE(f->lines.reader, f->lines.error, "`%s %d %d` is expected here",
+                                   record->word, (int)first, (int)second);
 }
 
 /* The costs, in their order. */
@@ -1691,14 +1493,14 @@ MEMOI void memoi_costs_pass_all(memoi_costs_file* f, memo_degrees_problem* probl
         for (q = p + 1; q < problem->n_degrees; q++) {
             f->line.gather_s = problem->gather_s[p][q];
             memoi_costs_pass(f, MEMOI_COSTS_GATHER, problem->degrees[p], problem->degrees[q]);
-            if (f->reader) problem->gather_s[p][q] = f->line.gather_s;
+            if (f->lines.reader) problem->gather_s[p][q] = f->line.gather_s;
         }
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++) {
-            memo_degree_cost* cost = memoi_costs_at(problem, i, p);
+            memo_degree_cost* cost = &problem->costs[i * problem->n_degrees + p];
             f->line.cost = *cost;
             memoi_costs_pass(f, MEMOI_COSTS_BLOCK, i, problem->degrees[p]);
-            if (f->reader) *cost = f->line.cost;
+            if (f->lines.reader) *cost = f->line.cost;
         }
 }
 
@@ -1709,7 +1511,7 @@ MEMOI void memoi_costs_begin(memoi_costs_file* f, memo_degrees_problem** problem
     memo_error reason;
     int kind;
     for (kind = 0; kind < MEMOI_COSTS_GATHER && !f->status; kind++) {
-        memob_reader ahead = *f->reader;
+        memob_reader ahead = *f->lines.reader;
         const char* word;
         int64_t length;
         if (kind <= MEMOI_COSTS_DEGREES ||
@@ -1718,10 +1520,9 @@ MEMOI void memoi_costs_begin(memoi_costs_file* f, memo_degrees_problem** problem
             memoi_costs_pass(f, kind, 0, 0);
         if (kind != MEMOI_COSTS_DEGREES || f->status) continue;
         while (n_degrees < MEMO_DEGREES_MAX && line->degrees[n_degrees]) n_degrees++;
-        f->status = memob_reader_result(
-            f->reader,
-            memo_degrees_problem_create(line->n_blocks, line->degrees, n_degrees, problem, &reason),
-            &reason, f->error);
+        f->status =
+            memo_degrees_problem_create(line->n_blocks, line->degrees, n_degrees, problem, &reason);
+        f->status = memob_reader_result(f->lines.reader, f->status, &reason, f->lines.error);
     }
     if (f->status) return;
     (*problem)->memory_bytes = line->memory_bytes;
@@ -1739,8 +1540,8 @@ memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** p
     char shown[40];
     int64_t length, count = -1;
     memset(&f, 0, sizeof f);
-    f.reader = &reader;
-    f.error = error;
+    f.lines.reader = &reader;
+    f.lines.error = error;
     f.status = memob_reader_open(&reader, path, error);
     if (!f.status)
         f.status = memob_read_frame(&reader, "degrees-profile", 1, &count, &last_line, error);
@@ -1749,7 +1550,7 @@ memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** p
     if (!f.status && memob_next_entry(&reader, &word, &length))
         f.status = MEMOB_BAD_LINE(&reader, error, "unexpected `%s` after the last block",
                                   memob_word_text(shown, word, length));
-    if (!f.status) f.status = memob_check_count(&last_line, count, f.n_lines, error);
+    if (!f.status) f.status = memob_check_count(&last_line, count, f.lines.n, error);
     if (!f.status)
         f.status =
             memob_reader_result(&reader, memo_degrees_problem_check(made, &reason), &reason, error);
@@ -1759,24 +1560,16 @@ memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** p
     return f.status;
 }
 
-/* Writes the last line and the file; after a failure no file, so that an older one stays valid. */
-MEMOI memo_status memoi_costs_write(memo_text* text, int64_t n_lines, const char* path,
-                                    memo_status status, memo_error* error) {
-    if (status) {
-        memo_text_free(text);
-        return status;
-    }
-    memob_put_last_line(text, n_lines);
-    return memo_text_write(text, path, error);
-}
-
 memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
                                        memo_error* error) {
     memo_degrees_problem written = *problem;
     memoi_costs_file f;
+    memo_text text;
     int kind;
     memset(&f, 0, sizeof f);
-    f.error = error;
+    memset(&text, 0, sizeof text);
+    f.lines.text = &text;
+    f.lines.error = error;
     f.status = memo_degrees_problem_check(problem, error);
     if (f.status) return f.status;
     f.line.n_blocks = problem->n_blocks;
@@ -1784,10 +1577,10 @@ memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, cons
     f.line.memory_bytes = problem->memory_bytes;
     f.line.boundary = problem->boundary_degree;
     f.line.has_gradients = problem->has_gradients != 0;
-    memo_text_put(&f.text, "memo degrees-profile 1\n");
+    memo_text_put(&text, "memo degrees-profile 1\n");
     for (kind = 0; kind < MEMOI_COSTS_GATHER; kind++) memoi_costs_pass(&f, kind, 0, 0);
     memoi_costs_pass_all(&f, &written);
-    return memoi_costs_write(&f.text, f.n_lines, path, f.status, error);
+    return memob_write_lines(&text, f.lines.n, path, f.status, error);
 }
 
 /* The line of a file of degrees. */
@@ -1814,7 +1607,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
         status = memoi_costs_check_degree(line.key, error);
         if (!status) status = memob_put_record(&text, &memoi_costs_degree_record, &line, error);
     }
-    return memoi_costs_write(&text, n_blocks, path, status, error);
+    return memob_write_lines(&text, n_blocks, path, status, error);
 }
 
 memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,

@@ -449,8 +449,7 @@ typedef struct memoi_graph {
     /* 3 per op, indices of ops, -1: none: the previous op of its stream (SYNC of a stream: its last
      * op), the previous SYNC, the record that it waits for. */
     int64_t* after;
-    int64_t* more;       /* the op before it on each of its more_streams, numbered as these are */
-    memob_arrays arrays; /* both, and what was used to fill them */
+    int64_t* more; /* the op before it on each of its more_streams, numbered as these are */
 } memoi_graph;
 
 MEMOI int64_t memoi_graph_n_after(const memo_op* op) {
@@ -464,21 +463,16 @@ MEMOI int64_t memoi_graph_after(const memoi_graph* graph, const memo_op* op, int
                : graph->more[op->first_more_stream + reason - MEMOI_AFTER_MORE];
 }
 
-/* Free its arrays; after a failure there are none. */
+/* Its memory is in arrays, which the caller frees, also after a failure. */
 MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
-                                    memo_error* error) {
+                                    memob_arrays* arrays, memo_error* error) {
     int64_t n_more = schedule->n_more_streams, i, k, sync = -1;
-    memob_arrays* arrays = &graph->arrays;
     int64_t *last, *recorded;
-    memset(graph, 0, sizeof *graph);
     last = (int64_t*)memob_arrays_add(arrays, schedule->n_streams, sizeof(int64_t));
     recorded = (int64_t*)memob_arrays_add(arrays, schedule->n_events, sizeof(int64_t));
     graph->after = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, 3 * sizeof(int64_t));
     graph->more = (int64_t*)memob_arrays_add(arrays, n_more, sizeof(int64_t));
-    if (arrays->failed) {
-        memob_arrays_free(arrays);
-        return memob_no_memory(error, "the order of a schedule");
-    }
+    if (arrays->failed) return memob_no_memory(error, "the order of a schedule");
 
     for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
     for (i = 0; i < schedule->n_events; i++) recorded[i] = -1;
@@ -622,10 +616,6 @@ MEMOI int64_t memoi_checker_cell(const memoi_checker* c, uint64_t end) {
            c->ends;
 }
 
-MEMOI int memoi_checker_compare_cells(const void* a, const void* b) {
-    return memob_compare(((const memoi_cells*)a)->begin, ((const memoi_cells*)b)->begin);
-}
-
 /* The cells of ranges, sorted and merged; returns the length of the list. */
 MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range* ranges,
                                        int64_t n_ranges, memoi_cells* list) {
@@ -635,7 +625,7 @@ MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range*
         list[n].begin = memoi_checker_cell(c, ranges[i].begin);
         list[n++].end = memoi_checker_cell(c, ranges[i].end);
     }
-    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memoi_checker_compare_cells);
+    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memob_compare_int64s); /* by begin */
     for (i = 0; i < n; i++) {
         if (!n_merged || list[i].begin > list[n_merged - 1].end)
             list[n_merged++] = list[i];
@@ -753,11 +743,12 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
 MEMOI int memoi_checker_prepare(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memob_arrays* arrays = &c->arrays;
-    int64_t n_ranges = schedule->n_ranges, i;
+    int64_t n_ranges = schedule->n_ranges, n_clocks, i;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
-    c->clock = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->needed = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
-    c->lower = (int64_t*)memob_arrays_add(arrays, schedule->n_ops * c->n_streams, sizeof(int64_t));
+    n_clocks = schedule->n_ops * c->n_streams;
+    c->clock = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
+    c->needed = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
+    c->lower = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
     c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
@@ -824,28 +815,17 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
 memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
                                 memo_error* error) {
     memoi_checker c;
-    memo_status status;
     int is_done;
-    *check = NULL;
     memset(&c, 0, sizeof c);
     c.schedule = schedule;
     c.n_streams = schedule->n_streams;
-
-    /* Run the check; it can fail only for lack of memory. */
-    status = memoi_graph_build(schedule, &c.graph, error);
-    if (status) return status;
     c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
-    is_done = c.check && memoi_checker_run(&c);
-
-    /* Free all but the result. */
-    memob_arrays_free(&c.graph.arrays);
+    is_done =
+        c.check && !memoi_graph_build(schedule, &c.graph, &c.arrays, NULL) && memoi_checker_run(&c);
     memob_arrays_free(&c.arrays);
-    if (!is_done) {
-        memo_check_destroy(c.check);
-        return memob_no_memory(error, "the check of a schedule");
-    }
-    *check = c.check;
-    return MEMO_STATUS_OK;
+    if (!is_done) memo_check_destroy(c.check);
+    *check = is_done ? c.check : NULL;
+    return is_done ? MEMO_STATUS_OK : memob_no_memory(error, "the check of a schedule");
 }
 
 void memo_check_destroy(memo_check* check) {
@@ -1026,7 +1006,7 @@ const char* memo_race_explain(const memo_schedule* schedule, const memo_race* ra
 
 typedef struct memoi_places {
     const memo_trace* trace;
-    int64_t n_streams;
+    int64_t n_streams, n_events;
     int64_t body;                  /* the mark that begins the body; -1: there is none */
     int32_t name[MEMOB_STREAMS];   /* of the streams that occur, numbered from 0 */
     int32_t number[MEMOB_STREAMS]; /* the inverse; -1: none */
@@ -1042,40 +1022,34 @@ typedef struct memoi_places {
     memob_keyed* list;
     const memo_plan* plan;
     int64_t* recorded;   /* clocks of the records of the waits that it buys (waits, n_streams) */
+    int64_t* clocks;     /* of the streams, while the requests are walked through (n, n) */
     memob_arrays arrays; /* all of these */
+    int64_t* events;     /* clocks (events, n_streams) */
+    memob_map numbers;   /* of events */
 } memoi_places;
 
-/* Clocks while the requests are walked through. */
-typedef struct memoi_places_clocks {
-    int64_t streams[MEMOB_STREAMS * MEMOB_STREAMS]; /* (n_streams, n_streams) */
-    int64_t* events;                                /* (events, n_streams) */
-    int64_t n_events;
-    memob_map numbers; /* of events */
-} memoi_places_clocks;
-
 /* The clock of the latest record of event; a first one is all zero.  NULL: no memory. */
-MEMOI int64_t* memoi_places_event(memoi_places_clocks* clocks, int64_t n, int64_t event) {
-    int64_t k = memob_map_get(&clocks->numbers, event);
-    if (k >= 0) return clocks->events + k * n;
-    k = clocks->n_events;
-    if (!memob_grow(&clocks->events, k * n, n, sizeof(int64_t)) ||
-        !memob_map_put(&clocks->numbers, event, k))
+MEMOI int64_t* memoi_places_event(memoi_places* p, int64_t event) {
+    const int64_t n = p->n_streams;
+    int64_t k = memob_map_get(&p->numbers, event);
+    if (k >= 0) return p->events + k * n;
+    k = p->n_events;
+    if (!memob_grow(&p->events, k * n, n, sizeof(int64_t)) || !memob_map_put(&p->numbers, event, k))
         return NULL;
-    clocks->n_events++;
-    return clocks->events + k * n;
+    p->n_events++;
+    return p->events + k * n;
 }
 
 /* Fills before and least of malloc k on stream `own`, from the clocks of the streams that may use
  * it. */
-MEMOI void memoi_places_begin(memoi_places* p, const memoi_places_clocks* clocks, int64_t k,
-                              int64_t own) {
+MEMOI void memoi_places_begin(memoi_places* p, int64_t k, int64_t own) {
     int64_t n = p->n_streams, s, u;
     for (u = 0; u < n; u++) p->before[k * n + u] = INT64_MAX;
     for (s = 0; s < n; s++) {
         if (s != own && !(p->early[k] >> s & 1)) continue;
         for (u = 0; u < n; u++) {
-            if (clocks->streams[s * n + u] >= p->before[k * n + u]) continue;
-            p->before[k * n + u] = clocks->streams[s * n + u];
+            if (p->clocks[s * n + u] >= p->before[k * n + u]) continue;
+            p->before[k * n + u] = p->clocks[s * n + u];
             p->least[k * n + u] = (uint8_t)s;
         }
     }
@@ -1083,7 +1057,7 @@ MEMOI void memoi_places_begin(memoi_places* p, const memoi_places_clocks* clocks
 
 /* The bought waits of request i, at `time`: makes them if it is a malloc, or their records if it is
  * a free. */
-MEMOI void memoi_places_buy(memoi_places* p, memoi_places_clocks* clocks, int64_t i, int64_t time) {
+MEMOI void memoi_places_buy(memoi_places* p, int64_t i, int64_t time) {
     const memo_request* request = &p->trace->requests[i];
     const int is_free = request->kind == MEMO_REQUEST_FREE;
     int64_t n = p->n_streams, w, u;
@@ -1091,7 +1065,7 @@ MEMOI void memoi_places_buy(memoi_places* p, memoi_places_clocks* clocks, int64_
         const memo_wait* wait = &p->plan->waits[w];
         const memo_buffer* buffer = &p->plan->buffers[is_free ? wait->freed : wait->requested];
         const int32_t s = p->number[is_free ? wait->from : wait->to];
-        int64_t *clock = &clocks->streams[s * n], *recorded = &p->recorded[w * n];
+        int64_t *clock = &p->clocks[s * n], *recorded = &p->recorded[w * n];
         if ((is_free ? buffer->end : buffer->begin) != time || buffer->id != request->id || s < 0)
             continue;
         for (u = 0; u < n; u++)
@@ -1104,10 +1078,10 @@ MEMOI void memoi_places_buy(memoi_places* p, memoi_places_clocks* clocks, int64_
 
 /* Walks through the requests: first finds last uses and early streams, then what comes before each
  * malloc.  0: no memory. */
-MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is_second) {
+MEMOI int memoi_places_walk(memoi_places* p, int is_second) {
     const memo_trace* trace = p->trace;
     int64_t n = p->n_streams, i, u, k, n_mallocs = 0, time = 0;
-    for (i = 0; i < n * n; i++) clocks->streams[i] = -1;
+    for (i = 0; i < n * n; i++) p->clocks[i] = -1;
     for (i = 0; i < n * p->plan->n_waits; i++) p->recorded[i] = -1;
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
@@ -1116,15 +1090,15 @@ MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is
         if (request->kind == MEMO_REQUEST_MARK) continue;
         if (origin >= 0) own = p->number[trace->requests[origin].stream];
         s = request->kind == MEMO_REQUEST_FREE ? own : p->number[request->stream];
-        clock = clocks->streams + s * n;
-        if (request->kind == MEMO_REQUEST_MALLOC) memoi_places_buy(p, clocks, i, time);
+        clock = p->clocks + s * n;
+        if (request->kind == MEMO_REQUEST_MALLOC) memoi_places_buy(p, i, time);
         clock[s] = i;
         switch (request->kind) {
         case MEMO_REQUEST_MALLOC:
             k = n_mallocs++;
             p->malloc_number[i] = k;
             p->malloc_of[k] = i;
-            if (is_second) memoi_places_begin(p, clocks, k, own);
+            if (is_second) memoi_places_begin(p, k, own);
             break;
         case MEMO_REQUEST_USE:
         case MEMO_REQUEST_FREE:
@@ -1133,12 +1107,12 @@ MEMOI int memoi_places_walk(memoi_places* p, memoi_places_clocks* clocks, int is
             p->last[k * n + s] = i;
             break;
         default: /* the latest record of an event serves its waits */
-            event = memoi_places_event(clocks, n, request->id);
+            event = memoi_places_event(p, request->id);
             if (!event) return 0;
             if (request->kind == MEMO_REQUEST_RECORD) memcpy(event, clock, (size_t)n * 8);
             for (u = 0; u < n; u++) clock[u] = memob_max(clock[u], event[u]);
         }
-        if (request->kind == MEMO_REQUEST_FREE) memoi_places_buy(p, clocks, i, time);
+        if (request->kind == MEMO_REQUEST_FREE) memoi_places_buy(p, i, time);
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
     return 1;
@@ -1260,6 +1234,7 @@ MEMOI memo_status memoi_places_create(memoi_places* p, const memo_plan* plan,
     p->before = (int64_t*)memob_arrays_add(arrays, n, 8);
     p->least = (uint8_t*)memob_arrays_add(arrays, n, 1);
     p->recorded = (int64_t*)memob_arrays_add(arrays, plan->n_waits * p->n_streams, 8);
+    p->clocks = (int64_t*)memob_arrays_add(arrays, p->n_streams * p->n_streams, 8);
     if (arrays->failed) return memob_no_memory(error, "checking a plan");
     for (i = 0; i < n; i++) p->last[i] = -1;
 
@@ -1278,26 +1253,19 @@ MEMOI memo_status memoi_places_create(memoi_places* p, const memo_plan* plan,
 
 memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo_error* error) {
     memoi_places p;
-    memoi_places_clocks* clocks;
     memo_status status;
-    int is_walked;
     if (plan->n_buffers != trace->n_buffers)
         return MEMOB_INVALID(
             error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
             (long long)plan->n_buffers, (long long)trace->n_buffers);
-    clocks = (memoi_places_clocks*)memob_calloc(1, sizeof *clocks);
     status = memoi_places_create(&p, plan, trace, error);
-    is_walked =
-        !status && clocks && memoi_places_walk(&p, clocks, 0) && memoi_places_walk(&p, clocks, 1);
-    if (!status && !is_walked) status = memob_no_memory(error, "checking a plan");
+    if (!status && (!memoi_places_walk(&p, 0) || !memoi_places_walk(&p, 1)))
+        status = memob_no_memory(error, "checking a plan");
     if (!status) memoi_places_close(&p);
     if (!status) status = memoi_places_match(&p, plan, error);
     if (!status) status = memoi_places_pairs(&p, plan, error);
-    if (clocks) {
-        MEMO_FREE(clocks->events);
-        memob_map_free(&clocks->numbers);
-    }
-    MEMO_FREE(clocks);
+    MEMO_FREE(p.events);
+    memob_map_free(&p.numbers);
     memob_arrays_free(&p.arrays);
     return status;
 }
@@ -1310,10 +1278,6 @@ typedef struct memoi_moment {
     int64_t op;
 } memoi_moment;
 
-MEMOI int memoi_simulation_is_earlier(const memoi_moment* a, const memoi_moment* b) {
-    return a->time < b->time || (a->time == b->time && a->op < b->op);
-}
-
 /* Ops under way, in any order.  An op runs on a stream, so there is room for n_streams. */
 typedef struct memoi_moments {
     memoi_moment* list;
@@ -1325,12 +1289,15 @@ MEMOI void memoi_simulation_add(memoi_moments* moments, double time, int64_t op)
     moments->list[moments->n++].op = op;
 }
 
-/* The earliest; there is one. */
+/* The earliest, of those the first op; there is one. */
 MEMOI memoi_moment* memoi_simulation_first(const memoi_moments* moments) {
     memoi_moment* first = moments->list;
     int64_t i;
-    for (i = 1; i < moments->n; i++)
-        if (memoi_simulation_is_earlier(&moments->list[i], first)) first = &moments->list[i];
+    for (i = 1; i < moments->n; i++) {
+        memoi_moment* moment = &moments->list[i];
+        if (moment->time < first->time || (moment->time <= first->time && moment->op < first->op))
+            first = moment;
+    }
     return first;
 }
 
@@ -1366,14 +1333,14 @@ typedef struct memoi_simulator {
     memob_arrays arrays;   /* all of these */
 } memoi_simulator;
 
-/* start_s owns the memory of all arrays. */
+/* start_s owns the memory of all arrays, and of two numbers for each stream behind them. */
 MEMOI memo_status memoi_simulation_create(const memo_schedule* schedule, memo_simulation** result,
                                           memo_error* error) {
     const int64_t n_ops = schedule->n_ops, n_streams = schedule->n_streams;
     memo_simulation* simulation = (memo_simulation*)memob_calloc(1, sizeof(memo_simulation));
     *result = simulation;
     if (simulation)
-        simulation->start_s = (double*)memob_calloc(2 * (n_ops + n_streams), sizeof(double));
+        simulation->start_s = (double*)memob_calloc(2 * n_ops + 4 * n_streams, sizeof(double));
     if (!simulation || !simulation->start_s) return memob_no_memory(error, "a simulation");
     simulation->end_s = simulation->start_s + n_ops;
     simulation->busy_s = simulation->end_s + n_ops;
@@ -1387,17 +1354,9 @@ void memo_simulation_destroy(memo_simulation* simulation) {
 }
 
 /* The figures that follow from start_s and end_s. */
-MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation,
-                                       memo_error* error) {
-    memob_arrays arrays = {NULL, 0};
-    double* first = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
-    double* last = (double*)memob_arrays_add(&arrays, schedule->n_streams, sizeof(double));
+MEMOI void memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* simulation) {
+    double *first = simulation->stall_s + schedule->n_streams, *last = first + schedule->n_streams;
     int64_t i, k;
-    if (arrays.failed) {
-        memob_arrays_free(&arrays);
-        return memob_no_memory(error, "the figures of a simulation");
-    }
-
     /* Makespan, and busy time of each stream. */
     for (i = 0; i < schedule->n_streams; i++) first[i] = -1;
     for (i = 0; i < schedule->n_ops; i++) {
@@ -1418,8 +1377,6 @@ MEMOI memo_status memoi_simulation_sum(const memo_schedule* schedule, memo_simul
         double stall = last[i] - first[i] - simulation->busy_s[i];
         simulation->stall_s[i] = first[i] >= 0 && stall > 0 ? stall : 0;
     }
-    memob_arrays_free(&arrays);
-    return MEMO_STATUS_OK;
 }
 
 MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
@@ -1575,18 +1532,16 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
             return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
                                  (long long)i, memo_schedule_op_name(schedule, i));
 
-    status = memoi_graph_build(schedule, &s.graph, error);
-    if (status) return status;
-    status = memoi_simulation_create(schedule, &s.simulation, error);
+    status = memoi_graph_build(schedule, &s.graph, &s.arrays, error);
+    if (!status) status = memoi_simulation_create(schedule, &s.simulation, error);
     if (!status && !memoi_simulator_prepare(&s)) status = memob_no_memory(error, "a simulation");
     if (!status) {
         memoi_simulator_run(&s);
-        status = memoi_simulation_sum(schedule, s.simulation, error);
+        memoi_simulation_sum(schedule, s.simulation);
     }
     if (!status && !memob_is_in(s.simulation->makespan_s, 0, MEMOB_DOUBLE_MAX))
         status = MEMOB_INVALID(error, "duration_s: their sum overflows a double");
 
-    memob_arrays_free(&s.graph.arrays);
     memob_arrays_free(&s.arrays);
     if (status)
         memo_simulation_destroy(s.simulation);
@@ -1602,6 +1557,7 @@ MEMOI int memoi_simulation_is_measured(const memo_op* op) {
 memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulation** simulation,
                                    memo_error* error) {
     memo_simulation* result = NULL;
+    memob_arrays arrays = {NULL, 0};
     memoi_graph graph;
     memo_status status;
     double first = 0;
@@ -1619,9 +1575,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
                               "schedule: it has no measured times; set "
                               "memo_recorder_desc.is_timed, and use memo_recorder_get_schedule");
 
-    status = memoi_graph_build(schedule, &graph, error);
-    if (status) return status;
-    status = memoi_simulation_create(schedule, &result, error);
+    status = memoi_graph_build(schedule, &graph, &arrays, error);
+    if (!status) status = memoi_simulation_create(schedule, &result, error);
     for (i = 0; !status && i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (memoi_simulation_is_measured(op)) {
@@ -1641,12 +1596,11 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
         }
     }
 
-    memob_arrays_free(&graph.arrays);
-    if (!status) status = memoi_simulation_sum(schedule, result, error);
+    memob_arrays_free(&arrays);
     if (status)
         memo_simulation_destroy(result);
     else
-        *simulation = result;
+        memoi_simulation_sum(schedule, *simulation = result);
     return status;
 }
 
@@ -1680,17 +1634,12 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const m
 
 memo_status memo_schedule_compare(const memo_schedule* promised, const memo_schedule* recorded,
                                   memo_error* error) {
+    memob_arrays arrays = {NULL, 0};
     memoi_graph graph_p, graph_r;
-    memo_status status;
+    memo_status status = memoi_graph_build(promised, &graph_p, &arrays, error);
     char name_p[160], name_r[160];
     int64_t i, n = memob_min(promised->n_ops, recorded->n_ops);
-    status = memoi_graph_build(promised, &graph_p, error);
-    if (status) return status;
-    status = memoi_graph_build(recorded, &graph_r, error);
-    if (status) {
-        memob_arrays_free(&graph_p.arrays);
-        return status;
-    }
+    if (!status) status = memoi_graph_build(recorded, &graph_r, &arrays, error);
 
     /* The first op that differs explains more than the number of ops. */
     for (i = 0; i < n && !status; i++) {
@@ -1710,8 +1659,7 @@ memo_status memo_schedule_compare(const memo_schedule* promised, const memo_sche
                           promised->n_ops > n ? "promised" : "recorded", (long long)promised->n_ops,
                           (long long)recorded->n_ops);
 
-    memob_arrays_free(&graph_p.arrays);
-    memob_arrays_free(&graph_r.arrays);
+    memob_arrays_free(&arrays);
     return status;
 }
 
@@ -1879,16 +1827,15 @@ typedef struct memoi_family_color {
 } memoi_family_color;
 
 #define MEMOI_FAMILIES_MAX 24
-#define MEMOI_FREE_COLORS  10
 
 typedef struct memoi_legend {
     memoi_family_color families[MEMOI_FAMILIES_MAX];
-    int n;
+    int n, n_others;
 } memoi_legend;
 
-/* Finds or adds the family of a name.  Usual names have a fixed color; others start from a hash, so
- * that their color rarely changes between pictures. */
-MEMOI const memoi_family_color* memoi_timeline_legend_find(memoi_legend* legend, const char* name) {
+/* The color of a name's family, which it adds if it is new.  Usual names have the same color in
+ * every picture, others the next one. */
+MEMOI uint32_t memoi_timeline_color(memoi_legend* legend, const char* name) {
     static const struct {
         const char* name;
         uint32_t color;
@@ -1896,36 +1843,23 @@ MEMOI const memoi_family_color* memoi_timeline_legend_find(memoi_legend* legend,
                  {"B", 0xd1605e},       {"recompute", 0xf0a04b}, {"R", 0xf0a04b},
                  {"to host", 0x59a14f}, {"to device", 0x3a9a9b}, {"on device", 0x8f6fae},
                  {"fill", 0xa6a6a6},    {"run", 0x7f8c99}};
-    static const uint32_t colors[MEMOI_FREE_COLORS] = {0xb279a2, 0x9c755f, 0x6b6ecf, 0x8ca252,
-                                                       0xbd9e39, 0xad494a, 0x5b8db8, 0xd6a5c9,
-                                                       0x7b4173, 0x8dd3c7};
+    static const uint32_t others[] = {0xb279a2, 0x9c755f, 0x6b6ecf, 0x8ca252, 0xbd9e39,
+                                      0xad494a, 0x5b8db8, 0xd6a5c9, 0x7b4173, 0x8dd3c7};
     const int64_t length = memoi_timeline_family(name);
-    const uint64_t hash = memob_hash(name, length);
-    memoi_family_color* family;
-    int i, k, is_taken = 1;
-
-    /* A family that has a color already. */
-    for (i = 0; i < legend->n; i++)
-        if (legend->families[i].length == length &&
-            memcmp(legend->families[i].name, name, (size_t)length) == 0)
-            return &legend->families[i];
-    if (legend->n == MEMOI_FAMILIES_MAX) return &legend->families[MEMOI_FAMILIES_MAX - 1];
-
-    /* A color by the hash, or the next free one, so that pictures resemble each other. */
-    family = &legend->families[legend->n];
+    memoi_family_color* family = legend->families;
+    int i;
+    for (i = 0; i < legend->n; i++, family++)
+        if (family->length == length && memcmp(family->name, name, (size_t)length) == 0) break;
+    if (i == MEMOI_FAMILIES_MAX) return family[-1].color;
+    if (i < legend->n) return family->color;
     family->name = name;
     family->length = length;
-    for (k = 0; k < MEMOI_FREE_COLORS && is_taken; k++) {
-        family->color = colors[(hash + (uint64_t)k) % MEMOI_FREE_COLORS];
-        for (i = is_taken = 0; i < legend->n; i++)
-            is_taken |= legend->families[i].color == family->color;
-    }
-
-    /* Usual names have the same color in every picture. */
-    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]); i++)
+    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]) && !family->color; i++)
         if (memob_word_is(name, length, usual[i].name)) family->color = usual[i].color;
+    if (!family->color)
+        family->color = others[legend->n_others++ % (int)(sizeof others / sizeof others[0])];
     legend->n++;
-    return family;
+    return family->color;
 }
 
 /* Attributes of a name in a bar: black or white, whichever reads better on color. */
@@ -1980,7 +1914,7 @@ MEMOI void memoi_timeline_draw_op(memoi_timeline* t, int64_t i) {
     double start = t->times->start_s[i], duration = t->times->end_s[i] - start;
     double x = t->left + start * t->scale, width = duration * t->scale;
     int is_wait = op->kind == MEMO_OP_WAIT;
-    uint32_t color = is_wait ? 0xdadada : memoi_timeline_legend_find(&t->legend, name)->color;
+    uint32_t color = is_wait ? 0xdadada : memoi_timeline_color(&t->legend, name);
     char bytes[32];
     int64_t k;
     for (k = 0; k <= op->n_more_streams; k++) {
@@ -2064,12 +1998,11 @@ MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
 
 memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_simulation* times,
                                     const char* title, const char* path, memo_error* error) {
-    memoi_timeline* t = (memoi_timeline*)memob_calloc(1, sizeof(memoi_timeline));
-    memo_status status;
+    memoi_timeline timeline, *t = &timeline;
     int64_t i;
-    if (!t) return memob_no_memory(error, "a timeline");
 
     /* The left margin fits the longest name of a stream. */
+    memset(t, 0, sizeof *t);
     t->schedule = schedule;
     t->times = times;
     t->left = 100;
@@ -2101,10 +2034,7 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         if (memoi_timeline_is_drawn(schedule, times, i)) memoi_timeline_draw_op(t, i);
     memoi_timeline_draw_legend(t, t->bottom + 44);
     memo_text_put(&t->text, "</svg>\n");
-
-    status = memo_text_write(&t->text, path, error);
-    MEMO_FREE(t);
-    return status;
+    return memo_text_write(&t->text, path, error);
 }
 
 /* ---- >>plan picture -----------------------------------------------------------------------------
@@ -2458,9 +2388,9 @@ typedef struct memoi_schedule_reader {
     memob_reader reader;
     memo_schedule* schedule;
     memo_error* error;
-    memob_map names; /* a name's hash, or the next free key, to number * MEMOI_NAME_KINDS + kind */
-    uint64_t next_byte; /* after all buffers */
-    char* text;         /* of the line: words without quotes, each ended by a zero */
+    memob_map names[MEMOI_NAME_KINDS]; /* a name's hash, or the next free key, to its number */
+    uint64_t next_byte;                /* after all buffers */
+    char* text;                        /* of the line: words without quotes, each ended by a zero */
     int64_t n_text, text_capacity;
     int32_t* streams; /* what a run lists; ranges: reads, writes */
     memo_range* ranges[2];
@@ -2487,19 +2417,15 @@ MEMOI int64_t memoi_schedule_find_name(const memoi_schedule_reader* r, int64_t k
     int64_t value;
     do {
         *key = (int64_t)hash++;
-        value = memob_map_get(&r->names, *key);
-    } while (
-        value >= 0 &&
-        (value % MEMOI_NAME_KINDS != kind ||
-         strcmp(memoi_schedule_name_at(r->schedule, kind, value / MEMOI_NAME_KINDS), r->word)));
-    return value < 0 ? -1 : value / MEMOI_NAME_KINDS;
+        value = memob_map_get(&r->names[kind], *key);
+    } while (value >= 0 && strcmp(memoi_schedule_name_at(r->schedule, kind, value), r->word));
+    return value;
 }
 
 MEMOI memo_status memoi_schedule_put_number_of(memoi_schedule_reader* r, int64_t kind, int64_t key,
                                                int64_t number) {
-    return memob_map_put(&r->names, key, number * MEMOI_NAME_KINDS + kind)
-               ? MEMO_STATUS_OK
-               : memob_no_memory(r->error, "a name");
+    return memob_map_put(&r->names[kind], key, number) ? MEMO_STATUS_OK
+                                                       : memob_no_memory(r->error, "a name");
 }
 
 /* Moves to the next word of the line. */
@@ -2762,13 +2688,14 @@ MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
 MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
                                        memo_error* error) {
     memoi_schedule_reader r;
+    int i;
     memo_status status;
     memset(&r, 0, sizeof r);
     r.reader = *reader;
     r.error = error;
     status = memo_schedule_create(&r.schedule, error);
     if (!status) status = memoi_schedule_parse_lines(&r);
-    memob_map_free(&r.names);
+    for (i = 0; i < MEMOI_NAME_KINDS; i++) memob_map_free(&r.names[i]);
     MEMO_FREE(r.text);
     MEMO_FREE(r.streams);
     MEMO_FREE(r.ranges[0]);
@@ -2862,13 +2789,14 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
  * Knows: a device to pass calls on to, a schedule to append to.  Knows nothing of what the calls
  * are for. */
 
-/* Events of the inner device around the op of the same index; NULL: not timed, or read already. */
-typedef struct memoi_timing {
-    memo_event begin, end;
-} memoi_timing;
+/* An event of the inner device at the begin or end of an op. */
+typedef struct memoi_stamp {
+    memo_event event;
+    int64_t op;
+    int32_t is_end;
+} memoi_stamp;
 
 typedef struct memoi_recorded_event {
-    int32_t index;      /* in the schedule */
     int32_t is_outside; /* its latest record was made while paused: resume's SYNC stands for it */
     int32_t is_recorded;
 } memoi_recorded_event;
@@ -2878,14 +2806,14 @@ struct memo_recorder {
     memo_device inner;
     memo_schedule* schedule;
     int32_t is_timed, is_paused;
-    memob_map streams;    /* handle to index */
-    memob_map events;     /* handle to index in known_events */
-    memo_stream* handles; /* of each stream of the schedule */
-    int64_t* open;        /* of each stream: the annotated op that lasts still, -1: none */
-    memoi_recorded_event* known_events;
-    memoi_timing* timings;
-    memo_range* rows; /* of a copy_rows that is being appended: from, then to */
-    int64_t n_known_events, rows_capacity;
+    memob_map streams;           /* handle to index */
+    memob_map events;            /* handle to index */
+    memo_stream* handles;        /* of each stream of the schedule */
+    int64_t* open;               /* of each stream: the annotated op that lasts still, -1: none */
+    memoi_recorded_event* known; /* of each event of the schedule */
+    memoi_stamp* stamps;         /* in the order of ops; not read yet */
+    memo_range* rows;            /* of a copy_rows that is being appended: from, then to */
+    int64_t n_stamps, rows_capacity;
     memo_event base;    /* time 0; NULL: nothing was timed yet */
     memo_error failure; /* of pause and resume, which cannot return it */
 };
@@ -2922,48 +2850,54 @@ MEMOI memo_status memoi_rec_stream(memo_recorder* r, memo_stream handle, int32_t
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, memoi_recorded_event** event,
+MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, int32_t* event,
                                   memo_error* error) {
-    int64_t known = memob_map_get(&r->events, memoi_rec_key(handle));
-    if (known < 0) {
-        memo_status status;
-        int32_t index = -1;
-        known = r->n_known_events;
-        if (!memob_grow(&r->known_events, known, 1, sizeof(memoi_recorded_event)) ||
-            !memob_map_put(&r->events, memoi_rec_key(handle), known))
-            return memob_no_memory(error, "a recorded event");
-        status = memo_schedule_add_event(r->schedule, &index, error);
-        if (status) {
-            memob_map_remove(&r->events, memoi_rec_key(handle));
-            return status;
-        }
-        memset(&r->known_events[known], 0, sizeof(memoi_recorded_event));
-        r->known_events[known].index = index;
-        r->n_known_events++;
-    }
-    *event = &r->known_events[known];
-    return MEMO_STATUS_OK;
-}
-
-MEMOI void memoi_rec_drop(memo_recorder* r, memo_event* event) {
-    if (*event) memo_event_destroy(&r->inner, *event, NULL);
-    *event = NULL;
-}
-
-/* Records a timing event on stream; *event stays NULL if recording is not timed. */
-MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, memo_event* event,
-                                  memo_error* error) {
+    const int64_t known = memob_map_get(&r->events, memoi_rec_key(handle));
+    const int64_t n = r->schedule->n_events;
     memo_status status;
-    *event = NULL;
-    if (!r->is_timed || r->is_paused) return MEMO_STATUS_OK;
-    status = memo_event_create(&r->inner, event, error);
-    if (status) {
-        *event = NULL;
-        return status;
-    }
-    status = memo_event_record(&r->inner, *event, stream, error);
-    if (status) memoi_rec_drop(r, event);
+    *event = (int32_t)known;
+    if (known >= 0) return MEMO_STATUS_OK;
+    if (!memob_grow(&r->known, n, 1, sizeof(memoi_recorded_event)) ||
+        !memob_map_put(&r->events, memoi_rec_key(handle), n))
+        return memob_no_memory(error, "a recorded event");
+    status = memo_schedule_add_event(r->schedule, event, error);
+    if (status) memob_map_remove(&r->events, memoi_rec_key(handle));
     return status;
+}
+
+/* Creates an event and records it on stream; on failure there is none. */
+MEMOI memo_status memoi_rec_mark(memo_recorder* r, memo_stream stream, memo_event* event,
+                                 memo_error* error) {
+    memo_status status = memo_event_create(&r->inner, event, error);
+    if (!status) {
+        status = memo_event_record(&r->inner, *event, stream, error);
+        if (status) memo_event_destroy(&r->inner, *event, NULL);
+    }
+    if (status) *event = NULL;
+    return status;
+}
+
+/* Stamps the begin or end of op, if recording is timed. */
+MEMOI memo_status memoi_rec_stamp(memo_recorder* r, memo_stream stream, int64_t op, int is_end,
+                                  memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    memoi_stamp* stamp;
+    if (!r->is_timed || r->is_paused) return MEMO_STATUS_OK;
+    if (!memob_grow(&r->stamps, r->n_stamps, 1, sizeof *stamp))
+        return memob_no_memory(error, "timing events");
+    stamp = &r->stamps[r->n_stamps];
+    stamp->op = op;
+    stamp->is_end = is_end;
+    if (!r->base) status = memoi_rec_mark(r, stream, &r->base, error);
+    if (!status) status = memoi_rec_mark(r, stream, &stamp->event, error);
+    r->n_stamps += !status;
+    return status;
+}
+
+/* Drops the stamps of op and of later ones. */
+MEMOI void memoi_rec_drop(memo_recorder* r, int64_t op) {
+    while (r->n_stamps && r->stamps[r->n_stamps - 1].op >= op)
+        memo_event_destroy(&r->inner, r->stamps[--r->n_stamps].event, NULL);
 }
 
 /* The annotated op of this stream ends here. */
@@ -2971,8 +2905,7 @@ MEMOI memo_status memoi_rec_close(memo_recorder* r, int32_t stream, memo_error* 
     int64_t op = r->open[stream];
     if (op < 0) return MEMO_STATUS_OK;
     r->open[stream] = -1;
-    if (!r->timings[op].begin) return MEMO_STATUS_OK;
-    return memoi_rec_stamp(r, r->handles[stream], &r->timings[op].end, error);
+    return memoi_rec_stamp(r, r->handles[stream], op, 1, error);
 }
 
 MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
@@ -2983,55 +2916,30 @@ MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
     return status;
 }
 
-MEMOI memo_status memoi_rec_reserve_timing(memo_recorder* r, memo_error* error) {
-    return memob_grow(&r->timings, r->schedule->n_ops, 1, sizeof(memoi_timing))
-               ? MEMO_STATUS_OK
-               : memob_no_memory(error, "timing events");
-}
-
-/* After status, what appending the last op gave: it keeps its timing, or the events go. */
-MEMOI memo_status memoi_rec_attach(memo_recorder* r, memoi_timing* timing, memo_status status) {
-    if (!status) {
-        r->timings[r->schedule->n_ops - 1] = *timing;
-    } else {
-        memoi_rec_drop(r, &timing->begin);
-        memoi_rec_drop(r, &timing->end);
-    }
-    return status;
-}
-
 /* --- an operation in three steps: begin, pass it on, end --- */
 
-typedef struct memoi_passing {
-    int32_t stream; /* index */
-    memoi_timing timing;
-} memoi_passing;
-
-MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, memoi_passing* passing,
+MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, int32_t* stream,
                                   memo_error* error) {
     memo_status status;
-    memset(passing, 0, sizeof *passing);
     if (r->is_paused) return MEMO_STATUS_OK;
-    status = memoi_rec_stream(r, handle, &passing->stream, error);
-    if (!status) status = memoi_rec_close(r, passing->stream, error);
-    if (!status) status = memoi_rec_reserve_timing(r, error);
-    if (!status && !r->base) status = memoi_rec_stamp(r, handle, &r->base, error);
-    return status ? status : memoi_rec_stamp(r, handle, &passing->timing.begin, error);
+    status = memoi_rec_stream(r, handle, stream, error);
+    if (!status) status = memoi_rec_close(r, *stream, error);
+    return status ? status : memoi_rec_stamp(r, handle, r->schedule->n_ops, 0, error);
 }
 
-/* status: of the call passed on.  What was not enqueued is not recorded.  event: waited for; NULL:
- * an operation. */
-MEMOI memo_status memoi_rec_end(memo_recorder* r, memoi_passing* passing, memo_op_desc* desc,
-                                const memoi_recorded_event* event, memo_status status,
-                                memo_error* error) {
+/* status: of the call passed on.  What was not enqueued is not recorded.  event: waited for; -1: an
+ * operation. */
+MEMOI memo_status memoi_rec_end(memo_recorder* r, int32_t stream, memo_op_desc* desc, int32_t event,
+                                memo_status status, memo_error* error) {
+    const int64_t op = r->schedule->n_ops;
     if (r->is_paused) return status;
-    if (!status && passing->timing.begin)
-        status = memoi_rec_stamp(r, r->handles[passing->stream], &passing->timing.end, error);
-    desc->stream = passing->stream;
+    if (!status) status = memoi_rec_stamp(r, r->handles[stream], op, 1, error);
+    desc->stream = stream;
     if (!status)
-        status = event ? memo_schedule_add_wait(r->schedule, event->index, passing->stream, error)
-                       : memo_schedule_add_op(r->schedule, desc, error);
-    return memoi_rec_attach(r, &passing->timing, status);
+        status = event >= 0 ? memo_schedule_add_wait(r->schedule, event, stream, error)
+                            : memo_schedule_add_op(r->schedule, desc, error);
+    if (status) memoi_rec_drop(r, op);
+    return status;
 }
 
 /* --- the table --- */
@@ -3098,9 +3006,7 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
     if (!status) status = memo_stream_synchronize(&r->inner, stream, error);
     if (status || r->is_paused) return status;
     status = memoi_rec_stream(r, stream, &index, error);
-    if (!status) status = memoi_rec_reserve_timing(r, error);
-    if (!status) status = memo_schedule_add_sync(r->schedule, index, error);
-    return status;
+    return status ? status : memo_schedule_add_sync(r->schedule, index, error);
 }
 
 /* A handle that is created or destroyed has no records: its value may come again. */
@@ -3118,45 +3024,39 @@ MEMOI_REC_EVENT(event_destroy, memo_event, event)
 MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
                                          memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memoi_recorded_event* known = NULL;
-    memo_status status;
-    int32_t index;
-    status = memoi_rec_stream(r, stream, &index, error);
+    int32_t index, known = 0;
+    memo_status status = memoi_rec_stream(r, stream, &index, error);
     if (!status) status = memoi_rec_close(r, index, error);
     if (!status) status = memoi_rec_event(r, event, &known, error);
-    if (!status) status = memoi_rec_reserve_timing(r, error);
     if (!status) status = memo_event_record(&r->inner, event, stream, error);
     if (status) return status;
-    known->is_outside = r->is_paused;
+    r->known[known].is_outside = r->is_paused;
     if (r->is_paused) return MEMO_STATUS_OK;
-    known->is_recorded = 1;
-    return memo_schedule_add_record(r->schedule, known->index, index, error);
+    r->known[known].is_recorded = 1;
+    return memo_schedule_add_record(r->schedule, known, index, error);
 }
 
 MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
                                        memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc none = memo_op_desc_default();
-    memoi_recorded_event* known = NULL;
-    memoi_passing passing;
+    int32_t index = 0, known = -1;
     memo_status status = r->is_paused ? MEMO_STATUS_OK : memoi_rec_event(r, event, &known, error);
-    if (!status) status = memoi_rec_begin(r, stream, &passing, error);
+    if (!status) status = memoi_rec_begin(r, stream, &index, error);
     if (status) return status;
     status = memo_event_wait(&r->inner, event, stream, error);
-    if (status || !known || !known->is_outside)
-        return memoi_rec_end(r, &passing, &none, known, status, error);
-    memoi_rec_drop(r, &passing.timing.begin);
+    if (status || known < 0 || !r->known[known].is_outside)
+        return memoi_rec_end(r, index, &none, known, status, error);
+    memoi_rec_drop(r, r->schedule->n_ops);
     return MEMO_STATUS_OK;
 }
 
 /* The host has seen that event is done. */
 MEMOI memo_status memoi_rec_seen(memo_recorder* r, memo_event event, memo_error* error) {
-    memoi_recorded_event* known = NULL;
+    int32_t known = 0;
     memo_status status = memoi_rec_event(r, event, &known, error);
-    if (!status && known->is_outside) return MEMO_STATUS_OK;
-    if (!status) status = memoi_rec_reserve_timing(r, error);
-    if (!status) status = memo_schedule_add_event_sync(r->schedule, known->index, error);
-    return status;
+    if (status || r->known[known].is_outside) return status;
+    return memo_schedule_add_event_sync(r->schedule, known, error);
 }
 
 MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t* is_done,
@@ -3165,7 +3065,7 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
     int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
     memo_status status = memo_event_query(&r->inner, event, is_done, error);
     /* A query of an event that was never recorded is valid; a wait for it is reported. */
-    if (status || r->is_paused || !*is_done || known < 0 || !r->known_events[known].is_recorded)
+    if (status || r->is_paused || !*is_done || known < 0 || !r->known[known].is_recorded)
         return status;
     return memoi_rec_seen(r, event, error);
 }
@@ -3184,7 +3084,7 @@ MEMOI memo_status memoi_rec_copy_any(memo_recorder* r, memo_stream stream, memo_
                                      int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                      int has_rows, memo_error* error) {
     memo_op_desc desc = memo_op_desc_default();
-    memoi_passing passing;
+    int32_t index = 0;
     memo_status status;
     int64_t n_needed = n_rows > 0 ? n_rows : 1;
 
@@ -3194,7 +3094,7 @@ MEMOI memo_status memoi_rec_copy_any(memo_recorder* r, memo_stream stream, memo_
          !memob_reserve(&r->rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range))))
         return memob_no_memory(error, "the rows of a recorded copy");
 
-    status = memoi_rec_begin(r, stream, &passing, error);
+    status = memoi_rec_begin(r, stream, &index, error);
     if (status) return status;
     status = has_rows ? memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from,
                                        from_stride_bytes, row_bytes, n_rows, error)
@@ -3208,7 +3108,7 @@ MEMOI memo_status memoi_rec_copy_any(memo_recorder* r, memo_stream stream, memo_
         desc.n_writes =
             memob_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
     }
-    return memoi_rec_end(r, &passing, &desc, NULL, status, error);
+    return memoi_rec_end(r, index, &desc, -1, status, error);
 }
 MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
                                       void* to, int64_t to_stride_bytes, const void* from,
@@ -3228,32 +3128,33 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = memo_op_desc_default();
     memo_range written = memob_range_at(address, size_bytes);
-    memoi_passing passing;
-    memo_status status = memoi_rec_begin(r, stream, &passing, error);
+    int32_t index = 0;
+    memo_status status = memoi_rec_begin(r, stream, &index, error);
     if (status) return status;
     desc.name = "fill";
     desc.link_bytes = size_bytes;
     desc.writes = &written;
     desc.n_writes = 1;
     status = memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
-    return memoi_rec_end(r, &passing, &desc, NULL, status, error);
+    return memoi_rec_end(r, index, &desc, -1, status, error);
 }
 
 MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
                                      const struct memo_op_desc* op, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = *op;
-    memoi_passing passing;
-    memo_status status = MEMO_STATUS_OK;
-    if (r->inner.annotate) status = memo_annotate(&r->inner, stream, op, error);
-    if (!status) status = memoi_rec_begin(r, stream, &passing, error);
+    const int64_t i = r->schedule->n_ops;
+    memo_status status = memo_annotate(&r->inner, stream, op, error);
+    if (!status) status = memoi_rec_begin(r, stream, &desc.stream, error);
     if (status || r->is_paused) return status;
-    desc.stream = passing.stream;
     desc.n_more_streams = 0;
     desc.link = 0;
     status = memo_schedule_add_op(r->schedule, &desc, error);
-    if (!status) r->open[passing.stream] = r->schedule->n_ops - 1;
-    return memoi_rec_attach(r, &passing.timing, status);
+    if (status)
+        memoi_rec_drop(r, i);
+    else
+        r->open[desc.stream] = i;
+    return status;
 }
 
 memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream, const char* name,
@@ -3313,20 +3214,16 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
 
 void memo_recorder_destroy(memo_recorder* recorder) {
     memo_recorder* r = recorder;
-    int64_t i;
     if (!r) return;
-    for (i = 0; r->timings && i < r->schedule->n_ops; i++) {
-        memoi_rec_drop(r, &r->timings[i].begin);
-        memoi_rec_drop(r, &r->timings[i].end);
-    }
-    memoi_rec_drop(r, &r->base);
+    memoi_rec_drop(r, 0);
+    if (r->base) memo_event_destroy(&r->inner, r->base, NULL);
     memo_schedule_destroy(r->schedule);
     memob_map_free(&r->streams);
     memob_map_free(&r->events);
     MEMO_FREE(r->handles);
     MEMO_FREE(r->open);
-    MEMO_FREE(r->known_events);
-    MEMO_FREE(r->timings);
+    MEMO_FREE(r->known);
+    MEMO_FREE(r->stamps);
     MEMO_FREE(r->rows);
     MEMO_FREE(r);
 }
@@ -3357,25 +3254,18 @@ void memo_recorder_resume(memo_recorder* recorder) {
     int32_t stream;
     if (!r->is_paused || r->failure.status) return;
     r->is_paused = 0;
-    for (stream = 0; !status && stream < r->schedule->n_streams; stream++) {
-        status = memoi_rec_reserve_timing(r, &r->failure);
-        if (!status) status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
-    }
+    for (stream = 0; !status && stream < r->schedule->n_streams; stream++)
+        status = memo_schedule_add_sync(r->schedule, stream, &r->failure);
 }
 
-MEMOI memo_status memoi_rec_read_time(memo_recorder* r, int64_t i, memo_error* error) {
-    memo_op* op = &r->schedule->ops[i];
-    memoi_timing* timing = &r->timings[i];
-    memo_status status = memo_event_elapsed(&r->inner, r->base, timing->begin, &op->start_s, error);
-    if (!status) status = memo_event_elapsed(&r->inner, r->base, timing->end, &op->end_s, error);
-    if (status) {
-        op->start_s = op->end_s = 0;
-        return status;
-    }
+MEMOI memo_status memoi_rec_read_stamp(memo_recorder* r, const memoi_stamp* stamp,
+                                       memo_error* error) {
+    memo_op* op = &r->schedule->ops[stamp->op];
+    memo_status status = memo_event_elapsed(&r->inner, r->base, stamp->event,
+                                            stamp->is_end ? &op->end_s : &op->start_s, error);
+    if (status || !stamp->is_end) return status;
     if (op->end_s < op->start_s) op->end_s = op->start_s; /* clocks of finite resolution */
     if (op->kind == MEMO_OP_RUN && op->duration_s == 0) op->duration_s = op->end_s - op->start_s;
-    memoi_rec_drop(r, &timing->begin);
-    memoi_rec_drop(r, &timing->end);
     return MEMO_STATUS_OK;
 }
 
@@ -3388,21 +3278,22 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
     if (r->failure.status)
         return memo_error_set(error, r->failure.status, "%s", r->failure.message);
     for (i = 0; i < r->schedule->n_streams && !status; i++) {
-        int64_t op = r->open[i];
+        int is_open = r->open[i] >= 0 && r->n_stamps;
         status = memoi_rec_close(r, (int32_t)i, error);
         /* Its end was recorded just now, after the caller synchronized. */
-        if (!status && op >= 0 && r->timings[op].end)
-            status = memo_event_synchronize(&r->inner, r->timings[op].end, error);
+        if (!status && is_open)
+            status = memo_event_synchronize(&r->inner, r->stamps[r->n_stamps - 1].event, error);
     }
-    for (i = 0; i < r->schedule->n_ops && !status; i++)
-        if (r->timings[i].begin && r->timings[i].end) status = memoi_rec_read_time(r, i, error);
+    for (i = 0; i < r->n_stamps && !status; i++)
+        status = memoi_rec_read_stamp(r, &r->stamps[i], error);
+    if (!status) memoi_rec_drop(r, 0);
     if (!status) *schedule = r->schedule;
     return status;
 }
 
 /* ---- >>swap schedule ----------------------------------------------------------------------------
- * Knows: a device that writes down what the engine enqueues on it, and what a trainer computes.
- * Knows nothing of the engine's copies and waits. */
+ * Knows: a device that runs nothing, for a recorder, and what a trainer computes.  Knows nothing of
+ * the engine's copies and waits. */
 
 /* Numbering of bytes: device memory, host memory; the file begins at MEMOB_SPILL_FILE_BASE.  No
  * range begins at 0. */
@@ -3413,11 +3304,10 @@ MEMOB_ZERO_DEFAULT(memo_swap_times)
 
 /* After a failure, whose status it keeps, it adds nothing more. */
 typedef struct memoi_swap_generator {
-    memo_device device; /* its context is this struct; a handle is a number of the schedule + 1 */
+    const memo_device* device; /* of a recorder */
     memo_swap_desc desc;
     const memo_swap_times* times;
     memo_swap* swap;
-    memo_schedule* schedule;
     memo_status status;
     memo_error* error;
     memo_stream traffic[2]; /* of the trainer's own copies, to host and to device */
@@ -3426,68 +3316,21 @@ typedef struct memoi_swap_generator {
     int64_t n_ranges;
 } memoi_swap_generator;
 
-/* --- a device on paper --- */
-
-MEMOI int32_t memoi_paper_number(const void* handle) { return (int32_t)(intptr_t)handle - 1; }
+/* --- a device that runs nothing: memory is a number in the desc, handles are counted --- */
 
 MEMOI memo_status memoi_paper_stream_create(void* context, const char* name, int32_t priority,
                                             memo_stream* stream, memo_error* error) {
-    int32_t number = -1;
-    memo_status status =
-        memo_schedule_add_stream(((memoi_swap_generator*)context)->schedule, name, &number, error);
-    (void)priority;
-    *stream = (memo_stream)(intptr_t)(number + 1);
-    return status;
+    (void)name, (void)priority, (void)error;
+    *stream = (memo_stream)(intptr_t)++ * (int32_t*)context;
+    return MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_paper_event_create(void* context, memo_event* event, memo_error* error) {
-    int32_t number = -1;
-    memo_status status =
-        memo_schedule_add_event(((memoi_swap_generator*)context)->schedule, &number, error);
-    *event = (memo_event)(intptr_t)(number + 1);
-    return status;
+    (void)error;
+    *event = (memo_event)(intptr_t)++ * (int32_t*)context;
+    return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_paper_event_record(void* context, memo_event event, memo_stream stream,
-                                           memo_error* error) {
-    return memo_schedule_add_record(((memoi_swap_generator*)context)->schedule,
-                                    memoi_paper_number(event), memoi_paper_number(stream), error);
-}
-
-MEMOI memo_status memoi_paper_event_wait(void* context, memo_event event, memo_stream stream,
-                                         memo_error* error) {
-    return memo_schedule_add_wait(((memoi_swap_generator*)context)->schedule,
-                                  memoi_paper_number(event), memoi_paper_number(stream), error);
-}
-
-/* An operation that moves bytes has the link of its name, if there is one. */
-MEMOI memo_status memoi_paper_annotate(void* context, memo_stream stream,
-                                       const struct memo_op_desc* announced, memo_error* error) {
-    const memoi_swap_generator* g = (const memoi_swap_generator*)context;
-    memo_op_desc op = *announced;
-    int32_t k;
-    op.stream = memoi_paper_number(stream);
-    if (op.link_bytes)
-        op.duration_s = strstr(op.name, "file") ? g->times->file_s : g->times->copy_s;
-    for (k = 0; k < g->schedule->n_links; k++)
-        if (!strcmp(op.name, g->schedule->text + g->schedule->links[k].name)) op.link = k + 1;
-    return memo_schedule_add_op(g->schedule, &op, error);
-}
-
-MEMOI memo_status memoi_paper_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
-                                   const void* from, int64_t size_bytes, memo_error* error) {
-    const memo_range read = memob_range_at(from, size_bytes);
-    const memo_range written = memob_range_at(to, size_bytes);
-    memo_op_desc op = memo_op_desc_default();
-    op.name = memob_copy_kind_name(kind);
-    op.link_bytes = size_bytes;
-    op.reads = &read;
-    op.writes = &written;
-    op.n_reads = op.n_writes = 1;
-    return memoi_paper_annotate(context, stream, &op, error);
-}
-
-/* Nothing runs, and memory is a number in the desc. */
 #define MEMOI_PAPER_IGNORE(function, parameters, ignored)                                          \
     MEMOI memo_status memoi_paper_##function parameters {                                          \
         ignored;                                                                                   \
@@ -3501,26 +3344,34 @@ MEMOI_PAPER_IGNORE(stream_end, (void* context, memo_stream stream, memo_error* e
                    ((void)context, (void)stream, (void)error))
 MEMOI_PAPER_IGNORE(event_destroy, (void* context, memo_event event, memo_error* error),
                    ((void)context, (void)event, (void)error))
+MEMOI_PAPER_IGNORE(event_order,
+                   (void* context, memo_event event, memo_stream stream, memo_error* error),
+                   ((void)context, (void)event, (void)stream, (void)error))
 MEMOI_PAPER_IGNORE(event_elapsed,
                    (void* context, memo_event begin, memo_event end, double* s, memo_error* error),
                    ((void)context, (void)begin, (void)end, (void)s, (void)error))
+MEMOI_PAPER_IGNORE(copy,
+                   (void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                    const void* from, int64_t n, memo_error* error),
+                   ((void)context, (void)stream, (void)kind, (void)to, (void)from, (void)n,
+                    (void)error))
 MEMOI_PAPER_IGNORE(launch_host,
                    (void* context, memo_stream stream, memo_host_call* call, memo_error* error),
                    ((void)context, (void)stream, (void)call, (void)error))
 
-MEMOI void memoi_paper_fill(memo_device* device) {
+MEMOI void memoi_paper_fill(memo_device* device, int32_t* n_handles) {
+    memset(device, 0, sizeof *device);
     device->struct_bytes = sizeof *device;
+    device->context = n_handles;
     device->device_alloc = device->host_alloc = memoi_paper_alloc;
     device->device_free = device->host_free = memoi_paper_free;
     device->stream_create = memoi_paper_stream_create;
     device->stream_destroy = device->stream_synchronize = memoi_paper_stream_end;
     device->event_create = memoi_paper_event_create;
     device->event_destroy = memoi_paper_event_destroy;
-    device->event_record = memoi_paper_event_record;
-    device->event_wait = memoi_paper_event_wait;
+    device->event_record = device->event_wait = memoi_paper_event_order;
     device->event_elapsed = memoi_paper_event_elapsed;
     device->copy = memoi_paper_copy;
-    device->annotate = memoi_paper_annotate;
     device->launch_host = memoi_paper_launch_host;
 }
 
@@ -3546,45 +3397,42 @@ MEMOI void memoi_swap_generate_compute(memoi_swap_generator* g, const char* name
     op.writes = g->ranges + n_reads;
     op.n_reads = n_reads;
     op.n_writes = g->n_ranges - n_reads;
-    if (!g->status) g->status = memo_annotate(&g->device, g->desc.compute_stream, &op, g->error);
+    if (!g->status) g->status = memo_annotate(g->device, g->desc.compute_stream, &op, g->error);
     g->n_ranges = 0;
 }
 
-/* Its own copies, from the moment that the layer begins. */
+/* Its own copies, on streams of their own, from the moment that the layer begins. */
 MEMOI void memoi_swap_generate_traffic(memoi_swap_generator* g, const memo_traffic* traffic) {
-    const int64_t n_bytes[2] = {traffic->to_host_bytes, traffic->to_device_bytes};
-    const memo_device* device = &g->device;
+    static const char* const names[] = {"traffic to host", "traffic to device"};
+    const int64_t n_bytes[] = {traffic->to_host_bytes, traffic->to_device_bytes};
+    const memo_device* device = g->device;
     int i;
     for (i = 0; i < 2; i++) {
         memo_op_desc op = memo_op_desc_default();
         if (n_bytes[i] <= 0 || g->status) continue;
-        op.name = i ? "to device" : "to host";
+        op.name = "traffic";
         op.link_bytes = n_bytes[i];
-        g->status = memo_event_record(device, g->begun, g->desc.compute_stream, g->error);
+        if (!g->begun) g->status = memo_event_create(device, &g->begun, g->error);
+        if (!g->status && !g->traffic[i])
+            g->status = memo_stream_create(device, names[i], 0, &g->traffic[i], g->error);
+        if (!g->status)
+            g->status = memo_event_record(device, g->begun, g->desc.compute_stream, g->error);
         if (!g->status) g->status = memo_event_wait(device, g->begun, g->traffic[i], g->error);
         if (!g->status) g->status = memo_annotate(device, g->traffic[i], &op, g->error);
-        if (!g->status)
-            g->status =
-                memo_schedule_name_op(g->schedule, g->schedule->n_ops - 1, "traffic", g->error);
     }
-}
-
-/* What a layer takes; all 0 without times. */
-MEMOI memo_kind_times memoi_swap_generate_times(const memoi_swap_generator* g, int32_t step) {
-    memo_kind_times none;
-    memset(&none, 0, sizeof none);
-    return g->times->kinds ? g->times->kinds[memob_layer_kind(&g->desc, step)] : none;
 }
 
 /* A step on all its bytes: a forward writes its own rows, a backward reads them, recomputed ones
  * too.  Both read the LAYER rows of earlier slices and update HANDED rows. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
     const memo_swap_desc* desc = &g->desc;
-    const memo_kind_times times = memoi_swap_generate_times(g, step);
+    memo_kind_times times;
     const int64_t first = step % memob_max(desc->n_slices, 1) * desc->n_rows;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin, end, n_reads = 0;
     int32_t t, writes;
+    memset(&times, 0, sizeof times);
+    if (g->times->kinds) times = g->times->kinds[memob_layer_kind(desc, step)];
     memoi_swap_generate_traffic(g, is_backward ? &times.backward_traffic : &times.forward_traffic);
     for (t = 0; t < desc->n_tensors && is_backward; t++) {
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);
@@ -3633,62 +3481,71 @@ MEMOI void memoi_swap_generate_micro_batch(memoi_swap_generator* g) {
     }
 }
 
-/* Links of the copies with a rate, and streams of the trainer's own copies, if there are any. */
-MEMOI void memoi_swap_generate_links(memoi_swap_generator* g) {
+/* What moves bytes takes its time, on the link of its name if that has a rate. */
+MEMOI memo_status memoi_swap_generate_links(const memo_swap_times* times, memo_schedule* schedule,
+                                            memo_error* error) {
     static const char* const names[] = {"to file", "from file", "to host", "to device"};
-    static const char* const traffic[] = {"traffic to host", "traffic to device"};
-    const memo_swap_times* times = g->times;
     const double rates[] = {times->to_file_bytes_per_s, times->from_file_bytes_per_s,
                             times->to_host_bytes_per_s, times->to_device_bytes_per_s};
-    int64_t n_bytes[2] = {0, 0};
-    int32_t i, link;
-    for (i = 0; i < 4 && !g->status; i++)
-        if (rates[i] > 0)
-            g->status = memo_schedule_add_link(g->schedule, names[i], rates[i], &link, g->error);
-    for (i = 0; i < g->desc.n_layers; i++) {
-        memo_kind_times kind = memoi_swap_generate_times(g, i);
-        n_bytes[0] |= kind.forward_traffic.to_host_bytes | kind.backward_traffic.to_host_bytes;
-        n_bytes[1] |= kind.forward_traffic.to_device_bytes | kind.backward_traffic.to_device_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k, link = 0;
+    int64_t i;
+    for (k = 0; k < 4 && !status; k++) {
+        if (rates[k] > 0)
+            status = memo_schedule_add_link(schedule, names[k], rates[k], &link, error);
+        for (i = 0; i < schedule->n_ops && !status; i++) {
+            memo_op* op = &schedule->ops[i];
+            const char* name = memo_schedule_op_name(schedule, i);
+            if (!strcmp(name, "traffic"))
+                name = memoi_schedule_stream_name(schedule, op->stream) + 8;
+            if (strcmp(name, names[k]) || !op->link_bytes) continue;
+            if (rates[k] > 0) op->link = link;
+            op->duration_s = k < 2 ? times->file_s : times->copy_s;
+        }
     }
-    for (i = 0; i < 2 && !g->status; i++)
-        if (n_bytes[i])
-            g->status = memo_stream_create(&g->device, traffic[i], 0, &g->traffic[i], g->error);
-    if (!g->status) g->status = memo_event_create(&g->device, &g->begun, g->error);
+    return status;
 }
 
 memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                memo_schedule** schedule, memo_error* error) {
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder;
     memoi_swap_generator g;
-    int32_t i;
+    memo_device paper;
+    int32_t i, n_handles = 0;
     memset(&g, 0, sizeof g);
-    memoi_paper_fill(&g.device);
-    g.device.context = &g;
+    *schedule = NULL;
+    memoi_paper_fill(&paper, &n_handles);
+    recorder_desc.device = &paper;
+    g.status = memo_recorder_create(&recorder_desc, &recorder, error);
+    if (g.status) return g.status;
+    g.device = memo_recorder_get_device(recorder);
     g.times = times;
     g.error = error;
 
     /* The real engine; its memory is a number, and a stream computes. */
     g.desc = *desc;
-    g.desc.device = &g.device;
+    g.desc.device = g.device;
     g.desc.computes_on_host = 0;
     g.desc.device_memory = (void*)(uintptr_t)MEMOI_SWAP_DEVICE_BASE;
     g.desc.host_memory = (void*)(uintptr_t)MEMOI_SWAP_HOST_BASE;
     g.desc.spill_directory = NULL;
-    g.status = memo_schedule_create(&g.schedule, error);
-    if (!g.status)
-        g.status = memo_stream_create(&g.device, "compute", 0, &g.desc.compute_stream, error);
+    g.status = memo_stream_create(g.device, "compute", 0, &g.desc.compute_stream, error);
     if (!g.status) g.status = memob_swap_create(&g.desc, 1, &g.swap, error);
     if (!g.status) {
         g.ranges = (memo_range*)memob_calloc(2 * (int64_t)desc->n_tensors, sizeof(memo_range));
         if (!g.ranges) g.status = memob_no_memory(error, "the schedule of a step");
     }
 
-    if (!g.status) memoi_swap_generate_links(&g);
     for (i = 0; i < memob_max(1, times->n_micro_batches) && !g.status; i++)
         memoi_swap_generate_micro_batch(&g);
+    if (!g.status) g.status = memoi_swap_generate_links(times, recorder->schedule, error);
     MEMO_FREE(g.ranges);
+    memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);
-    if (g.status) memo_schedule_destroy(g.schedule);
-    *schedule = g.status ? NULL : g.schedule;
+    *schedule = g.status ? NULL : recorder->schedule;
+    if (!g.status) recorder->schedule = NULL;
+    memo_recorder_destroy(recorder);
     return g.status;
 }
 

@@ -22,6 +22,7 @@ static void* fuzz_malloc(size_t n_bytes);
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "fuzz.h"
+#include "tools/degrees_model.h"
 
 #ifndef FUZZ_REPLAY
 /* Large arrays are refused, as on a machine without memory for them. */
@@ -477,7 +478,7 @@ static void fuzz_layouts(fuzz_bytes* in) {
     memo_parallel_attention attention;
     memo_parallel_list* list = NULL;
     memo_error error;
-    int64_t sequence, words[1 + sizeof desc / 8];
+    int64_t words[1 + sizeof desc / 8];
     const int n_changed = fuzz_pick(in, 8);
     int i;
     desc.model.n_layers = 4;
@@ -506,8 +507,6 @@ static void fuzz_layouts(fuzz_bytes* in) {
     (void)fuzz_is_refused(
         memo_parallel_predict_attention(&desc, &layout, fuzz_pick(in, 2), &attention, &error),
         &error);
-    (void)fuzz_is_refused(
-        memo_parallel_longest(&desc, &layout, 1 + fuzz_pick(in, 200), &sequence, &error), &error);
     if (!fuzz_is_refused(memo_plan_layouts(&desc, &list, &error), &error))
         FUZZ_CHECK(list->n_fitting <= list->n_legal && list->n_legal <= list->n_entries);
     memo_parallel_list_destroy(list);
@@ -518,7 +517,7 @@ static void fuzz_degrees(fuzz_bytes* in) {
     memo_degrees_problem* problem = NULL;
     memo_degrees_problem all;
     memo_degrees_plan* plan = NULL;
-    memo_degrees_model model;
+    degrees_model model;
     memo_degree_cost costs[FUZZ_N * FUZZ_N];
     double time_limit_s, real;
     memo_error error;
@@ -548,7 +547,7 @@ static void fuzz_degrees(fuzz_bytes* in) {
         model.bandwidth_bytes_per_s[i] = real;
     }
     if (model.n_layers > 64) model.n_layers = 64;
-    if (!fuzz_is_refused(memo_degrees_problem_from_model(&model, &problem, &error), &error))
+    if (!fuzz_is_refused(degrees_problem_from_model(&model, &problem, &error), &error))
         FUZZ_CHECK(memo_degrees_problem_check(problem, &error) == MEMO_STATUS_OK);
     memo_degrees_problem_destroy(problem);
 }

@@ -4,6 +4,7 @@
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
+#include "tools/degrees_model.h"
 #include <time.h>
 
 static memo_error error;
@@ -273,9 +274,10 @@ static void equals_a_table_of_bytes(void) {
 
 /* ---- models ---- */
 
-static memo_degrees_model model_of(int32_t n_layers, int32_t hidden, int32_t n_degrees) {
-    memo_degrees_model model = memo_degrees_model_default();
+static degrees_model model_of(int32_t n_layers, int32_t hidden, int32_t n_degrees) {
+    degrees_model model;
     int32_t k;
+    memset(&model, 0, sizeof model);
     model.n_layers = n_layers;
     model.hidden = hidden;
     model.sequence = 1024;
@@ -326,7 +328,7 @@ static void perturb(memo_degrees_problem* problem, double share) {
  * proven or within the gap. */
 static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, double gap,
                         double limit_s) {
-    memo_degrees_model model = model_of(n_layers, 2048, n_degrees);
+    degrees_model model = model_of(n_layers, 2048, n_degrees);
     double slowest_s = 0;
     int has_gradients, k;
     for (has_gradients = 0; has_gradients < 2; has_gradients++) {
@@ -334,7 +336,7 @@ static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, doubl
         memo_degrees_plan* plan;
         int64_t least, most = 0;
         model.data_bandwidth_bytes_per_s = has_gradients ? 3e9 : 0;
-        CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+        CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
         perturb(problem, share);
         problem->memory_bytes = 1;
         CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
@@ -424,13 +426,13 @@ static void blocks_of_few_kinds(void) {
 }
 
 static void boundary_is_pinned(void) {
-    memo_degrees_model model = model_of(6, 2048, 3);
+    degrees_model model = model_of(6, 2048, 3);
     memo_degrees_problem* problem;
     memo_degrees_plan* plan;
     double step_s;
     int64_t bytes;
     int32_t uniform[12], i;
-    CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+    CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
     for (i = 0; i < 12; i++) uniform[i] = 4;
     CHECK_OK(memo_degrees_evaluate(problem, uniform, &step_s, &bytes, &error));
     problem->memory_bytes = bytes;
@@ -504,14 +506,14 @@ static void ranks_like_the_simulation(void) {
     double least = 1;
     int run, i;
     for (run = 0; run < 6; run++) {
-        memo_degrees_model model = model_of(8 + 4 * (run % 3), run < 3 ? 2048 : 4096, 3);
+        degrees_model model = model_of(8 + 4 * (run % 3), run < 3 ? 2048 : 4096, 3);
         memo_degrees_problem* problem;
         double cost[N_PLANS], measured[N_PLANS], sum = 0, a = 0, b = 0, spearman;
         int32_t n = 2 * model.n_layers, k;
         model.batch = run < 3 ? 128 : 32;
         for (k = 0; k < 3; k++) /* run after run another balance of computation and links */
             model.bandwidth_bytes_per_s[k] *= run % 2 ? 1 : 3;
-        CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+        CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
         for (i = 0; i < N_PLANS; i++) {
             int32_t plan[64];
             int64_t bytes;
@@ -716,7 +718,7 @@ static void degree_files(void) {
 }
 
 static void refusals(void) {
-    memo_degrees_model model = model_of(2, 64, 3);
+    degrees_model model = model_of(2, 64, 3);
     memo_degrees_problem* problem;
     memo_degrees_plan* plan;
     static const int32_t falling[] = {4, 2};
@@ -725,15 +727,15 @@ static void refusals(void) {
     CHECK_IS(memo_degrees_problem_create(4, falling, 2, &problem, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     model.degrees[2] = 64; /* more than there are devices */
-    CHECK_IS(memo_degrees_problem_from_model(&model, &problem, &error), ==,
+    CHECK_IS(degrees_problem_from_model(&model, &problem, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     model = model_of(2, 64, 3);
     model.flops_per_s = 0;
-    CHECK_IS(memo_degrees_problem_from_model(&model, &problem, &error), ==,
+    CHECK_IS(degrees_problem_from_model(&model, &problem, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "flops_per_s") != NULL);
     model = model_of(2, 64, 3);
-    CHECK_OK(memo_degrees_problem_from_model(&model, &problem, &error));
+    CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
     problem->costs[4].forward_s = -1;
     CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "block 1 at degree 4") != NULL);

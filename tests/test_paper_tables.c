@@ -492,7 +492,7 @@ static void layouts_are_refused_in_words(void) {
     l.tensor = 1;
     l.data = 16;
     reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
-    CHECK(reason && strstr(reason, "batch of 1"));
+    CHECK(reason && strstr(reason, "1 sequences of the batch"));
     CHECK(layout_refusal(&sp_llama3_8b, &c, l, 16, text, sizeof text) == NULL);
 }
 

@@ -80,9 +80,17 @@ static inline double layout_longest_k(const layout_model* m, const layout_cluste
                                       layout_4d row) {
     memo_parallel_desc desc = layout_desc(m, c, 0, row.data, 1);
     memo_parallel_layout l = layout_of(row);
-    int64_t tokens;
-    (void)memo_parallel_longest(&desc, &l, (int64_t)PAPER_K, &tokens, NULL);
-    return (double)tokens / PAPER_K;
+    memo_parallel_prediction p;
+    int64_t low = 0, high = 1 << 20; /* low fit, high do not; memory grows with the length */
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        desc.sequence = middle * (int64_t)PAPER_K;
+        if (!memo_parallel_predict(&desc, &l, &p, NULL) && p.fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (double)low;
 }
 
 /* The paper's units of communication of a block: activations in bs L d / degree ... */

@@ -40,6 +40,7 @@
 #include "extras/memo_look.h"
 
 #include "clusters.h"
+#include "degrees_model.h"
 #include "tool_files.h"
 
 #include <stddef.h>
@@ -94,7 +95,7 @@ typedef struct options {
     int n_blocks[4]; /* forward, recompute, backward, comm; 0: not given */
     const char *timeline, *profile, *output;
     const char *estimate, *cluster, *gpus, *profile_output;
-    memo_degrees_model model; /* of --estimate */
+    degrees_model model; /* of --estimate */
 } options;
 
 static const struct {
@@ -184,7 +185,7 @@ static int estimate_model(options* o) {
     const double flops_share =
         0.7; /* of the peak; layout_plan: 0.75 matrix products, 0.6 attention */
     const double latency_s = 20e-6; /* as in layout_plan */
-    memo_degrees_model* model = &o->model;
+    degrees_model* model = &o->model;
     const cluster_preset* c;
     int64_t counts[4] = {0, 0, 0, 0}, n_gpus, d;
     char* end = NULL;
@@ -210,7 +211,7 @@ static int estimate_model(options* o) {
                        1 << 24);
 
     /* A group within a node has its links; a larger one is as fast as its network. */
-    *model = memo_degrees_model_default();
+    memset(model, 0, sizeof *model);
     model->n_layers = (int32_t)counts[0];
     model->hidden = (int32_t)counts[1];
     model->sequence = counts[2];
@@ -418,7 +419,7 @@ int main(int argc, char** argv) {
     }
 
     if (!status && o.estimate) {
-        status = memo_degrees_problem_from_model(&o.model, &problem, &error);
+        status = degrees_problem_from_model(&o.model, &problem, &error);
         if (!status && o.profile_output)
             status = memo_degrees_problem_write(problem, o.profile_output, &error);
         if (!status) status = plan_degrees(problem, &o, &error);
