@@ -5469,42 +5469,51 @@ typedef struct memoi_profiler {
     int64_t n_beside; /* copies beside it */
 } memoi_profiler;
 
-/* What lies between two events of a stream. */
-typedef memo_status (*memoi_profiled)(memoi_profiler* profiler, memo_error* error);
-
 /* Sorts times; clocks of finite resolution may give one below 0. */
 MEMOI double memoi_profile_median(double* times_s, int64_t n) {
     qsort(times_s, (size_t)n, sizeof *times_s, memob_compare_doubles);
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-/* The median time of work on stream. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, memo_stream stream, memoi_profiled work,
-                                     double* median_s, memo_error* error) {
+MEMOI memo_status memoi_profile_copy_once(memoi_profiler* p, int is_to_device, memo_error* error) {
+    const int64_t begin = is_to_device ? p->half_bytes : 0;
+    char *on_device = p->on_device + begin, *on_host = p->on_host + begin;
+    return is_to_device ? memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, on_device,
+                                    on_host, p->copy_bytes, error)
+                        : memo_copy(p->device, p->streams[0], MEMO_COPY_TO_HOST, on_host, on_device,
+                                    p->copy_bytes, error);
+}
+
+/* A read or write, and copies that keep their link busy meanwhile: what they touch lies in the
+ * other half. */
+MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t i;
+    for (i = 0; i < p->n_beside && !status; i++)
+        status = memoi_profile_copy_once(p, !p->file_op.is_write, error);
+    return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
+}
+
+/* The median time of a copy, or of a transfer, on one of the streams. */
+MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, double* median_s,
+                                     memo_error* error) {
     const memo_device* d = p->device;
     double times[MEMOI_PROFILE_REPETITIONS_MAX];
     memo_status status = MEMO_STATUS_OK;
     int32_t i, n = p->n_repetitions;
     for (i = -1; i < n && !status; i++) { /* the first warms up */
         double elapsed_s = 0;
-        status = memo_event_record(d, p->begin, stream, error);
-        if (!status) status = work(p, error);
-        if (!status) status = memo_event_record(d, p->end, stream, error);
+        status = memo_event_record(d, p->begin, p->streams[stream], error);
+        if (!status)
+            status = stream == 2 ? memoi_profile_transfer(p, error)
+                                 : memoi_profile_copy_once(p, stream, error);
+        if (!status) status = memo_event_record(d, p->end, p->streams[stream], error);
         if (!status) status = memo_event_synchronize(d, p->end, error);
         if (!status) status = memo_event_elapsed(d, p->begin, p->end, &elapsed_s, error);
         if (i >= 0) times[i] = elapsed_s;
     }
     if (!status) *median_s = memoi_profile_median(times, n);
     return status;
-}
-
-MEMOI memo_status memoi_profile_copy_to_host(memoi_profiler* p, memo_error* error) {
-    return memo_copy(p->device, p->streams[0], MEMO_COPY_TO_HOST, p->on_host, p->on_device,
-                     p->copy_bytes, error);
-}
-MEMOI memo_status memoi_profile_copy_to_device(memoi_profiler* p, memo_error* error) {
-    return memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, p->on_device + p->half_bytes,
-                     p->on_host + p->half_bytes, p->copy_bytes, error);
 }
 
 #define MEMOI_PROFILE_COPY_S 10 /* the longest that a copy may take */
@@ -5522,11 +5531,8 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
         memo_status status;
         copy->size_bytes = p->copy_bytes = bytes;
         p->n_repetitions = bytes < least_bytes ? 1 : n;
-        status = memoi_profile_time(p, p->streams[0], memoi_profile_copy_to_host, &copy->to_host_s,
-                                    error);
-        if (!status)
-            status = memoi_profile_time(p, p->streams[1], memoi_profile_copy_to_device,
-                                        &copy->to_device_s, error);
+        status = memoi_profile_time(p, 0, &copy->to_host_s, error);
+        if (!status) status = memoi_profile_time(p, 1, &copy->to_device_s, error);
         if (status) return status;
 
         if (bytes < least_bytes) {
@@ -5561,17 +5567,6 @@ MEMOI void memoi_profile_tensors(const memo_profile_desc* desc, memo_profile* pr
     profile->n_tensors = desc->n_tensors;
 }
 
-/* A read or write, and copies that keep their link busy meanwhile: what they touch lies in the
- * other half. */
-MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t i;
-    for (i = 0; i < p->n_beside && !status; i++)
-        status = p->file_op.is_write ? memoi_profile_copy_to_host(p, error)
-                                     : memoi_profile_copy_to_device(p, error);
-    return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
-}
-
 MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, memo_error* error) {
     const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
     const memo_device* d = p->device;
@@ -5602,12 +5597,11 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
         memob_spill_op_init(&p->file_op, &p->file, !is_read,
                             p->on_host + (is_read ? 0 : p->half_bytes), 0, p->half_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, p->streams[2], memoi_profile_transfer, alone_s, error);
+        status = memoi_profile_time(p, 2, alone_s, error);
         p->n_beside = copy_s > 0 && *alone_s < 64 * copy_s ? 1 + (int64_t)(*alone_s / copy_s) : 64;
         if (!status)
             status = memoi_profile_time(
-                p, p->streams[2], memoi_profile_transfer,
-                is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
+                p, 2, is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
         if (!status) status = memo_stream_synchronize(d, p->streams[is_read], error);
     }
     file->size_bytes = p->half_bytes;
