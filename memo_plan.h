@@ -1932,6 +1932,7 @@ typedef enum memoi_item_order {
     MEMOI_ORDER_SIZE,         /* largest, then longest */
     MEMOI_ORDER_SIZE_START,   /* largest, then as requested: for many items of few sizes */
     MEMOI_ORDER_START,        /* as requested */
+    MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
     MEMOI_N_ORDERS,
     MEMOI_ORDER_LOAD = MEMOI_N_ORDERS /* fullest section first: memoi_greedy_order_by_load */
 } memoi_item_order;
@@ -1949,8 +1950,19 @@ MEMOI int memoi_greedy_compare_ranked(const void* left, const void* right) { /* 
     return (a->index > b->index) - (a->index < b->index);
 }
 
+MEMOI uint64_t memoi_search_random(uint64_t* state) { /* splitmix64 */
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
+    return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
+}
+
+/* With random numbers each rank is blurred by a few per cent, so that no two orders are alike. */
 MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_order order,
-                                    memoi_ranked* ranked) {
+                                    uint64_t* random, memoi_ranked* ranked) {
     int64_t i;
     for (i = 0; i < problem->n_items; i++) {
         const memoi_item* item = &problem->items[i];
@@ -1965,8 +1977,13 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
             ranked[i].second = lifetime;
         }
         if (order == MEMOI_ORDER_SIZE_START) ranked[i].first = size;
+        if (order == MEMOI_ORDER_SECTIONS) {
+            ranked[i].first = (double)(item->end - item->begin);
+            ranked[i].second = size;
+        }
         if (order == MEMOI_ORDER_START || order == MEMOI_ORDER_SIZE_START)
             ranked[i].second = -(double)item->begin;
+        if (random) ranked[i].first *= 0.95 + 0.1 * memoi_search_random_real(random);
     }
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
@@ -2265,16 +2282,6 @@ MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
         n_placed += is_easy ? memoi_greedy_step(greedy) : memoi_greedy_step_waiting(greedy);
     }
     return 1;
-}
-
-MEMOI uint64_t memoi_search_random(uint64_t* state) { /* splitmix64 */
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-MEMOI double memoi_search_random_real(uint64_t* state) { /* [0, 1) */
-    return (double)(memoi_search_random(state) >> 11) * (1.0 / 9007199254740992.0);
 }
 
 /* Repeats lowest offset.  What ends above the target comes earlier in the next order, by a random
@@ -2619,7 +2626,7 @@ MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
 MEMOI int memoi_fit_clash(memoi_fit* fit, memoi_ranked* ranked, int64_t* first, int64_t* second) {
     const memoi_problem* problem = fit->problem;
     int64_t turn, n, k, i, j;
-    memoi_greedy_order_items(problem, MEMOI_ORDER_START, ranked);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_START, NULL, ranked);
     memoi_fit_order(fit, ranked);
     for (turn = 0; turn < problem->n_fixed; turn++) {
         memoi_item item = problem->items[i = *second = fit->order[turn]];
@@ -2702,7 +2709,7 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
         if (rules[k].order == MEMOI_ORDER_LOAD)
             memoi_greedy_order_by_load(&greedy);
         else
-            memoi_greedy_order_items(problem, rules[k].order, greedy.ranked);
+            memoi_greedy_order_items(problem, rules[k].order, NULL, greedy.ranked);
         if (rules[k].is_fit && !fit.problem) ok = memoi_fit_create(&fit, problem);
         if (!ok) break;
         if (rules[k].is_fit) memoi_fit_order(&fit, greedy.ranked);
@@ -2764,14 +2771,6 @@ typedef enum memoi_tightness {
     MEMOI_TIGHT_CHOICES,  /* number of items that can be its lowest */
     MEMOI_N_TIGHTNESSES
 } memoi_tightness;
-
-/* The static ranks that break its ties, largest first. */
-typedef enum memoi_rank_order {
-    MEMOI_RANK_SECTIONS = 0, /* number of sections, then size */
-    MEMOI_RANK_AREA,         /* then lifetime */
-    MEMOI_RANK_LIFETIME,     /* then area */
-    MEMOI_N_RANKS
-} memoi_rank_order;
 
 /* What a section's unplaced items say together. */
 typedef struct memoi_look {
@@ -3486,28 +3485,6 @@ MEMOI void memoi_search_reset(memoi_search* search) {
     }
 }
 
-/* Each rank is blurred by a few per cent, so that no two runs are alike. */
-MEMOI void memoi_search_rank(memoi_search* search, memoi_rank_order order) {
-    const memoi_problem* problem = search->problem;
-    int64_t i;
-    for (i = 0; i < problem->n_items; i++) {
-        const memoi_item* item = &problem->items[i];
-        double size = (double)item->size, lifetime = (double)item->lifetime, area = size * lifetime;
-        memoi_ranked* ranked = &search->ranked[i];
-        ranked->index = i;
-        ranked->first = order == MEMOI_RANK_SECTIONS ? (double)(item->end - item->begin)
-                        : order == MEMOI_RANK_AREA   ? area
-                                                     : lifetime;
-        ranked->first *= 0.95 + 0.1 * memoi_search_random_real(&search->random);
-        ranked->second = order == MEMOI_RANK_SECTIONS ? size
-                         : order == MEMOI_RANK_AREA   ? lifetime
-                                                      : area;
-    }
-    qsort(search->ranked, (size_t)problem->n_items, sizeof(memoi_ranked),
-          memoi_greedy_compare_ranked);
-    for (i = 0; i < problem->n_items; i++) search->rank[search->ranked[i].index] = (int32_t)i;
-}
-
 /* Nodes of a run that can come to a plan at all. */
 MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memob_max(500, search->problem->n_items + search->problem->n_items / 2);
@@ -3516,15 +3493,20 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
 /* A run within search->capacity.  Runs try each rank with each kind of tightness; a later run does
  * not learn from the sections that failed.  Returns 1 if another run may follow. */
 MEMOI int memoi_search_run(memoi_search* search) {
-    enum { N_LEARNING = (int)MEMOI_N_RANKS * (int)MEMOI_N_TIGHTNESSES };
+    enum { N_RANKS = 3, N_LEARNING = (int)N_RANKS * (int)MEMOI_N_TIGHTNESSES };
+    static const memoi_item_order ranks[] = {MEMOI_ORDER_SECTIONS, MEMOI_ORDER_AREA,
+                                             MEMOI_ORDER_LIFETIME}; /* break ties */
     int style = (int)((search->place + search->n_runs++) % (N_LEARNING + 1));
-    int64_t s;
+    int64_t s, i;
     if (MEMOI_WITHOUT(styles)) style = 0;
     search->use_weights = style < N_LEARNING && !MEMOI_WITHOUT(weights);
     search->tightness =
-        search->use_weights ? (memoi_tightness)(style / MEMOI_N_RANKS) : MEMOI_TIGHT_SLACK;
+        search->use_weights ? (memoi_tightness)(style / N_RANKS) : MEMOI_TIGHT_SLACK;
     memoi_search_reset(search);
-    memoi_search_rank(search, (memoi_rank_order)(style % MEMOI_N_RANKS));
+    memoi_greedy_order_items(search->problem, ranks[style % N_RANKS], &search->random,
+                             search->ranked);
+    for (i = 0; i < search->problem->n_items; i++)
+        search->rank[search->ranked[i].index] = (int32_t)i;
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
     if (search->node_stop > search->node_long) search->node_stop = search->node_end;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
@@ -3888,7 +3870,7 @@ MEMOI void memoi_climb_begin(memoi_climb* climb, const memoi_solution* best, mem
     const memoi_problem* problem = climb->problem;
     int64_t n = problem->n_items, i, k;
     if (best->fit_order >= 0) {
-        memoi_greedy_order_items(problem, (memoi_item_order)best->fit_order, ranked);
+        memoi_greedy_order_items(problem, (memoi_item_order)best->fit_order, NULL, ranked);
     } else {
         for (k = 0; k < n; k++) {
             ranked[k].index = k;
@@ -4088,9 +4070,9 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const in
  * Knows: the exact search and first fit.  Knows nothing of lower bounds.
  *
  * A few items often decide that a capacity is too small, and the search finds that sooner without
- * the others.  A *core* is such a set.  It begins empty.  If the core has a plan within the
- * capacity, the other items go around it by first fit.  If one does not fit, it joins the core, and
- * the core is searched again.  If the core has no plan, neither has the whole. */
+ * the others.  A *core* is such a set.  It begins with the fixed items.  If the core has a plan
+ * within the capacity, the other items go around it by first fit.  If one does not fit, it joins
+ * the core, and the core is searched again.  If the core has no plan, neither has the whole. */
 
 typedef struct memoi_cores {
     const memoi_problem* problem; /* NULL: it has no cores */
@@ -4120,7 +4102,7 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     cores->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
     cores->others = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
     if (a->failed) return 0;
-    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, cores->others);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->others);
     return 1;
 }
 
@@ -4132,27 +4114,25 @@ MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
     cores->is_in[item] = 1;
 }
 
-/* Puts the other items around the core's plan.  Returns the first that does not fit, or -1. */
+/* Puts the other items around the core's plan.  Returns the first that does not fit, or -1.  Fixed
+ * items are in the core. */
 MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
     const memoi_problem* problem = cores->problem;
     const memoi_neighbors* neighbors = problem->neighbors;
     int64_t k, l;
-    int is_free;
-    for (is_free = problem->n_fixed == 0; is_free < 2; is_free++) {
-        for (k = 0; k < problem->n_items; k++) {
-            int64_t i = cores->others[k].index, n = 0, low;
-            const memoi_item* item = &problem->items[i];
-            if (cores->is_in[i] || (item->fixed < 0) != is_free) continue;
-            for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
-                int64_t j = neighbors->list[l];
-                if (cores->offsets[j] < 0) continue;
-                cores->taken[n].begin = cores->offsets[j];
-                cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
-            }
-            low = memoi_fit_lowest_taken(cores->taken, n, memob_max(item->fixed, 0), item);
-            if (low > capacity - item->size || (item->fixed >= 0 && low > item->fixed)) return i;
-            cores->offsets[i] = low;
+    for (k = 0; k < problem->n_items; k++) {
+        int64_t i = cores->others[k].index, n = 0, low;
+        const memoi_item* item = &problem->items[i];
+        if (cores->is_in[i]) continue;
+        for (l = neighbors->first[i]; l < neighbors->first[i + 1]; l++) {
+            int64_t j = neighbors->list[l];
+            if (cores->offsets[j] < 0) continue;
+            cores->taken[n].begin = cores->offsets[j];
+            cores->taken[n++].end = cores->offsets[j] + problem->items[j].size;
         }
+        low = memoi_fit_lowest_taken(cores->taken, n, 0, item);
+        if (low > capacity - item->size) return i;
+        cores->offsets[i] = low;
     }
     return -1;
 }
@@ -4191,8 +4171,10 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     int64_t left = *n_nodes, missing = 0, i;
 
     /* What was needed within another capacity is no guide: a core is best if it is small. */
-    cores->n = 0;
-    memset(cores->is_in, 0, (size_t)cores->problem->n_items);
+    for (cores->n = i = 0; i < cores->problem->n_items; i++) {
+        cores->is_in[i] = cores->problem->items[i].fixed >= 0;
+        if (cores->is_in[i]) cores->item_of[cores->n++] = (int32_t)i;
+    }
     for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
         for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
         if (cores->n > 0 && !memoi_core_search(cores, capacity, &left, verdict)) return 0;
@@ -4326,46 +4308,6 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     return ok;
 }
 
-/* Lowers one part to goal if it can; offsets and *peak, a plan of the part, follow.  is_whole: the
- * greedy planner has done what it can. */
-MEMOI memo_status memoi_search_part_solve(const memo_plan* plan, const memoi_problem* part,
-                                          int is_whole, int64_t goal, memoi_effort* effort,
-                                          int32_t fit_order, int64_t* offsets, int64_t* peak,
-                                          int64_t* bound, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t proven = part->lower_bound;
-    int64_t* own = (int64_t*)memob_calloc(part->n_items, sizeof(int64_t));
-    memoi_solution best;
-    memoi_climb climb;
-    if (!own) return memob_no_memory(error, "a part of the plan");
-    memoi_solution_begin(&best, own);
-    memoi_solution_offer(part, offsets, -1, &best);
-    best.fit_order = fit_order;
-    if (!is_whole)
-        status =
-            memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &best, error);
-
-    /* Local changes lower what the rounds of the search do not reach. */
-    memset(&climb, 0, sizeof climb);
-    if (!status && !MEMOI_WITHOUT(half_climb) && part->n_items > MEMOI_SMALL_ITEMS &&
-        part->n_items <= MEMOI_SEARCH_ITEMS && !memoi_problem_is_plain(part) && best.peak > goal) {
-        memoi_effort half = memoi_effort_take(effort, 0.5);
-        if (!memoi_search_climb(&climb, part, goal, INT64_MAX, &half, &best))
-            status = memob_no_memory(error, "the search");
-        effort->nodes_left += half.nodes_left;
-    }
-    memob_arrays_free(&climb.arrays);
-    if (!status && best.peak > goal && !memoi_search_minimize(part, goal, effort, &best, &proven))
-        status = memob_no_memory(error, "the search");
-    if (!status) {
-        memcpy(offsets, best.offsets, (size_t)part->n_items * sizeof(int64_t));
-        *peak = best.peak;
-        *bound = memob_max(*bound, proven);
-    }
-    MEMO_FREE(own);
-    return status;
-}
-
 /* A part of a plan that begins with item first and whose borders no item crosses; with holds, all
  * of it.  Returns the first item after it.  *end: the first section after it.  *peak: the peak of
  * its items. */
@@ -4382,22 +4324,51 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
     return last;
 }
 
-/* Searches the part that begins with item first: sets its peak. */
+/* Lowers the part that begins with item first to goal if it can: sets its offsets and its peak. */
 MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_problem* problem,
                                        int64_t first, int64_t goal, memoi_effort* effort,
                                        memoi_solution* best, int64_t* bound, int64_t* peak,
                                        memo_error* error) {
-    memo_status status;
-    memoi_problem part;
-    int64_t end, last = memoi_search_extent(problem, best->offsets, first, &end, peak);
-    if (last - first == problem->n_items)
-        return memoi_search_part_solve(plan, problem, 1, goal, effort, best->fit_order,
-                                       best->offsets, peak, bound, error);
-    if (!memoi_problem_pick(problem, first, NULL, last - first, &part))
+    memo_status status = MEMO_STATUS_OK;
+    int64_t end, n = memoi_search_extent(problem, best->offsets, first, &end, peak) - first;
+    int64_t proven, *offsets = best->offsets + first;
+    int64_t* own_offsets = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    int is_whole = n == problem->n_items, ok = own_offsets != NULL;
+    memoi_problem picked;
+    const memoi_problem* part = is_whole ? problem : &picked;
+    memoi_solution own;
+    memoi_climb climb;
+    if (!ok || (!is_whole && !memoi_problem_pick(problem, first, NULL, n, &picked))) {
+        MEMO_FREE(own_offsets);
         return memob_no_memory(error, "a part of the plan");
-    status = memoi_search_part_solve(plan, &part, 0, goal, effort, best->fit_order,
-                                     best->offsets + first, peak, bound, error);
-    memoi_problem_free(&part);
+    }
+    proven = part->lower_bound;
+    memoi_solution_begin(&own, own_offsets);
+    memoi_solution_offer(part, offsets, -1, &own);
+    own.fit_order = best->fit_order;
+    if (!is_whole) /* else the greedy planner has done what it can */
+        status =
+            memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &own, error);
+
+    /* Local changes lower what the rounds of the search do not reach. */
+    memset(&climb, 0, sizeof climb);
+    if (!status && !MEMOI_WITHOUT(half_climb) && n > MEMOI_SMALL_ITEMS && n <= MEMOI_SEARCH_ITEMS &&
+        !memoi_problem_is_plain(part) && own.peak > goal) {
+        memoi_effort half = memoi_effort_take(effort, 0.5);
+        ok = memoi_search_climb(&climb, part, goal, INT64_MAX, &half, &own);
+        effort->nodes_left += half.nodes_left;
+    }
+    memob_arrays_free(&climb.arrays);
+    if (!status && ok && own.peak > goal)
+        ok = memoi_search_minimize(part, goal, effort, &own, &proven);
+    if (!ok) status = memob_no_memory(error, "the search");
+    if (!status) {
+        memcpy(offsets, own_offsets, (size_t)n * sizeof(int64_t));
+        *peak = own.peak;
+        *bound = memob_max(*bound, proven);
+    }
+    MEMO_FREE(own_offsets);
+    if (!is_whole) memoi_problem_free(&picked);
     return status;
 }
 
@@ -4737,6 +4708,7 @@ typedef struct memoi_bilevel {
     int64_t* members;  /* buffers, by group */
     int64_t* inside;   /* of the members of a kind: bytes from the begin of the block */
     int64_t* group_of; /* of a buffer; -1: it belongs to the outer plan */
+    int64_t* kinds;    /* the first group of each */
     int64_t n_windows, n_members, n_groups, n_kinds;
     int64_t longest_life; /* of the members */
 } memoi_bilevel;
@@ -4752,6 +4724,7 @@ MEMOI int memoi_bilevel_create(memoi_bilevel* bilevel, memo_plan* plan) {
     bilevel->members = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     bilevel->inside = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     bilevel->group_of = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    bilevel->kinds = (int64_t*)memob_arrays_add(a, n + 1, sizeof(int64_t));
     return !a->failed;
 }
 
@@ -4851,33 +4824,20 @@ MEMOI int memoi_groups_alike(const memoi_bilevel* bilevel, const memoi_group* a,
     return 1;
 }
 
-/* Finds the kind of each group.  Groups that are alike have the same hash; of those with the same
- * hash, a group is compared with the one before it.  0: no memory. */
-MEMOI int memoi_bilevel_sort_kinds(memoi_bilevel* bilevel) {
-    int64_t n = bilevel->n_groups, g, k;
-    memob_keyed* order = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
-    if (!order) return 0;
-    for (g = 0; g < n; g++) {
-        const memoi_group* group = &bilevel->groups[g];
-        uint64_t hash = 0;
-        for (k = group->first; k < group->first + group->n; k++) {
-            const memo_buffer* buffer = &bilevel->plan->buffers[bilevel->members[k]];
-            hash = (hash ^ (uint64_t)buffer->size_bytes) * 0x9e3779b97f4a7c15u + (hash >> 29);
-            hash = (hash ^ (uint64_t)(buffer->end - group->begin)) * 0xbf58476d1ce4e5b9u;
-        }
-        order[g].key = (int64_t)hash;
-        order[g].index = g;
+/* Finds the kind of each group: the latest one that it is like, of as many as is fast. */
+MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
+    enum { COMPARED = 1000 };
+    int64_t* kinds = bilevel->kinds;
+    int64_t n = 0, g, k;
+    for (g = 0; g < bilevel->n_groups; g++) {
+        memoi_group* group = &bilevel->groups[g];
+        int64_t least = memob_max(n - COMPARED, 0);
+        for (k = n - 1; k >= least; k--)
+            if (memoi_groups_alike(bilevel, group, &bilevel->groups[kinds[k]])) break;
+        if (k < least) kinds[k = n++] = g;
+        group->kind = kinds[k];
     }
-    qsort(order, (size_t)n, sizeof *order, memob_keyed_compare);
-    for (g = bilevel->n_kinds = 0; g < n; g++) {
-        memoi_group* group = &bilevel->groups[order[g].index];
-        const memoi_group* other = g > 0 ? &bilevel->groups[order[g - 1].index] : group;
-        int is_new = g == 0 || !memoi_groups_alike(bilevel, group, other);
-        group->kind = is_new ? order[g].index : other->kind;
-        bilevel->n_kinds += is_new;
-    }
-    MEMO_FREE(order);
-    return 1;
+    bilevel->n_kinds = n;
 }
 
 /* --- >>two levels ---
@@ -5016,7 +4976,7 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
     for (round = 0; ok && round < MEMOI_BILEVEL_ROUNDS && !status; round++) {
         memoi_bilevel_group(&bilevel, life_limit);
-        ok = memoi_bilevel_sort_kinds(&bilevel);
+        memoi_bilevel_find_kinds(&bilevel);
         life_limit = bilevel.longest_life / 2;
         for (is_searched = is_tight = 0;
              ok && bilevel.n_groups > 0 && is_searched < 2 && !is_tight && !status &&

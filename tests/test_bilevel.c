@@ -133,7 +133,7 @@ static void find_layers(memoi_bilevel* bilevel, memo_plan* plan, const memo_trac
     CHECK(memoi_bilevel_create(bilevel, plan));
     memoi_windows_from_marks(bilevel, trace);
     memoi_bilevel_group(bilevel, INT64_MAX);
-    CHECK(memoi_bilevel_sort_kinds(bilevel));
+    memoi_bilevel_find_kinds(bilevel);
 }
 
 /* The peak of the two levels alone, without a flat plan; -1 if nothing repeats. */

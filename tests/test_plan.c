@@ -196,7 +196,7 @@ static void lowest_offset_is_lowest(void) {
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
         CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
         for (order = 0; order < MEMOI_N_ORDERS; order++) {
-            memoi_greedy_order_items(&problem, (memoi_item_order)order, greedy.ranked);
+            memoi_greedy_order_items(&problem, (memoi_item_order)order, NULL, greedy.ranked);
             CHECK(memoi_greedy_run(&greedy));
             for (i = 0; i < problem.n_items; i++) {
                 offsets[i] = -1;
@@ -246,7 +246,7 @@ static void a_deadline_leaves_a_plan(void) {
         CHECK_OK(memo_plan_prepare(plan, &error));
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
         CHECK(memoi_greedy_create(&greedy, &problem, 0));
-        memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, greedy.ranked);
+        memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, greedy.ranked);
         CHECK(!memoi_greedy_run(&greedy));
         CHECK(memoi_fit_create(&fit, &problem));
         memoi_fit_order(&fit, greedy.ranked);
@@ -700,7 +700,7 @@ static void a_climb_is_first_fit(void) {
         ranked = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
         CHECK(best.offsets && offsets && turns && ranked && memoi_fit_create(&fit, &problem));
-        memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, ranked);
+        memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, ranked);
         memoi_fit_order(&fit, ranked);
         CHECK(memoi_fit_run(&fit, HUGE_VAL, offsets));
         memoi_solution_offer(&problem, offsets, MEMOI_ORDER_SIZE, &best);
@@ -746,7 +746,7 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
     int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     int64_t* high = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     CHECK(order && tried && offsets && high && memoi_fit_create(&fit, problem));
-    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, order);
+    memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, order);
     for (; n_runs > 0; n_runs--) {
         int64_t n_high = 0, from, to;
         memcpy(tried, order, (size_t)n * sizeof *order);
