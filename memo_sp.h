@@ -7679,7 +7679,7 @@ memo_status memo_sp_attention_set_sharding(memo_sp_attention* a, const memo_shar
         status = memo_stream_synchronize(a->target.device, a->target.streams[MEMOI_TARGET_COMPUTE],
                                          error);
     for (i = 0; i < n && !status; i++) memoi_hybrid_take_runs(&a->tokens[i], &shardings[i]);
-    memoi_agreed_shape(&a->agreed, &a->shape);
+    if (!status) memoi_agreed_shape(&a->agreed, &a->shape);
     return status;
 }
 
