@@ -1,5 +1,5 @@
 /* gpt_layout.h - what a rank holds: where its parameters lie, which tokens are its rows, what a
- * layer's backward needs from its forward; and which configurations are valid. */
+ * layer's backward needs from its forward. */
 #ifndef GPT_LAYOUT_H
 #define GPT_LAYOUT_H
 
