@@ -5989,12 +5989,12 @@ MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
 }
 
 MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
-    int64_t n_all = memob_swap_n_tiles(desc), tile_rows = memob_swap_tile_rows(desc);
-    if (n_tiles == n_all) return desc->n_rows;
-    if (n_tiles == 0) return 0;
+    const int64_t tile_rows = memob_swap_tile_rows(desc);
 
     /* Tiles count from row 0, so only an odd layer swaps the last tile, which may be short. */
-    return layer & 1 ? desc->n_rows - (n_all - n_tiles) * tile_rows : n_tiles * tile_rows;
+    if (n_tiles == 0) return 0;
+    return layer & 1 ? desc->n_rows - (memob_swap_n_tiles(desc) - n_tiles) * tile_rows
+                     : memob_min(n_tiles * tile_rows, desc->n_rows);
 }
 
 MEMOI int64_t memoi_swap_tiles_of_alpha(const memo_swap_desc* desc) {

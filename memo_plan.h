@@ -180,12 +180,10 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  * device memory, host memory and the file.
  *
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
- * memo_swap_generate's schedule.  The planner needs no lp_solve.  It has three stages:
- *
- *   1. A mixed-integer program over shares of rows, for each number of places for layers in host
- *      memory.  Its value is a lower bound if all layers are alike.
- *   2. Tables near its solution, rounded to tiles, and the best single alpha (MEMO paper).
- *   3. Random changes of the best table: of single layers, of ranges of layers, of tiles.
+ * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
+ * paper) and from tables that need little memory it makes random changes: of a tensor in layers of
+ * a kind first, then of single layers and ranges too.  After a change another tensor takes the
+ * memory that is left, or gives what lacks.
  *
  * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
  * that moves least.  The same desc always gives the same plan.
@@ -233,8 +231,6 @@ typedef struct memo_swap_plan {
     double stall_s;      /* stall of the compute stream, part of step_s */
     double recompute_s;  /* recomputation, part of step_s */
     double alpha_step_s; /* step_s of the best single alpha */
-    double program_s;    /* the program's bound: no table that gives every layer the same rows takes
-                             less; 0: not known */
     int64_t device_bytes, host_bytes, swapped_bytes, spill_bytes; /* as in memo_swap_sizes */
     int32_t n_spilled_layers;                                     /* likewise */
     memo_swap_limit limit;
@@ -731,10 +727,11 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   3 rows of every tensor
  *     >>row words              tables of rows in words; times from a profile
  *     >>row times              the longest path through a step
- *     >>row planner            bundles of tensors, tables and their scores
+ *     >>row planner            bundles of tensors, and kinds of layers
+ *     >>row bytes              what a table of rows takes and moves
+ *     >>row score              the step of a table
  *     >>row alpha              the best single alpha
- *     >>row program            a mixed-integer program over shares of rows
- *     >>row search             random changes of the best table
+ *     >>row search             random changes of tables
  *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
  *   4 degrees
  *     >>degree problem         costs of blocks
@@ -6042,44 +6039,15 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
 /* --- >>row times ---
  * Knows: durations of a step's operations, and its waits.  Knows nothing of memory. */
 
-/* What a step consists of. */
-typedef enum memoi_rows_work {
-    MEMOI_ROWS_FORWARD = 0,
-    MEMOI_ROWS_BETWEEN,
-    MEMOI_ROWS_BACKWARD, /* with recomputation */
-    MEMOI_ROWS_STORE,
-    MEMOI_ROWS_LOAD,
-    MEMOI_ROWS_WRITE,
-    MEMOI_ROWS_READ
-} memoi_rows_work;
-
-typedef struct memoi_rows_op {
-    memoi_rows_work work;
-    int32_t layer;
-    int32_t before; /* on the longest path to its end; -1: none */
-} memoi_rows_op;
-
-#define MEMOI_ROWS_OPS_PER_LAYER 6
-
-/* When a stream is free, and the operation at the end of the longest path to that moment. */
-typedef struct memoi_rows_moment {
-    double time_s;
-    int32_t op;
-} memoi_rows_moment;
-
-MEMOI memoi_rows_moment memoi_rows_later(memoi_rows_moment a, memoi_rows_moment b) {
-    return b.time_s > a.time_s ? b : a;
-}
-
 /* Of one layer. */
 typedef struct memoi_rows_layer {
     double forward_s, backward_s, store_s, load_s, write_s, read_s, recompute_s;
     double traffic_s[2][2]; /* forward, backward; to host, to device */
     int32_t previous, is_moved, is_spilled;
-    int32_t before;          /* the layer that uses its place in host memory before it; -1: none */
-    memoi_rows_moment ready; /* when its rows may leave, or its buffer is free for them */
-    memoi_rows_moment stored, loaded; /* when its rows have left, are back */
-    memoi_rows_moment file_done;      /* when the file has its rows, then when it gave them back */
+    int32_t before; /* the layer that uses its place in host memory before it; -1: none */
+    double ready_s; /* when its rows may leave, or its buffer is free for them */
+    double stored_s, loaded_s; /* when its rows have left, are back */
+    double file_done_s;        /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
 
 /* One direction of the link.  Copies of the engine follow each other, and so do the trainer's;
@@ -6090,39 +6058,28 @@ typedef struct memoi_rows_link {
     double copy_s;             /* of the engine's first copy, left then; negative: not begun */
     int32_t* layers;           /* whose copies are under way or wait, in order */
     int32_t n_begun, n_layers; /* of all that were queued */
-    memoi_rows_moment stream;  /* when the last copy ended */
+    double stream_s;           /* when the last copy ended */
 } memoi_rows_link;
 
 /* A step while its times are found. */
 typedef struct memoi_rows_clock {
     memoi_rows_layer* layers;
-    memoi_rows_op* ops; /* MEMOI_ROWS_OPS_PER_LAYER a layer, and one */
-    int32_t n_ops;
-    memoi_rows_moment compute, file;
+    double compute_s, file_s; /* when each is free */
     memoi_rows_link links[2]; /* to host, to device */
 } memoi_rows_clock;
 
-/* The operation ends at end_s, on the longest path to moment. */
-MEMOI void memoi_rows_end(memoi_rows_clock* c, memoi_rows_moment* moment, double end_s,
-                          memoi_rows_work work, int32_t layer) {
-    memoi_rows_op* op = &c->ops[c->n_ops];
-    op->work = work;
-    op->layer = layer;
-    op->before = moment->op;
-    moment->op = c->n_ops++;
-    moment->time_s = end_s;
-}
+MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
 
 /* When the first copy of the link may begin, and how long it takes alone. */
 MEMOI double memoi_rows_copy_begin(memoi_rows_clock* c, int way) {
     memoi_rows_link* link = &c->links[way];
     const memoi_rows_layer* layer = &c->layers[link->layers[link->n_begun]];
-    link->stream = memoi_rows_later(layer->ready, link->stream);
+    link->stream_s = memoi_rows_later(layer->ready_s, link->stream_s);
     if (way ? layer->is_spilled : layer->before >= 0)
-        link->stream = memoi_rows_later(link->stream, way ? layer->file_done
-                                                          : c->layers[layer->before].file_done);
+        link->stream_s = memoi_rows_later(
+            link->stream_s, way ? layer->file_done_s : c->layers[layer->before].file_done_s);
     if (link->copy_s < 0) link->copy_s = way ? layer->load_s : layer->store_s;
-    return link->stream.time_s;
+    return link->stream_s;
 }
 
 /* The first copy of the link ended: the file follows. */
@@ -6131,17 +6088,16 @@ MEMOI void memoi_rows_copy_end(memoi_rows_clock* c, int way) {
     int32_t i = link->layers[link->n_begun++];
     memoi_rows_layer* layer = &c->layers[i];
     link->copy_s = -1;
-    memoi_rows_end(c, &link->stream, link->time_s, way ? MEMOI_ROWS_LOAD : MEMOI_ROWS_STORE, i);
+    link->stream_s = link->time_s;
     if (way)
-        layer->loaded = link->stream;
+        layer->loaded_s = link->stream_s;
     else
-        layer->stored = link->stream;
+        layer->stored_s = link->stream_s;
     if (way) i = layer->before; /* whose rows may take the place in host memory */
     if (way ? i < 0 : !layer->is_spilled) return;
-    c->file = memoi_rows_later(link->stream, c->file);
-    memoi_rows_end(c, &c->file, c->file.time_s + (way ? c->layers[i].read_s : c->layers[i].write_s),
-                   way ? MEMOI_ROWS_READ : MEMOI_ROWS_WRITE, i);
-    c->layers[i].file_done = c->file;
+    c->file_s = memoi_rows_later(link->stream_s, c->file_s) +
+                (way ? c->layers[i].read_s : c->layers[i].write_s);
+    c->layers[i].file_done_s = c->file_s;
 }
 
 /* Follows the link until time_s, or until n_ended copies of those queued have ended. */
@@ -6184,14 +6140,14 @@ MEMOI void memoi_rows_begin_traffic(memoi_rows_clock* c, const double* traffic_s
     int way;
     for (way = 0; way < 2; way++) {
         if (!(traffic_s[way] > 0)) continue;
-        memoi_rows_follow(c, way, c->compute.time_s, -1);
+        memoi_rows_follow(c, way, c->compute_s, -1);
         c->links[way].traffic_s += traffic_s[way];
     }
 }
 
 /* Rows of layer i may leave, or come back, from now on. */
 MEMOI void memoi_rows_queue(memoi_rows_clock* c, int way, int32_t i) {
-    c->layers[i].ready = c->compute;
+    c->layers[i].ready_s = c->compute_s;
     c->links[way].layers[c->links[way].n_layers++] = i;
 }
 
@@ -6201,27 +6157,24 @@ MEMOI void memoi_rows_await(memoi_rows_clock* c, int way, int32_t i) {
     int32_t n_ended = link->n_begun;
     while (n_ended < link->n_layers && link->layers[n_ended] != i) n_ended++;
     if (n_ended < link->n_layers) memoi_rows_follow(c, way, 0, n_ended + 1);
-    c->compute = memoi_rows_later(c->compute, way ? c->layers[i].loaded : c->layers[i].stored);
+    c->compute_s =
+        memoi_rows_later(c->compute_s, way ? c->layers[i].loaded_s : c->layers[i].stored_s);
 }
 
 /* The makespan of memo_swap_generate's schedule (memo_look.h), with its waits and one operation at
- * a time on each stream.  The law is written twice because simulating that schedule takes 7 times
- * as long as a score (bench/swap_plan predict), and a plan takes up to 20,000 scores;
+ * a time on each stream.  The law is written twice because simulating that schedule takes many
+ * times as long as a score (bench/swap_plan predict), and a plan takes up to 200,000 scores;
  * test_swap_plan compares both.  The last two forwards wait for all stores, and no load begins
  * before the backward of the last layer. */
-MEMOI memoi_rows_moment memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
+MEMOI double memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
     memoi_rows_layer* layers = c->layers;
     int32_t i, way;
-    c->n_ops = 0;
-    c->compute.time_s = 0;
-    c->compute.op = -1;
-    c->file = c->compute;
+    c->compute_s = c->file_s = 0;
     for (way = 0; way < 2; way++) {
         memoi_rows_link* link = &c->links[way];
-        link->time_s = link->traffic_s = 0;
+        link->time_s = link->traffic_s = link->stream_s = 0;
         link->copy_s = -1;
         link->n_begun = link->n_layers = 0;
-        link->stream = c->compute;
     }
 
     /* Forward: a layer waits until the rows that it overwrites have left.  Its own rows leave
@@ -6229,11 +6182,10 @@ MEMOI memoi_rows_moment memoi_rows_step(memoi_rows_clock* c, int32_t n, double b
     for (i = 0; i < n; i++) {
         if (layers[i].previous >= 0) memoi_rows_await(c, 0, layers[i].previous);
         memoi_rows_begin_traffic(c, layers[i].traffic_s[0]);
-        memoi_rows_end(c, &c->compute, c->compute.time_s + layers[i].forward_s, MEMOI_ROWS_FORWARD,
-                       i);
+        c->compute_s += layers[i].forward_s;
         if (layers[i].is_moved) memoi_rows_queue(c, 0, i);
     }
-    memoi_rows_end(c, &c->compute, c->compute.time_s + between_s, MEMOI_ROWS_BETWEEN, 0);
+    c->compute_s += between_s;
     memoi_rows_follow(c, 0, 0, c->links[0].n_layers);
 
     /* Backward: a layer waits for its rows.  Afterwards earlier rows come back into the buffer that
@@ -6241,47 +6193,60 @@ MEMOI memoi_rows_moment memoi_rows_step(memoi_rows_clock* c, int32_t n, double b
     for (i = n - 1; i >= 0; i--) {
         if (layers[i].is_moved) memoi_rows_await(c, 1, i);
         memoi_rows_begin_traffic(c, layers[i].traffic_s[1]);
-        memoi_rows_end(c, &c->compute,
-                       c->compute.time_s + layers[i].recompute_s + layers[i].backward_s,
-                       MEMOI_ROWS_BACKWARD, i);
+        c->compute_s += layers[i].recompute_s + layers[i].backward_s;
         if (layers[i].previous >= 0) memoi_rows_queue(c, 1, layers[i].previous);
     }
-    return c->compute;
+    return c->compute_s;
 }
 
 /* --- >>row planner ---
- * Knows: bundles of tensors, tables of rows, their score.  Knows nothing of how tables are
- * found. */
+ * Knows: bundles of tensors, and what each kind of layer does with them.  Knows nothing of
+ * tables. */
 
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {
     int64_t row_bytes;
-    double layer_bytes; /* of all rows */
-    int32_t leader;     /* the tensor whose time counts */
+    int32_t leader;    /* the tensor whose time counts */
+    int32_t is_packed; /* only some kinds have it */
+    int32_t is_layer;  /* of all slices of a layer, by its rule LAYER */
 } memoi_rows_bundle;
 
 /* A bundle in the layers of a kind. */
 typedef struct memoi_rows_use {
     int32_t n_layers, n_moved; /* that have it; of them before the last two.  0: absent */
-    double recompute_s;        /* of all rows of a layer */
     memo_tensor_rule rule;     /* SWAPPED also if it cannot be recomputed for another reason */
 } memoi_rows_use;
 
+/* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
-    memo_swap_sizes sizes;
-    int32_t n_host_layers;
+    double device_bytes, host_bytes, spill_bytes, swapped_bytes;
+    int32_t n_spilled_layers, n_host_layers;
     double step_s, stall_s, recompute_s;
     double excess_bytes; /* beyond the capacities; 0: fits; MEMOI_ROWS_IMPOSSIBLE: never would */
+    double lifted_bytes; /* of the memory whose limit is lifted */
 } memoi_rows_score;
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
 #define MEMOI_ROWS_KEPT       (-1) /* a cell of a table; others count swapped tiles */
 
-/* (n_layers, n_bundles) */
+/* (n_bundles, n_layers) */
 typedef struct memoi_rows_table {
     memoi_rows_score score;
     int64_t* cells;
 } memoi_rows_table;
+
+/* What the cells of a layer amount to: a bundle's, or those of all bundles. */
+typedef struct memoi_rows_effect {
+    int64_t moved_bytes, host_bytes, layer_bytes; /* the last: with rule LAYER */
+    int64_t n_copies, n_layer_copies, n_swapped;
+    int64_t pack_bytes, free_bytes; /* packed: of all rows, on the far side of all swapped rows */
+} memoi_rows_effect;
+
+/* The packed tensor of a layer that recomputes most of those that are cut in two. */
+typedef struct memoi_rows_cut {
+    int64_t recomputed_bytes, free_bytes;
+    int32_t t;
+} memoi_rows_cut;
 
 typedef struct memoi_rows_planner {
     const memo_swap_plan_desc* desc;
@@ -6289,25 +6254,34 @@ typedef struct memoi_rows_planner {
     int64_t device_bytes, host_bytes; /* capacities; 0: none */
     double link_factor;               /* copies take this part of their time: 1 */
     double disk_factor;               /* likewise, reads and writes */
-    int32_t n_layers, n_buffers;      /* of rounding buffers: 2, with one layer 1 */
-    int32_t n_moved;                  /* layers before the last two, which never move */
+    memo_swap_limit lifted;           /* of equal steps the one that takes least of it is best */
+    int32_t n_layers, n_moved;        /* those before the last two, which never move */
     int64_t n_tiles, n_cells;
     memoi_rows_bundle* bundles; /* those with bytes */
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
     int32_t n_bundles, n_kinds, n_classes;
-    memoi_rows_use* uses; /* (n_kinds, n_bundles) */
-    double layers_s;      /* forwards and backwards of all layers */
-    int32_t* bundle_of;   /* each tensor's; -1: no bytes */
+    int32_t* kinds;                         /* of each layer */
+    memoi_rows_use* uses;                   /* (n_kinds, n_bundles) */
+    double layers_s;                        /* forwards and backwards of all layers */
+    int32_t* bundle_of;                     /* each tensor's; -1: no bytes */
+    int32_t handed;                         /* the HANDED tensor, if there are slices; -1: none */
+    double handed_bytes, handed_host_bytes; /* on the device, and of all slices on the host */
     memoi_rows_clock clock;
     int32_t* moved; /* the layers that are moved, in order */
-    int64_t* rows;  /* of the table being scored */
-    memoi_rows_table trial, here, best;
+
+    /* Of the table scored last: a bundle whose cells are the same keeps its effects. */
+    int64_t* seen;                      /* cells */
+    memoi_rows_effect* effects;         /* (n_bundles, n_layers) */
+    double* recompute_s;                /* likewise */
+    memoi_rows_cut* cuts;               /* likewise, if bundles are packed */
+    double *region_bytes, *fixed_bytes; /* of each bundle, on the device and (LAYER) on the host */
+    memoi_rows_effect *totals, *sums;   /* (n_layers): of effects; with the last layers' */
+    double* sums_s;                     /* (n_layers): recomputation */
+
+    int64_t* plan; /* cells of the plan, while its limit is named */
+    memoi_rows_table trial, here, start, best;
     uint64_t random;
-    double program_s;
-    /* A plan that is made for the words of its gain: the step before; 0: any other plan. */
-    double now_s;
-    int is_settled; /* no better table would change these words */
 } memoi_rows_planner;
 
 /* Far below what sums of times over 2^31 layers could overflow. */
@@ -6317,15 +6291,9 @@ MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32
     return &p->desc->kinds[memob_layer_kind(p->desc->swap, layer)];
 }
 
-MEMOI int32_t memoi_rows_kind(const memoi_rows_planner* p, int32_t layer) {
-    const int32_t n_slices = p->desc->swap->n_slices > 1 ? p->desc->swap->n_slices : 1;
-    return memob_layer_kind(p->desc->swap, layer) * p->n_classes +
-           (int32_t)((int64_t)(layer % n_slices) * p->n_classes / n_slices);
-}
-
 MEMOI const memoi_rows_use* memoi_rows_use_of(const memoi_rows_planner* p, int32_t layer,
                                               int32_t b) {
-    return &p->uses[(int64_t)memoi_rows_kind(p, layer) * p->n_bundles + b];
+    return &p->uses[(int64_t)p->kinds[layer] * p->n_bundles + b];
 }
 
 MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
@@ -6426,7 +6394,8 @@ MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
             /* Every tensor adds its bytes; the leader alone has the time. */
             bundle = &p->bundles[p->bundle_of[t]];
             bundle->row_bytes += tensor->row_bytes;
-            bundle->layer_bytes = (double)bundle->row_bytes * (double)swap->n_rows;
+            bundle->is_packed = memob_tensor_kinds(swap, t) != 0;
+            bundle->is_layer = memob_swap_is_layer(swap, t);
         }
     }
 }
@@ -6436,7 +6405,7 @@ MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error)
     const memo_swap_desc* swap = p->desc->swap;
     int32_t layer, b;
     for (layer = 0; layer < p->n_layers; layer++) {
-        int32_t kind = memoi_rows_kind(p, layer);
+        int32_t kind = p->kinds[layer];
         const memo_kind_times* times = memoi_rows_times(p, layer);
         memo_status status = memoi_rows_check_kind(p->desc, memob_layer_kind(swap, layer), error);
         if (status) return status;
@@ -6452,13 +6421,53 @@ MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error)
             use->n_layers++;
             use->n_moved += layer < p->n_moved;
             if (per_row_s < 0 && use->rule != MEMO_TENSOR_KEPT) use->rule = MEMO_TENSOR_SWAPPED;
-            if (use->rule == MEMO_TENSOR_ROWS || use->rule == MEMO_TENSOR_WHOLE)
-                use->recompute_s +=
-                    (memob_swap_recompute_s(swap, layer, t, times) - use->recompute_s) /
-                    use->n_layers; /* the mean of the class */
         }
     }
     return MEMO_STATUS_OK;
+}
+
+/* What does not depend on the rows: computation, and the trainer's own copies. */
+MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    int32_t i;
+    int pass;
+    for (i = 0; i < p->n_layers; i++) {
+        const memo_kind_times* times = memoi_rows_times(p, i);
+        const memo_traffic traffic[2] = {times->forward_traffic, times->backward_traffic};
+        memoi_rows_layer* layer = &p->clock.layers[i];
+        layer->forward_s =
+            memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
+        layer->backward_s =
+            memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
+        for (pass = 0; pass < 2; pass++) {
+            if (traffic[pass].to_host_bytes && desc->to_host_bytes_per_s > 0)
+                layer->traffic_s[pass][0] =
+                    p->link_factor * (desc->copy_s + (double)traffic[pass].to_host_bytes /
+                                                         desc->to_host_bytes_per_s);
+            if (traffic[pass].to_device_bytes && desc->to_device_bytes_per_s > 0)
+                layer->traffic_s[pass][1] =
+                    p->link_factor * (desc->copy_s + (double)traffic[pass].to_device_bytes /
+                                                         desc->to_device_bytes_per_s);
+        }
+    }
+}
+
+/* The HANDED tensor is the same in all tables: one place, or two for slices. */
+MEMOI void memoi_rows_place_handed(memoi_rows_planner* p) {
+    const memo_swap_desc* swap = p->desc->swap;
+    int32_t t;
+    p->handed = -1;
+    for (t = 0; t < swap->n_tensors; t++) {
+        const int64_t row_bytes = swap->tensors[t].row_bytes;
+        double n_bytes;
+        if (swap->tensors[t].rule != MEMO_TENSOR_HANDED || !row_bytes) continue;
+        n_bytes = (double)memob_align_up(swap->n_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        p->handed_bytes = swap->n_slices > 1 ? 2 * n_bytes : n_bytes;
+        if (swap->n_slices <= 1) continue;
+        p->handed = t;
+        p->handed_host_bytes =
+            (double)memob_align_up(memob_swap_layer_rows(swap) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    }
 }
 
 MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_planner* p,
@@ -6466,7 +6475,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const memo_swap_desc* swap = desc->swap;
     memo_swap_sizes sizes;
     memob_arrays* a;
-    int64_t n_tensors;
+    int64_t n_tensors, n_cells;
     int32_t layer, way;
     memo_status status;
     memset(p, 0, sizeof *p);
@@ -6482,173 +6491,70 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->host_bytes = desc->host_bytes;
     p->link_factor = p->disk_factor = 1;
     p->n_layers = swap->n_layers;
-    p->n_buffers = swap->n_layers < 2 ? 1 : 2;
-    p->n_moved = swap->n_layers - p->n_buffers;
+    memoi_rows_place_handed(p);
+    p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - 2;
     p->n_tiles = memob_swap_n_tiles(swap);
-    n_tensors = swap->n_tensors;
     p->n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
-    for (layer = 0; layer < p->n_layers; layer++)
-        if (memoi_rows_kind(p, layer) >= p->n_kinds) p->n_kinds = memoi_rows_kind(p, layer) + 1;
+    n_tensors = swap->n_tensors;
+    n_cells = p->n_layers * n_tensors;
+
+    a = &p->arrays;
+    p->kinds = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    for (layer = 0; layer < p->n_layers && p->kinds; layer++) {
+        const int32_t n_slices = (int32_t)memob_max(swap->n_slices, 1);
+        p->kinds[layer] = memob_layer_kind(swap, layer) * p->n_classes +
+                          (int32_t)((int64_t)(layer % n_slices) * p->n_classes / n_slices);
+        p->n_kinds = (int32_t)memob_max(p->n_kinds, p->kinds[layer] + 1);
+    }
 
     /* Three tables of cells: the trial, the accepted one, and the best. */
-    a = &p->arrays;
     p->bundles = (memoi_rows_bundle*)memob_arrays_add(a, n_tensors, sizeof(memoi_rows_bundle));
     p->uses = (memoi_rows_use*)memob_arrays_add(a, p->n_kinds * n_tensors, sizeof(memoi_rows_use));
     p->bundle_of = (int32_t*)memob_arrays_add(a, n_tensors, sizeof(int32_t));
     p->clock.layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
-    p->clock.ops = (memoi_rows_op*)memob_arrays_add(
-        a, (int64_t)p->n_layers * MEMOI_ROWS_OPS_PER_LAYER + 1, sizeof(memoi_rows_op));
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     for (way = 0; way < 2; way++)
         p->clock.links[way].layers = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    p->rows = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
-    p->trial.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
-    p->here.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
-    p->best.cells = (int64_t*)memob_arrays_add(a, p->n_layers * n_tensors, sizeof(int64_t));
+    p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    p->here.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    p->start.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    p->best.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    p->plan = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    p->seen = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    p->effects = (memoi_rows_effect*)memob_arrays_add(a, n_cells, sizeof(memoi_rows_effect));
+    p->totals = (memoi_rows_effect*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_effect));
+    p->sums = (memoi_rows_effect*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_effect));
+    p->recompute_s = (double*)memob_arrays_add(a, n_cells, sizeof(double));
+    p->sums_s = (double*)memob_arrays_add(a, p->n_layers, sizeof(double));
+    p->cuts = (memoi_rows_cut*)memob_arrays_add(a, swap->tensor_kinds ? n_cells : 0,
+                                                sizeof(memoi_rows_cut));
+    p->region_bytes = (double*)memob_arrays_add(a, n_tensors, sizeof(double));
+    p->fixed_bytes = (double*)memob_arrays_add(a, n_tensors, sizeof(double));
     if (a->failed) status = memob_no_memory(error, "the planning of rows");
     if (!status) {
         memoi_rows_find_bundles(p);
         status = memoi_rows_find_uses(p, error);
+        memoi_rows_time_kinds(p);
     }
     if (status) memob_arrays_free(&p->arrays);
+
+    /* No cell has been seen: no table has such cells. */
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
+    if (!status) memset(p->seen, 0x7f, (size_t)n_cells * sizeof(int64_t));
     return status;
 }
 
-/* What the file has to do with layer i.  p->moved holds the moved layers up to i. */
-MEMOI void memoi_rows_time_file(memoi_rows_planner* p, const memob_swap_placement* placement,
-                                int32_t i) {
-    const memo_swap_plan_desc* desc = p->desc;
-    const memob_swap_turn* turn = &placement->turns[i];
-    memoi_rows_layer* layer = &p->clock.layers[i];
-    layer->before = -1;
-    if (!layer->is_moved || !placement->sizes.n_spilled_layers) return;
-    p->moved[turn->ordinal] = i;
-    layer->is_spilled = turn->ordinal < placement->sizes.n_spilled_layers;
-    if (turn->ordinal >= placement->n_host_layers)
-        layer->before = p->moved[turn->ordinal - placement->n_host_layers];
-    layer->write_s = layer->read_s = desc->file_s;
-    if (desc->to_file_bytes_per_s > 0)
-        layer->write_s += (double)turn->host_bytes / desc->to_file_bytes_per_s;
-    if (desc->from_file_bytes_per_s > 0)
-        layer->read_s += (double)turn->host_bytes / desc->from_file_bytes_per_s;
-    layer->write_s *= p->disk_factor;
-    layer->read_s *= p->disk_factor;
-}
-
-/* What does not depend on the rows: computation, and the trainer's own copies. */
-MEMOI void memoi_rows_time_kind(memoi_rows_planner* p, int32_t i) {
-    const memo_swap_plan_desc* desc = p->desc;
-    const memo_kind_times* times = memoi_rows_times(p, i);
-    const memo_traffic traffic[2] = {times->forward_traffic, times->backward_traffic};
-    memoi_rows_layer* layer = &p->clock.layers[i];
-    int pass;
-    layer->forward_s = memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
-    layer->backward_s =
-        memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-    for (pass = 0; pass < 2; pass++) {
-        if (traffic[pass].to_host_bytes && desc->to_host_bytes_per_s > 0)
-            layer->traffic_s[pass][0] =
-                p->link_factor *
-                (desc->copy_s + (double)traffic[pass].to_host_bytes / desc->to_host_bytes_per_s);
-        if (traffic[pass].to_device_bytes && desc->to_device_bytes_per_s > 0)
-            layer->traffic_s[pass][1] =
-                p->link_factor * (desc->copy_s + (double)traffic[pass].to_device_bytes /
-                                                     desc->to_device_bytes_per_s);
-    }
-}
-
-/* Times of one layer; 0 if it recomputes a tensor that cannot be recomputed. */
-MEMOI int memoi_rows_time_layer(memoi_rows_planner* p, const memob_swap_placement* placement,
-                                int32_t i) {
-    const memo_swap_plan_desc* desc = p->desc;
-    const memo_swap_desc* swap = desc->swap;
-    const memob_swap_place* places = &placement->places[(int64_t)i * swap->n_tensors];
-    memoi_rows_layer* layer = &p->clock.layers[i];
-    double bytes = (double)placement->turns[i].moved_bytes, copies_s = 0;
-    double handed = 0; /* bytes each way */
-    int32_t t, b;
-    memset(layer, 0, sizeof *layer);
-    memoi_rows_time_kind(p, i);
-    layer->previous = placement->turns[i].previous;
-    if (placement->handed >= 0) {
-        handed = (double)swap->n_rows * (double)places[placement->handed].row_bytes;
-        if (i >= 2) layer->previous = i - 2;
-    }
-    bytes += (double)placement->turns[i].layer_bytes;
-    layer->is_moved = bytes > 0 || (handed > 0 && i < p->n_moved);
-    if (layer->is_moved) bytes += handed;
-
-    /* Each moved tensor is a separate copy with its own start time. */
-    for (t = 0; t < swap->n_tensors; t++)
-        if (places[t].row_bytes && places[t].moved_end > places[t].moved_begin)
-            copies_s += desc->copy_s;
-    for (b = 0; b < p->n_bundles; b++) {
-        const memob_swap_place* place = &places[p->bundles[b].leader];
-        double n = (double)(place->recompute_end - place->recompute_begin);
-        const memoi_rows_use* use = memoi_rows_use_of(p, i, b);
-        if (n > 0 && use->rule == MEMO_TENSOR_SWAPPED) return 0;
-        if (n > 0)
-            layer->recompute_s +=
-                memob_swap_recompute_s(swap, i, p->bundles[b].leader, memoi_rows_times(p, i)) *
-                (n / (double)swap->n_rows);
-    }
-
-    /* The factors are 1, except while a faster link or disk is tried out. */
-    layer->store_s = layer->load_s = copies_s;
-    if (desc->to_host_bytes_per_s > 0) layer->store_s += bytes / desc->to_host_bytes_per_s;
-    if (desc->to_device_bytes_per_s > 0) layer->load_s += bytes / desc->to_device_bytes_per_s;
-    layer->store_s *= p->link_factor;
-    layer->load_s *= p->link_factor;
-    memoi_rows_time_file(p, placement, i);
-    return 1;
-}
-
-MEMOI double memoi_rows_excess(int64_t capacity_bytes, int64_t n_bytes) {
-    return capacity_bytes && n_bytes > capacity_bytes ? (double)(n_bytes - capacity_bytes) : 0;
-}
-
-/* Scores a desc: sizes and step, with as many layers in host memory as fit. */
-MEMOI memo_status memoi_rows_score_desc(memoi_rows_planner* p, memo_swap_desc* swap,
-                                        memoi_rows_score* score, memo_error* error) {
-    const memo_swap_plan_desc* desc = p->desc;
-    memob_swap_placement placement;
-    int64_t host_bytes = desc->spill_bytes ? p->host_bytes : 0; /* else it fits or does not */
-    memo_status status = memob_swap_placement_fit(swap, host_bytes, &placement, error);
-    double busy_s;
-    int32_t i;
-    memset(score, 0, sizeof *score);
-    score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-
-    /* An invalid table here means layers out of order or more than 2^62 bytes, because desc was
-     * checked.  It only scores badly. */
-    if (status) return status == MEMO_STATUS_INVALID_ARGUMENT ? MEMO_STATUS_OK : status;
-
-    /* The excess over all budgets guides the search toward tables that fit. */
-    score->sizes = placement.sizes;
-    score->excess_bytes = memoi_rows_excess(p->device_bytes, placement.sizes.device_bytes) +
-                          memoi_rows_excess(p->host_bytes, placement.sizes.host_bytes);
-    if (placement.sizes.spill_bytes > desc->spill_bytes)
-        score->excess_bytes += (double)(placement.sizes.spill_bytes - desc->spill_bytes);
-    score->n_host_layers = placement.sizes.n_spilled_layers ? placement.n_host_layers : 0;
-
-    /* The makespan, and the stall: the part in which nothing is computed. */
-    for (i = 0; i < p->n_layers; i++) {
-        if (!memoi_rows_time_layer(p, &placement, i)) score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-        score->recompute_s += p->clock.layers[i].recompute_s;
-    }
-    memob_swap_placement_free(&placement);
-    score->step_s = memoi_rows_step(&p->clock, p->n_layers, desc->between_s).time_s;
-    busy_s = p->layers_s + desc->between_s + score->recompute_s;
-    score->stall_s = score->step_s > busy_s ? score->step_s - busy_s : 0;
-    return MEMO_STATUS_OK;
-}
+/* --- >>row bytes ---
+ * Knows: what a table of rows takes and moves.  Knows nothing of times.
+ *
+ * The same bytes as memo.h's placement of the table (>>swap places), which visits every tensor of
+ * every layer: of tables that differ in a bundle or two only these are visited here, and that makes
+ * the search several times as fast.  test_swap_plan compares both. */
 
 /* The cell of a bundle in a step.  Slices share that of a LAYER tensor: the first slice's. */
 MEMOI int64_t memoi_rows_cell_of(const memoi_rows_planner* p, int32_t step, int32_t b) {
-    if (memob_swap_is_layer(p->desc->swap, p->bundles[b].leader))
-        step -= step % p->desc->swap->n_slices;
-    return (int64_t)step * p->n_bundles + b;
+    if (p->bundles[b].is_layer) step -= step % p->desc->swap->n_slices;
+    return (int64_t)b * p->n_layers + step;
 }
 
 /* A table as memo_swap_desc.rows. */
@@ -6664,54 +6570,393 @@ MEMOI void memoi_rows_fill(const memoi_rows_planner* p, const int64_t* cells, in
         }
 }
 
-/* Less beyond the capacities; if both fit a shorter step; then less recomputed, moved, held. */
+/* The trial becomes the table of desc->swap->rows. */
+MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
+    int32_t layer, b;
+    for (b = 0; b < p->n_bundles; b++)
+        for (layer = 0; layer < p->n_layers; layer++)
+            p->trial.cells[(int64_t)b * p->n_layers + layer] =
+                memoi_rows_tiles(swap, layer, p->bundles[b].leader);
+}
+
+/* Which rows of a bundle are recomputed, and the time that takes. */
+MEMOI void memoi_rows_find_recomputed(memoi_rows_planner* p, int32_t b) {
+    const memo_swap_desc* swap = p->desc->swap;
+    const memoi_rows_bundle* bundle = &p->bundles[b];
+    int cuts_later = 0, swaps_later[2] = {0, 0}; /* later layers that overwrite recomputed rows */
+    int32_t layer;
+    for (layer = p->n_layers - 1; layer >= 0; layer--) {
+        const int64_t at = (int64_t)b * p->n_layers + layer, cell = p->seen[at];
+        memoi_rows_effect* effect = &p->effects[at];
+        const int parity = layer & 1;
+        double share, time_s;
+        if (cell == MEMOI_ROWS_KEPT || !memob_layer_has(swap, layer, bundle->leader)) continue;
+        if (cell > 0) effect->n_swapped = 1;
+        if (cell == p->n_tiles) {
+            swaps_later[parity] = 1;
+            continue;
+        }
+        if (bundle->is_packed || cuts_later || (cell > 0 && swaps_later[parity])) {
+            share = 1 - (double)memob_swap_rows_of_tiles(swap, layer, cell) / (double)swap->n_rows;
+            time_s =
+                memob_swap_recompute_s(swap, layer, bundle->leader, memoi_rows_times(p, layer));
+            time_s = memoi_rows_use_of(p, layer, b)->rule == MEMO_TENSOR_SWAPPED
+                         ? MEMOI_ROWS_IMPOSSIBLE
+                         : time_s * share;
+            p->recompute_s[at] = time_s;
+        }
+        cuts_later = 1;
+    }
+}
+
+/* A tensor of a layer in the area of those that only some kinds have; all_bytes are aligned. */
+MEMOI void memoi_rows_pack(memoi_rows_planner* p, int64_t at, int32_t t, int is_odd,
+                           int64_t all_bytes, int64_t swapped_bytes, int64_t recomputed_bytes) {
+    memoi_rows_effect* effect = &p->effects[at];
+    memoi_rows_cut* cut = &p->cuts[at];
+    effect->pack_bytes += all_bytes;
+    if (!swapped_bytes) effect->free_bytes += all_bytes;
+    if (!swapped_bytes || recomputed_bytes <= cut->recomputed_bytes) return;
+    cut->t = t;
+    cut->recomputed_bytes = recomputed_bytes;
+    cut->free_bytes = is_odd ? recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT
+                             : all_bytes - memob_align_up(swapped_bytes, MEMOB_DEVICE_ALIGNMENT);
+}
+
+/* Device memory of tensor t, of bundle b, and what its layers move. */
+MEMOI double memoi_rows_tensor(memoi_rows_planner* p, int32_t b, int32_t t) {
+    const memo_swap_desc* swap = p->desc->swap;
+    const int64_t n = swap->n_rows, row_bytes = swap->tensors[t].row_bytes;
+    const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    int64_t most[2] = {0, 0}, scratch = 0; /* of the region: even layers, odd ones, between */
+    double kept_bytes = 0;
+    int32_t layer;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        const int64_t at = (int64_t)b * p->n_layers + layer, cell = p->seen[at];
+        memoi_rows_effect* effect = &p->effects[at];
+        const int is_odd = layer & 1;
+        int64_t swapped, swapped_bytes, recomputed_bytes, moved;
+        if (!memob_layer_has(swap, layer, t)) continue;
+        if (cell == MEMOI_ROWS_KEPT) {
+            kept_bytes += (double)all_bytes;
+            continue;
+        }
+        swapped = memob_swap_rows_of_tiles(swap, layer, cell);
+        swapped_bytes = swapped * row_bytes;
+        recomputed_bytes = n * row_bytes - swapped_bytes;
+        if (p->bundles[b].is_packed)
+            memoi_rows_pack(p, at, t, is_odd, all_bytes, swapped_bytes, recomputed_bytes);
+        else {
+            int64_t* part = &most[is_odd];
+            scratch = memob_max(scratch, recomputed_bytes);
+            if (swapped && is_odd) /* begins before the border, so that row 0 is aligned */
+                swapped_bytes =
+                    n * row_bytes - (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
+            *part = memob_max(*part, swapped_bytes);
+        }
+
+        /* The last slice may have fewer rows. */
+        moved = memob_swap_layer_rows(swap) - (swap->n_slices > 1 ? layer % swap->n_slices : 0) * n;
+        moved = memob_min(moved, n) - (is_odd ? n - swapped : 0);
+        moved = memob_max(memob_min(moved, swapped), 0) * row_bytes;
+        effect->moved_bytes += moved;
+        effect->host_bytes += memob_align_up(moved, MEMOB_DEVICE_ALIGNMENT);
+        effect->n_copies += moved > 0;
+    }
+    return kept_bytes + (double)memob_align_up(most[0], MEMOB_DEVICE_ALIGNMENT) +
+           (double)memob_align_up(scratch, MEMOB_DEVICE_ALIGNMENT) +
+           (double)memob_align_up(most[1], MEMOB_DEVICE_ALIGNMENT);
+}
+
+/* The same of a tensor with rule LAYER: regions of all rows of even and odd layers, of which the
+ * last layer in each is not moved. */
+MEMOI double memoi_rows_layer_tensor(memoi_rows_planner* p, int32_t b, int32_t t) {
+    const memo_swap_desc* swap = p->desc->swap;
+    const int64_t n = swap->n_rows, n_all = memob_swap_layer_rows(swap);
+    const int64_t row_bytes = swap->tensors[t].row_bytes;
+    const double all_bytes = (double)memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+    double device_bytes = 0;
+    int32_t first, slice;
+    int has_region[2] = {0, 0};
+    for (first = p->n_layers - swap->n_slices; first >= 0; first -= swap->n_slices) {
+        int* is_moved = &has_region[first / swap->n_slices & 1];
+        if (!memob_layer_has(swap, first, t)) continue;
+        if (p->seen[memoi_rows_cell_of(p, first, b)] == MEMOI_ROWS_KEPT) {
+            device_bytes += all_bytes;
+            continue;
+        }
+        if (*is_moved) p->fixed_bytes[b] += all_bytes;
+        for (slice = 0; slice < swap->n_slices && *is_moved; slice++) {
+            memoi_rows_effect* effect = &p->effects[(int64_t)b * p->n_layers + first + slice];
+            effect->layer_bytes += memob_min(n_all - slice * n, n) * row_bytes;
+            effect->n_layer_copies++;
+        }
+        if (!*is_moved) device_bytes += all_bytes;
+        *is_moved = 1;
+    }
+    return device_bytes;
+}
+
+/* Adds the effects of a bundle to the totals, or takes them away. */
+MEMOI void memoi_rows_add(memoi_rows_planner* p, int32_t b, int64_t sign) {
+    const int64_t* effects = (const int64_t*)&p->effects[(int64_t)b * p->n_layers];
+    int64_t* totals = (int64_t*)p->totals;
+    const int64_t n = p->n_layers * (int64_t)(sizeof *p->effects / sizeof(int64_t));
+    int64_t i;
+    for (i = 0; i < n; i++) totals[i] += sign * effects[i];
+}
+
+/* The effects of each bundle whose cells have changed. */
+MEMOI void memoi_rows_find_effects(memoi_rows_planner* p, const int64_t* cells) {
+    const size_t n = (size_t)p->n_layers;
+    int32_t b, t;
+    for (b = 0; b < p->n_bundles; b++) {
+        const int64_t first = (int64_t)b * p->n_layers;
+        if (!memcmp(&p->seen[first], &cells[first], n * sizeof *cells)) continue;
+        memcpy(&p->seen[first], &cells[first], n * sizeof *cells);
+        memoi_rows_add(p, b, -1);
+        memset(&p->effects[first], 0, n * sizeof *p->effects);
+        memset(&p->recompute_s[first], 0, n * sizeof *p->recompute_s);
+        if (p->bundles[b].is_packed) memset(&p->cuts[first], 0, n * sizeof *p->cuts);
+        p->region_bytes[b] = p->fixed_bytes[b] = 0;
+        for (t = 0; t < p->desc->swap->n_tensors; t++)
+            if (p->bundle_of[t] == b && p->desc->swap->tensors[t].row_bytes)
+                p->region_bytes[b] += p->bundles[b].is_layer ? memoi_rows_layer_tensor(p, b, t)
+                                                             : memoi_rows_tensor(p, b, t);
+        if (!p->bundles[b].is_layer) memoi_rows_find_recomputed(p, b);
+        memoi_rows_add(p, b, 1);
+    }
+}
+
+/* The area of packed tensors: the most that an even and an odd layer need of which one follows the
+ * other there.  Layers of which no later one overwrites bytes do not recompute them. */
+MEMOI int64_t memoi_rows_find_area(memoi_rows_planner* p) {
+    int64_t area_bytes = 0, later_bytes[2] = {0, 0};
+    const memoi_rows_effect* last[2] = {NULL, NULL};
+    int32_t layer, b;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        memoi_rows_effect* sum = &p->sums[layer];
+        const memoi_rows_effect* other = last[!(layer & 1)];
+        const memoi_rows_cut* most = NULL;
+        int64_t pair_bytes = sum->pack_bytes;
+        if (!pair_bytes) continue;
+        for (b = 0; b < p->n_bundles; b++) {
+            const memoi_rows_cut* cut = &p->cuts[(int64_t)b * p->n_layers + layer];
+            if (cut->recomputed_bytes &&
+                (!most || cut->recomputed_bytes > most->recomputed_bytes ||
+                 (cut->recomputed_bytes == most->recomputed_bytes && cut->t < most->t)))
+                most = cut;
+        }
+        if (most) sum->free_bytes += most->free_bytes;
+        if (other) pair_bytes += other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
+        area_bytes = memob_max(area_bytes, pair_bytes);
+        last[layer & 1] = sum;
+    }
+    for (layer = p->n_layers - 1; layer >= 0; layer--) {
+        memoi_rows_effect* sum = &p->sums[layer];
+        int64_t* later = &later_bytes[layer & 1];
+        if (!sum->pack_bytes) continue;
+        if (!*later && sum->pack_bytes + later_bytes[!(layer & 1)] <= area_bytes)
+            p->sums_s[layer] = 0;
+        *later = memob_max(*later, sum->pack_bytes);
+        sum->n_swapped++; /* uses a buffer */
+    }
+    return area_bytes;
+}
+
+/* What bundles recompute, packed or not, is added to each layer's. */
+MEMOI void memoi_rows_add_times(memoi_rows_planner* p, int is_packed) {
+    int32_t b, layer;
+    for (b = 0; b < p->n_bundles; b++) {
+        const double* own_s = &p->recompute_s[(int64_t)b * p->n_layers];
+        if (p->bundles[b].is_packed != is_packed) continue;
+        for (layer = 0; layer < p->n_layers; layer++) p->sums_s[layer] += own_s[layer];
+    }
+}
+
+/* What all cells amount to: p->sums, and the memory. */
+MEMOI void memoi_rows_add_up(memoi_rows_planner* p, const int64_t* cells, memoi_rows_score* score) {
+    int32_t b, layer, last[2] = {-1, -1};
+    memoi_rows_find_effects(p, cells);
+    memset(score, 0, sizeof *score);
+    memset(p->sums_s, 0, (size_t)p->n_layers * sizeof *p->sums_s);
+    memcpy(p->sums, p->totals, (size_t)p->n_layers * sizeof *p->sums);
+    score->device_bytes = p->handed_bytes;
+    score->host_bytes = p->handed_host_bytes;
+    for (b = 0; b < p->n_bundles; b++) {
+        score->device_bytes += p->region_bytes[b];
+        score->host_bytes += p->fixed_bytes[b];
+    }
+    if (p->desc->swap->tensor_kinds) {
+        memoi_rows_add_times(p, 1);
+        score->device_bytes += (double)memoi_rows_find_area(p);
+    }
+    memoi_rows_add_times(p, 0);
+
+    /* The last layer in each rounding buffer is not moved. */
+    for (layer = 0; layer < p->n_layers; layer++)
+        if (p->sums[layer].n_swapped) last[layer & 1] = layer;
+    for (b = 0; b < 2; b++) {
+        memoi_rows_effect* sum = &p->sums[last[b] < 0 ? 0 : last[b]];
+        if (last[b] >= 0) sum->moved_bytes = sum->host_bytes = sum->n_copies = 0;
+    }
+    for (layer = 0; layer < p->n_layers; layer++) {
+        score->swapped_bytes += (double)(p->sums[layer].moved_bytes + p->sums[layer].layer_bytes);
+        score->recompute_s += p->sums_s[layer];
+    }
+}
+
+/* In whole pages. */
+MEMOI double memoi_rows_pages(double n_bytes) {
+    return ceil(n_bytes / MEMOB_SPILL_ALIGNMENT) * MEMOB_SPILL_ALIGNMENT;
+}
+
+/* Places in host memory, as many as fit if there is a file: score's host and file bytes. */
+MEMOI void memoi_rows_find_places(memoi_rows_planner* p, memoi_rows_score* score) {
+    const double fixed_bytes = memoi_rows_pages(score->host_bytes);
+    const double capacity = (double)p->host_bytes;
+    int64_t most = 1;
+    double place_bytes;
+    int32_t layer, n_moved = 0, n_places;
+    score->host_bytes = fixed_bytes;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        const memoi_rows_effect* sum = &p->sums[layer];
+        if (!sum->moved_bytes) continue;
+        p->moved[n_moved++] = layer;
+        score->host_bytes += (double)sum->host_bytes;
+        most = memob_max(most, sum->host_bytes);
+    }
+    if (!p->desc->spill_bytes || !p->host_bytes || n_moved < 2 || score->host_bytes <= capacity)
+        return;
+
+    /* All may fit but for whole pages.  One place remains even if it does not fit. */
+    place_bytes = memoi_rows_pages((double)most);
+    n_places = n_moved - 1;
+    if ((capacity - fixed_bytes) / place_bytes < n_places)
+        n_places = (int32_t)((capacity - fixed_bytes) / place_bytes);
+    if (n_places < 1) n_places = 1;
+    score->n_host_layers = n_places;
+    score->n_spilled_layers = n_moved - n_places;
+    score->host_bytes = fixed_bytes + n_places * place_bytes;
+    for (layer = 0; layer < score->n_spilled_layers; layer++)
+        score->spill_bytes += memoi_rows_pages((double)p->sums[p->moved[layer]].host_bytes);
+}
+
+/* --- >>row score ---
+ * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
+ * found. */
+
+MEMOI double memoi_rows_copy_s(double start_s, double n_bytes, double bytes_per_s, double factor) {
+    return factor * (start_s + (bytes_per_s > 0 ? n_bytes / bytes_per_s : 0));
+}
+
+/* What the layers move and recompute, and in which order.  0: layers would return from the file in
+ * another order than they left. */
+MEMOI int memoi_rows_time_layers(memoi_rows_planner* p, const memoi_rows_score* score) {
+    const memo_swap_plan_desc* desc = p->desc;
+    const double handed = p->handed < 0 ? 0
+                                        : (double)desc->swap->n_rows *
+                                              (double)desc->swap->tensors[p->handed].row_bytes;
+    int32_t i, last[2] = {-1, -1}, n_moved = 0, latest = -1;
+    for (i = 0; i < p->n_layers; i++) {
+        const memoi_rows_effect* sum = &p->sums[i];
+        memoi_rows_layer* layer = &p->clock.layers[i];
+        const double copies_s = (double)(sum->n_copies + sum->n_layer_copies) * desc->copy_s;
+        double bytes = (double)(sum->moved_bytes + sum->layer_bytes);
+        layer->recompute_s = p->sums_s[i];
+        layer->previous = layer->before = -1;
+        layer->is_spilled = 0;
+        if (sum->n_swapped) {
+            layer->previous = last[i & 1];
+            last[i & 1] = sum->moved_bytes > 0 ? i : -1;
+        }
+
+        /* Layers return in the opposite order, or a file cannot give them back. */
+        if (layer->previous >= 0) {
+            if (score->n_spilled_layers && layer->previous < latest) return 0;
+            latest = layer->previous;
+        }
+        if (p->handed >= 0 && i >= 2) layer->previous = i - 2;
+        layer->is_moved = bytes > 0 || (handed > 0 && i < p->n_moved);
+        if (layer->is_moved) bytes += handed;
+        layer->store_s =
+            memoi_rows_copy_s(copies_s, bytes, desc->to_host_bytes_per_s, p->link_factor);
+        layer->load_s =
+            memoi_rows_copy_s(copies_s, bytes, desc->to_device_bytes_per_s, p->link_factor);
+
+        /* The file. */
+        if (!sum->moved_bytes || !score->n_spilled_layers) continue;
+        if (n_moved >= score->n_host_layers)
+            layer->before = p->moved[n_moved - score->n_host_layers];
+        layer->is_spilled = n_moved++ < score->n_spilled_layers;
+        bytes = memoi_rows_pages((double)sum->host_bytes);
+        layer->write_s =
+            memoi_rows_copy_s(desc->file_s, bytes, desc->to_file_bytes_per_s, p->disk_factor);
+        layer->read_s =
+            memoi_rows_copy_s(desc->file_s, bytes, desc->from_file_bytes_per_s, p->disk_factor);
+    }
+    return 1;
+}
+
+MEMOI double memoi_rows_excess(double capacity_bytes, double n_bytes) {
+    return n_bytes > capacity_bytes ? n_bytes - capacity_bytes : 0;
+}
+
+/* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
+MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    memoi_rows_score* score = &p->trial.score;
+    double busy_s;
+    memoi_rows_add_up(p, p->trial.cells, score);
+    memoi_rows_find_places(p, score);
+
+    /* The excess over all budgets guides the search toward tables that fit. */
+    if (p->device_bytes)
+        score->excess_bytes += memoi_rows_excess((double)p->device_bytes, score->device_bytes);
+    if (p->host_bytes)
+        score->excess_bytes += memoi_rows_excess((double)p->host_bytes, score->host_bytes);
+    score->excess_bytes += memoi_rows_excess((double)desc->spill_bytes, score->spill_bytes);
+    if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY) score->lifted_bytes = score->host_bytes;
+    if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
+
+    /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
+     * none. */
+    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_time_layers(p, score) ||
+        score->device_bytes + score->host_bytes + score->spill_bytes > (double)MEMOB_BYTES_MAX) {
+        score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
+        return;
+    }
+    if (score->excess_bytes > 0 && !desc->swap->rows) return;
+    score->step_s = memoi_rows_step(&p->clock, p->n_layers, desc->between_s);
+    busy_s = p->layers_s + desc->between_s + score->recompute_s;
+    score->stall_s = score->step_s > busy_s ? score->step_s - busy_s : 0;
+}
+
+/* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
+ * recomputed, moved, held. */
 MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score* b) {
-    double hair = 1e-12 * b->step_s;
+    const double hair = 1e-12 * b->step_s;
+    const double held = a->host_bytes + a->device_bytes + a->spill_bytes;
     if (a->excess_bytes < b->excess_bytes || a->excess_bytes > b->excess_bytes)
         return a->excess_bytes < b->excess_bytes;
     if (a->excess_bytes > 0) return 0;
     if (a->step_s < b->step_s - hair) return 1;
     if (a->step_s > b->step_s + hair) return 0;
+    if (a->lifted_bytes < b->lifted_bytes || a->lifted_bytes > b->lifted_bytes)
+        return a->lifted_bytes < b->lifted_bytes;
     if (a->recompute_s < b->recompute_s - hair) return 1;
     if (a->recompute_s > b->recompute_s + hair) return 0;
-    if (a->sizes.swapped_bytes != b->sizes.swapped_bytes)
-        return a->sizes.swapped_bytes < b->sizes.swapped_bytes;
-    return a->sizes.host_bytes + a->sizes.device_bytes + a->sizes.spill_bytes <
-           b->sizes.host_bytes + b->sizes.device_bytes + b->sizes.spill_bytes;
-}
-
-MEMOI memo_status memoi_rows_score_trial(memoi_rows_planner* p, memo_error* error) {
-    memo_swap_desc swap = *p->desc->swap;
-    memoi_rows_fill(p, p->trial.cells, p->rows);
-    swap.rows = p->rows;
-    return memoi_rows_score_desc(p, &swap, &p->trial.score, error);
-}
-
-#define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
-
-/* "6.1", of a share of the step. */
-MEMOI const char* memoi_rows_percent(char buffer[32], double share) {
-    snprintf(buffer, 32, "%.2g", 100 * share);
-    return buffer;
-}
-
-/* 1 if the shortest step there could be, which only computes, has the same gain in words. */
-MEMOI int memoi_rows_says_the_same(const memoi_rows_planner* p) {
-    const double saved = 1 - p->best.score.step_s / p->now_s;
-    const double most = 1 - (p->layers_s + p->desc->between_s) / p->now_s;
-    char words[2][32];
-    return p->best.score.excess_bytes <= 0 && saved >= MEMOI_ROWS_GAIN &&
-           !strcmp(memoi_rows_percent(words[0], saved), memoi_rows_percent(words[1], most));
+    if (a->swapped_bytes < b->swapped_bytes || a->swapped_bytes > b->swapped_bytes)
+        return a->swapped_bytes < b->swapped_bytes;
+    return held < b->host_bytes + b->device_bytes + b->spill_bytes;
 }
 
 /* Scores p->trial.  p->best becomes it if it is better. */
-MEMOI memo_status memoi_rows_try(memoi_rows_planner* p, memo_error* error) {
-    memo_status status = memoi_rows_score_trial(p, error);
-    if (status || !memoi_rows_is_better(&p->trial.score, &p->best.score)) return status;
+MEMOI void memoi_rows_try(memoi_rows_planner* p) {
+    memoi_rows_score_trial(p);
+    if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return;
     p->best.score = p->trial.score;
     memcpy(p->best.cells, p->trial.cells, (size_t)p->n_cells * sizeof(int64_t));
-    p->is_settled = p->now_s > 0 && memoi_rows_says_the_same(p);
-    return status;
 }
 
 /* 1 if a bundle may have this cell in a layer. */
@@ -6731,7 +6976,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32_t end,
                           int64_t cell) {
     for (; begin < end; begin++)
-        p->trial.cells[(int64_t)begin * p->n_bundles + b] =
+        p->trial.cells[(int64_t)b * p->n_layers + begin] =
             memoi_rows_is_valid(p, begin, b, cell)         ? cell
             : memoi_rows_is_valid(p, begin, b, p->n_tiles) ? p->n_tiles
                                                            : MEMOI_ROWS_KEPT;
@@ -6740,32 +6985,38 @@ MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32
 /* --- >>row alpha ---
  * Knows: tables of one alpha.  Knows nothing of other tables. */
 
-/* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best. */
-MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best,
-                                        double* alpha, memo_error* error) {
-    memo_swap_desc swap = *p->desc->swap;
+/* The trial becomes the table of an alpha, as memo_swap_desc has it. */
+MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, int64_t tiles) {
+    int32_t layer, b;
+    for (b = 0; b < p->n_bundles; b++)
+        for (layer = 0; layer < p->n_layers; layer++) {
+            const memo_tensor_rule rule = p->desc->swap->tensors[p->bundles[b].leader].rule;
+            p->trial.cells[(int64_t)b * p->n_layers + layer] = rule == MEMO_TENSOR_ROWS ? tiles
+                                                               : rule == MEMO_TENSOR_KEPT
+                                                                   ? MEMOI_ROWS_KEPT
+                                                                   : p->n_tiles;
+        }
+}
+
+/* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best.
+ * Returns the tiles of the best; negative: none fits. */
+MEMOI int64_t memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best) {
     int64_t step = p->n_tiles / 64 + 1, low = 0, high = p->n_tiles, best_tiles = -1, k;
     memset(best, 0, sizeof *best);
     best->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-    *alpha = -1;
-    swap.rows = NULL;
 
     /* Score the alphas of one grid. */
     for (;;) {
         for (k = low;; k = k + step < high ? k + step : high) {
-            memoi_rows_score score;
-            memo_status status;
-            swap.alpha = (double)k / (double)p->n_tiles;
-            status = memoi_rows_score_desc(p, &swap, &score, error);
-            if (status) return status;
-            if (score.excess_bytes <= 0 && memoi_rows_is_better(&score, best)) {
-                *best = score;
-                *alpha = score.sizes.alpha;
+            memoi_rows_set_alpha(p, k);
+            memoi_rows_score_trial(p);
+            if (p->trial.score.excess_bytes <= 0 && memoi_rows_is_better(&p->trial.score, best)) {
+                *best = p->trial.score;
                 best_tiles = k;
             }
             if (k >= high) break;
         }
-        if (step == 1 || best_tiles < 0) return MEMO_STATUS_OK;
+        if (step == 1 || best_tiles < 0) return best_tiles;
 
         /* Refine the grid around the best alpha. */
         low = best_tiles > step ? best_tiles - step : 0;
@@ -6775,771 +7026,19 @@ MEMOI memo_status memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score*
     }
 }
 
-/* The trial becomes the table of an alpha; keeps: what cannot be recomputed is kept. */
-MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, double alpha, int keeps) {
-    int64_t tiles = (int64_t)(alpha * (double)p->n_tiles + 0.5);
-    int32_t layer, b;
-    for (layer = 0; layer < p->n_layers; layer++)
-        for (b = 0; b < p->n_bundles; b++) {
-            memo_tensor_rule rule = memoi_rows_use_of(p, layer, b)->rule;
-            memoi_rows_set(p, b, layer, layer + 1,
-                           rule == MEMO_TENSOR_ROWS             ? tiles
-                           : keeps && rule != MEMO_TENSOR_WHOLE ? MEMOI_ROWS_KEPT
-                                                                : p->n_tiles);
-        }
-}
-
-/* --- >>row program ---
- * Knows: bundles in kinds of layers, and capacities, as shares.  Knows nothing of tiles, except
- * when it rounds.
- *
- * Over shares instead of tiles.  A *use* is a bundle in the layers of one kind.  Of its layers
- * before the last two of all, it is kept in k; the others swap a share a of its rows and recompute
- * the rest.  The last two layers never move: their rows lie in the rounding buffers and in the
- * scratch of the others.  In bytes of one layer:
- *
- *     on the device   k + 2 A + M            (the region: even | recomputed | odd), A >= a and
- *                                            M >= 1 - a for every use of the bundle
- *     moved           (1 - k / n) a          of each of these n layers, on average
- *     a place         a                      in host memory, if layers share places
- *     recomputed      (1 - k / n) (1 - a)    likewise; 1 - a in the last layer but one
- *
- * A use that is swapped or recomputed whole may also be *mixed*, some layers this, others that:
- * then A and M are at least 1, and any shares are possible.  Bundles that only some kinds have
- * share one area: for two kinds that follow each other, it has at least the swapped bytes of one
- * and all bytes of the other.
- *
- * Start times are eliminated: for given shares the step takes as long as the longest path through
- * its graph, which is linear in the shares.  So there is a row for a path, added when it is the
- * longest for the current shares (Benders' decomposition).  What the trainer's own copies add to a
- * path is left out, so the bound holds with them too.
- *
- * The sizes are bilinear in k and a.  A *box* bounds k, and its four corners span what a use may do
- * within it: the linear program mixes corners.  That is a bound, and exact if k is fixed.  So
- * branch and bound splits boxes.  With a file there is a program for each number of places for
- * layers in host memory; those with the least bounds are solved. */
-
-#define MEMOI_ROWS_CUTS_MAX   48
-#define MEMOI_ROWS_NODES_MAX  200
-#define MEMOI_ROWS_PLACES_MAX 256  /* numbers of places that are compared */
-#define MEMOI_ROWS_GAP        1e-4 /* boxes that may gain less are given up */
-
-typedef enum memoi_rows_mode {
-    MEMOI_ROWS_ANY = 0,
-    MEMOI_ROWS_RECOMPUTED, /* a = 0 */
-    MEMOI_ROWS_SWAPPED,    /* a = 1 */
-    MEMOI_ROWS_MIXED
-} memoi_rows_mode;
-
-typedef struct memoi_rows_box {
-    int32_t least_kept, most_kept;
-    memoi_rows_mode mode;
-} memoi_rows_box;
-
-/* A corner of a use's box, in each layer. */
-typedef struct memoi_rows_column {
-    int32_t use, kind, b;
-    double kept, swapped; /* k and a */
-    double part[2];       /* what A and M must be at least */
-    double kept_bytes, moved_bytes, place_bytes, recompute_s, last_s, weight;
-} memoi_rows_column;
-
-/* step >= fixed_s + what the path takes of each kind's bytes and recomputation, and of the last. */
-typedef struct memoi_rows_cut {
-    double fixed_s, n_last;
-    double per_byte_s[MEMOB_KINDS_MAX], n_recomputes[MEMOB_KINDS_MAX];
-} memoi_rows_cut;
-
-/* Which of equal steps is looked for: with least work, rounded to a table, or with least memory. */
-typedef enum memoi_rows_aim {
-    MEMOI_ROWS_AIM_TABLE = 0,
-    MEMOI_ROWS_AIM_DEVICE,
-    MEMOI_ROWS_AIM_HOST
-} memoi_rows_aim;
-
-/* Of the current solution, each layer of a kind. */
-typedef struct memoi_rows_sums {
-    double moved_bytes, place_bytes, recompute_s, last_s;
-} memoi_rows_sums;
-
-typedef struct memoi_rows_program {
-    memoi_rows_planner* p;
-    memob_arrays arrays;
-    memoi_rows_aim aim;
-    int32_t n_uses;
-    memoi_rows_box* boxes; /* (n_uses), as p->uses */
-    int32_t places;        /* for layers in host memory */
-    memoi_rows_column* columns;
-    /* Columns of the tableau: weights, A and M of each bundle, the area, the step. */
-    int32_t n_weights, n_columns, n_rows;
-    uint32_t follows[MEMOB_KINDS_MAX]; /* bit k: kind k precedes or follows this one in the area */
-    memoi_rows_cut cuts[MEMOI_ROWS_CUTS_MAX];
-    int32_t n_cuts;
-    double time_unit_s, bytes_unit; /* all are divided by: seconds and bytes differ by too much */
-    double* cells;                  /* (n_rows + 1, n_columns + 2): the last is the basic value */
-    int32_t *basic, *free;          /* the variable of each row, column; slacks behind columns */
-    double step_s, device_bytes, host_bytes; /* of the solution */
-    memoi_rows_sums sums[MEMOB_KINDS_MAX];
-    int32_t n_nodes;
-    double leaf_s, bound_s;        /* the best integer solution, negative: none; a lower bound */
-    double leaf_host, leaf_device; /* its bytes */
-} memoi_rows_program;
-
-/* Only some kinds have the bundle. */
-MEMOI int memoi_rows_is_packed(const memoi_rows_planner* p, int32_t b) {
-    return memob_tensor_kinds(p->desc->swap, p->bundles[b].leader) != 0;
-}
-
-/* Which kinds meet in the area: those of an even and an odd layer that follow each other there. */
-MEMOI void memoi_rows_find_neighbors(memoi_rows_program* g) {
-    const memoi_rows_planner* p = g->p;
-    int32_t last[2] = {-1, -1}, layer, b;
-    for (layer = 0; layer < p->n_layers; layer++) {
-        int32_t kind = memoi_rows_kind(p, layer), other = last[!(layer & 1)];
-        for (b = 0; b < p->n_bundles; b++)
-            if (memoi_rows_is_packed(p, b) && memoi_rows_use_of(p, layer, b)->n_layers) break;
-        if (b == p->n_bundles) continue;
-        last[layer & 1] = kind;
-        if (other < 0) continue;
-        g->follows[kind] |= 1u << other;
-        g->follows[other] |= 1u << kind;
-    }
-}
-
-MEMOI memo_status memoi_rows_program_create(memoi_rows_planner* p, memoi_rows_aim aim,
-                                            memoi_rows_program* g, memo_error* error) {
-    const int32_t n_uses = p->n_kinds * p->n_bundles;
-    int64_t n_columns = 4 * (int64_t)n_uses + 2 * p->n_bundles + 2;
-    int64_t n_rows = 3 * (int64_t)n_uses + p->n_kinds * (p->n_kinds + 2) + 2 + MEMOI_ROWS_CUTS_MAX;
-    memob_arrays* a = &g->arrays;
-    int32_t u;
-    memset(g, 0, sizeof *g);
-    g->p = p;
-    g->aim = aim;
-    g->n_uses = n_uses;
-    g->leaf_s = g->bound_s = -1;
-    g->boxes = (memoi_rows_box*)memob_arrays_add(a, n_uses + 1, sizeof(memoi_rows_box));
-    g->columns = (memoi_rows_column*)memob_arrays_add(a, n_columns, sizeof(memoi_rows_column));
-    g->cells = (double*)memob_arrays_add(a, (n_rows + 1) * (n_columns + 1), sizeof(double));
-    g->basic = (int32_t*)memob_arrays_add(a, n_rows, sizeof(int32_t));
-    g->free = (int32_t*)memob_arrays_add(a, n_columns, sizeof(int32_t));
-    if (a->failed) {
-        memob_arrays_free(a);
-        return memob_no_memory(error, "the program of rows");
-    }
-    memoi_rows_find_neighbors(g);
-
-    /* Rules limit the boxes.  The units scale all numbers near 1, which the simplex tolerances
-     * assume. */
-    g->time_unit_s = p->layers_s + p->desc->between_s;
-    for (u = 0; u < n_uses; u++) {
-        const memoi_rows_use* use = &p->uses[u];
-        g->boxes[u].most_kept = use->n_moved;
-        if (use->rule == MEMO_TENSOR_KEPT) g->boxes[u].least_kept = use->n_moved;
-        if (use->rule == MEMO_TENSOR_KEPT || use->rule == MEMO_TENSOR_SWAPPED)
-            g->boxes[u].mode = MEMOI_ROWS_SWAPPED;
-        g->time_unit_s += use->n_layers * use->recompute_s;
-        g->bytes_unit += use->n_layers * p->bundles[u % p->n_bundles].layer_bytes;
-    }
-    if (!(g->time_unit_s > 0)) g->time_unit_s = 1;
-    if (!(g->bytes_unit > 0)) g->bytes_unit = 1;
-    return MEMO_STATUS_OK;
-}
-
-/* The corners of all boxes. */
-MEMOI void memoi_rows_find_columns(memoi_rows_program* g) {
-    const memoi_rows_planner* p = g->p;
-    int32_t last_kind = p->n_layers > 1 ? memoi_rows_kind(p, p->n_layers - 2) : -1;
-    int32_t u, k;
-    g->n_weights = 0;
-    for (u = 0; u < g->n_uses; u++) {
-        const memoi_rows_use* use = &p->uses[u];
-        const memoi_rows_box* box = &g->boxes[u];
-        double bytes = p->bundles[u % p->n_bundles].layer_bytes;
-        int is_mixed = box->mode == MEMOI_ROWS_MIXED;
-        if (!use->n_layers ||
-            memob_swap_is_layer(p->desc->swap, p->bundles[u % p->n_bundles].leader))
-            continue; /* LAYER rows move if nothing better is found */
-
-        /* A corner keeps the least or the most layers, and swaps or recomputes the rest. */
-        for (k = 0; k < 4; k++) {
-            memoi_rows_column* c = &g->columns[g->n_weights];
-            double share;
-            if ((k & 1) && box->least_kept == box->most_kept) continue;
-            if (box->mode == ((k & 2) ? MEMOI_ROWS_RECOMPUTED : MEMOI_ROWS_SWAPPED)) continue;
-
-            /* What a corner costs if its weight is 1. */
-            c->use = u;
-            c->kind = u / p->n_bundles;
-            c->b = u % p->n_bundles;
-            c->kept = (k & 1) ? box->most_kept : box->least_kept;
-            c->swapped = (k & 2) ? 1 : 0;
-            share = use->n_moved > 0 ? 1 - c->kept / use->n_moved : 0;
-            c->part[0] = c->part[1] = 0;
-            if (c->kept < use->n_layers) {
-                c->part[0] = is_mixed ? 1 : c->swapped;
-                c->part[1] = is_mixed ? 1 : 1 - c->swapped;
-            }
-            c->kept_bytes = bytes * c->kept;
-            c->moved_bytes = bytes * share * c->swapped;
-            c->place_bytes = bytes * (is_mixed ? 1 : c->swapped) * (share > 0);
-            c->recompute_s = use->recompute_s * share * (1 - c->swapped);
-            c->last_s = c->kind == last_kind && !is_mixed ? use->recompute_s * (1 - c->swapped) : 0;
-            g->n_weights++;
-        }
-    }
-    g->n_columns = g->n_weights + 2 * p->n_bundles + 1;
-}
-
-/* Columns of the tableau behind the weights. */
-MEMOI int32_t memoi_rows_part_column(const memoi_rows_program* g, int32_t b, int part) {
-    return g->n_weights + 2 * b + part;
-}
-MEMOI int32_t memoi_rows_area_column(const memoi_rows_program* g) { return g->n_columns - 1; }
-
-/* What a path pays per byte that a layer moves, for one work. */
-MEMOI double memoi_rows_byte_s(const memoi_rows_planner* p, memoi_rows_work work) {
-    const memo_swap_plan_desc* desc = p->desc;
-    double rate = work == MEMOI_ROWS_STORE   ? desc->to_host_bytes_per_s
-                  : work == MEMOI_ROWS_LOAD  ? desc->to_device_bytes_per_s
-                  : work == MEMOI_ROWS_WRITE ? desc->to_file_bytes_per_s
-                                             : desc->from_file_bytes_per_s;
-    if (!(rate > 0)) return 0;
-    return (work >= MEMOI_ROWS_WRITE ? p->disk_factor : p->link_factor) / rate;
-}
-
-/* The longest path for the current solution, as a cut. */
-MEMOI void memoi_rows_find_cut(memoi_rows_program* g, memoi_rows_cut* cut) {
-    memoi_rows_planner* p = g->p;
-    int32_t n = p->n_layers, i;
-    for (i = 0; i < n; i++) {
-        memoi_rows_layer* layer = &p->clock.layers[i];
-        const memoi_rows_sums* sums = &g->sums[memoi_rows_kind(p, i)];
-        memset(layer, 0, sizeof *layer);
-        memoi_rows_time_kind(p, i);
-        layer->is_moved = i < p->n_moved;
-        layer->previous = i >= 2 ? i - 2 : -1;
-        layer->is_spilled = i < p->n_moved - g->places;
-        layer->before = layer->is_moved && i >= g->places ? i - g->places : -1;
-        layer->store_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_STORE);
-        layer->load_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_LOAD);
-        layer->write_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_WRITE);
-        layer->read_s = sums->moved_bytes * memoi_rows_byte_s(p, MEMOI_ROWS_READ);
-        layer->recompute_s = i < n - 2 ? sums->recompute_s : i == n - 2 ? sums->last_s : 0;
-    }
-
-    /* Back from the end. */
-    memset(cut, 0, sizeof *cut);
-    i = memoi_rows_step(&p->clock, n, p->desc->between_s).op;
-    for (; i >= 0; i = p->clock.ops[i].before) {
-        const memoi_rows_op* op = &p->clock.ops[i];
-        const memoi_rows_layer* layer = &p->clock.layers[op->layer];
-        int32_t kind = memoi_rows_kind(p, op->layer);
-        switch (op->work) {
-        case MEMOI_ROWS_FORWARD: cut->fixed_s += layer->forward_s; break;
-        case MEMOI_ROWS_BETWEEN: cut->fixed_s += p->desc->between_s; break;
-        case MEMOI_ROWS_BACKWARD:
-            cut->fixed_s += layer->backward_s;
-            cut->n_recomputes[kind] += op->layer < n - 2;
-            cut->n_last += op->layer == n - 2;
-            break;
-        default: cut->per_byte_s[kind] += memoi_rows_byte_s(p, op->work);
-        }
-    }
-}
-
-/* What the path of a cut takes for the current solution. */
-MEMOI double memoi_rows_cut_s(const memoi_rows_program* g, const memoi_rows_cut* cut) {
-    double path_s = cut->fixed_s;
-    int32_t k;
-    for (k = 0; k < g->p->n_kinds; k++)
-        path_s += cut->per_byte_s[k] * g->sums[k].moved_bytes +
-                  cut->n_recomputes[k] * g->sums[k].recompute_s + cut->n_last * g->sums[k].last_s;
-    return path_s;
-}
-
-/* Row r of the tableau: slack = bound - the sum of coefficients times columns. */
-MEMOI double* memoi_rows_put_row(memoi_rows_program* g, double bound) {
-    double* row = g->cells + (int64_t)g->n_rows * (g->n_columns + 2);
-    memset(row, 0, (size_t)(g->n_columns + 2) * sizeof(double));
-    row[g->n_columns + 1] = bound;
-    g->basic[g->n_rows] = g->n_columns + 1 + g->n_rows;
-    g->n_rows++;
-    return row;
-}
-
-/* Divides row by its largest coefficient. */
-MEMOI void memoi_rows_scale(const memoi_rows_program* g, double* row) {
-    double most = 0;
-    int32_t c;
-    for (c = 0; c < g->n_columns; c++)
-        if (fabs(row[c]) > most) most = fabs(row[c]);
-    for (c = 0; c < g->n_columns + 2 && most > 0; c++) row[c] /= most;
-}
-
-/* A and M of every bundle are as large as each use needs. */
-MEMOI void memoi_rows_put_regions(memoi_rows_program* g) {
-    const memoi_rows_planner* p = g->p;
-    int32_t first, c, part;
-    for (first = 0; first < g->n_weights; first = c) {
-        for (part = 0; part < 2; part++) {
-            double* row = memoi_rows_put_row(g, 0);
-            for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++)
-                row[c] = g->columns[c].part[part];
-            row[memoi_rows_part_column(g, g->columns[first].b, part)] = -1;
-        }
-        if (memoi_rows_is_packed(p, g->columns[first].b)) g->n_rows -= 2;
-    }
-}
-
-/* The area of bundles that only some kinds have: of kinds that follow each other, what one swaps
- * and all of the other. */
-MEMOI void memoi_rows_put_area(memoi_rows_program* g) {
-    const memoi_rows_planner* p = g->p;
-    int32_t kind, other, c;
-    if (!p->desc->swap->tensor_kinds) return;
-    for (kind = 0; kind < p->n_kinds; kind++)
-        for (other = -1; other < p->n_kinds; other++) {
-            double* row;
-            if (other >= 0 && !(g->follows[kind] >> other & 1)) continue;
-            row = memoi_rows_put_row(g, 0);
-            for (c = 0; c < g->n_weights; c++) {
-                const memoi_rows_column* column = &g->columns[c];
-                double bytes = p->bundles[column->b].layer_bytes / g->bytes_unit;
-                double needs = column->part[0] > 0 || column->part[1] > 0;
-                if (!memoi_rows_is_packed(p, column->b)) continue;
-                if (column->kind == kind) row[c] += bytes * needs;
-                if (column->kind == other) row[c] += bytes * column->part[0];
-            }
-            row[memoi_rows_area_column(g)] = -1;
-        }
-}
-
-/* Budgets; a budget of 0 is no limit. */
-MEMOI void memoi_rows_put_budgets(memoi_rows_program* g) {
-    const memoi_rows_planner* p = g->p;
-    int32_t n_file = p->n_moved - g->places, n_kinds = 0, c, b, kind, i;
-    int32_t n_in_file[MEMOB_KINDS_MAX] = {0};
-    double* row;
-    if (p->device_bytes) {
-        row = memoi_rows_put_row(g, (double)p->device_bytes);
-        for (c = 0; c < g->n_weights; c++) row[c] = g->columns[c].kept_bytes;
-        for (b = 0; b < p->n_bundles; b++) {
-            row[memoi_rows_part_column(g, b, 0)] = p->bundles[b].layer_bytes * p->n_buffers;
-            row[memoi_rows_part_column(g, b, 1)] = p->bundles[b].layer_bytes;
-        }
-        row[memoi_rows_area_column(g)] = g->bytes_unit;
-        memoi_rows_scale(g, row);
-    }
-
-    /* With a place for each layer, all that is moved; else each kind fits into a place. */
-    n_kinds = n_file > 0 ? p->n_kinds : 1;
-    for (kind = 0; kind < n_kinds && p->host_bytes && g->places > 0; kind++) {
-        row = memoi_rows_put_row(g, (double)p->host_bytes);
-        for (c = 0; c < g->n_weights; c++) {
-            const memoi_rows_column* column = &g->columns[c];
-            if (n_file > 0)
-                row[c] = column->kind == kind ? g->places * column->place_bytes : 0;
-            else
-                row[c] = p->uses[column->use].n_moved * column->moved_bytes;
-        }
-        memoi_rows_scale(g, row);
-    }
-    if (n_file <= 0) return;
-    for (i = 0; i < n_file; i++) n_in_file[memoi_rows_kind(p, i)]++;
-    row = memoi_rows_put_row(g, (double)p->desc->spill_bytes);
-    for (c = 0; c < g->n_weights; c++)
-        row[c] = n_in_file[g->columns[c].kind] * g->columns[c].moved_bytes;
-    memoi_rows_scale(g, row);
-}
-
-/* All slacks are basic.  No cost is negative, so that the dual simplex method may begin here. */
-MEMOI void memoi_rows_put_all(memoi_rows_program* g) {
-    const memoi_rows_planner* p = g->p;
-    int32_t n = g->n_columns, first, c, b, i;
-    double* row;
-    g->n_rows = 0;
-    for (c = 0; c <= n; c++) g->free[c] = c;
-
-    /* A use's weights sum to 1 or more.  An inequality is enough, because more weight only costs
-     * more. */
-    for (first = 0; first < g->n_weights; first = c) {
-        row = memoi_rows_put_row(g, -1);
-        for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++)
-            row[c] = -1;
-    }
-    memoi_rows_put_regions(g);
-    memoi_rows_put_area(g);
-    memoi_rows_put_budgets(g);
-
-    /* The step takes at least as long as each path found so far. */
-    for (i = 0; i < g->n_cuts; i++) {
-        const memoi_rows_cut* cut = &g->cuts[i];
-        row = memoi_rows_put_row(g, -cut->fixed_s / g->time_unit_s);
-        for (c = 0; c < g->n_weights; c++) {
-            const memoi_rows_column* column = &g->columns[c];
-            row[c] = (cut->per_byte_s[column->kind] * column->moved_bytes +
-                      cut->n_recomputes[column->kind] * column->recompute_s +
-                      cut->n_last * column->last_s) /
-                     g->time_unit_s;
-        }
-        row[n] = -1;
-    }
-
-    /* Minimize the step.  Tiny costs prefer, among equal steps, the one with least work or least
-     * memory. */
-    row = memoi_rows_put_row(g, 0);
-    g->n_rows--;
-    for (c = 0; c < g->n_weights; c++) {
-        const memoi_rows_column* column = &g->columns[c];
-        double n_layers = p->uses[column->use].n_layers;
-        double work = (n_layers * column->recompute_s + column->last_s) / g->time_unit_s;
-        double moved = n_layers * column->moved_bytes / g->bytes_unit;
-        double kept = column->kept_bytes / g->bytes_unit;
-        row[c] = 1e-7 * work + 1e-8 * moved + 1e-9 * kept;
-        if (g->aim == MEMOI_ROWS_AIM_HOST) row[c] += 1e-6 * moved;
-        if (g->aim == MEMOI_ROWS_AIM_DEVICE) row[c] += 1e-6 * kept;
-    }
-    for (; c < n; c++) row[c] = g->aim == MEMOI_ROWS_AIM_DEVICE ? 1e-6 : 1e-9;
-    for (b = 0; b < p->n_bundles; b++)
-        for (i = 0; i < 2; i++)
-            row[memoi_rows_part_column(g, b, i)] *=
-                (i ? 1 : p->n_buffers) * p->bundles[b].layer_bytes / g->bytes_unit;
-    row[n] = 1;
-}
-
-MEMOI void memoi_rows_pivot(memoi_rows_program* g, int32_t r, int32_t c) {
-    int32_t width = g->n_columns + 2, i, k, swap;
-    double* row = g->cells + (int64_t)r * width;
-    double pivot = row[c];
-    for (k = 0; k < width; k++) row[k] /= pivot;
-    row[c] = 1 / pivot;
-    for (i = 0; i <= g->n_rows; i++) {
-        double* other = g->cells + (int64_t)i * width;
-        double factor = other[c];
-        if (i == r || factor == 0) continue;
-        for (k = 0; k < width; k++) other[k] -= factor * row[k];
-        other[c] = -factor / pivot;
-    }
-    swap = g->basic[r];
-    g->basic[r] = g->free[c];
-    g->free[c] = swap;
-}
-
-/* The dual simplex method: 1: solved, 0: infeasible, or it does not end. */
-MEMOI int memoi_rows_simplex(memoi_rows_program* g) {
-    int32_t width = g->n_columns + 2, n = g->n_columns + 1, i, c, n_pivots;
-    const double* costs = g->cells + (int64_t)g->n_rows * width;
-    for (n_pivots = 0; n_pivots < 50 * (g->n_rows + n); n_pivots++) {
-        const double* row;
-        int32_t leaves = -1, enters = -1;
-        double least = -1e-9;
-
-        /* The most violated row leaves the basis. */
-        for (i = 0; i < g->n_rows; i++) {
-            double value = g->cells[(int64_t)i * width + n];
-            if (value >= least) continue;
-            least = value;
-            leaves = i;
-        }
-        if (leaves < 0) return 1;
-
-        /* The column with the least cost per unit enters.  Among equals a larger pivot is more
-         * accurate. */
-        row = g->cells + (int64_t)leaves * width;
-        for (c = 0; c < n; c++) {
-            double left, right;
-            if (row[c] > -1e-9) continue;
-            if (enters < 0) {
-                enters = c;
-                continue;
-            }
-            left = costs[c] * -row[enters];
-            right = costs[enters] * -row[c];
-            if (left < right || (left <= right && row[c] < row[enters])) enters = c;
-        }
-        if (enters < 0) return 0;
-        memoi_rows_pivot(g, leaves, enters);
-    }
-    return 0;
-}
-
-/* Reads weights and sums from the tableau.  Each use's weights are scaled to a sum of 1. */
-MEMOI void memoi_rows_read_solution(memoi_rows_program* g) {
-    const memoi_rows_planner* p = g->p;
-    int32_t width = g->n_columns + 2, first, c, i, k;
-    double step = 0;
-    for (c = 0; c < g->n_weights; c++) g->columns[c].weight = 0;
-    g->device_bytes = g->host_bytes = 0;
-    for (i = 0; i < g->n_rows; i++) {
-        double value = g->cells[(int64_t)i * width + g->n_columns + 1];
-        c = g->basic[i];
-        if (value < 0) value = 0;
-        if (c == g->n_columns) step = value;
-        if (c < g->n_weights)
-            g->columns[c].weight = value;
-        else if (c == memoi_rows_area_column(g))
-            g->device_bytes += value * g->bytes_unit;
-        else if (c < g->n_columns)
-            g->device_bytes += value * p->bundles[(c - g->n_weights) / 2].layer_bytes *
-                               ((c - g->n_weights) % 2 ? 1 : p->n_buffers);
-    }
-    g->step_s = step * g->time_unit_s;
-
-    memset(g->sums, 0, sizeof g->sums);
-    for (first = 0; first < g->n_weights; first = c) {
-        double sum = 0;
-        for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++)
-            sum += g->columns[c].weight;
-        for (c = first; c < g->n_weights && g->columns[c].use == g->columns[first].use; c++) {
-            memoi_rows_column* column = &g->columns[c];
-            memoi_rows_sums* sums = &g->sums[column->kind];
-            column->weight = sum > 0 ? column->weight / sum : 0;
-            sums->moved_bytes += column->weight * column->moved_bytes;
-            sums->place_bytes += column->weight * column->place_bytes;
-            sums->recompute_s += column->weight * column->recompute_s;
-            sums->last_s += column->weight * column->last_s;
-            g->device_bytes += column->weight * column->kept_bytes;
-            if (g->places == p->n_moved)
-                g->host_bytes +=
-                    p->uses[column->use].n_moved * column->weight * column->moved_bytes;
-        }
-    }
-    for (k = 0; k < p->n_kinds && g->places < p->n_moved; k++)
-        if (g->places * g->sums[k].place_bytes > g->host_bytes)
-            g->host_bytes = g->places * g->sums[k].place_bytes;
-}
-
-/* Solves the program of the boxes.  1: solved, into weights and g's sums; 0: infeasible. */
-MEMOI int memoi_rows_solve(memoi_rows_program* g) {
-    memoi_rows_find_columns(g);
-    for (;;) {
-        memoi_rows_cut cut;
-
-        /* Paths are too many to list, so solve with the cuts found so far. */
-        memoi_rows_put_all(g);
-        if (!memoi_rows_simplex(g)) return 0;
-        memoi_rows_read_solution(g);
-
-        /* Add the longest path as a cut.  If it is no longer than the step, the solution is
-         * exact. */
-        memoi_rows_find_cut(g, &cut);
-        if (memoi_rows_cut_s(g, &cut) <= g->step_s + 1e-9 * g->time_unit_s ||
-            g->n_cuts == MEMOI_ROWS_CUTS_MAX)
-            return 1;
-        g->cuts[g->n_cuts++] = cut;
-    }
-}
-
-/* What the weights of a use mean. */
-typedef struct memoi_rows_shares {
-    double kept, swapped; /* k and a */
-    double lacking_bytes; /* on the device, beyond what the weights take */
-} memoi_rows_shares;
-
-MEMOI memoi_rows_shares memoi_rows_shares_of(const memoi_rows_program* g, int32_t u) {
-    const memoi_rows_planner* p = g->p;
-    const memoi_rows_use* use = &p->uses[u];
-    memoi_rows_shares shares;
-    double share = 0, corner = 0;
-    int32_t c;
-    memset(&shares, 0, sizeof shares);
-    for (c = 0; c < g->n_weights; c++) {
-        const memoi_rows_column* column = &g->columns[c];
-        if (column->use != u) continue;
-        shares.kept += column->weight * column->kept;
-        corner += column->weight * column->swapped;
-        if (use->n_moved)
-            share += column->weight * column->swapped * (1 - column->kept / use->n_moved);
-    }
-    shares.swapped =
-        shares.kept < use->n_moved - 1e-9 ? share / (1 - shares.kept / use->n_moved) : corner;
-    if (shares.swapped > 1) shares.swapped = 1;
-    if (g->boxes[u].mode != MEMOI_ROWS_MIXED)
-        shares.lacking_bytes = p->bundles[u % p->n_bundles].layer_bytes *
-                               (shares.swapped - corner) * (p->n_buffers - 1);
-    return shares;
-}
-
-/* Which of n layers of a use, in order, are kept, or swapped: count of them, spread out. */
-MEMOI int memoi_rows_picks(int64_t i, int64_t count, int64_t n) {
-    return (i + 1) * count / n > i * count / n;
-}
-
-/* Sets a use's layers in the trial to its shares.  The number of tiles is rounded down. */
-MEMOI void memoi_rows_round_use(memoi_rows_program* g, int32_t u) {
-    memoi_rows_planner* p = g->p;
-    memoi_rows_shares shares = memoi_rows_shares_of(g, u);
-    int is_mixed = g->boxes[u].mode == MEMOI_ROWS_MIXED;
-    int32_t b = u % p->n_bundles, kind = u / p->n_bundles, layer, at = 0;
-    int64_t n = p->uses[u].n_moved, kept = (int64_t)(shares.kept + 0.5), others = n - kept;
-    int64_t tiles = (int64_t)(shares.swapped * (double)p->n_tiles + 1e-6), n_kept = 0;
-    int64_t n_swapped = (int64_t)(shares.swapped * (double)others + 1e-6), cell;
-    for (layer = 0; layer < p->n_layers; layer++) {
-        if (memoi_rows_kind(p, layer) != kind) continue;
-        cell = is_mixed ? p->n_tiles : kept == n && tiles == p->n_tiles ? MEMOI_ROWS_KEPT : tiles;
-        if (layer < p->n_moved) {
-            int is_kept = !n || memoi_rows_picks(at, kept, n); /* 0: the layers lack it */
-            n_kept += is_kept;
-            if (is_kept)
-                cell = MEMOI_ROWS_KEPT;
-            else if (is_mixed && !memoi_rows_picks(at - n_kept, n_swapped, others))
-                cell = 0;
-            at++;
-        }
-        memoi_rows_set(p, b, layer, layer + 1, cell);
-    }
-}
-
-/* Tries the table near the shares of a leaf. */
-MEMOI memo_status memoi_rows_round(memoi_rows_program* g, memo_error* error) {
-    int32_t u;
-    for (u = 0; u < g->n_uses; u++) memoi_rows_round_use(g, u);
-    return memoi_rows_try(g->p, error);
-}
-
-/* The use whose box to split: whose weights hide most bytes, or whose k is no integer. */
-MEMOI int32_t memoi_rows_use_to_split(const memoi_rows_program* g, memoi_rows_shares* shares) {
-    const memoi_rows_planner* p = g->p;
-    double most = 1e-7;
-    int32_t best = -1, u;
-    for (u = 0; u < g->n_uses; u++) {
-        memoi_rows_shares own;
-        double worth;
-        if (!p->uses[u].n_layers) continue;
-        own = memoi_rows_shares_of(g, u);
-        worth = own.lacking_bytes / p->bundles[u % p->n_bundles].layer_bytes +
-                fabs(own.kept - floor(own.kept + 0.5));
-        if (p->uses[u].rule == MEMO_TENSOR_WHOLE && g->boxes[u].mode == MEMOI_ROWS_ANY &&
-            own.swapped > 1e-7 && own.swapped < 1 - 1e-7)
-            worth += 2;
-        if (worth <= most) continue;
-        most = worth;
-        best = u;
-        *shares = own;
-    }
-    return best;
-}
-
-MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error);
-
-/* The same with one use's box replaced. */
-MEMOI memo_status memoi_rows_branch_box(memoi_rows_program* g, int32_t u, int32_t least,
-                                        int32_t most, memoi_rows_mode mode, memo_error* error) {
-    memoi_rows_box saved = g->boxes[u];
-    memo_status status;
-    g->boxes[u].least_kept = least;
-    g->boxes[u].most_kept = most;
-    g->boxes[u].mode = mode;
-    status = memoi_rows_branch(g, error);
-    g->boxes[u] = saved;
-    return status;
-}
-
-/* Looks for the best solution within the boxes. */
-MEMOI memo_status memoi_rows_branch(memoi_rows_program* g, memo_error* error) {
-    memoi_rows_planner* p = g->p;
-    memo_status status = MEMO_STATUS_OK;
-    memoi_rows_shares shares = {0, 0, 0};
-    memoi_rows_box box;
-    double best_s = g->leaf_s, here_s;
-    int32_t u, down;
-    int is_hopeless;
-    if (!memoi_rows_solve(g)) return MEMO_STATUS_OK;
-
-    /* Give up if no better solution is possible, or if the limit of nodes is reached. */
-    here_s = g->step_s;
-    if (g->aim == MEMOI_ROWS_AIM_TABLE && p->best.score.excess_bytes <= 0 &&
-        p->best.score.step_s < best_s)
-        best_s = p->best.score.step_s;
-    is_hopeless = (best_s >= 0 && here_s >= best_s * (1 - MEMOI_ROWS_GAP)) ||
-                  ++g->n_nodes > MEMOI_ROWS_NODES_MAX;
-    u = is_hopeless ? -1 : memoi_rows_use_to_split(g, &shares);
-    if (u < 0 && (g->bound_s < 0 || here_s < g->bound_s)) g->bound_s = here_s;
-    if (is_hopeless) return MEMO_STATUS_OK;
-
-    /* A leaf: nothing is left to split, so round its shares to a table. */
-    if (u < 0) {
-        if (g->leaf_s < 0 || here_s < g->leaf_s) {
-            g->leaf_s = here_s;
-            g->leaf_host = g->host_bytes;
-            g->leaf_device = g->device_bytes;
-        }
-        return g->aim == MEMOI_ROWS_AIM_TABLE ? memoi_rows_round(g, error) : MEMO_STATUS_OK;
-    }
-
-    /* Split whole tensors by their mode first, the likelier mode first: a good solution early
-     * prunes more. */
-    box = g->boxes[u];
-    if (p->uses[u].rule == MEMO_TENSOR_WHOLE && box.mode == MEMOI_ROWS_ANY &&
-        shares.swapped > 1e-7 && shares.swapped < 1 - 1e-7) {
-        int k, near_swapped = shares.swapped > 0.5;
-        for (k = 0; k < 3 && !status; k++)
-            status = memoi_rows_branch_box(g, u, box.least_kept, box.most_kept,
-                                           k == 2                     ? MEMOI_ROWS_MIXED
-                                           : (k == 0) != near_swapped ? MEMOI_ROWS_RECOMPUTED
-                                                                      : MEMOI_ROWS_SWAPPED,
-                                           error);
-        return status;
-    }
-
-    /* Then split the number of kept layers below and above its fractional value. */
-    down = (int32_t)floor(shares.kept + 1e-9);
-    if (down >= box.most_kept) down = box.most_kept - 1;
-    if (down < box.least_kept) down = box.least_kept;
-    status = memoi_rows_branch_box(g, u, box.least_kept, down, box.mode, error);
-    if (!status) status = memoi_rows_branch_box(g, u, down + 1, box.most_kept, box.mode, error);
-    return status;
-}
-
-/* Solves the programs of the n_best most promising numbers of places. */
-MEMOI memo_status memoi_rows_run(memoi_rows_program* g, int n_best, memo_error* error) {
-    const memoi_rows_planner* p = g->p;
-    int is_spilling = p->desc->spill_bytes && p->host_bytes && p->n_moved > 1;
-    int32_t most = p->n_moved, least = is_spilling ? 1 : most, i, k;
-    int32_t step = (most - least) / MEMOI_ROWS_PLACES_MAX + 1, n = (most - least) / step + 1;
-    double* bounds = (double*)memob_calloc(n, sizeof(double)); /* negative: none */
-    memo_status status = bounds ? MEMO_STATUS_OK : memob_no_memory(error, "the program of rows");
-
-    /* Bound the step for each number of places in host memory. */
-    for (i = 0; i < n && !status; i++) {
-        g->places = most - i * step;
-        g->n_cuts = 0;
-        bounds[i] = memoi_rows_solve(g) ? g->step_s : -1;
-    }
-
-    /* Branch only where the bound is least, because each search is expensive. */
-    for (k = 0; k < n_best && !status; k++) {
-        int32_t best = -1;
-        for (i = 0; i < n; i++)
-            if (bounds[i] >= 0 && (best < 0 || bounds[i] < bounds[best])) best = i;
-        if (best < 0) break;
-        g->places = most - best * step;
-        g->n_cuts = g->n_nodes = 0;
-        bounds[best] = -1;
-        status = memoi_rows_branch(g, error);
-    }
-
-    /* The bound of all is the least, including the numbers that were not searched. */
-    for (i = 0; i < n && !status; i++)
-        if (bounds[i] >= 0 && (g->bound_s < 0 || bounds[i] < g->bound_s)) g->bound_s = bounds[i];
-    MEMO_FREE(bounds);
-    return status;
-}
-
 /* --- >>row search ---
- * Knows: the best table so far, and scores.  Knows nothing of shares.
+ * Knows: tables and their scores.  Knows nothing of limits.
  *
- * From the best table so far: random changes of a few cells or groups of cells at once, kept if the
- * table is better.  One change makes room for another; that needs no list of what fits. */
+ * Random changes, kept if the table is better or hardly worse (simulated annealing).  The first
+ * passes change a bundle in layers of a kind, so that few numbers describe a table; the later ones
+ * change single layers and ranges too.  Memory joins the bundles: after a change another bundle
+ * takes the room that is left, or gives what lacks, in as many layers or tiles as that makes. */
 
-/* The number of trials, and of cells that all trials may visit.  A trial visits every tensor of
- * every layer. */
-#define MEMOI_ROWS_TRIALS_MAX 50000
-#define MEMOI_ROWS_LOOKS_MAX  1500000
-#define MEMOI_ROWS_PASSES     8
-#define MEMOI_ROWS_IDLE       4    /* passes that find nothing better before the search ends */
-#define MEMOI_ROWS_HEAT       0.04 /* how much longer a step is accepted at first */
+/* The number of trials, and of cells that all trials may visit. */
+#define MEMOI_ROWS_TRIALS_MAX   150000
+#define MEMOI_ROWS_TRIALS_LEAST 20000
+#define MEMOI_ROWS_LOOKS_MAX    18000000
+#define MEMOI_ROWS_HEAT         0.003 /* how much longer a step is accepted at first */
 
 /* In [0, n) */
 MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
@@ -7549,12 +7048,152 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
+#define MEMOI_ROWS_ANY (-2) /* whatever the cell */
+
+/* How many layers of a kind have this cell of a bundle. */
+MEMOI int64_t memoi_rows_count(const memoi_rows_planner* p, int32_t kind, int32_t b, int64_t cell) {
+    const int64_t* cells = &p->trial.cells[(int64_t)b * p->n_layers];
+    int64_t count = 0;
+    int32_t layer;
+    for (layer = 0; layer < p->n_layers; layer++)
+        count += p->kinds[layer] == kind && (cell == MEMOI_ROWS_ANY || cells[layer] == cell);
+    return count;
+}
+
+/* Converts so many of them to another cell, spread evenly or side by side; 0: nothing is different.
+ * The last two layers have places that kept rows would add to. */
+MEMOI int memoi_rows_convert(memoi_rows_planner* p, int32_t kind, int32_t b, int64_t cell,
+                             int64_t next, int64_t count) {
+    int64_t* cells = &p->trial.cells[(int64_t)b * p->n_layers];
+    const int64_t n = memoi_rows_count(p, kind, b, cell);
+    const int32_t end = next == MEMOI_ROWS_KEPT ? p->n_moved : p->n_layers;
+    const int64_t is_block = !memoi_rows_random(p, 4);
+    int64_t i;
+    int32_t layer;
+    int is_changed = 0;
+    if (count > n) count = n;
+    if (count <= 0) return 0;
+    i = memoi_rows_random(p, n);
+    for (layer = 0; layer < end; layer++) {
+        if (p->kinds[layer] != kind || (cell != MEMOI_ROWS_ANY && cells[layer] != cell)) continue;
+        i = (i + 1) % n;
+        if (is_block ? i >= count : (i + 1) * count / n == i * count / n) continue;
+        if (cells[layer] == next || !memoi_rows_is_valid(p, layer, b, next)) continue;
+        cells[layer] = next;
+        is_changed = 1;
+    }
+    return is_changed;
+}
+
+/* Chooses a bundle, a kind and one of its cells, and another: kept, swapped or recomputed. */
+MEMOI int64_t memoi_rows_choose(memoi_rows_planner* p, int32_t* kind, int32_t* b, int64_t* cell) {
+    const int64_t states[] = {MEMOI_ROWS_KEPT, p->n_tiles, 0};
+    const int64_t layer = memoi_rows_random(p, p->n_layers);
+    *kind = p->kinds[layer];
+    *b = (int32_t)memoi_rows_random(p, p->n_bundles);
+    *cell = memoi_rows_random(p, 2) ? p->trial.cells[(int64_t)*b * p->n_layers + layer]
+                                    : states[memoi_rows_random(p, 3)];
+    return states[memoi_rows_random(p, 3)];
+}
+
+/* Changes one bundle of the trial in layers of a kind; 0: nothing is different. */
+MEMOI int memoi_rows_change_kind(memoi_rows_planner* p) {
+    int32_t kind, b;
+    int64_t cell, next = memoi_rows_choose(p, &kind, &b, &cell), count;
+    if (memoi_rows_random(p, 4) == 0) cell = MEMOI_ROWS_ANY;
+    if (memoi_rows_random(p, 4) == 0) next = memoi_rows_random(p, p->n_tiles + 1);
+    count = memoi_rows_count(p, kind, b, cell);
+    if (!count) return 0;
+    switch (cell == MEMOI_ROWS_ANY ? 2 : memoi_rows_random(p, 3)) {
+    case 0: count = 1; break;
+    case 1: count = 1 + memoi_rows_random(p, count); break;
+    default: break;
+    }
+    return memoi_rows_convert(p, kind, b, cell, next, count);
+}
+
+/* Changes as many layers of a kind as the scored trial has room for, or lacks memory; 0: nothing is
+ * different. */
+MEMOI int memoi_rows_refit_layers(memoi_rows_planner* p) {
+    const memoi_rows_score* score = &p->trial.score;
+    int32_t kind, b, is_host;
+    int64_t cell;
+    const int64_t next = memoi_rows_choose(p, &kind, &b, &cell);
+    const double layer_bytes = (double)p->bundles[b].row_bytes * (double)p->desc->swap->n_rows;
+    const double n_swapped = (double)(memob_max(next, 0) - memob_max(cell, 0));
+    double least = 0, most = p->n_layers;
+
+    /* With a file more layers would spill. */
+    for (is_host = 0; is_host < (p->desc->spill_bytes ? 1 : 2); is_host++) {
+        const double each =
+            layer_bytes * (is_host ? n_swapped / (double)p->n_tiles : (next < 0) - (cell < 0));
+        const double capacity = (double)(is_host ? p->host_bytes : p->device_bytes);
+        const double left = capacity - (is_host ? score->host_bytes : score->device_bytes);
+        if (!(capacity > 0)) continue;
+        if (each > 0) most = fmin(most, floor(left / each));
+        if (each < 0 && left < 0) least = fmax(least, ceil(left / each));
+    }
+    return memoi_rows_convert(p, kind, b, cell, next, (int64_t)(least > 0 ? least : most));
+}
+
+/* Swaps as many more or fewer tiles of a bundle as the scored trial has room for, in the layers of
+ * a kind or (negative) in all of them; 0: nothing is different. */
+MEMOI int memoi_rows_refit_tiles(memoi_rows_planner* p, int32_t kind, int32_t b) {
+    const memoi_rows_score* score = &p->trial.score;
+    const double tile_bytes =
+        (double)p->bundles[b].row_bytes * (double)memob_swap_tile_rows(p->desc->swap);
+    const int64_t n = kind < 0 ? p->n_moved : p->uses[(int64_t)kind * p->n_bundles + b].n_moved;
+    double more = (double)p->n_tiles, room;
+    int32_t layer;
+    int is_changed = 0;
+
+    /* A tile more in every layer takes two more of a region and one less to recompute.  With a file
+     * more layers would spill. */
+    room = ((double)p->device_bytes - score->device_bytes) / tile_bytes;
+    if (p->device_bytes && room < more) more = floor(room);
+    room = ((double)p->host_bytes - score->host_bytes) / (tile_bytes * (double)memob_max(n, 1));
+    if (p->host_bytes && !p->desc->spill_bytes && room < more) more = floor(room);
+    if (more < -(double)p->n_tiles) more = -(double)p->n_tiles;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        int64_t *own = &p->trial.cells[memoi_rows_cell_of(p, layer, b)], next;
+        if ((kind >= 0 && p->kinds[layer] != kind) || *own == MEMOI_ROWS_KEPT) continue;
+        next = memob_min(memob_max(*own + (int64_t)more, 0), p->n_tiles);
+        if (next == *own || !memoi_rows_is_valid(p, layer, b, next)) continue;
+        *own = next;
+        is_changed = 1;
+    }
+    return is_changed;
+}
+
+MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
+    const int32_t kind = p->kinds[memoi_rows_random(p, p->n_layers)];
+    if (p->trial.score.excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) return 0;
+    if (memoi_rows_random(p, 2)) return memoi_rows_refit_layers(p);
+    return memoi_rows_refit_tiles(p, memoi_rows_random(p, 2) ? kind : -1,
+                                  (int32_t)memoi_rows_random(p, p->n_bundles));
+}
+
+/* Lets the cells of a bundle in two layers change places; 0: they are alike. */
+MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
+    const int32_t b = (int32_t)memoi_rows_random(p, p->n_bundles);
+    const int32_t from = (int32_t)memoi_rows_random(p, p->n_layers);
+    const int32_t to = (int32_t)memoi_rows_random(p, p->n_layers);
+    int64_t *own = &p->trial.cells[(int64_t)b * p->n_layers + from], cell = *own;
+    int64_t* other = &p->trial.cells[(int64_t)b * p->n_layers + to];
+    if (cell == *other || !memoi_rows_is_valid(p, from, b, *other) ||
+        !memoi_rows_is_valid(p, to, b, cell))
+        return 0;
+    *own = *other;
+    *other = cell;
+    return 1;
+}
+
 /* Changes one bundle of the trial in a few layers; 0: nothing is different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
     int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, stride = 1, i;
     int32_t kind = -1, shift = 0;
-    int64_t* cells = p->trial.cells + b;
+    const int64_t* cells = p->trial.cells + (int64_t)b * p->n_layers;
     int64_t value = 0, delta = 0, step;
     int is_changed = 0;
 
@@ -7571,7 +7210,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         break;
     case 8:
     case 9:
-        kind = memoi_rows_kind(p, begin);
+        kind = p->kinds[begin];
         shift = (int32_t)memoi_rows_random(p, 4) - 2;
         begin = 0, end = n;
         break;
@@ -7584,7 +7223,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     case 0: value = MEMOI_ROWS_KEPT; break;
     case 1: value = p->n_tiles; break;
     case 2: value = 0; break;
-    case 3: value = cells[memoi_rows_random(p, n) * p->n_bundles]; break;
+    case 3: value = cells[memoi_rows_random(p, n)]; break;
     default:
         for (step = p->n_tiles; step > 1 && memoi_rows_random(p, 3); step = (step + 1) / 2) {
         }
@@ -7597,8 +7236,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
         int64_t* cell = &p->trial.cells[memoi_rows_cell_of(p, i, b)];
         int64_t next = delta ? *cell + delta : value;
         if (delta && *cell == MEMOI_ROWS_KEPT) continue;
-        if (kind >= 0 && (i + shift < 0 || i + shift >= n || memoi_rows_kind(p, i + shift) != kind))
-            continue;
+        if (kind >= 0 && (i + shift < 0 || i + shift >= n || p->kinds[i + shift] != kind)) continue;
         if (delta && next < 0) next = 0;
         if (next > p->n_tiles) next = p->n_tiles;
         if (next == *cell || !memoi_rows_is_valid(p, i, b, next)) continue;
@@ -7608,23 +7246,33 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     return is_changed;
 }
 
-/* From the best table.  Longer steps are accepted too, less and less; tables that do not fit are
- * accepted only on the way from one that fits less. */
-MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_error* error) {
-    size_t n_bytes = (size_t)p->n_cells * sizeof(int64_t);
+/* From a table.  Longer steps are accepted too, less and less; tables that do not fit are accepted
+ * only on the way from one that fits less. */
+MEMOI void memoi_rows_pass(memoi_rows_planner* p, const memoi_rows_table* from, int of_kinds,
+                           int64_t n_trials) {
+    const size_t n_bytes = (size_t)p->n_cells * sizeof(int64_t);
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
-    memo_status status = MEMO_STATUS_OK;
     int64_t i, k;
-    p->here.score = p->best.score;
-    memcpy(p->here.cells, p->best.cells, n_bytes);
-    for (i = 0; i < n_trials && !status && !p->is_settled; i++) {
-        double left = 1 - (double)i / (double)n_trials;
+    p->here.score = from->score;
+    memcpy(p->here.cells, from->cells, n_bytes);
+    for (i = 0; i < n_trials; i++) {
+        const double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
         memcpy(p->trial.cells, p->here.cells, n_bytes);
-        for (k = memoi_rows_random(p, 3); k >= 0; k--) is_changed |= memoi_rows_change(p);
-        if (!is_changed) continue;
-        status = memoi_rows_try(p, error);
-        if (status) break;
+        p->trial.score = p->here.score;
+        for (k = memoi_rows_random(p, 4); k > 0; k--)
+            is_changed |= of_kinds || memoi_rows_random(p, 5) == 0 ? memoi_rows_change_kind(p)
+                          : memoi_rows_random(p, 8) == 0           ? memoi_rows_exchange(p)
+                                                                   : memoi_rows_change(p);
+        if (is_changed) memoi_rows_try(p);
+
+        /* Another bundle takes the room that is left, or makes the room that lacks. */
+        for (k = of_kinds || memoi_rows_random(p, 2) ? 4 : 0; k > 0 && !memoi_rows_refit(p); k--) {
+        }
+        if (k > 0) {
+            memoi_rows_try(p);
+            i += is_changed;
+        }
         if (!memoi_rows_is_better(trial, here) &&
             (trial->excess_bytes > 0 ||
              trial->step_s > here->step_s * (1 + MEMOI_ROWS_HEAT * left * left)))
@@ -7632,98 +7280,54 @@ MEMOI memo_status memoi_rows_pass(memoi_rows_planner* p, int64_t n_trials, memo_
         p->here.score = *trial;
         memcpy(p->here.cells, p->trial.cells, n_bytes);
     }
-    return status;
 }
 
-MEMOI memo_status memoi_rows_search(memoi_rows_planner* p, memo_error* error) {
-    /* Layers of several kinds leave more to the search: the program knows no order of layers. */
-    int64_t n_looks = MEMOI_ROWS_LOOKS_MAX * (p->n_kinds > p->n_classes ? 3 : 1);
-    int64_t n_trials = n_looks / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
-    memo_status status = MEMO_STATUS_OK;
-    int pass, n_idle = 0;
-    if (n_trials > MEMOI_ROWS_TRIALS_MAX) n_trials = MEMOI_ROWS_TRIALS_MAX;
+/* Betters p->best: twice from where it is with changes of kinds, because one search may end where
+ * another does not; then the better of both with changes of layers.  n_parts: takes so small a part
+ * of the time. */
+MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
+    const memoi_rows_score* best = &p->best.score;
+    int64_t n_trials = MEMOI_ROWS_LOOKS_MAX / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
+    int pass;
+    n_trials = memob_max(memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX), MEMOI_ROWS_TRIALS_LEAST);
+    n_trials = n_trials / (4 * n_parts) + 1;
     p->random = 0x9e3779b97f4a7c15u;
-    for (pass = 0; pass < MEMOI_ROWS_PASSES && n_idle < MEMOI_ROWS_IDLE && !status; pass++) {
-        memoi_rows_score before = p->best.score;
-        if (p->is_settled) break;
-        if (before.excess_bytes <= 0 && before.stall_s <= 0 && before.recompute_s <= 0 &&
-            !before.sizes.swapped_bytes)
-            break;
-        status = memoi_rows_pass(p, n_trials / MEMOI_ROWS_PASSES + 1, error);
-        n_idle = memoi_rows_is_better(&p->best.score, &before) ? 0 : n_idle + 1;
+    p->start.score = p->best.score;
+    memcpy(p->start.cells, p->best.cells, (size_t)p->n_cells * sizeof(int64_t));
+    for (pass = 0; pass < 4; pass++) {
+        if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
+            best->swapped_bytes <= 0)
+            break; /* nothing is left to better */
+        memoi_rows_pass(p, pass < 2 ? &p->start : &p->best, pass < 2, n_trials);
     }
-    return status;
 }
 
-/* p->best: the best table found; p->program_s: the program's bound. */
-MEMOI memo_status memoi_rows_best_table(memoi_rows_planner* p, double alpha, memo_error* error) {
-    memoi_rows_program g;
-    memo_status status = MEMO_STATUS_OK;
-    int way;
+/* p->best: the best table found, from the best alpha (tiles, if not negative), or from a table that
+ * needs little memory. */
+MEMOI void memoi_rows_best_table(memoi_rows_planner* p, int64_t tiles) {
+    int32_t b, way;
     memset(&p->best.score, 0, sizeof p->best.score);
     p->best.score.excess_bytes = 2 * MEMOI_ROWS_IMPOSSIBLE; /* so that anything is better */
-    p->is_settled = 0;
-    if (p->n_bundles == 0) return MEMO_STATUS_OK;
-
-    /* The best alpha, and a table that needs little host memory. */
-    for (way = 0; way < 2 && !status; way++) {
-        memoi_rows_set_alpha(p, alpha < 0 || way ? 0 : alpha, way);
-        status = memoi_rows_try(p, error);
+    if (p->n_bundles == 0) return;
+    for (way = 0; way < 2; way++) { /* all is recomputed; what cannot be is swapped or kept */
+        for (b = 0; b < p->n_bundles; b++) memoi_rows_set(p, b, 0, p->n_layers, 0);
+        for (b = 0; b < p->n_cells && way; b++)
+            if (p->trial.cells[b] == p->n_tiles) p->trial.cells[b] = MEMOI_ROWS_KEPT;
+        memoi_rows_try(p);
     }
-
-    if (status || p->is_settled) return status;
-    status = memoi_rows_program_create(p, MEMOI_ROWS_AIM_TABLE, &g, error);
-    if (status) return status;
-    status = memoi_rows_run(&g, 4, error);
-    p->program_s = g.bound_s > 0 ? g.bound_s : 0;
-    memob_arrays_free(&g.arrays);
-    return status ? status : memoi_rows_search(p, error);
+    for (b = 0; b < p->n_bundles && tiles >= 0; b++)
+        memoi_rows_set(p, b, 0, p->n_layers,
+                       p->desc->swap->tensors[p->bundles[b].leader].rule == MEMO_TENSOR_ROWS
+                           ? tiles
+                           : p->n_tiles);
+    if (tiles >= 0) memoi_rows_try(p);
+    memoi_rows_search(p, 1);
 }
 
 /* --- >>row limits ---
- * Knows: the program and the best plan under changed capacities.  Knows nothing of how either is
- * found. */
+ * Knows: the best plan under changed capacities.  Knows nothing of how it is found. */
 
-/* A step under these capacities, as short as the program can tell, and the memory it takes at
- * least.  step_s < 0: none. */
-typedef struct memoi_rows_outlook {
-    double step_s, bytes;
-} memoi_rows_outlook;
-
-/* The best plan under these capacities: p->best, or an alpha. */
-MEMOI memo_status memoi_rows_best_score(memoi_rows_planner* p, memoi_rows_score* score,
-                                        memo_error* error) {
-    double alpha;
-    memo_status status = memoi_rows_best_alpha(p, score, &alpha, error);
-    if (status || p->desc->is_alpha_only) return status;
-    status = memoi_rows_best_table(p, alpha, error);
-    if (memoi_rows_is_better(&p->best.score, score)) *score = p->best.score;
-    return status;
-}
-
-MEMOI memo_status memoi_rows_foresee(memoi_rows_planner* p, int is_host,
-                                     memoi_rows_outlook* outlook, memo_error* error) {
-    memoi_rows_program g;
-    memo_status status;
-    outlook->step_s = -1;
-    outlook->bytes = 0;
-    if (p->desc->is_alpha_only) {
-        memoi_rows_score score;
-        status = memoi_rows_best_score(p, &score, error);
-        if (status || score.excess_bytes > 0) return status;
-        outlook->step_s = score.step_s;
-        outlook->bytes = (double)(is_host ? score.sizes.host_bytes : score.sizes.device_bytes);
-        return status;
-    }
-    status = memoi_rows_program_create(p, is_host ? MEMOI_ROWS_AIM_HOST : MEMOI_ROWS_AIM_DEVICE, &g,
-                                       error);
-    if (status) return status;
-    status = memoi_rows_run(&g, 1, error);
-    outlook->step_s = g.leaf_s;
-    outlook->bytes = is_host ? g.leaf_host : g.leaf_device;
-    memob_arrays_free(&g.arrays);
-    return status;
-}
+#define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
@@ -7742,6 +7346,8 @@ MEMOI int memoi_rows_raise(memoi_rows_planner* p, memo_swap_limit limit, int is_
         *(is_host ? &p->host_bytes : &p->device_bytes) =
             is_all || capacity > MEMOB_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
     }
+    p->lifted = limit;
+    memoi_rows_time_kinds(p);
     return 1;
 }
 
@@ -7749,63 +7355,44 @@ MEMOI void memoi_rows_restore(memoi_rows_planner* p) {
     p->host_bytes = p->desc->host_bytes;
     p->device_bytes = p->desc->device_bytes;
     p->link_factor = p->disk_factor = 1;
+    p->lifted = MEMO_SWAP_LIMIT_NONE;
+    memoi_rows_time_kinds(p);
 }
 
-/* The share of the step that a wider limit saves. */
-MEMOI memo_status memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all,
-                                  double now_s, memoi_rows_outlook* then, double* saved,
-                                  memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    *saved = 0;
-    then->step_s = -1;
-    if (memoi_rows_raise(p, limit, is_all))
-        status = memoi_rows_foresee(p, limit == MEMO_SWAP_LIMIT_HOST_MEMORY, then, error);
-    memoi_rows_restore(p);
-    if (!status && then->step_s >= 0) *saved = 1 - then->step_s / now_s;
-    return status;
-}
-
-/* Plans again without this limit, for the plan's gain.  A memory becomes as large as the shortest
- * step needs.  The search ends as soon as no shorter step would change the words, which halves the
- * time that naming a limit takes. */
-MEMOI memo_status memoi_rows_gain(memoi_rows_planner* p, memo_swap_limit limit, double now_s,
-                                  double* saved, double* extra_bytes, memo_error* error) {
-    int is_host = limit == MEMO_SWAP_LIMIT_HOST_MEMORY;
-    int64_t* capacity = is_host ? &p->host_bytes : &p->device_bytes;
-    int64_t there = *capacity;
-    memoi_rows_outlook then;
+/* The share of the step that a wider limit saves, as far as so many passes from the plan find it,
+ * and how much more memory that takes. */
+MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all, int n_parts,
+                             double now_s, double* extra_bytes) {
+    const int64_t capacity = limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? p->host_bytes : p->device_bytes;
     memoi_rows_score score;
-    memo_status status = memoi_rows_lift(p, limit, 1, now_s, &then, saved, error);
     *extra_bytes = 0;
-    if (status || then.step_s < 0) return status;
-    (void)memoi_rows_raise(p, limit, 1);
-    if (limit == MEMO_SWAP_LIMIT_HOST_MEMORY || limit == MEMO_SWAP_LIMIT_DEVICE_MEMORY) {
-        *capacity = (int64_t)(then.bytes * (1 + 1e-4)) + 1; /* slightly more, for rounding */
-        if (*capacity < there) *capacity = there;
-        *extra_bytes = (double)(*capacity - there);
+    if (!memoi_rows_raise(p, limit, is_all)) return 0;
+    if (p->desc->is_alpha_only)
+        (void)memoi_rows_best_alpha(p, &score);
+    else {
+        memcpy(p->trial.cells, p->plan, (size_t)p->n_cells * sizeof(int64_t));
+        p->best.score.excess_bytes = 2 * MEMOI_ROWS_IMPOSSIBLE;
+        memoi_rows_try(p);
+        memoi_rows_search(p, n_parts);
+        score = p->best.score;
     }
-    p->now_s = now_s;
-    status = memoi_rows_best_score(p, &score, error);
-    p->now_s = 0;
     memoi_rows_restore(p);
-    *saved = !status && score.excess_bytes <= 0 ? 1 - score.step_s / now_s : 0;
-    return status;
+    if (score.excess_bytes > 0) return 0;
+    if (score.lifted_bytes > (double)capacity) *extra_bytes = score.lifted_bytes - (double)capacity;
+    return 1 - score.step_s / now_s;
 }
 
 /* Names the limit of which a tenth more saves most, and what the plan would gain without it.  If a
  * tenth saves nothing (whole tensors), it names the limit that costs most altogether. */
-MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan,
-                                        memo_error* error) {
+MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     static const memo_swap_limit limits[] = {MEMO_SWAP_LIMIT_HOST_MEMORY,
                                              MEMO_SWAP_LIMIT_DEVICE_MEMORY,
                                              MEMO_SWAP_LIMIT_BANDWIDTH, MEMO_SWAP_LIMIT_DISK};
     static const char* const names[] = {"none", "bandwidth", "host memory", "device memory",
                                         "the disk"}; /* of memo_swap_limit */
     memo_swap_limit limit = MEMO_SWAP_LIMIT_NONE;
-    memoi_rows_outlook now, then;
     double saved, extra_bytes, most = 5e-5;
-    char bytes[32], percent[32];
-    memo_status status = memoi_rows_foresee(p, 0, &now, error);
+    char bytes[32];
     int is_all, i;
 
     /* The reason if no limit is found below. */
@@ -7815,66 +7402,62 @@ MEMOI memo_status memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* p
                    "nothing is recomputed"
                  : "no single limit: more of one memory alone, or a faster link alone, would save "
                    "nothing");
-    if (status || !(now.step_s > 0)) return status;
+    if (!p->n_bundles) return;
+    memcpy(p->plan, p->best.cells, (size_t)p->n_cells * sizeof(int64_t));
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
-        for (i = 0; i < 4 && !status; i++) {
-            status = memoi_rows_lift(p, limits[i], is_all, now.step_s, &then, &saved, error);
-            if (status || saved <= most) continue;
+        for (i = 0; i < 4; i++) {
+            saved = memoi_rows_lift(p, limits[i], is_all, 16, plan->step_s, &extra_bytes);
+            if (saved <= most) continue;
             most = saved;
             limit = limits[i];
         }
     }
-    if (status || limit == MEMO_SWAP_LIMIT_NONE) return status;
+    if (limit == MEMO_SWAP_LIMIT_NONE) return;
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
-    status = memoi_rows_gain(p, limit, plan->step_s, &saved, &extra_bytes, error);
-    if (status || saved < MEMOI_ROWS_GAIN) return status;
+    saved = memoi_rows_lift(p, limit, 1, 4, plan->step_s, &extra_bytes);
+    if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
     if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s twice as fast would save %s%% of the step", names[limit],
-                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link",
-                 memoi_rows_percent(percent, saved));
+                 "%s is the limit; %s twice as fast would save %.2g%% of the step", names[limit],
+                 limit == MEMO_SWAP_LIMIT_DISK ? "one" : "a link", 100 * saved);
     else
         snprintf(plan->reason, sizeof plan->reason,
-                 "%s is the limit; %s more would save %s%% of the step", names[limit],
-                 memob_bytes_text(bytes, extra_bytes), memoi_rows_percent(percent, saved));
-    return status;
+                 "%s is the limit; %s more would save %.2g%% of the step", names[limit],
+                 memob_bytes_text(bytes, extra_bytes), 100 * saved);
 }
 
 /* Fails with the memory that the nearest plan lacks. */
 MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
-    int64_t needed_bytes[3], there_bytes[3];
+    const double there_bytes[] = {(double)p->device_bytes, (double)p->host_bytes,
+                                  (double)p->desc->spill_bytes};
+    const memoi_rows_score* score = &p->best.score;
+    double needed_bytes[3];
     char needed[32], there[32];
-    memoi_rows_score score = p->best.score;
-    memo_status status;
     int which = 0;
 
     /* Without a usable table, score alpha 0, which recomputes most. */
-    if (p->desc->is_alpha_only || score.excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
-        memoi_rows_set_alpha(p, 0, 0);
-        status = memoi_rows_score_trial(p, error);
-        if (status) return status;
-        score = p->trial.score;
+    if (p->desc->is_alpha_only || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+        memoi_rows_set_alpha(p, 0);
+        memoi_rows_score_trial(p);
+        score = &p->trial.score;
     }
 
     /* Name the first budget that is exceeded. */
-    needed_bytes[0] = score.sizes.device_bytes;
-    needed_bytes[1] = score.sizes.host_bytes;
-    needed_bytes[2] = score.sizes.spill_bytes;
-    there_bytes[0] = p->device_bytes;
-    there_bytes[1] = p->host_bytes;
-    there_bytes[2] = p->desc->spill_bytes;
-    while (which < 2 && (!there_bytes[which] || needed_bytes[which] <= there_bytes[which])) which++;
+    needed_bytes[0] = score->device_bytes;
+    needed_bytes[1] = score->host_bytes;
+    needed_bytes[2] = score->spill_bytes;
+    while (which < 2 && (!(there_bytes[which] > 0) || needed_bytes[which] <= there_bytes[which]))
+        which++;
     if (which == 2 && needed_bytes[2] <= there_bytes[2]) which = 1;
     return memo_error_set(
         error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of %s; raise the budget, or lower n_rows",
         names[which], p->desc->is_alpha_only ? "the plan with alpha 0" : "the smallest plan found",
-        memob_bytes_text(needed, (double)needed_bytes[which]),
-        memob_bytes_text(there, (double)there_bytes[which]));
+        memob_bytes_text(needed, needed_bytes[which]), memob_bytes_text(there, there_bytes[which]));
 }
 
 /* The predicted times and bytes. */
@@ -7882,28 +7465,29 @@ MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) 
     plan->step_s = score->step_s;
     plan->stall_s = score->stall_s;
     plan->recompute_s = score->recompute_s;
-    plan->device_bytes = score->sizes.device_bytes;
-    plan->host_bytes = score->sizes.host_bytes;
-    plan->swapped_bytes = score->sizes.swapped_bytes;
-    plan->spill_bytes = score->sizes.spill_bytes;
-    plan->n_spilled_layers = score->sizes.n_spilled_layers;
+    plan->device_bytes = (int64_t)score->device_bytes;
+    plan->host_bytes = (int64_t)score->host_bytes;
+    plan->swapped_bytes = (int64_t)score->swapped_bytes;
+    plan->spill_bytes = (int64_t)score->spill_bytes;
+    plan->n_spilled_layers = score->n_spilled_layers;
     plan->n_host_layers = score->n_host_layers;
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
+    const memo_swap_desc* swap = p->desc->swap;
     memoi_rows_score score;
-    memo_status status = memoi_rows_best_alpha(p, &score, &plan->alpha, error);
-    if (status) return status;
+    const int64_t tiles = memoi_rows_best_alpha(p, &score);
+    plan->alpha =
+        tiles < 0 ? -1 : (double)memob_swap_rows_of_tiles(swap, 0, tiles) / (double)swap->n_rows;
     plan->alpha_step_s = score.excess_bytes > 0 ? 0 : score.step_s;
 
     /* A table is used only if it is faster than the best alpha, which is simpler. */
     if (!p->desc->is_alpha_only) {
-        status = memoi_rows_best_table(p, plan->alpha, error);
-        if (status) return status;
+        memoi_rows_best_table(p, tiles);
         if (memoi_rows_is_better(&p->best.score, &score)) {
             score = p->best.score;
-            plan->rows = (int64_t*)memob_calloc((int64_t)p->n_layers * p->desc->swap->n_tensors,
-                                                sizeof(int64_t));
+            plan->rows =
+                (int64_t*)memob_calloc((int64_t)p->n_layers * swap->n_tensors, sizeof(int64_t));
             if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
             memoi_rows_fill(p, p->best.cells, plan->rows);
         }
@@ -7911,20 +7495,17 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     if (score.excess_bytes > 0) return memoi_rows_refuse(p, error);
 
     memoi_rows_tell(&score, plan);
-    plan->program_s = p->program_s;
-    return memoi_rows_name_limit(p, plan, error);
+    memoi_rows_name_limit(p, plan);
+    return MEMO_STATUS_OK;
 }
 
 /* Rows that are given: only their times. */
-MEMOI memo_status memoi_rows_predict(memoi_rows_planner* p, memo_swap_plan* plan,
-                                     memo_error* error) {
-    memo_swap_desc swap = *p->desc->swap;
-    memoi_rows_score score;
-    memo_status status = memoi_rows_score_desc(p, &swap, &score, error);
+MEMOI void memoi_rows_predict(memoi_rows_planner* p, memo_swap_plan* plan) {
+    memoi_rows_take(p, p->desc->swap);
+    memoi_rows_score_trial(p);
     plan->alpha = -1;
     snprintf(plan->reason, sizeof plan->reason, "none that was looked for: the rows are given");
-    memoi_rows_tell(&score, plan);
-    return status;
+    memoi_rows_tell(&p->trial.score, plan);
 }
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
@@ -7937,9 +7518,10 @@ memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** pla
     *plan = (memo_swap_plan*)memob_calloc(1, sizeof(memo_swap_plan));
     if (!*plan)
         status = memob_no_memory(error, "a plan of rows");
+    else if (desc->swap->rows)
+        memoi_rows_predict(&p, *plan);
     else
-        status = desc->swap->rows ? memoi_rows_predict(&p, *plan, error)
-                                  : memoi_rows_plan(&p, *plan, error);
+        status = memoi_rows_plan(&p, *plan, error);
     memob_arrays_free(&p.arrays);
     if (status) {
         memo_swap_plan_destroy(*plan);
