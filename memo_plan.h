@@ -396,10 +396,13 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  *         }
  *     }
  *
- * `step` and `setup` are also called in dry runs, because a step that needs a plan to fit cannot
- * run before it has one.  Addresses must not be used there: they compute only if the begin call
- * returned 1, or if memo_session_computes returns 1; otherwise memo_session_get_address makes an
- * error.  Two layers may be open at a time, for fused kernels (memo.h, chapter 9).
+ * `step` and `setup` are also called in dry runs, which record requests without computing.  They
+ * compute only if the begin call returned 1, or if memo_session_computes returns 1; otherwise
+ * memo_session_get_address makes an error.  Requests are not recorded while the first step
+ * computes: a step that needs a plan to fit cannot run before it has one, and memo_session_plan has
+ * no device.  The begin calls are needed anyway: they also return 0 after an error and for an empty
+ * slice.  forward, between, backward and recompute need no such checks.  Two layers may be open at
+ * a time, for fused kernels (memo.h, chapter 9).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
  * need not check them.  memo_session_end and memo_session_run return the error.
@@ -534,11 +537,9 @@ typedef struct memo_session_desc {
      * times, and choose the same rows.  Fields that must match are compared. */
     memo_status (*agree)(void* user, int64_t* values, int64_t n, memo_error* error);
 
-    /* Budgets of session and trainer together, and the trainer's part of them. */
-    int64_t device_bytes;       /* 0: the free memory, without a device no limit */
-    int64_t other_device_bytes; /* of device_bytes, the trainer's own */
-    int64_t host_bytes;         /* pinned; 0: no limit */
-    int64_t other_host_bytes;
+    /* Budgets: what the session may take.  What the trainer itself allocates does not count. */
+    int64_t device_bytes;        /* 0: the free memory, without a device no limit */
+    int64_t host_bytes;          /* pinned; 0: no limit */
     const char* spill_directory; /* folder for rows that exceed host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
@@ -548,9 +549,8 @@ typedef struct memo_session_desc {
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
      * n_layers, n_slices, n_tensors). */
     const int64_t* rows;
-    double alpha;        /* of policy ALPHA; negative (the default): planned */
-    double time_limit_s; /* of each search for addresses, which ends once they fit; 0: 10 */
-    int32_t is_timed;    /* 1: measures stalls, see memo_swap_get_stats */
+    double alpha;     /* of policy ALPHA; negative (the default): planned */
+    int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends.  Every row must have its bytes again when its
      * backward begins.  The first difference is an error that names layer, tensor, row and the
@@ -570,13 +570,12 @@ typedef struct memo_step_plan {
     memo_policy policy;
     memo_swap_desc swap;   /* tensors, rows and places in host memory: for memo_swap_generate */
     memo_swap_sizes sizes; /* of the swap engine */
-    /* Device bytes and who needs them: device_bytes is the sum of the next four. */
+    /* Device bytes and who needs them: device_bytes is the sum of the next three. */
     int64_t device_bytes;
     int64_t activation_bytes; /* the swap engine's */
     int64_t persistent_bytes; /* of setup, and buffers of pass SESSION */
     int64_t transient_bytes;  /* other requests of a micro-batch, where they do not share bytes */
-    int64_t other_device_bytes;
-    int64_t host_bytes, other_host_bytes;           /* pinned; the trainer's part of them */
+    int64_t host_bytes;       /* pinned */
     int64_t device_budget_bytes, host_budget_bytes; /* 0: no limit */
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
@@ -616,11 +615,11 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 1", for each shape lines of its shape, policy, tensors, layers
- * and the address of each buffer, "end" with a checksum, as for traces.  Reading runs a micro-batch
- * dry by desc, and takes rows and addresses from the file, and slice_rows if desc's is 0.  Errors:
- * IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors or other requests);
- * OUT_OF_HOST_MEMORY. */
+/* A plan as text: "memo step-plan 1", for each shape a line of its numbers and digests, lines of
+ * each layer's rows and each buffer's address, "end" with a checksum, as for traces.  Reading runs
+ * a micro-batch dry by desc, and takes rows and addresses from the file, and slice_rows if desc's
+ * is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors or other
+ * requests); OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path,
                                           memo_error* error);
 MEMO_API memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
@@ -676,9 +675,8 @@ typedef struct memo_session_info {
      * NULL. */
     const memo_step_plan* plan;
     const memo_profile* profile; /* (shapes), of memo_session_create; NULL: it did not measure */
-    const memo_device* device;
-    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
-    memo_swap* swap;   /* NULL if the shape has no backward */
+    memo_arena* arena;           /* inside a dry run it records, and swap is NULL */
+    memo_swap* swap;             /* NULL if the shape has no backward */
 } memo_session_info;
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
 
@@ -8297,8 +8295,8 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
  * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
  * offsets are found.
  *
- * Measure, plan and open each make a session object, which may live for the call alone.  A *stage*
- * is a plan under way: rows, and what follows from them. */
+ * Measure, plan, read and open each make a session object, which may live for the call alone.  A
+ * *stage* is a plan under way: rows, and what follows from them. */
 
 /* What may be timed: of each layer, then of each tensor. */
 enum {
@@ -8313,18 +8311,14 @@ enum {
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
-    memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
-    char names[MEMO_PROFILE_TENSORS_MAX][32];
-    uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
-    int32_t* layer_kinds;
-    int64_t* rows;
+    memob_arrays arrays;
 } memoi_step_plan;
 
 typedef struct memoi_inspector memoi_inspector;
 
 /* What a shape has of its own. */
 typedef struct memoi_session_part {
-    memoi_step_plan* stage;
+    memo_step_plan* plan; /* the stage, or the plan that is open, which is never written to */
     memob_swap_placement placement;
     memo_arena* arena;
     memo_swap* swap;
@@ -8332,35 +8326,24 @@ typedef struct memoi_session_part {
 } memoi_session_part;
 
 struct memo_session {
-    /* The caller's, but for shapes and slices: n_layers counts steps, and n_rows is that of a slice
-     * of the shape.  `layer` is a step everywhere, except in arguments of public functions and of
-     * callbacks. */
-    memo_session_desc desc;
-    int32_t n_slices;   /* of the shape */
-    int64_t layer_rows; /* of the shape: of all slices */
-    memo_shape shapes[MEMO_SHAPES_MAX];
-    int64_t most_rows;   /* the caller's n_rows */
-    int64_t slice_rows;  /* of the most rows of a slice: most_rows without slices */
-    int32_t first_shape; /* of the first part: 0, or the only one */
+    memo_session_desc desc; /* the caller's, with the budgets of all ranks */
     memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
+    int64_t slice_rows; /* the most of a slice: desc.n_rows without slices */
     const memo_device* device;
     memo_device* own_device;
-    int64_t device_bytes, host_bytes; /* budgets without what the trainer holds; 0: no limit */
+    memo_step_plan* own_plan; /* which it destroys; NULL: the caller's */
+    memo_profile* profiles;   /* of memo_session_create */
 
-    /* The stage, or the plan that is open. */
-    memoi_step_plan* stage;
-    memo_step_plan* own_plan;             /* which it destroys; NULL: the caller's */
-    int64_t peak_bytes, stage_host_bytes; /* the most of all ranks */
-    memo_profile profile, *profiles;      /* of memo_session_create */
+    /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*: `layer` is
+     * a step everywhere, except in arguments of public functions and of callbacks. */
+    memoi_session_part parts[MEMO_SHAPES_MAX], *part;
+    int32_t n_steps, n_slices;
+    int64_t step_rows, layer_rows;
+    int64_t peak_bytes, stage_host_bytes; /* of the stage, the most of all ranks */
 
-    /* Running: the current part, and all of them, which share memory. */
-    memob_swap_placement placement;
-    memo_arena* arena;
-    memo_swap* swap;
-    char* base;
-    memoi_session_part parts[MEMO_SHAPES_MAX];
-    int32_t n_parts;
+    /* Running. */
+    int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
     void *device_memory, *host_memory; /* the first is the first arena's */
     memo_error error;                  /* the first of this micro-batch */
     memo_error call_error;             /* of the latest call */
@@ -8389,7 +8372,7 @@ struct memoi_inspector {
     char *image, *probe; /* of a slot, pinned */
     int64_t slot_bytes;
     int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;  /* (n_layers, n_tensors, slice_rows) */
+    uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
     int32_t closed[2]; /* 1 + the layer whose forward ended in the slot and is still there */
     int32_t are_tiles_tested;
 };
@@ -8421,23 +8404,25 @@ MEMOI void memoi_session_log(const memo_session* s, const char* format, ...) {
 
 /* Inner layers name their own calls and fields.  A session has them by the same names. */
 MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
-    static const char* const inner[] = {"memo_swap_plan_desc", "memo_swap_desc",
-                                        "memo_profile_desc", "memo_arena_desc"};
+    static const char* const words[][2] = {{"memo_swap_plan_desc", "memo_session_desc"},
+                                           {"memo_swap_desc", "memo_session_desc"},
+                                           {"memo_profile_desc", "memo_session_desc"},
+                                           {"memo_arena_desc", "memo_session_desc"},
+                                           {"memo_swap_", "memo_session_"}};
+    enum { N = sizeof words / sizeof words[0] };
     char text[sizeof error->message];
     const char* from = error ? error->message : "";
     size_t n = 0, k;
     if (!status || !error) return status;
     while (*from && n + sizeof "memo_session_desc" < sizeof text &&
            strncmp(from, ", or memo_swap_abandon", 22)) {
-        for (k = 0; k < 4 && strncmp(from, inner[k], strlen(inner[k])); k++) {
+        for (k = 0; k < N && strncmp(from, words[k][0], strlen(words[k][0])); k++) {
         }
-        if (k == 4 && strncmp(from, "memo_swap_", 10)) {
-            text[n++] = *from++;
-            continue;
-        }
-        n += (size_t)snprintf(text + n, sizeof text - n,
-                              k < 4 ? "memo_session_desc" : "memo_session_");
-        from += k < 4 ? strlen(inner[k]) : 10;
+        if (k < N)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s", words[k][1]);
+        else
+            text[n++] = *from;
+        from += k < N ? strlen(words[k][0]) : 1;
     }
     text[n] = 0;
     memcpy(error->message, text, n + 1);
@@ -8446,6 +8431,14 @@ MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
 
 /* --- >>session desc ---
  * Knows: the fields of a desc.  Knows nothing of what they are for. */
+
+/* When a layer of a pass comes in a micro-batch of n layers; -1: never. */
+MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
+    if (pass == MEMO_PASS_BETWEEN) return n;
+    if (pass == MEMO_PASS_AFTER) return 2 * n + 1;
+    if (layer < 0 || layer >= n) return -1;
+    return pass == MEMO_PASS_FORWARD ? layer : pass == MEMO_PASS_BACKWARD ? 2 * n - layer : -1;
+}
 
 MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     int32_t i;
@@ -8458,28 +8451,19 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     for (i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
         const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
+        const int64_t first = memoi_session_moment(b->first, b->first_layer, desc->n_layers);
+        const int64_t last = memoi_session_moment(b->last, b->last_layer, desc->n_layers);
         const char* fault = NULL;
-        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX)
-            fault = "size_bytes out of range";
-        else if (b->row_bytes < 0 ||
-                 b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
-            fault = "row_bytes out of range";
-        if ((int)b->first < 0 || (int)b->first > MEMO_PASS_BACKWARD) fault = "an unknown pass";
-        if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD)
+        if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
+            b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
+            fault = "size_bytes or row_bytes out of range";
+        else if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD)
             fault = "MEMO_EACH_LAYER in a pass without layers";
-        if (!is_each && b->first != MEMO_PASS_SESSION) {
-            if (b->last < b->first || (int)b->last > MEMO_PASS_AFTER)
-                fault = "a last pass before the first";
-            if ((b->first != MEMO_PASS_BETWEEN &&
-                 (b->first_layer < 0 || b->first_layer >= desc->n_layers)) ||
-                (b->last != MEMO_PASS_BETWEEN && b->last != MEMO_PASS_AFTER &&
-                 (b->last_layer < 0 || b->last_layer >= desc->n_layers)))
-                fault = "a layer out of range";
-            else if (b->first == b->last && b->first != MEMO_PASS_BETWEEN &&
-                     (b->first == MEMO_PASS_FORWARD) == (b->last_layer < b->first_layer) &&
-                     b->last_layer != b->first_layer)
-                fault = "a last layer before the first";
-        }
+        else if (!is_each && b->first != MEMO_PASS_SESSION &&
+                 (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
+            fault = "an unknown pass or a layer out of range";
+        else if (!is_each && b->first != MEMO_PASS_SESSION && last < first)
+            fault = "a last use before the first";
         if (fault)
             return MEMOB_INVALID(
                 error, "memo_session_desc.buffers[%d]: `%.40s` has %s; give its first and last use",
@@ -8501,9 +8485,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
                    {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
                    {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
-                   {"other_device_bytes", desc->other_device_bytes, 0, MEMOB_BYTES_MAX},
                    {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
-                   {"other_host_bytes", desc->other_host_bytes, 0, MEMOB_BYTES_MAX},
                    {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
     const char* field = NULL;
     memo_status status;
@@ -8514,8 +8496,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
         if ((status = memob_check_integer(name, numbers[t].field, numbers[t].value,
                                           numbers[t].least, numbers[t].most, error)))
             return status;
-    if ((status = memob_check_real(name, "time_limit_s", desc->time_limit_s, 0, 1e9, error)) ||
-        (!(desc->alpha < 0) &&
+    if ((!(desc->alpha < 0) &&
          (status = memob_check_real(name, "alpha", desc->alpha, 0, 1, error))) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
         return status;
@@ -8527,16 +8508,6 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
             "memo_session_desc.slice_rows: %lld rows split a tile of %lld, or make "
             "too many slices; a larger multiple of tile_rows would work",
             (long long)desc->slice_rows, (long long)desc->tile_rows);
-    if (desc->device_bytes && desc->other_device_bytes >= desc->device_bytes)
-        return MEMOB_INVALID(error,
-                             "memo_session_desc.other_device_bytes: %lld, not below device_bytes "
-                             "(%lld); raise device_bytes",
-                             (long long)desc->other_device_bytes, (long long)desc->device_bytes);
-    if (desc->host_bytes && desc->other_host_bytes >= desc->host_bytes)
-        return MEMOB_INVALID(error,
-                             "memo_session_desc.other_host_bytes: %lld, not below host_bytes "
-                             "(%lld); raise host_bytes",
-                             (long long)desc->other_host_bytes, (long long)desc->host_bytes);
 
     /* Pointers. */
     if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
@@ -8564,62 +8535,144 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     return memoi_session_check_buffers(desc, error);
 }
 
-MEMOI void memoi_stage_destroy(memoi_step_plan* stage) {
-    if (!stage) return;
-    memoi_stage_destroy((memoi_step_plan*)stage->plan.next);
-    memo_swap_plan_destroy(stage->plan.times);
-    memo_plan_destroy(stage->plan.addresses);
-    memo_trace_destroy(stage->plan.trace);
-    MEMO_FREE(stage->layer_kinds);
-    MEMO_FREE(stage->rows);
-    MEMO_FREE(stage);
+void memo_step_plan_destroy(memo_step_plan* plan) {
+    while (plan) {
+        memo_step_plan* next = plan->next;
+        memo_swap_plan_destroy(plan->times);
+        memo_plan_destroy(plan->addresses);
+        memo_trace_destroy(plan->trace);
+        memob_arrays_free(&((memoi_step_plan*)plan)->arrays);
+        MEMO_FREE(plan);
+        plan = next;
+    }
 }
-
-void memo_step_plan_destroy(memo_step_plan* plan) { memoi_stage_destroy((memoi_step_plan*)plan); }
 
 /* Also of a desc that is not checked. */
 MEMOI int32_t memoi_session_n_shapes(const memo_session_desc* desc) {
     return desc->n_shapes > 1 && desc->n_shapes <= MEMO_SHAPES_MAX ? desc->n_shapes : 1;
 }
 
-/* A stage of desc without rows.  It copies the tensors, so that a plan outlives its desc. */
-MEMOI memo_status memoi_stage_create(memo_session* s, memo_error* error) {
-    memoi_step_plan* stage = (memoi_step_plan*)memob_calloc(1, sizeof *stage);
-    const memo_session_desc* desc = &s->desc;
+/* A plan with the given rows, or none.  It copies the tensors, so that it outlives its desc. */
+MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_shape shape,
+                                         int64_t slice_rows, const int64_t* rows,
+                                         memo_step_plan** result, memo_error* error) {
+    memoi_step_plan* own = (memoi_step_plan*)memob_calloc(1, sizeof *own);
+    const int32_t n = desc->n_tensors, n_slices = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
+    const int32_t n_steps = desc->n_layers * n_slices;
+    enum { NAME_BYTES = sizeof((memo_profile_tensor*)NULL)->name };
     memo_swap_desc* swap;
-    int32_t t;
-    s->stage = stage;
-    s->own_plan = (memo_step_plan*)stage;
-    if (!stage) return memob_no_memory(error, "a plan");
-    stage->rows =
-        (int64_t*)memob_calloc((int64_t)desc->n_layers * desc->n_tensors, sizeof(int64_t));
-    stage->layer_kinds = (int32_t*)memob_calloc(desc->n_layers, sizeof(int32_t));
-    if (!stage->rows || !stage->layer_kinds) return memob_no_memory(error, "the rows of a plan");
-    for (t = 0; t < desc->n_layers && desc->layer_kinds; t++)
-        stage->layer_kinds[t] = desc->layer_kinds[t / s->n_slices];
-    if (desc->tensor_kinds)
-        memcpy(stage->tensor_kinds, desc->tensor_kinds, (size_t)desc->n_tensors * sizeof(uint32_t));
-    for (t = 0; t < desc->n_tensors; t++) {
-        stage->tensors[t] = desc->tensors[t];
-        snprintf(stage->names[t], sizeof stage->names[t], "%s", desc->tensors[t].name);
-        stage->tensors[t].name = stage->names[t];
-    }
-    swap = &stage->plan.swap;
+    memo_tensor* tensors;
+    uint32_t* tensor_kinds;
+    int32_t* layer_kinds;
+    int64_t* own_rows;
+    char* names;
+    int32_t i;
+    *result = (memo_step_plan*)own;
+    if (!own) return memob_no_memory(error, "a plan");
+    tensors = (memo_tensor*)memob_arrays_add(&own->arrays, n, sizeof *tensors);
+    names = (char*)memob_arrays_add(&own->arrays, n, NAME_BYTES);
+    tensor_kinds = (uint32_t*)memob_arrays_add(&own->arrays, n, sizeof *tensor_kinds);
+    layer_kinds = (int32_t*)memob_arrays_add(&own->arrays, n_steps, sizeof *layer_kinds);
+    swap = &own->plan.swap;
     *swap = memo_swap_desc_default();
-    swap->tensors = stage->tensors;
-    swap->tensor_kinds = stage->tensor_kinds;
-    swap->layer_kinds = stage->layer_kinds;
-    swap->n_tensors = desc->n_tensors;
-    swap->n_layers = desc->n_layers;
-    swap->n_rows = desc->n_rows;
-    swap->n_slices = s->n_slices;
-    swap->layer_rows = s->layer_rows;
+    own_rows = (int64_t*)memob_arrays_add(&own->arrays, (int64_t)n_steps * n, sizeof *rows);
+    if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
+    for (i = 0; i < n; i++) {
+        tensors[i] = desc->tensors[i];
+        tensors[i].name = strcpy(names + i * NAME_BYTES, desc->tensors[i].name);
+        if (desc->tensor_kinds) tensor_kinds[i] = desc->tensor_kinds[i];
+    }
+    if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+    for (i = 0; i < n_steps && desc->layer_kinds; i++)
+        layer_kinds[i] = desc->layer_kinds[i / n_slices];
+    swap->rows = own_rows;
+    swap->tensors = tensors;
+    swap->tensor_kinds = tensor_kinds;
+    swap->layer_kinds = layer_kinds;
+    swap->n_tensors = n;
+    swap->n_layers = n_steps;
+    swap->n_rows = memob_min(slice_rows, shape.n_rows);
+    swap->n_slices = n_slices;
+    swap->layer_rows = shape.n_rows;
     swap->tile_rows = desc->tile_rows;
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
-    stage->plan.policy = desc->policy;
-    stage->plan.shape.n_rows = desc->n_rows;
+    own->plan.policy = desc->policy;
+    own->plan.shape = shape;
     return memob_swap_check_desc(swap, error);
+}
+
+/* Of any bytes; never negative, so that its negative exists. */
+MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_bytes) {
+    return (int64_t)((memob_hash((const char*)bytes, n_bytes) + 31 * (uint64_t)digest) >> 2);
+}
+
+/* The first line of a plan's shape in a file.  A plan must have its first values in common with its
+ * session, or rows would go into the wrong tensors; and so must ranks.  The rest is its choice. */
+#define MEMOI_STEP_PLAN_CELL(what, i, least, most)                                                 \
+    { what, MEMOB_VALUE_INT64, (size_t)(i) * sizeof(int64_t), least, most, NULL }
+static const memob_value memoi_step_plan_shape_values[] = {
+    MEMOI_STEP_PLAN_CELL("n_layers", 0, 1, INT32_MAX),
+    MEMOI_STEP_PLAN_CELL("n_tensors", 1, 1, MEMO_PROFILE_TENSORS_MAX),
+    MEMOI_STEP_PLAN_CELL("n_rows", 2, 1, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("slice_rows", 3, 1, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("tile_rows", 4, 0, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("is_forward_only", 5, 0, 1),
+    MEMOI_STEP_PLAN_CELL("tensors", 6, 0, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("layer_kinds", 7, 0, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("policy", 8, 0, MEMO_N_POLICIES - 1),
+    MEMOI_STEP_PLAN_CELL("number of host layers", 9, 0, INT32_MAX),
+    MEMOI_STEP_PLAN_CELL("number of buffers", 10, 0, MEMOB_BYTES_MAX)};
+enum {
+    MEMOI_STEP_PLAN_NUMBERS = 6, /* then digests */
+    MEMOI_STEP_PLAN_SAME = 8,
+    MEMOI_STEP_PLAN_POLICY = MEMOI_STEP_PLAN_SAME,
+    MEMOI_STEP_PLAN_HOST_LAYERS,
+    MEMOI_STEP_PLAN_BUFFERS,
+    MEMOI_STEP_PLAN_CELLS
+};
+
+MEMOI void memoi_step_plan_get_cells(const memo_step_plan* plan, int64_t* cells) {
+    const memo_swap_desc* swap = &plan->swap;
+    int32_t i;
+    memset(cells, 0, MEMOI_STEP_PLAN_CELLS * sizeof *cells);
+    cells[0] = swap->n_layers / memob_max(swap->n_slices, 1);
+    cells[1] = swap->n_tensors;
+    cells[2] = memob_swap_layer_rows(swap);
+    cells[3] = swap->n_rows;
+    cells[4] = swap->tile_rows;
+    cells[5] = plan->shape.is_forward_only;
+    for (i = 0; i < swap->n_tensors; i++) {
+        const memo_tensor* tensor = &swap->tensors[i];
+        const int64_t numbers[] = {tensor->row_bytes, (int64_t)tensor->rule, tensor->with,
+                                   memob_tensor_kinds(swap, i)};
+        cells[6] = memoi_session_digest(cells[6], tensor->name, (int64_t)strlen(tensor->name));
+        cells[6] = memoi_session_digest(cells[6], numbers, (int64_t)sizeof numbers);
+    }
+    for (i = 0; i < swap->n_layers; i++) {
+        const int32_t kind = memob_layer_kind(swap, i);
+        cells[7] = memoi_session_digest(cells[7], &kind, (int64_t)sizeof kind);
+    }
+    cells[MEMOI_STEP_PLAN_POLICY] = (int64_t)plan->policy;
+    cells[MEMOI_STEP_PLAN_HOST_LAYERS] = swap->n_host_layers;
+    if (plan->addresses) cells[MEMOI_STEP_PLAN_BUFFERS] = plan->addresses->n_buffers;
+}
+
+/* Says which value of a plan is not its session's; 0: none. */
+MEMOI int memoi_step_plan_differs(const int64_t* cells, const memo_step_plan* own, char* text,
+                                  size_t n_text) {
+    int64_t own_cells[MEMOI_STEP_PLAN_CELLS];
+    const char* what;
+    int32_t i = 0;
+    memoi_step_plan_get_cells(own, own_cells);
+    while (i < MEMOI_STEP_PLAN_SAME && cells[i] == own_cells[i]) i++;
+    what = memoi_step_plan_shape_values[i].what;
+    if (i < MEMOI_STEP_PLAN_NUMBERS)
+        snprintf(text, n_text, "it has %lld as %s, the session has %lld", (long long)cells[i], what,
+                 (long long)own_cells[i]);
+    else
+        snprintf(text, n_text, "it has other %s than the session", what);
+    return i < MEMOI_STEP_PLAN_SAME;
 }
 
 /* The device, or a host device of the session's own; its free memory if there is no budget. */
@@ -8639,14 +8692,10 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
                               "host device; pass a device");
 #endif
     }
-    s->device_bytes = s->desc.device_bytes - s->desc.other_device_bytes;
-    s->host_bytes = s->desc.host_bytes ? s->desc.host_bytes - s->desc.other_host_bytes : 0;
-    if (status || s->desc.device_bytes) return status;
-    s->device_bytes = 0;
-    if (!s->device) return MEMO_STATUS_OK;
-    status = memo_memory_info(s->device, &s->device_bytes, &total_bytes, error);
-    s->device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
-                                                     : memob_max(s->device_bytes, 1);
+    if (status || s->desc.device_bytes || !s->device) return status;
+    status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
+    s->desc.device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
+                                                          : memob_max(s->desc.device_bytes, 1);
     return status;
 }
 
@@ -8683,115 +8732,53 @@ MEMOI memo_status memoi_session_verdict(const memo_session_desc* desc, memo_stat
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Of any bytes; never negative, so that its negative exists. */
-MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_bytes) {
-    return (int64_t)((memob_hash((const char*)bytes, n_bytes) + 31 * (uint64_t)digest) >> 2);
-}
-
-MEMOI int64_t memoi_session_digest_tensors(const memo_session_desc* desc) {
-    int64_t digest = 0, numbers[4];
-    int32_t t;
-    for (t = 0; t < desc->n_tensors; t++) {
-        const memo_tensor* tensor = &desc->tensors[t];
-        numbers[0] = tensor->row_bytes;
-        numbers[1] = (int64_t)tensor->rule;
-        numbers[2] = tensor->with;
-        numbers[3] = desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
-        digest = memoi_session_digest(digest, tensor->name, (int64_t)strlen(tensor->name));
-        digest = memoi_session_digest(digest, numbers, (int64_t)sizeof numbers);
-    }
-    return digest;
-}
-
-enum { MEMOI_SESSION_FIELDS = 13, MEMOI_SESSION_VALUES = 1 + 2 * MEMOI_SESSION_FIELDS + 5 };
-
-/* The first agreement: descs match, budgets are the least, what trainers hold is the most.  extra:
- * a value of the call that must match, named by extra_name. */
+/* The first agreement: descs match, budgets are the least.  extra: a value of the call that must
+ * match, named by extra_name. */
 MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_t extra,
                                      const char* extra_name, memo_error* error) {
-    static const char* const names[] = {"n_layers",        "n_tensors",   "n_rows",
-                                        "tile_rows",       "policy",      "backward_recomputes",
-                                        "spill_directory", "tensors",     "buffers",
-                                        "rows or alpha",   "layer_kinds", "shapes",
-                                        "slice_rows"};
-    memo_session_desc* desc = &s->desc;
-    const int64_t n_cells = (int64_t)desc->n_layers * desc->n_tensors;
-    int64_t values[MEMOI_SESSION_VALUES + 2], mine[MEMOI_SESSION_FIELDS + 1];
-    int64_t *budgets = &values[1 + 2 * (MEMOI_SESSION_FIELDS + 1)], shapes = 0;
-    int32_t i, n = MEMOI_SESSION_FIELDS + 1;
+    enum { SHAPES = MEMOI_STEP_PLAN_SAME, N = SHAPES + 9, N_BUDGETS = 3 };
+    const memo_session_desc* desc = &s->desc;
+    const char* const names[] = {"shapes",          "rows",    "n_rows",
+                                 "policy",          "buffers", "backward_recomputes",
+                                 "spill_directory", "alpha",   extra_name};
+    int64_t* const budgets[] = {&s->desc.device_bytes, &s->desc.host_bytes, &s->desc.disk_bytes};
+    int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
+    int64_t cells[MEMOI_STEP_PLAN_CELLS], *next = highest + SHAPES;
+    const memo_step_plan* plan;
+    int32_t k;
     if (!desc->agree) return status;
 
-    /* A value and its negative: their maxima show whether it is the same everywhere. */
-    memset(mine, 0, sizeof mine);
+    /* Of all shapes digests, and of the first one each value. */
     memset(values, 0, sizeof values);
-    for (i = 0; i < desc->n_shapes && !status; i++)
-        shapes = memoi_session_digest(shapes + s->shapes[i].is_forward_only, &s->shapes[i].n_rows,
-                                      (int64_t)sizeof(int64_t));
-    if (!status) {
-        const int has_rows = desc->policy == MEMO_POLICY_ROWS;
-        const int64_t own[] = {
-            desc->n_layers / s->n_slices,
-            desc->n_tensors,
-            s->most_rows,
-            desc->tile_rows,
-            (int64_t)desc->policy,
-            desc->backward_recomputes,
-            desc->spill_directory != NULL,
-            memoi_session_digest_tensors(desc),
-            desc->n_buffers,
-            has_rows ? memoi_session_digest(0, desc->rows, n_cells * (int64_t)sizeof *desc->rows)
-                     : memoi_session_digest(0, &desc->alpha, (int64_t)sizeof desc->alpha),
-            memoi_session_digest(0, s->stage->layer_kinds,
-                                 (int64_t)sizeof(int32_t) * desc->n_layers),
-            shapes,
-            s->slice_rows,
-            extra};
-        memcpy(mine, own, sizeof own);
+    for (plan = status ? NULL : s->own_plan; plan; plan = plan->next) {
+        memoi_step_plan_get_cells(plan, cells);
+        if (plan == s->own_plan) memcpy(highest, cells, SHAPES * sizeof *cells);
+        next[0] = memoi_session_digest(next[0], cells, SHAPES * (int64_t)sizeof *cells);
+        next[1] = memoi_session_digest(next[1], plan->swap.rows,
+                                       (int64_t)plan->swap.n_layers * desc->n_tensors *
+                                           (int64_t)sizeof(int64_t));
     }
-    for (i = 0; i < n; i++) {
-        values[1 + 2 * i] = mine[i];
-        values[2 + 2 * i] = -mine[i];
-    }
-    budgets[0] = s->device_bytes ? -s->device_bytes : -INT64_MAX;
-    budgets[1] = s->host_bytes ? -s->host_bytes : -INT64_MAX;
-    budgets[2] = desc->disk_bytes ? -desc->disk_bytes : -INT64_MAX;
-    budgets[3] = desc->other_device_bytes;
-    budgets[4] = desc->other_host_bytes;
-    status = memoi_session_agree(desc, status, values, MEMOI_SESSION_VALUES + 2, error);
+    next += 2;
+    *next++ = desc->n_rows;
+    *next++ = (int64_t)desc->policy;
+    *next++ = desc->n_buffers;
+    *next++ = desc->backward_recomputes;
+    *next++ = desc->spill_directory != NULL;
+    *next++ = memoi_session_digest(0, &desc->alpha, (int64_t)sizeof desc->alpha);
+    *next++ = extra;
+
+    /* A value and its negative: their maxima show whether it is the same everywhere. */
+    for (k = 0; k < N; k++) lowest[k] = -highest[k];
+    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    status = memoi_session_agree(desc, status, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
-
-    for (i = 0; i < n; i++) {
-        const int64_t most = values[1 + 2 * i], least = -values[2 + 2 * i];
-        const char* name = i < MEMOI_SESSION_FIELDS ? names[i] : extra_name;
-        char why[96] = "not the same on all ranks";
-        if (most == least) continue;
-        if (i < 6)
-            snprintf(why, sizeof why, "%lld, but ranks have %lld to %lld", (long long)mine[i],
-                     (long long)least, (long long)most);
-        return MEMOB_INVALID(error, "memo_session_desc.%s: %s; give all ranks the same", name, why);
-    }
-    s->device_bytes = budgets[0] == -INT64_MAX ? 0 : -budgets[0];
-    s->host_bytes = budgets[1] == -INT64_MAX ? 0 : -budgets[1];
-    desc->disk_bytes = budgets[2] == -INT64_MAX ? 0 : -budgets[2];
-    desc->other_device_bytes = budgets[3];
-    desc->other_host_bytes = budgets[4];
+    for (k = 0; k < N; k++)
+        if (highest[k] != -lowest[k])
+            return MEMOB_INVALID(
+                error, "memo_session_desc.%s: not the same on all ranks; give all ranks the same",
+                k < SHAPES ? memoi_step_plan_shape_values[k].what : names[k - SHAPES]);
+    for (k = 0; k < N_BUDGETS; k++) *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
     return MEMO_STATUS_OK;
-}
-
-/* The longest times.  Times are not negative, or -1 on every rank, so that their bits order as they
- * do; names and sizes are the same everywhere. */
-MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
-                                              memo_profile* profile, memo_error* error) {
-    struct {
-        int64_t status;
-        memo_profile profile;
-    } shared;
-    memset(&shared, 0, sizeof shared);
-    if (!status) shared.profile = *profile;
-    status = memoi_session_agree(desc, status, (int64_t*)(void*)&shared,
-                                 (int64_t)(sizeof shared / sizeof(int64_t)), error);
-    if (!status && desc->agree) *profile = shared.profile;
-    return status;
 }
 
 /* A rank without memory for a session still agrees that it has failed. */
@@ -8803,9 +8790,15 @@ MEMOI memo_status memoi_session_lacks(const memo_session_desc* desc, const char*
     return memoi_session_meet(&none, memob_no_memory(error, what), 0, "", error);
 }
 
-/* Of a shape. */
-MEMOI int32_t memoi_session_slices(const memo_session* s, int32_t shape) {
-    return (int32_t)((s->shapes[shape].n_rows - 1) / s->slice_rows + 1);
+/* The longest times.  Times are not negative, or -1 on every rank, so that their bits order as they
+ * do; names and sizes are the same everywhere, and the first of them carries the status. */
+MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, memo_status status,
+                                              memo_profile* profile, memo_error* error) {
+    const int64_t n_rows = profile->n_rows;
+    status = memoi_session_agree(desc, status, (int64_t*)(void*)profile,
+                                 (int64_t)(sizeof *profile / sizeof(int64_t)), error);
+    profile->n_rows = n_rows;
+    return status;
 }
 
 MEMOI int memoi_session_has_handed(const memo_session_desc* desc) {
@@ -8829,48 +8822,50 @@ MEMOI int64_t memoi_session_slice_of(const memo_step_plan* plan, int64_t n_rows)
     return n_rows;
 }
 
-/* A session for one of the public calls, and one shape.  Check, then agree, so that no rank is left
- * waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int32_t shape, int computes,
-                                     int64_t extra, const char* extra_name, memo_session** result,
+/* Makes a shape the current one. */
+MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
+    const memo_swap_desc* swap = &s->parts[shape].plan->swap;
+    s->part = &s->parts[shape];
+    s->batch.shape = shape;
+    s->n_steps = swap->n_layers;
+    s->n_slices = (int32_t)memob_max(swap->n_slices, 1);
+    s->step_rows = swap->n_rows;
+    s->layer_rows = memob_swap_layer_rows(swap);
+}
+
+/* A session for one of the public calls.  Check, then agree, so that no rank is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes, int64_t extra,
+                                     const char* extra_name, memo_session** result,
                                      memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
     memo_status status = memoi_session_check_desc(desc, computes, error);
+    memo_step_plan** next;
+    const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
+    const memo_shape all = {desc->n_rows, 0};
     int32_t k;
     *result = s;
     if (!s) return memoi_session_lacks(desc, "a session", error);
     s->desc = *desc;
+    s->desc.n_shapes = memoi_session_n_shapes(desc);
+    s->slice_rows = desc->n_rows;
+    if (desc->slice_rows) s->slice_rows = memob_min(desc->slice_rows, desc->n_rows);
     if (!status && desc->n_buffers)
         memcpy(s->buffers, desc->buffers, (size_t)desc->n_buffers * sizeof *desc->buffers);
-    s->desc.buffers = s->buffers;
-
-    /* Without shapes there is one. */
-    s->most_rows = s->slice_rows = desc->n_rows;
-    if (desc->slice_rows) s->slice_rows = memob_min(desc->slice_rows, desc->n_rows);
-    s->shapes[0].n_rows = desc->n_rows;
-    s->open = -1;
-    if (!status && desc->n_shapes)
-        memcpy(s->shapes, desc->shapes, (size_t)desc->n_shapes * sizeof *desc->shapes);
-    s->desc.shapes = s->shapes;
-    s->desc.n_shapes = memoi_session_n_shapes(desc);
-    for (k = 0; k < shape && !status && desc->policy == MEMO_POLICY_ROWS; k++)
-        s->desc.rows += (int64_t)memoi_session_slices(s, k) * desc->n_layers * desc->n_tensors;
-    s->first_shape = s->batch.shape = shape;
-    s->layer_rows = s->shapes[shape].n_rows;
-    s->n_slices = status ? 1 : memoi_session_slices(s, shape);
-    s->desc.n_layers *= s->n_slices;
-    s->desc.n_rows = memob_min(s->slice_rows, s->layer_rows);
-    if (!status) status = memoi_stage_create(s, error);
-    if (!status) s->stage->plan.shape = s->shapes[shape];
+    for (k = 0, next = &s->own_plan; !status && k < s->desc.n_shapes; k++) {
+        status = memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, s->slice_rows,
+                                        rows, next, error);
+        s->parts[k].plan = *next;
+        if (status) break;
+        if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
+        next = &(*next)->next;
+    }
+    if (!status) memoi_session_turn(s, 0);
     if (!status) status = memoi_session_take_device(s, computes, error);
     return memoi_session_meet(s, status, extra, extra_name, error);
 }
 
 /* --- >>session running ---
  * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
-
-/* Without parts, a micro-batch is a dry run. */
-MEMOI int memoi_session_is_dry(const memo_session* s) { return !s->n_parts; }
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -8909,13 +8904,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
     (void)memoi_session_is_ok(s, status);
 }
 
-MEMOI void memoi_session_mark_layer(memo_session* s, int32_t layer, int32_t what) {
-    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + what);
-}
-
-int memo_session_computes(const memo_session* s) {
-    return !memoi_session_is_dry(s) && !s->error.status;
-}
+int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
 int memo_session_measures(const memo_session* s) { return s->marks_s != NULL; }
 memo_batch memo_session_get_batch(const memo_session* s) {
     memo_batch batch = s->batch;
@@ -8927,12 +8916,12 @@ int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
 
 /* Rows of a step in this micro-batch. */
 MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t layer) {
-    return memob_swap_step_rows(&s->placement, layer, s->n_rows);
+    return memob_swap_step_rows(&s->part->placement, layer, s->n_rows);
 }
 
 void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
     const int32_t slice = s->open < 0 ? 0 : s->open % s->n_slices;
-    *begin = memob_min(slice * s->desc.n_rows, s->n_rows);
+    *begin = memob_min(slice * s->step_rows, s->n_rows);
     *end = *begin + memoi_session_rows(s, slice);
 }
 
@@ -8940,6 +8929,11 @@ void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end)
 MEMOI int32_t memoi_session_step_of(const memo_session* s, int32_t layer) {
     const int32_t first = layer * s->n_slices;
     return s->open >= first && s->open < first + s->n_slices ? s->open : first;
+}
+
+/* Where a checked session computes the step. */
+MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
+    return s->checker->slots + (layer & 1) * s->checker->slot_bytes;
 }
 
 /* --- dry runs ---
@@ -8952,30 +8946,33 @@ MEMOI int32_t memoi_session_step_of(const memo_session* s, int32_t layer) {
 #define MEMOI_SESSION_DRY_ADDRESS ((uint64_t)1 << 48)
 
 typedef struct memoi_session_dry {
-    char* memory;  /* NULL: there is none */
-    int64_t bytes; /* half of it */
-    int64_t next;  /* in the first half */
-    uint64_t next_address;
+    char* memory;   /* NULL: there is none */
+    int64_t bytes;  /* half of it: 0 before the first request, for the activations */
+    int64_t next;   /* in the first half */
+    uint64_t n_far; /* bytes of addresses without memory */
 } memoi_session_dry;
-
-MEMOI int memoi_session_is_memory(const void* address) {
-    return address && (uint64_t)(uintptr_t)address < MEMOI_SESSION_DRY_ADDRESS;
-}
 
 MEMOI memo_status memoi_session_dry_alloc(void* context, int64_t size_bytes, void** address,
                                           memo_error* error) {
     memoi_session_dry* dry = (memoi_session_dry*)context;
+    const uint64_t align = MEMOB_DEVICE_ALIGNMENT;
+    const uint64_t most = (uint64_t)UINTPTR_MAX - MEMOI_SESSION_DRY_ADDRESS - align;
+    if (!dry->bytes) {
+        dry->bytes = memob_align_up(
+            memob_max(memob_min(size_bytes, MEMOI_SESSION_DRY_BYTES), 1 << 20), (int64_t)align);
+        dry->memory = (char*)MEMO_MALLOC(2 * (size_t)dry->bytes);
+    }
     if (dry->memory && size_bytes <= dry->bytes && dry->next < dry->bytes) {
-        dry->next += MEMOB_DEVICE_ALIGNMENT;
-        *address = dry->memory + dry->next - (uintptr_t)dry->memory % MEMOB_DEVICE_ALIGNMENT;
+        dry->next += (int64_t)align;
+        *address = dry->memory + dry->next - (uintptr_t)dry->memory % align;
         return MEMO_STATUS_OK;
     }
-    if (dry->next_address > (uint64_t)UINTPTR_MAX - (uint64_t)size_bytes - MEMOB_DEVICE_ALIGNMENT)
+    if (dry->n_far + (uint64_t)size_bytes > most)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
                               "dry run: no addresses are left for %lld bytes",
                               (long long)size_bytes);
-    *address = (void*)(uintptr_t)dry->next_address;
-    dry->next_address += (uint64_t)memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT);
+    *address = (void*)(uintptr_t)(MEMOI_SESSION_DRY_ADDRESS + dry->n_far);
+    dry->n_far += (uint64_t)memob_align_up(size_bytes, (int64_t)align);
     return MEMO_STATUS_OK;
 }
 MEMOI memo_status memoi_session_dry_free(void* context, void* address, memo_error* error) {
@@ -8983,27 +8980,23 @@ MEMOI memo_status memoi_session_dry_free(void* context, void* address, memo_erro
     return MEMO_STATUS_OK;
 }
 
-MEMOI void* memoi_session_refuse_address(const memo_session* session,
-                                         const memob_swap_place* place) {
-    memo_session* s = (memo_session*)(uintptr_t)session;
-    memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                      "memo_session_get_address: called in a dry run, which computes nothing; "
-                      "compute only if the begin call, or memo_session_computes, returned 1");
-    return place->row_bytes && memoi_session_is_memory(s->base) ? s->base + place->offset : NULL;
-}
-
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
+    char* base = s->part->base;
     layer = memoi_session_step_of(s, layer);
-    MEMO_ASSERT(layer >= 0 && layer < s->desc.n_layers);
+    MEMO_ASSERT(layer >= 0 && layer < s->n_steps);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
-    place = &s->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
-    if (memoi_session_is_dry(s)) return memoi_session_refuse_address(s, place);
+    place = &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    if (!s->is_open) {
+        memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_get_address: called in a dry run, which computes nothing; "
+                          "compute only if the begin call, or memo_session_computes, returned 1");
+        if ((uint64_t)(uintptr_t)base >= MEMOI_SESSION_DRY_ADDRESS) return NULL;
+    }
     if (s->checker && place->row_bytes && !place->is_layer &&
-        s->stage->plan.swap.tensors[tensor].rule != MEMO_TENSOR_HANDED)
-        return s->checker->slots + (layer & 1) * s->checker->slot_bytes +
-               s->checker->offsets[tensor];
-    return place->row_bytes ? s->base + place->offset : NULL;
+        s->part->plan->swap.tensors[tensor].rule != MEMO_TENSOR_HANDED)
+        return memoi_inspector_slot(s, layer) + s->checker->offsets[tensor];
+    return place->row_bytes && base ? base + place->offset : NULL;
 }
 
 void memo_session_get_addresses(const memo_session* s, int32_t layer, void** first) {
@@ -9019,14 +9012,14 @@ void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
     void* address = NULL;
     memo_status status;
-    if (s->error.status && !memoi_session_is_dry(s)) return NULL;
+    if (s->error.status && s->is_open) return NULL;
     if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
         memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
                              "memo_session_alloc: called inside recompute; declare a buffer of "
                              "pass BACKWARD in memo_session_desc.buffers");
         return NULL;
     }
-    status = memo_arena_alloc(s->arena, size_bytes, 0, &address, &s->call_error);
+    status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
     if (status == MEMO_STATUS_DIVERGED)
         memoi_session_misuse(s, status,
                              "memo_session_alloc: %lld bytes differ from the request of the dry "
@@ -9038,13 +9031,12 @@ void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
 
 void memo_session_free(memo_session* s, void* address) {
     if (!s->error.status && address)
-        (void)memoi_session_is_ok(s, memo_arena_free(s->arena, address, &s->call_error));
+        (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
 }
 
-/* Requests or frees the declared buffers whose life begins or ends here.  layer counts if the pass
- * has layers. */
+/* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = step / s->n_slices, slice = step % s->n_slices;
+    const int32_t layer = step / s->n_slices, slice = step % s->n_slices, n = s->desc.n_layers;
     const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
     const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
     int32_t i;
@@ -9052,23 +9044,23 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const memo_session_buffer* b = &s->buffers[i];
         const int is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
+        const int is_last = is_end && b->first != MEMO_PASS_SESSION;
         const int64_t n_rows = is_slice ? s->slice_rows : s->n_rows;
-        const memo_pass at = is_end && !is_each ? b->last : b->first;
-        const int32_t at_layer = is_end ? b->last_layer : b->first_layer;
-        if (at != pass || (pass >= MEMO_PASS_FORWARD && pass != MEMO_PASS_BETWEEN && !is_each &&
-                           at_layer != layer))
+        if (is_each ? b->first != pass
+                    : memoi_session_moment(pass, layer, n) !=
+                          memoi_session_moment(is_last ? b->last : b->first,
+                                               is_last ? b->last_layer : b->first_layer, n))
             continue;
-        if (b->first == MEMO_PASS_SESSION && pass != MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
         if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
             s->buffer_addresses[i] = NULL;
-        } else {
-            if (memoi_session_is_dry(s) && b->name && !strchr(b->name, '\n') && !s->error.status)
-                (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, b->name, &s->call_error));
-            s->buffer_addresses[i] =
-                memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
+            continue;
         }
+        if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
+            (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
+        s->buffer_addresses[i] =
+            memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
     }
 }
 
@@ -9081,25 +9073,11 @@ MEMOI void memoi_session_forget_buffers(memo_session* s, int outputs_too) {
             s->buffer_addresses[i] = NULL;
 }
 
-/* Makes a shape's part the current one. */
-MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
-    const memoi_session_part* part = &s->parts[shape];
-    s->stage = part->stage;
-    s->placement = part->placement;
-    s->arena = part->arena;
-    s->swap = part->swap;
-    s->base = part->base;
-    s->desc.n_layers = part->stage->plan.swap.n_layers;
-    s->desc.n_rows = part->stage->plan.swap.n_rows;
-    s->n_slices = part->placement.n_slices;
-    s->layer_rows = memob_swap_layer_rows(&part->stage->plan.swap);
-}
-
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     memo_status status = MEMO_STATUS_OK;
-    if (is_failed) memo_arena_abandon(s->arena);
-    if (s->is_midway && s->swap) status = memo_swap_abandon(s->swap, &s->call_error);
+    if (is_failed) memo_arena_abandon(s->part->arena);
+    if (s->is_midway && s->part->swap) status = memo_swap_abandon(s->part->swap, &s->call_error);
     (void)memoi_session_is_ok(s, status);
     s->is_running = s->is_midway = 0;
 }
@@ -9114,30 +9092,29 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     if (s->is_running) memoi_session_give_up(s, 1);
     memoi_session_forget_buffers(s, 1);
+    if (s->checker) s->checker->closed[0] = s->checker->closed[1] = 0;
     memset(&s->error, 0, sizeof s->error);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
-    if (s->batch.shape < 0 || s->batch.shape >= s->desc.n_shapes) {
+    if (s->batch.shape >= 0 && s->batch.shape < s->desc.n_shapes)
+        memoi_session_turn(s, s->batch.shape);
+    else
         memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
                              "memo_batch.shape: out of range (%d); 0 to %d are valid",
                              (int)s->batch.shape, (int)s->desc.n_shapes - 1);
-        return 0;
-    }
-    if (s->n_parts) memoi_session_turn(s, s->batch.shape - s->first_shape);
-    s->batch.is_forward_only |= s->stage->plan.shape.is_forward_only;
+    s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
     s->n_rows = s->batch.n_rows ? s->batch.n_rows : s->layer_rows;
     s->n_passed = 0;
     s->open = -1;
-    if (s->n_rows < 1 || s->n_rows > s->layer_rows) {
+    if (s->n_rows < 1 || s->n_rows > s->layer_rows)
         memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
                              "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
                              (long long)s->n_rows, (long long)s->layer_rows);
-        return 0;
-    }
-    status = s->swap
-                 ? memo_swap_set_rows(s->swap, s->n_rows, s->batch.is_forward_only, &s->call_error)
-                 : MEMO_STATUS_OK;
-    if (!status) status = memo_arena_begin(s->arena, &s->call_error);
+    if (s->error.status) return 0;
+    status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->n_rows, s->batch.is_forward_only,
+                                                &s->call_error)
+                           : MEMO_STATUS_OK;
+    if (!status) status = memo_arena_begin(s->part->arena, &s->call_error);
     s->is_running = memoi_session_is_ok(s, status);
     return memo_session_computes(s);
 }
@@ -9148,71 +9125,74 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                           "memo_session_end: no micro-batch is under way; call "
                           "memo_session_begin first");
     if (s->is_running && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_end(s->arena, &s->call_error));
+        (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     memoi_session_forget_buffers(s, s->error.status != MEMO_STATUS_OK);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     if (s->error.status && error) *error = s->error;
     return s->error.status;
 }
 
-/* In a dry run: names the moment, for plans and pictures. */
-MEMOI void memoi_session_name(memo_session* s, int32_t layer, const char* what) {
+/* Begins every layer call, and requests what begins with it.  Returns the step that it is of, or -1
+ * after an error.  With slices one step follows the other; without them the engine checks the
+ * order. */
+MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
+    static const char* const names[2][2] = {{"forward begin", "forward end"},
+                                            {"backward begin", "backward end"}};
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t n = s->n_steps, n_slices = s->n_slices;
+    const int32_t next = s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
+    const int32_t step = n_slices == 1 ? layer : next;
+    const char *what = names[is_backward][is_end], *why = NULL;
+    memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[64];
-    snprintf(text, sizeof text, "layer %d %s", (int)layer, what);
-    (void)memoi_session_is_ok(s, memo_arena_mark(s->arena, text, &s->call_error));
-}
-
-/* Begins every layer call.  The step that it is of, or -1 after an error.  With slices one step
- * follows the other; without them the engine checks the order. */
-MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, const char* what) {
-    const int32_t n = s->desc.n_layers, n_slices = s->n_slices;
-    int32_t step = n_slices == 1 ? layer : s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
-    const int is_begin = what[strlen(what) - 1] == 'n', is_backward = *what == 'b';
     if (s->error.status) return -1;
     if (!s->is_running)
-        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
-                             "memo_session: %s of layer %d outside begin and end", what,
-                             (int)layer);
-    else if (layer < 0 || layer >= n / n_slices)
-        memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
-                             "memo_session: %s of layer %d of %d, out of range", what, (int)layer,
-                             (int)(n / n_slices));
+        why = "outside begin and end";
     else if (s->batch.is_forward_only && is_backward)
-        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
-                             "memo_session: %s of layer %d, but memo_batch.is_forward_only is 1, "
-                             "or the shape's; see memo_session_get_batch",
-                             what, (int)layer);
+        why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
     else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
-                              is_backward != (s->n_passed >= n) || is_begin != (s->open < 0)))
-        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
-                             "memo_session: %s of layer %d is out of order after %d of %d calls; "
-                             "begin and end each layer %d times in a row, once for each slice",
-                             what, (int)layer, (int)s->n_passed, (int)(2 * n), (int)n_slices);
-    else if (memoi_session_is_dry(s))
-        memoi_session_name(s, step, what);
+                              is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
+        why = "out of order; begin and end each layer once for each slice, in a row";
+    if (layer < 0 || layer >= s->desc.n_layers) {
+        why = "out of range";
+        status = MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    if (why)
+        memoi_session_misuse(s, status, "memo_session: %s of layer %d of %d: %s", what, (int)layer,
+                             (int)s->desc.n_layers, why);
+    else if (!s->is_open) { /* for plans and pictures */
+        snprintf(text, sizeof text, "layer %d %s", (int)step, what);
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
+    }
     if (s->error.status) return -1;
     if (n_slices > 1) s->open = step;
+    if (is_end) return step;
+    if (is_backward && step == n - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
+    memoi_session_turn_buffers(s, pass, step, 0);
     return step;
 }
 
 /* Ends every call of an end. */
-MEMOI void memoi_session_leave(memo_session* s) {
+MEMOI void memoi_session_leave(memo_session* s, int32_t step, memo_pass pass) {
+    memoi_session_turn_buffers(s, pass, step, 1);
+    if (pass == MEMO_PASS_FORWARD && step == s->n_steps - 1)
+        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
     s->open = -1;
     s->n_passed++;
 }
 
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
-    const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
-    return !tensor->with && memob_layer_has(&s->stage->plan.swap, layer, t) &&
+    const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
+    return !tensor->with && memob_layer_has(&s->part->plan->swap, layer, t) &&
            tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
-/* Is this the layer, in its first or last slice, that recomputes every tensor to time it? */
-MEMOI int memoi_session_is_measured(const memo_session* s, int32_t layer) {
-    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer), n = s->n_slices;
-    return s->marks_s && s->measured_layers[kind] == layer / n &&
-           (layer % n == 0 || layer % n == n - 1);
+/* Are the tensors of this step timed? */
+MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
+    const int32_t slice = step % s->n_slices;
+    return s->marks_s && (slice == 0 || slice == s->n_slices - 1) &&
+           s->measured_layers[memob_layer_kind(&s->part->plan->swap, step)] == step / s->n_slices;
 }
 
 /* --- >>session checked ---
@@ -9227,14 +9207,10 @@ MEMOI int memoi_session_is_measured(const memo_session* s, int32_t layer) {
 #define MEMOI_POISON 0xff /* NaN in every floating-point type */
 #define MEMOI_GUARD  512
 
-MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
-    return s->checker->slots + (layer & 1) * s->checker->slot_bytes;
-}
-
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, int32_t t) {
-    if (s->stage->plan.swap.tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
-    return s->placement.places[(int64_t)layer * s->desc.n_tensors + t].row_bytes;
+    if (s->part->plan->swap.tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
+    return s->part->placement.places[(int64_t)layer * s->desc.n_tensors + t].row_bytes;
 }
 
 MEMOI void memoi_inspector_destroy(memo_session* s) {
@@ -9259,15 +9235,13 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     s->checker = c;
     if (!c) return memob_no_memory(error, "a checked session");
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
-    c->hashes = (uint64_t*)memob_arrays_add(&c->arrays,
-                                            s->desc.n_layers / s->n_slices *
-                                                ((s->most_rows - 1) / s->slice_rows + 1) * n *
-                                                s->slice_rows,
-                                            sizeof *c->hashes);
+    c->hashes = (uint64_t*)memob_arrays_add(
+        &c->arrays, memob_align_up(s->desc.n_rows, s->slice_rows) * s->desc.n_layers * n,
+        sizeof *c->hashes);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
-        at = memob_align_up(at + s->slice_rows * s->stage->plan.swap.tensors[t].row_bytes,
+        at = memob_align_up(at + s->slice_rows * s->part->plan->swap.tensors[t].row_bytes,
                             MEMOI_GUARD) +
              MEMOI_GUARD;
     }
@@ -9302,73 +9276,52 @@ MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, char* ho
 
 /* Copies rows between a slot and the engine's memory: all, or, back, all but the recomputed.  LAYER
  * tensors are computed in the engine's memory, so that their rows always go to the slot. */
-MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back,
-                                           int is_layer) {
+MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back) {
     const memoi_inspector* c = s->checker;
+    const int64_t n = memoi_session_rows(s, layer);
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
     for (t = 0; t < s->desc.n_tensors; t++) {
+        const int is_layer = memob_swap_is_layer(&s->part->plan->swap, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+        const int64_t first_row = is_layer ? layer % s->n_slices * s->step_rows : 0;
         char* slot = memoi_inspector_slot(s, layer) + c->offsets[t];
-        const int64_t n = memoi_session_rows(s, layer);
-        char* engine = (char*)memo_swap_get_address(s->swap, layer, t);
+        char* engine = (char*)memo_swap_get_address(s->part->swap, layer, t);
         int64_t bounds[4] = {0, n, n, n}; /* of two parts */
-        if (memob_swap_is_layer(&s->stage->plan.swap, t) != is_layer) continue;
-        if (row_bytes && is_layer) engine += layer % s->n_slices * s->desc.n_rows * row_bytes;
-        if (row_bytes && is_back)
-            memo_swap_get_recompute_rows(s->swap, layer, t, &bounds[1], &bounds[2]);
-        for (part = 0; part < 4 && row_bytes && !status; part += 2) {
-            const int64_t begin = bounds[part] * row_bytes;
-            const int64_t n_bytes = bounds[part + 1] * row_bytes - begin;
+        if (!row_bytes) continue;
+        if (is_back) memo_swap_get_recompute_rows(s->part->swap, layer, t, &bounds[1], &bounds[2]);
+        for (part = 0; part < 4 && !status; part += 2) {
+            char* rows = slot + bounds[part] * row_bytes;
+            char* engine_rows = engine + (first_row + bounds[part]) * row_bytes;
+            const int64_t n_bytes = (bounds[part + 1] - bounds[part]) * row_bytes;
             if (n_bytes > 0)
-                status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
-                                   (is_back ? slot : engine) + begin,
-                                   (is_back ? engine : slot) + begin, n_bytes, &s->call_error);
+                status =
+                    memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                              is_back || is_layer ? rows : engine_rows,
+                              is_back || is_layer ? engine_rows : rows, n_bytes, &s->call_error);
         }
     }
     return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
-/* The image of a slot has whole guards; else names the tensor that wrote behind its rows. */
-MEMOI memo_status memoi_inspector_check_guards(memo_session* s, int32_t layer, const char* when) {
+/* Fetches a slot.  Its guards must be whole; else names the tensor that wrote behind its rows. */
+MEMOI memo_status memoi_inspector_fetch_whole(memo_session* s, int32_t layer, const char* when) {
     const memoi_inspector* c = s->checker;
+    memo_status status = memoi_inspector_fetch(s, layer, c->image, 1);
     int32_t t;
-    for (t = 0; t < s->desc.n_tensors; t++) {
-        const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
-        const int64_t end = c->offsets[t] + s->desc.n_rows * tensor->row_bytes;
-        const int64_t next =
-            t + 1 < s->desc.n_tensors ? c->offsets[t + 1] : c->offsets[s->desc.n_tensors];
-        if (memoi_inspector_is_poison(c->image + end, next - end)) continue;
-        return memo_error_set(
-            &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
-            "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
-            "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
-            "the table has another order than the kernels",
-            (int)(layer / s->n_slices), tensor->name, (long long)s->desc.n_rows, when,
-            (long long)s->desc.n_rows, (long long)tensor->row_bytes);
+    for (t = 0; t < s->desc.n_tensors && !status; t++) {
+        const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
+        const int64_t end = c->offsets[t] + s->step_rows * tensor->row_bytes;
+        if (!memoi_inspector_is_poison(c->image + end, c->offsets[t + 1] - end))
+            status = memo_error_set(
+                &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
+                "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
+                "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
+                "the table has another order than the kernels",
+                (int)(layer / s->n_slices), tensor->name, (long long)s->step_rows, when,
+                (long long)s->step_rows, (long long)tensor->row_bytes);
     }
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t t, int64_t row,
-                                        const char* what) {
-    return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
-                          "checked session: layer %d, tensor `%s`, row %lld: %s",
-                          (int)(layer / s->n_slices), s->stage->plan.swap.tensors[t].name,
-                          (long long)(layer % s->n_slices * s->desc.n_rows + row), what);
-}
-
-/* A row of an image that was recomputed is another than the forward's. */
-MEMOI memo_status memoi_inspector_blame_recompute(memo_session* s, const char* image, int32_t layer,
-                                                  int32_t t, int64_t row) {
-    const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-    return memoi_inspector_blame(
-        s, layer, t, row,
-        memoi_inspector_is_poison(image + s->checker->offsets[t] + row * row_bytes, row_bytes)
-            ? "recompute did not write it; recompute it, name in `with` the tensor that it is "
-              "computed with, or declare it SWAPPED"
-            : "recompute gives it other bytes than the forward; it must compute the same rows by "
-              "the same operations, or tile_rows is too small, or the table has another order");
+    return status;
 }
 
 /* The first row in [begin, end) of an image that differs from the forward's; end: none. */
@@ -9382,51 +9335,79 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, in
     return begin;
 }
 
+/* A row of an image differs from the forward's.  why NULL: it was recomputed. */
+MEMOI memo_status memoi_inspector_blame(memo_session* s, const char* image, int32_t layer,
+                                        int32_t t, int64_t row, const char* why) {
+    const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
+    const char* bytes = image + s->checker->offsets[t] + row * row_bytes;
+    if (!why)
+        why =
+            memoi_inspector_is_poison(bytes, row_bytes)
+                ? "recompute did not write it; recompute it, name in `with` the tensor that it is "
+                  "computed with, or declare it SWAPPED"
+                : "recompute gives it other bytes than the forward; it must compute the same rows "
+                  "by the same operations, or tile_rows is too small, or the table has another "
+                  "order";
+    return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
+                          "checked session: layer %d, tensor `%s`, row %lld: %s",
+                          (int)(layer / s->n_slices), s->part->plan->swap.tensors[t].name,
+                          (long long)(layer % s->n_slices * s->step_rows + row), why);
+}
+
+/* Does the image have the forward's bytes?  Before the backward, which may have recomputed some, or
+ * when another layer takes the slot. */
+MEMOI memo_status memoi_inspector_compare(memo_session* s, int32_t layer, int is_backward) {
+    const memoi_inspector* c = s->checker;
+    const int64_t n = memoi_session_rows(s, layer);
+    int32_t t;
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        const memo_tensor_rule rule = memob_tensor_rule(s->part->plan->swap.tensors, t);
+        const int64_t row = memoi_inspector_first(s, c->image, layer, t, 0, n);
+        const char* why = "its bytes changed after the layer had ended; a kernel of another layer "
+                          "writes there";
+        int64_t begin = 0, end = 0;
+        if (row == n) continue;
+        if (is_backward) {
+            memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
+            if (memoi_session_is_timed(s, layer) && rule <= MEMO_TENSOR_WHOLE) begin = 0, end = n;
+            why = "it came back with other bytes; something writes to memory of the session";
+        }
+        if (row >= begin && row < end) {
+            if (s->desc.backward_recomputes) continue;
+            why = NULL;
+        }
+        return memoi_inspector_blame(s, c->image, layer, t, row, why);
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* Nobody writes to a layer that has ended.  Then poisons its slot for another. */
 MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
     const int32_t closed = c->closed[layer & 1] - 1;
-    const int64_t n = closed < 0 ? 0 : memoi_session_rows(s, closed);
     memo_status status = MEMO_STATUS_OK;
-    int32_t t;
     c->closed[layer & 1] = 0;
     if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 1);
-    for (t = 0; t < s->desc.n_tensors && closed >= 0 && !status; t++) {
-        const int64_t row = memoi_inspector_row_bytes(s, closed, t)
-                                ? memoi_inspector_first(s, c->image, closed, t, 0, n)
-                                : n;
-        if (row < n)
-            status = memoi_inspector_blame(s, closed, t, row,
-                                           "its bytes changed after the layer had ended; a kernel "
-                                           "of another layer writes there");
-    }
+    if (closed >= 0 && !status) status = memoi_inspector_compare(s, closed, 0);
     if (!status)
         status = memo_fill(s->device, c->stream, memoi_inspector_slot(s, layer), MEMOI_POISON,
                            c->slot_bytes, &s->call_error);
     return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
-/* Before a forward. */
-MEMOI void memoi_inspector_forward_begin(memo_session* s, int32_t layer) {
-    if (layer == 0) s->checker->closed[0] = s->checker->closed[1] = 0;
-    (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer));
-}
-
-/* After a forward: guards, hashes, and the rows to the engine. */
+/* After a forward: the rows to the engine, guards, and hashes; also of tensors without bytes. */
 MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
     uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->slice_rows;
     int64_t row;
     int32_t t;
-    memo_status status = memoi_inspector_exchange(s, layer, 1, 1);
-    if (!status) status = memoi_inspector_fetch(s, layer, c->image, 1);
-    if (!status) status = memoi_inspector_check_guards(s, layer, "forward");
+    memo_status status = memoi_inspector_exchange(s, layer, 0);
+    if (!status) status = memoi_inspector_fetch_whole(s, layer, "forward");
     for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->slice_rows) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        for (row = 0; row < memoi_session_rows(s, layer) && row_bytes; row++)
+        for (row = 0; row < memoi_session_rows(s, layer); row++)
             hash[row] = memob_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
     }
-    if (!status) status = memoi_inspector_exchange(s, layer, 0, 0);
     c->closed[layer & 1] = layer + 1;
     (void)memoi_session_is_ok(s, status);
 }
@@ -9434,16 +9415,14 @@ MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
 /* What the engine has of a layer, in its slot; the rest is poison until it is recomputed. */
 MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
     memo_status status = memoi_inspector_reuse(s, layer);
-    if (!status) status = memoi_inspector_exchange(s, layer, 1, 0);
-    if (!status) status = memoi_inspector_exchange(s, layer, 1, 1);
+    if (!status) status = memoi_inspector_exchange(s, layer, 1);
     (void)memoi_session_is_ok(s, status);
 }
 
 /* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
-MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t layer, int32_t t, int32_t u) {
-    const memo_swap_desc* swap = &s->stage->plan.swap;
-    return memoi_inspector_row_bytes(s, layer, u) && (u == t || swap->tensors[u].with == t + 1) &&
-           !memob_swap_is_layer(swap, u);
+MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
+    const memo_swap_desc* swap = &s->part->plan->swap;
+    return (u == t || swap->tensors[u].with == t + 1) && !memob_swap_is_layer(swap, u);
 }
 
 /* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
@@ -9464,7 +9443,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
         memcpy(c->probe, c->image, (size_t)c->slot_bytes);
         for (u = 0; u < s->desc.n_tensors; u++) {
             const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, u);
-            if (memoi_inspector_is_with(s, layer, t, u))
+            if (memoi_inspector_is_with(s, t, u))
                 memset(c->probe + c->offsets[u] + begin * row_bytes, MEMOI_POISON,
                        (size_t)((end - begin) * row_bytes));
         }
@@ -9472,11 +9451,11 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
         if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1))) return 0;
         for (u = 0; u < s->desc.n_tensors && keeps; u++) {
-            int64_t row = end;
-            if (memoi_inspector_is_with(s, layer, t, u))
-                row = memoi_inspector_first(s, c->probe, layer, u, begin, end);
+            const int64_t row = memoi_inspector_is_with(s, t, u)
+                                    ? memoi_inspector_first(s, c->probe, layer, u, begin, end)
+                                    : end;
             keeps = row == end;
-            if (!keeps) (void)memoi_inspector_blame_recompute(s, c->probe, layer, u, row);
+            if (!keeps) (void)memoi_inspector_blame(s, c->probe, layer, u, row, NULL);
         }
         (void)memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0));
     }
@@ -9485,22 +9464,23 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
 
 /* Once: does recompute give each tensor its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
+    const int64_t given = memob_swap_tile_rows(&s->part->plan->swap);
     const int64_t n = memoi_session_rows(s, layer);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
-        const memo_tensor* tensor = &s->stage->plan.swap.tensors[t];
-        const int64_t given = memob_swap_tile_rows(&s->stage->plan.swap);
+        const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
         int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
         if (!memoi_session_recomputes(s, layer, t)) continue;
         while (least < n && !memoi_inspector_keeps_bits(s, layer, t, least)) least *= 2;
+        least = memob_min(least, n);
         if (s->error.status) return;
-        if (least >= n && !memoi_inspector_keeps_bits(s, layer, t, n)) {
+        if (least == n && !memoi_inspector_keeps_bits(s, layer, t, n)) {
             (void)memoi_session_is_ok(s, MEMO_STATUS_INVALID_ARGUMENT); /* s->call_error */
             return;
         }
         if (tensor->rule == MEMO_TENSOR_WHOLE) continue;
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
-                          tensor->name, (long long)memob_min(least, n));
+                          tensor->name, (long long)least);
         if (memoi_inspector_keeps_bits(s, layer, t, given) || s->error.status) continue;
         memoi_session_misuse(
             s, MEMO_STATUS_INVALID_ARGUMENT,
@@ -9509,39 +9489,19 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
                       : "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows, but not if all %lld are; compute rows from "
                         "`begin`, or make it WHOLE",
-            tensor->name, (long long)given, (long long)memob_min(least, n));
+            tensor->name, (long long)given, (long long)least);
     }
 }
 
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
-    const int64_t n = memoi_session_rows(s, layer);
-    int32_t t;
     memo_status status;
     if (s->error.status) return;
-    status = memoi_inspector_fetch(s, layer, c->image, 1);
-    if (!status) status = memoi_inspector_check_guards(s, layer, "recomputation");
-    for (t = 0; t < s->desc.n_tensors && !status; t++) {
-        const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        int64_t begin = 0, end = 0, row;
-        int is_recomputed;
-        if (!row_bytes) continue;
-        memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
-        row = memoi_inspector_first(s, c->image, layer, t, 0, n);
-        is_recomputed = (row >= begin && row < end) ||
-                        (memoi_session_is_measured(s, layer) &&
-                         memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE);
-        if (row == n || (is_recomputed && s->desc.backward_recomputes)) continue;
-        status = is_recomputed
-                     ? memoi_inspector_blame_recompute(s, c->image, layer, t, row)
-                     : memoi_inspector_blame(s, layer, t, row,
-                                             "it came back with other bytes; something writes to "
-                                             "memory of the session");
-    }
-    if (!memoi_session_is_ok(s, status)) return;
-    if (c->are_tiles_tested || s->desc.backward_recomputes || layer != s->desc.n_layers / 2 ||
-        n == 0)
+    status = memoi_inspector_fetch_whole(s, layer, "recomputation");
+    if (!status) status = memoi_inspector_compare(s, layer, 1);
+    if (!memoi_session_is_ok(s, status) || c->are_tiles_tested || s->desc.backward_recomputes ||
+        layer != s->n_steps / 2 || memoi_session_rows(s, layer) == 0)
         return;
     c->are_tiles_tested = 1;
     s->is_recomputing = 1;
@@ -9553,101 +9513,95 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
 
 /* A forward alone moves what slices hand on, and nothing without slices. */
 MEMOI int memoi_session_moves(const memo_session* s) {
-    return !memoi_session_is_dry(s) && (!s->batch.is_forward_only || s->n_slices > 1);
+    return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, "forward begin");
-    if (layer < 0) return 0;
-    memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 0);
-    if (memoi_session_is_dry(s)) return 0;
+    layer = memoi_session_enter(s, layer, MEMO_PASS_FORWARD, 0);
+    if (layer < 0 || !s->is_open) return 0;
     if (memoi_session_moves(s)) {
         s->is_midway = 1;
-        (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->swap, layer, &s->call_error));
-        if (s->checker && !s->error.status) memoi_inspector_forward_begin(s, layer);
+        (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->part->swap, layer, &s->call_error));
+        if (s->checker && !s->error.status)
+            (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer));
     }
-    memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD);
+    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_FORWARD);
     return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
 }
 
 void memo_session_forward_end(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, "forward end");
+    layer = memoi_session_enter(s, layer, MEMO_PASS_FORWARD, 1);
     if (layer < 0) return;
-    if (!memoi_session_is_dry(s)) memoi_session_mark_layer(s, layer, MEMOI_MARK_FORWARD_END);
-    if (s->checker && memoi_session_moves(s)) memoi_inspector_forward_end(s, layer);
-    if (memoi_session_moves(s) && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_swap_forward_end(s->swap, layer, &s->call_error));
-    memoi_session_turn_buffers(s, MEMO_PASS_FORWARD, layer, 1);
-    if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
-    memoi_session_leave(s);
+    if (s->is_open) memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_FORWARD_END);
+    if (memoi_session_moves(s)) {
+        if (s->checker) memoi_inspector_forward_end(s, layer);
+        if (!s->error.status)
+            (void)memoi_session_is_ok(s,
+                                      memo_swap_forward_end(s->part->swap, layer, &s->call_error));
+    }
+    memoi_session_leave(s, layer, MEMO_PASS_FORWARD);
 }
 
 /* Of the first tensor of a layer that is measured, in its first or last slice. */
 MEMOI int32_t memoi_session_tensor_mark(const memo_session* s, int32_t kind, int is_late) {
-    return MEMOI_MARKS_OF_LAYER * s->desc.n_layers +
+    return MEMOI_MARKS_OF_LAYER * s->n_steps +
            2 * (is_late * s->n_kinds + kind) * s->desc.n_tensors;
 }
 
-/* Recomputes the rows that the engine did not bring back, or all rows of a layer that is
- * measured. */
+/* Recomputes the rows that the engine did not bring back, or all rows if they are timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
-    const int32_t kind = memob_layer_kind(&s->stage->plan.swap, layer);
-    const int is_measured = memoi_session_is_measured(s, layer);
-    int32_t t, mark = memoi_session_tensor_mark(s, kind, layer % s->n_slices > 0);
+    const int is_timed = memoi_session_is_timed(s, layer);
+    int32_t t, mark = memoi_session_tensor_mark(s, memob_layer_kind(&s->part->plan->swap, layer),
+                                                layer % s->n_slices > 0);
+    if (s->desc.backward_recomputes && !is_timed) return;
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++, mark += 2) {
         int64_t begin = 0, end = memoi_session_rows(s, layer);
-        if (!memoi_session_recomputes(s, layer, t)) continue;
-        if (s->desc.backward_recomputes && !is_measured) continue;
-        if (!is_measured) memo_swap_get_recompute_rows(s->swap, layer, t, &begin, &end);
-        if (begin == end) continue;
-        if (is_measured) memoi_session_mark(s, mark);
+        if (!is_timed) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
+        if (begin == end || !memoi_session_recomputes(s, layer, t)) continue;
+        if (is_timed) memoi_session_mark(s, mark);
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
-        if (is_measured) memoi_session_mark(s, mark + 1);
+        if (is_timed) memoi_session_mark(s, mark + 1);
     }
     s->is_recomputing = 0;
 }
 
 int memo_session_backward_begin(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, "backward begin");
-    if (layer < 0) return 0;
-    if (layer == s->desc.n_layers - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
-    memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 0);
-    if (memoi_session_is_dry(s) ||
-        !memoi_session_is_ok(s, memo_swap_backward_begin(s->swap, layer, &s->call_error)))
+    layer = memoi_session_enter(s, layer, MEMO_PASS_BACKWARD, 0);
+    if (layer < 0 || !s->is_open ||
+        !memoi_session_is_ok(s, memo_swap_backward_begin(s->part->swap, layer, &s->call_error)))
         return 0;
     if (s->checker) memoi_inspector_take_back(s, layer);
-    memoi_session_mark_layer(s, layer, MEMOI_MARK_RECOMPUTE);
+    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_RECOMPUTE);
     memoi_session_recompute(s, layer);
     if (s->checker) memoi_inspector_backward_begin(s, layer);
-    memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD);
+    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD);
     return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
 }
 
 void memo_session_backward_end(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, "backward end");
+    layer = memoi_session_enter(s, layer, MEMO_PASS_BACKWARD, 1);
     if (layer < 0) return;
-    if (!memoi_session_is_dry(s)) {
-        memoi_session_mark_layer(s, layer, MEMOI_MARK_BACKWARD_END);
-        if (memoi_session_is_ok(s, memo_swap_backward_end(s->swap, layer, &s->call_error)) &&
+    if (s->is_open) {
+        memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD_END);
+        if (memoi_session_is_ok(s, memo_swap_backward_end(s->part->swap, layer, &s->call_error)) &&
             layer == 0)
             s->is_midway = 0;
     }
-    memoi_session_turn_buffers(s, MEMO_PASS_BACKWARD, layer, 1);
-    memoi_session_leave(s);
+    memoi_session_leave(s, layer, MEMO_PASS_BACKWARD);
 }
 
 /* The step if the trainer gives none. */
 MEMOI void memoi_session_run_layers(memo_session* s) {
     const memo_session_desc* desc = &s->desc;
     int32_t step;
-    for (step = 0; step < desc->n_layers; step++) {
+    for (step = 0; step < s->n_steps; step++) {
         const int32_t layer = step / s->n_slices;
         if (memo_session_forward_begin(s, layer)) desc->forward(desc->user, s, layer);
         memo_session_forward_end(s, layer);
     }
     if (desc->between && memo_session_computes(s)) desc->between(desc->user, s);
-    for (step = desc->n_layers - 1; step >= 0 && !s->batch.is_forward_only; step--) {
+    for (step = s->n_steps - 1; step >= 0 && !s->batch.is_forward_only; step--) {
         const int32_t layer = step / s->n_slices;
         if (memo_session_backward_begin(s, layer)) desc->backward(desc->user, s, layer);
         memo_session_backward_end(s, layer);
@@ -9661,17 +9615,24 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
     return memo_session_end(s, error);
 }
 
-/* The engine's memory, declared buffers and what setup requests live as long as the arena. */
-MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
+/* The arena of the current shape.  The engine's memory, as the rows need it, declared buffers and
+ * what setup requests live as long as the arena. */
+MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
+                                            memo_error* error) {
+    memoi_session_part* part = s->part;
     void* address = NULL;
-    memo_status status =
-        memo_arena_mark(s->arena, "activations between forward and backward", error);
+    memo_status status;
+    memob_swap_placement_free(&part->placement);
+    status = memob_swap_placement_make(&part->plan->swap, &part->placement, error);
+    if (!status) status = memo_arena_create(desc, &part->arena, error);
     if (!status)
-        status = memo_arena_alloc(s->arena, memob_max(s->placement.sizes.device_bytes, 1), 0,
+        status = memo_arena_mark(part->arena, "activations between forward and backward", error);
+    if (!status)
+        status = memo_arena_alloc(part->arena, memob_max(part->placement.sizes.device_bytes, 1), 0,
                                   &address, error);
-    s->base = (char*)address;
+    part->base = (char*)address;
     memset(&s->error, 0, sizeof s->error);
-    s->n_rows = s->most_rows;
+    s->n_rows = s->desc.n_rows;
     if (status) return status;
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
     s->is_setting_up = 1;
@@ -9684,52 +9645,39 @@ MEMOI memo_status memoi_session_take(memo_session* s, memo_error* error) {
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of devices. */
 
-/* Runs a micro-batch dry for the stage's rows, and plans its requests. */
-MEMOI memo_status memoi_session_stage_alone(memo_session* s, memo_error* error) {
+/* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
+ * budgets. */
+MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
     memoi_session_dry requests;
     memo_device memory;
-    memo_step_plan* plan = &s->stage->plan;
+    memo_step_plan* plan = s->part->plan;
     memo_batch batch = {0, 0, 0};
     memo_status status;
-
-    /* The rows give the places of tensors, and with them the size of the engine's memory. */
     memo_plan_destroy(plan->addresses);
     memo_trace_destroy(plan->trace);
-    memob_swap_placement_free(&s->placement);
     plan->addresses = NULL;
     plan->trace = NULL;
-    plan->swap.rows = s->stage->rows;
-    status = memob_swap_placement_make(&plan->swap, &s->placement, error);
-    if (status) return status;
-    plan->sizes = s->placement.sizes;
-    if (plan->shape.is_forward_only && s->n_slices == 1) { /* nothing leaves the device */
-        memset(&plan->sizes, 0, sizeof plan->sizes);
-        plan->sizes.device_bytes = s->placement.sizes.device_bytes;
-    }
-
-    /* The dry run can exceed the budgets. */
     status = memo_trace_create(&plan->trace, error);
+    memset(&requests, 0, sizeof requests);
     memset(&memory, 0, sizeof memory);
     memory.context = &requests;
     memory.device_alloc = memoi_session_dry_alloc;
     memory.device_free = memoi_session_dry_free;
-    memset(&requests, 0, sizeof requests);
-    requests.bytes = memob_align_up(
-        memob_max(memob_min(plan->sizes.device_bytes, MEMOI_SESSION_DRY_BYTES), 1 << 20),
-        MEMOB_DEVICE_ALIGNMENT);
-    requests.memory = (char*)MEMO_MALLOC(2 * (size_t)requests.bytes);
-    requests.next_address = MEMOI_SESSION_DRY_ADDRESS;
     dry.device = &memory;
     dry.trace = plan->trace;
-    if (!status) status = memo_arena_create(&dry, &s->arena, error);
-    if (!status) status = memoi_session_take(s, error);
-    batch.shape = s->first_shape;
+    batch.shape = s->batch.shape;
+    if (!status) status = memoi_session_start_arena(s, &dry, error);
     if (!status) status = memo_session_run(s, &batch, error);
-    memo_arena_destroy(s->arena);
+    memo_arena_destroy(s->part->arena);
     MEMO_FREE(requests.memory);
-    s->arena = NULL;
-    s->base = NULL;
+    s->part->arena = NULL;
+    s->part->base = NULL;
+    plan->sizes = s->part->placement.sizes;
+    if (plan->shape.is_forward_only && s->n_slices == 1) { /* nothing leaves the device */
+        memset(&plan->sizes, 0, sizeof plan->sizes);
+        plan->sizes.device_bytes = s->part->placement.sizes.device_bytes;
+    }
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
 
@@ -9750,21 +9698,18 @@ MEMOI void memoi_session_fix(memo_plan* plan, int is_fixed) {
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
 MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_plan* plan = s->stage->plan.addresses;
-    const int64_t capacity_bytes = s->device_bytes ? s->device_bytes : MEMOB_BYTES_MAX;
+    memo_plan* plan = s->part->plan->addresses;
     memo_status status;
-    desc.trace = s->stage->plan.trace;
-    desc.capacity_bytes = capacity_bytes;
-    desc.time_limit_s = s->desc.time_limit_s;
+    desc.trace = s->part->plan->trace;
+    desc.capacity_bytes = s->desc.device_bytes ? s->desc.device_bytes : MEMOB_BYTES_MAX;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     memoi_session_fix(plan, 1);
     status = memo_plan_solve(plan, &desc, error);
 
     /* No search helps if the budget is below the bound. */
-    if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= capacity_bytes) {
-        memoi_session_log(s, "session: searching for addresses of %lld buffers, at most %g s",
-                          (long long)plan->n_buffers,
-                          desc.time_limit_s > 0 ? desc.time_limit_s : 10.0);
+    if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
+        memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
+                          (long long)plan->n_buffers);
         desc.engine = MEMO_PLAN_ENGINE_AUTO;
         status = memo_plan_solve(plan, &desc, error);
     }
@@ -9773,25 +9718,25 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
 }
 
 MEMOI int memoi_session_fits_device(const memo_session* s) {
-    return !s->device_bytes || s->peak_bytes <= s->device_bytes;
-}
-MEMOI int memoi_session_fits_host(const memo_session* s) {
-    return !s->host_bytes || s->stage_host_bytes <= s->host_bytes;
+    return !s->desc.device_bytes || s->peak_bytes <= s->desc.device_bytes;
 }
 MEMOI int memoi_session_fits(const memo_session* s) {
-    return memoi_session_fits_device(s) && memoi_session_fits_host(s);
+    return memoi_session_fits_device(s) &&
+           (!s->desc.host_bytes || s->stage_host_bytes <= s->desc.host_bytes);
 }
 
 #define MEMOI_SESSION_UNIT 512 /* devices allocate multiples of it */
 
-/* The sizes that decide are the most of all ranks. */
+/* The sizes that decide are the most of all ranks.  status: of the stage. */
 MEMOI memo_status memoi_session_agree_sizes(memo_session* s, memo_status status,
                                             memo_error* error) {
-    int64_t values[3];
+    const memo_step_plan* plan = s->part->plan;
+    int64_t values[3] = {0, 0, 0};
     char needs[32];
-    values[0] = 0;
-    values[1] = status ? 0 : s->stage->plan.addresses->peak_bytes;
-    values[2] = status ? 0 : memob_align_up(s->stage->plan.sizes.host_bytes, MEMOI_SESSION_UNIT);
+    if (!status) {
+        values[1] = plan->addresses->peak_bytes;
+        values[2] = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
+    }
     status = memoi_session_agree(&s->desc, status, values, 3, error);
     s->peak_bytes = values[1];
     s->stage_host_bytes = values[2];
@@ -9802,28 +9747,37 @@ MEMOI memo_status memoi_session_agree_sizes(memo_session* s, memo_status status,
     return status;
 }
 
-/* Makes the stage of its rows. */
-MEMOI memo_status memoi_session_stage(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_stage_alone(s, error);
+/* Makes the stage of its rows, with as many layers in host memory as fit.  status: of the rows. */
+MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_error* error) {
+    memo_swap_desc* swap = &s->part->plan->swap;
+    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers)
+        status = memo_swap_desc_fit_host(swap, s->desc.host_bytes, error);
+    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* it does not fit */
+    if (!status) status = memoi_session_dry_run(s, error);
     if (!status) status = memoi_session_solve(s, error);
     return memoi_session_agree_sizes(s, status, error);
+}
+
+/* The stage's table of rows (n_steps, n_tensors). */
+MEMOI int64_t* memoi_session_rows_of(memo_session* s) {
+    return (int64_t*)(uintptr_t)s->part->plan->swap.rows;
 }
 
 /* Fills the table of rows.  Recomputes every tensor that it can if `recomputes`; otherwise, and for
  * the other tensors, the rows are `rest`. */
 MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
+    memo_swap_desc* swap = &s->part->plan->swap;
+    int64_t* rows = memoi_session_rows_of(s);
     int32_t layer, t;
-    int64_t* rows = s->stage->rows;
-    for (layer = 0; layer < s->desc.n_layers; layer++) {
+    for (layer = 0; layer < s->n_steps; layer++) {
         for (t = 0; t < s->desc.n_tensors; t++) {
-            memo_tensor_rule rule = memob_tensor_rule(s->stage->tensors, t);
-            if (rule == MEMO_TENSOR_KEPT)
-                *rows++ = MEMO_ROWS_KEPT;
-            else
-                *rows++ = recomputes && rule < MEMO_TENSOR_SWAPPED ? 0 : rest;
+            const memo_tensor_rule rule = memob_tensor_rule(swap->tensors, t);
+            *rows++ = rule == MEMO_TENSOR_KEPT                   ? MEMO_ROWS_KEPT
+                      : recomputes && rule < MEMO_TENSOR_SWAPPED ? 0
+                                                                 : rest;
         }
     }
-    s->stage->plan.swap.n_host_layers = 0;
+    swap->n_host_layers = 0;
 }
 
 /* "needs 13.5 MiB of 12.0 MiB"; in bytes if both would read alike. */
@@ -9843,60 +9797,64 @@ MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t nee
 /* Why the stage does not fit.  kept_bytes: device bytes that would do without host memory; 0:
  * unknown. */
 MEMOI void memoi_session_explain(memo_session* s, const char* subject, int64_t kept_bytes) {
-    memo_step_plan* plan = &s->stage->plan;
-    const int64_t device_bytes = s->peak_bytes + s->desc.other_device_bytes;
-    const int64_t host_bytes = s->stage_host_bytes + s->desc.other_host_bytes;
+    memo_step_plan* plan = s->part->plan;
     char needs[96], activations[32], others[32], instead[64] = "";
     if (memoi_session_fits(s)) return;
     if (kept_bytes)
-        snprintf(instead, sizeof instead, " or device_bytes to %lld",
-                 (long long)(kept_bytes + s->desc.other_device_bytes));
+        snprintf(instead, sizeof instead, " or device_bytes to %lld", (long long)kept_bytes);
     if (!memoi_session_fits_device(s))
         snprintf(plan->shortage, sizeof plan->shortage,
                  "memo_session_desc.device_bytes: %s %s (%s of activations, %s of other buffers); "
                  "raise device_bytes to %lld, or lower n_rows or slice_rows",
                  subject,
-                 memoi_session_needs(needs, sizeof needs, device_bytes,
-                                     s->device_bytes + s->desc.other_device_bytes),
+                 memoi_session_needs(needs, sizeof needs, s->peak_bytes, s->desc.device_bytes),
                  memob_bytes_text(activations, (double)plan->sizes.device_bytes),
-                 memob_bytes_text(others, (double)(device_bytes - plan->sizes.device_bytes)),
-                 (long long)device_bytes);
+                 memob_bytes_text(others, (double)(s->peak_bytes - plan->sizes.device_bytes)),
+                 (long long)s->peak_bytes);
     else
         snprintf(plan->shortage, sizeof plan->shortage,
                  "memo_session_desc.host_bytes: %s %s; raise host_bytes to %lld%s%s", subject,
-                 memoi_session_needs(needs, sizeof needs, host_bytes,
-                                     s->host_bytes + s->desc.other_host_bytes),
-                 (long long)host_bytes, instead,
+                 memoi_session_needs(needs, sizeof needs, s->stage_host_bytes, s->desc.host_bytes),
+                 (long long)s->stage_host_bytes, instead,
                  s->desc.spill_directory ? ", or lower n_rows" : ", or set spill_directory");
 }
 
-/* If the planner found nothing: makes a stage of the least memory, or one that says what it
- * lacks. */
+/* If the planner found nothing: makes a stage of the least memory, or one that says what it lacks.
+ * It recomputes every tensor that it can.  The rest is swapped; if that does not fit, it is kept.
+ * Host memory is short only if the swapped stage fits the device. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
-    int64_t peak_bytes[2];
-    memo_status status = MEMO_STATUS_OK;
+    int64_t peak_bytes[3];
     int k;
-
-    /* Recomputes every tensor that it can.  The rest is swapped; if that does not fit, it is
-     * kept. */
-    memo_swap_plan_destroy(s->stage->plan.times);
-    s->stage->plan.times = NULL;
-    for (k = 0; k < 2; k++) {
-        memoi_session_fill(s, 1, k ? MEMO_ROWS_KEPT : s->desc.n_rows);
-        if (k == 0 && s->host_bytes && s->desc.spill_directory)
-            s->stage->plan.swap.n_host_layers = 1;
-        status = memoi_session_stage(s, error);
+    for (k = 0; k < 3; k++) {
+        memo_status status;
+        if (k == 2 && peak_bytes[0] > peak_bytes[1]) break;
+        memoi_session_fill(s, 1, k == 1 ? MEMO_ROWS_KEPT : s->step_rows);
+        status = memoi_session_stage(s, MEMO_STATUS_OK, error);
         if (status || memoi_session_fits(s)) return status;
         peak_bytes[k] = s->peak_bytes;
     }
+    memoi_session_explain(s, "the smallest plan", peak_bytes[1]);
+    return MEMO_STATUS_OK;
+}
 
-    /* Neither fits.  Host memory is short only if the swapped stage fits the device. */
-    if (peak_bytes[0] <= peak_bytes[1]) {
-        memoi_session_fill(s, 1, s->desc.n_rows);
-        if (s->host_bytes && s->desc.spill_directory) s->stage->plan.swap.n_host_layers = 1;
-        status = memoi_session_stage(s, error);
+/* Makes the stage of a policy that needs no times.  alpha: of ALPHA. */
+MEMOI memo_status memoi_session_use(memo_session* s, memo_policy policy, double alpha,
+                                    memo_error* error) {
+    char subject[48];
+    memo_status status = MEMO_STATUS_OK;
+    snprintf(subject, sizeof subject, "policy %s", memo_policy_name(policy));
+    if (policy == MEMO_POLICY_ROWS)
+        snprintf(subject, sizeof subject, "the given table of rows");
+    else
+        memoi_session_fill(s, policy == MEMO_POLICY_RECOMPUTE,
+                           policy == MEMO_POLICY_SWAP ? s->step_rows : MEMO_ROWS_KEPT);
+    if (policy == MEMO_POLICY_ALPHA) {
+        s->part->plan->swap.alpha = alpha;
+        status = memo_swap_desc_fill_rows(&s->part->plan->swap, memoi_session_rows_of(s), error);
+        snprintf(subject, sizeof subject, "the plan with alpha %.4g", alpha);
     }
-    if (!status) memoi_session_explain(s, "the smallest plan", peak_bytes[1]);
+    status = memoi_session_stage(s, status, error);
+    if (!status) memoi_session_explain(s, subject, 0);
     return status;
 }
 
@@ -9907,50 +9865,62 @@ typedef struct memoi_session_times {
 } memoi_session_times;
 
 /* A slice's share of its layer's traffic. */
-MEMOI memo_traffic memoi_session_traffic(memo_traffic of_layer, int32_t n_slices) {
-    of_layer.to_host_bytes /= n_slices;
-    of_layer.to_device_bytes /= n_slices;
-    return of_layer;
+MEMOI memo_traffic memoi_session_traffic(const memo_traffic* of_kinds, int32_t kind,
+                                         int32_t n_slices) {
+    memo_traffic traffic = {0, 0};
+    if (of_kinds) traffic = of_kinds[kind];
+    traffic.to_host_bytes /= n_slices;
+    traffic.to_device_bytes /= n_slices;
+    return traffic;
 }
 
-/* The planner's desc, with the profile's costs and the budgets that are left for activations. */
+/* The planner's desc, with the profile's costs and the budgets that are left for activations.
+ * Without a profile it estimates them: such a plan must fit, but need not be fast. */
 MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
                                       memo_swap_plan_desc* desc, memo_swap_desc* swap,
                                       memoi_session_times* times, memo_error* error) {
-    const int may_scale = memoi_session_has_handed(&s->desc);
-    memo_profile own;
-    double share;
-    memo_status status;
-    int32_t k, layer;
+    const int32_t n = s->desc.n_tensors;
+    const double share = profile ? (double)s->step_rows / (double)profile->n_rows : 1;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k, t;
     *desc = memo_swap_plan_desc_default();
-    *swap = s->stage->plan.swap;
+    *swap = s->part->plan->swap;
     swap->rows = NULL;
     desc->swap = swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
-    desc->host_bytes = s->host_bytes / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
-    if (s->host_bytes && !desc->host_bytes) desc->host_bytes = 1;
-    if (s->desc.spill_directory && s->host_bytes)
+    desc->host_bytes = s->desc.host_bytes / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
+    if (s->desc.host_bytes && !desc->host_bytes) desc->host_bytes = 1;
+    if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
-    own = *profile;
-    share = (double)swap->n_rows / (double)own.n_rows;
-    for (k = 0; k < own.n_kinds && may_scale; k++) { /* slices of another size */
-        own.forward_s[k] *= share;
-        own.backward_s[k] *= share;
-        own.forward_growth_s[k] *= share;
-        own.backward_growth_s[k] *= share;
+    desc->kinds = times->kinds;
+    memset(times, 0, sizeof *times);
+    if (profile) {
+        memo_profile own = *profile;
+        if (memoi_session_has_handed(&s->desc)) own.n_rows = s->step_rows; /* other slices */
+        status =
+            memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
     }
-    if (may_scale) own.n_rows = swap->n_rows;
-    status =
-        memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
-    for (layer = 0; layer < swap->n_layers && !status; layer++) { /* its slices share it */
-        memo_kind_times* times_of = &times->kinds[k = memob_layer_kind(swap, layer)];
-        if (s->desc.forward_traffic)
-            times_of->forward_traffic =
-                memoi_session_traffic(s->desc.forward_traffic[k], s->n_slices);
-        if (s->desc.backward_traffic)
-            times_of->backward_traffic =
-                memoi_session_traffic(s->desc.backward_traffic[k], s->n_slices);
+    for (k = 0; k < MEMO_PROFILE_KINDS_MAX && !status; k++) {
+        memo_kind_times* kind = &times->kinds[k];
+        if (!profile) {
+            kind->forward_s = 1;
+            kind->backward_s = 2;
+            kind->recompute_s_per_row = times->recompute_s_per_row;
+        }
+        kind->forward_s *= share;
+        kind->backward_s *= share;
+        kind->forward_growth_s *= share;
+        kind->backward_growth_s *= share;
     }
+    for (t = 0; t < swap->n_layers && !status; t++) {
+        memo_kind_times* kind = &times->kinds[k = memob_layer_kind(swap, t)];
+        kind->forward_traffic = memoi_session_traffic(s->desc.forward_traffic, k, s->n_slices);
+        kind->backward_traffic = memoi_session_traffic(s->desc.backward_traffic, k, s->n_slices);
+    }
+    for (t = 0; t < n && !profile; t++)
+        times->recompute_s_per_row[t] = memob_tensor_rule(swap->tensors, t) <= MEMO_TENSOR_WHOLE
+                                            ? 0.5 / (double)s->step_rows / (double)n
+                                            : -1;
     return status;
 }
 
@@ -9960,11 +9930,9 @@ MEMOI memo_status memoi_session_predict(memo_session* s, const memo_profile* pro
     memoi_session_times times;
     memo_swap_plan_desc desc;
     memo_swap_desc swap;
-    memo_status status;
-    if (!profile || s->stage->plan.times) return MEMO_STATUS_OK;
-    status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
-    swap.rows = s->stage->rows;
-    if (!status) status = memo_plan_swap(&desc, &s->stage->plan.times, error);
+    memo_status status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
+    swap.rows = s->part->plan->swap.rows;
+    if (!status) status = memo_plan_swap(&desc, &s->part->plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
@@ -9972,180 +9940,171 @@ MEMOI memo_status memoi_session_predict(memo_session* s, const memo_profile* pro
 
 /* Makes a stage that fits, with the rows that take least time by the profile; *fits: 0 if there is
  * none.  The planner assumes that the other buffers do not depend on the rows.  If the dry run
- * shows otherwise, the planner's budget is lowered. */
+ * shows otherwise, its budget is lowered by the excess. */
 MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* profile, int* fits,
                                           memo_error* error) {
-    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     memoi_session_times times;
-    memo_step_plan* plan = &s->stage->plan;
+    memo_step_plan* plan = s->part->plan;
     memo_swap_plan_desc desc;
     memo_swap_desc swap;
-    memo_status status;
+    memo_status status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
+    int64_t* rows = memoi_session_rows_of(s);
     int round;
     *fits = 0;
-    status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
-    if (s->device_bytes)
-        desc.device_bytes = s->device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
-
-    /* Each round lowers the device budget by the excess that its dry run shows. */
+    if (s->desc.device_bytes)
+        desc.device_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     for (round = 0; round < MEMOI_SESSION_ROUNDS; round++) {
-        if (!status && s->device_bytes && desc.device_bytes <= 0) status = MEMO_STATUS_INFEASIBLE;
+        if (!status && s->desc.device_bytes && desc.device_bytes <= 0) return MEMO_STATUS_OK;
         memo_swap_plan_destroy(plan->times);
         plan->times = NULL;
+        swap.rows = NULL;
         if (!status) status = memo_plan_swap(&desc, &plan->times, error);
 
-        /* The dry run needs the table of rows, even if the plan is only an alpha. */
+        /* All ranks plan with the same numbers.  One that failed otherwise ends the stage. */
+        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
         if (!status) {
-            swap.rows = NULL;
             memo_swap_plan_apply(plan->times, &swap);
             plan->swap.n_host_layers = swap.n_host_layers;
             if (swap.rows)
-                memcpy(s->stage->rows, swap.rows, (size_t)n_cells * sizeof *s->stage->rows);
-            else
-                status = memo_swap_desc_fill_rows(&swap, s->stage->rows, error);
+                memcpy(rows, swap.rows, (size_t)s->n_steps * (size_t)swap.n_tensors * sizeof *rows);
+            else /* only an alpha */
+                status = memo_swap_desc_fill_rows(&swap, rows, error);
         }
-
-        /* All ranks plan with the same numbers; infeasible is the same verdict on all. */
-        if (status == MEMO_STATUS_INFEASIBLE)
-            return memoi_session_verdict(&s->desc, MEMO_STATUS_OK, error);
-        status = memoi_session_verdict(&s->desc, status, error);
-        if (!status) status = memoi_session_stage(s, error);
+        status = memoi_session_stage(s, status, error);
         *fits = !status && memoi_session_fits(s);
         if (status || *fits) return status;
-        desc.device_bytes -= s->peak_bytes - s->device_bytes;
-        swap.rows = NULL;
+        desc.device_bytes -= s->peak_bytes - s->desc.device_bytes;
     }
     return MEMO_STATUS_OK;
-}
-
-/* An estimated profile.  Its plan must fit, but need not be fast. */
-MEMOI void memoi_session_estimate(const memo_session* s, memo_profile* profile) {
-    int32_t t, k;
-    memset(profile, 0, sizeof *profile);
-    profile->n_rows = s->desc.n_rows;
-    profile->n_tensors = s->desc.n_tensors;
-    profile->n_kinds = MEMO_PROFILE_KINDS_MAX;
-    for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++) {
-        profile->forward_s[k] = 1;
-        profile->backward_s[k] = 2;
-    }
-    for (t = 0; t < s->desc.n_tensors; t++) {
-        memcpy(profile->tensors[t].name, s->stage->names[t], sizeof s->stage->names[t]);
-        for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++)
-            profile->tensors[t].recompute_s_per_row[k] =
-                memob_tensor_rule(s->stage->tensors, t) <= MEMO_TENSOR_WHOLE
-                    ? 0.5 / (double)s->desc.n_rows / (double)s->desc.n_tensors
-                    : -1;
-    }
-}
-
-/* Makes the stage of rows that are fixed, with as many layers in host memory as fit. */
-MEMOI memo_status memoi_session_use_rows(memo_session* s, memo_status status, const char* subject,
-                                         memo_error* error) {
-    memo_swap_desc* swap = &s->stage->plan.swap;
-    swap->rows = s->stage->rows;
-    if (!status && s->desc.spill_directory && s->host_bytes)
-        status = memo_swap_desc_fit_host(swap, s->host_bytes, error);
-    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* it does not fit */
-    status = memoi_session_verdict(&s->desc, status, error);
-    if (!status) status = memoi_session_stage(s, error);
-    if (!status) memoi_session_explain(s, subject, 0);
-    return status;
-}
-
-MEMOI memo_status memoi_session_use_alpha(memo_session* s, double alpha, memo_error* error) {
-    memo_swap_desc* swap = &s->stage->plan.swap;
-    char subject[48];
-    memo_status status;
-    swap->rows = NULL;
-    swap->alpha = alpha;
-    status = memo_swap_desc_fill_rows(swap, s->stage->rows, error);
-    snprintf(subject, sizeof subject, "the plan with alpha %.4g", alpha);
-    return memoi_session_use_rows(s, status, subject, error);
 }
 
 /* MEMO and ALPHA.  Keeping everything is fastest, so MEMO looks no further if it fits. */
 MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile* profile,
                                             memo_error* error) {
     const int is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
-    memo_profile estimate;
     memo_status status;
     int fits;
     memoi_session_log(s, "session: a dry run with every tensor kept");
-    memoi_session_fill(s, 0, MEMO_ROWS_KEPT);
-    status = memoi_session_stage(s, error);
+    status = memoi_session_use(s, MEMO_POLICY_KEEP, 0, error);
     if (status || (memoi_session_fits(s) && !is_alpha)) return status;
+    *s->part->plan->shortage = 0;
     memoi_session_log(s, "session: planning rows by %s times", profile ? "measured" : "estimated");
-    if (!profile) memoi_session_estimate(s, &estimate);
-    status = memoi_session_plan_rows(s, profile ? profile : &estimate, &fits, error);
-    if (!status && !profile) {
-        memo_swap_plan_destroy(s->stage->plan.times);
-        s->stage->plan.times = NULL;
-    }
-    if (status || fits) return status;
-    if (!is_alpha) return memoi_session_take_least(s, error);
-
-    return memoi_session_use_alpha(s, 0, error); /* it takes least memory of all */
+    status = memoi_session_plan_rows(s, profile, &fits, error);
+    if (!status && !fits)
+        status = is_alpha ? memoi_session_use(s, MEMO_POLICY_ALPHA, 0, error) /* the smallest */
+                          : memoi_session_take_least(s, error);
+    if (profile && fits) return status;
+    memo_swap_plan_destroy(s->part->plan->times); /* of other rows, or of no meaning */
+    s->part->plan->times = NULL;
+    return status;
 }
 
-/* Makes the stage of the policy. */
+/* Makes the stage of the policy, with its times if there is a profile. */
 MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
                                        memo_error* error) {
-    const int64_t n_cells = (int64_t)s->desc.n_layers * s->desc.n_tensors;
     const memo_policy policy = s->desc.policy;
-    char subject[48];
-    memo_status status = MEMO_STATUS_OK;
-    if (s->stage->plan.shape.is_forward_only) { /* layers share what they do not keep */
-        memoi_session_fill(s, 1, s->desc.n_rows);
-        status = memoi_session_stage(s, error);
+    memo_step_plan* plan = s->part->plan;
+    memo_status status;
+    memo_swap_plan_destroy(plan->times);
+    plan->times = NULL;
+    *plan->shortage = 0;
+    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
+        memoi_session_fill(s, 1, s->step_rows);
+        status = memoi_session_stage(s, MEMO_STATUS_OK, error);
         if (!status) memoi_session_explain(s, "a forward alone", 0);
         return status;
     }
-    if (policy == MEMO_POLICY_ALPHA && s->desc.alpha >= 0) {
-        status = memoi_session_use_alpha(s, s->desc.alpha, error);
-    } else if (policy == MEMO_POLICY_MEMO || policy == MEMO_POLICY_ALPHA) {
-        status = memoi_session_choose_rows(s, profile, error);
-    } else {
-        memoi_session_fill(s, policy == MEMO_POLICY_RECOMPUTE,
-                           policy == MEMO_POLICY_SWAP ? s->desc.n_rows : MEMO_ROWS_KEPT);
-        if (policy == MEMO_POLICY_ROWS)
-            memcpy(s->stage->rows, s->desc.rows, (size_t)n_cells * sizeof *s->stage->rows);
-        snprintf(subject, sizeof subject,
-                 policy == MEMO_POLICY_ROWS ? "the given table of rows" : "policy %s",
-                 memo_policy_name(policy));
-        status = memoi_session_use_rows(s, MEMO_STATUS_OK, subject, error);
-    }
-    return status ? status : memoi_session_predict(s, profile, error);
+    status = policy == MEMO_POLICY_MEMO || (policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0)
+                 ? memoi_session_choose_rows(s, profile, error)
+                 : memoi_session_use(s, policy, s->desc.alpha, error);
+    return status || !profile || plan->times ? status : memoi_session_predict(s, profile, error);
 }
 
 /* The bytes of each tier, by who needs them. */
 MEMOI void memoi_session_account(memo_session* s) {
-    memo_step_plan* plan = &s->stage->plan;
+    memo_step_plan* plan = s->part->plan;
     int64_t i;
     plan->activation_bytes = plan->sizes.device_bytes;
-    plan->other_device_bytes = s->desc.other_device_bytes;
-    plan->other_host_bytes = s->desc.other_host_bytes;
-    plan->device_bytes = plan->addresses->peak_bytes + plan->other_device_bytes;
-    plan->host_bytes =
-        memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT) + plan->other_host_bytes;
+    plan->device_bytes = plan->addresses->peak_bytes;
+    plan->host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
     plan->persistent_bytes = -plan->activation_bytes;
     for (i = 0; i < plan->addresses->n_buffers; i++)
         if (plan->addresses->buffers[i].memory_class == MEMO_CLASS_PERSISTENT)
             plan->persistent_bytes += memob_buffer_bytes(plan->addresses, i);
-    if (plan->persistent_bytes < 0) plan->persistent_bytes = 0;
+    plan->persistent_bytes = memob_max(plan->persistent_bytes, 0);
     plan->transient_bytes =
         memob_max(plan->addresses->peak_bytes - plan->activation_bytes - plan->persistent_bytes, 0);
-    plan->device_budget_bytes = s->device_bytes ? s->device_bytes + plan->other_device_bytes : 0;
-    plan->host_budget_bytes = s->host_bytes ? s->host_bytes + plan->other_host_bytes : 0;
+    plan->device_budget_bytes = s->desc.device_bytes;
+    plan->host_budget_bytes = s->desc.host_bytes;
     plan->fits = memoi_session_fits(s);
+}
+
+/* Ends a call that makes a plan. */
+MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
+                                          memo_step_plan** plan, memo_error* error) {
+    if (!status) {
+        *plan = s->own_plan;
+        s->own_plan = NULL;
+    }
+    memo_session_destroy(s);
+    return memoi_session_reword(status, error);
+}
+
+/* The plan of every shape.  The longest with a backward comes first.  The others get the device
+ * memory that it takes, so that the shapes together need no more, or all of the budget if they do
+ * not fit into that. */
+MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+                                            const memo_profile* profile, memo_step_plan** plan,
+                                            memo_error* error) {
+    memo_session* s;
+    memo_profile times;
+    memo_status status = memoi_session_make(desc, 0, profile != NULL, "profile", &s, error);
+    const int64_t budget_bytes = status ? 0 : s->desc.device_bytes;
+    int64_t most_rows = 0, limit_bytes = budget_bytes;
+    int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
+    *plan = NULL;
+    for (k = 0; k < n; k++) {
+        const memo_shape* shape = &s->parts[k].plan->shape;
+        if (shape->is_forward_only || shape->n_rows <= most_rows) continue;
+        most_rows = shape->n_rows;
+        first = k;
+    }
+    for (i = 0; i < n && !status; i++) {
+        const memo_profile* by = NULL;
+        memoi_session_turn(s, k = (first + i) % n);
+        if (profile && !s->part->plan->shape.is_forward_only) {
+            by = &times;
+            times = profile[k];
+            status = memoi_profile_check(&times, error);
+            status = memoi_session_agree_profile(desc, status, &times, error);
+        }
+        s->desc.device_bytes = limit_bytes;
+        if (!status) status = memoi_session_choose(s, by, error);
+        if (!status && limit_bytes != budget_bytes && !memoi_session_fits(s)) {
+            s->desc.device_bytes = budget_bytes;
+            status = memoi_session_choose(s, by, error);
+        }
+        s->desc.device_bytes = budget_bytes;
+        if (status) break;
+        memoi_session_account(s);
+        if (i == 0 && memoi_session_fits(s)) limit_bytes = s->peak_bytes;
+    }
+    return memoi_session_give_plan(s, status, plan, error);
 }
 
 /* --- >>session words ---
  * Knows: a plan.  Knows nothing of how it was made. */
 
+/* Appends words and a number of bytes, unless it is 0. */
+MEMOI void memoi_put_bytes(memo_text* text, const char* before, int64_t n_bytes) {
+    char bytes[32];
+    if (n_bytes) memo_text_put(text, "%s%s", before, memob_bytes_text(bytes, (double)n_bytes));
+}
+
 MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) {
     const memo_plan* addresses = plan->addresses;
-    char bytes[32];
+    const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
+    char bytes[2][32];
     if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
     if (plan->times) memo_swap_plan_put(plan->times, 1, text);
     if (!plan->sizes.n_swapped_layers && !plan->times)
@@ -10154,37 +10113,27 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
                       : plan->policy == MEMO_POLICY_RECOMPUTE ? "nothing is moved"
                                                               : "every tensor stays on the device");
 
-    /* Planned bytes beside their budgets, which include the bytes that the trainer holds. */
-    memo_text_put(text, "plan      device %s", memob_bytes_text(bytes, (double)plan->device_bytes));
-    if (plan->device_budget_bytes)
-        memo_text_put(text, " of %s", memob_bytes_text(bytes, (double)plan->device_budget_bytes));
-    memo_text_put(text, " (%lld buffer%s, %s", (long long)addresses->n_buffers,
-                  addresses->n_buffers == 1 ? "" : "s",
-                  addresses->proof == MEMO_PROOF_OPTIMAL ? "optimal" : "lower bound ");
-    if (addresses->proof != MEMO_PROOF_OPTIMAL)
-        memo_text_put(text, "%s", memob_bytes_text(bytes, (double)addresses->lower_bound_bytes));
-    memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)plan->host_bytes));
-    if (plan->host_budget_bytes)
-        memo_text_put(text, " of %s", memob_bytes_text(bytes, (double)plan->host_budget_bytes));
+    /* Planned bytes beside their budgets. */
+    memo_text_put(text, "plan      device %s",
+                  memob_bytes_text(bytes[0], (double)plan->device_bytes));
+    memoi_put_bytes(text, " of ", plan->device_budget_bytes);
+    memo_text_put(text, " (%lld buffer%s, %s%s), host %s", (long long)addresses->n_buffers,
+                  addresses->n_buffers == 1 ? "" : "s", is_optimal ? "optimal" : "lower bound ",
+                  is_optimal ? ""
+                             : memob_bytes_text(bytes[0], (double)addresses->lower_bound_bytes),
+                  memob_bytes_text(bytes[1], (double)plan->host_bytes));
+    memoi_put_bytes(text, " of ", plan->host_budget_bytes);
     memo_text_put(text, ", %s moved each way",
-                  memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
+                  memob_bytes_text(bytes[0], (double)plan->sizes.swapped_bytes));
     if (plan->sizes.n_spilled_layers)
         memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
-                      memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
-    memo_text_put(text, "\n");
+                      memob_bytes_text(bytes[0], (double)plan->sizes.spill_bytes));
 
     /* Who needs the device. */
-    memo_text_put(text, "device    activations %s",
-                  memob_bytes_text(bytes, (double)plan->activation_bytes));
-    if (plan->persistent_bytes)
-        memo_text_put(text, ", the whole session %s",
-                      memob_bytes_text(bytes, (double)plan->persistent_bytes));
-    if (plan->transient_bytes)
-        memo_text_put(text, ", parts of a micro-batch %s",
-                      memob_bytes_text(bytes, (double)plan->transient_bytes));
-    if (plan->other_device_bytes)
-        memo_text_put(text, ", outside the session %s",
-                      memob_bytes_text(bytes, (double)plan->other_device_bytes));
+    memo_text_put(text, "\ndevice    activations %s",
+                  memob_bytes_text(bytes[0], (double)plan->activation_bytes));
+    memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
+    memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
     if (!plan->fits) memo_text_put(text, "short     %s\n", plan->shortage);
 }
@@ -10192,7 +10141,6 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
 void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
     int64_t sums[2] = {0, 0}, most[2] = {0, 0};
     const int has_shapes = plan->next != NULL;
-    char bytes[4][32];
     int32_t n;
     for (n = 0; plan; plan = plan->next, n++) {
         if (has_shapes)
@@ -10203,283 +10151,160 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
         most[0] = memob_max(most[0], plan->device_bytes);
         most[1] = memob_max(most[1], plan->host_bytes);
     }
-    if (has_shapes)
-        memo_text_put(text,
-                      "shapes    %d share device memory of %s instead of %s, host memory of %s "
-                      "instead of %s\n",
-                      (int)n, memob_bytes_text(bytes[0], (double)most[0]),
-                      memob_bytes_text(bytes[1], (double)sums[0]),
-                      memob_bytes_text(bytes[2], (double)most[1]),
-                      memob_bytes_text(bytes[3], (double)sums[1]));
+    if (!has_shapes) return;
+    memo_text_put(text, "shapes    %d share", (int)n);
+    memoi_put_bytes(text, " device memory of ", most[0]);
+    memoi_put_bytes(text, " instead of ", sums[0]);
+    memoi_put_bytes(text, ", host memory of ", most[1]);
+    memoi_put_bytes(text, " instead of ", sums[1]);
+    memo_text_put(text, "\n");
 }
 
 /* --- >>session file ---
  * Knows: the text of a plan.  Its rows and addresses are given back; the rest follows from them. */
 
-/* Lines of numbers are read and written by way of an array of cells. */
-#define MEMOI_STEP_PLAN_CELL(what, i, least, most)                                                 \
-    { what, MEMOB_VALUE_INT64, (size_t)(i) * sizeof(int64_t), least, most, NULL }
-static const memob_value memoi_step_plan_shape_values[] = {
-    MEMOI_STEP_PLAN_CELL("n_layers", 0, 1, INT32_MAX), /* must be the session's */
-    MEMOI_STEP_PLAN_CELL("n_tensors", 1, 1, MEMO_PROFILE_TENSORS_MAX),
-    MEMOI_STEP_PLAN_CELL("n_rows", 2, 1, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("slice_rows", 3, 1, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("tile_rows", 4, 0, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("is_forward_only", 5, 0, 1),
-    MEMOI_STEP_PLAN_CELL("policy", 6, 0, MEMO_N_POLICIES - 1), /* the file's own */
-    MEMOI_STEP_PLAN_CELL("number of host layers", 7, 0, INT32_MAX),
-    MEMOI_STEP_PLAN_CELL("number of buffers", 8, 0, MEMOB_BYTES_MAX)};
-enum { MEMOI_STEP_PLAN_MATCHES = 6, MEMOI_STEP_PLAN_CELLS = 9 };
-typedef struct memoi_step_plan_tensor {
-    char name[32];
-    int64_t row_bytes;
-} memoi_step_plan_tensor;
-static const memob_value memoi_step_plan_tensor_values[] = {
-    {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL},
-    {"row_bytes", MEMOB_VALUE_INT64, offsetof(memoi_step_plan_tensor, row_bytes), 0,
-     MEMOB_BYTES_MAX, NULL}};
 static const memob_value memoi_step_plan_buffer_values[] = {
-    MEMOI_STEP_PLAN_CELL("size", 0, 0, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("offset", 1, 0, MEMOB_BYTES_MAX)};
-static const memob_record memoi_step_plan_records[] = {
-    {"shape", memoi_step_plan_shape_values, MEMOI_STEP_PLAN_CELLS, 0},
-    {"tensor", memoi_step_plan_tensor_values, 2, 0},
-    {"buffer", memoi_step_plan_buffer_values, 2, 0}};
+    {"size", MEMOB_VALUE_INT64, offsetof(memo_buffer, size_bytes), 0, MEMOB_BYTES_MAX, NULL},
+    {"offset", MEMOB_VALUE_INT64, offsetof(memo_buffer, offset_bytes), 0, MEMOB_BYTES_MAX, NULL}};
+static const memob_record memoi_step_plan_shape = {"shape", memoi_step_plan_shape_values,
+                                                   MEMOI_STEP_PLAN_CELLS, 0};
+static const memob_record memoi_step_plan_buffer = {"buffer", memoi_step_plan_buffer_values, 2, 0};
 
-/* A plan and its text, in either direction. */
-typedef struct memoi_step_plan_file {
-    memob_lines lines;
-    int64_t n_buffers;
-} memoi_step_plan_file;
-
-/* A value of the line just read must be the session's; what was written is. */
-MEMOI memo_status memoi_step_plan_match(const memoi_step_plan_file* file, const char* what,
-                                        int64_t found, int64_t expected) {
-    if (found == expected) return MEMO_STATUS_OK;
-    return memob_line_error(file->lines.reader, file->lines.error, MEMO_STATUS_INVALID_ARGUMENT,
-                            "wrong plan: it has %lld as %s, the session has %lld", (long long)found,
-                            what, (long long)expected);
-}
-
-/* Shape, tensors and rows.  A plan for another shape would put rows into the wrong tensors.  Rows
- * themselves are checked with the desc. */
-MEMOI memo_status memoi_step_plan_head(memoi_step_plan_file* file, memo_step_plan* plan,
-                                       int64_t* rows) {
-    const memo_swap_desc* swap = &plan->swap;
-    const int64_t own[MEMOI_STEP_PLAN_CELLS] = {swap->n_layers / memob_max(swap->n_slices, 1),
-                                                swap->n_tensors,
-                                                memob_swap_layer_rows(swap),
-                                                swap->n_rows,
-                                                swap->tile_rows,
-                                                plan->shape.is_forward_only,
-                                                (int64_t)plan->policy,
-                                                swap->n_host_layers,
-                                                file->n_buffers};
-    int64_t cells[1 + MEMO_PROFILE_TENSORS_MAX];
-    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
-    const memob_value kind = MEMOI_STEP_PLAN_CELL("kind", 0, 0, MEMO_PROFILE_KINDS_MAX - 1);
-    memob_value cell = MEMOI_STEP_PLAN_CELL("number of rows", 1, MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
-    memob_record layers = {"layer", values, 1, 0};
-    memo_status status;
-    int32_t i, t;
-    memcpy(cells, own, sizeof own);
-    status = memob_line(&file->lines, &memoi_step_plan_records[0], cells);
-    for (i = 0; i < MEMOI_STEP_PLAN_MATCHES && !status; i++)
-        status =
-            memoi_step_plan_match(file, memoi_step_plan_shape_values[i].what, cells[i], own[i]);
-    if (status) return status;
-    plan->policy = (memo_policy)cells[6];
-    plan->swap.n_host_layers = (int32_t)cells[7];
-    file->n_buffers = cells[8];
-
-    for (t = 0; t < swap->n_tensors && !status; t++, cell.offset += sizeof(int64_t)) {
-        memoi_step_plan_tensor line;
-        values[layers.n_values++] = cell;
-        memset(&line, 0, sizeof line);
-        snprintf(line.name, sizeof line.name, "%s", swap->tensors[t].name);
-        line.row_bytes = swap->tensors[t].row_bytes;
-        status = memob_line(&file->lines, &memoi_step_plan_records[1], &line);
-        if (!status && strcmp(line.name, swap->tensors[t].name))
-            return memob_line_error(
-                file->lines.reader, file->lines.error, MEMO_STATUS_INVALID_ARGUMENT,
-                "wrong plan: tensor %d of the session is `%s`", (int)t, swap->tensors[t].name);
-        if (!status)
-            status = memoi_step_plan_match(file, "row_bytes", line.row_bytes,
-                                           swap->tensors[t].row_bytes);
-    }
-    values[0] = kind;
-    for (i = 0; i < swap->n_layers && !status; i++, rows += swap->n_tensors) {
-        const size_t n_bytes = (size_t)swap->n_tensors * sizeof *rows;
-        cells[0] = memob_layer_kind(swap, i);
-        if (file->lines.text) memcpy(cells + 1, rows, n_bytes);
-        status = memob_line(&file->lines, &layers, cells);
-        if (!status)
-            status = memoi_step_plan_match(file, "kind", cells[0], memob_layer_kind(swap, i));
-        if (!file->lines.text) memcpy(rows, cells + 1, n_bytes);
-    }
-    return status;
-}
-
-/* Sizes and addresses of the requests. */
-MEMOI memo_status memoi_step_plan_buffers(memoi_step_plan_file* file, memo_plan* addresses) {
-    memo_status status = MEMO_STATUS_OK;
-    int64_t i;
-    if (!file->lines.text)
-        status = memoi_step_plan_match(file, "number of requests in a micro-batch", file->n_buffers,
-                                       addresses->n_buffers);
-    for (i = 0; i < addresses->n_buffers && !status; i++) {
-        memo_buffer* buffer = &addresses->buffers[i];
-        int64_t cells[2] = {buffer->size_bytes, buffer->offset_bytes};
-        status = memob_line(&file->lines, &memoi_step_plan_records[2], cells);
-        if (!status && cells[0] != buffer->size_bytes)
-            status = memob_line_error(
-                file->lines.reader, file->lines.error, MEMO_STATUS_INVALID_ARGUMENT,
-                "wrong plan: request %lld of a micro-batch is another one; plan again",
-                (long long)i);
-        if (!file->lines.text) buffer->offset_bytes = cells[1];
-    }
-    return status;
+/* The record of a layer's rows.  values: MEMO_PROFILE_TENSORS_MAX. */
+MEMOI memob_record memoi_step_plan_layer(int32_t n_tensors, memob_value* values) {
+    memob_record record = {"layer", values, 0, 0};
+    memob_value rows = MEMOI_STEP_PLAN_CELL("number of rows", 0, MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
+    for (; record.n_values < n_tensors; rows.offset += sizeof(int64_t))
+        values[record.n_values++] = rows;
+    return record;
 }
 
 memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
-    memoi_step_plan_file file;
+    memob_value values[MEMO_PROFILE_TENSORS_MAX];
+    int64_t cells[MEMOI_STEP_PLAN_CELLS], i, n_lines = 0;
     memo_text text;
     memo_status status = MEMO_STATUS_OK;
-    memset(&file, 0, sizeof file);
     memset(&text, 0, sizeof text);
-    file.lines.text = &text;
-    file.lines.error = error;
     memo_text_put(&text, "memo step-plan 1\n");
     for (; plan && !status; plan = plan->next) {
-        memo_step_plan copy = *plan;
-        file.n_buffers = plan->addresses->n_buffers;
-        status = memoi_step_plan_head(&file, &copy, (int64_t*)(uintptr_t)plan->swap.rows);
-        if (!status) status = memoi_step_plan_buffers(&file, plan->addresses);
+        const memob_record layer = memoi_step_plan_layer(plan->swap.n_tensors, values);
+        const int64_t n = plan->addresses->n_buffers;
+        memoi_step_plan_get_cells(plan, cells);
+        status = memob_put_record(&text, &memoi_step_plan_shape, cells, error);
+        for (i = 0; i < plan->swap.n_layers && !status; i++)
+            status = memob_put_record(&text, &layer, plan->swap.rows + i * layer.n_values, error);
+        for (i = 0; i < n && !status; i++)
+            status = memob_put_record(&text, &memoi_step_plan_buffer, &plan->addresses->buffers[i],
+                                      error);
+        n_lines += 1 + plan->swap.n_layers + n;
     }
-    return memob_write_lines(&text, file.lines.n, path, status, error);
+    return memob_write_lines(&text, n_lines, path, status, error);
 }
 
-/* A shape of the file as the stage: its rows, a dry run, and the file's addresses. */
-MEMOI memo_status memoi_session_read_shape(memo_session* s, memoi_step_plan_file* file) {
+/* The current shape of the file as the stage: its rows, a dry run, and the file's addresses. */
+MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_reader* reader, int64_t* n_lines,
+                                           memo_error* error) {
+    memob_value values[MEMO_PROFILE_TENSORS_MAX];
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_plan* plan;
-    memo_status status = memoi_step_plan_head(file, &s->stage->plan, s->stage->rows);
-    int64_t i;
-    if (!status) status = memoi_session_stage_alone(s, file->lines.error);
-    if (!status) status = memoi_step_plan_buffers(file, s->stage->plan.addresses);
-    if (status) return status;
+    memo_step_plan* plan = s->part->plan;
+    const memob_record layer = memoi_step_plan_layer(plan->swap.n_tensors, values);
+    int64_t cells[MEMOI_STEP_PLAN_CELLS], i, n = 0;
+    char text[160] = "";
+    memo_status status = memob_expect_record(reader, &memoi_step_plan_shape, cells, error);
+    if (!status && !memoi_step_plan_differs(cells, plan, text, sizeof text)) *text = 0;
+    for (i = 0; i < s->n_steps && !status && !*text; i++)
+        status = memob_expect_record(reader, &layer, memoi_session_rows_of(s) + i * layer.n_values,
+                                     error);
+    if (!status && !*text) {
+        plan->policy = (memo_policy)cells[MEMOI_STEP_PLAN_POLICY];
+        plan->swap.n_host_layers = (int32_t)cells[MEMOI_STEP_PLAN_HOST_LAYERS];
+        status = memoi_session_dry_run(s, error);
+        n = status ? 0 : plan->addresses->n_buffers;
+        if (!status && cells[MEMOI_STEP_PLAN_BUFFERS] != n)
+            snprintf(text, sizeof text, "it has %lld requests of a micro-batch, the session %lld",
+                     (long long)cells[MEMOI_STEP_PLAN_BUFFERS], (long long)n);
+    }
 
     /* As fixed addresses the planner checks them, and finds the peak. */
-    plan = s->stage->plan.addresses;
-    for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].is_fixed = 1;
+    for (i = 0; i < n && !status && !*text; i++) {
+        memo_buffer* buffer = &plan->addresses->buffers[i];
+        const int64_t size_bytes = buffer->size_bytes;
+        status = memob_expect_record(reader, &memoi_step_plan_buffer, buffer, error);
+        buffer->is_fixed = 1;
+        if (!status && buffer->size_bytes != size_bytes)
+            snprintf(text, sizeof text, "request %lld of a micro-batch has %lld bytes, not %lld",
+                     (long long)i, (long long)buffer->size_bytes, (long long)size_bytes);
+    }
+    if (*text)
+        status = memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "wrong plan: %s; plan again", text);
+    *n_lines += 1 + s->n_steps + n;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
-    status = memo_plan_solve(plan, &desc, file->lines.error);
-    for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].is_fixed = 0;
+    if (!status) status = memo_plan_solve(plan->addresses, &desc, error);
+    for (i = 0; i < n; i++) plan->addresses->buffers[i].is_fixed = 0;
     return status;
 }
 
 /* Of the shapes in a file, if any is in slices. */
 MEMOI int64_t memoi_step_plan_slice_rows(memob_reader reader, int64_t n_rows) {
-    const char* word;
     int64_t length, cells[MEMOI_STEP_PLAN_CELLS];
+    const char* word;
     while (memob_next_entry(&reader, &word, &length))
-        if (memob_word_is(word, length, "shape") &&
-            !memob_read_record(&reader, &memoi_step_plan_records[0], cells, NULL) &&
-            cells[3] < cells[2])
+        if (memob_word_is(word, length, memoi_step_plan_shape.word) &&
+            !memob_read_record(&reader, &memoi_step_plan_shape, cells, NULL) && cells[3] < cells[2])
             n_rows = cells[3];
     return n_rows;
 }
 
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
-    const int32_t n_shapes = memoi_session_n_shapes(desc);
-    memo_step_plan** next = plan;
     memo_session_desc own = *desc;
+    memo_session* s;
     memob_reader reader, last_line;
-    memoi_step_plan_file file;
-    int64_t count = 0;
-    memo_status status = MEMO_STATUS_OK;
+    int64_t count = 0, n_lines = 0;
+    memo_status status;
     const memo_status opened = memob_reader_open(&reader, path, error);
     int32_t k;
     *plan = NULL;
-    memset(&file, 0, sizeof file);
-    file.lines.reader = &reader;
-    file.lines.error = error;
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     if (!opened && !desc->slice_rows)
         own.slice_rows = memoi_step_plan_slice_rows(reader, desc->n_rows);
-    for (k = 0; k < n_shapes && !status; k++) {
-        memo_session* s;
-        status = memoi_session_make(&own, k, 0, 0, "", &s, error);
-        if (!status) {
-            if (k == 0) status = opened;
-            if (!status && k == 0)
-                status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
-            if (!status) status = memoi_session_read_shape(s, &file);
-            if (!status && k == n_shapes - 1)
-                status = memob_check_count(&last_line, count, file.lines.n, error);
-            status = memoi_session_agree_sizes(s, status, error);
-        }
-        if (!status) {
-            memoi_session_explain(s, "the plan of the file", 0);
-            memoi_session_account(s);
-            *next = &s->stage->plan;
-            next = &(*next)->next;
-            s->own_plan = NULL;
-        }
-        memo_session_destroy(s);
+    status = memoi_session_make(&own, 0, 0, "", &s, error);
+    for (k = 0; !status && k < s->desc.n_shapes; k++) {
+        memoi_session_turn(s, k);
+        status = k ? MEMO_STATUS_OK : opened;
+        if (!status && k == 0)
+            status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
+        if (!status) status = memoi_session_read_shape(s, &reader, &n_lines, error);
+        if (!status && k == s->desc.n_shapes - 1)
+            status = memob_check_count(&last_line, count, n_lines, error);
+        status = memoi_session_agree_sizes(s, status, error);
+        if (status) break;
+        memoi_session_explain(s, "the plan of the file", 0);
+        memoi_session_account(s);
     }
     memob_reader_close(&reader);
-    if (!status) return MEMO_STATUS_OK;
-    memo_step_plan_destroy(*plan);
-    *plan = NULL;
-    return memoi_session_reword(status, error);
+    return memoi_session_give_plan(s, status, plan, error);
 }
-
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Setup and steps may still run on the compute stream. */
-MEMOI void memoi_session_close(memo_session* s) {
-    int32_t k;
-    if (!s->n_parts) return; /* the placement is the stage's */
-    if (!s->desc.computes_on_host) memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
-    memoi_inspector_destroy(s);
-    for (k = 0; k < s->n_parts; k++) memo_swap_destroy(s->parts[k].swap);
-    for (k = 0; k < s->n_parts; k++) {
-        memo_arena_destroy(s->parts[k].arena);
-        memob_swap_placement_free(&s->parts[k].placement);
-    }
-    s->n_parts = 0;
-    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
-    memset(s->parts, 0, sizeof s->parts);
-    memset(&s->placement, 0, sizeof s->placement);
-    s->device_memory = s->host_memory = NULL;
-    s->swap = NULL;
-    s->arena = NULL;
-    s->base = NULL;
-}
-
-/* Arena and engine of a shape.  The first arena takes memory for all. */
-MEMOI memo_status memoi_session_start_part(memo_session* s, int32_t shape, int64_t device_bytes,
+/* Arena and engine of the current shape.  The first arena takes memory for all. */
+MEMOI memo_status memoi_session_start_part(memo_session* s, int64_t device_bytes,
                                            memo_error* error) {
-    memoi_session_part* part = &s->parts[shape];
-    const memo_step_plan* plan = &part->stage->plan;
+    memoi_session_part* part = s->part;
+    const memo_step_plan* plan = part->plan;
     memo_arena_desc desc = memo_arena_desc_default();
     memo_swap_desc swap = plan->swap;
-    memo_status status = memob_swap_placement_make(&plan->swap, &part->placement, error);
+    memo_status status;
     desc.device = s->device;
     desc.plan = plan->addresses;
     desc.memory = s->device_memory;
     desc.memory_bytes = device_bytes;
-    if (!status) status = memo_arena_create(&desc, &part->arena, error);
-    memoi_session_turn(s, shape);
-    s->batch.shape = s->first_shape + shape;
-    if (!status) status = memoi_session_take(s, error);
+    status = memoi_session_start_arena(s, &desc, error);
     if (status) return status;
-    part->base = s->base;
-    if (!s->device_memory) s->device_memory = s->base - plan->addresses->buffers[0].offset_bytes;
-    if (plan->shape.is_forward_only && plan->swap.n_slices <= 1) return MEMO_STATUS_OK;
+    if (!s->device_memory) s->device_memory = part->base - plan->addresses->buffers[0].offset_bytes;
+    if (plan->shape.is_forward_only && s->n_slices == 1) return MEMO_STATUS_OK;
 
     swap.device = s->device;
     swap.compute_stream = s->desc.compute_stream;
@@ -10487,79 +10312,55 @@ MEMOI memo_status memoi_session_start_part(memo_session* s, int32_t shape, int64
     swap.spill_directory = s->desc.spill_directory; /* another rank's may have made the plan */
     swap.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     swap.is_timed = s->desc.is_timed;
-    swap.device_memory = s->base;
+    swap.device_memory = part->base;
     swap.host_memory = s->host_memory;
     return memo_swap_create(&swap, &part->swap, error);
 }
 
-/* Arenas and engines of the stage and of the plans that follow it; the largest first. */
+/* Arenas and engines of all shapes that have addresses; the largest first. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
+    const int32_t n = s->desc.n_shapes;
     int64_t device_bytes = -1, host_bytes = 0;
-    memo_step_plan* plan;
     memo_status status = MEMO_STATUS_OK;
     int32_t k, largest = 0;
-    memob_swap_placement_free(&s->placement);
-    for (plan = &s->stage->plan; plan; plan = plan->next) {
+    for (k = 0; k < n; k++) {
+        const memo_step_plan* plan = s->parts[k].plan;
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
-        if (plan->addresses->peak_bytes > device_bytes) {
-            device_bytes = plan->addresses->peak_bytes;
-            largest = s->n_parts;
-        }
-        s->parts[s->n_parts++].stage = (memoi_step_plan*)plan;
+        if (!plan->addresses || plan->addresses->peak_bytes <= device_bytes) continue;
+        device_bytes = plan->addresses->peak_bytes;
+        largest = k;
     }
     memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
                       (long long)device_bytes, (long long)host_bytes);
+    s->is_open = 1;
     if (host_bytes) status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
-    for (k = 0; k < s->n_parts && !status; k++)
-        status = memoi_session_start_part(s, (largest + k) % s->n_parts, device_bytes, error);
+    for (k = 0; k < n && !status; k++) {
+        memoi_session_turn(s, (largest + k) % n);
+        if (s->part->plan->addresses) status = memoi_session_start_part(s, device_bytes, error);
+    }
     memoi_session_turn(s, 0);
     return status;
 }
 
-/* The plan must be of the desc's shapes and tensors, because kernels rely on it. */
+/* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
+ * lives as long as the session lies at one address. */
 MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
                                       memo_error* error) {
-    const memo_session_desc* desc = &s->desc;
     const memo_step_plan* plan = first;
-    int64_t i;
-    int32_t k, t = 0;
-    for (k = 0; k < desc->n_shapes; k++, plan = plan->next) {
-        const memo_swap_desc* swap = plan ? &plan->swap : NULL;
-        const int32_t n_slices = memoi_session_slices(s, k);
-        const int32_t n = desc->n_layers / s->n_slices * n_slices;
-        if (!swap || swap->n_layers != n || swap->n_tensors != desc->n_tensors ||
-            memob_swap_layer_rows(swap) != s->shapes[k].n_rows ||
-            swap->n_rows != memob_min(s->slice_rows, s->shapes[k].n_rows) ||
-            swap->tile_rows != desc->tile_rows ||
-            plan->shape.is_forward_only != s->shapes[k].is_forward_only ||
-            (plan->next != NULL) != (k + 1 < desc->n_shapes))
-            return MEMOB_INVALID(
-                error,
-                "memo_session_open: shape %d of the plan is for %d layers and slices, %d tensors, "
-                "%lld rows in slices of %lld and tiles of %lld, not for those of the desc; plan "
-                "again",
-                (int)k, swap ? (int)swap->n_layers : 0, swap ? (int)swap->n_tensors : 0,
-                swap ? (long long)memob_swap_layer_rows(swap) : 0,
-                swap ? (long long)swap->n_rows : 0, swap ? (long long)swap->tile_rows : 0);
-        for (t = 0; t < desc->n_tensors; t++)
-            if (strcmp(swap->tensors[t].name, desc->tensors[t].name) ||
-                swap->tensors[t].row_bytes != desc->tensors[t].row_bytes ||
-                swap->tensors[t].rule != desc->tensors[t].rule ||
-                swap->tensors[t].with != desc->tensors[t].with ||
-                memob_tensor_kinds(swap, t) != (desc->tensor_kinds ? desc->tensor_kinds[t] : 0))
-                return MEMOB_INVALID(
-                    error, "memo_session_open: the plan has another tensor %d, `%s`; plan again",
-                    (int)t, swap->tensors[t].name);
-        for (t = 0; t < n; t++)
-            if (memob_layer_kind(swap, t) !=
-                (desc->layer_kinds ? desc->layer_kinds[t / n_slices] : 0))
-                return MEMOB_INVALID(error,
-                                     "memo_session_open: the plan has another kind of layer %d; "
-                                     "plan again",
-                                     (int)(t / n_slices));
+    int64_t cells[MEMOI_STEP_PLAN_CELLS], i;
+    char text[160];
+    int32_t k;
+    for (k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        int is_other = !plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes);
+        snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
+        if (!is_other) {
+            memoi_step_plan_get_cells(plan, cells);
+            is_other = memoi_step_plan_differs(cells, s->parts[k].plan, text, sizeof text);
+        }
+        if (is_other)
+            return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
+                                 (int)k, text);
         if (!plan->fits) return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
-
-        /* What lives as long as the session lies at one address. */
         for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
             const int is_persistent = a->memory_class == MEMO_CLASS_PERSISTENT;
@@ -10589,6 +10390,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     memo_session* s;
     int64_t digest = 0;
     memo_status status;
+    int32_t k;
     *result = NULL;
     if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
     for (p = plan; p; p = p->next)
@@ -10597,29 +10399,30 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
                                           (int64_t)sizeof *p->swap.rows);
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->slice_rows) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
-    status = memoi_session_make(&own, 0, 1, digest, "plan", &s, error);
+    status = memoi_session_make(&own, 1, digest, "plan", &s, error);
+    if (!status) {
+        status = memoi_session_match(s, plan, error);
+        for (k = 0, p = plan; k < s->desc.n_shapes && !status; k++, p = p->next)
+            s->parts[k].plan = (memo_step_plan*)(uintptr_t)p; /* never written to, nor destroyed */
+        if (!status) status = memoi_session_start(s, error);
+        if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
+        status = memoi_session_verdict(desc, status, error);
+    }
     if (status) {
         memo_session_destroy(s);
         return memoi_session_reword(status, error);
     }
-    status = memoi_session_match(s, plan, error);
     memo_step_plan_destroy(s->own_plan);
     s->own_plan = NULL;
-    s->stage = (memoi_step_plan*)(uintptr_t)plan; /* never written to, nor destroyed */
-    if (!status) status = memoi_session_start(s, error);
-    if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
-    status = memoi_session_verdict(desc, status, error);
-    if (status)
-        memo_session_destroy(s);
-    else
-        *result = s;
-    return memoi_session_reword(status, error);
+    *result = s;
+    return MEMO_STATUS_OK;
 }
 
 /* --- >>session measure ---
  * Knows: micro-batches that run, and their marks.  Knows nothing of plans. */
 
-MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last) {
+/* The time from a mark to a later one. */
+MEMOI double memoi_session_elapsed(memo_session* s, int32_t first, int32_t last) {
     double elapsed_s = 0;
     memo_status status;
     if (s->desc.computes_on_host) return s->marks_s[last] - s->marks_s[first];
@@ -10629,57 +10432,63 @@ MEMOI double memoi_session_between(memo_session* s, int32_t first, int32_t last)
     return elapsed_s;
 }
 
-#define MEMOI_SESSION_LEAST_COPY 64
-
-/* Measures copies and the file, within the budgets and the memory that is free.  All ranks try the
- * same sizes. */
-MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_error* error) {
+/* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
+ * their buffers must fit beside the trainer's. */
+MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
+                                               memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
-    int64_t largest_bytes =
-        s->desc.largest_copy_bytes ? s->desc.largest_copy_bytes : (int64_t)32 << 20;
-    int64_t values[2];
-    memo_status status;
+    int64_t n_bytes = s->desc.largest_copy_bytes ? s->desc.largest_copy_bytes : (int64_t)32 << 20;
+    if (s->desc.device_bytes) n_bytes = memob_min(n_bytes, s->desc.device_bytes / 4);
+    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes / 4);
+    desc.largest_copy_bytes = memob_max(n_bytes, 64);
     desc.device = s->device;
-    desc.tensors = s->stage->tensors;
+    desc.tensors = s->part->plan->swap.tensors;
     desc.n_tensors = s->desc.n_tensors;
-    desc.n_rows = s->desc.n_rows;
-    if (s->host_bytes) desc.spill_directory = s->desc.spill_directory;
+    desc.n_rows = s->step_rows;
+    if (s->desc.host_bytes) desc.spill_directory = s->desc.spill_directory;
     desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-
-    /* Larger copies measure the rate better, but their buffers must fit beside the trainer's. */
-    if (s->device_bytes) largest_bytes = memob_min(largest_bytes, s->device_bytes / 4);
-    if (s->host_bytes) largest_bytes = memob_min(largest_bytes, s->host_bytes / 4);
-    do {
-        desc.largest_copy_bytes = memob_max(largest_bytes, MEMOI_SESSION_LEAST_COPY);
-        memoi_session_log(s, "session: measuring copies up to %lld bytes",
-                          (long long)desc.largest_copy_bytes);
-        status = memo_profile_measure(&desc, &s->profile, error);
-        largest_bytes /= 4;
-        values[1] =
-            status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY || status == MEMO_STATUS_OUT_OF_HOST_MEMORY;
-        if (largest_bytes < MEMOI_SESSION_LEAST_COPY) values[1] = 0;
-        status =
-            memoi_session_agree(&s->desc, values[1] ? MEMO_STATUS_OK : status, values, 2, error);
-    } while (!status && values[1]);
-    return status;
+    memoi_session_log(s, "session: measuring copies up to %lld bytes",
+                      (long long)desc.largest_copy_bytes);
+    return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
 }
 
-/* Does a step's backward hold its slice's loss?  With slices, the last layer's does. */
-MEMOI int memoi_session_has_loss(const memo_session* s, int32_t layer, int32_t begin) {
-    return s->n_slices > 1 && begin == MEMOI_MARK_BACKWARD &&
-           layer >= s->desc.n_layers - s->n_slices;
+/* What is timed of a kind: forward, backward, and each tensor that is recomputed. */
+enum { MEMOI_TIMED_FORWARD = -2, MEMOI_TIMED_BACKWARD };
+
+/* The time of a slice: the median over layers of a kind, so that one slow layer does not count;
+ * negative: not measured.  The last layer's backward may hold its slice's loss.  Tensors are timed
+ * in the first and last slice of one layer.  scratch: (n_layers). */
+MEMOI double memoi_session_slice_s(memo_session* s, int32_t kind, int32_t what, int32_t slice,
+                                   double* scratch) {
+    const int32_t n = s->n_slices, is_tensor = what >= 0;
+    int32_t layer, n_times = 0;
+    for (layer = 0; layer < s->desc.n_layers; layer++) {
+        const int32_t step = layer * n + slice;
+        const int has_loss = what == MEMOI_TIMED_BACKWARD && n > 1 && layer == s->desc.n_layers - 1;
+        int32_t mark = MEMOI_MARKS_OF_LAYER * step +
+                       (what == MEMOI_TIMED_FORWARD ? MEMOI_MARK_FORWARD : MEMOI_MARK_BACKWARD);
+        if (memob_layer_kind(&s->part->plan->swap, step) != kind || (has_loss && layer > 0))
+            continue;
+        if (is_tensor &&
+            (!memoi_session_is_timed(s, step) || !memoi_session_recomputes(s, step, what)))
+            continue;
+        if (is_tensor) mark = memoi_session_tensor_mark(s, kind, slice > 0) + 2 * what;
+        scratch[n_times++] = memoi_session_elapsed(s, mark, mark + 1);
+    }
+    return n_times ? memoi_profile_median(scratch, n_times) : -1;
 }
 
 /* The line through the times of slices by least squares: the time of one in the middle, and its
- * growth towards the end.  slices_s: (n_slices), negative: not measured. */
-MEMOI void memoi_session_fit(const memo_session* s, const double* slices_s, double* middle_s,
-                             double* growth_s) {
+ * growth towards the end. */
+MEMOI void memoi_session_fit(memo_session* s, int32_t kind, int32_t what, double* scratch,
+                             double* middle_s, double* growth_s) {
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
     int32_t slice;
     for (slice = 0; slice < s->n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
-        const double x = (2.0 * slice * (double)s->desc.n_rows + rows) / (double)s->layer_rows - 1;
-        const double y = slices_s[slice] * ((double)s->desc.n_rows / rows);
+        const double x = (2.0 * slice * (double)s->step_rows + rows) / (double)s->layer_rows - 1;
+        const double y =
+            memoi_session_slice_s(s, kind, what, slice, scratch) * ((double)s->step_rows / rows);
         if (y < 0) continue;
         n += 1;
         sum_x += x;
@@ -10693,92 +10502,55 @@ MEMOI void memoi_session_fit(const memo_session* s, const double* slices_s, doub
     *growth_s = fmin(slope_s, *middle_s);
 }
 
-/* Of each slice the median over layers of a kind, so that one slow layer does not count. */
-MEMOI void memoi_session_fit_layers(memo_session* s, int32_t kind, int32_t begin, double* scratch,
-                                    double* middle_s, double* growth_s) {
-    double* layers_s = scratch + s->n_slices;
-    int32_t slice, layer;
-    for (slice = 0; slice < s->n_slices; slice++) {
-        int32_t n = 0;
-        for (layer = slice; layer < s->desc.n_layers; layer += s->n_slices) {
-            const int32_t mark = MEMOI_MARKS_OF_LAYER * layer + begin;
-            if (memob_layer_kind(&s->stage->plan.swap, layer) != kind) continue;
-            if (memoi_session_has_loss(s, layer, begin) && s->desc.n_layers > s->n_slices) continue;
-            layers_s[n++] = memoi_session_between(s, mark, mark + 1);
-        }
-        scratch[slice] = n ? memoi_profile_median(layers_s, n) : -1;
-    }
-    memoi_session_fit(s, scratch, middle_s, growth_s);
-}
-
-/* Of the first and the last slice.  Tensors that cannot be recomputed get -1.  Tensors recomputed
- * with another one cost nothing themselves. */
-MEMOI void memoi_session_fit_tensor(memo_session* s, int32_t kind, int32_t t, double* slices_s,
-                                    memo_profile_tensor* times) {
-    const int32_t n = s->n_slices, layer = s->measured_layers[kind];
-    int32_t slice;
-    for (slice = 0; slice < n; slice++) {
-        const int32_t mark = memoi_session_tensor_mark(s, kind, slice > 0) + 2 * t;
-        slices_s[slice] = layer >= 0 && (slice == 0 || slice == n - 1) &&
-                                  memoi_session_recomputes(s, layer * n + slice, t)
-                              ? memoi_session_between(s, mark, mark + 1)
-                              : -1;
-    }
-    memoi_session_fit(s, slices_s, &times->recompute_s_per_row[kind],
-                      &times->recompute_growth_s_per_row[kind]);
-    times->recompute_s_per_row[kind] /= (double)s->desc.n_rows;
-    times->recompute_growth_s_per_row[kind] /= (double)s->desc.n_rows;
-    if (memob_tensor_rule(s->stage->tensors, t) > MEMO_TENSOR_WHOLE)
-        times->recompute_s_per_row[kind] = -1;
-}
-
-/* What the last layer's backward takes beyond the times of its kind: the losses of its slices. */
-MEMOI double memoi_session_loss_s(memo_session* s, const memo_profile* times) {
-    const memo_swap_desc* swap = &s->stage->plan.swap;
-    double sum_s = 0;
-    int32_t layer;
-    for (layer = s->desc.n_layers - 1; layer >= 0; layer--) {
-        const int32_t mark = MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD;
-        const int32_t kind = memob_layer_kind(swap, layer);
-        if (!memoi_session_has_loss(s, layer, MEMOI_MARK_BACKWARD)) break;
-        sum_s += memoi_session_between(s, mark, mark + 1) -
-                 memob_swap_slice_s(swap, layer, times->backward_s[kind],
-                                    times->backward_growth_s[kind]);
-    }
-    return fmax(sum_s, 0);
-}
-
-/* Runs a micro-batch and reads its marks into times.  scratch: (n_slices + n_layers). */
+/* Runs a micro-batch and reads its marks into times.  scratch: (n_layers). */
 MEMOI memo_status memoi_session_measure_once(memo_session* s, double* scratch, memo_profile* times,
                                              memo_error* error) {
-    const int32_t last = MEMOI_MARKS_OF_LAYER * (s->desc.n_layers - 1);
-    const memo_batch batch = {0, 0, s->first_shape};
+    const memo_swap_desc* swap = &s->part->plan->swap;
+    const int32_t n = s->n_slices, last = s->n_steps - 1;
+    const memo_batch batch = {0, 0, s->batch.shape};
     memo_status status = memo_session_run(s, &batch, error);
-    int32_t kind, t;
+    double losses_s = 0;
+    int32_t k, t, layer;
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
     times->n_kinds = s->n_kinds;
-    for (kind = 0; kind < s->n_kinds; kind++) {
-        memoi_session_fit_layers(s, kind, MEMOI_MARK_FORWARD, scratch, &times->forward_s[kind],
-                                 &times->forward_growth_s[kind]);
-        memoi_session_fit_layers(s, kind, MEMOI_MARK_BACKWARD, scratch, &times->backward_s[kind],
-                                 &times->backward_growth_s[kind]);
-        for (t = 0; t < s->desc.n_tensors; t++)
-            memoi_session_fit_tensor(s, kind, t, scratch, &times->tensors[t]);
+    for (k = 0; k < s->n_kinds; k++) {
+        memoi_session_fit(s, k, MEMOI_TIMED_FORWARD, scratch, &times->forward_s[k],
+                          &times->forward_growth_s[k]);
+        memoi_session_fit(s, k, MEMOI_TIMED_BACKWARD, scratch, &times->backward_s[k],
+                          &times->backward_growth_s[k]);
+        for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
+            double *row_s = &times->tensors[t].recompute_s_per_row[k],
+                   *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
+            memoi_session_fit(s, k, t, scratch, row_s, growth_s);
+            *row_s /= (double)s->step_rows;
+            *growth_s /= (double)s->step_rows;
+            if (memob_tensor_rule(swap->tensors, t) > MEMO_TENSOR_WHOLE) *row_s = -1;
+        }
     }
+
+    /* With slices, losses: what the last layer's backward takes beyond the times of its kind. */
+    k = memob_layer_kind(swap, last);
+    for (layer = last - n + 1; layer <= last && n > 1; layer++)
+        losses_s +=
+            memoi_session_elapsed(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD,
+                                  MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD_END) -
+            memob_swap_slice_s(swap, layer, times->backward_s[k], times->backward_growth_s[k]);
     times->between_s =
-        memoi_session_between(s, last + MEMOI_MARK_FORWARD_END, last + MEMOI_MARK_RECOMPUTE) +
-        memoi_session_loss_s(s, times);
+        fmax(losses_s, 0) +
+        memoi_session_elapsed(s, MEMOI_MARKS_OF_LAYER * last + MEMOI_MARK_FORWARD_END,
+                              MEMOI_MARKS_OF_LAYER * last + MEMOI_MARK_RECOMPUTE);
     if (s->error.status && error) *error = s->error;
     return s->error.status;
 }
 
 enum { MEMOI_SESSION_REPETITIONS = 3 };
 
-/* A median of each time, from one micro-batch to warm up and a few more.  runs: (repetitions). */
+/* A median of each time, from one micro-batch to warm up and a few more.  profile has the times of
+ * copies.  runs: (repetitions). */
 MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch, memo_profile* runs,
-                                               memo_error* error) {
+                                               memo_profile* profile, memo_error* error) {
     const double begin_s = memob_now_s();
     int64_t values[MEMOI_SESSION_REPETITIONS];
     size_t at;
@@ -10788,7 +10560,7 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch,
     /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
      * because layers may contain collectives. */
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
-    for (i = 0; i < MEMOI_SESSION_REPETITIONS; i++) runs[i] = s->profile;
+    for (i = 0; i < MEMOI_SESSION_REPETITIONS; i++) runs[i] = *profile;
     status = memoi_session_measure_once(s, scratch, runs, error);
     memoi_inspector_destroy(s); /* the others measure */
     values[1] = memob_now_s() - begin_s > 5;
@@ -10801,29 +10573,19 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch,
     for (at = 0; at < sizeof *runs && !status; at += sizeof(int64_t)) {
         for (i = 0; i < n; i++) memcpy(&values[i], (char*)&runs[i] + at, sizeof(int64_t));
         qsort(values, (size_t)n, sizeof(int64_t), memob_compare_int64s);
-        memcpy((char*)&s->profile + at, &values[n / 2], sizeof(int64_t));
+        memcpy((char*)profile + at, &values[n / 2], sizeof(int64_t));
     }
     return status;
 }
 
-/* Zeros: memory that was never written may hold numbers that are slow to compute with. */
-MEMOI memo_status memoi_session_clear(memo_session* s, memo_error* error) {
-    memo_stream stream = NULL;
-    memo_status status = memo_stream_create(s->device, "clear", 0, &stream, error);
-    if (status) return status;
-    status = memo_fill(s->device, stream, s->base, 0, s->placement.sizes.device_bytes, error);
-    if (!status) status = memo_stream_synchronize(s->device, stream, error);
-    memo_stream_destroy(s->device, stream, NULL);
-    return status;
-}
-
-/* Runs the stage, which fits, and fills s->profile. */
-MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error) {
-    const memo_swap_desc* swap = &s->stage->plan.swap;
-    const int32_t n_layers = s->desc.n_layers / s->n_slices;
+/* Adds the times of the current shape to a profile with those of copies.  status: of opening. */
+MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_status status,
+                                              memo_profile* profile, memo_error* error) {
+    const memo_swap_desc* swap = &s->part->plan->swap;
+    const int32_t n_layers = s->desc.n_layers;
+    memob_arrays arrays = {NULL, 0};
     double* scratch;
     memo_profile* runs;
-    memo_status status = MEMO_STATUS_OK;
     int32_t i, k, n_marks;
 
     /* The layer in the middle of each kind recomputes every tensor, so that all of them are
@@ -10836,35 +10598,30 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
         if (k >= s->n_kinds) s->n_kinds = k + 1;
     }
     n_marks = memoi_session_tensor_mark(s, 0, 2);
-    scratch = (double*)memob_calloc((int64_t)s->n_slices + s->desc.n_layers, sizeof(double));
-    runs = (memo_profile*)memob_calloc(MEMOI_SESSION_REPETITIONS, sizeof *runs);
+    scratch = (double*)memob_arrays_add(&arrays, n_layers, sizeof *scratch);
+    runs = (memo_profile*)memob_arrays_add(&arrays, MEMOI_SESSION_REPETITIONS, sizeof *runs);
 
     /* Marks are events, or times if the calling thread computes. */
-    s->marks_s = (double*)memob_calloc(n_marks, sizeof(double));
-    s->events = (memo_event*)memob_calloc(n_marks, sizeof(memo_event));
-    if (!scratch || !runs || !s->marks_s || !s->events)
-        status = memob_no_memory(error, "the times of a profile");
+    s->marks_s = (double*)memob_arrays_add(&arrays, n_marks, sizeof(double));
+    s->events = (memo_event*)memob_arrays_add(&arrays, n_marks, sizeof(memo_event));
+    if (!status && arrays.failed) status = memob_no_memory(error, "the times of a profile");
     for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
         status = memo_event_create(s->device, &s->events[i], error);
 
     /* No rank begins unless all can. */
-    if (!status) status = memoi_session_start(s, error);
-    if (!status) status = memoi_session_clear(s, error);
     if (!status && memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     if (!status) {
+        profile->n_rows = s->step_rows;
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
-        status = memoi_session_measure_layers(s, scratch, runs, error);
+        status = memoi_session_measure_layers(s, scratch, runs, profile, error);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
+        status = memoi_session_agree_profile(&s->desc, status, profile, error);
     }
-
-    memoi_session_close(s);
+    if (!s->desc.computes_on_host) memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
     for (i = 0; s->events && i < n_marks; i++)
         if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
-    MEMO_FREE(s->events);
-    MEMO_FREE(s->marks_s);
-    MEMO_FREE(runs);
-    MEMO_FREE(scratch);
+    memob_arrays_free(&arrays);
     s->events = NULL;
     s->marks_s = NULL;
     return status;
@@ -10872,153 +10629,82 @@ MEMOI memo_status memoi_session_measure_stage(memo_session* s, memo_error* error
 
 /* A stage to measure on: nothing swapped if that fits, because pinning memory takes long. */
 MEMOI memo_status memoi_session_choose_measured(memo_session* s, memo_error* error) {
-    memo_status status;
-    int k;
-    for (k = 0; k < 2; k++) {
-        memoi_session_fill(s, k, MEMO_ROWS_KEPT);
-        status = memoi_session_stage(s, error);
-        if (status || memoi_session_fits(s)) return status;
-    }
-    s->desc.policy = MEMO_POLICY_MEMO;
-    status = memoi_session_choose_rows(s, NULL, error);
+    memo_status status = memoi_session_use(s, MEMO_POLICY_KEEP, 0, error);
+    if (!status && !memoi_session_fits(s))
+        status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
+    if (!status && !memoi_session_fits(s)) status = memoi_session_choose(s, NULL, error);
     if (status || memoi_session_fits(s)) return status;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->stage->plan.shortage);
-}
-
-/* Of one shape.  copies: a profile with the times of copies, or NULL. */
-MEMOI memo_status memoi_session_measure_shape(const memo_session_desc* desc, int32_t shape,
-                                              const memo_profile* copies, memo_profile* profile,
-                                              memo_error* error) {
-    memo_session_desc own = *desc;
-    memo_session* s;
-    memo_status status;
-    own.policy = MEMO_POLICY_MEMO; /* times do not depend on it */
-    status = memoi_session_make(&own, shape, 1, 0, "", &s, error);
-    if (!status) status = memoi_session_choose_measured(s, error);
-    if (!status && copies) s->profile = *copies;
-    if (!status && !copies) status = memoi_session_measure_copies(s, error);
-    if (!status) {
-        s->profile.n_rows = s->desc.n_rows;
-        status = memoi_session_measure_stage(s, error);
-        status = memoi_session_agree_profile(&s->desc, status, &s->profile, error);
-    }
-    if (!status) *profile = s->profile;
-    memo_session_destroy(s);
-    return memoi_session_reword(status, error);
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->part->plan->shortage);
 }
 
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
-    const int32_t n = memoi_session_n_shapes(desc);
-    const memo_profile* copies = NULL;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t k;
     memo_session_desc own = *desc;
-    memset(profile, 0, (size_t)n * sizeof *profile);
+    memo_session* s;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t k, first = -1;
+    memset(profile, 0, (size_t)memoi_session_n_shapes(desc) * sizeof *profile);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
         memo_step_plan* plan = NULL;
         status = memo_session_plan(desc, NULL, &plan, error);
         if (!status) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
         memo_step_plan_destroy(plan);
+        if (status) return status;
     }
-    for (k = 0; k < n && !status; k++) {
-        if (desc->n_shapes && desc->shapes && desc->shapes[k].is_forward_only) continue;
-        status = memoi_session_measure_shape(&own, k, copies, profile + k, error);
-        copies = profile + k;
+    own.policy = MEMO_POLICY_MEMO; /* times do not depend on it */
+    status = memoi_session_make(&own, 1, 0, "", &s, error);
+    for (k = 0; !status && k < s->desc.n_shapes; k++) {
+        if (s->parts[k].plan->shape.is_forward_only) continue;
+        memoi_session_turn(s, k);
+        status = memoi_session_choose_measured(s, error);
+        if (first < 0) first = k;
     }
-    return status;
-}
-
-/* --- >>session life ---
- * Knows: the public calls.  Knows nothing of what they do. */
-
-MEMOI memo_status memoi_session_plan_shape(const memo_session_desc* desc, int32_t shape,
-                                           const memo_profile* profile, memo_step_plan** plan,
-                                           memo_error* error) {
-    memo_session* s;
-    memo_profile longest;
-    memo_status status = memoi_session_make(desc, shape, 0, profile != NULL, "profile", &s, error);
-    if (!status && s->shapes[shape].is_forward_only) profile = NULL;
-    if (!status && profile) {
-        longest = *profile;
-        status = memoi_profile_check(profile, error);
-        status = memoi_session_agree_profile(desc, status, &longest, error);
+    if (!status && first >= 0) {
+        memoi_session_turn(s, first);
+        status = memoi_session_measure_copies(s, profile + first, error);
     }
-    if (!status) status = memoi_session_choose(s, profile ? &longest : NULL, error);
-    if (!status) {
-        memoi_session_account(s);
-        *plan = &s->stage->plan;
-        s->own_plan = NULL;
+    if (!status && first >= 0) {
+        const memo_status opened = memoi_session_start(s, error);
+        for (k = first; !status && k < s->desc.n_shapes; k++) {
+            if (s->parts[k].plan->shape.is_forward_only) continue;
+            if (k > first) profile[k] = profile[first];
+            memoi_session_turn(s, k);
+            status = memoi_session_measure_shape(s, opened, profile + k, error);
+        }
     }
     memo_session_destroy(s);
     return memoi_session_reword(status, error);
 }
 
-/* The longest shape with a backward comes first.  The others get the device memory that it takes,
- * so that the shapes together need no more, or all of the budget if they do not fit into that. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
-                                            const memo_profile* profile, memo_step_plan** plan,
-                                            memo_error* error) {
-    const int32_t n = memoi_session_n_shapes(desc);
-    memo_step_plan* plans[MEMO_SHAPES_MAX];
-    memo_session_desc own = *desc;
-    memo_status status = MEMO_STATUS_OK;
-    int64_t most_rows = 0, device_bytes = 0;
-    int32_t i, k, first = 0;
-    *plan = NULL;
-    memset(plans, 0, sizeof plans);
-    for (k = 0; k < n && desc->n_shapes && desc->shapes; k++)
-        if (desc->shapes[k].n_rows > most_rows && !desc->shapes[k].is_forward_only) {
-            most_rows = desc->shapes[k].n_rows;
-            first = k;
-        }
-    for (i = 0; i < n && !status; i++) {
-        const memo_profile* times = profile ? profile + (first + i) % n : NULL;
-        k = (first + i) % n;
-        status = memoi_session_plan_shape(&own, k, times, &plans[k], error);
-        if (!status && i == 0 && plans[k]->fits)
-            own.device_bytes = device_bytes = plans[k]->device_bytes;
-        if (!status && i > 0 && device_bytes && !plans[k]->fits) {
-            memo_step_plan_destroy(plans[k]);
-            plans[k] = NULL;
-            status = memoi_session_plan_shape(desc, k, times, &plans[k], error);
-        }
-    }
+/* --- >>session life ---
+ * Knows: the public calls.  Knows nothing of what they do. */
 
-    for (k = n - 1; k >= 0; k--) {
-        if (!plans[k]) continue;
-        if (plans[first]) plans[k]->device_budget_bytes = plans[first]->device_budget_bytes;
-        plans[k]->next = *plan;
-        *plan = plans[k];
-    }
-    if (!status) return MEMO_STATUS_OK;
-    memo_step_plan_destroy(*plan);
-    *plan = NULL;
-    return status;
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
 }
 
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  All
  * ranks choose the same, because sizes and times are agreed. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
+    const int64_t tile_rows = memob_max(desc->tile_rows, 1);
     memo_session_desc own = *desc;
     double best_s = 0;
     int64_t best_bytes = 0, n_slices;
-    int fits = 0, n_fit = 0;
-    memo_status status;
+    int n_fit = 0;
     if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     *plan = NULL;
     for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
-        memo_step_plan *trial = NULL, *p;
+        memo_step_plan *trial = NULL, *worse, *p;
         double step_s = 0;
         int64_t n_bytes = 0;
-        int is_better, trial_fits = 1;
+        int is_better;
+        memo_status status;
         const int64_t larger = own.slice_rows;
-        own.slice_rows =
-            memob_align_up((desc->n_rows - 1) / n_slices + 1, memob_max(desc->tile_rows, 1));
+        own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
-        if (n_slices > 1 && own.slice_rows < memob_max(desc->tile_rows, MEMOI_SESSION_LEAST_SLICE))
-            break;
+        if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
         status = memoi_session_plan_shapes(&own, profile, &trial, error);
         if (status) {
             memo_step_plan_destroy(*plan);
@@ -11028,21 +10714,17 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         for (p = trial; p; p = p->next) {
             step_s += p->times ? p->times->step_s : 0;
             n_bytes = memob_max(n_bytes, p->device_bytes);
-            trial_fits = trial_fits && p->fits;
         }
-        n_fit += trial_fits;
-        is_better = trial_fits != fits ? trial_fits
-                    : fits             ? step_s < 0.999 * best_s
-                                       : n_bytes < best_bytes;
-        if (*plan && !is_better) {
-            memo_step_plan_destroy(trial);
-            continue;
-        }
-        memo_step_plan_destroy(*plan);
+        if (memoi_step_plan_fits(trial))
+            is_better = n_fit++ == 0 || step_s < 0.999 * best_s;
+        else
+            is_better = n_fit == 0 && (!*plan || n_bytes < best_bytes);
+        worse = is_better ? *plan : trial;
+        memo_step_plan_destroy(worse);
+        if (!is_better) continue;
         *plan = trial;
         best_s = step_s;
         best_bytes = n_bytes;
-        fits = trial_fits;
     }
     return MEMO_STATUS_OK;
 }
@@ -11050,13 +10732,12 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    const int plans_alpha = desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
-    const int measures = desc->policy == MEMO_POLICY_MEMO || plans_alpha;
+    const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
+    const int has_choice = desc->policy == MEMO_POLICY_MEMO || is_alpha;
     memo_session_desc first = *desc;
     memo_profile* profiles = NULL;
-    memo_step_plan *plan = NULL, *p;
+    memo_step_plan* plan = NULL;
     memo_status status = MEMO_STATUS_OK;
-    int fits = 0;
     *session = NULL;
 
     /* Times are needed only if not everything can be kept. */
@@ -11064,12 +10745,9 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         first.policy = MEMO_POLICY_KEEP;
         if (memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
     }
-    if (!plans_alpha) {
-        status = memo_session_plan(&first, NULL, &plan, error);
-        if (status) return status;
-        for (fits = 1, p = plan; p; p = p->next) fits = fits && p->fits;
-    }
-    if (measures && !fits) {
+    if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
+    if (status) return status;
+    if (has_choice && (is_alpha || !memoi_step_plan_fits(plan))) {
         memo_step_plan_destroy(plan);
         plan = NULL;
         profiles = (memo_profile*)memob_calloc(memoi_session_n_shapes(desc), sizeof *profiles);
@@ -11089,9 +10767,17 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
 }
 
 void memo_session_destroy(memo_session* s) {
+    int32_t k;
     if (!s) return;
-    memoi_session_close(s);
-    memob_swap_placement_free(&s->placement);
+    if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
+        memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
+    memoi_inspector_destroy(s);
+    for (k = 0; k < MEMO_SHAPES_MAX; k++) memo_swap_destroy(s->parts[k].swap);
+    for (k = 0; k < MEMO_SHAPES_MAX; k++) {
+        memo_arena_destroy(s->parts[k].arena);
+        memob_swap_placement_free(&s->parts[k].placement);
+    }
+    if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
     MEMO_FREE(s->profiles);
 #ifndef MEMO_NO_HOST_DEVICE
@@ -11102,11 +10788,10 @@ void memo_session_destroy(memo_session* s) {
 
 void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     memset(info, 0, sizeof *info);
-    info->plan = &s->stage->plan;
+    info->plan = s->part->plan;
     info->profile = s->profiles;
-    info->device = s->device;
-    info->arena = s->arena;
-    info->swap = s->swap;
+    info->arena = s->part->arena;
+    info->swap = s->part->swap;
 }
 
 #endif /* MEMO_PLAN_IMPLEMENTATION */

@@ -420,10 +420,10 @@ static void bad_descs_are_refused(void) {
     CHECK_CASE(strstr(error.message, "the smallest plan needs ") &&
                    strstr(error.message, " of 2.9 KiB") && strstr(error.message, "of activations"),
                "%s", error.message);
-    m.desc.other_device_bytes = 3000;
+    m.desc.device_bytes = -1;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "other_device_bytes: 3000, not below device_bytes (3000)") != NULL);
-    m.desc.other_device_bytes = 0;
+    CHECK(strstr(error.message, "device_bytes: out of range (-1)") != NULL);
+    m.desc.device_bytes = 3000;
     m.desc.step = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "step: NULL, and so is forward or backward; set step") != NULL);
@@ -517,24 +517,24 @@ static void a_plan_is_written_and_read(void) {
         other.desc.tensors = other.tensors;
         CHECK_IS(memo_session_open(&other.desc, plan, &again, &error), ==,
                  MEMO_STATUS_INVALID_ARGUMENT);
-        CHECK_CASE(strstr(error.message, "another tensor 1, `up`"), "%s", error.message);
+        CHECK_CASE(strstr(error.message, "other tensors than the session"), "%s", error.message);
         memo_step_plan_destroy(plan);
     }
     CHECK_IS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "row_bytes") && error.line > 0, "%s", error.message);
+    CHECK_CASE(strstr(error.message, "other tensors") && error.line > 0, "%s", error.message);
     other.tensors[1].row_bytes--;
 
     /* And to its requests. */
     other.scratch_bytes += 512;
     CHECK_IS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "is another one; plan again"), "%s", error.message);
+    CHECK_CASE(strstr(error.message, "has 2000 bytes, not 2512; plan again"), "%s", error.message);
     other.scratch_bytes -= 512;
 
     /* Any altered byte, any length. */
     text = memo_test_file(scratch_file(), &n_bytes);
-    for (i = 0; i < n_bytes; i += 7) {
+    for (i = 0; i < n_bytes - 1; i += 7) { /* the last line may lack its end */
         FILE* file = fopen(scratch_file(), "wb");
         char kept = text[i];
         text[i] = (char)(kept ^ 1);
@@ -827,8 +827,7 @@ static void policies_are_compared_without_a_device(void) {
                        plan->fits == !*plan->shortage,
                    "%s: %s", memo_policy_name(plan->policy), plan->shortage);
         CHECK_IS(plan->device_bytes, ==,
-                 plan->activation_bytes + plan->persistent_bytes + plan->transient_bytes +
-                     plan->other_device_bytes);
+                 plan->activation_bytes + plan->persistent_bytes + plan->transient_bytes);
         step_bytes[policy] = plan->device_bytes;
         step_s[policy] = plan->times ? plan->times->step_s : 0;
         CHECK(step_s[policy] > 0);
@@ -927,20 +926,20 @@ static void bad_profiles_are_refused(void) {
     memo_step_plan_destroy(plan);
 }
 
-/* A search that cannot end is not begun if the budget is met at once, and ends by its limit. */
+/* A search is begun only if greedy orders miss the budget, and could meet it. */
 static void hard_step(void* user, memo_session* s) {
-    void* buffers[60];
+    void* buffers[20];
     uint64_t random = 1;
     int i, k;
     step(user, s);
-    for (i = 0; i < 60; i++) buffers[i] = NULL;
-    for (k = 0; k < 300; k++) { /* fragments: lifetimes and sizes without order */
+    for (i = 0; i < 20; i++) buffers[i] = NULL;
+    for (k = 0; k < 90; k++) { /* fragments: lifetimes and sizes without order */
         random = random * 6364136223846793005u + 1442695040888963407u;
-        i = (int)(random >> 33) % 60;
+        i = (int)(random >> 33) % 20;
         if (buffers[i]) memo_session_free(s, buffers[i]);
         buffers[i] = memo_session_alloc(s, 512 * (1 + (int64_t)(random >> 40) % 97));
     }
-    for (i = 0; i < 60; i++) memo_session_free(s, buffers[i]);
+    for (i = 0; i < 20; i++) memo_session_free(s, buffers[i]);
 }
 
 static int n_searches;
@@ -949,27 +948,23 @@ static void count_searches(void* user, const char* line) {
     n_searches += strstr(line, "searching for addresses") != NULL;
 }
 
-static void searches_end(void) {
+static void searches_are_rare(void) {
     memo_step_plan* plan = NULL;
-    double begin_s;
     model m;
     int k;
     tight_model(&m);
     m.desc.step = hard_step;
     m.desc.policy = MEMO_POLICY_KEEP;
     m.desc.log.write = count_searches;
-    for (k = 0; k < 3; k++) { /* no budget, a wide one, the lower bound */
+    for (k = 0; k < 4; k++) { /* no budget, a wide one, the lower bound, less */
         m.desc.device_bytes = k == 0   ? 0
                               : k == 1 ? (int64_t)64 << 20
-                                       : plan->addresses->lower_bound_bytes;
+                                       : plan->addresses->lower_bound_bytes - (k - 2) * 512;
         if (plan) memo_step_plan_destroy(plan);
-        m.desc.time_limit_s = k == 2 ? 0.5 : 0;
         n_searches = 0;
-        begin_s = memob_now_s();
         CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
         CHECK_IS(n_searches, ==, k == 2);
-        CHECK_IS(memob_now_s() - begin_s, <, 100);
-        CHECK(k == 2 || plan->fits);
+        CHECK(plan->fits == (k < 3));
     }
     memo_step_plan_destroy(plan);
 }
@@ -1014,7 +1009,7 @@ static void layers_have_kinds(void) {
     others[3] = 1;
     m.desc.layer_kinds = others;
     CHECK_IS(memo_session_open(&m.desc, plan, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "another kind of layer 3"), "%s", error.message);
+    CHECK_CASE(strstr(error.message, "other layer_kinds than the session"), "%s", error.message);
     others[3] = 3;
     memo_step_plan_destroy(plan);
     CHECK_IS(memo_session_plan(&m.desc, &profile, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -1682,7 +1677,7 @@ int main(int argc, char** argv) {
     TEST(policies_are_compared_without_a_device);
     TEST(a_plan_takes_no_memory);
     TEST(bad_profiles_are_refused);
-    TEST(searches_end);
+    TEST(searches_are_rare);
     TEST(layers_have_kinds);
     TEST(buffers_live_as_declared);
     TEST(shapes_share_memory);

@@ -378,8 +378,9 @@ static void mistakes_are_errors(void) {
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
     m.breaks_order = 1;
     CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "begin and end each layer 5 times in a row") != NULL, "%s",
-               error.message);
+    CHECK_CASE(strstr(error.message, "begin and end each layer once for each slice, in a row") !=
+                   NULL,
+               "%s", error.message);
     model_init(&m, 30, 7, MEMO_POLICY_KEEP);
     CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "slice_rows: 7 rows split a tile of 2") != NULL, "%s",

@@ -77,18 +77,21 @@ static int is_by_alpha(const train_options* o, memo_policy policy) {
     return policy == MEMO_POLICY_ALPHA || (policy == MEMO_POLICY_MEMO && o->alpha >= 0);
 }
 
-/* Returns the budgets and the policy of a rank's session.  Tokens on their way to the device are
- * pinned beside it. */
-static memo_session_desc train_session(const train_options* o, memo_policy policy) {
+/* Returns the bytes of tokens on their way to the device, which are pinned beside the session. */
+static int64_t train_staged_bytes(const train_options* o) {
     const gpt_config config = train_config(o);
+    return gpt_staging_bytes(&config, o->accumulate);
+}
+
+/* Returns the budgets and the policy of a rank's session. */
+static memo_session_desc train_session(const train_options* o, memo_policy policy) {
+    const int64_t n_staged = train_staged_bytes(o);
     memo_session_desc desc = memo_session_desc_default();
     desc.policy = is_by_alpha(o, policy) ? MEMO_POLICY_ALPHA : policy;
     desc.alpha = o->alpha;
     desc.device_bytes = o->device_memory;
-    desc.other_host_bytes = gpt_staging_bytes(&config, o->accumulate);
     if (o->host_memory) /* no rows fit if it only holds the tokens */
-        desc.host_bytes =
-            o->host_memory > desc.other_host_bytes ? o->host_memory : desc.other_host_bytes + 1;
+        desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
     desc.spill_directory = o->spill;
     desc.largest_copy_bytes = o->link_bandwidth / 50;
@@ -110,9 +113,10 @@ static memo_status train_plan(const train_options* o, memo_policy policy,
     desc.kernels = &device.kernels;
     status = gpt_plan(&desc, profile, plan, error);
     train_device_close(&device);
-    if (status || !o->host_memory || (*plan)->host_bytes <= o->host_memory) return status;
-    (*plan)->host_budget_bytes = o->host_memory; /* not even the tokens fit */
-    (*plan)->fits = 0;
+    if (status) return status;
+    (*plan)->host_bytes += train_staged_bytes(o);
+    (*plan)->host_budget_bytes = o->host_memory;
+    if (o->host_memory && (*plan)->host_bytes > o->host_memory) (*plan)->fits = 0;
     return status;
 }
 
