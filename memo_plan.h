@@ -4332,7 +4332,6 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     memoi_problem picked;
     const memoi_problem* part = is_whole ? problem : &picked;
     memoi_solution own;
-    memoi_climb climb;
     if (!ok || (!is_whole && !memoi_problem_pick(problem, first, NULL, n, &picked))) {
         MEMO_FREE(own_offsets);
         return memob_no_memory(error, "a part of the plan");
@@ -4345,15 +4344,6 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
         status =
             memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &own, error);
 
-    /* Local changes lower what the rounds of the search do not reach. */
-    memset(&climb, 0, sizeof climb);
-    if (!status && !MEMOI_WITHOUT(half_climb) && n > MEMOI_SMALL_ITEMS && n <= MEMOI_SEARCH_ITEMS &&
-        !memoi_problem_is_plain(part) && own.peak > goal) {
-        memoi_effort half = memoi_effort_take(effort, 0.5);
-        ok = memoi_search_climb(&climb, part, goal, INT64_MAX, &half, &own);
-        effort->nodes_left += half.nodes_left;
-    }
-    memob_arrays_free(&climb.arrays);
     if (!status && ok && own.peak > goal)
         ok = memoi_search_minimize(part, goal, effort, &own, &proven);
     if (!ok) status = memob_no_memory(error, "the search");
