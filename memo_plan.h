@@ -2667,10 +2667,10 @@ MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem*
                                      memoi_solution* best, memo_error* error) {
     static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
                                        {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_LOAD, 0},
-                                       {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE_START, 1},
                                        {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
+                                       {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE_START, 1},
                                        {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 4 }; /* repeats the first rule, for easy problems, which skip that */
+    enum { AGAIN = 6 }; /* repeats the first rule, for easy problems, which skip that */
     memoi_greedy greedy;
     memoi_fit fit;
     int64_t first, second;
