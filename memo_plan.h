@@ -7026,7 +7026,9 @@ MEMOI int64_t memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* bes
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 20000
 #define MEMOI_ROWS_LOOKS_MAX    18000000
-#define MEMOI_ROWS_HEAT         0.003 /* how much longer a step is accepted at first */
+/* How much longer a step is accepted at first: a change of one of few layers makes more. */
+#define MEMOI_ROWS_HEAT       0.003
+#define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
 
 /* In [0, n) */
 MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
@@ -7240,6 +7242,7 @@ MEMOI void memoi_rows_pass(memoi_rows_planner* p, const memoi_rows_table* from, 
                            int64_t n_trials) {
     const size_t n_bytes = (size_t)p->n_cells * sizeof(int64_t);
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
+    const double heat = fmax(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
     int64_t i, k;
     p->here.score = from->score;
     memcpy(p->here.cells, from->cells, n_bytes);
@@ -7262,8 +7265,7 @@ MEMOI void memoi_rows_pass(memoi_rows_planner* p, const memoi_rows_table* from, 
             i += is_changed;
         }
         if (!memoi_rows_is_better(trial, here) &&
-            (trial->excess_bytes > 0 ||
-             trial->step_s > here->step_s * (1 + MEMOI_ROWS_HEAT * left * left)))
+            (trial->excess_bytes > 0 || trial->step_s > here->step_s * (1 + heat * left * left)))
             continue;
         p->here.score = *trial;
         memcpy(p->here.cells, p->trial.cells, n_bytes);
