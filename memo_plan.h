@@ -5572,8 +5572,11 @@ MEMOI memo_status memoi_profiler_refuse(const memoi_profiler* p, memo_status sta
         return status;
     return memo_error_set(error, status,
                           "memo_profile_desc.largest_copy_bytes: too large for %s memory, which "
-                          "must hold two copies of %lld bytes; lower it, for example to %d",
-                          memory, (long long)p->half_bytes, MEMOI_PROFILE_LEAST_BYTES);
+                          "must hold two copies of %lld bytes; %s",
+                          memory, (long long)p->half_bytes,
+                          p->half_bytes > MEMOI_PROFILE_LEAST_BYTES
+                              ? "lower it, for example to 65536"
+                              : "more of that memory would work");
 }
 
 MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {

@@ -440,8 +440,8 @@ spilled_rows_come_back() {
     expect_err '--spill nowhere: no file can be made there'
     [ ! -e left.log ] || fail 'left.log is left behind'
     refused '--spill text: no file can be made there: Not a directory' $tiny --policy swap --host-memory 128KiB --spill text
-    refused '8.0 KiB of host memory cannot hold this run: policy memo needs, .*; try --host-memory 9KiB' $tiny --layers 8 \
-        --device-memory 680KiB --host-memory 8KiB --spill spilled
+    refused '4.0 KiB of host memory cannot hold this run: policy memo needs, .*; try --host-memory 9KiB' $tiny --layers 8 \
+        --device-memory 680KiB --host-memory 4KiB --spill spilled
 }
 
 losses_equal_with_accumulation_and_few_layers() {
