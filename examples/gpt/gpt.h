@@ -181,9 +181,9 @@ GPT_FUNCTION memo_status gpt_micro_batch(gpt_model* model, const void* tokens, c
                                          int64_t step, int64_t micro_batch, double loss_scale,
                                          memo_error* error);
 
-/* Sums over ranks, runs AdamW (desc->adamw.update is ignored), waits for the step and clears the gradients.  Returns the mean loss
- * of the step (nats per token) and the norm of its gradient before clipping, both over all
- * ranks. */
+/* Sums over ranks, runs AdamW (desc->adamw.update is ignored), waits for the step and clears the
+ * gradients.  Returns the mean loss of the step (nats per token) and the norm of its gradient
+ * before clipping, both over all ranks. */
 GPT_FUNCTION memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                                     double* gradient_norm, memo_error* error);
 /* A whole step whose later calls replay one CUDA graph: first gpt_stage_micro_batch for each of

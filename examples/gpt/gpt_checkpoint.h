@@ -21,19 +21,20 @@
 #include "gpt_model.h"
 
 enum { GPT_FILE_HEAD = 512, GPT_FILE_PIECE = 1 << 20 }; /* bytes */
+enum { GPT_FILE_NUMBERS = 10 };                         /* that state a model */
 
 /* The first bytes of the file.  Numbers have this machine's byte order; `order` shows it. */
 typedef struct gpt_file_head {
     char magic[32];
     int64_t order, file_bytes, step, n_updates;
-    int64_t model[10]; /* names below */
-    uint64_t digest;   /* of all bytes, with 0 here */
+    int64_t model[GPT_FILE_NUMBERS]; /* names below */
+    uint64_t digest;                 /* of all bytes, with 0 here */
 } gpt_file_head;
 
 static const char gpt_file_magic[32] = "memo gpt checkpoint 2\n";
-static const char* const gpt_file_names[10] = {"seed",       "n_layers",   "hidden", "n_heads",
-                                               "n_kv_heads", "vocabulary", "mlp",    "mlp_columns",
-                                               "type",       "states"};
+static const char* const gpt_file_names[GPT_FILE_NUMBERS] = {
+    "seed",       "n_layers", "hidden",      "n_heads", "n_kv_heads",
+    "vocabulary", "mlp",      "mlp_columns", "type",    "states"};
 
 typedef struct gpt_file {
     gpt_model* model;
@@ -68,7 +69,7 @@ static int64_t gpt_file_at(const gpt_model* model, int64_t tensor, int array) {
 
 static gpt_file_head gpt_file_head_make(const gpt_model* model, int64_t step) {
     const gpt_config* c = &model->config;
-    const int64_t model_numbers[10] = {
+    const int64_t model_numbers[GPT_FILE_NUMBERS] = {
         (int64_t)c->seed, c->n_layers,     c->hidden,   c->n_heads,       c->n_kv_heads,
         c->vocabulary,    (int64_t)c->mlp, gpt_wide(c), (int64_t)c->type, (int64_t)c->states};
     gpt_file_head head;
@@ -285,7 +286,7 @@ static void gpt_file_check_head(gpt_file* f, const gpt_file_head* head,
             f->error, bad, "%.300s: not a checkpoint of this version and byte order", f->path);
         return;
     }
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < GPT_FILE_NUMBERS; i++)
         if (head->model[i] != expected->model[i]) {
             f->status = memo_error_set(
                 f->error, MEMO_STATUS_INVALID_ARGUMENT,

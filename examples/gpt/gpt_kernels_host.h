@@ -92,41 +92,46 @@ static void gpt_dropout_rows(const void* pointer, int64_t begin, int64_t end) {
     }
 }
 
+/* Row by row, so that an element's place in the loop never depends on the range of rows. */
 static void gpt_gelu_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
     const gpt_real* x = gpt_in(a->x, at);
     gpt_real* y = gpt_out(a->y, at);
-    for (int64_t i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
+    for (; begin < end; begin++, x += n, y += n)
+        for (int64_t i = 0; i < n; i++) y[i] = gpt_gelu(x[i]);
 }
 
 static void gpt_gelu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
     const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, at);
     gpt_real* y = gpt_out(a->y, at);
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
+    for (; begin < end; begin++, x += n, y += n, z += n)
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * gpt_gelu_slope(z[i]);
 }
 
 static void gpt_swiglu_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
     const gpt_real* x = gpt_in(a->x, 2 * at);
     gpt_real* y = gpt_out(a->y, at);
-    for (int64_t i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
+    for (; begin < end; begin++, x += 2 * n, y += n)
+        for (int64_t i = 0; i < n; i++) y[i] = gpt_swiglu(x[2 * i], x[2 * i + 1]);
 }
 
 static void gpt_swiglu_backward_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_elements_args* a = (const gpt_elements_args*)pointer;
-    const int64_t at = (begin - a->rows.begin) * a->n_columns, n = (end - begin) * a->n_columns;
+    const int64_t n = a->n_columns, at = (begin - a->rows.begin) * n;
     const gpt_real *x = gpt_in(a->x, at), *z = gpt_in(a->z, 2 * at);
     gpt_real* y = gpt_out(a->y, 2 * at);
-    for (int64_t i = 0; i < n; i++) {
-        gpt_real up = z[2 * i], gate = z[2 * i + 1];
-        gpt_swiglu_slopes(&up, &gate, x[i]);
-        y[2 * i] = up;
-        y[2 * i + 1] = gate;
-    }
+    for (; begin < end; begin++, x += n, y += 2 * n, z += 2 * n)
+        for (int64_t i = 0; i < n; i++) {
+            gpt_real up = z[2 * i], gate = z[2 * i + 1];
+            gpt_swiglu_slopes(&up, &gate, x[i]);
+            y[2 * i] = up;
+            y[2 * i + 1] = gate;
+        }
 }
 
 static void gpt_rope_run(const void* pointer) {
@@ -199,9 +204,10 @@ static void gpt_add_run(const void* pointer) {
 static void gpt_squares_run(const void* pointer) {
     const gpt_squares_args* a = (const gpt_squares_args*)pointer;
     const gpt_real* x = gpt_in(a->x, 0);
-    for (int64_t i = 0; i < a->n; i += GPT_LANES)
-        for (int j = 0; j < GPT_LANES && i + j < a->n; j++)
-            a->lanes[j] += (double)x[i + j] * (double)x[i + j];
+    int64_t i = 0;
+    for (; i + GPT_LANES <= a->n; i += GPT_LANES)
+        for (int j = 0; j < GPT_LANES; j++) a->lanes[j] += (double)x[i + j] * (double)x[i + j];
+    for (int j = 0; i + j < a->n; j++) a->lanes[j] += (double)x[i + j] * (double)x[i + j];
 }
 
 static void gpt_norm_total_run(const void* pointer) {

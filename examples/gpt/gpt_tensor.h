@@ -23,7 +23,8 @@
  * same bytes.  In every layer, parameters have room for the smallest degree's share.
  *
  * With config.mlp_rows the MLP of a part runs in chunks, whose memory follows each other.  The
- * gradients of its weights are then computed with those of its inputs, before the sum over ranks. */
+ * gradients of its weights are then computed with those of its inputs, before the sum over
+ * ranks. */
 #ifndef GPT_TENSOR_H
 #define GPT_TENSOR_H
 

@@ -17,9 +17,9 @@ static memo_status bad_path(const char* name, const char* path, const char* faul
                           strerror(errno));
 }
 
-/* Makes the directory of --output with its parents.  is_test: only tests that it is writable, or that
- * it could be made.  Another run may make it at the same time, so the test makes the first missing
- * part under another name. */
+/* Makes the directory of --output with its parents.  is_test: only tests that it is writable, or
+ * that it could be made.  Another run may make it at the same time, so the test makes the first
+ * missing part under another name. */
 static memo_status make_directory(const char* path, int is_test, memo_error* error) {
     char part[1024 + 32];
     size_t n_parent = 0;

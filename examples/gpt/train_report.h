@@ -151,7 +151,7 @@ static void svg_text(memo_text* t, double x, double y, const char* anchor, const
 }
 static void svg_number(memo_text* t, double x, double y, const char* anchor, double value,
                        const char* unit) {
-    memo_text_put(t, "<text x='%.1f' y='%.1f' text-anchor='%s'>%.4g%s</text>\n", x, y, anchor,
+    memo_text_put(t, "<text x='%.1f' y='%.1f' text-anchor='%s'>%.9g%s</text>\n", x, y, anchor,
                   value, unit);
 }
 

@@ -110,8 +110,8 @@ static memo_status train_text_load(train_text* text, int64_t sequence, memo_erro
 
 /* ---- windows -------------------------------------------------------------------------------- */
 
-/* A number of window b of a micro-batch.  It depends only on these four, so that every policy learns
- * from the same tokens. */
+/* A number of window b of a micro-batch.  It depends only on these four, so that every policy
+ * learns from the same tokens. */
 static uint64_t train_text_window(int64_t seed, int64_t step, int64_t micro_batch, int64_t b) {
     const uint64_t key = gpt_mix(gpt_mix((uint64_t)seed) ^ (uint64_t)step);
     return gpt_mix(gpt_mix(key ^ (uint64_t)micro_batch) ^ (uint64_t)b);
@@ -140,23 +140,17 @@ static void train_text_windows(const train_text* text, int64_t seed, int64_t ste
 static memo_status train_text_check_documents(const train_text* text, const train_options* o,
                                               int64_t n_steps, memo_error* error) {
     const uint64_t n_starts = (uint64_t)(text->n_bytes - o->sequence);
-    int64_t* n_before = (int64_t*)malloc((size_t)(text->n_bytes + 1) * sizeof *n_before);
     int64_t most = 0, its_step = 0;
-    if (!n_before)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for the text");
-    n_before[0] = 0; /* separators among the first bytes */
-    for (int64_t i = 0; i < text->n_bytes; i++)
-        n_before[i + 1] = n_before[i] + (text->bytes[i] == o->separator);
     for (int64_t step = 0; step < n_steps; step++)
         for (int64_t m = 0; m < o->accumulate; m++)
             for (int64_t b = 0; b < o->batch; b++) {
-                int64_t begin = (int64_t)(train_text_window(o->seed, step, m, b) % n_starts);
-                int64_t n = 1 + n_before[begin + o->sequence - 1] - n_before[begin];
+                const uint8_t* at = text->bytes + train_text_window(o->seed, step, m, b) % n_starts;
+                int64_t n = 1; /* a separator ends a document, but for the last token */
+                for (int64_t i = 0; i < o->sequence - 1; i++) n += at[i] == o->separator;
                 if (n <= most) continue;
                 most = n;
                 its_step = step + 1;
             }
-    free(n_before);
     if (most <= o->documents) return MEMO_STATUS_OK;
     return gpt_invalid(error,
                        "--documents %lld: step %lld has a sequence of %lld documents, the most of "
