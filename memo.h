@@ -3814,7 +3814,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
     memo_status status = MEMO_STATUS_OK;
     int64_t i, k;
     memob_keyed* lanes = (memob_keyed*)memob_calloc(plan->n_buffers, sizeof(memob_keyed));
-    if (!lanes) return memob_no_memory(error, "a sweep over a plan");
+    if (!lanes) return memob_no_memory(error, "validating a plan");
     for (i = 0; i < plan->n_buffers; i++) {
         lanes[i].key = plan->buffers[i].lane;
         lanes[i].index = i;

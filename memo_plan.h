@@ -6417,6 +6417,10 @@ MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error)
     return MEMO_STATUS_OK;
 }
 
+MEMOI double memoi_rows_copy_s(double start_s, double n_bytes, double bytes_per_s, double factor) {
+    return factor * (start_s + (bytes_per_s > 0 ? n_bytes / bytes_per_s : 0));
+}
+
 /* What does not depend on the rows: computation, and the trainer's own copies. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
@@ -6433,12 +6437,12 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
         for (pass = 0; pass < 2; pass++) {
             if (traffic[pass].to_host_bytes && desc->to_host_bytes_per_s > 0)
                 layer->traffic_s[pass][0] =
-                    p->link_factor * (desc->copy_s + (double)traffic[pass].to_host_bytes /
-                                                         desc->to_host_bytes_per_s);
+                    memoi_rows_copy_s(desc->copy_s, (double)traffic[pass].to_host_bytes,
+                                      desc->to_host_bytes_per_s, p->link_factor);
             if (traffic[pass].to_device_bytes && desc->to_device_bytes_per_s > 0)
                 layer->traffic_s[pass][1] =
-                    p->link_factor * (desc->copy_s + (double)traffic[pass].to_device_bytes /
-                                                         desc->to_device_bytes_per_s);
+                    memoi_rows_copy_s(desc->copy_s, (double)traffic[pass].to_device_bytes,
+                                      desc->to_device_bytes_per_s, p->link_factor);
         }
     }
 }
@@ -6498,7 +6502,6 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         p->n_kinds = (int32_t)memob_max(p->n_kinds, p->kinds[layer] + 1);
     }
 
-    /* Three tables of cells: the trial, the accepted one, and the best. */
     p->bundles = (memoi_rows_bundle*)memob_arrays_add(a, n_tensors, sizeof(memoi_rows_bundle));
     p->uses = (memoi_rows_use*)memob_arrays_add(a, p->n_kinds * n_tensors, sizeof(memoi_rows_use));
     p->bundle_of = (int32_t*)memob_arrays_add(a, n_tensors, sizeof(int32_t));
@@ -6506,6 +6509,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     for (way = 0; way < 2; way++)
         p->clock.links[way].layers = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    /* Tables of cells. */
     p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->here.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->start.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
@@ -6836,10 +6840,6 @@ MEMOI void memoi_rows_find_places(memoi_rows_planner* p, memoi_rows_score* score
 /* --- >>row score ---
  * Knows: the step of a table, and which of two tables is better.  Knows nothing of how tables are
  * found. */
-
-MEMOI double memoi_rows_copy_s(double start_s, double n_bytes, double bytes_per_s, double factor) {
-    return factor * (start_s + (bytes_per_s > 0 ? n_bytes / bytes_per_s : 0));
-}
 
 /* What the layers move and recompute, and in which order.  0: layers would return from the file in
  * another order than they left. */
