@@ -879,23 +879,6 @@ MEMO_API memo_status memo_sp_attention_backward(memo_sp_attention* attention,
                                                 const memo_sp_attention_tensors* tensors,
                                                 const memo_mask* masks, memo_error* error);
 
-/* Durations for schedules.  A rate of 0 bytes per second means no time except the latency.  Ring
- * and Ulysses have links of their own, such as NIC and NVLink.  If they share one and run at the
- * same time (ulysses_groups), a real run takes longer. */
-typedef struct memo_sp_attention_costs {
-    double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
-    double ring_bytes_per_s, ring_latency_s;
-    double ulysses_bytes_per_s, ulysses_latency_s;
-} memo_sp_attention_costs;
-
-/* Appends to schedule what forward (is_backward 0) or backward would enqueue on this rank: streams
- * "compute" and "ring", with the addresses of tensors and buffers.  It can be checked for races and
- * compared with a record.  costs is optional. */
-MEMO_API memo_status memo_sp_attention_schedule(const memo_sp_attention* attention,
-                                                const memo_sp_attention_tensors* tensors,
-                                                const memo_mask* masks, int32_t is_backward,
-                                                const memo_sp_attention_costs* costs,
-                                                memo_schedule* schedule, memo_error* error);
 /* ---- 8 overlapped tensor-parallel blocks --------------------------------------------------------
  *
  * A model split by tensor parallelism is a sequence of blocks (attention, MLP, attention, ...).
@@ -929,38 +912,15 @@ typedef enum memo_blocks_order {
 } memo_blocks_order;
 MEMO_API const char* memo_blocks_order_name(memo_blocks_order order); /* "fine"; never NULL */
 
-/* Times of one part of one block; the paper's F, R, B and C. */
-typedef struct memo_block_times {
-    double forward_s;
-    double recompute_s; /* without the last product if nothing reads it */
-    double backward_s;  /* of input and weights; with weights_apart, of the input only */
-    double weights_s;   /* with weights_apart only */
-    double reduce_s;
-} memo_block_times;
-
 typedef struct memo_blocks_schedule_desc {
     memo_blocks_order order;
     int32_t n_blocks;         /* K */
     int32_t blocks_per_layer; /* 0: 2 */
     int32_t n_parts;          /* 0: 2 */
     int32_t splits_sequence;
-    /* The weight gradient is a separate operation, after the collective. */
-    int32_t weights_apart;
-    const memo_block_times* times; /* (n_blocks, n_parts); NULL: all 0 */
 } memo_blocks_schedule_desc;
 
 MEMO_API memo_blocks_schedule_desc memo_blocks_schedule_desc_default(void);
-
-/* Appends a pass over all blocks, forward (is_backward 0) or backward, to schedule, in its order,
- * on the streams "compute" and "comm".  Streams that do not exist are added.  Every tensor of every
- * part is represented by one byte, so memo_schedule_check proves the waits.  Names: F1a, R1a, B1a
- * and W1a (weights) are block 1, part a; cF1a and so on are their collectives; end-a is where the
- * trainer takes over.  Errors: INVALID_ARGUMENT (no block; n_blocks not a multiple of
- * blocks_per_layer; an invalid time; more than 1000 parts, or 2^20 parts of all blocks);
- * OUT_OF_HOST_MEMORY (schedule then contains a part of the pass). */
-MEMO_API memo_status memo_blocks_schedule(const memo_blocks_schedule_desc* desc,
-                                          int32_t is_backward, memo_schedule* schedule,
-                                          memo_error* error);
 
 /* --- running the blocks ---
  *
@@ -1018,7 +978,6 @@ typedef struct memo_blocks_desc {
     memo_stream comm_stream; /* NULL: memo_blocks creates one of high priority */
     memo_comm* comm;         /* memo_mesh.tensor; the passes use it on the comm stream */
     memo_type type;
-    /* times are not used.  weights_apart is ignored: it follows from functions.weights. */
     memo_blocks_schedule_desc schedule;
     const memo_block_buffers* buffers; /* (n_parts), copied */
     memo_block_functions functions;
@@ -2140,15 +2099,15 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
  *     >>nccl back end       ranks over NCCL: the meeting, the watchdog, time-outs, order
  *     >>mesh                coordinates and groups of a rank
  *     >>shardings           positions, ranks and rows
- *     >>target              a device or a schedule to enqueue on; messages and row kernels
+ *     >>target              streams and events to enqueue on; messages and row kernels
  *     >>masks               which keys a query sees
  *     >>host attention      tiles of queries against tiles of keys, on the host
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>ring attention      steps, exchanges and merges of the ring
- *     >>hybrid attention    shapes, buffers, passes and schedules of Ulysses x ring
- *     >>block orders        the orders of overlapped blocks, on a device or in a schedule
- *     >>block runs          blocks with a trainer's functions
+ *     >>hybrid attention    shapes, buffers and passes of Ulysses x ring
+ *     >>block orders        the orders of overlapped blocks
+ *     >>block runs          creation, passes and layers of blocks
  *     >>degrees             groups of two degrees
  *     >>loss                tiles of the classifier, their losses and gradients */
 
@@ -5235,11 +5194,11 @@ void memo_sharding_put(const memo_sharding* sharding, memo_text* text) {
 }
 
 /* ---- >>target -----------------------------------------------------------------------------------
- * Knows: a device, a recorder around it, a schedule, the row kernels, groups of messages.  Knows
- * nothing of attention.
+ * Knows: a device, a recorder around it, the row kernels, groups of messages.  Knows nothing of
+ * attention.
  *
- * One walk through an engine's code either enqueues on a device, or appends the same operations to
- * a schedule.  The target keeps the first failure; after it nothing is enqueued. */
+ * The streams and events of an engine.  The target keeps the first failure; after it nothing is
+ * enqueued. */
 
 enum {
     MEMOI_TARGET_COMPUTE = 0,
@@ -5259,106 +5218,58 @@ enum {
     MEMOI_TARGET_N_EVENTS
 };
 
-/* What a transfer takes in a schedule; a rate of 0: no time but the latency. */
-typedef struct memoi_target_link {
-    double bytes_per_s, latency_s;
-} memoi_target_link;
-
 typedef struct memoi_target {
-    const memo_device* device; /* NULL: append to schedule */
+    const memo_device* device;
     memo_stream streams[MEMOI_TARGET_N_STREAMS];
     const memo_event* events;
-    memo_schedule* schedule;
-    int32_t stream_indices[MEMOI_TARGET_N_STREAMS];
-    int32_t first_event;                             /* in the schedule */
-    memoi_target_link links[MEMOI_TARGET_N_STREAMS]; /* of ring and Ulysses */
     const memo_label* agreed; /* its fields and digests go with each message; NULL: none */
     memo_comm* begun[2];      /* the communicators that this pass has used */
     memo_status status;
     memo_error* error;
 } memoi_target;
 
-/* Announces an operation that the table has no function for.  With a device, the caller enqueues it
- * afterwards. */
-MEMOI void memoi_target_announce(memoi_target* target, int stream, memo_op_desc* op) {
-    if (target->status) return;
-    if (target->device) {
-        if (MEMO_DEVICE_HAS(target->device, annotate))
-            target->status =
-                memo_annotate(target->device, target->streams[stream], op, target->error);
-        return;
-    }
-    op->stream = target->stream_indices[stream];
-    target->status = memo_schedule_add_op(target->schedule, op, target->error);
+/* Does a recorder listen? */
+MEMOI int memoi_target_is_heard(const memoi_target* target) {
+    return !target->status && MEMO_DEVICE_HAS(target->device, annotate);
+}
+
+/* Announces an operation that the table has no function for, which the caller enqueues next. */
+MEMOI void memoi_target_announce(memoi_target* target, int stream, const memo_op_desc* op) {
+    if (memoi_target_is_heard(target))
+        target->status = memo_annotate(target->device, target->streams[stream], op, target->error);
 }
 
 MEMOI void memoi_target_record(memoi_target* target, int32_t event, int stream) {
-    if (target->status) return;
-    target->status = target->device
-                         ? memo_event_record(target->device, target->events[event],
-                                             target->streams[stream], target->error)
-                         : memo_schedule_add_record(target->schedule, target->first_event + event,
-                                                    target->stream_indices[stream], target->error);
+    if (!target->status)
+        target->status = memo_event_record(target->device, target->events[event],
+                                           target->streams[stream], target->error);
 }
 
 MEMOI void memoi_target_wait(memoi_target* target, int32_t event, int stream) {
-    if (target->status) return;
-    target->status = target->device
-                         ? memo_event_wait(target->device, target->events[event],
-                                           target->streams[stream], target->error)
-                         : memo_schedule_add_wait(target->schedule, target->first_event + event,
-                                                  target->stream_indices[stream], target->error);
+    if (!target->status)
+        target->status = memo_event_wait(target->device, target->events[event],
+                                         target->streams[stream], target->error);
 }
 
 MEMOI void memoi_target_fill(memoi_target* target, int stream, void* address, int64_t n_bytes) {
-    memo_op_desc op = memo_op_desc_default();
-    memo_range written;
-    if (!n_bytes || target->status) return;
-    if (target->device) {
+    if (n_bytes && !target->status)
         target->status =
             memo_fill(target->device, target->streams[stream], address, 0, n_bytes, target->error);
-        return;
-    }
-    written = memob_range_at(address, n_bytes);
-    op.name = "fill";
-    op.link_bytes = n_bytes;
-    op.writes = &written;
-    op.n_writes = 1;
-    memoi_target_announce(target, stream, &op);
 }
 
 MEMOI void memoi_target_copy_rows(memoi_target* target, int stream, void* to,
                                   int64_t to_stride_bytes, const void* from,
                                   int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows) {
-    memo_op_desc op = memo_op_desc_default();
-    memo_range* ranges;
-    if (!n_rows || !row_bytes || target->status) return;
-    if (target->device) {
+    if (n_rows && row_bytes && !target->status)
         target->status = memo_copy_rows(target->device, target->streams[stream],
                                         MEMO_COPY_ON_DEVICE, to, to_stride_bytes, from,
                                         from_stride_bytes, row_bytes, n_rows, target->error);
-        return;
-    }
-    ranges = (memo_range*)memob_calloc(2 * n_rows, sizeof(memo_range));
-    if (!ranges) {
-        target->status = memob_no_memory(target->error, "the rows of a copy in a schedule");
-        return;
-    }
-    op.name = memob_copy_kind_name(MEMO_COPY_ON_DEVICE);
-    op.link_bytes = row_bytes * n_rows;
-    op.reads = ranges;
-    op.n_reads = memob_row_ranges(ranges, from, from_stride_bytes, row_bytes, n_rows);
-    op.writes = ranges + n_rows;
-    op.n_writes = memob_row_ranges(ranges + n_rows, to, to_stride_bytes, row_bytes, n_rows);
-    memoi_target_announce(target, stream, &op);
-    MEMO_FREE(ranges);
 }
 
-/* Announces a transfer of n_bytes over the link of the ring or of Ulysses, on any stream. */
-MEMOI void memoi_target_transfer(memoi_target* target, int stream, int link, const char* name,
+/* Announces a transfer of n_bytes to other ranks. */
+MEMOI void memoi_target_transfer(memoi_target* target, int stream, const char* name,
                                  const memo_range* reads, int64_t n_reads, const memo_range* writes,
                                  int64_t n_writes, int64_t n_bytes) {
-    const double bytes_per_s = target->links[link].bytes_per_s;
     memo_op_desc op = memo_op_desc_default();
     op.name = name;
     op.reads = reads;
@@ -5366,42 +5277,17 @@ MEMOI void memoi_target_transfer(memoi_target* target, int stream, int link, con
     op.writes = writes;
     op.n_writes = n_writes;
     op.link_bytes = n_bytes;
-    if (!target->device)
-        op.duration_s =
-            target->links[link].latency_s + (bytes_per_s > 0 ? (double)n_bytes / bytes_per_s : 0);
     memoi_target_announce(target, stream, &op);
 }
 
-/* Appends to a schedule from now on: names[i] is stream i, added if there is none of that name;
- * NULL: not used.  n_events new events, of which the first is number first_event. */
-MEMOI memo_status memoi_target_schedule(memoi_target* target, memo_schedule* schedule,
-                                        const char* const* names, int n_names, int32_t first_event,
-                                        int32_t n_events, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int32_t event, i;
-    memset(target, 0, sizeof *target);
-    target->schedule = schedule;
-    target->error = error;
-    target->first_event = schedule->n_events - first_event;
-    for (i = 0; i < n_names && !status; i++) {
-        int32_t* stream = &target->stream_indices[i];
-        while (names[i] && *stream < schedule->n_streams &&
-               strcmp(schedule->text + schedule->streams[*stream], names[i]))
-            ++*stream;
-        if (names[i] && *stream == schedule->n_streams)
-            status = memo_schedule_add_stream(schedule, names[i], stream, error);
-    }
-    for (i = 0; i < n_events && !status; i++)
-        status = memo_schedule_add_event(schedule, &event, error);
-    return status;
-}
-
-/* --- messages; with a device only --- */
+/* --- messages --- */
 
 /* Of the next group or collective. */
 MEMOI void memoi_target_label(memoi_target* target, memo_comm* comm, const char* text,
                               int64_t number) {
-    memo_comm** begun = &target->begun[target->begun[0] && target->begun[0] != comm];
+    memo_comm** begun;
+    if (target->status) return; /* nothing is called that ends the label */
+    begun = &target->begun[target->begun[0] && target->begun[0] != comm];
     if (target->agreed) {
         comm->label = *target->agreed;
         comm->label.is_first = *begun != comm;
@@ -5431,22 +5317,11 @@ MEMOI void memoi_target_group_end(memoi_target* target, int stream, memo_comm* c
 
 /* --- row kernels --- */
 
-/* Enqueues a row kernel, or appends it to the schedule.  In desc, strides and n_batches are not
- * 0. */
 MEMOI void memoi_target_kernel(memoi_target* target, int stream, memo_row_kind kind,
                                const void* desc) {
-    memoi_row_touched touched;
-    memo_row_desc copy;
-    memo_op_desc op;
-    if (target->status) return;
-    if (target->device) {
+    if (!target->status)
         target->status =
             memo_row_kernel(target->device, target->streams[stream], kind, desc, target->error);
-        return;
-    }
-    memcpy(&copy, desc, memoi_row_kernels[kind].desc_bytes);
-    op = memoi_row_op(kind, &copy, &touched);
-    memoi_target_announce(target, stream, &op);
 }
 
 /* to (type) += from, in rows of n elements. */
@@ -5519,24 +5394,6 @@ MEMOI void memoi_mask_run_interval(const memo_run* run, int64_t low, int64_t hig
                                    int64_t* end) {
     *begin = memoi_sharding_run_below(run, low);
     *end = memob_max(memoi_sharding_run_below(run, high), *begin);
-}
-
-/* The number of pairs (query, key) that see each other; exact up to 2^53.  O(queries). */
-MEMOI double memoi_mask_count(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
-                              const memo_run* k_runs, int32_t n_k_runs) {
-    double n = 0;
-    int64_t i;
-    int32_t q, k;
-    for (q = 0; q < n_q_runs; q++)
-        for (i = 0; i < q_runs[q].count; i++) {
-            int64_t low, high, begin, end;
-            memo_mask_interval(mask, q_runs[q].start + i * q_runs[q].stride, &low, &high);
-            for (k = 0; k < n_k_runs; k++) {
-                memoi_mask_run_interval(&k_runs[k], low, high, &begin, &end);
-                n += (double)(end - begin);
-            }
-        }
-    return n;
 }
 
 /* The positions [*low, *high) that the queries of a run see together.  With stride 1 they are one
@@ -6193,10 +6050,9 @@ MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged*
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
     reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, x, (const char*)from, (char*)to));
     write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
-    memoi_target_transfer(u->target, u->stream, MEMOI_TARGET_ULYSSES, x->name, reads, 2, &write, 1,
+    memoi_target_transfer(u->target, u->stream, x->name, reads, 2, &write, 1,
                           memoi_ulysses_bytes(u->shape, x, 1));
-    if (u->target->device)
-        memoi_ulysses_exchange(u, x, 1, (const char*)to, u->staging, (const char*)from);
+    memoi_ulysses_exchange(u, x, 1, (const char*)to, u->staging, (const char*)from);
 }
 
 /* Puts rows of n_heads heads to their place in to or, if sums, adds them there. */
@@ -6225,10 +6081,11 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
     memo_range write = memob_range_at(packed, (n_needed - m.own_heads) * m.unit * m.n_rows);
     int32_t step, b;
-    if (n_needed) /* on any rank */
-        memoi_target_transfer(u->target, u->stream, MEMOI_TARGET_ULYSSES, x->name, &read, 1, &write,
-                              1, memoi_ulysses_bytes(u->shape, x, 0));
-    if (n_needed && u->target->device) memoi_ulysses_exchange(u, x, 0, from, packed, NULL);
+    if (n_needed) { /* on any rank */
+        memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1,
+                              memoi_ulysses_bytes(u->shape, x, 0));
+        memoi_ulysses_exchange(u, x, 0, from, packed, NULL);
+    }
     if (sums && u->shape->group <= 0)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
@@ -6279,8 +6136,7 @@ typedef struct memoi_ring {
     memoi_target* target;
     memo_comm* comm;
     const memo_attention* attention;
-    memo_sp_attention_costs costs; /* for a schedule */
-    const memo_mask* masks;        /* (n_masks), of the caller */
+    const memo_mask* masks; /* (n_masks), of the caller */
     int32_t is_backward;
 
     const char *q, *kv[2], *d_out;
@@ -6556,7 +6412,7 @@ MEMOI int64_t memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* 
     return n_bytes;
 }
 
-/* Exchange s.  Only a schedule or a recorder needs to know what it reads, writes and sends. */
+/* Exchange s.  Only a recorder needs to know what it reads, writes and sends. */
 MEMOI void memoi_ring_exchange(const memoi_ring* ring, int32_t s) {
     memoi_target* target = ring->target;
     memo_range reads[4], writes[4];
@@ -6572,17 +6428,13 @@ MEMOI void memoi_ring_exchange(const memoi_ring* ring, int32_t s) {
                               messages[i].row_elements * memo_type_bytes(messages[i].type);
         reads[i] = memob_range_at(messages[i].from, whole);
         writes[i] = memob_range_at(messages[i].to, whole);
-        if (!target->device || MEMO_DEVICE_HAS(target->device, annotate))
-            n_bytes += memoi_ring_send(ring, &messages[i], s, 0, 0);
+        if (memoi_target_is_heard(target)) n_bytes += memoi_ring_send(ring, &messages[i], s, 0, 0);
     }
-    memoi_target_transfer(target, MEMOI_TARGET_RING, MEMOI_TARGET_RING, "ring exchange", reads, n,
-                          writes, n, n_bytes);
-    if (target->device) {
-        memoi_target_group_begin(target, ring->comm,
-                                 ring->is_backward ? "ring backward" : "ring forward", s);
-        for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2, 1);
-        memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
-    }
+    memoi_target_transfer(target, MEMOI_TARGET_RING, "ring exchange", reads, n, writes, n, n_bytes);
+    memoi_target_group_begin(target, ring->comm,
+                             ring->is_backward ? "ring backward" : "ring forward", s);
+    for (i = 0; i < 2 * n; i++) memoi_ring_send(ring, &messages[i / 2], s, i % 2, 1);
+    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     memoi_target_record(target, s % 2 ? MEMOI_TARGET_ODD : MEMOI_TARGET_EVEN, MEMOI_TARGET_RING);
 }
 
@@ -6717,13 +6569,6 @@ MEMOI void memoi_ring_announce(const memoi_ring* ring, const memo_attention_bloc
     op.n_reads = ring->is_backward ? 6 : 3;
     op.writes = writes;
     op.n_writes = ring->is_backward ? 3 : 2;
-
-    /* Only a schedule needs the duration: counting pairs takes time. */
-    if (!ring->target->device)
-        op.duration_s = (ring->is_backward ? ring->costs.backward_s_per_score
-                                           : ring->costs.forward_s_per_score) *
-                        (double)b->n_batch * ring->shape->heads.n_q *
-                        memoi_mask_count(&b->mask, b->q_runs, b->n_q_runs, b->k_runs, b->n_k_runs);
     memoi_target_announce(ring->target, MEMOI_TARGET_COMPUTE, &op);
 }
 
@@ -6735,8 +6580,8 @@ MEMOI void memoi_ring_attend(const memoi_ring* ring, const memo_attention_block*
     int32_t group = ring->shape->n_q_heads / ring->shape->n_kv_heads, q, next;
     int32_t end = own->first_q + own->n_q;
     memoi_target* target = ring->target;
-    memoi_ring_announce(ring, block);
-    for (q = own->first_q; q < end && target->device && !target->status; q = next) {
+    if (memoi_target_is_heard(target)) memoi_ring_announce(ring, block);
+    for (q = own->first_q; q < end && !target->status; q = next) {
         memo_attention_block part = *block;
         next = q % group || end - q < group ? (q / group + 1) * group : end / group * group;
         if (next > end) next = end;
@@ -6900,9 +6745,9 @@ MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, 
     const char* name = is_scatter ? "scatter gradients" : "gather keys";
     memo_range read = memob_range_at(from, is_scatter ? rd * n_bytes : n_bytes);
     memo_range write = memob_range_at(to, is_scatter ? n_bytes : rd * n_bytes);
-    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, MEMOI_TARGET_RING, name, &read, 1, &write,
-                          1, (rd - 1) * n_bytes);
-    if (target->status || !target->device) return;
+    memoi_target_transfer(target, MEMOI_TARGET_COMPUTE, name, &read, 1, &write, 1,
+                          (rd - 1) * n_bytes);
+    if (target->status) return;
 
     memoi_target_label(target, ring->comm, name, ring->is_backward);
     target->status = memo_comm_collective(ring->comm, target->streams[MEMOI_TARGET_COMPUTE], &call,
@@ -7736,7 +7581,7 @@ MEMOI memo_status memoi_hybrid_mask_check(const memoi_shape* shape, const memo_m
     return status;
 }
 
-/* One forward or backward of this rank, on a device or into a schedule. */
+/* One forward or backward of this rank. */
 typedef struct memoi_hybrid_walk {
     const memoi_shape* shape;
     memoi_shape groups[2]; /* of heads: even and odd ones */
@@ -7750,14 +7595,12 @@ typedef struct memoi_hybrid_walk {
     int32_t is_full;   /* results of the previous group may still be in their buffers */
 } memoi_hybrid_walk;
 
-/* target: the device's, or a schedule's. */
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_sp_attention* a,
-                                  const memoi_target* target,
                                   const memo_sp_attention_tensors* tensors, const memo_mask* masks,
                                   int32_t is_backward, memo_error* error) {
     memset(walk, 0, sizeof *walk);
     walk->shape = walk->ring.shape = &a->shape;
-    walk->target = *target;
+    walk->target = a->target;
     walk->target.error = error;
     walk->buffers = is_backward ? a->backward : a->forward;
     walk->tensors = *tensors;
@@ -8081,7 +7924,7 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
     memo_label agreed = a->agreed;
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
-    memoi_hybrid_walk_init(&walk, a, &a->target, tensors, mask, is_backward, error);
+    memoi_hybrid_walk_init(&walk, a, tensors, mask, is_backward, error);
     if (a->shape.sharding.ring * a->shape.sharding.ulysses > 1) {
         memoi_agreed_call(&agreed, &a->shape, tensors, mask, is_backward);
         walk.target.agreed = &agreed;
@@ -8101,46 +7944,9 @@ memo_status memo_sp_attention_backward(memo_sp_attention* attention,
     return memoi_hybrid_run(attention, tensors, mask, 1, error);
 }
 
-/* --- as a schedule --- */
-
-memo_status memo_sp_attention_schedule(const memo_sp_attention* a,
-                                       const memo_sp_attention_tensors* tensors,
-                                       const memo_mask* mask, int32_t is_backward,
-                                       const memo_sp_attention_costs* costs,
-                                       memo_schedule* schedule, memo_error* error) {
-    const char* names[MEMOI_TARGET_N_STREAMS];
-    int32_t first_event = 0, n_events = 0, i;
-    memoi_target target;
-    memoi_hybrid_walk walk;
-    memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
-    for (i = 0; i < MEMOI_TARGET_N_STREAMS; i++)
-        names[i] = memoi_hybrid_has_stream(&a->shape, i) ? memoi_hybrid_streams[i] : NULL;
-    /* Events of streams that it has: one after another, because the ring's come first. */
-    for (i = MEMOI_TARGET_N_EVENTS - 1; i >= 0; i--)
-        if (memoi_hybrid_has_event(&a->shape, i)) {
-            first_event = i;
-            n_events++;
-        }
-    if (!status)
-        status = memoi_target_schedule(&target, schedule, names, MEMOI_TARGET_N_STREAMS,
-                                       first_event, n_events, error);
-    if (status) return status;
-    if (costs) {
-        target.links[MEMOI_TARGET_RING].bytes_per_s = costs->ring_bytes_per_s;
-        target.links[MEMOI_TARGET_RING].latency_s = costs->ring_latency_s;
-        target.links[MEMOI_TARGET_ULYSSES].bytes_per_s = costs->ulysses_bytes_per_s;
-        target.links[MEMOI_TARGET_ULYSSES].latency_s = costs->ulysses_latency_s;
-    }
-    memoi_hybrid_walk_init(&walk, a, &target, tensors, mask, is_backward, error);
-    if (costs) walk.ring.costs = *costs;
-    return memoi_hybrid_walk_through(&walk);
-}
-
 /* ---- >>block orders -----------------------------------------------------------------------------
- * Knows: blocks, parts, two streams, and a target.  Knows nothing of attention or of how a pass is
- * called.
- *
- * One walk through a pass either enqueues it or appends it to a schedule. */
+ * Knows: blocks, parts, two streams, a target, and the trainer's functions.  Knows nothing of
+ * attention or of how a pass is called. */
 
 const char* memo_blocks_order_name(memo_blocks_order order) {
     static const char* const names[] = {"default", "pipelined", "cross", "fine"};
@@ -8149,8 +7955,7 @@ const char* memo_blocks_order_name(memo_blocks_order order) {
 
 MEMOB_ZERO_DEFAULT(memo_blocks_schedule_desc)
 
-#define MEMOI_BLOCKS_PARTS 1000
-#define MEMOI_BLOCKS_MAX   (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
+#define MEMOI_BLOCKS_MAX (1 << 20) /* n_blocks x n_parts: each makes about 10 operations */
 
 typedef enum memoi_blocks_kind {
     MEMOI_BLOCKS_FORWARD = 0,
@@ -8169,47 +7974,19 @@ typedef struct memoi_blocks_step {
     int32_t block, part;
 } memoi_blocks_step;
 
-/* The tensors of each part, numbered for memo_schedule_check.  A tensor of a block exists as often
- * as blocks use it at once; a trainer may keep more. */
-enum {
-    MEMOI_BLOCKS_OUTPUT,         /* y: partial, then reduced */
-    MEMOI_BLOCKS_INPUT_GRADIENT, /* g: partial, then reduced */
-    MEMOI_BLOCKS_STREAM,         /* d: gradient of the residual stream */
-    MEMOI_BLOCKS_KEYS,           /* keys and values of the sequence's part */
-    MEMOI_BLOCKS_KEY_GRADIENTS,
-    MEMOI_BLOCKS_RESULT,
-    MEMOI_BLOCKS_TENSORS
-    /* Then the input of each block, and activations of each block of a layer. */
+struct memo_blocks {
+    memo_blocks_desc desc; /* with defaults filled in */
+    memoi_target target;   /* events: n_parts each: ready, reduced, returned */
+    memo_event* events;    /* the target's */
+    memob_arrays arrays;   /* buffers and events */
+    int32_t owns_comm_stream, n_layers;
+    int32_t is_backward;                 /* the pass that runs */
+    int64_t n_ops;                       /* of it, so far */
+    int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
+    int64_t n_ahead;                     /* forward passes without a backward */
 };
 
-/* Enqueues one pass, layer by layer, or appends it to a schedule. */
-typedef struct memoi_blocks_walk {
-    memo_blocks_schedule_desc desc; /* with defaults filled in */
-    const memo_blocks_desc* run;    /* NULL: a schedule */
-    memoi_target target;            /* events: n_parts each: ready, reduced, returned */
-    int32_t is_backward;
-    int64_t n_ops;      /* of the pass so far */
-    memo_range* ranges; /* of the current op: reads, then writes */
-    int64_t n_reads, n_writes;
-} memoi_blocks_walk;
-
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_EVENTS };
-
-MEMOI memo_status memoi_blocks_check_times(const memo_blocks_schedule_desc* desc,
-                                           memo_error* error) {
-    int64_t n = desc->times ? (int64_t)desc->n_blocks * desc->n_parts : 0, i;
-    for (i = 0; i < n; i++) {
-        const memo_block_times* t = &desc->times[i];
-        double sum = t->forward_s + t->recompute_s + t->backward_s + t->weights_s + t->reduce_s;
-        if (!(t->forward_s >= 0 && t->recompute_s >= 0 && t->backward_s >= 0 && t->weights_s >= 0 &&
-              t->reduce_s >= 0 && sum <= 1e300))
-            return MEMOB_INVALID(error,
-                                 "memo_blocks_schedule_desc.times: negative or not a number (block "
-                                 "%d, part %d); use times of at least 0",
-                                 (int)(i / desc->n_parts) + 1, (int)(i % desc->n_parts) + 1);
-    }
-    return MEMO_STATUS_OK;
-}
 
 /* Fills in the defaults. */
 MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
@@ -8219,7 +7996,7 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
     if (memob_check_integer("memo_blocks_schedule_desc", "order", (int)desc->order,
                             MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE, error) ||
         memob_check_integer("memo_blocks_schedule_desc", "n_parts", desc->n_parts, 1,
-                            MEMOI_BLOCKS_PARTS, error))
+                            MEMOI_BLOCKS_MAX, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
         return MEMOB_INVALID(error,
@@ -8231,39 +8008,17 @@ MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error
                              "memo_blocks_schedule_desc.n_blocks: too many (%d, of %d parts); "
                              "n_blocks x n_parts may be %d",
                              (int)desc->n_blocks, (int)desc->n_parts, MEMOI_BLOCKS_MAX);
-    return memoi_blocks_check_times(desc, error);
+    return MEMO_STATUS_OK;
 }
 
-/* --- the bytes that an op reads and writes --- */
+/* --- one op after another --- */
 
-MEMOI int32_t memoi_blocks_in_layer(const memoi_blocks_walk* b, int32_t block) {
-    return block % b->desc.blocks_per_layer;
-}
 MEMOI int memoi_blocks_is_last(const memo_blocks_schedule_desc* desc, int32_t block) {
     return block % desc->blocks_per_layer == desc->blocks_per_layer - 1;
 }
-MEMOI int32_t memoi_blocks_input(int32_t block) { return MEMOI_BLOCKS_TENSORS + block; }
-MEMOI int32_t memoi_blocks_activations(const memoi_blocks_walk* b, int32_t block) {
-    return MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + memoi_blocks_in_layer(b, block);
-}
 
-/* Call it for all reads of an op before its writes. */
-MEMOI void memoi_blocks_touch(memoi_blocks_walk* b, int64_t byte, int is_written) {
-    b->ranges[b->n_reads + b->n_writes] = memob_range_at((const void*)(uintptr_t)byte, 1);
-    if (is_written)
-        b->n_writes++;
-    else
-        b->n_reads++;
-}
-MEMOI void memoi_blocks_read(memoi_blocks_walk* b, int32_t tensor, int32_t part) {
-    memoi_blocks_touch(b, (int64_t)tensor * b->desc.n_parts + part, 0);
-}
-MEMOI void memoi_blocks_write(memoi_blocks_walk* b, int32_t tensor, int32_t part) {
-    memoi_blocks_touch(b, (int64_t)tensor * b->desc.n_parts + part, 1);
-}
-
-MEMOI int memoi_blocks_couples(const memoi_blocks_walk* b, int32_t block) {
-    return b->desc.splits_sequence && memoi_blocks_in_layer(b, block) == 0;
+MEMOI int memoi_blocks_couples(const memo_blocks* b, int32_t block) {
+    return b->desc.schedule.splits_sequence && block % b->desc.schedule.blocks_per_layer == 0;
 }
 
 /* Returns 1 if forward saves the input of a block for its recomputation. */
@@ -8292,92 +8047,6 @@ MEMOI memo_block_call memoi_blocks_call(const memo_blocks_schedule_desc* desc,
     return call;
 }
 
-/* Of forward and recomputation: the input, or the two terms of its sum. */
-MEMOI void memoi_blocks_touch_forward(memoi_blocks_walk* b, const memo_block_call* call) {
-    const int32_t block = call->block, part = call->part;
-    int32_t before;
-    memoi_blocks_read(b, memoi_blocks_input(call->is_input_saved ? block : block - 1), part);
-    if (!call->is_input_saved) memoi_blocks_read(b, MEMOI_BLOCKS_OUTPUT, part);
-    for (before = 0; before < part && memoi_blocks_couples(b, block); before++)
-        memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
-
-    memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
-    if (!call->is_input_saved) memoi_blocks_write(b, memoi_blocks_input(block), part);
-    if (call->has_output) memoi_blocks_write(b, MEMOI_BLOCKS_OUTPUT, part);
-    if (memoi_blocks_couples(b, block)) memoi_blocks_write(b, MEMOI_BLOCKS_KEYS, part);
-}
-
-/* Weight gradients are numbered after the tensors of all parts. */
-MEMOI void memoi_blocks_touch_weights(memoi_blocks_walk* b, int32_t block, int is_written) {
-    int64_t n_tensors = MEMOI_BLOCKS_TENSORS + b->desc.n_blocks + b->desc.blocks_per_layer;
-    memoi_blocks_touch(b, n_tensors * b->desc.n_parts + block, is_written);
-}
-
-MEMOI void memoi_blocks_touch_backward(memoi_blocks_walk* b, int32_t block, int32_t part) {
-    int32_t before;
-    memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-    memoi_blocks_read(b, memoi_blocks_input(block), part);
-    memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-    if (block < b->desc.n_blocks - 1) { /* g is carried through the norm of the next block */
-        memoi_blocks_read(b, memoi_blocks_input(block + 1), part);
-        memoi_blocks_read(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-    }
-    for (before = 0; before <= part && memoi_blocks_couples(b, block); before++) {
-        memoi_blocks_read(b, MEMOI_BLOCKS_KEYS, before);
-        memoi_blocks_read(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
-    }
-    if (!b->desc.weights_apart) memoi_blocks_touch_weights(b, block, 0);
-
-    memoi_blocks_write(b, memoi_blocks_activations(b, block), part);
-    memoi_blocks_write(b, MEMOI_BLOCKS_INPUT_GRADIENT, part);
-    if (!b->desc.weights_apart) memoi_blocks_touch_weights(b, block, 1);
-    memoi_blocks_write(b, MEMOI_BLOCKS_STREAM, part);
-    for (before = 0; before <= part && memoi_blocks_couples(b, block); before++)
-        memoi_blocks_write(b, MEMOI_BLOCKS_KEY_GRADIENTS, before);
-}
-
-MEMOI void memoi_blocks_touched(memoi_blocks_walk* b, const memoi_blocks_step* step) {
-    const int32_t block = step->block, part = step->part;
-    const memo_block_call call = memoi_blocks_call(&b->desc, step);
-    const int32_t reduced = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? MEMOI_BLOCKS_INPUT_GRADIENT
-                                                                       : MEMOI_BLOCKS_OUTPUT;
-    switch (step->kind) {
-    case MEMOI_BLOCKS_FORWARD:
-    case MEMOI_BLOCKS_RECOMPUTE: memoi_blocks_touch_forward(b, &call); break;
-    case MEMOI_BLOCKS_BACKWARD: memoi_blocks_touch_backward(b, block, part); break;
-    case MEMOI_BLOCKS_WEIGHTS:
-        memoi_blocks_read(b, memoi_blocks_activations(b, block), part);
-        memoi_blocks_read(b, memoi_blocks_input(block), part);
-        memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-        memoi_blocks_touch_weights(b, block, 0);
-        memoi_blocks_touch_weights(b, block, 1);
-        break;
-    case MEMOI_BLOCKS_END:
-        memoi_blocks_read(b, memoi_blocks_input(block), part);
-        memoi_blocks_read(b, b->is_backward ? MEMOI_BLOCKS_INPUT_GRADIENT : MEMOI_BLOCKS_OUTPUT,
-                          part);
-        if (b->is_backward) memoi_blocks_read(b, MEMOI_BLOCKS_STREAM, part);
-        memoi_blocks_write(b, b->is_backward ? MEMOI_BLOCKS_STREAM : MEMOI_BLOCKS_RESULT, part);
-        break;
-    default: /* a reduction */
-        memoi_blocks_read(b, reduced, part);
-        memoi_blocks_write(b, reduced, part);
-    }
-}
-
-/* --- one op after another --- */
-
-MEMOI double memoi_blocks_duration(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
-    const memo_block_times* t = b->desc.times;
-    if (!t) return 0;
-    t += (int64_t)step->block * b->desc.n_parts + step->part;
-    {
-        const double by_kind[] = {t->forward_s, t->recompute_s, t->backward_s, t->weights_s, 0,
-                                  t->reduce_s,  t->reduce_s,    t->reduce_s};
-        return by_kind[step->kind];
-    }
-}
-
 MEMOI void memoi_blocks_name(char name[40], const memoi_blocks_step* step) {
     static const char* const kinds[] = {"F", "R", "B", "W", "end-", "cF", "cR", "cB"};
     char block[16] = "";
@@ -8392,85 +8061,89 @@ MEMOI int memoi_blocks_is_comm(memoi_blocks_kind kind) {
     return kind >= MEMOI_BLOCKS_REDUCE_FORWARD;
 }
 
-MEMOI void memoi_blocks_announce(memoi_blocks_walk* b, const memoi_blocks_step* step, int stream) {
+/* Tells a recorder what a step does with y and g.  All else stays on the compute stream. */
+MEMOI void memoi_blocks_announce(memo_blocks* b, const memoi_blocks_step* step) {
+    const memoi_blocks_kind kind = step->kind;
+    const memo_block_call call = memoi_blocks_call(&b->desc.schedule, step);
+    const memo_block_buffers* buffers = &b->desc.buffers[step->part];
+    const int is_reduced = memoi_blocks_is_comm(kind), is_end = kind == MEMOI_BLOCKS_END;
+    const int has_gradient = kind == MEMOI_BLOCKS_BACKWARD ||
+                             kind == MEMOI_BLOCKS_REDUCE_BACKWARD || (is_end && b->is_backward);
+    const memo_range range = memob_range_at(has_gradient ? buffers->gradient : buffers->output,
+                                            buffers->count * memo_type_bytes(b->desc.type));
     memo_op_desc op = memo_op_desc_default();
     char name[40];
-    if (b->target.device && !MEMO_DEVICE_HAS(b->target.device, annotate)) return;
-    b->n_reads = b->n_writes = 0;
-    memoi_blocks_touched(b, step);
     memoi_blocks_name(name, step);
     op.name = name;
-    op.duration_s = memoi_blocks_duration(b, step);
-    op.reads = b->ranges;
-    op.n_reads = b->n_reads;
-    op.writes = b->ranges + b->n_reads;
-    op.n_writes = b->n_writes;
-    memoi_target_announce(&b->target, stream, &op);
+    op.reads = op.writes = &range;
+    op.n_reads = is_reduced || is_end ||
+                 (kind == MEMOI_BLOCKS_BACKWARD ? step->block < b->desc.schedule.n_blocks - 1
+                                                : !call.is_input_saved);
+    op.n_writes = is_reduced || (!is_end && call.has_output);
+    if (kind == MEMOI_BLOCKS_WEIGHTS) op.n_reads = op.n_writes = 0;
+    memoi_target_announce(&b->target, is_reduced ? MEMOI_TARGET_COMM : MEMOI_TARGET_COMPUTE, &op);
 }
 
 /* Calls the trainer's function for an op of the compute stream. */
-MEMOI memo_status memoi_blocks_compute(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
-    const memo_block_functions* f = &b->run->functions;
-    memo_block_call call = memoi_blocks_call(&b->desc, step);
+MEMOI memo_status memoi_blocks_compute(const memo_blocks* b, const memoi_blocks_step* step) {
+    const memo_block_functions* f = &b->desc.functions;
+    memo_block_call call = memoi_blocks_call(&b->desc.schedule, step);
     const memo_block_function by_kind[] = {f->forward, f->recompute, f->backward, f->weights,
                                            b->is_backward ? f->backward_end : f->forward_end};
     const memo_block_function function = by_kind[step->kind];
-    call.stream = b->run->compute_stream;
+    call.stream = b->desc.compute_stream;
     return function ? function(f->context, &call, b->target.error) : MEMO_STATUS_OK;
 }
 
 /* Collectives of both passes may have the same counts; the label distinguishes them. */
-MEMOI memo_status memoi_blocks_reduce(const memoi_blocks_walk* b, const memoi_blocks_step* step) {
-    const memo_block_buffers* buffers = &b->run->buffers[step->part];
-    memo_comm* comm = b->run->comm;
+MEMOI memo_status memoi_blocks_reduce(const memo_blocks* b, const memoi_blocks_step* step) {
+    const memo_block_buffers* buffers = &b->desc.buffers[step->part];
     void* buffer = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
-    memoi_comm_label(comm, b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
-    return memo_all_reduce(comm, b->run->comm_stream, buffer, buffer, buffers->count, b->run->type,
-                           MEMO_REDUCTION_SUM, b->target.error);
+    memoi_comm_label(b->desc.comm, b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
+    return memo_all_reduce(b->desc.comm, b->desc.comm_stream, buffer, buffer, buffers->count,
+                           b->desc.type, MEMO_REDUCTION_SUM, b->target.error);
 }
 
-MEMOI void memoi_blocks_run_op(memoi_blocks_walk* b, memoi_blocks_kind kind, int32_t block,
+MEMOI void memoi_blocks_run_op(memo_blocks* b, memoi_blocks_kind kind, int32_t block,
                                int32_t part) {
     const memoi_blocks_step step = {kind, block, part};
-    const int is_comm = memoi_blocks_is_comm(kind);
+    if (memoi_target_is_heard(&b->target)) memoi_blocks_announce(b, &step);
     if (!b->target.status)
-        memoi_blocks_announce(b, &step, is_comm ? MEMOI_TARGET_COMM : MEMOI_TARGET_COMPUTE);
-    if (!b->target.status && b->run)
-        b->target.status = is_comm ? memoi_blocks_reduce(b, &step) : memoi_blocks_compute(b, &step);
+        b->target.status = memoi_blocks_is_comm(kind) ? memoi_blocks_reduce(b, &step)
+                                                      : memoi_blocks_compute(b, &step);
     b->n_ops++;
 }
 
 /* A record or a wait. */
-MEMOI void memoi_blocks_sync(memoi_blocks_walk* b, int is_wait, int event, int32_t part,
-                             int stream) {
-    (is_wait ? memoi_target_wait : memoi_target_record)(&b->target, event * b->desc.n_parts + part,
-                                                        stream);
+MEMOI void memoi_blocks_sync(memo_blocks* b, int is_wait, int event, int32_t part, int stream) {
+    (is_wait ? memoi_target_wait
+             : memoi_target_record)(&b->target, event * b->desc.schedule.n_parts + part, stream);
     b->n_ops++;
 }
 
 /* In the default order the collective itself has been waited for. */
-MEMOI void memoi_blocks_need(memoi_blocks_walk* b, int event, int32_t part) {
-    if (b->desc.order != MEMO_BLOCKS_DEFAULT)
+MEMOI void memoi_blocks_need(memo_blocks* b, int event, int32_t part) {
+    if (b->desc.schedule.order != MEMO_BLOCKS_DEFAULT)
         memoi_blocks_sync(b, 1, event, part, MEMOI_TARGET_COMPUTE);
 }
 
 /* A collective after everything that compute has so far. */
-MEMOI void memoi_blocks_collective(memoi_blocks_walk* b, memoi_blocks_kind kind, int event,
-                                   int32_t block, int32_t part) {
+MEMOI void memoi_blocks_collective(memo_blocks* b, memoi_blocks_kind kind, int event, int32_t block,
+                                   int32_t part) {
     memoi_blocks_sync(b, 0, MEMOI_BLOCKS_READY, part, MEMOI_TARGET_COMPUTE);
     memoi_blocks_sync(b, 1, MEMOI_BLOCKS_READY, part, MEMOI_TARGET_COMM);
     memoi_blocks_run_op(b, kind, block, part);
     memoi_blocks_sync(b, 0, event, part, MEMOI_TARGET_COMM);
-    if (b->desc.order == MEMO_BLOCKS_DEFAULT)
+    if (b->desc.schedule.order == MEMO_BLOCKS_DEFAULT)
         memoi_blocks_sync(b, 1, event, part, MEMOI_TARGET_COMPUTE);
 }
 
 /* --- forward --- */
 
-MEMOI void memoi_blocks_forward_layer(memoi_blocks_walk* b, int32_t layer) {
-    int32_t first = layer * b->desc.blocks_per_layer, i, s;
-    for (i = first; i < first + b->desc.blocks_per_layer; i++)
-        for (s = 0; s < b->desc.n_parts; s++) {
+MEMOI void memoi_blocks_forward_layer(memo_blocks* b, int32_t layer) {
+    int32_t first = layer * b->desc.schedule.blocks_per_layer, i, s;
+    for (i = first; i < first + b->desc.schedule.blocks_per_layer; i++)
+        for (s = 0; s < b->desc.schedule.n_parts; s++) {
             if (i > 0) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, s);
             memoi_blocks_run_op(b, MEMOI_BLOCKS_FORWARD, i, s);
             memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_FORWARD, MEMOI_BLOCKS_REDUCED, i, s);
@@ -8479,54 +8152,57 @@ MEMOI void memoi_blocks_forward_layer(memoi_blocks_walk* b, int32_t layer) {
 
 /* --- backward --- */
 
-MEMOI void memoi_blocks_recompute(memoi_blocks_walk* b, int32_t block, int32_t part) {
-    if (!memoi_blocks_is_saved(&b->desc, block)) memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, part);
+MEMOI void memoi_blocks_recompute(memo_blocks* b, int32_t block, int32_t part) {
+    if (!memoi_blocks_is_saved(&b->desc.schedule, block))
+        memoi_blocks_need(b, MEMOI_BLOCKS_REDUCED, part);
     memoi_blocks_run_op(b, MEMOI_BLOCKS_RECOMPUTE, block, part);
-    if (memoi_blocks_has_output(&b->desc, block))
+    if (memoi_blocks_has_output(&b->desc.schedule, block))
         memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_RECOMPUTE, MEMOI_BLOCKS_REDUCED, block,
                                 part);
 }
-MEMOI void memoi_blocks_recompute_all(memoi_blocks_walk* b, int32_t block) {
+MEMOI void memoi_blocks_recompute_all(memo_blocks* b, int32_t block) {
     int32_t k;
-    for (k = 0; k < b->desc.n_parts; k++) memoi_blocks_recompute(b, block, k);
+    for (k = 0; k < b->desc.schedule.n_parts; k++) memoi_blocks_recompute(b, block, k);
 }
 
 /* Of a block, part by part; a part is recomputed just before, if recomputes. */
-MEMOI void memoi_blocks_backward_of(memoi_blocks_walk* b, int32_t block, int recomputes) {
+MEMOI void memoi_blocks_backward_of(memo_blocks* b, int32_t block, int recomputes) {
     /* At the end of a layer the gradient has been waited for: in the pipelined order by the
      * barrier; in the cross order by its recomputation, which waits for a later collective on the
      * comm stream. */
-    const int is_there = block == b->desc.n_blocks - 1 ||
-                         (memoi_blocks_is_last(&b->desc, block) &&
-                          (b->desc.order == MEMO_BLOCKS_PIPELINED ||
-                           (b->desc.order == MEMO_BLOCKS_CROSS && b->desc.blocks_per_layer > 1)));
+    const int is_there =
+        block == b->desc.schedule.n_blocks - 1 ||
+        (memoi_blocks_is_last(&b->desc.schedule, block) &&
+         (b->desc.schedule.order == MEMO_BLOCKS_PIPELINED ||
+          (b->desc.schedule.order == MEMO_BLOCKS_CROSS && b->desc.schedule.blocks_per_layer > 1)));
     int32_t k;
-    for (k = 0; k < b->desc.n_parts; k++) {
-        int32_t part = b->desc.splits_sequence ? b->desc.n_parts - 1 - k : k;
+    for (k = 0; k < b->desc.schedule.n_parts; k++) {
+        int32_t part = b->desc.schedule.splits_sequence ? b->desc.schedule.n_parts - 1 - k : k;
         if (recomputes) memoi_blocks_recompute(b, block, part);
         if (!is_there) memoi_blocks_need(b, MEMOI_BLOCKS_RETURNED, part);
         memoi_blocks_run_op(b, MEMOI_BLOCKS_BACKWARD, block, part);
         memoi_blocks_collective(b, MEMOI_BLOCKS_REDUCE_BACKWARD, MEMOI_BLOCKS_RETURNED, block,
                                 part);
-        if (b->desc.weights_apart) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part);
+        if (b->desc.functions.weights) memoi_blocks_run_op(b, MEMOI_BLOCKS_WEIGHTS, block, part);
     }
 }
 
 /* Recomputation and backward of a block, part by part. */
-MEMOI void memoi_blocks_segment(memoi_blocks_walk* b, int32_t block) {
+MEMOI void memoi_blocks_segment(memo_blocks* b, int32_t block) {
     const int couples = memoi_blocks_couples(b, block);
     if (couples) memoi_blocks_recompute_all(b, block);
     memoi_blocks_backward_of(b, block, !couples);
 }
 
-MEMOI void memoi_blocks_barrier(memoi_blocks_walk* b, int event) {
+MEMOI void memoi_blocks_barrier(memo_blocks* b, int event) {
     int32_t s;
-    for (s = 0; s < b->desc.n_parts; s++) memoi_blocks_need(b, event, s);
+    for (s = 0; s < b->desc.schedule.n_parts; s++) memoi_blocks_need(b, event, s);
 }
 
-MEMOI void memoi_blocks_backward_layer(memoi_blocks_walk* b, int32_t layer) {
-    const memo_blocks_order order = b->desc.order;
-    int32_t first = layer * b->desc.blocks_per_layer, last = first + b->desc.blocks_per_layer - 1;
+MEMOI void memoi_blocks_backward_layer(memo_blocks* b, int32_t layer) {
+    const memo_blocks_order order = b->desc.schedule.order;
+    int32_t first = layer * b->desc.schedule.blocks_per_layer,
+            last = first + b->desc.schedule.blocks_per_layer - 1;
     int32_t i;
     if (order == MEMO_BLOCKS_FINE) {
         for (i = last; i >= first; i--) memoi_blocks_segment(b, i);
@@ -8547,61 +8223,21 @@ MEMOI void memoi_blocks_backward_layer(memoi_blocks_walk* b, int32_t layer) {
 }
 
 /* One layer; after the last one of the pass the trainer takes over. */
-MEMOI void memoi_blocks_layer(memoi_blocks_walk* b, int32_t layer) {
-    const int32_t n = b->desc.n_blocks, last = n / b->desc.blocks_per_layer - 1;
+MEMOI void memoi_blocks_layer(memo_blocks* b, int32_t layer) {
+    const int32_t n = b->desc.schedule.n_blocks, last = n / b->desc.schedule.blocks_per_layer - 1;
     int32_t s;
     if (b->is_backward)
         memoi_blocks_backward_layer(b, layer);
     else
         memoi_blocks_forward_layer(b, layer);
-    for (s = 0; s < b->desc.n_parts && layer == (b->is_backward ? 0 : last); s++) {
+    for (s = 0; s < b->desc.schedule.n_parts && layer == (b->is_backward ? 0 : last); s++) {
         memoi_blocks_need(b, b->is_backward ? MEMOI_BLOCKS_RETURNED : MEMOI_BLOCKS_REDUCED, s);
         memoi_blocks_run_op(b, MEMOI_BLOCKS_END, b->is_backward ? 0 : n - 1, s);
     }
 }
 
-/* The ranges of an op: the backward of attention with a split sequence touches the most. */
-MEMOI int64_t memoi_blocks_n_ranges(const memo_blocks_schedule_desc* desc) {
-    return 10 + 3 * (int64_t)desc->n_parts;
-}
-
-memo_status memo_blocks_schedule(const memo_blocks_schedule_desc* desc, int32_t is_backward,
-                                 memo_schedule* schedule, memo_error* error) {
-    static const char* const names[] = {"compute", "comm"};
-    memoi_blocks_walk b;
-    memo_status* status = &b.target.status;
-    int32_t i, n_layers;
-    memset(&b, 0, sizeof b);
-    b.desc = *desc;
-    b.is_backward = is_backward;
-    *status = memoi_blocks_check(&b.desc, error);
-    if (*status) return *status;
-    b.ranges = (memo_range*)memob_calloc(memoi_blocks_n_ranges(&b.desc), sizeof(memo_range));
-    if (!b.ranges) return memob_no_memory(error, "a schedule");
-    *status = memoi_target_schedule(&b.target, schedule, names, 2, 0,
-                                    MEMOI_BLOCKS_EVENTS * b.desc.n_parts, error);
-
-    n_layers = b.desc.n_blocks / b.desc.blocks_per_layer;
-    for (i = 0; i < n_layers && !*status; i++)
-        memoi_blocks_layer(&b, is_backward ? n_layers - 1 - i : i);
-    MEMO_FREE(b.ranges);
-    return *status;
-}
-
 /* ---- >>block runs -------------------------------------------------------------------------------
- * Knows: the walk through a pass, a device and the trainer's functions.  Knows nothing of the order
- * of operations. */
-
-struct memo_blocks {
-    memo_blocks_desc desc; /* with defaults filled in */
-    memoi_blocks_walk walk;
-    memob_arrays arrays; /* buffers, events, and ranges of the walk */
-    int32_t owns_comm_stream;
-    int32_t n_layers;
-    memo_event* events;                  /* MEMOI_BLOCKS_EVENTS of each part */
-    int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
-    int64_t n_ahead;                     /* forward passes without a backward */
-};
+ * Knows: creation, passes and layers.  Knows nothing of the order of operations. */
 
 MEMOB_ZERO_DEFAULT(memo_blocks_desc)
 
@@ -8643,28 +8279,23 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     const int32_t n_events = MEMOI_BLOCKS_EVENTS * n_parts;
     memo_block_buffers* buffers =
         (memo_block_buffers*)memob_arrays_add(&blocks->arrays, n_parts, sizeof *buffers);
-    memoi_blocks_walk* walk = &blocks->walk;
+    memoi_target* target = &blocks->target;
     memo_status status = MEMO_STATUS_OK;
     int32_t k;
-    blocks->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
-    walk->ranges = (memo_range*)memob_arrays_add(
-        &blocks->arrays, memoi_blocks_n_ranges(&blocks->desc.schedule), sizeof(memo_range));
+    target->events = blocks->events =
+        (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
     if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
     memcpy(buffers, blocks->desc.buffers, (size_t)n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
-    blocks->desc.schedule.times = NULL; /* borrowed until here */
     for (k = 0; k < n_events && !status; k++)
         status = memo_event_create_untimed(d, &blocks->events[k], error);
     if (!status && !blocks->desc.comm_stream) {
         status = memo_stream_create(d, "comm", 1, &blocks->desc.comm_stream, error);
         blocks->owns_comm_stream = !status;
     }
-    walk->desc = blocks->desc.schedule;
-    walk->run = &blocks->desc;
-    walk->target.device = d;
-    walk->target.events = blocks->events;
-    walk->target.streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
-    walk->target.streams[MEMOI_TARGET_COMM] = blocks->desc.comm_stream;
+    target->device = d;
+    target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
+    target->streams[MEMOI_TARGET_COMM] = blocks->desc.comm_stream;
     return status;
 }
 
@@ -8678,7 +8309,6 @@ memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** block
     made = (memo_blocks*)memob_calloc(1, sizeof *made);
     if (!made) return memob_no_memory(error, "overlapped blocks");
     made->desc = checked;
-    made->desc.schedule.weights_apart = checked.functions.weights != NULL;
     made->n_layers = checked.schedule.n_blocks / checked.schedule.blocks_per_layer;
     made->next_forward = made->next_backward = -1;
     status = memoi_blocks_prepare(made, error);
@@ -8706,14 +8336,13 @@ void memo_blocks_destroy(memo_blocks* blocks) {
 
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
                                    memo_error* error) {
-    memoi_blocks_walk* walk = &blocks->walk;
-    if (layer == (is_backward ? blocks->n_layers - 1 : 0)) walk->n_ops = 0;
-    walk->is_backward = is_backward;
-    walk->target.status = MEMO_STATUS_OK;
-    walk->target.error = error;
+    if (layer == (is_backward ? blocks->n_layers - 1 : 0)) blocks->n_ops = 0;
+    blocks->is_backward = is_backward;
+    blocks->target.status = MEMO_STATUS_OK;
+    blocks->target.error = error;
     blocks->next_forward = blocks->next_backward = -1;
-    memoi_blocks_layer(walk, layer);
-    return walk->target.status;
+    memoi_blocks_layer(blocks, layer);
+    return blocks->target.status;
 }
 
 memo_status memo_blocks_forward_layer(memo_blocks* blocks, int32_t layer, memo_error* error) {

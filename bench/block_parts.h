@@ -30,23 +30,17 @@ static double block_latency(const int64_t* message_bytes, const double* measured
     return latency_s > 0 ? latency_s : 0;
 }
 
-/* Forward and backward together. */
-static memo_status block_makespan(const memo_blocks_schedule_desc* desc, double* makespan_s,
+/* Of passes over all blocks. */
+static memo_status block_makespan(const memo_blocks_schedule_desc* desc,
+                                  const memo_block_times* times, int32_t passes, double* makespan_s,
                                   memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    int is_backward;
-    *makespan_s = 0;
-    for (is_backward = 0; !status && is_backward < 2; is_backward++) {
-        memo_schedule* schedule;
-        memo_simulation* simulation = NULL;
-        status = memo_schedule_create(&schedule, error);
-        if (status) return status;
-        status = memo_blocks_schedule(desc, is_backward, schedule, error);
-        if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
-        if (!status) *makespan_s += simulation->makespan_s;
-        memo_simulation_destroy(simulation);
-        memo_schedule_destroy(schedule);
-    }
+    memo_schedule* schedule;
+    memo_simulation* simulation = NULL;
+    memo_status status = memo_blocks_generate(desc, times, passes, &schedule, error);
+    if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
+    if (!status) *makespan_s = simulation->makespan_s;
+    memo_simulation_destroy(simulation);
+    memo_schedule_destroy(schedule);
     return status;
 }
 
@@ -66,11 +60,12 @@ static memo_block_times block_part_times(const memo_block_times* whole,
     return part;
 }
 
-/* Finds the number of parts, of 1, 2, 4, ... up to max_parts, with the least time of forward and
- * backward together.  It is 1 if messages are too small to gain.  Ties go to fewer parts.
- * desc->times (n_blocks) describe the whole batch; a part takes the overhead and its share of
- * the rest.  desc->n_parts is ignored.  makespan_s may be NULL. */
+/* Finds the number of parts, of 1, 2, 4, ... up to max_parts, with the least time of the passes
+ * together.  It is 1 if messages are too small to gain.  Ties go to fewer parts.  whole (n_blocks):
+ * times of the whole batch; a part takes the overhead and its share of the rest.  desc->n_parts is
+ * ignored.  makespan_s may be NULL. */
 static memo_status block_best_parts(const memo_blocks_schedule_desc* desc,
+                                    const memo_block_times* whole, int32_t passes,
                                     const block_overhead* overhead, int32_t max_parts,
                                     int32_t* n_parts, double* makespan_s, memo_error* error) {
     memo_blocks_schedule_desc tried = *desc;
@@ -84,14 +79,13 @@ static memo_status block_best_parts(const memo_blocks_schedule_desc* desc,
         status = memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "overhead: below 0");
 
     /* The tolerance lets fewer parts win a tie in spite of rounding. */
-    tried.times = times;
     for (n = 1; !status && n <= max_parts; n *= 2) {
         double total_s;
         tried.n_parts = n;
         for (i = 0; i < desc->n_blocks; i++)
             for (s = 0; s < n; s++)
-                times[(int64_t)i * n + s] = block_part_times(&desc->times[i], overhead, n);
-        status = block_makespan(&tried, &total_s, error);
+                times[(int64_t)i * n + s] = block_part_times(&whole[i], overhead, n);
+        status = block_makespan(&tried, times, passes, &total_s, error);
         if (!status && (n == 1 || total_s < best_s * (1 - 1e-12))) {
             best_s = total_s;
             *n_parts = n;

@@ -246,16 +246,15 @@ static memo_status measure(const bench* b, double bytes_per_s, double* measured_
     return status;
 }
 
+static int32_t passes_of(const bench* b) {
+    return MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD | (b->has_weights ? MEMO_BLOCKS_WEIGHTS : 0);
+}
+
 static memo_status simulate(const bench* b, double* makespan_s, double* busy, memo_error* error) {
     memo_schedule* schedule;
     memo_simulation* simulation = NULL;
-    memo_blocks_schedule_desc desc = b->schedule;
-    memo_status status = memo_schedule_create(&schedule, error);
-    if (status) return status;
-    desc.times = b->times;
-    desc.weights_apart = b->has_weights;
-    status = memo_blocks_schedule(&desc, 0, schedule, error);
-    if (!status) status = memo_blocks_schedule(&desc, 1, schedule, error);
+    memo_status status =
+        memo_blocks_generate(&b->schedule, b->times, passes_of(b), &schedule, error);
     if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
     if (!status) {
         *makespan_s = simulation->makespan_s;
@@ -280,7 +279,6 @@ static void report_parts(const bench* b, const double* collective_s) {
 
     /* The largest message and the smallest one; computation shrinks with the message. */
     for (k = 0; k < 2; k++) {
-        memo_blocks_schedule_desc desc = b->schedule;
         memo_block_times times[N_BLOCKS];
         int32_t n_parts = 0;
         memo_error error;
@@ -296,9 +294,8 @@ static void report_parts(const bench* b, const double* collective_s) {
             times[i].reduce_s = collective_s[shown[k]];
         }
 
-        desc.times = times;
-        desc.weights_apart = b->has_weights;
-        if (block_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error)) {
+        if (block_best_parts(&b->schedule, times, passes_of(b), &overhead, 8, &n_parts, NULL,
+                             &error)) {
             fprintf(stderr, "blocks: %s\n", error.message);
             exit(1);
         }

@@ -1,6 +1,6 @@
-/* ring_schedule.h - attention of all ring ranks in one schedule, to simulate: each rank's own
- * schedule (memo_sp_attention_schedule), joined where ranks exchange.  Nothing is computed or sent,
- * so communicators and buffers are placeholders. */
+/* ring_schedule.h - attention of all ring ranks in one schedule, to simulate: what each rank's
+ * engine enqueues on paper (memo_recorder_desc.on_paper), joined where ranks exchange.  Include it
+ * after extras/memo_look.h. */
 #ifndef RING_SCHEDULE_H
 #define RING_SCHEDULE_H
 
@@ -8,43 +8,33 @@
 
 #define RING_SCHEDULE_RANKS 16
 
-/* What one rank enqueues.  desc: as for memo_sp_attention_desc_get_sizes. */
-static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc, int32_t r,
-                                         memo_device* device, memo_stream stream,
-                                         const memo_mask* masks, int is_backward,
-                                         const memo_sp_attention_costs* costs,
-                                         memo_schedule** schedule, memo_error* error) {
-    char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
-    memo_host_attention local = {device, 0};
-    memo_sp_attention_desc desc = *rank_desc;
-    memo_sp_attention* attention = NULL;
-    memo_sp_attention_tensors t;
-    memo_comm ring, ulysses;
-    memo_status status;
-    memset(&ring, 0, sizeof ring);
-    memset(&ulysses, 0, sizeof ulysses);
-    ring.rank = r;
-    ring.size = desc.sharding.ring;
-    ulysses.rank = desc.ulysses_rank;
-    ulysses.size = desc.sharding.ulysses;
-    desc.ring_rank = r;
-    desc.ring = &ring;
-    desc.ulysses = &ulysses;
-    desc.device = device;
-    desc.stream = stream;
-    desc.attention = memo_host_attention_functions(&local);
-    desc.device_memory = somewhere + ((int64_t)1 << 40); /* apart from the tensors */
-    memset(&t, 0, sizeof t);
-    t.q = t.k = t.v = t.d_out = somewhere;
-    t.out = t.saved = t.d_q = t.d_k = t.d_v = somewhere;
-    t.lse = (float*)(void*)somewhere;
-    status = memo_schedule_create(schedule, error);
-    if (!status) status = memo_sp_attention_create(&desc, &attention, error);
-    if (!status)
-        status =
-            memo_sp_attention_schedule(attention, &t, masks, is_backward, costs, *schedule, error);
-    memo_sp_attention_destroy(attention);
-    return status;
+/* Durations.  A rate of 0 bytes per second means no time except the latency.  Ring and Ulysses have
+ * links of their own, such as NIC and NVLink.  If they share one and run at the same time
+ * (ulysses_groups), a real run takes longer. */
+typedef struct ring_costs {
+    double forward_s_per_score, backward_s_per_score; /* per pair (query, key) of one head */
+    double ring_bytes_per_s, ring_latency_s;
+    double ulysses_bytes_per_s, ulysses_latency_s;
+} ring_costs;
+
+/* The number of pairs (query, key) that see each other; exact up to 2^53. */
+static double ring_count_pairs(const memo_mask* mask, const memo_run* q_runs, int32_t n_q_runs,
+                               const memo_run* k_runs, int32_t n_k_runs) {
+    double n = 0;
+    int64_t i, low, high, first, end;
+    int32_t q, k;
+    for (q = 0; q < n_q_runs; q++)
+        for (i = 0; i < q_runs[q].count; i++) {
+            memo_mask_interval(mask, q_runs[q].start + i * q_runs[q].stride, &low, &high);
+            for (k = 0; k < n_k_runs; k++) {
+                const memo_run* run = &k_runs[k];
+                first = low > run->start ? (low - run->start + run->stride - 1) / run->stride : 0;
+                end = high > run->start ? (high - run->start + run->stride - 1) / run->stride : 0;
+                if (end > run->count) end = run->count;
+                if (end > first) n += (double)(end - first);
+            }
+        }
+    return n;
 }
 
 /* An operation that all ranks do together. */
@@ -53,6 +43,127 @@ static int ring_schedule_joins(const memo_schedule* part, const memo_op* op) {
     return op->kind == MEMO_OP_RUN &&
            (!strcmp(name, "ring exchange") || !strcmp(name, "gather keys") ||
             !strcmp(name, "scatter gradients"));
+}
+
+/* A rank's attention and links on paper. */
+typedef struct ring_paper {
+    memo_recorder* recorder;
+    ring_costs costs;
+    memo_message_call waiting[1024]; /* of a group */
+} ring_paper;
+
+/* An attention takes as long as its pairs, which the recorded operation does not have. */
+static memo_status ring_paper_attend(const ring_paper* paper, const memo_attention_block* block,
+                                     double s_per_score, memo_error* error) {
+    memo_schedule* schedule = NULL;
+    memo_status status = memo_recorder_get_schedule(paper->recorder, &schedule, error);
+    if (!status && s_per_score > 0)
+        schedule->ops[schedule->n_ops - 1].duration_s +=
+            s_per_score * (double)block->n_batch * block->n_q_heads *
+            ring_count_pairs(&block->mask, block->q_runs, block->n_q_runs, block->k_runs,
+                             block->n_k_runs);
+    return status;
+}
+static memo_status ring_paper_forward(void* user, memo_stream stream,
+                                      const memo_attention_block* block, memo_error* error) {
+    const ring_paper* paper = (const ring_paper*)user;
+    (void)stream;
+    return ring_paper_attend(paper, block, paper->costs.forward_s_per_score, error);
+}
+static memo_status ring_paper_backward(void* user, memo_stream stream,
+                                       const memo_attention_block* block, memo_error* error) {
+    const ring_paper* paper = (const ring_paper*)user;
+    (void)stream;
+    return ring_paper_attend(paper, block, paper->costs.backward_s_per_score, error);
+}
+
+static memo_status ring_paper_messages(memo_comm* comm, memo_stream stream,
+                                       const memo_message_call* calls, int32_t n,
+                                       memo_error* error) {
+    (void)comm, (void)stream, (void)calls, (void)n, (void)error;
+    return MEMO_STATUS_OK;
+}
+static memo_status ring_paper_collective(memo_comm* comm, memo_stream stream,
+                                         const memo_collective_call* call, memo_error* error) {
+    (void)comm, (void)stream, (void)call, (void)error;
+    return MEMO_STATUS_OK;
+}
+static memo_status ring_paper_status(memo_comm* comm, memo_error* error) {
+    (void)comm, (void)error;
+    return MEMO_STATUS_OK;
+}
+static memo_comm ring_paper_comm(ring_paper* paper, int32_t rank, int32_t size) {
+    memo_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.name = "paper";
+    comm.rank = rank;
+    comm.size = size;
+    comm.messages = ring_paper_messages;
+    comm.collective = ring_paper_collective;
+    comm.status = ring_paper_status;
+    comm.waiting = paper->waiting;
+    comm.max_waiting = sizeof paper->waiting / sizeof *paper->waiting;
+    return comm;
+}
+
+/* What is sent over a link takes its time. */
+static void ring_paper_set_links(const ring_costs* costs, memo_schedule* schedule) {
+    int64_t i;
+    for (i = 0; i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        const char* name = schedule->text + op->name;
+        const int is_ulysses = strstr(name, " to heads") || strstr(name, " to rows");
+        const double rate = is_ulysses ? costs->ulysses_bytes_per_s : costs->ring_bytes_per_s;
+        if (op->kind != MEMO_OP_RUN || (!is_ulysses && !ring_schedule_joins(schedule, op)))
+            continue;
+        op->duration_s = (is_ulysses ? costs->ulysses_latency_s : costs->ring_latency_s) +
+                         (rate > 0 ? (double)op->link_bytes / rate : 0);
+    }
+}
+
+/* What one rank enqueues: the real engine, on paper.  desc: as for
+ * memo_sp_attention_desc_get_sizes.  The recorder has the schedule. */
+static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc, int32_t r,
+                                         const memo_mask* masks, int is_backward,
+                                         const ring_costs* costs, memo_recorder** recorder,
+                                         memo_schedule** schedule, memo_error* error) {
+    char* somewhere = (char*)(uintptr_t)((uint64_t)1 << 40); /* never accessed */
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_sp_attention_desc desc = *rank_desc;
+    memo_sp_attention* attention = NULL;
+    memo_sp_attention_tensors t;
+    ring_paper paper;
+    memo_comm ring, ulysses;
+    memo_status status;
+    memset(&paper, 0, sizeof paper);
+    if (costs) paper.costs = *costs;
+    recorder_desc.on_paper = 1;
+    status = memo_recorder_create(&recorder_desc, recorder, error);
+    if (status) return status;
+    paper.recorder = *recorder;
+    ring = ring_paper_comm(&paper, r, desc.sharding.ring);
+    ulysses = ring_paper_comm(&paper, desc.ulysses_rank, desc.sharding.ulysses);
+    desc.ring = &ring;
+    desc.ulysses = &ulysses;
+    desc.device = memo_recorder_get_device(*recorder);
+    desc.attention.forward = ring_paper_forward;
+    desc.attention.backward = ring_paper_backward;
+    desc.attention.user = &paper;
+    desc.device_memory = somewhere + ((int64_t)1 << 40); /* apart from the tensors */
+    memset(&t, 0, sizeof t);
+    t.q = t.k = t.v = t.d_out = somewhere;
+    t.out = t.saved = t.d_q = t.d_k = t.d_v = somewhere;
+    t.lse = (float*)(void*)somewhere;
+    status = memo_stream_create(desc.device, "compute", 0, &desc.stream, error);
+    if (!status) status = memo_sp_attention_create(&desc, &attention, error);
+    if (!status)
+        status = (is_backward ? memo_sp_attention_backward
+                              : memo_sp_attention_forward)(attention, &t, masks, error);
+    memo_recorder_pause(*recorder); /* the end of the engine is not part of the schedule */
+    memo_sp_attention_destroy(attention);
+    if (!status) status = memo_recorder_get_schedule(*recorder, schedule, error);
+    if (!status && costs) ring_paper_set_links(costs, *schedule);
+    return status;
 }
 
 /* Streams and events of rank r; those of one name are found again. */
@@ -99,22 +210,19 @@ static memo_status ring_schedule_add(memo_schedule* all, const memo_schedule* pa
  * "ring 0", ...  An exchange occupies the streams of all ranks; the rank that sends most sets its
  * bytes and time. */
 static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_mask* masks,
-                                 int is_backward, const memo_sp_attention_costs* costs,
-                                 memo_schedule* schedule, memo_error* error) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_schedule* parts[RING_SCHEDULE_RANKS];
+                                 int is_backward, const ring_costs* costs, memo_schedule* schedule,
+                                 memo_error* error) {
+    memo_recorder* recorders[RING_SCHEDULE_RANKS];
+    memo_schedule* parts[RING_SCHEDULE_RANKS]; /* the recorders' */
     int32_t streams[RING_SCHEDULE_RANKS][8], first_event[RING_SCHEDULE_RANKS];
     int64_t at[RING_SCHEDULE_RANKS];
     int32_t n = desc->sharding.ring, r;
-    memo_device* device = NULL;
-    memo_stream stream = NULL;
-    memo_status status = memo_host_device_create(&device_desc, &device, error);
-    if (!status) status = memo_stream_create(device, "compute", 0, &stream, error);
-    memset(parts, 0, sizeof parts);
+    memo_status status = MEMO_STATUS_OK;
+    memset(recorders, 0, sizeof recorders);
     memset(at, 0, sizeof at);
     for (r = 0; r < n && !status; r++)
-        status = ring_schedule_of_rank(desc, r, device, stream, masks, is_backward, costs,
-                                       &parts[r], error);
+        status = ring_schedule_of_rank(desc, r, masks, is_backward, costs, &recorders[r], &parts[r],
+                                       error);
     for (r = 0; r < n && !status; r++)
         status = ring_schedule_begin(schedule, parts[r], r, streams[r], &first_event[r], error);
 
@@ -142,9 +250,7 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         status = ring_schedule_add(schedule, parts[0], &parts[0]->ops[at[0] - 1], streams[0],
                                    first_event[0], longest_s, most, more, n - 1, error);
     }
-    for (r = 0; r < n; r++) memo_schedule_destroy(parts[r]);
-    if (stream) (void)memo_stream_destroy(device, stream, NULL);
-    memo_host_device_destroy(device);
+    for (r = 0; r < n; r++) memo_recorder_destroy(recorders[r]);
     return status;
 }
 

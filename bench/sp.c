@@ -247,7 +247,7 @@ static void run_ranks(run* r) {
 
 static double simulated_s(const run* r, int is_backward) {
     memo_sp_attention_desc desc = desc_of(r);
-    memo_sp_attention_costs costs;
+    ring_costs costs;
     memo_mask mask = memo_mask_default();
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;

@@ -115,9 +115,10 @@ static memo_status backward_end(void* context, const memo_block_call* call, memo
 
 static memo_status print_order(const memo_blocks_schedule_desc* desc, int is_backward,
                                memo_error* error) {
-    memo_schedule* schedule = NULL;
-    memo_status status = memo_schedule_create(&schedule, error);
-    if (!status) status = memo_blocks_schedule(desc, is_backward, schedule, error);
+    const int32_t passes = is_backward ? MEMO_BLOCKS_BACKWARD : MEMO_BLOCKS_FORWARD;
+    memo_schedule* schedule;
+    memo_status status =
+        memo_blocks_generate(desc, NULL, passes | MEMO_BLOCKS_WEIGHTS, &schedule, error);
     for (int stream = 0; stream < 2 && !status; stream++) {
         printf("%-9s %s", is_backward ? "backward" : "forward", stream ? "comm:   " : "compute:");
         for (int64_t i = 0; i < schedule->n_ops; i++)
@@ -189,7 +190,6 @@ static memo_status train(thread_rank* rank, memo_error* error) {
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, error);
 
     if (!status && rank->comm->rank == 0) {
-        desc.schedule.weights_apart = 1; /* functions.weights computes them */
         status = print_order(&desc.schedule, 0, error);
         if (!status) status = print_order(&desc.schedule, 1, error);
         printf("output %.1f, gradients: input %.1f, weights %.1f and %.1f\n", m->out[1][0],

@@ -38,7 +38,7 @@
  *   4 pictures                   a timeline, a plan
  *   5 files of schedules
  *   6 recorder                   a device that records what it passes on
- *   7 swap engine                its step as a schedule
+ *   7 engines                    a step of the swap engine, and of blocks, as a schedule
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * License: MIT.  Language: C99 that is also C++11. */
@@ -250,6 +250,9 @@ typedef struct memo_recorder memo_recorder;
 
 typedef struct memo_recorder_desc {
     const memo_device* device; /* borrowed until destroy */
+    /* 1: there is no device.  What an engine of memo enqueues is only recorded: nothing is
+     * allocated (pass numbers as memory), copied or computed. */
+    int32_t on_paper;
     /* 1: measure start_s and end_s of operations and waits with events, and set duration_s if it is
      * 0, so that the schedule can be simulated. */
     int32_t is_timed;
@@ -273,7 +276,7 @@ MEMO_API void memo_recorder_resume(memo_recorder* recorder);
 MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                                 memo_error* error);
 
-/* ---- 7 swap engine as a schedule ------------------------------------------------------------- */
+/* ---- 7 engines as schedules ------------------------------------------------------------------ */
 
 /* Durations of a step's operations, for memo_swap_generate. */
 typedef struct memo_swap_times {
@@ -300,6 +303,31 @@ MEMO_API memo_swap_times memo_swap_times_default(void);
 MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times* times,
                                         memo_schedule** schedule, memo_error* error);
 
+#ifdef MEMO_SP_H /* with memo_sp.h, included before */
+
+/* Times of one part of one block; the Oases paper's F, R, B and C. */
+typedef struct memo_block_times {
+    double forward_s;
+    double recompute_s; /* without the last product if nothing reads it */
+    double backward_s;  /* of input and weights; with MEMO_BLOCKS_WEIGHTS, of the input only */
+    double weights_s;   /* with MEMO_BLOCKS_WEIGHTS only */
+    double reduce_s;
+} memo_block_times;
+
+/* Passes of blocks; both: their sum.  WEIGHTS: functions.weights computes their gradients. */
+enum { MEMO_BLOCKS_FORWARD = 1, MEMO_BLOCKS_BACKWARD = 2, MEMO_BLOCKS_WEIGHTS = 4 };
+
+/* Predicts all that memo_blocks enqueues in passes over all layers, on the streams "compute" and
+ * "comm".  times (n_blocks, n_parts); NULL: all 0.  Names: F1a, R1a, B1a and W1a (weights) are
+ * block 1, part a; cF1a and so on are their collectives; end-a is where the trainer takes over.
+ * The buffers of part s are bytes 2 s + 1 and 2 s + 2.  Errors: INVALID_ARGUMENT,
+ * OUT_OF_HOST_MEMORY. */
+MEMO_API memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
+                                          const memo_block_times* times, int32_t passes,
+                                          memo_schedule** schedule, memo_error* error);
+
+#endif
+
 #ifdef __cplusplus
 }
 #endif
@@ -322,8 +350,9 @@ MEMO_API memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_s
  *     >>timeline             Chrome trace and SVG
  *     >>plan picture         address over time
  *     >>schedule file        its text
- *     >>recorder             a device that records what it passes on
- *     >>swap schedule        a step of the swap engine as a schedule */
+ *     >>recorder             a device that records what it passes on, or only that
+ *     >>swap schedule        a step of the swap engine as a schedule
+ *     >>blocks schedule      passes of overlapped blocks as a schedule */
 #if defined(MEMO_LOOK_IMPLEMENTATION) && !defined(MEMO_LOOK_IMPLEMENTATION_DONE)
 #define MEMO_LOOK_IMPLEMENTATION_DONE
 
@@ -2805,7 +2834,7 @@ struct memo_recorder {
     memo_device device; /* what the user gets; its context is this recorder */
     memo_device inner;
     memo_schedule* schedule;
-    int32_t is_timed, is_paused;
+    int32_t is_timed, is_paused, on_paper;
     memob_map streams;           /* handle to index */
     memob_map events;            /* handle to index */
     memo_stream* handles;        /* of each stream of the schedule */
@@ -2816,7 +2845,11 @@ struct memo_recorder {
     int64_t n_stamps, rows_capacity;
     memo_event base;    /* time 0; NULL: nothing was timed yet */
     memo_error failure; /* of pause and resume, which cannot return it */
+    intptr_t n_handles; /* on paper: streams and events so far */
 };
+
+/* A call that is passed on, unless there is only paper. */
+#define MEMOI_REC_INNER(r, call) ((r)->on_paper ? MEMO_STATUS_OK : (call))
 
 MEMOI int64_t memoi_rec_key(const void* handle) { return (int64_t)(intptr_t)handle; }
 
@@ -2948,7 +2981,7 @@ MEMOI memo_status memoi_rec_end(memo_recorder* r, int32_t stream, memo_op_desc* 
 #define MEMOI_REC_PASS(function, parameters, arguments)                                            \
     MEMOI memo_status memoi_rec_##function parameters {                                            \
         memo_recorder* r = (memo_recorder*)context;                                                \
-        return r->inner.function arguments;                                                        \
+        return MEMOI_REC_INNER(r, r->inner.function arguments);                                    \
     }
 MEMOI_REC_PASS(device_alloc, (void* context, int64_t n, void** address, memo_error* error),
                (r->inner.context, n, address, error))
@@ -2976,12 +3009,14 @@ MEMOI_REC_PASS(row_kernel,
 MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32_t priority,
                                           memo_stream* stream, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memo_stream_create(&r->inner, name, priority, stream, error);
-    int32_t index;
+    memo_status status;
+    int32_t index = 0;
+    if (r->on_paper) *stream = (memo_stream)++r->n_handles;
+    status = MEMOI_REC_INNER(r, memo_stream_create(&r->inner, name, priority, stream, error));
     if (status) return status;
     status = memoi_rec_add_stream(r, *stream, name, &index, error);
     if (status) {
-        memo_stream_destroy(&r->inner, *stream, NULL);
+        (void)MEMOI_REC_INNER(r, memo_stream_destroy(&r->inner, *stream, NULL));
         *stream = NULL;
     }
     return status;
@@ -2992,7 +3027,7 @@ MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, me
     int64_t index = memob_map_get(&r->streams, memoi_rec_key(stream));
     memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
     if (index >= 0) closed = memoi_rec_close(r, (int32_t)index, error);
-    status = memo_stream_destroy(&r->inner, stream, error);
+    status = MEMOI_REC_INNER(r, memo_stream_destroy(&r->inner, stream, error));
     if (!status)
         memob_map_remove(&r->streams, memoi_rec_key(stream)); /* the handle may come again */
     return status ? status : closed;
@@ -3003,23 +3038,24 @@ MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memoi_rec_close_all(r, error);
     int32_t index;
-    if (!status) status = memo_stream_synchronize(&r->inner, stream, error);
+    if (!status) status = MEMOI_REC_INNER(r, memo_stream_synchronize(&r->inner, stream, error));
     if (status || r->is_paused) return status;
     status = memoi_rec_stream(r, stream, &index, error);
     return status ? status : memo_schedule_add_sync(r->schedule, index, error);
 }
 
 /* A handle that is created or destroyed has no records: its value may come again. */
-#define MEMOI_REC_EVENT(function, type, handle)                                                    \
+#define MEMOI_REC_EVENT(function, type, handle, number)                                            \
     MEMOI memo_status memoi_rec_##function(void* context, type event, memo_error* error) {         \
         memo_recorder* r = (memo_recorder*)context;                                                \
-        memo_status status = memo_##function(&r->inner, event, error);                             \
+        memo_status status = MEMOI_REC_INNER(r, memo_##function(&r->inner, event, error));         \
+        if (r->on_paper) number;                                                                   \
         if (!status) memob_map_remove(&r->events, memoi_rec_key(handle));                          \
         return status;                                                                             \
     }
-MEMOI_REC_EVENT(event_create, memo_event*, *event)
-MEMOI_REC_EVENT(event_create_untimed, memo_event*, *event)
-MEMOI_REC_EVENT(event_destroy, memo_event, event)
+MEMOI_REC_EVENT(event_create, memo_event*, *event, *event = (memo_event)++r->n_handles)
+MEMOI_REC_EVENT(event_create_untimed, memo_event*, *event, *event = (memo_event)++r->n_handles)
+MEMOI_REC_EVENT(event_destroy, memo_event, event, (void)0)
 
 MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
                                          memo_error* error) {
@@ -3028,7 +3064,7 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
     memo_status status = memoi_rec_stream(r, stream, &index, error);
     if (!status) status = memoi_rec_close(r, index, error);
     if (!status) status = memoi_rec_event(r, event, &known, error);
-    if (!status) status = memo_event_record(&r->inner, event, stream, error);
+    if (!status) status = MEMOI_REC_INNER(r, memo_event_record(&r->inner, event, stream, error));
     if (status) return status;
     r->known[known].is_outside = r->is_paused;
     if (r->is_paused) return MEMO_STATUS_OK;
@@ -3044,7 +3080,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     memo_status status = r->is_paused ? MEMO_STATUS_OK : memoi_rec_event(r, event, &known, error);
     if (!status) status = memoi_rec_begin(r, stream, &index, error);
     if (status) return status;
-    status = memo_event_wait(&r->inner, event, stream, error);
+    status = MEMOI_REC_INNER(r, memo_event_wait(&r->inner, event, stream, error));
     if (status || known < 0 || !r->known[known].is_outside)
         return memoi_rec_end(r, index, &none, known, status, error);
     memoi_rec_drop(r, r->schedule->n_ops);
@@ -3063,7 +3099,8 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
                                         memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
-    memo_status status = memo_event_query(&r->inner, event, is_done, error);
+    memo_status status = MEMOI_REC_INNER(r, memo_event_query(&r->inner, event, is_done, error));
+    if (r->on_paper) *is_done = 1;
     /* A query of an event that was never recorded is valid; a wait for it is reported. */
     if (status || r->is_paused || !*is_done || known < 0 || !r->known[known].is_recorded)
         return status;
@@ -3073,7 +3110,7 @@ MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t
 MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, memo_error* error) {
     memo_recorder* r = (memo_recorder*)context;
     memo_status status = memoi_rec_close_all(r, error);
-    if (!status) status = memo_event_synchronize(&r->inner, event, error);
+    if (!status) status = MEMOI_REC_INNER(r, memo_event_synchronize(&r->inner, event, error));
     if (status || r->is_paused) return status;
     return memoi_rec_seen(r, event, error);
 }
@@ -3096,9 +3133,10 @@ MEMOI memo_status memoi_rec_copy_any(memo_recorder* r, memo_stream stream, memo_
 
     status = memoi_rec_begin(r, stream, &index, error);
     if (status) return status;
-    status = has_rows ? memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from,
-                                       from_stride_bytes, row_bytes, n_rows, error)
-                      : memo_copy(&r->inner, stream, kind, to, from, row_bytes, error);
+    status = MEMOI_REC_INNER(
+        r, has_rows ? memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from,
+                                     from_stride_bytes, row_bytes, n_rows, error)
+                    : memo_copy(&r->inner, stream, kind, to, from, row_bytes, error));
     if (!status && !r->is_paused) { /* the inner device has checked the sizes */
         desc.name = memob_copy_kind_name(kind);
         desc.link_bytes = row_bytes * n_rows;
@@ -3135,7 +3173,8 @@ MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* addres
     desc.link_bytes = size_bytes;
     desc.writes = &written;
     desc.n_writes = 1;
-    status = memo_fill(&r->inner, stream, address, byte_value, size_bytes, error);
+    status =
+        MEMOI_REC_INNER(r, memo_fill(&r->inner, stream, address, byte_value, size_bytes, error));
     return memoi_rec_end(r, index, &desc, -1, status, error);
 }
 
@@ -3144,7 +3183,7 @@ MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
     memo_recorder* r = (memo_recorder*)context;
     memo_op_desc desc = *op;
     const int64_t i = r->schedule->n_ops;
-    memo_status status = memo_annotate(&r->inner, stream, op, error);
+    memo_status status = MEMOI_REC_INNER(r, memo_annotate(&r->inner, stream, op, error));
     if (!status) status = memoi_rec_begin(r, stream, &desc.stream, error);
     if (status || r->is_paused) return status;
     desc.n_more_streams = 0;
@@ -3184,11 +3223,14 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
                                  memo_error* error) {
     memo_recorder* r;
     memo_device* device;
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
     *recorder = NULL;
     r = (memo_recorder*)memob_calloc(1, sizeof(memo_recorder));
     if (!r) return memob_no_memory(error, "a recorder");
-    status = memob_device_take(&r->inner, desc->device, "memo_recorder_desc.device", error);
+    r->on_paper = desc->on_paper;
+    r->inner.name = "paper";
+    if (!r->on_paper)
+        status = memob_device_take(&r->inner, desc->device, "memo_recorder_desc.device", error);
     if (!status) status = memo_schedule_create(&r->schedule, error);
     if (status) {
         MEMO_FREE(r);
@@ -3196,14 +3238,14 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     }
 
     /* Every function of the table is passed on; optional ones only if the inner device has them. */
-    r->is_timed = desc->is_timed;
+    r->is_timed = desc->is_timed && !r->on_paper;
     device = &r->device;
     device->struct_bytes = sizeof(memo_device);
     device->name = r->inner.name;
     device->context = r;
-    device->inner = &r->inner;
+    if (!r->on_paper) device->inner = &r->inner;
 #define MEMOI_REC_SET(function)                                                                    \
-    if (r->inner.function) device->function = memoi_rec_##function;
+    if (r->on_paper || r->inner.function) device->function = memoi_rec_##function;
     MEMOB_DEVICE_FUNCTIONS(MEMOI_REC_SET)
     MEMOB_DEVICE_OPTIONS(MEMOI_REC_SET)
     device->annotate = memoi_rec_annotate;
@@ -3291,9 +3333,16 @@ memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** 
     return status;
 }
 
+/* The schedule, which the recorder no longer owns. */
+MEMOI memo_schedule* memoi_rec_take(memo_recorder* r) {
+    memo_schedule* schedule = r->schedule;
+    r->schedule = NULL;
+    return schedule;
+}
+
 /* ---- >>swap schedule ----------------------------------------------------------------------------
- * Knows: a device that runs nothing, for a recorder, and what a trainer computes.  Knows nothing of
- * the engine's copies and waits. */
+ * Knows: a recorder on paper, and what a trainer computes.  Knows nothing of the engine's copies
+ * and waits. */
 
 /* Numbering of bytes: device memory, host memory; the file begins at MEMOB_SPILL_FILE_BASE.  No
  * range begins at 0. */
@@ -3315,65 +3364,6 @@ typedef struct memoi_swap_generator {
     memo_range* ranges;     /* 2 n_tensors */
     int64_t n_ranges;
 } memoi_swap_generator;
-
-/* --- a device that runs nothing: memory is a number in the desc, handles are counted --- */
-
-MEMOI memo_status memoi_paper_stream_create(void* context, const char* name, int32_t priority,
-                                            memo_stream* stream, memo_error* error) {
-    (void)name, (void)priority, (void)error;
-    *stream = (memo_stream)(intptr_t)++ * (int32_t*)context;
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_paper_event_create(void* context, memo_event* event, memo_error* error) {
-    (void)error;
-    *event = (memo_event)(intptr_t)++ * (int32_t*)context;
-    return MEMO_STATUS_OK;
-}
-
-#define MEMOI_PAPER_IGNORE(function, parameters, ignored)                                          \
-    MEMOI memo_status memoi_paper_##function parameters {                                          \
-        ignored;                                                                                   \
-        return MEMO_STATUS_OK;                                                                     \
-    }
-MEMOI_PAPER_IGNORE(alloc, (void* context, int64_t n, void** address, memo_error* error),
-                   ((void)context, (void)n, (void)address, (void)error))
-MEMOI_PAPER_IGNORE(free, (void* context, void* address, memo_error* error),
-                   ((void)context, (void)address, (void)error))
-MEMOI_PAPER_IGNORE(stream_end, (void* context, memo_stream stream, memo_error* error),
-                   ((void)context, (void)stream, (void)error))
-MEMOI_PAPER_IGNORE(event_destroy, (void* context, memo_event event, memo_error* error),
-                   ((void)context, (void)event, (void)error))
-MEMOI_PAPER_IGNORE(event_order,
-                   (void* context, memo_event event, memo_stream stream, memo_error* error),
-                   ((void)context, (void)event, (void)stream, (void)error))
-MEMOI_PAPER_IGNORE(event_elapsed,
-                   (void* context, memo_event begin, memo_event end, double* s, memo_error* error),
-                   ((void)context, (void)begin, (void)end, (void)s, (void)error))
-MEMOI_PAPER_IGNORE(copy,
-                   (void* context, memo_stream stream, memo_copy_kind kind, void* to,
-                    const void* from, int64_t n, memo_error* error),
-                   ((void)context, (void)stream, (void)kind, (void)to, (void)from, (void)n,
-                    (void)error))
-MEMOI_PAPER_IGNORE(launch_host,
-                   (void* context, memo_stream stream, memo_host_call* call, memo_error* error),
-                   ((void)context, (void)stream, (void)call, (void)error))
-
-MEMOI void memoi_paper_fill(memo_device* device, int32_t* n_handles) {
-    memset(device, 0, sizeof *device);
-    device->struct_bytes = sizeof *device;
-    device->context = n_handles;
-    device->device_alloc = device->host_alloc = memoi_paper_alloc;
-    device->device_free = device->host_free = memoi_paper_free;
-    device->stream_create = memoi_paper_stream_create;
-    device->stream_destroy = device->stream_synchronize = memoi_paper_stream_end;
-    device->event_create = memoi_paper_event_create;
-    device->event_destroy = memoi_paper_event_destroy;
-    device->event_record = device->event_wait = memoi_paper_event_order;
-    device->event_elapsed = memoi_paper_event_elapsed;
-    device->copy = memoi_paper_copy;
-    device->launch_host = memoi_paper_launch_host;
-}
 
 /* --- what a trainer enqueues --- */
 
@@ -3511,12 +3501,10 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder;
     memoi_swap_generator g;
-    memo_device paper;
-    int32_t i, n_handles = 0;
+    int32_t i;
     memset(&g, 0, sizeof g);
     *schedule = NULL;
-    memoi_paper_fill(&paper, &n_handles);
-    recorder_desc.device = &paper;
+    recorder_desc.on_paper = 1;
     g.status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (g.status) return g.status;
     g.device = memo_recorder_get_device(recorder);
@@ -3543,10 +3531,127 @@ memo_status memo_swap_generate(const memo_swap_desc* desc, const memo_swap_times
     MEMO_FREE(g.ranges);
     memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);
-    *schedule = g.status ? NULL : recorder->schedule;
-    if (!g.status) recorder->schedule = NULL;
+    if (!g.status) *schedule = memoi_rec_take(recorder);
     memo_recorder_destroy(recorder);
     return g.status;
 }
+
+/* ---- >>blocks schedule --------------------------------------------------------------------------
+ * Knows: a recorder on paper, and how long a trainer's functions take.  Knows nothing of orders and
+ * waits. */
+#ifdef MEMO_SP_H
+
+typedef struct memoi_blocks_generator {
+    memo_recorder* recorder;
+    const memo_block_times* times; /* NULL: all 0 */
+    int32_t n_parts;
+    memo_block_call latest;
+} memoi_blocks_generator;
+
+/* The latest operation, which has just been announced, takes duration_s. */
+MEMOI memo_status memoi_blocks_generate_time(memoi_blocks_generator* g, double duration_s,
+                                             memo_error* error) {
+    memo_schedule* schedule = g->recorder->schedule;
+    if (!(duration_s >= 0 && duration_s <= 1e300))
+        return MEMOB_INVALID(error,
+                             "memo_block_times: negative or not a number (block %d, part %d); use "
+                             "times of at least 0",
+                             (int)g->latest.block + 1, (int)g->latest.part + 1);
+    if (!g->recorder->is_paused) schedule->ops[schedule->n_ops - 1].duration_s = duration_s;
+    return MEMO_STATUS_OK;
+}
+
+#define MEMOI_BLOCKS_GENERATE(function)                                                            \
+    MEMOI memo_status memoi_blocks_generate_##function(void* context, const memo_block_call* call, \
+                                                       memo_error* error) {                        \
+        memoi_blocks_generator* g = (memoi_blocks_generator*)context;                              \
+        const int64_t place = (int64_t)call->block * g->n_parts + call->part;                      \
+        g->latest = *call;                                                                         \
+        return memoi_blocks_generate_time(g, g->times ? g->times[place].function##_s : 0, error);  \
+    }
+MEMOI_BLOCKS_GENERATE(forward)
+MEMOI_BLOCKS_GENERATE(recompute)
+MEMOI_BLOCKS_GENERATE(backward)
+MEMOI_BLOCKS_GENERATE(weights)
+/* The collective of the latest function. */
+MEMOI_BLOCKS_GENERATE(reduce)
+MEMOI memo_status memoi_blocks_generate_collective(memo_comm* comm, memo_stream stream,
+                                                   const memo_collective_call* call,
+                                                   memo_error* error) {
+    memoi_blocks_generator* g = (memoi_blocks_generator*)comm->context;
+    const memo_block_call latest = g->latest;
+    (void)stream, (void)call;
+    return memoi_blocks_generate_reduce(g, &latest, error);
+}
+
+/* On a recorder that pauses in passes that are not wanted. */
+MEMOI memo_status memoi_blocks_generate_passes(memo_recorder* recorder,
+                                               const memo_blocks_desc* desc, int32_t passes,
+                                               memo_error* error) {
+    memo_blocks* blocks;
+    memo_status status = memo_blocks_create(desc, &blocks, error);
+    recorder->is_paused = !(passes & MEMO_BLOCKS_FORWARD);
+    if (!status) status = memo_blocks_forward(blocks, error);
+    recorder->is_paused = 0;
+    if (!status && (passes & MEMO_BLOCKS_BACKWARD)) status = memo_blocks_backward(blocks, error);
+    memo_recorder_pause(recorder); /* the end of the engine is not part of the passes */
+    memo_blocks_destroy(blocks);
+    return status;
+}
+
+memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
+                                 const memo_block_times* times, int32_t passes,
+                                 memo_schedule** schedule, memo_error* error) {
+    /* More parts than these are refused. */
+    const int64_t n_parts = desc->n_parts ? memob_min(desc->n_parts, 1 << 20) : 2;
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_blocks_desc run = memo_blocks_desc_default();
+    memo_block_functions* functions = &run.functions;
+    memo_block_buffers* buffers;
+    memoi_blocks_generator g;
+    memo_comm comm;
+    memo_status status;
+    int64_t i;
+    memset(&g, 0, sizeof g);
+    memset(&comm, 0, sizeof comm);
+    *schedule = NULL;
+    g.times = times;
+    g.n_parts = (int32_t)n_parts;
+
+    /* A rank alone; each buffer is a byte. */
+    comm.size = 1;
+    comm.context = functions->context = &g;
+    comm.collective = memoi_blocks_generate_collective;
+    functions->forward = memoi_blocks_generate_forward;
+    functions->recompute = memoi_blocks_generate_recompute;
+    functions->backward = memoi_blocks_generate_backward;
+    if (passes & MEMO_BLOCKS_WEIGHTS) functions->weights = memoi_blocks_generate_weights;
+    buffers = (memo_block_buffers*)memob_calloc(memob_max(n_parts, 1), sizeof *buffers);
+    if (!buffers) return memob_no_memory(error, "the schedule of blocks");
+    for (i = 0; i < n_parts; i++) {
+        buffers[i].output = (void*)(uintptr_t)(2 * i + 1);
+        buffers[i].gradient = (void*)(uintptr_t)(2 * i + 2);
+        buffers[i].count = 1;
+    }
+    run.comm = &comm;
+    run.type = MEMO_TYPE_U8;
+    run.schedule = *desc;
+    run.buffers = buffers;
+
+    /* The real engine. */
+    recorder_desc.on_paper = 1;
+    status = memo_recorder_create(&recorder_desc, &g.recorder, error);
+    if (!status) {
+        run.device = memo_recorder_get_device(g.recorder);
+        status = memo_stream_create(run.device, "compute", 0, &run.compute_stream, error);
+    }
+    if (!status) status = memoi_blocks_generate_passes(g.recorder, &run, passes, error);
+    if (!status) *schedule = memoi_rec_take(g.recorder);
+    memo_recorder_destroy(g.recorder);
+    MEMO_FREE(buffers);
+    return status;
+}
+
+#endif /* MEMO_SP_H */
 
 #endif /* MEMO_LOOK_IMPLEMENTATION */

@@ -814,28 +814,22 @@ static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t
     return n + m->vocabulary.count * HIDDEN;
 }
 
-/* The generated schedule of both passes matches the recording, the enqueued operations and the
- * papers' order, and has no race. */
+/* The enqueued operations have the papers' order, and are those of the generated schedule of a step
+ * and of the recording, if there is one, which has no race. */
 static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
                              const memo_schedule* recorded, const blocks_log* log,
                              recorded_rank* result) {
-    memo_blocks_schedule_desc promised_desc = desc->schedule;
-    memo_schedule* promised;
+    const int32_t passes = MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD |
+                           (desc->functions.weights ? MEMO_BLOCKS_WEIGHTS : 0);
+    memo_schedule* generated = NULL;
     memo_check* check = NULL;
     memo_error difference;
-    int step;
-    memo_status status = memo_schedule_create(&promised, &difference);
-    promised_desc.weights_apart = desc->functions.weights != NULL;
-
-    for (step = 0; step < n_steps && !status; step++) {
-        status = memo_blocks_schedule(&promised_desc, 0, promised, &difference);
-        if (!status) status = memo_blocks_schedule(&promised_desc, 1, promised, &difference);
-    }
-
+    memo_status status =
+        memo_blocks_generate(&desc->schedule, NULL, passes, &generated, &difference);
     if (!status) status = blocks_log_check(log, n_steps, &difference);
-    if (!status) status = blocks_log_compare(log, promised, &difference);
-    if (!status && recorded) status = memo_schedule_compare(promised, recorded, &difference);
-    if (!status) status = memo_schedule_check(promised, &check, &difference);
+    if (!status && n_steps == 1) status = blocks_log_compare(log, generated, &difference);
+    if (!status && recorded) status = blocks_log_compare(log, recorded, &difference);
+    if (!status) status = memo_schedule_check(recorded ? recorded : generated, &check, &difference);
     if (!status) result->n_races = check->n_races + check->n_unrecorded_waits;
 
     result->n_recorded = log->n;
@@ -843,7 +837,7 @@ static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
     snprintf(result->difference, sizeof result->difference, "%.199s",
              status ? difference.message : "");
     memo_check_destroy(check);
-    memo_schedule_destroy(promised);
+    memo_schedule_destroy(generated);
 }
 
 static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_error* e) {

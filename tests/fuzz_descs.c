@@ -455,17 +455,17 @@ static void fuzz_session(fuzz_bytes* in) {
 static void fuzz_blocks(fuzz_bytes* in) {
     memo_blocks_schedule_desc desc;
     memo_block_times times[FUZZ_N * FUZZ_N];
-    memo_schedule* schedule = NULL;
+    memo_schedule* schedule;
     memo_error error;
-    int is_backward;
+    int passes;
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_fill(in, times, sizeof times);
     desc.n_blocks = fuzz_count_32(in);
     desc.n_parts = fuzz_count_32(in);
-    desc.times = fuzz_pick(in, 2) ? times : NULL;
-    FUZZ_CHECK(memo_schedule_create(&schedule, &error) == MEMO_STATUS_OK);
-    for (is_backward = 0; is_backward < 2; is_backward++)
-        (void)fuzz_is_refused(memo_blocks_schedule(&desc, is_backward, schedule, &error), &error);
+    passes = fuzz_pick(in, 8);
+    (void)fuzz_is_refused(
+        memo_blocks_generate(&desc, fuzz_pick(in, 2) ? times : NULL, passes, &schedule, &error),
+        &error);
     memo_schedule_destroy(schedule);
 }
 

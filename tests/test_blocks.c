@@ -641,8 +641,8 @@ static void measured_collectives(void) {
         if (k == 0) times[0].reduce_s = times[1].reduce_s = overhead.collective_s;
         schedule.order = MEMO_BLOCKS_FINE;
         schedule.n_blocks = 2;
-        schedule.times = times;
-        CHECK_OK(block_best_parts(&schedule, &overhead, 4, &n_parts, NULL, &error));
+        CHECK_OK(block_best_parts(&schedule, times, MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD,
+                                  &overhead, 4, &n_parts, NULL, &error));
         printf("# all-reduce of %d bytes: %.3f ms, latency %.3f ms: %d parts\n", (int)bytes[k],
                1e3 * got.measured_s[0][0][k], 1e3 * overhead.collective_s, (int)n_parts);
         CHECK(k ? n_parts > 1 : n_parts == 1);

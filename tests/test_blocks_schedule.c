@@ -17,9 +17,11 @@ static memo_error error;
 
 #define MAX_BLOCKS 12
 #define MAX_PARTS  5
+#define BOTH       (MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD)
 
 typedef struct problem {
     memo_blocks_schedule_desc desc;
+    int32_t weights; /* MEMO_BLOCKS_WEIGHTS or 0 */
     memo_block_times times[MAX_BLOCKS * MAX_PARTS];
 } problem;
 
@@ -28,11 +30,10 @@ static const memo_block_times* time_of(const problem* p, int block, int part) {
 }
 
 static memo_schedule* make(const problem* p, int is_backward) {
-    memo_blocks_schedule_desc desc = p->desc;
     memo_schedule* schedule;
-    desc.times = p->times;
-    CHECK_OK(memo_schedule_create(&schedule, &error));
-    CHECK_OK(memo_blocks_schedule(&desc, is_backward, schedule, &error));
+    CHECK_OK(memo_blocks_generate(
+        &p->desc, p->times, p->weights | (is_backward ? MEMO_BLOCKS_BACKWARD : MEMO_BLOCKS_FORWARD),
+        &schedule, &error));
     return schedule;
 }
 
@@ -242,7 +243,7 @@ static void backward_of(const problem* p, streams* t, int i, int s) {
     run(t, t->returned[s], times->backward_s);
     t->returned[s] = collective(t, times->reduce_s);
     if (p->desc.order == MEMO_BLOCKS_DEFAULT) barrier(t);
-    if (p->desc.weights_apart) run(t, 0, times->weights_s);
+    if (p->weights) run(t, 0, times->weights_s);
 }
 
 static double backward_reference(const problem* p) {
@@ -285,7 +286,7 @@ static void set_any(problem* p) {
     set_random(p, m * (int)memo_test_int(1, 4), (int)memo_test_int(1, MAX_PARTS));
     p->desc.blocks_per_layer = m;
     p->desc.splits_sequence = memo_test_int(0, 1) == 0;
-    p->desc.weights_apart = memo_test_int(0, 1) == 0;
+    p->weights = memo_test_int(0, 1) ? 0 : MEMO_BLOCKS_WEIGHTS;
     if (memo_test_int(0, 1))
         for (i = 0; i < p->desc.n_blocks; i++)
             for (s = 0; s < p->desc.n_parts; s++) {
@@ -351,7 +352,7 @@ static void one_part(void) {
         p.times[i].backward_s = 3;
         p.times[i].weights_s = 1;
     }
-    p.desc.weights_apart = 1;
+    p.weights = MEMO_BLOCKS_WEIGHTS;
     CHECK_IS(makespan(&p, MEMO_BLOCKS_FINE, 1), ==, 4 * (3 + 3) + 2);
 }
 
@@ -464,21 +465,20 @@ static void best_parts(void) {
     memcpy(times, p.times, sizeof times);
     desc = p.desc;
     desc.order = MEMO_BLOCKS_FINE;
-    desc.times = times;
     /* Without overhead most parts are best; with overhead fewer; if latency dominates, one. */
-    CHECK_OK(block_best_parts(&desc, &overhead, 8, &n_parts, &split_s, &error));
+    CHECK_OK(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, &split_s, &error));
     CHECK_IS(n_parts, ==, 8);
     overhead.collective_s = 0.2;
     overhead.operation_s = 0.2;
-    CHECK_OK(block_best_parts(&desc, &overhead, 8, &n_parts, &makespan_s, &error));
+    CHECK_OK(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, &makespan_s, &error));
     CHECK_CASE(n_parts > 1 && n_parts < 8, "%d", (int)n_parts);
     CHECK_IS(makespan_s, >, split_s);
     overhead.collective_s = 2;
     overhead.operation_s = 1;
-    CHECK_OK(block_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error));
+    CHECK_OK(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, NULL, &error));
     CHECK_IS(n_parts, ==, 1);
     overhead.collective_s = -1;
-    CHECK_IS(block_best_parts(&desc, &overhead, 8, &n_parts, NULL, &error), ==,
+    CHECK_IS(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, NULL, &error), ==,
              MEMO_STATUS_INVALID_ARGUMENT);
 }
 
@@ -492,37 +492,40 @@ static void latency(void) {
     CHECK_IS(block_latency(bytes, measured, 1), ==, 0);
 }
 
+/* Refused with this text. */
+static void is_refused(const memo_blocks_schedule_desc* desc, const memo_block_times* times,
+                       const char* text) {
+    memo_schedule* schedule;
+    CHECK_IS(memo_blocks_generate(desc, times, BOTH, &schedule, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK(!schedule);
+    CHECK_CASE(strstr(error.message, text) != NULL, "%s", error.message);
+}
+
 static void refusals(void) {
     problem p;
-    memo_schedule* schedule;
     memo_blocks_schedule_desc desc;
     int none = 7;
-    CHECK_OK(memo_schedule_create(&schedule, &error));
     set_problem(&p, 3, 2);
     desc = p.desc;
-    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "not whole layers (3 blocks, 2 per layer)") != NULL);
+    is_refused(&desc, NULL, "not whole layers (3 blocks, 2 per layer)");
     desc.n_blocks = 0;
-    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    is_refused(&desc, NULL, "not whole layers");
     desc.n_blocks = INT32_MAX - 1; /* their names alone would not fit into memory */
-    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "2147483646"), "%s", error.message);
-    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    is_refused(&desc, NULL, "2147483646");
     desc.n_blocks = 4;
     desc.n_parts = -1;
-    CHECK_IS(memo_blocks_schedule(&desc, 0, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    is_refused(&desc, NULL, "n_parts");
+    desc.n_parts = INT32_MAX;
+    is_refused(&desc, NULL, "n_parts");
     desc.n_parts = 2;
     desc.order = (memo_blocks_order)none;
-    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    is_refused(&desc, NULL, "order");
     desc.order = MEMO_BLOCKS_FINE;
-    desc.times = p.times;
     p.times[3].reduce_s = -1;
-    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "block 2, part 2") != NULL);
+    is_refused(&desc, p.times, "block 2, part 2");
     p.times[3].reduce_s = NAN;
-    CHECK_IS(memo_blocks_schedule(&desc, 1, schedule, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(schedule->n_ops == 0 && schedule->n_streams == 0);
-    memo_schedule_destroy(schedule);
+    is_refused(&desc, p.times, "block 2, part 2");
     CHECK(!strcmp(memo_blocks_order_name(MEMO_BLOCKS_FINE), "fine"));
     CHECK(!strcmp(memo_blocks_order_name((memo_blocks_order)none), "no order"));
 }
@@ -532,14 +535,13 @@ static void without_memory(void) {
     problem p;
     int k, done;
     set_problem(&p, 4, 2);
-    p.desc.times = p.times;
     for (k = 0, done = 0; !done; k++) {
         int32_t n_parts;
         memo_status status;
         memo_blocks_schedule_desc desc = p.desc;
         desc.order = (memo_blocks_order)(k % 4);
         mallocs_left = k;
-        status = block_best_parts(&desc, &overhead, 4, &n_parts, NULL, &error);
+        status = block_best_parts(&desc, p.times, BOTH, &overhead, 4, &n_parts, NULL, &error);
         done = mallocs_left >= 0;
         mallocs_left = -1;
         CHECK_IS(status, ==, (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));

@@ -473,12 +473,10 @@ static double simulated(const memo_degrees_problem* problem, const int32_t* plan
         desc.order = MEMO_BLOCKS_FINE;
         desc.n_blocks = end - begin;
         desc.blocks_per_layer = 1;
-        desc.times = times;
         for (is_backward = 0; is_backward < 2; is_backward++) {
             memo_schedule* schedule;
             memo_simulation* simulation;
-            CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(memo_blocks_schedule(&desc, is_backward, schedule, &error));
+            CHECK_OK(memo_blocks_generate(&desc, times, 1 << is_backward, &schedule, &error));
             CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
             total += simulation->makespan_s;
             memo_simulation_destroy(simulation);

@@ -697,6 +697,43 @@ static void no_memory_is_an_error(void) {
     CHECK(n > 20 && n < 1000);
 }
 
+/* Without a device nothing runs, and every call is in the schedule. */
+static void paper_records_what_nothing_runs(void) {
+    static const memo_op_kind kinds[] = {MEMO_OP_RUN, MEMO_OP_RECORD, MEMO_OP_WAIT,
+                                         MEMO_OP_RUN, MEMO_OP_SYNC,   MEMO_OP_SYNC};
+    memo_recorder_desc desc = memo_recorder_desc_default();
+    memo_recorder* recorder;
+    memo_device* d;
+    memo_stream first, second;
+    memo_event event;
+    memo_schedule* s;
+    char *from = (char*)(uintptr_t)512, *to = (char*)(uintptr_t)1024; /* never accessed */
+    int32_t is_done = 0;
+    int64_t i;
+    desc.on_paper = desc.is_timed = 1;
+    CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
+    d = memo_recorder_get_device(recorder);
+    CHECK_OK(memo_stream_create(d, "first", 0, &first, &error));
+    CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
+    CHECK_OK(memo_event_create_untimed(d, &event, &error));
+    CHECK_OK(memo_fill(d, first, from, 0, 512, &error));
+    CHECK_OK(memo_event_record(d, event, first, &error));
+    CHECK_OK(memo_event_wait(d, event, second, &error));
+    CHECK_OK(memo_copy_rows(d, second, MEMO_COPY_ON_DEVICE, to, 16, from, 16, 8, 4, &error));
+    CHECK_OK(memo_event_query(d, event, &is_done, &error));
+    CHECK_OK(memo_stream_synchronize(d, second, &error));
+    CHECK_OK(memo_event_destroy(d, event, &error));
+    CHECK_OK(memo_stream_destroy(d, first, &error));
+    CHECK_OK(memo_stream_destroy(d, second, &error));
+    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
+    CHECK(is_done && s->n_streams == 2);
+    CHECK_IS(s->n_ops, ==, sizeof kinds / sizeof *kinds);
+    for (i = 0; i < s->n_ops; i++) CHECK_IS(s->ops[i].kind, ==, kinds[i]);
+    memo_recorder_destroy(recorder);
+    desc.on_paper = 0;
+    CHECK_IS(memo_recorder_create(&desc, &recorder, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+}
+
 /* --- the host device: threads, real time; bounds are generous, as the machine may be busy --- */
 
 static void the_host_device_is_recorded(void) {
@@ -790,6 +827,7 @@ int main(int argc, char** argv) {
     TEST(shorter_tables_are_understood);
     TEST(untimed_events_fall_back_to_timed_ones);
     TEST(no_memory_is_an_error);
+    TEST(paper_records_what_nothing_runs);
     TEST(the_host_device_is_recorded);
     return memo_test_end();
 }

@@ -832,7 +832,7 @@ static void masks_are_intervals(void) {
         run.start = 0;
         run.stride = 1;
         run.count = c.n_tokens + 2; /* padding counts nothing */
-        CHECK_IS(memoi_mask_count(&mask, &run, 1, &run, 1), ==, n);
+        CHECK_IS(ring_count_pairs(&mask, &run, 1, &run, 1), ==, n);
     }
 }
 
@@ -845,7 +845,7 @@ static void pairs_beyond_64_bits_are_counted(void) {
     queries.start = keys.start = 0;
     queries.stride = keys.stride = 1;
     queries.count = 16;
-    CHECK_IS((double)memoi_mask_count(&mask, &queries, 1, &keys, 1), ==, ldexp(1, 64));
+    CHECK_IS((double)ring_count_pairs(&mask, &queries, 1, &keys, 1), ==, ldexp(1, 64));
 }
 
 /* Scores computed by each rank, forward and backward. */
@@ -1803,12 +1803,50 @@ static void gathered_keys_are_exact(void) {
     report_worst();
 }
 
+static memo_status refusing_attention(void* user, memo_stream stream,
+                                      const memo_attention_block* block, memo_error* error) {
+    (void)user, (void)stream, (void)block;
+    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "not this one");
+}
+
+/* Else the trainer's next call would be compared as a step of the ring. */
+static void a_pass_that_fails_leaves_no_label(void) {
+    static float tensor[100 * 16];
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_recorder* recorder = NULL;
+    memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 3, 1, 300);
+    memo_sp_attention* attention = NULL;
+    memo_sp_attention_tensors t;
+    memo_mask mask = memo_mask_default();
+    ring_paper paper;
+    memo_comm ring = ring_paper_comm(&paper, 0, 3);
+    memo_error error;
+    recorder_desc.on_paper = 1;
+    CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+    desc.device = memo_recorder_get_device(recorder);
+    CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
+    desc.ring = &ring;
+    desc.n_q_heads = desc.n_kv_heads = 1;
+    desc.head_size = 16;
+    desc.attention.forward = desc.attention.backward = refusing_attention;
+    desc.device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
+    CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
+    memset(&t, 0, sizeof t);
+    t.q = t.k = t.v = tensor;
+    t.out = tensor;
+    t.lse = tensor;
+    CHECK_IS(memo_sp_attention_forward(attention, &t, &mask, &error), ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK(!ring.label.text && !ring.label.fields && !ring.label.is_first);
+    memo_sp_attention_destroy(attention);
+    memo_recorder_destroy(recorder);
+}
+
 /* One collective brings all keys, then all is computed, then one returns the gradients. */
 static void gathered_keys_are_simulated(void) {
     int is_backward;
     for (is_backward = 0; is_backward < 2; is_backward++) {
         memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 1024);
-        memo_sp_attention_costs costs;
+        ring_costs costs;
         memo_mask mask = memo_mask_default();
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
@@ -1921,7 +1959,7 @@ static void groups_hide_the_exchange(void) {
     for (k = 0; k < 4; k++)
         for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
             memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 1, 4, 1024);
-            memo_sp_attention_costs costs;
+            ring_costs costs;
             memo_sp_attention_sizes sizes;
             memo_mask mask = memo_mask_default();
             memo_schedule* schedule = NULL;
@@ -2120,7 +2158,7 @@ static void the_ring_s_schedule_overlaps(void) {
     int is_backward;
     for (k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
         memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 4096);
-        memo_sp_attention_costs costs;
+        ring_costs costs;
         memo_mask mask = memo_mask_default();
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
@@ -2193,7 +2231,7 @@ static void the_ring_really_overlaps(void) {
     for (is_slow = 0; is_slow < 2; is_slow++) {
         attention_case c = case_of(4, 1, 512, 2, 2, 8);
         memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 512);
-        memo_sp_attention_costs costs;
+        ring_costs costs;
         memo_mask mask = memo_mask_default();
         memo_schedule* schedule = NULL;
         memo_simulation* simulation = NULL;
@@ -2650,6 +2688,7 @@ int main(int argc, char** argv) {
     TEST(the_ring_really_overlaps);
     TEST(layers_share_the_scratch);
     TEST(a_failing_rank_is_seen_by_all);
+    TEST(a_pass_that_fails_leaves_no_label);
     TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
     TEST(ranks_that_disagree_are_refused);
     TEST(sizes_that_overflow_are_refused);

@@ -144,9 +144,8 @@ static inline double oases_simulate(const oases_blocks* k, oases_schedule schedu
 
     desc.order = orders[schedule];
     desc.n_blocks = k->n;
-    desc.times = times;
-    status = memo_schedule_create(&pass, NULL);
-    if (!status) status = memo_blocks_schedule(&desc, is_backward, pass, NULL);
+    status = memo_blocks_generate(
+        &desc, times, is_backward ? MEMO_BLOCKS_BACKWARD : MEMO_BLOCKS_FORWARD, &pass, NULL);
     if (!status) status = memo_schedule_simulate(pass, &simulation, NULL);
     if (!status) makespan = simulation->makespan_s;
 

@@ -296,13 +296,13 @@ static memo_status print_makespans(const options* o, memo_error* error) {
     static const struct {
         const char* key;
         memo_blocks_order order;
-        int is_backward;
-    } lines[] = {{"forward_default", MEMO_BLOCKS_DEFAULT, 0},
-                 {"forward_pipelined", MEMO_BLOCKS_PIPELINED, 0},
-                 {"backward_default", MEMO_BLOCKS_DEFAULT, 1},
-                 {"backward_pipelined", MEMO_BLOCKS_PIPELINED, 1},
-                 {"backward_cross", MEMO_BLOCKS_CROSS, 1},
-                 {"backward_fine", MEMO_BLOCKS_FINE, 1}};
+        int32_t passes;
+    } lines[] = {{"forward_default", MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FORWARD},
+                 {"forward_pipelined", MEMO_BLOCKS_PIPELINED, MEMO_BLOCKS_FORWARD},
+                 {"backward_default", MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_BACKWARD},
+                 {"backward_pipelined", MEMO_BLOCKS_PIPELINED, MEMO_BLOCKS_BACKWARD},
+                 {"backward_cross", MEMO_BLOCKS_CROSS, MEMO_BLOCKS_BACKWARD},
+                 {"backward_fine", MEMO_BLOCKS_FINE, MEMO_BLOCKS_BACKWARD}};
 
     size_t k;
     memo_status status = MEMO_STATUS_OK;
@@ -314,10 +314,7 @@ static memo_status print_makespans(const options* o, memo_error* error) {
         desc.order = lines[k].order;
         desc.n_blocks = o->n_blocks[0];
         desc.n_parts = N_PARTS;
-        desc.times = o->times;
-        status = memo_schedule_create(&schedule, error);
-        if (status) return status;
-        status = memo_blocks_schedule(&desc, lines[k].is_backward, schedule, error);
+        status = memo_blocks_generate(&desc, o->times, lines[k].passes, &schedule, error);
         if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
         if (!status) print_number(lines[k].key, simulation->makespan_s);
 
@@ -332,14 +329,12 @@ static memo_status write_timeline(const options* o, memo_error* error) {
     memo_blocks_schedule_desc desc = memo_blocks_schedule_desc_default();
     memo_schedule* schedule;
     memo_simulation* simulation = NULL;
-    memo_status status = memo_schedule_create(&schedule, error);
-    if (status) return status;
+    memo_status status;
     desc.order = MEMO_BLOCKS_FINE;
     desc.n_blocks = o->n_blocks[0];
     desc.n_parts = N_PARTS;
-    desc.times = o->times;
-    status = memo_blocks_schedule(&desc, 0, schedule, error);
-    if (!status) status = memo_blocks_schedule(&desc, 1, schedule, error);
+    status = memo_blocks_generate(&desc, o->times, MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD,
+                                  &schedule, error);
     if (!status) status = memo_schedule_simulate(schedule, &simulation, error);
     if (!status) status = memo_schedule_write_chrome(schedule, simulation, o->timeline, error);
     memo_simulation_destroy(simulation);
