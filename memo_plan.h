@@ -7636,80 +7636,59 @@ MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t
     return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
 }
 
-MEMOI double memoi_degrees_node_s(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
-    int32_t boundary =
-        problem->boundary_degree ? memoi_degrees_index(problem, problem->boundary_degree) : p;
-    double cost_s =
-        fmax(c->forward_s, c->forward_collective_s) + fmax(c->backward_s, c->backward_collective_s);
-    if (block == 0)
-        cost_s +=
-            c->forward_s + c->backward_collective_s + memoi_degrees_gather_s(problem, boundary, p);
+/* What a block at degree q adds to the step if the block before it has degree p.  The first block
+ * has none before it. */
+MEMOI double memoi_degrees_add_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
+                                 int32_t q) {
+    const memo_degree_cost *to = memoi_degrees_cost(problem, block, q), *from;
+    int32_t boundary = memoi_degrees_index(problem, problem->boundary_degree);
+    double gather_s = boundary < 0 ? 0 : memoi_degrees_gather_s(problem, boundary, q);
+    double add_s = fmax(to->forward_s, to->forward_collective_s) +
+                   fmax(to->backward_s, to->backward_collective_s);
+    if (problem->has_gradients) add_s += to->gradient_s;
     if (block == problem->n_blocks - 1)
-        cost_s +=
-            c->forward_collective_s + c->backward_s + memoi_degrees_gather_s(problem, boundary, p);
-    return cost_s + (problem->has_gradients ? c->gradient_s : 0);
+        add_s += to->forward_collective_s + to->backward_s + gather_s;
+    if (block == 0) return add_s + to->forward_s + to->backward_collective_s + gather_s;
+
+    from = memoi_degrees_cost(problem, block - 1, p);
+    gather_s = memoi_degrees_gather_s(problem, p, q);
+    add_s += q <= p ? fmax(to->forward_s, from->forward_collective_s)
+                    : from->forward_collective_s + gather_s + to->forward_s;
+    add_s += q >= p ? fmax(from->backward_s, to->backward_collective_s)
+                    : to->backward_collective_s + gather_s + from->backward_s;
+    return add_s;
 }
 
-/* From a block at degree p to the next block at degree q. */
-MEMOI double memoi_degrees_edge_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
-                                  int32_t q) {
-    const memo_degree_cost* from = memoi_degrees_cost(problem, block, p);
-    const memo_degree_cost* to = memoi_degrees_cost(problem, block + 1, q);
-    double gather_s = memoi_degrees_gather_s(problem, p, q), forward_s, backward_s;
-    if (q <= p)
-        forward_s = fmax(to->forward_s, from->forward_collective_s);
-    else
-        forward_s = from->forward_collective_s + gather_s + to->forward_s;
-    if (q >= p)
-        backward_s = fmax(from->backward_s, to->backward_collective_s);
-    else
-        backward_s = to->backward_collective_s + gather_s + from->backward_s;
-    return forward_s + backward_s;
-}
-
-MEMOI int64_t memoi_degrees_kept(const memo_degrees_problem* problem, int32_t block, int32_t p) {
-    const memo_degree_cost* c = memoi_degrees_cost(problem, block, p);
-    return c->state_bytes + c->saved_bytes;
-}
-
-/* The time of a plan, of indices of degrees; what its blocks keep, and the largest runtime. */
-MEMOI double memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* indices,
+/* The time of a plan, what its blocks keep, and the largest runtime. */
+MEMOI double memoi_degrees_sum(const memo_degrees_problem* problem, const int32_t* degrees,
                                int64_t* kept, int64_t* runtime) {
     double step_s = 0;
-    int32_t i;
+    int32_t i, p = 0, q;
     *kept = *runtime = 0;
-    for (i = 0; i < problem->n_blocks; i++) {
-        step_s += memoi_degrees_node_s(problem, i, indices[i]);
-        if (i + 1 < problem->n_blocks)
-            step_s += memoi_degrees_edge_s(problem, i, indices[i], indices[i + 1]);
-        *kept += memoi_degrees_kept(problem, i, indices[i]);
-        *runtime = memob_max(*runtime, memoi_degrees_cost(problem, i, indices[i])->runtime_bytes);
+    for (i = 0; i < problem->n_blocks; i++, p = q) {
+        const memo_degree_cost* c;
+        q = memoi_degrees_index(problem, degrees[i]);
+        c = memoi_degrees_cost(problem, i, q);
+        step_s += memoi_degrees_add_s(problem, i, p, q);
+        *kept += c->state_bytes + c->saved_bytes;
+        *runtime = memob_max(*runtime, c->runtime_bytes);
     }
     return step_s;
 }
 
 memo_status memo_degrees_evaluate(const memo_degrees_problem* problem, const int32_t* block_degrees,
                                   double* step_s, int64_t* memory_bytes, memo_error* error) {
-    int32_t* indices;
     int32_t i;
     int64_t kept, runtime;
     memo_status status = memo_degrees_problem_check(problem, error);
-    if (status) return status;
-    indices = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
-    if (!indices) return memob_no_memory(error, "degrees");
-    for (i = 0; i < problem->n_blocks && !status; i++) {
-        indices[i] = memoi_degrees_index(problem, block_degrees[i]);
-        if (indices[i] < 0)
+    for (i = 0; i < problem->n_blocks && !status; i++)
+        if (memoi_degrees_index(problem, block_degrees[i]) < 0)
             status = MEMOB_INVALID(error, "block %d: degree %d is missing in the profile", (int)i,
                                    (int)block_degrees[i]);
-    }
-    if (!status) {
-        *step_s = memoi_degrees_sum(problem, indices, &kept, &runtime);
-        *memory_bytes = kept + runtime;
-    }
-    MEMO_FREE(indices);
-    return status;
+    if (status) return status;
+    *step_s = memoi_degrees_sum(problem, block_degrees, &kept, &runtime);
+    *memory_bytes = kept + runtime;
+    return MEMO_STATUS_OK;
 }
 
 /* ---- >>memory price -----------------------------------------------------------------------------
@@ -7729,7 +7708,6 @@ typedef struct memoi_degrees_range {
     int64_t room;      /* for bytes beyond the least of each block */
     double price_s;    /* of a byte */
     double bound_s;    /* no plan of the range takes less; INFINITY: there is none */
-    double fit_s;      /* of the fastest path known in the room */
     int64_t n_labels;  /* of a block, in the next pass of labels; 0: the range must be halved */
 } memoi_degrees_range;
 
@@ -7739,14 +7717,7 @@ typedef struct memoi_label {
     int64_t trail; /* index in trails of the label before, * MEMO_DEGREES_MAX + degree */
 } memoi_label;
 
-typedef struct memoi_labels { /* of one block, by degree and time */
-    memoi_label* at;
-    int64_t capacity;
-    int64_t first; /* index in trails of at[0] */
-    int64_t ends[MEMO_DEGREES_MAX];
-} memoi_labels;
-
-/* A degree for each block, by index. */
+/* A degree for each block. */
 typedef struct memoi_degrees_path {
     int32_t* at;
     double time_s;
@@ -7758,30 +7729,31 @@ typedef struct memoi_degrees_search {
     memob_arrays arrays;
     double deadline_s;
     int is_late;             /* labels were not completed */
-    memo_degrees_plan* plan; /* the best that fits, with indices for degrees */
+    memo_degrees_plan* plan; /* the best that fits */
 
-    double* node_s;  /* (n_blocks, n_degrees) */
-    double* edge_s;  /* (n_blocks, n_degrees, n_degrees): to the next block; 0 from the last */
+    double* add_s;   /* (n_blocks, n_degrees, n_degrees): memoi_degrees_add_s */
     int64_t* extra;  /* (n_blocks, n_degrees): bytes kept beyond the block's least */
     int64_t least;   /* the sum of these */
-    int64_t* limits; /* the values of runtime_bytes, ascending */
+    int64_t* limits; /* the values of runtime_bytes that allow a degree for each block, ascending */
     int64_t n_limits;
 
-    double* rest_s; /* (n_blocks, n_degrees): cost of the cheapest path behind, at the last price */
-    int32_t* next;  /* (n_blocks, n_degrees): its first degree */
+    /* The cheapest path at the last price, from each block on, by the degree of the block before:
+     * (n_blocks + 1, n_degrees), its cost and its first degree. */
+    double* rest_s;
+    int32_t* next;
     memoi_degrees_path path;    /* the last one */
     memoi_degrees_path ends[2]; /* at the present price: a path that fits, one that does not */
 
-    memoi_degrees_range* ranges;
-    int64_t n_ranges, range_capacity;
-    memoi_labels labels[2]; /* of even blocks, of odd ones */
-    int64_t* rest;          /* (n_blocks + 1): the least extra from each block on */
-    int64_t* trails;        /* of all blocks */
+    memoi_degrees_range* ranges; /* that together allow every plan */
+    memoi_label* labels; /* of a block, by degree and time, and behind them of the next block */
+    int64_t label_capacity;
+    int64_t label_ends[2][MEMO_DEGREES_MAX]; /* of each degree, in these blocks */
+    int64_t* trails;                         /* of the labels of all blocks */
     int64_t n_trails, trail_capacity;
 } memoi_degrees_search;
 
 #define MEMOI_DEGREES_EXACT  1e-10 /* plans whose times differ by less of them are equal */
-#define MEMOI_DEGREES_TRAILS ((int64_t)1 << 25)
+#define MEMOI_DEGREES_LABELS ((int64_t)1 << 25)
 
 MEMOI int memoi_degrees_is_late(memoi_degrees_search* search) {
     search->is_late |= memob_now_s() > search->deadline_s;
@@ -7792,263 +7764,208 @@ MEMOI int memoi_degrees_is_closed(const memoi_degrees_search* search, double bou
     return bound_s >= search->plan->step_s * (1 - MEMOI_DEGREES_EXACT);
 }
 
-/* Sums the path, which becomes the plan if it fits and is faster. */
-MEMOI void memoi_degrees_take(memoi_degrees_search* search) {
+/* Sums the path, which becomes the plan if it fits and is faster.  Returns whether it fits. */
+MEMOI int memoi_degrees_take(memoi_degrees_search* search) {
     const memo_degrees_problem* problem = search->problem;
     memo_degrees_plan* plan = search->plan;
     memoi_degrees_path* path = &search->path;
     int64_t kept, runtime;
     path->time_s = memoi_degrees_sum(problem, path->at, &kept, &runtime);
     path->extra = kept - search->least;
-    if (path->time_s >= plan->step_s) return;
-    if (problem->memory_bytes && kept + runtime > problem->memory_bytes) return;
+    if (problem->memory_bytes && kept + runtime > problem->memory_bytes) return 0;
+    if (path->time_s >= plan->step_s) return 1;
     plan->step_s = path->time_s;
     plan->memory_bytes = kept + runtime;
     memcpy(plan->degrees, path->at, (size_t)problem->n_blocks * sizeof(int32_t));
-}
-
-/* Degree with the least kept bytes whose runtime fits in runtime_bytes; -1: none. */
-MEMOI int32_t memoi_degrees_smallest(const memo_degrees_problem* problem, int32_t block,
-                                     int64_t runtime_bytes) {
-    int32_t p, smallest = -1;
-    for (p = 0; p < problem->n_degrees; p++)
-        if (memoi_degrees_cost(problem, block, p)->runtime_bytes <= runtime_bytes &&
-            (smallest < 0 ||
-             memoi_degrees_kept(problem, block, p) < memoi_degrees_kept(problem, block, smallest)))
-            smallest = p;
-    return smallest;
-}
-
-/* Takes the path of least memory with runtimes up to limit.  0: a block has no such degree. */
-MEMOI int memoi_degrees_shrink(memoi_degrees_search* search, int64_t limit) {
-    int32_t i;
-    for (i = 0; i < search->problem->n_blocks; i++) {
-        search->path.at[i] = memoi_degrees_smallest(search->problem, i, limit);
-        if (search->path.at[i] < 0) return 0;
-    }
-    memoi_degrees_take(search);
     return 1;
 }
 
-/* Sets rest_s, next and path at a price, with runtimes up to limit.  Each block must have such a
- * degree. */
+/* Takes the path of least memory with runtimes up to limit. */
+MEMOI void memoi_degrees_shrink(memoi_degrees_search* search, int64_t limit) {
+    const memo_degrees_problem* problem = search->problem;
+    int32_t i, p, d = problem->n_degrees;
+    for (i = 0; i < problem->n_blocks; i++) {
+        int64_t at = (int64_t)i * d, least = INT64_MAX;
+        for (p = 0; p < d; p++) {
+            if (problem->costs[at + p].runtime_bytes > limit || search->extra[at + p] >= least)
+                continue;
+            least = search->extra[at + p];
+            search->path.at[i] = problem->degrees[p];
+        }
+    }
+    (void)memoi_degrees_take(search);
+}
+
+/* Takes the cheapest path at a price, with runtimes up to limit; sets rest_s. */
 MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit) {
-    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, i, p, q, best;
-    double from_s[MEMO_DEGREES_MAX]; /* cost of a block at a degree and of the path after it */
+    const memo_degrees_problem* problem = search->problem;
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
+    double from_s[MEMO_DEGREES_MAX]; /* cost of a block's bytes at a degree and of what follows */
 
     /* The last block comes first because nothing follows it. */
-    for (q = 0; q < d; q++) from_s[q] = 0;
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
-        for (p = 0; p < d; p++) {
-            const double* edge_s = &search->edge_s[(at + p) * d];
-            double rest_s = edge_s[0] + from_s[0];
-            for (q = 1, best = 0; q < d; q++) {
-                if (edge_s[q] + from_s[q] >= rest_s) continue;
-                rest_s = edge_s[q] + from_s[q];
-                best = q;
-            }
-            search->rest_s[at + p] = rest_s;
-            search->next[at + p] = best;
-        }
-        for (p = 0; p < d; p++)
-            from_s[p] = search->problem->costs[at + p].runtime_bytes > limit
+        for (q = 0; q < d; q++)
+            from_s[q] = problem->costs[at + q].runtime_bytes > limit
                             ? INFINITY
-                            : search->node_s[at + p] + price_s * (double)search->extra[at + p] +
-                                  search->rest_s[at + p];
+                            : price_s * (double)search->extra[at + q] + search->rest_s[at + d + q];
+        for (p = 0; p < d; p++) {
+            const double* add_s = &search->add_s[(at + p) * d];
+            double least_s = INFINITY;
+            for (q = 0; q < d; q++) {
+                if (add_s[q] + from_s[q] >= least_s) continue;
+                least_s = add_s[q] + from_s[q];
+                search->next[at + p] = q;
+            }
+            search->rest_s[at + p] = least_s;
+        }
     }
-
-    /* The path, from the first block on. */
-    for (p = 1, best = 0; p < d; p++)
-        if (from_s[p] < from_s[best]) best = p;
-    for (i = 0; i < n; i++) {
-        search->path.at[i] = best;
-        best = search->next[(int64_t)i * d + best];
+    for (i = 0, p = 0; i < n; i++) {
+        p = search->next[(int64_t)i * d + p];
+        search->path.at[i] = problem->degrees[p];
     }
+    (void)memoi_degrees_take(search);
 }
 
 /* The path becomes the end on its side of the room. */
 MEMOI void memoi_degrees_set_end(memoi_degrees_search* search, int64_t room) {
-    memoi_degrees_path* end = &search->ends[search->path.extra > room];
-    memcpy(end->at, search->path.at, (size_t)search->problem->n_blocks * sizeof(int32_t));
-    end->time_s = search->path.time_s;
-    end->extra = search->path.extra;
+    memoi_degrees_path *end = &search->ends[search->path.extra > room], before = *end;
+    *end = search->path;
+    search->path.at = before.at;
 }
 
-/* Joins the first blocks of one end to the last blocks of the other: the fastest of these paths
- * that fits in the room.  Returns its time, or INFINITY.  At the best price both ends cost the
- * same, so a join costs that and one change of degrees, and leaves a room of less than a block. */
-MEMOI double memoi_degrees_join(memoi_degrees_search* search, int first, int64_t room) {
-    const int32_t *before = search->ends[first].at, *after = search->ends[!first].at;
-    int32_t n = search->problem->n_blocks, d = search->problem->n_degrees, best = n, i;
-    double time_s = search->ends[!first].time_s, best_s = INFINITY;
-    int64_t extra = search->ends[!first].extra;
-    for (i = 0; i < n; i++) { /* block i changes its end */
-        int64_t at = (int64_t)i * d, own = at + before[i], other = at + after[i];
-        if (extra <= room && time_s < best_s) {
-            best_s = time_s;
-            best = i;
-        }
-        time_s += search->node_s[own] - search->node_s[other];
-        extra += search->extra[own] - search->extra[other];
-        if (i > 0) {
-            const double* edge_s = &search->edge_s[(at - d + before[i - 1]) * d];
-            time_s += edge_s[before[i]] - edge_s[after[i]];
-        }
-        if (i + 1 < n)
-            time_s +=
-                search->edge_s[own * d + after[i + 1]] - search->edge_s[other * d + after[i + 1]];
+/* Takes paths that begin as one end and continue as the other, with the change where a path that
+ * fits lies beside one that does not.  At the best price both ends cost the same, so such a path
+ * costs that and one change of degrees, and leaves a room of less than a block. */
+MEMOI void memoi_degrees_join(memoi_degrees_search* search, int first) {
+    int32_t n = search->problem->n_blocks, side[2], i;
+    side[first] = n;
+    side[!first] = 0; /* the change at side[0] fits, at side[1] it does not */
+    while (abs(side[1] - side[0]) > 1) {
+        int32_t middle = (side[0] + side[1]) / 2;
+        for (i = 0; i < n; i++)
+            search->path.at[i] = search->ends[i < middle ? first : !first].at[i];
+        side[!memoi_degrees_take(search)] = middle;
     }
-    if (best == n) return INFINITY;
-    for (i = 0; i < n; i++) search->path.at[i] = i < best ? before[i] : after[i];
-    memoi_degrees_take(search);
-    return best_s;
 }
 
-/* Finds price and bound of a range. */
-MEMOI void memoi_degrees_price(memoi_degrees_search* search, memoi_degrees_range* range) {
+/* A range with its price and bound, which is at least bound_s. */
+MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search, int64_t low,
+                                              int64_t high, double bound_s) {
     const memo_degrees_problem* problem = search->problem;
     const memoi_degrees_path *path = &search->path, *fit = &search->ends[0], *over = fit + 1;
-    int64_t limit = search->limits[range->high];
+    int64_t limit = search->limits[high];
+    double price_s = 0, best_s = 0;
+    memoi_degrees_range range;
     int k;
 
-    /* Until a path is found, the range has no plan and an infinite bound. */
-    range->room = problem->memory_bytes
-                      ? problem->memory_bytes - search->limits[range->low] - search->least
-                      : INT64_MAX;
-    range->price_s = 0;
-    range->bound_s = INFINITY;
-    range->n_labels = 256;
-
     /* If any path fits the room, the path of least memory does. */
-    if (!memoi_degrees_shrink(search, limit) || path->extra > range->room) return;
-    memoi_degrees_set_end(search, range->room);
+    range.low = low;
+    range.high = high;
+    range.room = problem->memory_bytes ? problem->memory_bytes - search->limits[low] - search->least
+                                       : INT64_MAX;
+    range.price_s = 0;
+    range.n_labels = 256;
+    memoi_degrees_shrink(search, limit);
+    range.bound_s = path->extra > range.room ? INFINITY : bound_s;
+    if (path->extra > range.room) return range;
+    memoi_degrees_set_end(search, range.room);
 
-    /* The fastest path of all. */
-    memoi_degrees_walk(search, 0, limit);
-    memoi_degrees_take(search);
-    memoi_degrees_set_end(search, range->room);
-    range->bound_s = range->fit_s = path->time_s;
-    if (path->extra <= range->room) return;
-
-    /* At the price where both cost the same, a cheaper path replaces one of them. */
-    for (k = 0; k < 100 && !memoi_degrees_is_late(search); k++) {
-        double price_s = (fit->time_s - over->time_s) / (double)(over->extra - fit->extra);
-        double cost_s, bound_s;
+    /* The first price is 0, of the fastest path.  At the price where both ends cost the same, a
+     * cheaper path replaces one of them. */
+    search->ends[1].time_s = INFINITY;
+    for (k = 0; k < 100; k++) {
+        double cost_s;
         memoi_degrees_walk(search, price_s, limit);
-        memoi_degrees_take(search);
         cost_s = path->time_s + price_s * (double)path->extra;
-        bound_s = cost_s - price_s * (double)range->room;
-        if (bound_s > range->bound_s) {
-            range->bound_s = bound_s;
-            range->price_s = price_s;
+        bound_s = cost_s - price_s * (double)range.room;
+        if (bound_s > best_s) {
+            best_s = bound_s;
+            range.price_s = price_s;
+            range.bound_s = fmax(range.bound_s, bound_s);
         }
+        if (memoi_degrees_is_late(search) || (k == 0 && path->extra <= range.room)) return range;
         if (cost_s >= (over->time_s + price_s * (double)over->extra) * (1 - 1e-12)) break;
-        memoi_degrees_set_end(search, range->room);
+        memoi_degrees_set_end(search, range.room);
+        price_s = (fit->time_s - over->time_s) / (double)(over->extra - fit->extra);
     }
-
-    /* In the room, and in the room that the largest runtime leaves: such a path is a plan. */
-    range->fit_s = fit->time_s;
-    for (k = 0; k < 2; k++) {
-        range->fit_s = fmin(range->fit_s, memoi_degrees_join(search, k, range->room));
-        (void)memoi_degrees_join(search, k, range->room - limit + search->limits[range->low]);
-    }
+    for (k = 0; k < 2; k++) memoi_degrees_join(search, k);
+    return range;
 }
 
 /* ---- >>degree labels ----------------------------------------------------------------------------
  * Knows: a range and its price.  Knows nothing of other ranges.  Exact unless labels are left out.
  *
  * A label is a partial plan up to some block and degree.  It is dropped in three cases: another
- * label needs no more time and bytes, the blocks after it do not fit, or its bound is no less than
- * the time of the best plan. */
+ * label needs no more time and bytes, it does not fit, or its bound is no less than the time of the
+ * best plan. */
 
-/* Makes the labels of block i at degree q by merging the lists of the block before by time.  0: no
- * host memory. */
+/* Makes the labels of block i at degree q, behind all others, by merging those of the block before
+ * by time.  0: no host memory. */
 MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
                                       const memoi_degrees_range* range, int32_t i, int32_t q) {
-    memoi_labels *from = &search->labels[(i + 1) % 2], *to = &search->labels[i % 2];
     int32_t d = search->problem->n_degrees, p;
     int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
-    double edge_s[MEMO_DEGREES_MAX], time_s[MEMO_DEGREES_MAX];
-    uint32_t n_taken = 0;
+    const int64_t *ends = search->label_ends[0], n_before = ends[d - 1];
+    int64_t* end = &search->label_ends[1][q];
+    for (p = 0; p < d; p++) head[p] = p > 0 ? ends[p - 1] : 0;
 
-    /* The first label of each list, which is its fastest. */
-    for (p = 0; p < d; p++) {
-        head[p] = p > 0 ? from->ends[p - 1] : 0;
-        edge_s[p] = i > 0 ? search->edge_s[((int64_t)(i - 1) * d + p) * d + q] : 0;
-        time_s[p] = head[p] < from->ends[p] ? from->at[head[p]].time_s + edge_s[p] : INFINITY;
-    }
-
-    /* The fastest first label makes a new one.  Later labels are slower, so they must have fewer
+    /* The fastest of the first labels is next.  Later ones are slower, so they must have fewer
      * bytes. */
     for (;;) {
         memoi_label label;
         int32_t first = 0;
-        for (p = 1; p < d; p++)
-            if (time_s[p] < time_s[first]) first = p;
-        if (time_s[first] == INFINITY) return 1;
-        if (++n_taken % 65536 == 0 && memoi_degrees_is_late(search)) return 1;
-        label.time_s = time_s[first] + search->node_s[at];
-        label.extra = from->at[head[first]].extra + search->extra[at];
-        label.bound_s = label.time_s + search->rest_s[at] +
+        label.time_s = INFINITY;
+        for (p = 0; p < d; p++) {
+            double time_s;
+            if (head[p] == ends[p]) continue;
+            time_s = search->labels[head[p]].time_s + search->add_s[(at - q + p) * d + q];
+            if (time_s >= label.time_s) continue;
+            label.time_s = time_s;
+            first = p;
+        }
+        if (label.time_s == INFINITY) return 1;
+        label.extra = search->labels[head[first]].extra + search->extra[at];
+        label.bound_s = label.time_s + search->rest_s[at + d] +
                         range->price_s * (double)(label.extra - range->room);
-        label.trail = (from->first + head[first]) * MEMO_DEGREES_MAX + q;
-        time_s[first] = ++head[first] < from->ends[first]
-                            ? from->at[head[first]].time_s + edge_s[first]
-                            : INFINITY;
-        if (label.extra >= least || label.extra > range->room - search->rest[i + 1] ||
+        label.trail = (search->n_trails - n_before + head[first]++) * MEMO_DEGREES_MAX + q;
+        if (label.extra >= least || label.extra > range->room ||
             memoi_degrees_is_closed(search, label.bound_s))
             continue;
         least = label.extra;
-        if (!memob_reserve(&to->at, &to->capacity, to->ends[q] + 1, sizeof label)) return 0;
-        to->at[to->ends[q]++] = label;
-    }
-}
-
-/* Leaves out all labels but the n of least bound.  *left_out_s: the least bound left out so far. */
-MEMOI int memoi_degrees_labels_cut(memoi_labels* labels, int32_t n_degrees, int64_t n,
-                                   double* left_out_s) {
-    int64_t n_all = labels->ends[n_degrees - 1], n_kept = 0, k;
-    double *bounds, limit_s;
-    int32_t q;
-    if (n_all <= n) return 1;
-    bounds = (double*)memob_calloc(n_all, sizeof(double));
-    if (!bounds) return 0;
-    for (k = 0; k < n_all; k++) bounds[k] = labels->at[k].bound_s;
-    qsort(bounds, (size_t)n_all, sizeof(double), memob_compare_doubles);
-    limit_s = bounds[n];
-    MEMO_FREE(bounds);
-    *left_out_s = fmin(*left_out_s, limit_s);
-    for (q = 0, k = 0; q < n_degrees; q++) {
-        for (; k < labels->ends[q]; k++)
-            if (labels->at[k].bound_s < limit_s) labels->at[n_kept++] = labels->at[k];
-        labels->ends[q] = n_kept;
-    }
-    return 1;
-}
-
-/* All labels of block i, and their trails.  0: no host memory. */
-MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
-                                        const memoi_degrees_range* range, int32_t i,
-                                        double* left_out_s) {
-    memoi_labels* labels = &search->labels[i % 2];
-    int32_t d = search->problem->n_degrees, q;
-    int64_t n, k;
-    for (q = 0; q < d; q++) {
-        labels->ends[q] = q > 0 ? labels->ends[q - 1] : 0;
-        if (memoi_degrees_cost(search->problem, i, q)->runtime_bytes <=
-                search->limits[range->high] &&
-            !memoi_degrees_labels_extend(search, range, i, q))
+        if (!memob_reserve(&search->labels, &search->label_capacity, *end + 1, sizeof label))
             return 0;
-        if (search->is_late) return 1;
+        search->labels[(*end)++] = label;
     }
-    if (!memoi_degrees_labels_cut(labels, d, range->n_labels, left_out_s)) return 0;
-    n = labels->ends[d - 1];
-    if (!memob_reserve(&search->trails, &search->trail_capacity, search->n_trails + n,
+}
+
+/* The n labels of least bound of the new block take the place of those before it.  *left_out_s:
+ * the least bound left out so far.  0: no host memory. */
+MEMOI int memoi_degrees_labels_next(memoi_degrees_search* search, int64_t n, double* left_out_s) {
+    int32_t d = search->problem->n_degrees, q;
+    int64_t(*ends)[MEMO_DEGREES_MAX] = search->label_ends;
+    int64_t first = ends[0][d - 1], n_new = ends[1][d - 1] - first, n_kept = 0, k;
+    double limit_s = INFINITY;
+    if (n_new > n) {
+        double* bounds = (double*)memob_calloc(n_new, sizeof(double));
+        if (!bounds) return 0;
+        for (k = 0; k < n_new; k++) bounds[k] = search->labels[first + k].bound_s;
+        qsort(bounds, (size_t)n_new, sizeof(double), memob_compare_doubles);
+        limit_s = bounds[n];
+        *left_out_s = fmin(*left_out_s, limit_s);
+        MEMO_FREE(bounds);
+    }
+    if (!memob_reserve(&search->trails, &search->trail_capacity, search->n_trails + n_new,
                        sizeof(int64_t)))
         return 0;
-    labels->first = search->n_trails;
-    for (k = 0; k < n; k++) search->trails[search->n_trails++] = labels->at[k].trail;
+    for (q = 0, k = first; q < d; q++) {
+        for (; k < ends[1][q]; k++) {
+            if (search->labels[k].bound_s >= limit_s) continue;
+            search->trails[search->n_trails++] = search->labels[k].trail;
+            search->labels[n_kept++] = search->labels[k];
+        }
+        ends[0][q] = n_kept;
+    }
     return 1;
 }
 
@@ -8056,42 +7973,39 @@ MEMOI int memoi_degrees_labels_of_block(memoi_degrees_search* search,
  * the best plan but does not fit.  0: no host memory. */
 MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range) {
     const memo_degrees_problem* problem = search->problem;
-    int32_t n = problem->n_blocks, d = problem->n_degrees, i;
-    memoi_labels *before = &search->labels[1], *last = &search->labels[(n - 1) % 2];
+    int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
+    int64_t limit = search->limits[range->high], *ends = search->label_ends[0], best = 0, k;
     double bound_s = INFINITY;
-    int64_t best = 0, k;
+    memoi_degrees_walk(search, range->price_s, limit);
 
-    /* The least bytes of the blocks behind each: a label without room for them is dropped. */
-    for (i = n - 1; i >= 0; i--) {
-        int32_t q = memoi_degrees_smallest(problem, i, search->limits[range->high]);
-        search->rest[i] = search->rest[i + 1] + search->extra[(int64_t)i * d + q];
+    /* One label comes before the first block. */
+    search->n_trails = 1;
+    if (!memob_reserve(&search->labels, &search->label_capacity, 1, sizeof(memoi_label))) return 0;
+    memset(search->labels, 0, sizeof(memoi_label));
+    for (q = 0; q < d; q++) ends[q] = 1;
+    for (i = 0; i < n; i++) {
+        for (q = 0; q < d; q++) {
+            search->label_ends[1][q] = q > 0 ? search->label_ends[1][q - 1] : ends[d - 1];
+            if (problem->costs[(int64_t)i * d + q].runtime_bytes <= limit &&
+                !memoi_degrees_labels_extend(search, range, i, q))
+                return 0;
+            if (memoi_degrees_is_late(search)) return 1;
+        }
+        if (!memoi_degrees_labels_next(search, range->n_labels, &bound_s)) return 0;
     }
-    memoi_degrees_walk(search, range->price_s, search->limits[range->high]);
-
-    /* Only the labels of two blocks are kept, and the trails of all.  One comes before the first
-     * block. */
-    search->n_trails = 0;
-    if (!memob_reserve(&before->at, &before->capacity, 1, sizeof(memoi_label))) return 0;
-    memset(before->at, 0, sizeof(memoi_label));
-    for (i = 0; i < d; i++) before->ends[i] = 1;
-    for (i = 0; i < n && !memoi_degrees_is_late(search); i++)
-        if (!memoi_degrees_labels_of_block(search, range, i, &bound_s)) return 0;
-    if (search->is_late) return 1;
 
     /* The fastest complete label is a plan.  The bound is its time, or the least bound of the
      * labels left out. */
     range->n_labels *= 4;
-    for (k = 1; k < last->ends[d - 1]; k++)
-        if (last->at[k].time_s < last->at[best].time_s) best = k;
-    if (last->ends[d - 1] > 0) {
-        const double time_s = last->at[best].time_s;
-        bound_s = fmin(bound_s, time_s);
-        for (i = n - 1, k = last->first + best; i >= 0; i--) {
-            search->path.at[i] = (int32_t)(search->trails[k] % MEMO_DEGREES_MAX);
-            k = search->trails[k] / MEMO_DEGREES_MAX;
+    for (k = 1; k < ends[d - 1]; k++)
+        if (search->labels[k].time_s < search->labels[best].time_s) best = k;
+    if (ends[d - 1] > 0) {
+        bound_s = fmin(bound_s, search->labels[best].time_s);
+        for (i = n - 1, k = search->labels[best].trail; i >= 0; i--) {
+            search->path.at[i] = problem->degrees[k % MEMO_DEGREES_MAX];
+            k = search->trails[k / MEMO_DEGREES_MAX];
         }
-        memoi_degrees_take(search);
-        if (!memoi_degrees_is_closed(search, time_s)) range->n_labels = 0;
+        if (!memoi_degrees_take(search)) range->n_labels = 0;
     }
     range->bound_s = fmax(range->bound_s, bound_s);
     return 1;
@@ -8100,87 +8014,42 @@ MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_
 /* ---- >>degree solve -----------------------------------------------------------------------------
  * Knows: which range of runtimes comes next.  Knows nothing of how a range is planned. */
 
-/* 0: no host memory. */
-MEMOI int memoi_degrees_open_range(memoi_degrees_search* search, int64_t low, int64_t high,
-                                   double bound_s) {
-    memoi_degrees_range* range;
-    if (!memob_reserve(&search->ranges, &search->range_capacity, search->n_ranges + 1,
-                       sizeof *range))
-        return 0;
-    range = &search->ranges[search->n_ranges++];
-    range->low = low;
-    range->high = high;
-    memoi_degrees_price(search, range);
-    range->bound_s = fmax(range->bound_s, bound_s);
-    return 1;
-}
-
 /* Improves the plan until none is faster, or time or labels run out.  The range of least bound is
- * next.  It is halved if its width costs more than its paths differ, because labels cannot close
- * that gap.  0: no host memory. */
+ * next.  It is halved if its width costs more than a tenth of its gap, because labels cannot close
+ * that.  0: no host memory. */
 MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
-    int ok = memoi_degrees_open_range(search, 0, search->n_limits - 1, 0);
-    while (ok) {
-        memoi_degrees_range range;
-        int64_t k, next = 0;
-
+    memo_degrees_plan* plan = search->plan;
+    memoi_degrees_range range;
+    int64_t k, next = 0, n = 1, capacity = 0;
+    if (!memob_reserve(&search->ranges, &capacity, 1, sizeof range)) return 0;
+    search->ranges[0] = memoi_degrees_price(search, 0, search->n_limits - 1, 0);
+    for (;;) {
         /* The range of least bound limits the lower bound, so only it can raise that. */
-        for (k = 1; k < search->n_ranges; k++)
+        for (k = 0, next = 0; k < n; k++)
             if (search->ranges[k].bound_s < search->ranges[next].bound_s) next = k;
         range = search->ranges[next];
 
         /* Stop if no range can contain a faster plan, or if time or memory for labels runs out. */
-        search->plan->lower_bound_s = search->plan->step_s;
-        if (memoi_degrees_is_closed(search, range.bound_s)) break;
-        search->plan->lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
+        plan->lower_bound_s = plan->step_s;
+        if (memoi_degrees_is_closed(search, range.bound_s)) return 1;
+        plan->lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
         if (memoi_degrees_is_late(search) ||
-            range.n_labels > MEMOI_DEGREES_TRAILS / search->problem->n_blocks)
-            break;
+            range.n_labels > MEMOI_DEGREES_LABELS / search->problem->n_blocks)
+            return 1;
 
         /* Halving tightens the room of each half.  Labels tighten the bound at the same room. */
         if (range.low < range.high &&
             (range.price_s == 0 || range.n_labels == 0 ||
              range.price_s * (double)(search->limits[range.high] - search->limits[range.low]) >=
-                 range.fit_s - range.bound_s)) {
+                 (plan->step_s - range.bound_s) / 10)) {
             int64_t middle = range.low + (range.high - range.low) / 2;
-            search->ranges[next] = search->ranges[--search->n_ranges];
-            ok = memoi_degrees_open_range(search, range.low, middle, range.bound_s) &&
-                 memoi_degrees_open_range(search, middle + 1, range.high, range.bound_s);
-        } else {
-            ok = memoi_degrees_labels_pass(search, &range);
-            search->ranges[next] = range;
-        }
+            if (!memob_reserve(&search->ranges, &capacity, n + 1, sizeof range)) return 0;
+            search->ranges[next] = memoi_degrees_price(search, range.low, middle, range.bound_s);
+            search->ranges[n++] =
+                memoi_degrees_price(search, middle + 1, range.high, range.bound_s);
+        } else if (!memoi_degrees_labels_pass(search, &search->ranges[next]))
+            return 0;
     }
-    return ok;
-}
-
-/* The least memory of all plans, each value of runtime_bytes tried as the largest: *runtime.  A
- * larger one admits more degrees, so the blocks keep less.  cells: choices of block and degree, the
- * smallest runtime first. */
-MEMOI int64_t memoi_degrees_least(memoi_degrees_search* search, const memob_keyed* cells,
-                                  int64_t* runtime) {
-    const memo_degrees_problem* problem = search->problem;
-    int64_t n = (int64_t)problem->n_blocks * problem->n_degrees, k, kept = 0, least = INT64_MAX;
-    int32_t i, n_open = problem->n_blocks;
-
-    /* Admit one choice after another.  Each block uses its admitted degree that keeps least.  A
-     * total is valid once every block has a degree. */
-    for (i = 0; i < problem->n_blocks; i++) search->path.at[i] = -1;
-    for (k = 0; k < n; k++) {
-        int32_t block = (int32_t)(cells[k].index / problem->n_degrees);
-        int32_t degree = (int32_t)(cells[k].index % problem->n_degrees);
-        int32_t* index = &search->path.at[block];
-        int64_t bytes = memoi_degrees_kept(problem, block, degree);
-        int64_t before = *index < 0 ? 0 : memoi_degrees_kept(problem, block, *index);
-        if (*index >= 0 && bytes >= before) continue;
-        n_open -= *index < 0;
-        *index = degree;
-        kept += bytes - before;
-        if (n_open > 0 || kept + cells[k].key >= least) continue;
-        least = kept + cells[k].key;
-        *runtime = cells[k].key;
-    }
-    return least;
 }
 
 /* Tables of the costs, and the plan of least memory, so that a plan is known at every time
@@ -8188,51 +8057,56 @@ MEMOI int64_t memoi_degrees_least(memoi_degrees_search* search, const memob_keye
 MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* error) {
     const memo_degrees_problem* problem = search->problem;
     memob_arrays* arrays = &search->arrays;
-    int64_t n = problem->n_blocks, d = problem->n_degrees, i, k, least, runtime = 0;
+    int64_t n = problem->n_blocks, d = problem->n_degrees, n_open = n, k;
+    int64_t smallest = INT64_MAX, runtime = 0;
+    int64_t* least = (int64_t*)memob_arrays_add(arrays, n, sizeof(int64_t));
     memob_keyed* cells = (memob_keyed*)memob_arrays_add(arrays, n * d, sizeof *cells);
-    int32_t p, q;
-    search->node_s = (double*)memob_arrays_add(arrays, n * d, sizeof(double));
-    search->edge_s = (double*)memob_arrays_add(arrays, n * d * d, sizeof(double));
+    search->add_s = (double*)memob_arrays_add(arrays, n * d * d, sizeof(double));
     search->extra = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
     search->limits = (int64_t*)memob_arrays_add(arrays, n * d, sizeof(int64_t));
-    search->rest_s = (double*)memob_arrays_add(arrays, n * d, sizeof(double));
+    search->rest_s = (double*)memob_arrays_add(arrays, (n + 1) * d, sizeof(double));
     search->next = (int32_t*)memob_arrays_add(arrays, n * d, sizeof(int32_t));
-    search->rest = (int64_t*)memob_arrays_add(arrays, n + 1, sizeof(int64_t));
     search->path.at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
     for (k = 0; k < 2; k++)
         search->ends[k].at = (int32_t*)memob_arrays_add(arrays, n, sizeof(int32_t));
     if (arrays->failed) return memob_no_memory(error, "the plan of degrees");
 
-    /* Times, and the bytes beyond the least of each block, because only these depend on the
-     * choice. */
-    for (i = 0; i < n; i++) {
-        int32_t block = (int32_t)i, smallest = memoi_degrees_smallest(problem, block, INT64_MAX);
-        int64_t kept = memoi_degrees_kept(problem, block, smallest);
-        search->least += kept;
-        for (p = 0; p < d; p++) {
-            search->node_s[i * d + p] = memoi_degrees_node_s(problem, block, p);
-            search->extra[i * d + p] = memoi_degrees_kept(problem, block, p) - kept;
-            for (q = 0; q < d && i + 1 < n; q++)
-                search->edge_s[(i * d + p) * d + q] = memoi_degrees_edge_s(problem, block, p, q);
-        }
-    }
+    for (k = 0; k < n * d * d; k++)
+        search->add_s[k] = memoi_degrees_add_s(problem, (int32_t)(k / (d * d)),
+                                               (int32_t)(k / d % d), (int32_t)(k % d));
 
-    /* Each runtime once: equal limits would only repeat a range. */
+    /* Admit the choices of block and degree, the smallest runtime first.  Each block uses the
+     * admitted degree that keeps least.  Once every block has one, each runtime is a limit. */
     for (k = 0; k < n * d; k++) {
         cells[k].key = problem->costs[k].runtime_bytes;
         cells[k].index = k;
     }
     memob_keyed_sort(cells, n * d);
-    for (k = 0; k < n * d; k++)
-        if (k == 0 || cells[k].key != cells[k - 1].key)
-            search->limits[search->n_limits++] = cells[k].key;
-
-    least = memoi_degrees_least(search, cells, &runtime);
-    if (problem->memory_bytes && least > problem->memory_bytes)
+    for (k = 0; k < n; k++) least[k] = -1;
+    for (k = 0; k < n * d; k++) {
+        const memo_degree_cost* c = &problem->costs[cells[k].index];
+        int64_t *block = &least[cells[k].index / d], kept = c->state_bytes + c->saved_bytes;
+        if (*block < 0 || kept < *block) {
+            n_open -= *block < 0;
+            search->least += kept - memob_max(*block, 0);
+            *block = kept;
+        }
+        if (n_open > 0 || (k + 1 < n * d && cells[k + 1].key == c->runtime_bytes)) continue;
+        search->limits[search->n_limits++] = c->runtime_bytes;
+        if (search->least + c->runtime_bytes >= smallest) continue;
+        smallest = search->least + c->runtime_bytes;
+        runtime = c->runtime_bytes;
+    }
+    if (problem->memory_bytes && smallest > problem->memory_bytes)
         return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
                               "memory_bytes: too small (%lld); the smallest plan needs %lld",
-                              (long long)problem->memory_bytes, (long long)least);
-    (void)memoi_degrees_shrink(search, runtime);
+                              (long long)problem->memory_bytes, (long long)smallest);
+
+    /* Only the bytes beyond the least of each block depend on the choice. */
+    for (k = 0; k < n * d; k++)
+        search->extra[k] =
+            problem->costs[k].state_bytes + problem->costs[k].saved_bytes - least[k / d];
+    memoi_degrees_shrink(search, runtime);
     return MEMO_STATUS_OK;
 }
 
@@ -8241,7 +8115,6 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     const double begin_s = memob_now_s();
     memoi_degrees_search search;
     memo_degrees_plan* made;
-    int32_t i;
     memo_status status = memo_degrees_problem_check(problem, error);
     *plan = NULL;
     if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
@@ -8256,7 +8129,6 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     made->n_blocks = problem->n_blocks;
     made->step_s = INFINITY;
 
-    /* The search uses indices of degrees; the plan has the degrees themselves. */
     memset(&search, 0, sizeof search);
     search.problem = problem;
     search.plan = made;
@@ -8266,14 +8138,12 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
         status = memob_no_memory(error, "the plan of degrees");
     memob_arrays_free(&search.arrays);
     MEMO_FREE(search.ranges);
-    MEMO_FREE(search.labels[0].at);
-    MEMO_FREE(search.labels[1].at);
+    MEMO_FREE(search.labels);
     MEMO_FREE(search.trails);
     if (status) {
         memo_degrees_plan_destroy(made);
         return status;
     }
-    for (i = 0; i < problem->n_blocks; i++) made->degrees[i] = problem->degrees[made->degrees[i]];
     made->proof = made->lower_bound_s < made->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
     made->solve_s = memob_now_s() - begin_s;
     *plan = made;
