@@ -26,6 +26,7 @@
  *
  * GRAPHS.  Nothing enqueued allocates or synchronizes, so a step can be captured, the swap engine's
  * copies included: cudaStreamBeginCapture on the compute stream, one step, cudaStreamEndCapture.
+ * CUDA does not capture its legacy default stream.
  * The engine forks its streams by events and joins them before the step ends.  Capture one whole
  * micro-batch with memo_swap_desc.is_timed 0: events inside a graph cannot be read.  Run one step
  * without capture first: CUDA loads a kernel, and cuBLAS allocates, at the first use.  If other
@@ -57,8 +58,9 @@ extern "C" {
 /* ---- 1 device -----------------------------------------------------------------------------------
  *
  * What memo.h leaves to the device:
- *   streams      do not synchronize with CUDA's default stream; NULL is that stream.  Priority 0 is
- *                CUDA's lowest, 1 the next; a number above CUDA's highest means the highest
+ *   streams      do not synchronize with CUDA's default stream; NULL is that stream: compile the
+ *                implementation and the trainer with the same --default-stream of nvcc.  Priority 0
+ *                is CUDA's lowest, 1 the next; a number above CUDA's highest means the highest
  *   events       time to about half a microsecond.  memo_event_create_untimed makes events without
  *                timing; they are cheaper to record
  *   copies       of pinned memory are asynchronous; for other host memory CUDA decides

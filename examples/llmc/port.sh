@@ -1,17 +1,27 @@
 #!/bin/sh
-# port.sh - puts memo into llm.c's trainer for CPUs, and compares it with the original bit by bit.
+# port.sh - puts memo into llm.c's trainers, and compares them with the originals bit by bit.
 #
-#   sh examples/llmc/port.sh FOLDER    FOLDER: a clone of https://github.com/karpathy/llm.c at f1e2ace
+#   sh examples/llmc/port.sh FOLDER [cuda]    FOLDER: a clone of https://github.com/karpathy/llm.c at f1e2ace
 #
-# train_gpt2.patch is the port (lines of llm.c in it: MIT license, Copyright (c) 2024 Andrej Karpathy).  Both trainers run
-# 41 steps from the same random weights of a small model, without OpenMP; the ported one keeps everything, then works in
-# two budgets, and once as a checked session.  Run it in memo's root; needs git, python3 and a C compiler.
+# The patches are the ports (lines of llm.c in them: MIT license, Copyright (c) 2024 Andrej Karpathy).  Original and port
+# train from the same random weights of a small model; the port keeps everything, then works in two budgets, and once as a
+# checked session.  Run it in memo's root; needs git, python3 and a C compiler.
+#
+#   train_gpt2.patch        the trainer for CPUs, without OpenMP: 41 steps
+#   train_gpt2_fp32.patch   cuda: the trainer in CUDA.  nvcc compiles and links it, and its test, for sm_90.  They have not
+#                           run on a GPU.  2 steps run on stand-ins for CUDA and cuBLAS (tests/cuda): kernels thread by
+#                           thread on the CPU, in a fixed order, so that atomic additions keep their bits
 set -eu
 
-[ $# -eq 1 ] && [ -f "$1/train_gpt2.c" ] || { echo "usage: sh examples/llmc/port.sh FOLDER   (a clone of llm.c)" >&2; exit 2; }
+target=${2:-cpu}
+case $target in
+cpu) name=train_gpt2 source=train_gpt2.c sizes="6 64 20000" options= budgets="4000000 1400000" ;;
+cuda) name=train_gpt2_fp32 source=$name.cu sizes="4 128 600" options="-b 4 -t 64 -v 2 -m 1 -s 2 -g 3" budgets="5000000 2500000" ;;
+*) source=none ;;
+esac
+[ $# -ge 1 ] && [ -f "$1/$source" ] || { echo "usage: sh examples/llmc/port.sh FOLDER [cuda]   (a clone of llm.c)" >&2; exit 2; }
 root=$(pwd)
-port=$root/examples/llmc/train_gpt2.patch
-folder=$root/build/llm.c
+folder=$root/build/llm.c/$target
 rm -rf "$folder"
 mkdir -p "$folder"
 for kind in original ported; do
@@ -19,24 +29,46 @@ for kind in original ported; do
     git -C "$folder/$kind" checkout -q f1e2ace
 done
 cd "$folder"
-git -C ported apply "$port"
+git -C ported apply "$root/examples/llmc/$name.patch"
 echo "changed lines:$(git -C ported diff --shortstat)"
 
-# Losses in all bits, and the parameters in a file, in both.
-sed -i -e 's/train loss %f (took %f ms)\\n", step, model.mean_loss,.*/train loss %a\\n", step, model.mean_loss);/' \
-    -e 's|^    gpt2_free(&model);|    fwrite(model.params_memory, 4, model.num_parameters, fopen("parameters", "wb"));\n&|' */train_gpt2.c
 printf '#define MEMO_IMPLEMENTATION\n#define MEMO_PLAN_IMPLEMENTATION\n#include "memo_plan.h"\n' >memo.c
-cc=${CC:-cc}
-$cc -O2 -I"$root" -c memo.c -o memo.o
-$cc -O3 -ffast-math -w original/train_gpt2.c -o original/train -lm
-$cc -O3 -ffast-math -w -I"$root" ported/train_gpt2.c memo.o -o ported/train -lpthread -lm
+if [ "$target" = cuda ]; then
+    printf '#define MEMO_CUDA_IMPLEMENTATION\n#include "memo_cuda.cuh"\n' | cat memo.c - >memo.cu
+    nvcc -arch=sm_90 -O2 -I"$root" -c memo.cu -o memo.o
+    for program in train test; do
+        nvcc -arch=sm_90 -O2 -w -I"$root" ported/${program}_gpt2_fp32.cu memo.o -lcublas -o ported/${program}_sm_90
+    done
+fi
 
-python3 - <<'END'
-import array, os, random, struct
+# Losses in all bits, and the parameters in a file, in both.
+sed -i -e 's/step .*train loss %f (.*/step %d: train loss %a\\n", step, model.mean_loss);/' -e 's/GPT2_EOT 50256/GPT2_EOT 299/' \
+    -e 's|^    gpt2_free(&model);|    fwrite(model.params_memory, 4, model.num_parameters, fopen("parameters", "wb"));\n&|' */$source
+if [ "$target" = cuda ]; then
+    flags="-x c++ -std=c++17 -O2 -I$root -I$root/tests/cuda -Xcompiler -w,-fno-strict-aliasing"
+    for file in memo.cu "$root/tests/cuda/fake_cuda.cpp"; do nvcc $flags -c "$file" -o "$(basename "$file" | sed 's/[.].*//').o"; done
+    for kind in original ported; do
+        sed -e '/include <cooperative_groups/d' -e 's/\([a-z0-9_]*\)<<<\(.*\)>>>(/llmc_launch(\1, \2)(/' \
+            -e 's/extern __shared__ float \([a-z]*\)\[\];/float* \1 = (float*)llmc_shared;/' $kind/$source >$kind/train.cpp
+        nvcc $flags -include llmc_stand_in.h -c $kind/train.cpp -o $kind/train.o
+        nvcc -cudart none $kind/train.o memo.o fake_cuda.o -o $kind/train -lpthread -lm
+    done
+else
+    cc=${CC:-cc}
+    $cc -O2 -I"$root" -c memo.c -o memo.o
+    $cc -O3 -ffast-math -w original/$source -o original/train -lm
+    $cc -O3 -ffast-math -w -I"$root" ported/$source memo.o -o ported/train -lpthread -lm
+fi
+
+python3 - $sizes <<'END'
+import array, os, random, struct, sys
 random.seed(1)
-T, V, L, NH, C, Vp = 64, 300, 6, 4, 64, 384
+L, C, n_train = map(int, sys.argv[1:])
+T, V, NH, Vp = 64, 300, 4, 384
 scales = [0.05] * 2 + [1, 0] + [0.05, 0] * 2 + [1, 0] + [0.05, 0] * 2 + [1, 0]  # 1, 0: a norm's weight and bias
 sizes = [Vp * C, T * C] + [L * n * C for n in (1, 1, 3 * C, 3, C, 1, 1, 1, 4 * C, 4, 4 * C, 1)] + [C, C]
+weights = [random.gauss(1 if s == 1 else 0, s if s == 0.05 else 0.02) for n, s in zip(sizes, scales) for _ in range(n)]
+weights[V * C:Vp * C] = [0] * ((Vp - V) * C)  # of words that are none, as in llm.c's files
 def write(path, code, head, numbers):
     with open(path, "wb") as file:
         file.write(struct.pack("256i", *(head + [0] * (256 - len(head)))))
@@ -44,20 +76,19 @@ def write(path, code, head, numbers):
 for kind in "original", "ported":
     data = kind + "/dev/data/tinyshakespeare/tiny_shakespeare_"
     os.makedirs(os.path.dirname(data), exist_ok=True)
-    random.seed(2)
-    write(kind + "/gpt2_124M.bin", "f", [20240326, 3, T, V, L, NH, C, Vp],
-          [random.gauss(1 if s == 1 else 0, s if s == 0.05 else 0.02) for n, s in zip(sizes, scales) for _ in range(n)])
-    for name, n in ("train", 20000), ("val", 5000):
+    write(kind + "/gpt2_124M.bin", "f", [20240326, 3, T, V, L, NH, C, Vp], weights)
+    for name, n in ("train", n_train), ("val", n_train // 4 + 110):
         write(data + name + ".bin", "H", [20240520, 1, n], [(i * 7 + i // 50 * 5) % V for i in range(n)])
     write(kind + "/gpt2_tokenizer.bin", "B", [20240328, 2, V, 0], sum(([1, 65 + i % 26] for i in range(V)), []))
 END
 
-train() { (cd "$1" && ./train >output); }
+train() { (cd "$1" && ./train $options >output); }
 train original
-grep num_activations original/output
-for run in "" "MEMO_BYTES=4000000" "MEMO_BYTES=1400000" "MEMO_BYTES=4000000 MEMO_CHECK=1"; do
+grep 'activations' original/output
+for run in "" $(printf 'MEMO_BYTES=%s ' $budgets) check; do
+    [ "$run" != check ] || run="MEMO_BYTES=${budgets%% *} MEMO_CHECK=1"
     (export ${run:-MEMO_BYTES=0} && train ported)
-    for kind in original ported; do grep -v num_activations $kind/output >$kind/losses; done
+    for kind in original ported; do grep -v 'activations\|allocated\|average' $kind/output >$kind/losses; done
     cmp original/losses ported/losses
     cmp original/parameters ported/parameters
     echo "${run:-everything kept}: all losses, samples and parameters are bitwise the same"

@@ -1,12 +1,13 @@
 /* emulated_grid.h - CUDA's language for kernels with a C++ compiler: kernels run on the CPU, thread
  * by thread, on streams of fake_cuda.h.  Include it before memo_cuda.cuh.
  *
- * The 32 lanes of a warp are coroutines.  A lane runs until it meets the others (__syncwarp,
- * __shfl_xor_sync) or ends; then another lane runs.  The order of lanes is random after every
- * meeting, and so is the order of warps and blocks, by memo_test's seed.  A kernel that assumes an
- * order therefore fails.  If lanes of a warp wait at different places, or wait for a lane that has
- * ended, the program aborts and names lanes and places.  Masks must be whole warps.  Shared memory
- * and __syncthreads are missing, so that kernels with them do not compile. */
+ * The threads of a block are coroutines.  A lane runs until it meets the others of its warp
+ * (__syncwarp, __shfl_xor_sync) or of its block (__syncthreads), or ends; then another lane runs.
+ * The order of lanes is random after every meeting, and so is the order of warps and blocks, by
+ * memo_test's seed.  A kernel that assumes an order therefore fails.  If lanes of a warp wait at
+ * different places, or wait for a lane that has ended, the program aborts and names lanes and
+ * places.  Masks must be whole warps.  Shared memory is missing, so that kernels with it do not
+ * compile. */
 #ifndef EMULATED_GRID_H
 #define EMULATED_GRID_H
 
@@ -24,7 +25,7 @@ static dim3 blockDim, gridDim;
 #define __launch_bounds__(...)
 #define MEMOI_VECTORS /* the accesses of a GPU, so that a sanitizer sees those that are not aligned */
 
-enum { EMULATED_LANES = 32, EMULATED_STACK_BYTES = 64 << 10 };
+enum { EMULATED_LANES = 32, EMULATED_THREADS = 1024, EMULATED_STACK_BYTES = 64 << 10 };
 
 /* swapcontext saves the signal mask by a call of the kernel, which would take a third of the time:
  * it enters a lane once.  AddressSanitizer follows swapcontext alone. */
@@ -55,11 +56,12 @@ struct emulated_lane {
     uint32_t value, answer, ballot;
 };
 
-static emulated_lane emulated_lanes[EMULATED_LANES], *emulated_now;
+static emulated_lane emulated_lanes[EMULATED_THREADS], *emulated_now;
 static emulated_context emulated_scheduler;
 static const std::function<void()>* emulated_kernel;
 static uint64_t emulated_random;
 static int64_t emulated_n_last_blocks;
+static bool emulated_is_in_order; /* lanes, warps and blocks by their numbers */
 
 /* Of the grids from now on only the last n blocks run; 0: all. */
 static inline void emulated_run_last_blocks(int64_t n) { emulated_n_last_blocks = n; }
@@ -87,7 +89,7 @@ static inline uint32_t emulated_meet(const char* place, int line, unsigned mask,
 /* As CUDA: of a later segment of `width` lanes nobody reads, but keeps its own value. */
 static inline float emulated_shuffle_xor(int line, unsigned mask, float value, int apart,
                                          int width) {
-    int lane = (int)(emulated_now - emulated_lanes), source = lane ^ apart;
+    int lane = (int)(emulated_now - emulated_lanes) % EMULATED_LANES, source = lane ^ apart;
     uint32_t bits;
     if (source > (lane | (width - 1))) source = lane;
     memcpy(&bits, &value, sizeof bits);
@@ -96,7 +98,9 @@ static inline float emulated_shuffle_xor(int line, unsigned mask, float value, i
     return value;
 }
 
-#define __syncwarp() (void)emulated_meet("__syncwarp", __LINE__, 0xffffffffu, 0, 0)
+static const char emulated_of_block[] = "__syncthreads";
+#define __syncwarp()    (void)emulated_meet("__syncwarp", __LINE__, 0xffffffffu, 0, 0)
+#define __syncthreads() (void)emulated_meet(emulated_of_block, __LINE__, 0xffffffffu, 0, 0)
 #define __shfl_xor_sync(mask, value, apart, width)                                                 \
     emulated_shuffle_xor(__LINE__, mask, value, apart, width)
 
@@ -123,6 +127,7 @@ static inline std::vector<unsigned> emulated_order(unsigned first, unsigned end)
     std::vector<unsigned> order;
     for (unsigned i = first; i < end; i++) {
         order.push_back(i);
+        if (emulated_is_in_order) continue;
         std::swap(order.back(), order[(size_t)(emulated_draw() % order.size())]);
     }
     return order;
@@ -147,16 +152,16 @@ static inline void emulated_start_lane(emulated_lane* lane) {
     makecontext(&lane->context.whole, emulated_lane_main, 0);
 }
 
-static inline void emulated_check_meeting(unsigned first_thread) {
-    const emulated_lane *lanes = emulated_lanes, *waits = lanes;
+static inline void emulated_check_meeting(const emulated_lane* lanes) {
+    const emulated_lane* waits = lanes;
     while (waits->state != emulated_lane::WAITS) waits++;
     for (int k = 0; k < EMULATED_LANES; k++) {
         if (lanes[k].state == emulated_lane::WAITS && lanes[k].line == waits->line &&
             strcmp(lanes[k].place, waits->place) == 0)
             continue;
         printf("# emulated grid: block %u, warp %u: lane %d waits at %s, line %d, but lane %d ",
-               blockIdx.x, first_thread / EMULATED_LANES, (int)(waits - lanes), waits->place,
-               waits->line, k);
+               blockIdx.x, (unsigned)(lanes - emulated_lanes) / EMULATED_LANES,
+               (int)(waits - lanes), waits->place, waits->line, k);
         if (lanes[k].state == emulated_lane::WAITS)
             printf("at %s, line %d\n", lanes[k].place, lanes[k].line);
         else
@@ -166,43 +171,71 @@ static inline void emulated_check_meeting(unsigned first_thread) {
     }
 }
 
-static inline void emulated_run_warp(unsigned first_thread) {
-    const unsigned n_lanes = std::min(blockDim.x - first_thread, (unsigned)EMULATED_LANES);
-    bool is_met = true;
-    for (auto& lane : emulated_lanes) lane.state = emulated_lane::HAS_ENDED;
-    for (unsigned k = 0; k < n_lanes; k++) emulated_start_lane(&emulated_lanes[k]);
-    while (is_met) {
-        is_met = false;
-        for (unsigned k : emulated_order(0, n_lanes)) {
-            emulated_now = &emulated_lanes[k];
-            if (emulated_now->state == emulated_lane::HAS_ENDED) continue;
-            threadIdx.x = first_thread + k;
-            emulated_switch(&emulated_scheduler, &emulated_now->context);
-            is_met |= emulated_now->state == emulated_lane::WAITS;
+/* Runs the lanes of a warp to their next meeting.  true: they have met as a warp and go on. */
+static inline bool emulated_run_warp(unsigned first_thread, unsigned n_lanes) {
+    emulated_lane* lanes = emulated_lanes + first_thread;
+    bool is_met = false;
+    for (unsigned k : emulated_order(0, n_lanes)) {
+        emulated_now = &lanes[k];
+        if (emulated_now->state != emulated_lane::IS_READY) continue;
+        threadIdx.x = (first_thread + k) % blockDim.x;
+        threadIdx.y = (first_thread + k) / blockDim.x;
+        emulated_switch(&emulated_scheduler, &emulated_now->context);
+        is_met |= emulated_now->state == emulated_lane::WAITS;
+    }
+    if (!is_met) return false;
+    emulated_check_meeting(lanes);
+    if (lanes->place == emulated_of_block) return false;
+    uint32_t ballot = 0;
+    for (int k = 0; k < EMULATED_LANES; k++) ballot |= (lanes[k].value & 1) << k;
+    for (int k = 0; k < EMULATED_LANES; k++) {
+        lanes[k].ballot = ballot;
+        lanes[k].answer = lanes[lanes[k].source].value;
+        lanes[k].state = emulated_lane::IS_READY;
+    }
+    return true;
+}
+
+/* Warps take turns from meeting to meeting. */
+static inline void emulated_run_block(unsigned n_threads) {
+    const unsigned n_warps = (n_threads + EMULATED_LANES - 1) / EMULATED_LANES;
+    bool goes_on = true;
+    for (unsigned k = 0; k < n_warps * EMULATED_LANES; k++)
+        emulated_lanes[k].state = emulated_lane::HAS_ENDED;
+    for (unsigned k = 0; k < n_threads; k++) emulated_start_lane(&emulated_lanes[k]);
+    while (goes_on) {
+        std::vector<unsigned> warps = emulated_order(0, n_warps);
+        while (!warps.empty()) {
+            const auto next =
+                warps.begin() + (emulated_is_in_order ? 0 : emulated_draw() % warps.size());
+            const unsigned warp = *next, first = warp * EMULATED_LANES;
+            warps.erase(next);
+            if (emulated_run_warp(first, std::min(n_threads - first, (unsigned)EMULATED_LANES)))
+                warps.push_back(warp);
         }
-        if (!is_met) continue;
-        emulated_check_meeting(first_thread);
-        uint32_t ballot = 0;
-        for (int k = 0; k < EMULATED_LANES; k++) ballot |= (emulated_lanes[k].value & 1) << k;
-        for (auto& lane : emulated_lanes) lane.ballot = ballot;
-        for (auto& lane : emulated_lanes) lane.answer = emulated_lanes[lane.source].value;
-        for (auto& lane : emulated_lanes) lane.state = emulated_lane::IS_READY;
+        goes_on = false; /* all that have not ended wait at __syncthreads */
+        for (unsigned k = 0; k < n_threads; k++) {
+            if (emulated_lanes[k].state != emulated_lane::WAITS) continue;
+            emulated_lanes[k].state = emulated_lane::IS_READY;
+            goes_on = true;
+        }
     }
 }
 
 static inline void emulated_run(dim3 blocks, dim3 threads, const std::function<void()>& kernel) {
+    const unsigned n_blocks = blocks.x * blocks.y;
     unsigned first = 0;
-    if (blocks.y * blocks.z * threads.y * threads.z != 1) abort(); /* one dimension will do */
-    if (emulated_n_last_blocks && emulated_n_last_blocks < blocks.x)
-        first = blocks.x - (unsigned)emulated_n_last_blocks;
+    if (blocks.z * threads.z != 1) abort(); /* two dimensions will do */
+    if (emulated_n_last_blocks && emulated_n_last_blocks < n_blocks)
+        first = n_blocks - (unsigned)emulated_n_last_blocks;
     emulated_random = memo_test.state;
     emulated_kernel = &kernel;
     gridDim = blocks;
     blockDim = threads;
-    for (unsigned block : emulated_order(first, blocks.x)) {
-        blockIdx.x = block;
-        for (unsigned warp : emulated_order(0, (threads.x + EMULATED_LANES - 1) / EMULATED_LANES))
-            emulated_run_warp(warp * EMULATED_LANES);
+    for (unsigned block : emulated_order(first, n_blocks)) {
+        blockIdx.x = block % blocks.x;
+        blockIdx.y = block / blocks.x;
+        emulated_run_block(threads.x * threads.y);
     }
 }
 

@@ -55,24 +55,26 @@ static void refuses_grids_that_no_gpu_has(void) {
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
 }
 
-/* Each lane reads a value that lane 0 of its warp replaces; with is_safe, only after all have read
- * it. */
-__global__ static void read_then_replace(int* cells, int* seen, int is_safe) {
-    unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
-    seen[thread] = cells[thread / 32];
-    if (is_safe) __syncwarp();
-    if (thread % 32 == 0) cells[thread / 32] = 1;
+/* Each thread reads a value that the first of its group replaces, after n_safe threads have met. */
+__global__ static void read_then_replace(int* cells, int* seen, int group, int n_safe) {
+    int thread =
+        (int)(blockIdx.x * blockDim.x * blockDim.y + threadIdx.y * blockDim.x + threadIdx.x);
+    seen[thread] = cells[thread / group];
+    if (n_safe == 32) __syncwarp();
+    if (n_safe == 128) __syncthreads();
+    if (thread % group == 0) cells[thread / group] = 1;
 }
 
 static void shows_that_a_barrier_is_missing(void) {
-    int is_safe, k;
-    for (is_safe = 0; is_safe < 2; is_safe++) {
-        int cells[16], seen[16 * 32], n_late = 0;
-        memset(cells, 0, sizeof cells);
-        CHECK(launch(read_then_replace, dim3(4), dim3(128), cells, seen, is_safe) == cudaSuccess);
-        for (k = 0; k < 16 * 32; k++) n_late += seen[k];
-        CHECK(is_safe ? n_late == 0 : n_late > 0);
-    }
+    for (int group : {32, 128})
+        for (int n_safe : {0, 32, 128}) {
+            int cells[16], seen[16 * 32], n_late = 0, k;
+            memset(cells, 0, sizeof cells);
+            CHECK(launch(read_then_replace, dim3(4), dim3(64, 2), cells, seen, group, n_safe) ==
+                  cudaSuccess);
+            for (k = 0; k < 16 * 32; k++) n_late += seen[k];
+            CHECK(n_safe >= group ? n_late == 0 : n_late > 0);
+        }
 }
 
 __global__ static void exchange(float* to, int apart, int width) {
