@@ -99,7 +99,6 @@ MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc
  * file. */
 
 #define MEMO_PROFILE_TENSORS_MAX 64
-#define MEMO_PROFILE_COPIES_MAX  24
 #define MEMO_PROFILE_KINDS_MAX   32 /* of layers */
 
 typedef struct memo_profile_tensor {
@@ -115,48 +114,43 @@ typedef struct memo_profile_copy {
     double to_host_s, to_device_s; /* alone: the copies of a step never go both ways at once */
 } memo_profile_copy;
 
-/* Seconds to write and read a file.  A disk with a cache may seem faster than its sustained
- * rate. */
+/* Seconds to write and read a file, beside copies that go the same way.  A disk with a cache may
+ * seem faster than its sustained rate. */
 typedef struct memo_profile_file {
     int64_t size_bytes; /* 0: not measured */
     double write_s, read_s;
-    double write_with_copies_s, read_with_copies_s; /* beside copies that go the same way */
 } memo_profile_file;
 
 typedef struct memo_profile {
     int64_t n_rows;  /* of the micro-batch that the times below are for */
     int32_t n_kinds; /* of layers */
-    int32_t n_tensors, n_copies;
-    int32_t reserved;                                                             /* 0 */
+    int32_t n_tensors;
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX]; /* of a layer */
     /* Measured in slices of n_rows: as in memo_kind_times. */
     double forward_growth_s[MEMO_PROFILE_KINDS_MAX], backward_growth_s[MEMO_PROFILE_KINDS_MAX];
     double between_s; /* between the last forward and the first backward */
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
-    memo_profile_copy copies[MEMO_PROFILE_COPIES_MAX]; /* by size, rising */
+    /* A small and a large one.  All zero: copies take no time.  With the large one alone, their
+     * rate is its. */
+    memo_profile_copy copies[2];
     memo_profile_file file;
 } memo_profile;
 
 typedef struct memo_profile_desc {
     const memo_device* device;
-    const memo_tensor* tensors; /* their names go into the profile */
-    int32_t n_tensors;          /* at most MEMO_PROFILE_TENSORS_MAX */
-    int64_t n_rows;
-    /* Copies of 64 KiB, eight times as much, and so on up to this size are measured.  The call
-     * takes device and host memory for two of the largest.  Sizes end before a copy would take over
-     * 10 s.  0: 32 MiB. */
+    /* Copies of 8 bytes, eight times as much, and so on up to this size are timed.  The call takes
+     * device and host memory for two of the largest, or less if there is less.  Sizes end before a
+     * copy would take over 0.1 s.  0: 32 MiB. */
     int64_t largest_copy_bytes;
-    int32_t n_repetitions;       /* each time is the median of these after one warm-up; 0: 5 */
-    const char* spill_directory; /* measures a file of largest_copy_bytes in it; NULL: no file */
-    double spill_bytes_per_s;    /* as in memo_swap_desc */
+    const char* spill_directory; /* times a file as large as the largest copy in it; NULL: none */
+    double spill_bytes_per_s;    /* as in memo_swap_desc; 0, or at least 4096 */
 } memo_profile_desc;
 
 MEMO_API memo_profile_desc memo_profile_desc_default(void);
-/* Measures copies and the file.  The times of one kind of layer are 0, and no tensor can be
- * recomputed, until the caller sets them.  It synchronizes with the device many times, so call it
- * before training.
- * Errors: INVALID_ARGUMENT; errors of the device; IO and UNSUPPORTED of
- * spill_directory, as memo_swap_create. */
+/* Measures copies and file of a profile, and leaves the rest as it is.  Each time is the median of
+ * five after one warm-up.  It synchronizes with the device many times, so call it before training.
+ * Errors: INVALID_ARGUMENT; UNSUPPORTED (a link that takes seconds for a few bytes); errors of the
+ * device; IO and UNSUPPORTED of spill_directory, as memo_swap_create. */
 MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                           memo_error* error);
 
@@ -164,11 +158,12 @@ MEMO_API memo_status memo_profile_measure(const memo_profile_desc* desc, memo_pr
  * traces.  Times are whole femtoseconds, at most 9000 s.  Reading returns the written value within
  * one femtosecond.
  *
- *   rows ROWS KINDS BETWEEN
- *   layer FORWARD BACKWARD                    of each kind
- *   tensor NAME FEMTOSECONDS_PER_ROW|-...     a time for each kind
- *   copy BYTES TO_HOST TO_DEVICE
- *   file BYTES WRITE READ WRITE_WITH_COPIES READ_WITH_COPIES    (may be absent) */
+ *   rows ROWS KINDS TENSORS BETWEEN
+ *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
+ *   tensor NAME                                                each tensor, and after it
+ *   row TIME|- [GROWTH]                                        its recomputation in each kind
+ *   copy BYTES TO_HOST TO_DEVICE                               small, then large
+ *   file BYTES WRITE READ */
 MEMO_API memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error);
 MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char* path,
                                         memo_error* error);
@@ -238,8 +233,8 @@ typedef struct memo_swap_plan {
 } memo_swap_plan;
 
 MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
-/* Fills in times and rates.  Copies: copy_s and the rates of the line through the smallest and the
- * largest copy of the profile.  The file: its rates beside copies, if it was measured.  Layers: the
+/* Fills in times and rates.  Copies: copy_s and the rates of the line through the small and the
+ * large copy of the profile.  The file: its rates, if it was measured.  Layers: the
  * caller's times of each of profile->n_kinds kinds, for which recompute_s_per_row has room for
  * (n_kinds, 2, n_tensors): times and their growths, by the names of the tensors; desc->kinds
  * becomes times.
@@ -543,7 +538,6 @@ typedef struct memo_session_desc {
     const char* spill_directory; /* folder for rows that exceed host memory; NULL: no spilling */
     int64_t disk_bytes;          /* 0: no limit */
     double spill_bytes_per_s;    /* as in memo_swap_desc */
-    int64_t largest_copy_bytes;  /* to measure, as in memo_profile_desc; 0: 32 MiB, less if short */
 
     memo_policy policy; /* memo_session_desc_default: MEMO */
     /* Of policy ROWS: (shapes, n_layers, n_tensors) as in memo_swap_desc; with slices (shapes,
@@ -5395,20 +5389,18 @@ MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc
 
 MEMOB_ZERO_DEFAULT(memo_profile_desc)
 
-#define MEMOI_PROFILE_REPETITIONS_MAX 101
-#define MEMOI_PROFILE_LEAST_BYTES     65536
+#define MEMOI_PROFILE_REPETITIONS 5
+#define MEMOI_PROFILE_SMALL_BYTES 32768
+#define MEMOI_PROFILE_COPY_S      0.1 /* the longest that a copy of more bytes should take */
 
 typedef struct memoi_profiler {
-    const memo_profile_desc* desc;
     const memo_device* device;
     memo_stream streams[3]; /* of copies to the host and to the device; of the file */
     memo_event begin, end;
     char* on_device; /* two of the largest copies, as on the host */
     char* on_host;
     int64_t copy_bytes; /* of the copy being measured */
-    int64_t largest_bytes;
     int64_t half_bytes; /* the second half of both memories begins there */
-    int32_t n_repetitions;
     memob_spill_file file;
     memob_spill_op file_op;
     int64_t n_beside; /* copies beside it */
@@ -5439,13 +5431,13 @@ MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
     return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
 }
 
-/* The median time of a copy, or of a transfer, on one of the streams. */
-MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, double* median_s,
+/* The median time of n copies, or transfers, on one of the streams. */
+MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, int n, double* median_s,
                                      memo_error* error) {
     const memo_device* d = p->device;
-    double times[MEMOI_PROFILE_REPETITIONS_MAX];
+    double times[MEMOI_PROFILE_REPETITIONS];
     memo_status status = MEMO_STATUS_OK;
-    int32_t i, n = p->n_repetitions;
+    int i;
     for (i = -1; i < n && !status; i++) { /* the first warms up */
         double elapsed_s = 0;
         status = memo_event_record(d, p->begin, p->streams[stream], error);
@@ -5461,66 +5453,43 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, double* medi
     return status;
 }
 
-#define MEMOI_PROFILE_COPY_S 10 /* the longest that a copy may take */
-
-/* Copies of rising size.  Short ones come first, once each: a link on which measuring would take
- * hours is refused.  Sizes end before a copy would take too long: smaller ones show the rate of a
- * slow link, too. */
-MEMOI memo_status memoi_profile_copies(memoi_profiler* p, memo_profile* profile,
-                                       memo_error* error) {
-    const int64_t least_bytes = memob_min(MEMOI_PROFILE_LEAST_BYTES, p->largest_bytes);
-    const int32_t n = p->n_repetitions;
-    memo_profile_copy* copy = &profile->copies[0];
-    int64_t bytes = memob_min(8, least_bytes);
-    for (;;) {
-        memo_status status;
-        copy->size_bytes = p->copy_bytes = bytes;
-        p->n_repetitions = bytes < least_bytes ? 1 : n;
-        status = memoi_profile_time(p, 0, &copy->to_host_s, error);
-        if (!status) status = memoi_profile_time(p, 1, &copy->to_device_s, error);
+/* Copies of rising size.  Short ones, which are timed once, refuse a link on which measuring would
+ * take hours.  Smaller copies than the largest show the rate of a slow link, too. */
+MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
+                                       memo_profile* profile, memo_error* error) {
+    for (p->copy_bytes = memob_min(8, largest_bytes);;
+         p->copy_bytes = memob_min(8 * p->copy_bytes, largest_bytes)) {
+        const int is_short = p->copy_bytes < memob_min(MEMOI_PROFILE_SMALL_BYTES, largest_bytes);
+        const int n = is_short ? 1 : MEMOI_PROFILE_REPETITIONS;
+        memo_profile_copy* copy = &profile->copies[1];
+        double slower_s;
+        memo_status status = memoi_profile_time(p, 0, n, &copy->to_host_s, error);
+        if (!status) status = memoi_profile_time(p, 1, n, &copy->to_device_s, error);
         if (status) return status;
+        copy->size_bytes = p->copy_bytes;
+        if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
 
-        if (bytes < least_bytes) {
-            double slower_s = fmax(copy->to_host_s, copy->to_device_s);
-            if (8 * slower_s > MEMOI_PROFILE_COPY_S)
-                return memo_error_set(
-                    error, MEMO_STATUS_UNSUPPORTED,
-                    "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
-                    "measuring such a link would take hours, so give a profile",
-                    (long long)bytes, slower_s);
-            bytes = memob_min(bytes * 8, least_bytes);
-        } else {
-            profile->n_copies++;
-            if (bytes == p->largest_bytes ||
-                8 * (copy->to_host_s + copy->to_device_s) > MEMOI_PROFILE_COPY_S)
-                return MEMO_STATUS_OK;
-            bytes = bytes > p->largest_bytes / 8 ? p->largest_bytes : bytes * 8;
-            copy++;
-        }
+        slower_s = fmax(copy->to_host_s, copy->to_device_s);
+        if (is_short && slower_s > 1)
+            return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                                  "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
+                                  "measuring such a link would take hours, so give a profile",
+                                  (long long)p->copy_bytes, slower_s);
+        if (p->copy_bytes == largest_bytes || (!is_short && 8 * slower_s > MEMOI_PROFILE_COPY_S))
+            return MEMO_STATUS_OK;
     }
 }
 
-/* Names without times. */
-MEMOI void memoi_profile_tensors(const memo_profile_desc* desc, memo_profile* profile) {
-    int32_t t;
-    for (t = 0; t < desc->n_tensors; t++) {
-        memo_profile_tensor* tensor = &profile->tensors[t];
-        snprintf(tensor->name, sizeof tensor->name, "%s", desc->tensors[t].name);
-        tensor->recompute_s_per_row[0] = -1;
-    }
-    profile->n_kinds = 1;
-    profile->n_tensors = desc->n_tensors;
-}
-
-MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, memo_error* error) {
-    const memo_profile_copy* copy = &profile->copies[profile->n_copies - 1];
+MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc* desc,
+                                      memo_profile* profile, memo_error* error) {
+    const memo_profile_copy* copy = &profile->copies[1];
     const memo_device* d = p->device;
-    memo_profile_file* file = &profile->file;
+    const double bytes = MEMOI_PROFILE_COPY_S * desc->spill_bytes_per_s;
+    int64_t n_bytes = p->half_bytes;
     memo_status status;
     int is_read;
 
     /* File operations are host functions on a stream, which the device must support. */
-    if (!p->desc->spill_directory) return MEMO_STATUS_OK;
     if (!MEMO_DEVICE_HAS(d, launch_host))
         return memo_error_set(
             error, MEMO_STATUS_UNSUPPORTED,
@@ -5528,8 +5497,10 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
             "needs; set launch_host, or leave spill_directory NULL");
 
     /* A file like the swap engine's, with its own stream, so that copies run beside it. */
-    status = memob_spill_create(&p->file, p->desc->spill_directory, p->half_bytes,
-                                p->desc->spill_bytes_per_s, p->on_host, error);
+    if (bytes > 0 && bytes < (double)n_bytes)
+        n_bytes = memob_align_up((int64_t)bytes, MEMOB_SPILL_ALIGNMENT);
+    status = memob_spill_create(&p->file, desc->spill_directory, n_bytes, desc->spill_bytes_per_s,
+                                p->on_host, error);
     if (!status) status = memo_stream_create(d, "profile file", 0, &p->streams[2], error);
     memset(p->on_host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
     p->copy_bytes = copy->size_bytes;
@@ -5537,63 +5508,39 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, memo_profile* profile, 
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
      * bandwidth of host memory. */
     for (is_read = 0; is_read < 2 && !status; is_read++) {
-        double* alone_s = is_read ? &file->read_s : &file->write_s;
-        double copy_s = is_read ? copy->to_device_s : copy->to_host_s;
+        double* file_s = is_read ? &profile->file.read_s : &profile->file.write_s;
+        const double copy_s = is_read ? copy->to_device_s : copy->to_host_s;
         memob_spill_op_init(&p->file_op, &p->file, !is_read,
-                            p->on_host + (is_read ? 0 : p->half_bytes), 0, p->half_bytes);
+                            p->on_host + (is_read ? 0 : p->half_bytes), 0, n_bytes);
         p->n_beside = 0;
-        status = memoi_profile_time(p, 2, alone_s, error);
-        p->n_beside = copy_s > 0 && *alone_s < 64 * copy_s ? 1 + (int64_t)(*alone_s / copy_s) : 64;
-        if (!status)
-            status = memoi_profile_time(
-                p, 2, is_read ? &file->read_with_copies_s : &file->write_with_copies_s, error);
+        status = memoi_profile_time(p, 2, MEMOI_PROFILE_REPETITIONS, file_s, error);
+        p->n_beside = copy_s > 0 && *file_s < 64 * copy_s ? 1 + (int64_t)(*file_s / copy_s) : 64;
+        if (!status) status = memoi_profile_time(p, 2, MEMOI_PROFILE_REPETITIONS, file_s, error);
         if (!status) status = memo_stream_synchronize(d, p->streams[is_read], error);
     }
-    file->size_bytes = p->half_bytes;
+    profile->file.size_bytes = n_bytes;
     return status;
 }
 
-/* A name that the file gives back. */
-MEMOI memo_status memoi_profile_check_name(const char* name, memo_error* error) {
-    const char* p = name ? name : "";
-    for (; *p && (unsigned char)*p > 32; p++) {
-    }
-    if (p == name || *p || p - name >= (int64_t)sizeof(((memo_profile_tensor*)NULL)->name))
-        return MEMOB_INVALID(
-            error, "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
-            name ? name : "NULL", (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
-    return MEMO_STATUS_OK;
-}
-
-/* Names the field that would help a device that has no room for the copies. */
-MEMOI memo_status memoi_profiler_refuse(const memoi_profiler* p, memo_status status,
-                                        const char* memory, memo_error* error) {
-    if (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY && status != MEMO_STATUS_OUT_OF_HOST_MEMORY)
-        return status;
-    return memo_error_set(error, status,
-                          "memo_profile_desc.largest_copy_bytes: too large for %s memory, which "
-                          "must hold two copies of %lld bytes; %s",
-                          memory, (long long)p->half_bytes,
-                          p->half_bytes > MEMOI_PROFILE_LEAST_BYTES
-                              ? "lower it, for example to 65536"
-                              : "more of that memory would work");
-}
-
+/* Memory for two copies at a time, on the device and on the host; of 64 KiB if there is not enough
+ * for larger ones.  Streams, and events that time them. */
 MEMOI memo_status memoi_profiler_acquire(memoi_profiler* p, memo_error* error) {
     const memo_device* d = p->device;
-    void* address = NULL;
-    memo_status status = memo_device_alloc(d, 2 * p->half_bytes, &address, error);
-    int i;
-
-    /* Two copies at a time, on the device and on the host. */
-    p->on_device = (char*)address;
-    if (status) return memoi_profiler_refuse(p, status, "device", error);
-    address = NULL;
-    status = memo_host_alloc(d, 2 * p->half_bytes, &address, error);
-    p->on_host = (char*)address;
-    if (status) return memoi_profiler_refuse(p, status, "host", error);
-
-    /* Streams and events that time them. */
+    const int64_t least_bytes = 1 << 16;
+    void* memory[2] = {NULL, NULL};
+    memo_status status;
+    int i, is_large;
+    do {
+        is_large = p->half_bytes > least_bytes;
+        status = memo_device_alloc(d, 2 * p->half_bytes, &memory[0], error);
+        if (!status) status = memo_host_alloc(d, 2 * p->half_bytes, &memory[1], error);
+        if (status && memory[0]) memo_device_free(d, memory[0], NULL);
+        if (status) memory[0] = NULL;
+        if (status) p->half_bytes = memob_min(p->half_bytes, least_bytes);
+    } while (is_large && (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY ||
+                          status == MEMO_STATUS_OUT_OF_HOST_MEMORY));
+    p->on_device = (char*)memory[0];
+    p->on_host = (char*)memory[1];
     for (i = 0; i < 2 && !status; i++)
         status = memo_stream_create(d, i ? "profile to device" : "profile to host", 0,
                                     &p->streams[i], error);
@@ -5617,67 +5564,37 @@ MEMOI void memoi_profiler_release(memoi_profiler* p) {
     if (p->on_device) memo_device_free(d, p->on_device, NULL);
 }
 
-MEMOI memo_status memoi_profile_check_desc(const memo_profile_desc* desc, memo_error* error) {
-    static const char name[] = "memo_profile_desc";
-    memo_status status;
-    int32_t i;
-
-    /* Numbers. */
-    if ((status = memob_check_integer(name, "n_rows", desc->n_rows, 1, INT64_MAX, error)) ||
-        (status = memob_check_integer(name, "n_tensors", desc->n_tensors, 0,
-                                      MEMO_PROFILE_TENSORS_MAX, error)) ||
-        (status = memob_check_integer(name, "largest_copy_bytes", desc->largest_copy_bytes, 0,
-                                      MEMOB_BYTES_MAX / 2, error)) ||
-        (status = memob_check_integer(name, "n_repetitions", desc->n_repetitions, 0,
-                                      MEMOI_PROFILE_REPETITIONS_MAX, error)))
-        return status;
-
-    /* A file so slow that each of some ten transfers would take longer than this. */
-    if ((status = memob_check_rate(name, "spill_bytes_per_s", desc->spill_bytes_per_s, error)))
-        return status;
-    if (desc->spill_directory && desc->spill_bytes_per_s > 0 &&
-        (double)memob_max(desc->largest_copy_bytes, MEMOB_SPILL_ALIGNMENT) >
-            MEMOI_PROFILE_COPY_S * desc->spill_bytes_per_s)
-        return memo_error_set(
-            error, MEMO_STATUS_UNSUPPORTED,
-            "memo_profile_desc.spill_bytes_per_s: %g, so that measuring a file of "
-            "%lld bytes would take minutes; raise it, or give a profile",
-            desc->spill_bytes_per_s, (long long)desc->largest_copy_bytes);
-
-    /* What they count. */
-    if (!desc->device || (desc->n_tensors && !desc->tensors))
-        return MEMOB_INVALID(error, "memo_profile_desc.%s: NULL; it is required",
-                             desc->device ? "tensors" : "device");
-    for (i = 0; i < desc->n_tensors && !status; i++)
-        status = memoi_profile_check_name(desc->tensors[i].name, error);
-    return status;
-}
-
 memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* profile,
                                  memo_error* error) {
+    static const char name[] = "memo_profile_desc";
+    const double file_rate = desc->spill_bytes_per_s;
+    int64_t largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
     memoi_profiler p;
     memo_status status;
-    memset(profile, 0, sizeof *profile);
+    memset(profile->copies, 0, sizeof profile->copies);
+    memset(&profile->file, 0, sizeof profile->file);
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
-
-    /* Check before any allocation, so that nothing must be released. */
-    if ((status = memoi_profile_check_desc(desc, error))) return status;
-
-    /* 32 MiB copies are large enough to show the full rate of a link. */
-    p.desc = desc;
-    p.device = desc->device;
-    p.largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
-    p.half_bytes = desc->spill_directory ? memob_align_up(p.largest_bytes, MEMOB_SPILL_ALIGNMENT)
-                                         : p.largest_bytes;
-    p.n_repetitions = desc->n_repetitions ? desc->n_repetitions : 5;
-    profile->n_rows = desc->n_rows;
+    if (!desc->device)
+        return MEMOB_INVALID(error, "memo_profile_desc.device: NULL; it is required");
+    if ((status = memob_check_integer(name, "largest_copy_bytes", desc->largest_copy_bytes, 0,
+                                      MEMOB_BYTES_MAX / 4, error)) ||
+        (status = memob_check_rate(name, "spill_bytes_per_s", file_rate, error)))
+        return status;
+    if (desc->spill_directory && file_rate > 0 && file_rate < MEMOB_SPILL_ALIGNMENT)
+        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
+                              "memo_profile_desc.spill_bytes_per_s: %g, so that measuring a file "
+                              "would take minutes; at least %d would work, or give a profile",
+                              file_rate, MEMOB_SPILL_ALIGNMENT);
 
     /* The copies come before the file, which is timed beside the largest of them. */
+    p.device = desc->device;
+    p.half_bytes = desc->spill_directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT)
+                                         : largest_bytes;
     status = memoi_profiler_acquire(&p, error);
-    memoi_profile_tensors(desc, profile);
-    if (!status) status = memoi_profile_copies(&p, profile, error);
-    if (!status) status = memoi_profile_spill(&p, profile, error);
+    largest_bytes = memob_min(largest_bytes, p.half_bytes);
+    if (!status) status = memoi_profile_copies(&p, largest_bytes, profile, error);
+    if (!status && desc->spill_directory) status = memoi_profile_spill(&p, desc, profile, error);
     memoi_profiler_release(&p);
     return status;
 }
@@ -5685,149 +5602,85 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 /* --- >>profile file ---
  * Knows: the text of a profile.  Knows nothing of how its times were measured. */
 
-#define MEMOI_PROFILE_VALUE(what, type, of, field, least)                                          \
-    { what, type, offsetof(of, field), least, INT64_MAX, NULL }
-#define MEMOI_PROFILE_TIME(what, of, field)                                                        \
-    MEMOI_PROFILE_VALUE(what, MEMOB_VALUE_FEMTOSECONDS, of, field, 0)
+#define MEMOI_PROFILE_COUNT(what, type, of, field, least, most)                                    \
+    { what, type, offsetof(of, field), least, most, NULL }
+#define MEMOI_PROFILE_TIME(what, of, field, least)                                                 \
+    { what, MEMOB_VALUE_FEMTOSECONDS, offsetof(of, field), least, INT64_MAX, NULL }
 static const memob_value memoi_profile_rows_values[] = {
-    MEMOI_PROFILE_VALUE("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1),
-    {"number of kinds", MEMOB_VALUE_INT32, offsetof(memo_profile, n_kinds), 1,
-     MEMO_PROFILE_KINDS_MAX, NULL},
-    MEMOI_PROFILE_TIME("time between", memo_profile, between_s)};
-/* Of kind 0; a line of another kind is that many numbers farther. */
+    MEMOI_PROFILE_COUNT("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1, INT64_MAX),
+    MEMOI_PROFILE_COUNT("number of kinds", MEMOB_VALUE_INT32, memo_profile, n_kinds, 1,
+                        MEMO_PROFILE_KINDS_MAX),
+    MEMOI_PROFILE_COUNT("number of tensors", MEMOB_VALUE_INT32, memo_profile, n_tensors, 0,
+                        MEMO_PROFILE_TENSORS_MAX),
+    MEMOI_PROFILE_TIME("time between", memo_profile, between_s, 0)};
+/* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
 static const memob_value memoi_profile_layer_values[] = {
-    MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s),
-    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s),
-    MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s),
-    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s)};
+    MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
+    MEMOI_PROFILE_TIME("backward time", memo_profile, backward_s, 0),
+    MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s, 0),
+    MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0)};
+static const memob_value memoi_profile_tensor_values[] = {
+    MEMOI_PROFILE_COUNT("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
+static const memob_value memoi_profile_row_values[] = {
+    MEMOI_PROFILE_TIME("time of a row", memo_profile_tensor, recompute_s_per_row, -1),
+    MEMOI_PROFILE_TIME("growth of a row", memo_profile_tensor, recompute_growth_s_per_row, 0)};
 static const memob_value memoi_profile_copy_values[] = {
-    MEMOI_PROFILE_VALUE("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 1),
-    MEMOI_PROFILE_TIME("time to host", memo_profile_copy, to_host_s),
-    MEMOI_PROFILE_TIME("time to device", memo_profile_copy, to_device_s)};
+    MEMOI_PROFILE_COUNT("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 0, INT64_MAX),
+    MEMOI_PROFILE_TIME("time to host", memo_profile_copy, to_host_s, 0),
+    MEMOI_PROFILE_TIME("time to device", memo_profile_copy, to_device_s, 0)};
 static const memob_value memoi_profile_file_values[] = {
-    MEMOI_PROFILE_VALUE("size", MEMOB_VALUE_INT64, memo_profile_file, size_bytes, 1),
-    MEMOI_PROFILE_TIME("time to write", memo_profile_file, write_s),
-    MEMOI_PROFILE_TIME("time to read", memo_profile_file, read_s),
-    MEMOI_PROFILE_TIME("time to write with copies", memo_profile_file, write_with_copies_s),
-    MEMOI_PROFILE_TIME("time to read with copies", memo_profile_file, read_with_copies_s)};
-static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 3, 0};
+    MEMOI_PROFILE_COUNT("size", MEMOB_VALUE_INT64, memo_profile_file, size_bytes, 0, INT64_MAX),
+    MEMOI_PROFILE_TIME("time to write", memo_profile_file, write_s, 0),
+    MEMOI_PROFILE_TIME("time to read", memo_profile_file, read_s, 0)};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 4, 0};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
+static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
+static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
 static const memob_record memoi_profile_copy = {"copy", memoi_profile_copy_values, 3, 0};
-static const memob_record memoi_profile_file = {"file", memoi_profile_file_values, 5, 0};
+static const memob_record memoi_profile_file = {"file", memoi_profile_file_values, 3, 0};
 
-/* A line of a tensor has a time for each kind, then their growths. */
-typedef struct memoi_profile_tensor {
-    memob_record record;
-    memob_value values[1 + 2 * MEMO_PROFILE_KINDS_MAX];
-} memoi_profile_tensor;
-MEMOI void memoi_profile_tensor_init(memoi_profile_tensor* tensor, int32_t n_kinds) {
-    const memob_value name = {"name", MEMOB_VALUE_NAME, offsetof(memo_profile_tensor, name), 1, 32,
-                              NULL};
-    const memob_record record = {"tensor", tensor->values, 1 + 2 * n_kinds, n_kinds};
-    memob_value time = MEMOI_PROFILE_VALUE("time of a row", MEMOB_VALUE_FEMTOSECONDS,
-                                           memo_profile_tensor, recompute_s_per_row, -1);
-    memob_value growth =
-        MEMOI_PROFILE_TIME("growth of a row", memo_profile_tensor, recompute_growth_s_per_row);
-    int32_t k;
-    tensor->record = record;
-    tensor->values[0] = name;
-    for (k = 0; k < n_kinds; k++, time.offset += sizeof(double), growth.offset += sizeof(double)) {
-        tensor->values[1 + k] = time;
-        tensor->values[1 + n_kinds + k] = growth;
-    }
-}
-
-/* Is there one more line of this record?  *n of them came before; a reader counts the lines that
- * it finds, up to most. */
-MEMOI int memoi_profile_has(const memob_lines* lines, const memob_record* record, int32_t i,
-                            int32_t* n, int32_t most) {
-    memob_reader ahead;
-    const char* word;
-    int64_t length;
-    if (lines->text) return i < *n;
-    ahead = *lines->reader;
-    if (i == most || !memob_next_entry(&ahead, &word, &length) ||
-        !memob_word_is(word, length, record->word))
-        return 0;
-    *n = i + 1;
-    return 1;
-}
-
-/* The lines between the first and the last, which check every value: a profile may come from the
- * caller.  Counts come first, since the lines are those of arrays. */
+/* The lines between the first and the last, which check every value.  Counts come first. */
 MEMOI memo_status memoi_profile_lines(memob_lines* lines, memo_profile* profile) {
-    memoi_profile_tensor tensor;
-    memo_status status;
-    int32_t i, n_files = profile->file.size_bytes != 0;
-    if (lines->text && (profile->n_kinds < 1 || profile->n_kinds > MEMO_PROFILE_KINDS_MAX ||
-                        profile->n_tensors < 0 || profile->n_tensors > MEMO_PROFILE_TENSORS_MAX ||
-                        profile->n_copies < 0 || profile->n_copies > MEMO_PROFILE_COPIES_MAX))
-        return MEMOB_INVALID(lines->error,
-                             "profile: its counts are out of range (%d kinds, %d tensors, %d "
-                             "copies); read or measure it first",
-                             (int)profile->n_kinds, (int)profile->n_tensors,
-                             (int)profile->n_copies);
-    status = memob_line(lines, &memoi_profile_rows, profile);
-    for (i = 0; !status && i < profile->n_kinds; i++)
+    memo_status status = memob_line(lines, &memoi_profile_rows, profile);
+    int32_t i, k;
+    for (k = 0; !status && k < profile->n_kinds; k++)
         status =
-            memob_line(lines, &memoi_profile_layer, (char*)profile + sizeof(double) * (size_t)i);
-    if (status) return status;
-    memoi_profile_tensor_init(&tensor, profile->n_kinds);
-    for (i = 0; !status && memoi_profile_has(lines, &tensor.record, i, &profile->n_tensors,
-                                             MEMO_PROFILE_TENSORS_MAX);
-         i++)
-        status = memob_line(lines, &tensor.record, &profile->tensors[i]);
-
-    /* Sizes must rise, because readers take the first as the smallest and the last as the
-     * largest. */
-    for (i = 0; !status && memoi_profile_has(lines, &memoi_profile_copy, i, &profile->n_copies,
-                                             MEMO_PROFILE_COPIES_MAX);
-         i++) {
-        status = memob_line(lines, &memoi_profile_copy, &profile->copies[i]);
-        if (status || i == 0 || profile->copies[i].size_bytes > profile->copies[i - 1].size_bytes)
-            continue;
-        status = MEMOB_INVALID(lines->error,
-                               "profile.copies[%d]: wrong size; sizes must be above 0 and ascend",
-                               (int)i);
-        if (lines->reader)
-            status = MEMOB_BAD_LINE(lines->reader, lines->error,
-                                    "wrong size; sizes of copies must be above 0 and ascend");
+            memob_line(lines, &memoi_profile_layer, (char*)profile + sizeof(double) * (size_t)k);
+    for (i = 0; !status && i < profile->n_tensors; i++) {
+        status = memob_line(lines, &memoi_profile_tensor, &profile->tensors[i]);
+        for (k = 0; !status && k < profile->n_kinds; k++)
+            status = memob_line(lines, &memoi_profile_row,
+                                (char*)&profile->tensors[i] + sizeof(double) * (size_t)k);
     }
-    if (!status && memoi_profile_has(lines, &memoi_profile_file, 0, &n_files, 1))
-        status = memob_line(lines, &memoi_profile_file, &profile->file);
-    return status;
+    for (i = 0; !status && i < 2; i++)
+        status = memob_line(lines, &memoi_profile_copy, &profile->copies[i]);
+    return status ? status : memob_line(lines, &memoi_profile_file, &profile->file);
 }
 
-/* A time that only a file cannot hold is valid. */
-MEMOI void memoi_profile_bound(double* time_s) {
-    if (memob_is_in(*time_s, 0, 1e300)) *time_s = *time_s < 9000 ? *time_s : 9000;
-}
-
+/* A profile may come from the caller.  Times of layers that only a file cannot hold are valid. */
 MEMOI memo_status memoi_profile_check(const memo_profile* profile, memo_error* error) {
     memo_profile bounded = *profile;
-    memo_text text;
+    memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
+    double* layers[] = {bounded.forward_s, bounded.backward_s};
     memo_status status;
     int32_t k;
-    memset(&text, 0, sizeof text);
-    for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++) {
-        memoi_profile_bound(&bounded.forward_s[k]);
-        memoi_profile_bound(&bounded.backward_s[k]);
+    for (k = 0; k < 2 * MEMO_PROFILE_KINDS_MAX; k++) {
+        double* layer_s = &layers[k & 1][k / 2];
+        if (memob_is_in(*layer_s, 9000, 1e300)) *layer_s = 9000;
     }
-    memoi_profile_bound(&bounded.between_s);
+    if (memob_is_in(bounded.between_s, 9000, 1e300)) bounded.between_s = 9000;
     status = memoi_profile_lines(&lines, &bounded);
     memo_text_free(&text);
     return status;
 }
 
 memo_status memo_profile_write(const memo_profile* profile, const char* path, memo_error* error) {
-    memo_profile copy = *profile;
-    memo_text text;
+    memo_text text = {NULL, 0, 0, 0};
     memob_lines lines = {&text, NULL, 0, error};
     memo_status status;
-    memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo profile 1\n");
-    status = memoi_profile_lines(&lines, &copy);
+    status = memoi_profile_lines(&lines, (memo_profile*)(uintptr_t)profile); /* written from */
     return memob_write_lines(&text, lines.n, path, status, error);
 }
 
@@ -5835,17 +5688,9 @@ MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profil
                                       memo_error* error) {
     memob_lines lines = {NULL, reader, 0, error};
     memob_reader last_line;
-    const char* word;
-    int64_t length, count;
-    char shown[40];
+    int64_t count;
     memo_status status = memob_read_frame(reader, "profile", 0, &count, &last_line, error);
     if (!status) status = memoi_profile_lines(&lines, profile);
-    if (!status && memob_next_entry(reader, &word, &length))
-        return MEMOB_BAD_LINE(reader, error,
-                              "unexpected `%s`; the order is rows, layers, at most %d tensors, %d "
-                              "copies, one file",
-                              memob_word_text(shown, word, length), MEMO_PROFILE_TENSORS_MAX,
-                              MEMO_PROFILE_COPIES_MAX);
     return status ? status : memob_check_count(&last_line, count, lines.n, error);
 }
 
@@ -5997,9 +5842,8 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
 
     /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
     desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
-    if (profile->n_copies > 0) {
-        const memo_profile_copy* large = &profile->copies[profile->n_copies - 1];
-        const memo_profile_copy* small = &profile->copies[0];
+    if (profile->copies[1].size_bytes > 0) {
+        const memo_profile_copy *small = &profile->copies[0], *large = &profile->copies[1];
         double bytes = (double)(large->size_bytes - small->size_bytes);
         double to_host_s = large->to_host_s - small->to_host_s;
         double to_device_s = large->to_device_s - small->to_device_s, rest_s;
@@ -6016,14 +5860,12 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
         if (rest_s > 0) desc->copy_s = rest_s;
     }
 
-    /* The file's rates beside copies count, because a step does both at once. */
+    /* The file. */
     desc->file_s = desc->to_file_bytes_per_s = desc->from_file_bytes_per_s = 0;
-    if (profile->file.write_with_copies_s > 0)
-        desc->to_file_bytes_per_s =
-            (double)profile->file.size_bytes / profile->file.write_with_copies_s;
-    if (profile->file.read_with_copies_s > 0)
-        desc->from_file_bytes_per_s =
-            (double)profile->file.size_bytes / profile->file.read_with_copies_s;
+    if (profile->file.write_s > 0)
+        desc->to_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.write_s;
+    if (profile->file.read_s > 0)
+        desc->from_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.read_s;
     return MEMO_STATUS_OK;
 }
 
@@ -8337,6 +8179,18 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
+/* A name that files give back. */
+MEMOI memo_status memoi_session_check_name(const char* name, memo_error* error) {
+    const char* p = name ? name : "";
+    for (; *p && (unsigned char)*p > 32; p++) {
+    }
+    if (p == name || *p || p - name >= (int64_t)sizeof(((memo_profile_tensor*)NULL)->name))
+        return MEMOB_INVALID(
+            error, "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
+            name ? name : "NULL", (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
+    return MEMO_STATUS_OK;
+}
+
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -8384,7 +8238,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
 
     /* Names go into files, so they must be single words. */
     for (t = 0; t < desc->n_tensors && !field; t++) {
-        status = memoi_profile_check_name(desc->tensors[t].name, error);
+        status = memoi_session_check_name(desc->tensors[t].name, error);
         if (status) return status;
         if (!desc->recompute && computes && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
             field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
@@ -10302,14 +10156,11 @@ MEMOI double memoi_session_elapsed(memo_session* s, int32_t first, int32_t last)
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
                                                memo_error* error) {
     memo_profile_desc desc = memo_profile_desc_default();
-    int64_t n_bytes = s->desc.largest_copy_bytes ? s->desc.largest_copy_bytes : (int64_t)32 << 20;
+    int64_t n_bytes = (int64_t)32 << 20;
     if (s->desc.device_bytes) n_bytes = memob_min(n_bytes, s->desc.device_bytes / 4);
     if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes / 4);
     desc.largest_copy_bytes = memob_max(n_bytes, 64);
     desc.device = s->device;
-    desc.tensors = s->part->plan->swap.tensors;
-    desc.n_tensors = s->desc.n_tensors;
-    desc.n_rows = s->step_rows;
     if (s->desc.host_bytes) desc.spill_directory = s->desc.spill_directory;
     desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     memoi_session_log(s, "session: measuring copies up to %lld bytes",
@@ -10379,7 +10230,6 @@ MEMOI memo_status memoi_session_measure_once(memo_session* s, double* scratch, m
     if (!status && !s->desc.computes_on_host)
         status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
     if (status) return status;
-    times->n_kinds = s->n_kinds;
     for (k = 0; k < s->n_kinds; k++) {
         memoi_session_fit(s, k, MEMOI_TIMED_FORWARD, scratch, &times->forward_s[k],
                           &times->forward_growth_s[k]);
@@ -10478,6 +10328,11 @@ MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_status statu
     status = memoi_session_verdict(&s->desc, status, error);
     if (!status) {
         profile->n_rows = s->step_rows;
+        profile->n_kinds = s->n_kinds;
+        profile->n_tensors = s->desc.n_tensors;
+        for (i = 0; i < s->desc.n_tensors; i++)
+            snprintf(profile->tensors[i].name, sizeof profile->tensors[i].name, "%s",
+                     swap->tensors[i].name);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
         status = memoi_session_measure_layers(s, scratch, runs, profile, error);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
@@ -10505,10 +10360,12 @@ MEMOI memo_status memoi_session_choose_measured(memo_session* s, memo_error* err
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own = *desc;
+    memo_profile copies;
     memo_session* s;
     memo_status status = MEMO_STATUS_OK;
     int32_t k, first = -1;
     memset(profile, 0, (size_t)memoi_session_n_shapes(desc) * sizeof *profile);
+    memset(&copies, 0, sizeof copies);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
         memo_step_plan* plan = NULL;
         status = memo_session_plan(desc, NULL, &plan, error);
@@ -10526,13 +10383,13 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     }
     if (!status && first >= 0) {
         memoi_session_turn(s, first);
-        status = memoi_session_measure_copies(s, profile + first, error);
+        status = memoi_session_measure_copies(s, &copies, error);
     }
     if (!status && first >= 0) {
         const memo_status opened = memoi_session_start(s, error);
         for (k = first; !status && k < s->desc.n_shapes; k++) {
             if (s->parts[k].plan->shape.is_forward_only) continue;
-            if (k > first) profile[k] = profile[first];
+            profile[k] = copies;
             memoi_session_turn(s, k);
             status = memoi_session_measure_shape(s, opened, profile + k, error);
         }

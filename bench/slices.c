@@ -152,7 +152,6 @@ static memo_session* open_session(model* m, int64_t slice_rows, int64_t device_b
     desc.recompute = recompute;
     desc.device_bytes = device_bytes;
     desc.host_bytes = host_bytes;
-    desc.largest_copy_bytes = 1 << 20;
     status = memo_session_measure(&desc, &profile, &error);
     if (status == MEMO_STATUS_INFEASIBLE) return NULL;
     check(status);

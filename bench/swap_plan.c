@@ -299,20 +299,21 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
 
     /* Measure a profile on this device. */
     profile_desc.device = t.host;
-    profile_desc.tensors = tensors;
-    profile_desc.n_tensors = N_TENSORS;
-    profile_desc.n_rows = n_rows;
     profile_desc.largest_copy_bytes = 256 * 1024;
-    profile_desc.n_repetitions = repetitions;
     profile_desc.spill_directory = disk_over_link > 0 ? folder() : NULL;
     profile_desc.spill_bytes_per_s = disk_bytes_per_s;
+    memset(&profile, 0, sizeof profile);
     check(memo_profile_measure(&profile_desc, &profile, &error));
+    profile.n_rows = n_rows;
+    profile.n_kinds = 1;
+    profile.n_tensors = N_TENSORS;
     profile.forward_s[0] = time_of(&t, t.forward_s, repetitions);
     profile.backward_s[0] = time_of(&t, t.backward_s, repetitions);
-    for (i = 0; i < N_TENSORS; i++)
-        if (t.recompute_s[i] >= 0)
-            profile.tensors[i].recompute_s_per_row[0] =
-                time_of(&t, t.recompute_s[i], repetitions) / (double)n_rows;
+    for (i = 0; i < N_TENSORS; i++) {
+        snprintf(profile.tensors[i].name, sizeof profile.tensors[i].name, "%s", tensors[i].name);
+        profile.tensors[i].recompute_s_per_row[0] =
+            t.recompute_s[i] < 0 ? -1 : time_of(&t, t.recompute_s[i], repetitions) / (double)n_rows;
+    }
 
     for (i = 0; i < sizeof capacities / sizeof capacities[0]; i++)
         if (capacities[i].has_disk == (disk_over_link > 0))

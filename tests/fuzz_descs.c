@@ -180,7 +180,6 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     if (fuzz_pick(in, 2)) {
         fuzz_fill(in, &profile, sizeof profile);
         profile.n_tensors = fuzz_count_32(in);
-        profile.n_copies = fuzz_pick(in, 2) ? fuzz_count_32(in) : 100000;
         for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
         if (fuzz_is_refused(
                 memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &error), &error))
@@ -432,7 +431,6 @@ static void fuzz_session(fuzz_bytes* in) {
         if (i && !has_shapes) break;
         fuzz_fill(in, &profiles[i], sizeof profiles[i]);
         profiles[i].n_tensors = desc.n_tensors;
-        profiles[i].n_copies = fuzz_pick(in, 4);
         profiles[i].n_kinds = n_kinds;
         for (t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
     }

@@ -71,7 +71,6 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     desc.recompute = session_rank_rows;
     desc.agree = session_rank_agree;
     desc.device_bytes = 60000 + 9000 * r->rank; /* everything takes 147,456 */
-    desc.largest_copy_bytes = 1 << 12;
     status = memo_session_create(&desc, &s, &error);
     if (!status) {
         memo_session_get_info(s, &info);

@@ -639,7 +639,6 @@ static void open_rank(rank_model* r, meeting* at, int32_t rank) {
     r->rank = rank;
     r->n_agreed = 0;
     r->m.desc.agree = agree;
-    r->m.desc.largest_copy_bytes = 1 << 14;
     r->m.desc.computes_on_host = rank == 1; /* it measures otherwise */
     open_device(&r->m, 512 << 10, 0);
     memo_faults_init(&r->faults, r->m.host);
@@ -920,7 +919,7 @@ static void bad_profiles_are_refused(void) {
                        "%d %d", i, k);
         }
     bad = good;
-    bad.n_copies = 100000;
+    bad.n_tensors = 100000;
     CHECK_IS(memo_session_plan(&m.desc, &bad, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_session_plan(&m.desc, &good, &plan, &error));
     memo_step_plan_destroy(plan);
@@ -1018,7 +1017,7 @@ static void layers_have_kinds(void) {
     /* The trainer's own copies, of as many kinds as there are, share a slow link. */
     others[3] = 0;
     m.desc.policy = MEMO_POLICY_SWAP;
-    for (k = 0; k < profile.n_copies; k++) profile.copies[k].to_host_s = 9 * (k + 1);
+    for (k = 0; k < 2; k++) profile.copies[k].to_host_s = 9 * (k + 1);
     traffic = (memo_traffic*)malloc(3 * sizeof *traffic);
     for (k = 0; k < 3; k++)
         traffic[k].to_host_bytes = traffic[k].to_device_bytes = (int64_t)1 << 40;

@@ -876,7 +876,7 @@ prediction_beside_measurement() {
     # A plan that keeps everything has the times of the profile.
     run $tiny --policy keep --profile timed/step.profile --accumulate 100 --steps 2
     expect_out "^predicted [0-9.]* $report"
-    awk '/^rows / { between = $4 }
+    awk '/^rows / { between = $5 }
         /^layer / { expected = 100 * (4 * ($2 + $3) + between) * 1e-12 }
         /^predicted / { found = 1; bad = $2 - expected > 0.06 || expected - $2 > 0.06 || $12 != 0 || $15 != 0 }
         END { exit !found || bad }' timed/step.profile out || fail "not the profile's times: $(grep ^predicted out)"

@@ -94,7 +94,6 @@ static memo_session_desc train_session(const train_options* o, memo_policy polic
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
     if (o->spill && o->host_memory) desc.disk_bytes = spill_bytes_free(o);
     desc.spill_directory = o->spill;
-    desc.largest_copy_bytes = o->link_bandwidth / 50;
     return desc;
 }
 
