@@ -324,7 +324,7 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
  * threads back end.  The first message between two ranks creates their connection; the call that
  * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels (memo_sp_attention has them), and there is no debug mode.  If calls differ, NCCL hangs or
+ * labels (memo_sp_attention and memo_blocks have them), and there is no debug mode.  If calls differ, NCCL hangs or
  * moves the wrong bytes.  To find such an error, run the same program over threads, which always
  * compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
@@ -395,7 +395,8 @@ MEMO_API int64_t memo_comm_nccl_get_device_bytes(memo_comm* comm);
  * has an operation under way; then all buffers of an operation must be registered, or none on any
  * rank.
  * The memory must be exportable (memo_cuda_device_desc.is_exportable, or ncclMemAlloc), and both
- * numbers multiples of 4096.  Errors: UNSUPPORTED (NCCL before 2.27; GPUs that cannot), COMM. */
+ * numbers multiples of 4096.  Errors: INVALID_ARGUMENT; UNSUPPORTED (NCCL before 2.27; GPUs that
+ * cannot), COMM. */
 MEMO_API memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size_bytes,
                                              memo_error* error);
 
@@ -995,7 +996,8 @@ MEMO_API void memo_blocks_destroy(memo_blocks* blocks);
 
 /* Enqueue one pass over all layers.  All ranks of comm must call them in the same order.  The
  * compute stream then waits for all of the pass.  Errors: INVALID_STATE (a backward without
- * forward); COMM (a rank runs another pass; NCCL does not find this); errors of the functions, of
+ * forward); COMM (a rank runs another pass, or has another schedule, type or count; the error names
+ * the field.  With NCCL a later call or memo_comm_status returns it); errors of the functions, of
  * comm and of the device. */
 MEMO_API memo_status memo_blocks_forward(memo_blocks* blocks, memo_error* error);
 MEMO_API memo_status memo_blocks_backward(memo_blocks* blocks, memo_error* error);
@@ -2307,6 +2309,22 @@ MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
     comm->label.number = number;
 }
 
+/* Adds bytes to a digest (FNV-1a). */
+MEMOI void memoi_label_add(memo_label* label, int field, const void* bytes, int64_t n_bytes) {
+    const unsigned char* at = (const unsigned char*)bytes;
+    uint32_t digest = label->digests[field];
+    int64_t i;
+    for (i = 0; i < n_bytes; i++) digest = (digest ^ at[i]) * 16777619u;
+    label->digests[field] = digest;
+}
+MEMOI void memoi_label_add_number(memo_label* label, int field, int64_t number) {
+    memoi_label_add(label, field, &number, sizeof number);
+}
+MEMOI void memoi_label_add_array(memo_label* label, int field, const int64_t* numbers, int64_t n) {
+    memoi_label_add_number(label, field, numbers ? n : -1);
+    if (numbers) memoi_label_add(label, field, numbers, n * 8);
+}
+
 /* NULL matches every label.  Equal texts of two ranks may have different addresses. */
 MEMOI int memoi_comm_labels_match(const memo_label* a, const memo_label* b) {
     if (!a->text || !b->text) return 1;
@@ -3223,8 +3241,7 @@ MEMOI int memoi_threads_disagree(memoi_threads_rank* me, const memo_label* a, in
     const char* field = memoi_comm_label_field(a, b);
     if (!field || a->number != b->number) return 0;
     memob_failure_keep(&me->group->world->failure, MEMO_STATUS_COMM,
-                       "%s: rank %d and rank %d of '%s' disagree; all ranks of an attention must "
-                       "pass the same",
+                       "%s: rank %d and rank %d of '%s' disagree; all ranks must pass the same",
                        field, (int)a_rank, (int)b_rank, me->group->name);
     return 1;
 }
@@ -4103,9 +4120,7 @@ MEMOI void memoi_nccl_watch_agreed(memoi_nccl* me) {
         for (k = 0; k < MEMOI_NCCL_DIGESTS && a->fields; k++)
             if (__atomic_load_n(&a->maxima[k], __ATOMIC_RELAXED) != a->own[k]) {
                 (void)memoi_nccl_fail(me, a->fields[k % MEMO_LABEL_FIELDS],
-                                      "ranks disagree; all ranks of an attention must pass the "
-                                      "same",
-                                      NULL);
+                                      "ranks disagree; all ranks must pass the same", NULL);
                 break;
             }
     }
@@ -4581,20 +4596,18 @@ memo_status memo_comm_create_nccl(const memo_comm_nccl_desc* desc, memo_comm** c
         status = memoi_nccl_make(desc->name ? desc->name : "nccl world", world, &me, error);
     if (status) {
         memoi_nccl_world_destroy(world);
-        return status;
+    } else {
+        me->table.rank = rank;
+        me->table.size = size;
+        result = ncclCommInitRankConfig(&made, (int)size, id, (int)rank, &config);
+        pthread_mutex_lock(&world->mutex);
+        me->comm = made;
+        pthread_mutex_unlock(&world->mutex);
+        if (!made)
+            status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
+                                    ncclGetErrorString(result), ncclGetLastError(NULL));
+        status = memoi_nccl_join(me, "joining", result, free_bytes, comm, status, error);
     }
-
-    /* Join. */
-    me->table.rank = rank;
-    me->table.size = size;
-    result = ncclCommInitRankConfig(&made, (int)size, id, (int)rank, &config);
-    pthread_mutex_lock(&world->mutex);
-    me->comm = made;
-    pthread_mutex_unlock(&world->mutex);
-    if (!made)
-        status = memo_error_set(error, MEMO_STATUS_COMM, "ncclCommInitRankConfig: %s; %.300s",
-                                ncclGetErrorString(result), ncclGetLastError(NULL));
-    status = memoi_nccl_join(me, "joining", result, free_bytes, comm, status, error);
     if (is_named) unsetenv("NCCL_COMM_ID"); /* a later world may meet elsewhere */
     return status;
 }
@@ -4622,6 +4635,12 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
     ncclResult_t result = ncclSuccess;
     memo_status status;
     if (!size_bytes && !me->window) return MEMO_STATUS_OK;
+    /* NCCL's error would end the world. */
+    if (size_bytes < 0 || (size_bytes && !address) ||
+        ((uintptr_t)address | (uint64_t)size_bytes) % 4096)
+        return MEMOB_INVALID(
+            error, "memo_comm_nccl_register: %lld bytes at %p; multiples of 4096 are valid",
+            (long long)size_bytes, address);
     pthread_mutex_lock(&me->world->mutex);
     if (memoi_nccl_is_usable(me) && me->window)
         result = ncclCommWindowDeregister(me->comm, me->window);
@@ -4888,12 +4907,7 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
  * Tokens are dealt in turn, so the share of a rank among the first n tokens has a closed form.  The
  * share of a document is the difference of two of them. */
 
-/* Of the first n tokens: the number that ring ranks below r get. */
-MEMOI int64_t memoi_sharding_dealt(const memo_sharding* sharding, int64_t r, int64_t n) {
-    int64_t rest = n % sharding->ring;
-    return n / sharding->ring * r + (rest < r ? rest : r);
-}
-/* Of these, the number in first chunks, or in second ones. */
+/* Of the first n tokens: the number in first chunks, or in second ones, of ring ranks below r. */
 MEMOI int64_t memoi_sharding_dealt_chunk(const memo_sharding* sharding, int is_second, int64_t r,
                                          int64_t n) {
     int64_t each = n / sharding->ring, rest = n % sharding->ring, n_more = rest < r ? rest : r;
@@ -4903,7 +4917,7 @@ MEMOI int64_t memoi_sharding_dealt_chunk(const memo_sharding* sharding, int is_s
 
 /* The number that ring rank r gets. */
 MEMOI int64_t memoi_sharding_rows(const memo_sharding* sharding, int64_t r, int64_t n) {
-    return memoi_sharding_dealt(sharding, r + 1, n) - memoi_sharding_dealt(sharding, r, n);
+    return memo_share_of(n, sharding->ring, (int32_t)r).count;
 }
 
 /* Positions [*begin, *end) of chunk r of a document, or of chunk 2 rd - 1 - r (is_second). */
@@ -4940,7 +4954,7 @@ MEMOI int64_t memoi_sharding_document_of(const memo_sharding* sharding, int64_t 
 /* The first position of a ring rank's padding, which follows its tokens. */
 MEMOI int64_t memoi_sharding_padding(const memo_sharding* sharding, int64_t r) {
     return sharding->n_tokens + r * sharding->ring_tokens -
-           memoi_sharding_dealt(sharding, r, sharding->n_tokens);
+           memo_share_of(sharding->n_tokens, sharding->ring, (int32_t)r).begin;
 }
 
 /* The run that begins at a row of ring rank r. */
@@ -7335,26 +7349,10 @@ enum { MEMOI_AGREED_ALL(MEMOI_AGREED_ENUM) MEMOI_AGREED_N };
 typedef char memoi_agreed_fits[MEMOI_AGREED_N == MEMO_LABEL_FIELDS ? 1 : -1];
 static const char* const memoi_agreed_fields[] = {MEMOI_AGREED_ALL(MEMOI_AGREED_NAME)};
 
-/* Adds bytes (FNV-1a). */
-MEMOI void memoi_agreed_add(memo_label* label, int field, const void* bytes, int64_t n_bytes) {
-    const unsigned char* at = (const unsigned char*)bytes;
-    uint32_t digest = label->digests[field];
-    int64_t i;
-    for (i = 0; i < n_bytes; i++) digest = (digest ^ at[i]) * 16777619u;
-    label->digests[field] = digest;
-}
-MEMOI void memoi_agreed_add_number(memo_label* label, int field, int64_t number) {
-    memoi_agreed_add(label, field, &number, sizeof number);
-}
-MEMOI void memoi_agreed_add_array(memo_label* label, int field, const int64_t* numbers, int64_t n) {
-    memoi_agreed_add_number(label, field, numbers ? n : -1);
-    if (numbers) memoi_agreed_add(label, field, numbers, n * 8);
-}
-
 MEMOI void memoi_agreed_add_sharding(memo_label* label, int field, const memo_sharding* sharding) {
-    memoi_agreed_add_number(label, field, sharding->kind);
-    memoi_agreed_add_number(label, field, sharding->n_tokens);
-    memoi_agreed_add_array(label, field, sharding->document_begins, sharding->n_documents + 1);
+    memoi_label_add_number(label, field, sharding->kind);
+    memoi_label_add_number(label, field, sharding->n_tokens);
+    memoi_label_add_array(label, field, sharding->document_begins, sharding->n_documents + 1);
 }
 
 /* Of the shape and its shardings. */
@@ -7367,12 +7365,12 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
     int32_t i;
     memset(label, 0, sizeof *label);
     label->fields = memoi_agreed_fields;
-    memoi_agreed_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
-    memoi_agreed_add(label, MEMOI_AGREED_SOFTCAP, &shape->softcap, sizeof shape->softcap);
-    memoi_agreed_add_number(label, MEMOI_AGREED_FIRST_HEAD, shape->first_q_head);
-    memoi_agreed_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
-    memoi_agreed_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
-    memoi_agreed_add(label, MEMOI_AGREED_WAY, way, sizeof way);
+    memoi_label_add(label, MEMOI_AGREED_SCALE, &shape->scale, sizeof shape->scale);
+    memoi_label_add(label, MEMOI_AGREED_SOFTCAP, &shape->softcap, sizeof shape->softcap);
+    memoi_label_add_number(label, MEMOI_AGREED_FIRST_HEAD, shape->first_q_head);
+    memoi_label_add(label, MEMOI_AGREED_HEADS, heads, sizeof heads);
+    memoi_label_add(label, MEMOI_AGREED_BATCH, batch, sizeof batch);
+    memoi_label_add(label, MEMOI_AGREED_WAY, way, sizeof way);
     for (i = 0; i < shape->n_tokens_of; i++)
         memoi_agreed_add_sharding(label, MEMOI_AGREED_SHARDING, &shape->tokens[i].sharding);
     if (shape->has_key_sharding)
@@ -7386,17 +7384,17 @@ MEMOI void memoi_agreed_call(memo_label* label, const memoi_shape* shape,
                              const memo_sp_attention_tensors* tensors, const memo_mask* masks,
                              int is_backward) {
     int32_t part;
-    memoi_agreed_add_number(label, MEMOI_AGREED_PASS, is_backward);
-    memoi_agreed_add_number(label, MEMOI_AGREED_SINKS, tensors->sinks != NULL);
+    memoi_label_add_number(label, MEMOI_AGREED_PASS, is_backward);
+    memoi_label_add_number(label, MEMOI_AGREED_SINKS, tensors->sinks != NULL);
     for (part = 0; part < shape->n_parts; part++) {
         const memo_mask mask = memoi_shape_mask(shape, masks, part);
         const int64_t n = mask.document_begins ? mask.n_documents : 1;
-        memoi_agreed_add_number(label, MEMOI_AGREED_KIND, mask.kind);
-        memoi_agreed_add_number(label, MEMOI_AGREED_WINDOW, mask.window_before);
-        memoi_agreed_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(&mask));
-        memoi_agreed_add_array(label, MEMOI_AGREED_DOCUMENTS, mask.document_begins, n + 1);
-        memoi_agreed_add_array(label, MEMOI_AGREED_KEY_DOCUMENTS, mask.key_begins, n + 1);
-        memoi_agreed_add_array(label, MEMOI_AGREED_PREFIXES, mask.prefixes, n);
+        memoi_label_add_number(label, MEMOI_AGREED_KIND, mask.kind);
+        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, mask.window_before);
+        memoi_label_add_number(label, MEMOI_AGREED_WINDOW, memoi_mask_after(&mask));
+        memoi_label_add_array(label, MEMOI_AGREED_DOCUMENTS, mask.document_begins, n + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_KEY_DOCUMENTS, mask.key_begins, n + 1);
+        memoi_label_add_array(label, MEMOI_AGREED_PREFIXES, mask.prefixes, n);
     }
 }
 
@@ -7427,10 +7425,6 @@ MEMOI int memoi_hybrid_has_stream(const memoi_shape* shape, int stream) {
     if (stream == MEMOI_TARGET_RING) return shape->sharding.ring > 1 && !shape->gathers_keys;
     return stream == MEMOI_TARGET_COMPUTE || shape->n_groups > 1;
 }
-MEMOI int memoi_hybrid_has_event(const memoi_shape* shape, int event) {
-    return memoi_hybrid_has_stream(shape, event < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING
-                                                                     : MEMOI_TARGET_ULYSSES);
-}
 
 MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
                                               const memo_sp_attention_desc* desc,
@@ -7454,7 +7448,7 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
             status = memo_stream_create(device, memoi_hybrid_streams[i], 1, &a->target.streams[i],
                                         error);
     for (i = 0; i < MEMOI_TARGET_N_EVENTS && !status; i++)
-        if (memoi_hybrid_has_event(&a->shape, i))
+        if (a->target.streams[i < MEMOI_TARGET_HEADS ? MEMOI_TARGET_RING : MEMOI_TARGET_ULYSSES])
             status = memo_event_create_untimed(device, &a->events[i], error);
 
     /* Scratch memory. */
@@ -7980,10 +7974,12 @@ struct memo_blocks {
     memo_event* events;    /* the target's */
     memob_arrays arrays;   /* buffers and events */
     int32_t owns_comm_stream, n_layers;
+    memo_label agreed;                   /* digests of the desc; text is not used */
     int32_t is_backward;                 /* the pass that runs */
+    int32_t has_met;                     /* its first collective is enqueued */
     int64_t n_ops;                       /* of it, so far */
     int32_t next_forward, next_backward; /* the layer that may come next; -1: none */
-    int64_t n_ahead;                     /* forward passes without a backward */
+    int64_t n_ahead;                     /* forward passes whose backward has not begun */
 };
 
 enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BLOCKS_EVENTS };
@@ -8095,13 +8091,38 @@ MEMOI memo_status memoi_blocks_compute(const memo_blocks* b, const memoi_blocks_
     return function ? function(f->context, &call, b->target.error) : MEMO_STATUS_OK;
 }
 
+/* Fields of digests, in the order of memo_label.digests. */
+enum { MEMOI_BLOCKS_PASS, MEMOI_BLOCKS_SCHEDULE, MEMOI_BLOCKS_SIZES };
+static const char* const memoi_blocks_fields[MEMO_LABEL_FIELDS] = {
+    "memo_blocks_forward on one rank, memo_blocks_backward on another", "memo_blocks_desc.schedule",
+    "memo_blocks_desc: type or buffers.count"};
+
+/* What all ranks must agree on. */
+MEMOI void memoi_blocks_agree(memo_blocks* b) {
+    const memo_blocks_schedule_desc* d = &b->desc.schedule;
+    const int64_t schedule[] = {d->order, d->n_blocks, d->blocks_per_layer, d->n_parts,
+                                d->splits_sequence != 0};
+    int32_t s;
+    b->agreed.fields = memoi_blocks_fields;
+    memoi_label_add(&b->agreed, MEMOI_BLOCKS_SCHEDULE, schedule, sizeof schedule);
+    memoi_label_add_number(&b->agreed, MEMOI_BLOCKS_SIZES, b->desc.type);
+    for (s = 0; s < d->n_parts; s++)
+        memoi_label_add_number(&b->agreed, MEMOI_BLOCKS_SIZES, b->desc.buffers[s].count);
+}
+
 /* Collectives of both passes may have the same counts; the label distinguishes them. */
-MEMOI memo_status memoi_blocks_reduce(const memo_blocks* b, const memoi_blocks_step* step) {
+MEMOI memo_status memoi_blocks_reduce(memo_blocks* b, const memoi_blocks_step* step) {
     const memo_block_buffers* buffers = &b->desc.buffers[step->part];
+    memo_comm* comm = b->desc.comm;
     void* buffer = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
-    memoi_comm_label(b->desc.comm, b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
-    return memo_all_reduce(b->desc.comm, b->desc.comm_stream, buffer, buffer, buffers->count,
-                           b->desc.type, MEMO_REDUCTION_SUM, b->target.error);
+    if (!b->has_met) {
+        comm->label = b->agreed;
+        comm->label.digests[MEMOI_BLOCKS_PASS] = (uint32_t)b->is_backward;
+        comm->label.is_first = b->has_met = 1;
+    }
+    memoi_comm_label(comm, b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
+    return memo_all_reduce(comm, b->desc.comm_stream, buffer, buffer, buffers->count, b->desc.type,
+                           MEMO_REDUCTION_SUM, b->target.error);
 }
 
 MEMOI void memoi_blocks_run_op(memo_blocks* b, memoi_blocks_kind kind, int32_t block,
@@ -8293,6 +8314,7 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
         status = memo_stream_create(d, "comm", 1, &blocks->desc.comm_stream, error);
         blocks->owns_comm_stream = !status;
     }
+    memoi_blocks_agree(blocks);
     target->device = d;
     target->streams[MEMOI_TARGET_COMPUTE] = blocks->desc.compute_stream;
     target->streams[MEMOI_TARGET_COMM] = blocks->desc.comm_stream;
@@ -8336,7 +8358,7 @@ void memo_blocks_destroy(memo_blocks* blocks) {
 
 MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t layer,
                                    memo_error* error) {
-    if (layer == (is_backward ? blocks->n_layers - 1 : 0)) blocks->n_ops = 0;
+    if (layer == (is_backward ? blocks->n_layers - 1 : 0)) blocks->n_ops = blocks->has_met = 0;
     blocks->is_backward = is_backward;
     blocks->target.status = MEMO_STATUS_OK;
     blocks->target.error = error;
@@ -8368,8 +8390,8 @@ memo_status memo_blocks_backward_layer(memo_blocks* blocks, int32_t layer, memo_
                               "memo_blocks_backward_layer: out of order (layer %d); %s", (int)layer,
                               blocks->next_backward < 0 ? "run forward for all layers first"
                                                         : "run the layers in descending order");
+    if (layer == blocks->n_layers - 1) blocks->n_ahead--;
     status = memoi_blocks_run(blocks, 1, layer, error);
-    if (layer == 0) blocks->n_ahead--;
     if (!status)
         blocks->next_backward = layer ? layer - 1 : blocks->n_ahead ? blocks->n_layers - 1 : -1;
     return status;

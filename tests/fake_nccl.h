@@ -415,8 +415,10 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int ordinal) { return ordinal ? cudaErrorInvalidDevice : cudaSuccess; }
+static int fake_fails_malloc; /* the next one */
 cudaError_t cudaMalloc(void** address, size_t n_bytes) {
-    *address = malloc(n_bytes);
+    *address = fake_fails_malloc ? NULL : malloc(n_bytes);
+    fake_fails_malloc = 0;
     return *address ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned flags) {

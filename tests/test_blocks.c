@@ -834,6 +834,11 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     CHECK_OK(memo_blocks_backward(blocks, &error));
     CHECK_IS(memo_blocks_backward(blocks, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_blocks_forward(blocks, &error));
+    CHECK_OK(memo_blocks_backward_layer(blocks, 1, &error)); /* given up: its forward is used */
+    CHECK_OK(memo_blocks_forward(blocks, &error));
+    CHECK_OK(memo_blocks_backward(blocks, &error));
+    CHECK_IS(memo_blocks_backward(blocks, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_blocks_forward(blocks, &error));
     memo_blocks_destroy(blocks);
     memo_blocks_destroy(NULL);
 
@@ -875,6 +880,77 @@ static void a_rank_in_another_pass_is_an_error_on_all_ranks(void) {
     CHECK_OK(thread_ranks_run(3, run_stray, NULL, &error));
 }
 
+/* Rank 1 has another order, whose forward is the same. */
+static memo_status run_other_order(thread_rank* rank, memo_error* e) {
+    static float values[3][2][2][8];
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks* blocks = NULL;
+    memo_block_buffers buffers[2];
+    memo_status status, late;
+    int me = rank->comm->rank;
+    idle_blocks(&desc, rank, buffers, values[me]);
+    desc.schedule.order = me == 1 ? MEMO_BLOCKS_FINE : MEMO_BLOCKS_CROSS;
+    status = memo_blocks_create(&desc, &blocks, e);
+    if (!status) status = memo_blocks_forward(blocks, e);
+    late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : e);
+    if (!status) status = late;
+    CHECK_CASE(status == MEMO_STATUS_COMM &&
+                   strstr(e->message, "memo_blocks_desc.schedule: rank 0 and rank 1"),
+               "rank %d: status %d, %s", me, (int)status, status ? e->message : "");
+    memo_blocks_destroy(blocks);
+    return MEMO_STATUS_OK;
+}
+
+static void a_rank_of_another_order_is_an_error_on_all_ranks(void) {
+    CHECK_OK(thread_ranks_run(3, run_other_order, NULL, &error));
+}
+
+/* A communicator that keeps the labels of collectives. */
+typedef struct label_keeper {
+    memo_label labels[64];
+    int n;
+} label_keeper;
+static memo_status keep_label(memo_comm* comm, memo_stream stream, const memo_collective_call* call,
+                              memo_error* e) {
+    label_keeper* keeper = (label_keeper*)comm->context;
+    (void)stream, (void)call, (void)e;
+    if (keeper->n < 64) keeper->labels[keeper->n++] = comm->label;
+    return MEMO_STATUS_OK;
+}
+
+/* What NCCL compares: the first collective of each pass has digests, of the pass too. */
+static memo_status run_labels(thread_rank* rank, memo_error* e) {
+    static float values[2][2][8];
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks* blocks = NULL;
+    memo_block_buffers buffers[2];
+    label_keeper keeper;
+    memo_comm comm;
+    int k, n_first = 0, n_forward;
+    memset(&keeper, 0, sizeof keeper);
+    memset(&comm, 0, sizeof comm);
+    comm.size = 2;
+    comm.context = &keeper;
+    comm.collective = keep_label;
+    idle_blocks(&desc, rank, buffers, values);
+    desc.comm = &comm;
+    CHECK_OK(memo_blocks_create(&desc, &blocks, e));
+    CHECK_OK(memo_blocks_forward(blocks, e));
+    n_forward = keeper.n;
+    CHECK_OK(memo_blocks_backward(blocks, e));
+    for (k = 0; k < keeper.n; k++) n_first += keeper.labels[k].is_first;
+    CHECK(n_first == 2 && keeper.labels[0].is_first && keeper.labels[n_forward].is_first);
+    CHECK(keeper.labels[0].fields && keeper.labels[n_forward].fields);
+    for (k = 0; k < MEMO_LABEL_FIELDS; k++)
+        CHECK_IS((keeper.labels[0].digests[k] != keeper.labels[n_forward].digests[k]), ==, k == 0);
+    memo_blocks_destroy(blocks);
+    return MEMO_STATUS_OK;
+}
+
+static void the_first_collective_of_a_pass_has_digests(void) {
+    CHECK_OK(thread_ranks_run(1, run_labels, NULL, &error));
+}
+
 static void shares(void) {
     int size, rank, n;
     for (n = 0; n < 30; n++)
@@ -895,6 +971,8 @@ int main(int argc, char** argv) {
     TEST(shares);
     TEST(refusals);
     TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
+    TEST(a_rank_of_another_order_is_an_error_on_all_ranks);
+    TEST(the_first_collective_of_a_pass_has_digests);
     TEST(gradients_are_right);
     TEST(calls);
     TEST(orders_agree);

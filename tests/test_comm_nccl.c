@@ -131,6 +131,11 @@ static void memory_is_reported_and_registered(void) {
     CHECK_OK(memo_comm_nccl_register(part, NULL, 0, &error)); /* nothing to end */
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     CHECK_IS(ncclMemAlloc(&address, 2 << 20), ==, ncclSuccess);
+    CHECK_IS(memo_comm_nccl_register(part, (char*)address + 512, 1 << 20, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_nccl_register(part, NULL, 4096, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_comm_nccl_register(part, address, 512, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_OK(memo_comm_status(part, &error));
     CHECK_OK(memo_comm_nccl_register(part, address, 1 << 20, &error));
     CHECK_OK(memo_comm_nccl_register(part, address, 2 << 20, &error)); /* instead */
     CHECK_OK(memo_comm_nccl_register(part, NULL, 0, &error));
@@ -294,6 +299,16 @@ static void an_id_of_the_callers_own_serves(void) {
 }
 
 #ifdef FAKE_NCCL
+/* A later world may meet elsewhere. */
+static void a_rank_without_memory_leaves_the_environment_alone(void) {
+    memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
+    memo_comm* comm = NULL;
+    memo_error error;
+    fake_fails_malloc = 1;
+    CHECK_IS(memo_comm_create_nccl(&desc, &comm, &error), ==, MEMO_STATUS_DEVICE);
+    CHECK(!fake_fails_malloc && !comm && !getenv("NCCL_COMM_ID"));
+}
+
 /* The part of a split that does not end in time comes later: not into a function that has
  * returned. */
 static void a_part_that_comes_too_late_is_aborted(void) {
@@ -330,6 +345,7 @@ static void tests(void) {
     TEST(a_label_that_differs_fails_on_all_ranks);
     TEST(an_id_of_the_callers_own_serves);
 #ifdef FAKE_NCCL
+    TEST(a_rank_without_memory_leaves_the_environment_alone);
     TEST(a_part_that_comes_too_late_is_aborted);
 #endif
 }
