@@ -324,9 +324,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
  * threads back end.  The first message between two ranks creates their connection; the call that
  * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels (memo_sp_attention and memo_blocks have them), and there is no debug mode.  If calls differ, NCCL hangs or
- * moves the wrong bytes.  To find such an error, run the same program over threads, which always
- * compares, or over MPI (examples/comm_mpi.h, is_debug).
+ * labels (memo_sp_attention and memo_blocks have them), and there is no debug mode.  If calls
+ * differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same program over
+ * threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
  * FAILURE.  A world and all its parts fail together.  A watchdog thread of the world looks at every
  * communicator.  It aborts all of them after an asynchronous error, or if an operation has not
