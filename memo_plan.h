@@ -4183,8 +4183,8 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
  * much as a few others together.  Later rounds attempt the goal only every third time, unless only
  * the goal counts, because a capacity that was given up often is rarely met.
  *
- * The first round of a plain problem has no climb.  A large plain problem attempts the goal in
- * every round but the first.
+ * The first round of a plain problem or a cover has no climb.  If it is large, it attempts the goal
+ * in every round but the first.
  *
  * If nearly every section is as full as the bound, failures show soon, and only at the goal.  Then
  * the first attempt has three quarters of the time for it. */
@@ -4193,7 +4193,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
                               memoi_solution* best, int64_t* bound) {
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
-    int is_plain = memoi_problem_is_plain(problem);
+    int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
     int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
     int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
