@@ -84,17 +84,16 @@ MEMO_API void memo_faults_init(memo_faults* faults, const memo_device* inner);
 extern "C" {
 #endif
 
-/* Counts a call.  Is it made to fail? */
-MEMOI int memoi_faults_count(memo_faults* f, const char* function, memo_error* error) {
+/* Counts a call.  DEVICE: it is made to fail. */
+MEMOI memo_status memoi_faults_count(memo_faults* f, const char* function, memo_error* error) {
     const char* none = NULL;
     int64_t k = __atomic_add_fetch(&f->n_calls, 1, __ATOMIC_RELAXED);
     if (!f->failing_call || k < f->failing_call || (k > f->failing_call && !f->is_lasting))
-        return 0;
+        return MEMO_STATUS_OK;
     (void)__atomic_compare_exchange_n(&f->failed, &none, function, 0, __ATOMIC_RELAXED,
                                       __ATOMIC_RELAXED);
-    memo_error_set(error, MEMO_STATUS_DEVICE, "%s: call %lld fails on purpose", function,
-                   (long long)k);
-    return 1;
+    return memo_error_set(error, MEMO_STATUS_DEVICE, "%s: call %lld fails on purpose", function,
+                          (long long)k);
 }
 
 MEMOI memo_status memoi_faults_fail_late(void* argument, memo_error* error) {
@@ -118,107 +117,89 @@ MEMOI memo_status memoi_faults_delay(void* argument, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-/* Before a call that enqueues: 1 if it is made to fail, now or late, with what it returns in
- * *status. */
-MEMOI int memoi_faults_enqueue(memo_faults* f, memo_stream stream, const char* function,
-                               memo_status* status, memo_error* error) {
-    *status = MEMO_STATUS_OK;
-    if (f->delay_s > 0) {
-        *status = f->inner.launch_host ? memo_launch_host(&f->inner, stream, &f->delay_call, error)
-                                       : memoi_faults_delay(f, error);
-        if (*status) return 1;
-    }
-    if (!memoi_faults_count(f, function, error)) return 0;
+/* Before a call that enqueues.  If it is made to fail late, the failure is enqueued. */
+MEMOI memo_status memoi_faults_enqueue(memo_faults* f, memo_stream stream, const char* function,
+                                       memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (f->delay_s > 0)
+        status = f->inner.launch_host ? memo_launch_host(&f->inner, stream, &f->delay_call, error)
+                                      : memoi_faults_delay(f, error);
+    if (status) return status;
+    status = memoi_faults_count(f, function, error);
     /* The call itself follows the failure: without its record or wait, operations of other streams
      * could pass it before it happens. */
-    *status = f->is_late && f->inner.launch_host
-                  ? memo_launch_host(&f->inner, stream, &f->late_call, error)
-                  : MEMO_STATUS_DEVICE;
-    return *status != MEMO_STATUS_OK;
+    return status && f->is_late && f->inner.launch_host
+               ? memo_launch_host(&f->inner, stream, &f->late_call, error)
+               : status;
 }
 
-/* Functions of the table, by kind.  Their arguments, in parentheses, begin with the inner device's
- * context. */
-#define MEMOI_FAULTS_CALL(function, parameters, arguments)                                         \
-    MEMOI memo_status memoi_faults_##function parameters {                                         \
+/* n parameters between context and error, (type, name, ...): declared, and passed on. */
+#define MEMOI_FAULTS_D0(none)
+#define MEMOI_FAULTS_P0(none)
+#define MEMOI_FAULTS_D1(A, a)                         A a,
+#define MEMOI_FAULTS_P1(A, a)                         a,
+#define MEMOI_FAULTS_D2(A, a, B, b)                   A a, B b,
+#define MEMOI_FAULTS_P2(A, a, B, b)                   a, b,
+#define MEMOI_FAULTS_D3(A, a, B, b, C, c)             A a, B b, C c,
+#define MEMOI_FAULTS_P3(A, a, B, b, C, c)             a, b, c,
+#define MEMOI_FAULTS_D4(A, a, B, b, C, c, D, d)       A a, B b, C c, D d,
+#define MEMOI_FAULTS_P4(A, a, B, b, C, c, D, d)       a, b, c, d,
+#define MEMOI_FAULTS_D5(A, a, B, b, C, c, D, d, E, e) A a, B b, C c, D d, E e,
+#define MEMOI_FAULTS_P5(A, a, B, b, C, c, D, d, E, e) a, b, c, d, e,
+#define MEMOI_FAULTS_D8(A, a, B, b, C, c, D, d, E, e, F, f, G, g, H, h)                            \
+    A a, B b, C c, D d, E e, F f, G g, H h,
+#define MEMOI_FAULTS_P8(A, a, B, b, C, c, D, d, E, e, F, f, G, g, H, h) a, b, c, d, e, f, g, h,
+
+/* before and after: a failure on purpose, or OK. */
+#define MEMOI_FAULTS_PASS(function, n, parameters, before, after)                                  \
+    MEMOI memo_status memoi_faults_##function(void* context,                                       \
+                                              MEMOI_FAULTS_D##n parameters memo_error* error) {    \
         memo_faults* f = (memo_faults*)context;                                                    \
-        if (memoi_faults_count(f, #function, error)) return MEMO_STATUS_DEVICE;                    \
-        return f->inner.function arguments;                                                        \
+        memo_status status = before;                                                               \
+        if (!status)                                                                               \
+            status = f->inner.function(f->inner.context, MEMOI_FAULTS_P##n parameters error);      \
+        return status ? status : after;                                                            \
     }
-#define MEMOI_FAULTS_WAIT(function, parameters, arguments)                                         \
-    MEMOI memo_status memoi_faults_##function parameters {                                         \
-        memo_faults* f = (memo_faults*)context;                                                    \
-        memo_status status = f->inner.function arguments;                                          \
-        if (error && !status && memoi_faults_count(f, #function, error))                           \
-            status = MEMO_STATUS_DEVICE;                                                           \
-        return status;                                                                             \
-    }
-#define MEMOI_FAULTS_ENQUEUE(function, parameters, arguments)                                      \
-    MEMOI memo_status memoi_faults_##function parameters {                                         \
-        memo_faults* f = (memo_faults*)context;                                                    \
-        memo_status status;                                                                        \
-        if (memoi_faults_enqueue(f, stream, #function, &status, error)) return status;             \
-        return f->inner.function arguments;                                                        \
-    }
-#define MEMOI_FAULTS_RELEASE(function, type)                                                       \
-    MEMOI memo_status memoi_faults_##function(void* context, type released, memo_error* error) {   \
-        memo_faults* f = (memo_faults*)context;                                                    \
-        return f->inner.function(f->inner.context, released, error);                               \
-    }
+#define MEMOI_FAULTS_CALL(function, n, parameters)                                                 \
+    MEMOI_FAULTS_PASS(function, n, parameters, memoi_faults_count(f, #function, error),            \
+                      MEMO_STATUS_OK)
+#define MEMOI_FAULTS_WAIT(function, n, parameters)                                                 \
+    MEMOI_FAULTS_PASS(function, n, parameters, MEMO_STATUS_OK,                                     \
+                      error ? memoi_faults_count(f, #function, error) : MEMO_STATUS_OK)
+#define MEMOI_FAULTS_ENQUEUE(function, n, parameters)                                              \
+    MEMOI_FAULTS_PASS(function, n, parameters, memoi_faults_enqueue(f, stream, #function, error),  \
+                      MEMO_STATUS_OK)
+#define MEMOI_FAULTS_RELEASE(function, n, parameters)                                              \
+    MEMOI_FAULTS_PASS(function, n, parameters, MEMO_STATUS_OK, MEMO_STATUS_OK)
 
 /* All functions of the table: C calls, W waits, E enqueues, R releases. */
 #define MEMOI_FAULTS_TABLE(C, W, E, R)                                                             \
-    C(device_alloc, (void* context, int64_t n, void** address, memo_error* error),                 \
-      (f->inner.context, n, address, error))                                                       \
-    C(host_alloc, (void* context, int64_t n, void** address, memo_error* error),                   \
-      (f->inner.context, n, address, error))                                                       \
-    C(memory_info, (void* context, int64_t* left, int64_t* total, memo_error* error),              \
-      (f->inner.context, left, total, error))                                                      \
-    C(stream_create,                                                                               \
-      (void* context, const char* name, int32_t priority, memo_stream* stream, memo_error* error), \
-      (f->inner.context, name, priority, stream, error))                                           \
-    C(event_create, (void* context, memo_event* event, memo_error* error),                         \
-      (f->inner.context, event, error))                                                            \
-    C(event_create_untimed, (void* context, memo_event* event, memo_error* error),                 \
-      (f->inner.context, event, error))                                                            \
-    C(event_query, (void* context, memo_event event, int32_t* is_done, memo_error* error),         \
-      (f->inner.context, event, is_done, error))                                                   \
-    C(event_elapsed,                                                                               \
-      (void* context, memo_event begin, memo_event end, double* elapsed_s, memo_error* error),     \
-      (f->inner.context, begin, end, elapsed_s, error))                                            \
-    C(status, (void* context, memo_error* error), (f->inner.context, error))                       \
-    C(annotate,                                                                                    \
-      (void* context, memo_stream stream, const struct memo_op_desc* op, memo_error* error),       \
-      (f->inner.context, stream, op, error))                                                       \
-    W(stream_synchronize, (void* context, memo_stream stream, memo_error* error),                  \
-      (f->inner.context, stream, error))                                                           \
-    W(event_synchronize, (void* context, memo_event event, memo_error* error),                     \
-      (f->inner.context, event, error))                                                            \
-    E(event_record, (void* context, memo_event event, memo_stream stream, memo_error* error),      \
-      (f->inner.context, event, stream, error))                                                    \
-    E(event_wait, (void* context, memo_event event, memo_stream stream, memo_error* error),        \
-      (f->inner.context, event, stream, error))                                                    \
-    E(copy,                                                                                        \
-      (void* context, memo_stream stream, memo_copy_kind kind, void* to, const void* from,         \
-       int64_t n, memo_error* error),                                                              \
-      (f->inner.context, stream, kind, to, from, n, error))                                        \
-    E(copy_rows,                                                                                   \
-      (void* context, memo_stream stream, memo_copy_kind kind, void* to, int64_t to_stride,        \
-       const void* from, int64_t from_stride, int64_t row_bytes, int64_t n, memo_error* error),    \
-      (f->inner.context, stream, kind, to, to_stride, from, from_stride, row_bytes, n, error))     \
-    E(fill,                                                                                        \
-      (void* context, memo_stream stream, void* address, int32_t value, int64_t n,                 \
-       memo_error* error),                                                                         \
-      (f->inner.context, stream, address, value, n, error))                                        \
-    E(launch_host, (void* context, memo_stream stream, memo_host_call* call, memo_error* error),   \
-      (f->inner.context, stream, call, error))                                                     \
-    E(row_kernel,                                                                                  \
-      (void* context, memo_stream stream, const memo_row_call* call, memo_error* error),           \
-      (f->inner.context, stream, call, error))                                                     \
-    R(device_free, void*)                                                                          \
-    R(host_free, void*)                                                                            \
-    R(stream_destroy, memo_stream)                                                                 \
-    R(event_destroy, memo_event)
+    C(device_alloc, 2, (int64_t, size_bytes, void**, address))                                     \
+    C(host_alloc, 2, (int64_t, size_bytes, void**, address))                                       \
+    C(memory_info, 2, (int64_t*, free_bytes, int64_t*, total_bytes))                               \
+    C(stream_create, 3, (const char*, name, int32_t, priority, memo_stream*, stream))              \
+    C(event_create, 1, (memo_event*, event))                                                       \
+    C(event_create_untimed, 1, (memo_event*, event))                                               \
+    C(event_query, 2, (memo_event, event, int32_t*, is_done))                                      \
+    C(event_elapsed, 3, (memo_event, begin, memo_event, end, double*, elapsed_s))                  \
+    C(status, 0, ())                                                                               \
+    C(annotate, 2, (memo_stream, stream, const struct memo_op_desc*, op))                          \
+    W(stream_synchronize, 1, (memo_stream, stream))                                                \
+    W(event_synchronize, 1, (memo_event, event))                                                   \
+    E(event_record, 2, (memo_event, event, memo_stream, stream))                                   \
+    E(event_wait, 2, (memo_event, event, memo_stream, stream))                                     \
+    E(copy, 5,                                                                                     \
+      (memo_stream, stream, memo_copy_kind, kind, void*, to, const void*, from, int64_t, n))       \
+    E(copy_rows, 8,                                                                                \
+      (memo_stream, stream, memo_copy_kind, kind, void*, to, int64_t, to_stride, const void*,      \
+       from, int64_t, from_stride, int64_t, row_bytes, int64_t, n_rows))                           \
+    E(fill, 4, (memo_stream, stream, void*, address, int32_t, byte_value, int64_t, size_bytes))    \
+    E(launch_host, 2, (memo_stream, stream, memo_host_call*, call))                                \
+    E(row_kernel, 2, (memo_stream, stream, const memo_row_call*, call))                            \
+    R(device_free, 1, (void*, address))                                                            \
+    R(host_free, 1, (void*, address))                                                              \
+    R(stream_destroy, 1, (memo_stream, stream))                                                    \
+    R(event_destroy, 1, (memo_event, event))
 
 MEMOI_FAULTS_TABLE(MEMOI_FAULTS_CALL, MEMOI_FAULTS_WAIT, MEMOI_FAULTS_ENQUEUE, MEMOI_FAULTS_RELEASE)
 
@@ -234,12 +215,9 @@ void memo_faults_init(memo_faults* faults, const memo_device* inner) {
     f->device.name = f->inner.name;
     f->device.context = f;
     f->device.inner = &f->inner;
-#define MEMOI_FAULTS_SET(function)                                                                 \
+#define MEMOI_FAULTS_SET(function, n, parameters)                                                  \
     if (f->inner.function) f->device.function = memoi_faults_##function;
-#define MEMOI_FAULTS_SET_3(function, parameters, arguments) MEMOI_FAULTS_SET(function)
-#define MEMOI_FAULTS_SET_2(function, type)                  MEMOI_FAULTS_SET(function)
-    MEMOI_FAULTS_TABLE(MEMOI_FAULTS_SET_3, MEMOI_FAULTS_SET_3, MEMOI_FAULTS_SET_3,
-                       MEMOI_FAULTS_SET_2)
+    MEMOI_FAULTS_TABLE(MEMOI_FAULTS_SET, MEMOI_FAULTS_SET, MEMOI_FAULTS_SET, MEMOI_FAULTS_SET)
 }
 
 #ifdef __cplusplus
