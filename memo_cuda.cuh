@@ -495,33 +495,31 @@ MEMOI_CUDA memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* er
     return memo_error_set(error, cuda->failure.status, "%s", cuda->failure.message);
 }
 
-/* Unlinks the block that begins at address; NULL: there is none, and error says so.  memory: its
- * kind, for the message. */
-MEMOI_CUDA memoi_cuda_block* memoi_cuda_take(memoi_cuda_block** list, const char* memory,
-                                             const void* address, memo_error* error) {
+/* Unlinks and releases the block that begins at address.  memory: its kind, for the message. */
+MEMOI_CUDA memo_status memoi_cuda_free(
+    memoi_cuda* cuda, memoi_cuda_block** list, const char* memory, const void* address,
+    memo_status (*release)(memoi_cuda*, memoi_cuda_block*, memo_error*), memo_error* error) {
+    memoi_cuda_on on(cuda, error);
     memoi_cuda_block* block;
+    if (!address || on.status) return on.status;
     for (; (block = *list) != NULL; list = &block->next) {
         if (block->address != address) continue;
         *list = block->next;
-        return block;
+        return release(cuda, block, error);
     }
-    (void)MEMOI_CUDA_INVALID(error,
-                             "%s memory: %p was not allocated by this device, or is free already",
-                             memory, address);
-    return NULL;
+    return MEMOI_CUDA_INVALID(error,
+                              "%s memory: %p was not allocated by this device, or is free already",
+                              memory, address);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_check_size(const char* memory, int64_t size_bytes,
-                                             memo_error* error) {
-    if (size_bytes >= 0 && size_bytes <= MEMOI_CUDA_BYTES_MAX) return MEMO_STATUS_OK;
-    return MEMOI_CUDA_INVALID(error, "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid",
-                              memory, (long long)size_bytes);
-}
-
-/* Does a request fit into a capacity of the desc (0: none)? */
-MEMOI_CUDA memo_status memoi_cuda_check_capacity(memo_status status_when_full, const char* memory,
-                                                 int64_t size_bytes, int64_t used_bytes,
-                                                 int64_t capacity_bytes, memo_error* error) {
+/* Is a request valid, and does it fit into a capacity of the desc (0: none)? */
+MEMOI_CUDA memo_status memoi_cuda_check_request(memo_status status_when_full, const char* memory,
+                                                int64_t size_bytes, int64_t used_bytes,
+                                                int64_t capacity_bytes, memo_error* error) {
+    if (size_bytes < 0 || size_bytes > MEMOI_CUDA_BYTES_MAX)
+        return MEMOI_CUDA_INVALID(error,
+                                  "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid",
+                                  memory, (long long)size_bytes);
     if (!capacity_bytes || size_bytes <= capacity_bytes - used_bytes) return MEMO_STATUS_OK;
     return memo_error_set(error, status_when_full,
                           "%s memory: %lld bytes requested, %lld available; raise "
@@ -552,6 +550,7 @@ typedef struct memoi_cuda_touch {
     int64_t* touched_bytes;         /* atomic, of each chunk */
     cpu_set_t near_gpu;
     int32_t has_near_gpu;
+    double begin_s, told_s;
 } memoi_cuda_touch;
 
 /* 0: the system has no page left.  A container may reserve more huge pages than its limit allows.
@@ -828,27 +827,21 @@ MEMOI_CUDA void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_regist
     munmap(block->address, (size_t)block->mapped_bytes);
 }
 
-/* Logged once a second, from the first second on. */
-typedef struct memoi_cuda_progress {
-    const memo_log* log;
-    double begin_s, told_s;
-    int64_t size_bytes;
-} memoi_cuda_progress;
-
-MEMOI_CUDA void memoi_cuda_tell(memoi_cuda_progress* progress, const memoi_cuda_touch* touch,
+/* Logs the progress once a second, from the first second on. */
+MEMOI_CUDA void memoi_cuda_tell(const memo_log* log, memoi_cuda_touch* touch,
                                 int64_t registered_bytes) {
     double now_s = memoi_cuda_now_s();
     int64_t touched_bytes = 0, chunk;
     char all[32], touched[32], registered[32], message[200];
-    if (!progress->log->write || now_s - progress->told_s < 1) return;
-    progress->told_s = now_s;
+    if (!log->write || now_s - touch->told_s < 1) return;
+    touch->told_s = now_s;
     for (chunk = 0; chunk * touch->chunk_bytes < touch->size_bytes; chunk++)
         touched_bytes += __atomic_load_n(&touch->touched_bytes[chunk], __ATOMIC_RELAXED);
     snprintf(message, sizeof message, "pinning %s: %s touched, %s registered after %.1f s",
-             memoi_cuda_bytes_name(all, progress->size_bytes),
+             memoi_cuda_bytes_name(all, touch->size_bytes),
              memoi_cuda_bytes_name(touched, touched_bytes),
-             memoi_cuda_bytes_name(registered, registered_bytes), now_s - progress->begin_s);
-    memoi_cuda_log(progress->log, message);
+             memoi_cuda_bytes_name(registered, registered_bytes), now_s - touch->begin_s);
+    memoi_cuda_log(log, message);
 }
 
 /* Threads that touch pages; 0: none could be started. */
@@ -875,7 +868,6 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
     int64_t n_chunks = memoi_cuda_n_chunks(block), chunk, n_registered = 0;
     int32_t n_threads, k;
     memoi_cuda_touch touch;
-    memoi_cuda_progress progress;
     memo_status status = MEMO_STATUS_OK;
 
     /* Threads touch the pages. */
@@ -888,9 +880,7 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
         memoi_cuda_unpin(block, 0);
         return memoi_cuda_no_memory(error, "the chunks of pinned memory");
     }
-    progress.log = &cuda->desc.log;
-    progress.begin_s = progress.told_s = memoi_cuda_now_s();
-    progress.size_bytes = block->mapped_bytes;
+    touch.begin_s = touch.told_s = memoi_cuda_now_s();
     n_threads = memoi_cuda_start_touching(cuda, &touch, threads, THREADS_MAX);
     if (n_threads == 0) (void)memoi_cuda_touch_run(&touch);
 
@@ -901,7 +891,7 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
                !__atomic_load_n(&touch.is_refused, __ATOMIC_RELAXED)) {
             struct timespec nap = {0, 200000};
             nanosleep(&nap, NULL);
-            memoi_cuda_tell(&progress, &touch, chunk * block->chunk_bytes);
+            memoi_cuda_tell(&cuda->desc.log, &touch, chunk * block->chunk_bytes);
         }
         if (__atomic_load_n(&touch.is_refused, __ATOMIC_RELAXED))
             status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -913,7 +903,7 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
                                       (size_t)chunk_bytes, cudaHostRegisterPortable),
                                      error);
         if (!status) n_registered++;
-        memoi_cuda_tell(&progress, &touch, n_registered * block->chunk_bytes);
+        memoi_cuda_tell(&cuda->desc.log, &touch, n_registered * block->chunk_bytes);
     }
 
     /* Join, and undo after a failure. */
@@ -981,11 +971,10 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
     memo_error first;
     memo_status status = on.status;
     *address = NULL;
-    if (!status) status = memoi_cuda_check_size("host", size_bytes, error);
     if (!status)
         status =
-            memoi_cuda_check_capacity(MEMO_STATUS_OUT_OF_HOST_MEMORY, "host", size_bytes,
-                                      cuda->stats.host_bytes, cuda->desc.host_memory_bytes, error);
+            memoi_cuda_check_request(MEMO_STATUS_OUT_OF_HOST_MEMORY, "host", size_bytes,
+                                     cuda->stats.host_bytes, cuda->desc.host_memory_bytes, error);
     if (status) return status;
 
     /* This process's share of the host. */
@@ -1039,12 +1028,8 @@ MEMOI_CUDA memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_bloc
 
 MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda, error);
-    memoi_cuda_block* block;
-    memo_status status = on.status;
-    if (!address || status) return status;
-    block = memoi_cuda_take(&cuda->host_blocks, "host", address, error);
-    return block ? memoi_cuda_release_host(cuda, block, error) : MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_cuda_free(cuda, &cuda->host_blocks, "host", address, memoi_cuda_release_host,
+                           error);
 }
 
 /* The end of the registered chunk that holds address; NULL: this memory has no such borders. */
@@ -1274,11 +1259,10 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
     memoi_cuda_block* block;
     memo_status status = on.status;
     *address = NULL;
-    if (!status) status = memoi_cuda_check_size("device", size_bytes, error);
     if (!status)
-        status = memoi_cuda_check_capacity(MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "device", size_bytes,
-                                           cuda->stats.device_bytes, cuda->desc.device_memory_bytes,
-                                           error);
+        status = memoi_cuda_check_request(MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "device", size_bytes,
+                                          cuda->stats.device_bytes, cuda->desc.device_memory_bytes,
+                                          error);
     if (status) return status;
 
     /* Memory of CUDA, or phantom addresses; either goes into the list. */
@@ -1315,12 +1299,8 @@ MEMOI_CUDA memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_bl
 
 MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
-    memoi_cuda_on on(cuda, error);
-    memoi_cuda_block* block;
-    memo_status status = on.status;
-    if (!address || status) return status;
-    block = memoi_cuda_take(&cuda->device_blocks, "device", address, error);
-    return block ? memoi_cuda_release_device(cuda, block, error) : MEMO_STATUS_INVALID_ARGUMENT;
+    return memoi_cuda_free(cuda, &cuda->device_blocks, "device", address, memoi_cuda_release_device,
+                           error);
 }
 
 MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes,
