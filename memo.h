@@ -1432,11 +1432,9 @@ MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status st
  * *count is -1.
  * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
  * the last line, memob_write_lines also writes text to path, or only frees it and returns status if
- * that is a failure.  memob_read_first_line checks a first line, after its first word.  Errors:
- * FORMAT, VERSION. */
+ * that is a failure.  Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
                                    int64_t* count, memob_reader* last_line, memo_error* error);
-MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error);
 MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
                                     memo_error* error);
 MEMOI void memob_put_last_line(memo_text* text, int64_t count);
@@ -2511,7 +2509,7 @@ MEMOI memo_status memob_line(memob_lines* lines, const memob_record* record, voi
 
 /* --- the frame of a file: "memo KIND 1" first, "end COUNT CHECKSUM" last --- */
 
-MEMOI memo_status memob_read_first_line(memob_reader* reader, const char* kind, memo_error* error) {
+MEMOI memo_status memoi_reader_first(memob_reader* reader, const char* kind, memo_error* error) {
     const char* word;
     int64_t length, version = 0;
     char shown[40];
@@ -2589,7 +2587,7 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int i
     if (!has_frame)
         return MEMOB_BAD_LINE(reader, error, "%sthe first line must be `memo %s 1`",
                               is_empty ? "the file is empty; " : "", kind);
-    status = memob_read_first_line(reader, kind, error);
+    status = memoi_reader_first(reader, kind, error);
     return status ? status : memoi_reader_check_end(reader, count, last_line, error);
 }
 

@@ -691,14 +691,13 @@ MEMOI int memoi_parallel_sp_sizes(const memoi_parallel_share* s, memoi_parallel_
     sharding.ring = s->l->ring;
     sharding.ulysses = s->l->ulysses;
     sharding.n_tokens = s->desc->sequence;
-    attention.n_batch = (int32_t)s->desc->micro_batch;
-    *scale =
-        tokens * size * m->n_q_heads / s->l->tensor * s->l->ulysses / (double)((int64_t)1 << 50);
-    if (*scale > 1) {
+    attention.n_batch = (int32_t)fmin((double)s->desc->micro_batch, INT32_MAX);
+    *scale = fmax(1, tokens * size * m->n_q_heads / s->l->tensor * s->l->ulysses /
+                         (double)((int64_t)1 << 50));
+    if (*scale > 1 || s->desc->micro_batch > INT32_MAX) {
         sharding.n_tokens = (int64_t)ceil(tokens / *scale);
         attention.n_batch = 1;
     }
-    *scale = fmax(1, *scale);
     attention.ulysses_rank = u;
     attention.n_q_heads = m->n_q_heads / s->l->tensor;
     attention.n_kv_heads = m->n_kv_heads / s->l->tensor;
@@ -1033,31 +1032,34 @@ MEMOI void memoi_parallel_leave(const memoi_parallel_share* s, int32_t* leaves) 
     leaves[MEMO_PARALLEL_PIPELINE] = s->l->pipeline > 1 && memoi_parallel_leaves(c, c->n_gpus);
 }
 
-/* Times of one micro-batch of a stage, without recomputation. */
-MEMOI void memoi_parallel_micro_batch(const memoi_parallel_share* s,
-                                      const memoi_parallel_layer* layer,
-                                      memo_parallel_prediction* prediction) {
+/* Times of all micro-batches of a stage, without recomputation. */
+MEMOI void memoi_parallel_micro_batches(const memoi_parallel_share* s,
+                                        const memoi_parallel_layer* layer,
+                                        memo_parallel_prediction* prediction) {
     const memo_parallel_model* m = &s->desc->model;
     const memo_parallel_cluster* c = &s->desc->cluster;
     const memo_parallel_attention *forward = &layer->forward, *backward = &layer->backward;
     memo_parallel_time* time = &prediction->time;
     double* sent_bytes = &prediction->sent_bytes[MEMO_PARALLEL_PIPELINE];
-    time->gemm_s = 3 * s->n_layers * layer->gemm_s + 6 * ((double)m->vocabulary * m->hidden) /
-                                                         s->l->pipeline * s->rows /
-                                                         (c->peak_flops_per_s * c->gemm_efficiency);
-    time->attention_s = s->n_layers * (forward->compute_s + backward->compute_s);
+    const double n = s->n_micro * s->n_layers;
+    time->gemm_s = 3 * n * layer->gemm_s + 6 * ((double)m->vocabulary * m->hidden) /
+                                               s->l->pipeline * s->rows * s->n_micro /
+                                               (c->peak_flops_per_s * c->gemm_efficiency);
+    time->attention_s = n * (forward->compute_s + backward->compute_s);
     time->ring_s =
-        s->n_layers * (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
-    time->ulysses_s = s->n_layers * (forward->all_to_all_s + backward->all_to_all_s);
-    time->tensor_s = s->n_layers * 8 * layer->collective_s;
+        n * (forward->hops_s + forward->blocks_s + backward->hops_s + backward->blocks_s);
+    time->ulysses_s = n * (forward->all_to_all_s + backward->all_to_all_s);
+    time->tensor_s = n * 8 * layer->collective_s;
     if (s->l->pipeline == 1) return;
-    *sent_bytes = 2 * (s->desc->element_bytes * s->rows) * m->hidden;
-    time->pipeline_s = *sent_bytes / memoi_parallel_link(c, c->n_gpus) + 2 * c->collective_s;
+    *sent_bytes = s->n_micro * 2 * (s->desc->element_bytes * s->rows) * m->hidden;
+    time->pipeline_s =
+        *sent_bytes / memoi_parallel_link(c, c->n_gpus) + s->n_micro * 2 * c->collective_s;
 }
 
-/* What the backward of a micro-batch recomputes. */
+/* What the backward recomputes. */
 typedef struct memoi_parallel_again {
-    double n_layers, gemm_share, n_collectives; /* of the forward's products; of 4 */
+    double n_layers;                            /* of all micro-batches */
+    double gemm_share, n_collectives;           /* of the forward's products; of 4 */
     double ulysses_bytes, ulysses_s, attention; /* of a layer; 1: attention too */
 } memoi_parallel_again;
 
@@ -1069,7 +1071,7 @@ MEMOI memoi_parallel_again memoi_parallel_recompute_rows(const memoi_parallel_sh
     const memoi_parallel_way alone = {1, way.gathers_keys}; /* without groups */
     memoi_parallel_again again;
     memset(&again, 0, sizeof again);
-    again.n_layers = (1 - alpha) * (s->n_layers - 1);
+    again.n_layers = s->n_micro * (1 - alpha) * (s->n_layers - 1);
     again.gemm_share = 1 - (double)s->desc->model.hidden * s->desc->model.ffn / layer->weights;
     again.n_collectives = 3;
     again.ulysses_bytes = s->to_heads_bytes;
@@ -1098,48 +1100,26 @@ MEMOI void memoi_parallel_swap(const memoi_parallel_share* s, const memoi_parall
     memory->activations_bytes = 2 * whole + (1 + prediction->alpha) * others;
     swapped = whole + prediction->alpha * others;
     memory->host_bytes = s->n_held * n_swapped * swapped;
-    prediction->sent_bytes[MEMO_PARALLEL_HOST] = n_swapped * swapped;
+    prediction->sent_bytes[MEMO_PARALLEL_HOST] = s->n_micro * n_swapped * swapped;
 
     /* A copy stalls the step as far as a layer does not hide it. */
     copy_s = swapped / s->desc->cluster.host_bytes_per_s;
     prediction->time.host_s =
-        n_swapped * (fmax(0, copy_s - layer->forward_s) + fmax(0, copy_s - layer->backward_s));
+        s->n_micro * n_swapped *
+        (fmax(0, copy_s - layer->forward_s) + fmax(0, copy_s - layer->backward_s));
 }
 
 /* Recomputation sends again what its part of the forward sent. */
 MEMOI void memoi_parallel_send(const memoi_parallel_share* s, memoi_parallel_way way,
                                const memoi_parallel_again* again, double* sent) {
-    sent[MEMO_PARALLEL_TENSOR] =
-        s->tensor_bytes * (8 * s->n_layers + again->n_collectives * again->n_layers);
-    sent[MEMO_PARALLEL_ULYSSES] = s->n_layers * (s->forward_bytes + s->backward_bytes) +
-                                  again->n_layers * again->ulysses_bytes;
+    const double n = s->n_micro * s->n_layers;
+    sent[MEMO_PARALLEL_TENSOR] = s->tensor_bytes * (8 * n + again->n_collectives * again->n_layers);
+    sent[MEMO_PARALLEL_ULYSSES] =
+        n * (s->forward_bytes + s->backward_bytes) + again->n_layers * again->ulysses_bytes;
     sent[MEMO_PARALLEL_RING] =
-        (s->l->ring - 1) * s->kv_bytes * (2 * s->n_layers + again->attention * again->n_layers);
+        (s->l->ring - 1) * s->kv_bytes * (2 * n + again->attention * again->n_layers);
     if (s->l->ring > 1)
-        sent[MEMO_PARALLEL_RING] += (s->l->ring - way.gathers_keys) * s->d_kv_bytes * s->n_layers;
-}
-
-/* All but ZeRO and the bubble. */
-MEMOI double memoi_parallel_busy_s(const memo_parallel_time* time) {
-    return time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s + time->ulysses_s +
-           time->ring_s + time->pipeline_s + time->host_s;
-}
-
-/* From a micro-batch to all of a step.  The bubble has the time of one. */
-MEMOI void memoi_parallel_all_micro_batches(const memo_parallel_layout* l, double n,
-                                            memo_parallel_prediction* prediction) {
-    memo_parallel_time* time = &prediction->time;
-    int kind;
-    time->bubble_s = (l->pipeline - 1) * memoi_parallel_busy_s(time);
-    time->gemm_s *= n;
-    time->attention_s *= n;
-    time->recompute_s *= n;
-    time->tensor_s *= n;
-    time->ulysses_s *= n;
-    time->ring_s *= n;
-    time->pipeline_s *= n;
-    time->host_s *= n;
-    for (kind = 0; kind < MEMO_PARALLEL_N_KINDS; kind++) prediction->sent_bytes[kind] *= n;
+        sent[MEMO_PARALLEL_RING] += (s->l->ring - way.gathers_keys) * s->d_kv_bytes * n;
 }
 
 /* A stage above 1 reduces gradients once per micro-batch, because it keeps no whole copy. */
@@ -1165,7 +1145,10 @@ MEMOI void memoi_parallel_sum(const memoi_parallel_share* s, double layer_weight
     const double tokens = (double)s->desc->sequence * (double)s->desc->global_batch;
     const double vocabulary = (double)m->vocabulary * m->hidden;
     memo_parallel_time* time = &prediction->time;
-    time->step_s = memoi_parallel_busy_s(time) + time->zero_s + time->bubble_s;
+    const double busy_s = time->gemm_s + time->attention_s + time->recompute_s + time->tensor_s +
+                          time->ulysses_s + time->ring_s + time->pipeline_s + time->host_s;
+    time->bubble_s = (s->l->pipeline - 1) * busy_s / s->n_micro;
+    time->step_s = busy_s + time->zero_s + time->bubble_s;
     prediction->flops = tokens * (6 * (m->n_layers * layer_weights + vocabulary) +
                                   3.0 * m->n_layers * (double)s->desc->sequence * m->n_q_heads *
                                       (m->head_size + m->v_head_size));
@@ -1185,7 +1168,7 @@ MEMOI void memoi_parallel_predict_way(const memoi_parallel_share* s, memoi_paral
     prediction->ulysses_groups = way.n_groups;
     prediction->gathers_keys = way.gathers_keys;
     memoi_parallel_leave(s, prediction->leaves_node);
-    memoi_parallel_micro_batch(s, &layer, prediction);
+    memoi_parallel_micro_batches(s, &layer, prediction);
 
     /* Memory, and what the backward recomputes for the chosen activations. */
     *memory = memoi_parallel_states(s);
@@ -1196,7 +1179,7 @@ MEMOI void memoi_parallel_predict_way(const memoi_parallel_share* s, memoi_paral
     } else if (s->l->activations == MEMO_PARALLEL_RECOMPUTE) {
         memory->activations_bytes =
             row_bytes * (s->input_elements * s->n_layers * s->n_held + s->layer_elements);
-        again.n_layers = s->n_layers;
+        again.n_layers = s->n_micro * s->n_layers;
         again.gemm_share = again.attention = 1;
         again.n_collectives = 4;
         again.ulysses_bytes = s->forward_bytes;
@@ -1211,7 +1194,6 @@ MEMOI void memoi_parallel_predict_way(const memoi_parallel_share* s, memoi_paral
                           again.ulysses_s + again.n_collectives * layer.collective_s);
 
     memoi_parallel_send(s, way, &again, prediction->sent_bytes);
-    memoi_parallel_all_micro_batches(s->l, s->n_micro, prediction);
     memoi_parallel_zero(s, prediction);
     memoi_parallel_sum(s, layer.weights, prediction);
 }
@@ -1277,68 +1259,54 @@ memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
 
 #define MEMOI_PARALLEL_ENTRIES 1000000
 
-enum { MEMOI_PARALLEL_KEYS = 10 };
-
 /* Fitting layouts first, then legal ones, then illegal ones; of each the fastest, then the
  * smallest.  The degrees break ties, so that the order never depends on qsort. */
-MEMOI void memoi_parallel_rate(const memo_parallel_entry* entry, double* keys) {
-    const memo_parallel_layout* l = &entry->layout;
-    keys[0] = entry->reason[0] ? 2 : !entry->prediction.fits;
-    keys[1] = entry->prediction.time.step_s;
-    keys[2] = entry->prediction.memory.device_bytes;
-    keys[3] = l->pipeline;
-    keys[4] = l->tensor;
-    keys[5] = l->ring;
-    keys[6] = l->ulysses;
-    keys[7] = l->data;
-    keys[8] = l->zero_stage;
-    keys[9] = (double)l->activations;
-}
-
 MEMOI int memoi_parallel_compare(const void* left, const void* right) {
-    double a[MEMOI_PARALLEL_KEYS], b[MEMOI_PARALLEL_KEYS];
-    int i;
-    memoi_parallel_rate((const memo_parallel_entry*)left, a);
-    memoi_parallel_rate((const memo_parallel_entry*)right, b);
-    for (i = 0; i < MEMOI_PARALLEL_KEYS; i++)
-        if (a[i] < b[i] || a[i] > b[i]) return a[i] < b[i] ? -1 : 1;
+    const memo_parallel_entry *a = (const memo_parallel_entry*)left,
+                              *b = (const memo_parallel_entry*)right;
+    const memo_parallel_layout *x = &a->layout, *y = &b->layout;
+    const double keys[][2] = {
+        {a->reason[0] ? 2.0 : !a->prediction.fits, b->reason[0] ? 2.0 : !b->prediction.fits},
+        {a->prediction.time.step_s, b->prediction.time.step_s},
+        {a->prediction.memory.device_bytes, b->prediction.memory.device_bytes},
+        {(double)x->pipeline, (double)y->pipeline},
+        {(double)x->tensor, (double)y->tensor},
+        {(double)x->ring, (double)y->ring},
+        {(double)x->ulysses, (double)y->ulysses},
+        {(double)x->data, (double)y->data},
+        {(double)x->zero_stage, (double)y->zero_stage},
+        {(double)x->activations, (double)y->activations}};
+    size_t i;
+    for (i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i][0] < keys[i][1] || keys[i][0] > keys[i][1])
+            return keys[i][0] < keys[i][1] ? -1 : 1;
     return 0;
 }
 
-/* Lists every layout that the desc allows; entries NULL: only counts. */
-MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc,
-                                       memo_parallel_entry* entries) {
-    int32_t n = desc->cluster.n_gpus, zero, activations;
+/* Lists the layouts that the desc allows: l's degrees from number `degree` on split n GPUs, and
+ * ring takes the rest.  Returns their number; entries NULL: only counts. */
+MEMOI int64_t memoi_parallel_enumerate(const memo_parallel_desc* desc, memo_parallel_layout* l,
+                                       int degree, int32_t n, memo_parallel_entry* entries) {
+    int32_t* const degrees[] = {&l->pipeline, &l->data, &l->tensor, &l->ulysses};
     int64_t count = 0;
-    memo_parallel_layout l;
-
-    /* Only divisors of the GPUs that are left; ring takes the remainder, so it needs no loop. */
-    for (l.pipeline = 1; l.pipeline <= n; l.pipeline++) {
-        int32_t data = n / l.pipeline;
-        if (n % l.pipeline || (desc->max_pipeline && l.pipeline > desc->max_pipeline)) continue;
-        for (l.data = 1; l.data <= data; l.data++) {
-            int32_t tensor = data / l.data;
-            if (data % l.data) continue;
-            for (l.tensor = 1; l.tensor <= tensor; l.tensor++) {
-                int32_t ulysses = tensor / l.tensor;
-                if (tensor % l.tensor) continue;
-                for (l.ulysses = 1; l.ulysses <= ulysses; l.ulysses++) {
-                    if (ulysses % l.ulysses) continue;
-                    l.ring = ulysses / l.ulysses;
-
-                    for (zero = 0; zero < 4; zero++)
-                        for (activations = 0; activations < MEMO_PARALLEL_N_ACTIVATIONS;
-                             activations++) {
-                            if (!(desc->zero_stages >> zero & desc->activations >> activations & 1))
-                                continue;
-                            l.zero_stage = zero;
-                            l.activations = (memo_parallel_activations)activations;
-                            if (entries) entries[count].layout = l;
-                            count++;
-                        }
-                }
-            }
+    int32_t k;
+    if (degree < 4) {
+        for (k = 1; k <= n; k++) {
+            if (n % k || (degree == 0 && desc->max_pipeline && k > desc->max_pipeline)) continue;
+            *degrees[degree] = k;
+            count += memoi_parallel_enumerate(desc, l, degree + 1, n / k,
+                                              entries ? entries + count : NULL);
         }
+        return count;
+    }
+    l->ring = n;
+    for (k = 0; k < 4 * MEMO_PARALLEL_N_ACTIVATIONS; k++) {
+        l->zero_stage = k / MEMO_PARALLEL_N_ACTIVATIONS;
+        l->activations = (memo_parallel_activations)(k % MEMO_PARALLEL_N_ACTIVATIONS);
+        if (!(desc->zero_stages >> l->zero_stage & desc->activations >> l->activations & 1))
+            continue;
+        if (entries) entries[count].layout = *l;
+        count++;
     }
     return count;
 }
@@ -1347,6 +1315,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
                               memo_error* error) {
     memo_status status = memoi_parallel_check_desc(desc, error);
     memo_parallel_desc settled;
+    memo_parallel_layout layout;
     memo_parallel_list* made;
     int64_t n, i;
     *list = NULL;
@@ -1354,7 +1323,7 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
     settled = memoi_parallel_settle(desc);
 
     /* Count first: a large cluster could exhaust host memory. */
-    n = memoi_parallel_enumerate(&settled, NULL);
+    n = memoi_parallel_enumerate(&settled, &layout, 0, settled.cluster.n_gpus, NULL);
     if (n > MEMOI_PARALLEL_ENTRIES)
         return MEMOB_INVALID(error,
                              "cluster.n_gpus: %d GPUs have %lld layouts, more than %d; ask for "
@@ -1372,7 +1341,8 @@ memo_status memo_plan_layouts(const memo_parallel_desc* desc, memo_parallel_list
 
     /* Illegal layouts stay in the list with their reason, so that users see why they are
      * missing. */
-    made->n_entries = memoi_parallel_enumerate(&settled, made->entries);
+    made->n_entries =
+        memoi_parallel_enumerate(&settled, &layout, 0, settled.cluster.n_gpus, made->entries);
     for (i = 0; i < n; i++) {
         memo_parallel_entry* entry = &made->entries[i];
         memo_error why;
@@ -1594,7 +1564,8 @@ MEMOI memo_status memoi_costs_check_degree(const int32_t* key, memo_error* error
 
 memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
                                memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status =
+        memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX, error);
     memoi_costs_line line;
     memo_text text;
     int32_t i;

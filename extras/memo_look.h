@@ -166,7 +166,7 @@ MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
 
 /* Files.  Text, in the order of enqueueing:
  *
- *   memo schedule 1 [OPERATIONS]      with their number, a truncated file is refused
+ *   memo schedule 1                   the first and last line are optional, as for traces
  *   # comment
  *   stream NAME
  *   buffer NAME BYTES                 placed after all buffers above, from 0
@@ -176,6 +176,7 @@ MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  *   wait EVENT STREAM
  *   sync STREAM                       the host waits for all of the stream
  *   sync event EVENT                  the host waits for the latest record of the event
+ *   end OPERATIONS CHECKSUM           so that a damaged file is refused
  *
  * RANGE is A..B (bytes [A, B), decimal or 0x and hexadecimal), the NAME of a buffer, or NAME+A..B
  * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash.
@@ -2693,25 +2694,12 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
 
 MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
     const char* word;
-    int64_t length, count = -1;
-    memo_status status;
-    if (!memob_next_entry(&r->reader, &word, &length) || !memob_word_is(word, length, "memo"))
-        return MEMOB_BAD_LINE(&r->reader, r->error, "a schedule begins with `memo schedule 1`");
-    status = memob_read_first_line(&r->reader, "schedule", r->error);
-    if (!status && memob_next_word(&r->reader, &word, &length) &&
-        (!memob_word_number(word, length, &count) || count < 0))
-        status = MEMOB_BAD_LINE(
-            &r->reader, r->error,
-            "unexpected word after the version; only the number of operations may follow it");
-    if (!status) status = memob_expect_line_end(&r->reader, r->error);
+    int64_t length, count;
+    memob_reader last_line;
+    memo_status status = memob_read_frame(&r->reader, "schedule", 1, &count, &last_line, r->error);
     while (!status && memob_next_entry(&r->reader, &word, &length))
         status = memoi_schedule_parse_line(r, word, length);
-    if (!status && count >= 0 && count != r->schedule->n_ops)
-        status = MEMOB_BAD_LINE(
-            &r->reader, r->error,
-            "truncated or altered: the first line states %lld operations, the file has %lld",
-            (long long)count, (long long)r->schedule->n_ops);
-    return status;
+    return status ? status : memob_check_count(&last_line, count, r->schedule->n_ops, r->error);
 }
 
 MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
@@ -2797,7 +2785,7 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     memo_text text;
     int64_t i;
     memset(&text, 0, sizeof text);
-    memo_text_put(&text, "memo schedule 1 %lld\n", (long long)schedule->n_ops);
+    memo_text_put(&text, "memo schedule 1\n");
     for (i = 0; i < schedule->n_streams; i++) {
         memo_text_put(&text, "stream");
         memoi_schedule_put_stream_name(&text, schedule, (int32_t)i);
@@ -2811,7 +2799,7 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     }
     for (i = 0; i < schedule->n_ops; i++)
         memoi_schedule_put_op_line(&text, schedule, &schedule->ops[i]);
-    return memo_text_write(&text, path, error);
+    return memob_write_lines(&text, schedule->n_ops, path, MEMO_STATUS_OK, error);
 }
 
 /* ---- >>recorder ---------------------------------------------------------------------------------

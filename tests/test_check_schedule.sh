@@ -24,7 +24,7 @@ finds_the_races_of_the_files() {
 }
 
 waits_that_do_nothing() {
-    printf 'memo schedule 1\nstream a\nstream b\nwait never b\nrun x a writes 0..4\nrecord e a\nwait e b\n%s' \
+    printf 'stream a\nstream b\nwait never b\nrun x a writes 0..4\nrecord e a\nwait e b\n%s' \
         'wait e b
 run y b reads 0..4
 ' >"$folder/waits"
@@ -82,8 +82,8 @@ test_is waits_that_do_nothing waits_that_do_nothing
 test_is draws draws
 test_is standard_input standard_input
 test_is reads_what_was_recorded reads_what_was_recorded
-test_is fault_names_file_and_line refuses 'memo schedule 1\nstream a\nrun x b\n' 'bad:3: '
+test_is fault_names_file_and_line refuses 'stream a\nrun x b\n' 'bad:2: '
 test_is empty_file_is_refused refuses '' 'bad: '
-test_is cut_file_is_refused refuses 'memo schedule 1 2\nstream a\nrun x a\n' 'bad:3: '
+test_is cut_file_is_refused refuses 'memo schedule 1\nstream a\nrun x a\n' 'bad:3: '
 test_is refuses_arguments refuses_arguments
 tap_end

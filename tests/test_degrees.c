@@ -712,6 +712,7 @@ static void degree_files(void) {
         CHECK(!read && n == 0);
     }
     CHECK_IS(memo_degrees_write(&not_power, 1, path, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_write(degrees, 0, path, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     remove(path);
 }
 

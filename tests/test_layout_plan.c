@@ -1187,6 +1187,10 @@ static void any_case_stays_finite(void) {
             if (memo_test_int(0, 5) == 0)
                 *extreme[k] = pow(10, (double)(memo_test_int(0, 1) ? memo_test_int(-330, 30)
                                                                    : memo_test_int(-9, 0)));
+        if (memo_test_int(0, 5) == 0) { /* more sequences than 32 bits count */
+            d.micro_batch <<= 33;
+            d.global_batch <<= 33;
+        }
         if (memo_parallel_predict(&d, &l, &p, &error)) {
             /* 10^-330 is 0, and a host link of 0 cannot swap. */
             int is_without_host = l.activations == MEMO_PARALLEL_SWAP &&

@@ -876,6 +876,23 @@ static void files_are_well_formed(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
+/* Ticks are whole numbers, also from 10,000 on. */
+static void ticks_have_no_exponent(void) {
+    static const char* const ticks[] = {">0 s<", ">8000<", ">10000<", ">14000<"};
+    memo_schedule* schedule = new_schedule(1, 0);
+    memo_simulation* times;
+    char* svg;
+    int i;
+    run_time(schedule, 0, "long", 15000, 0, 0);
+    CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
+    svg = written(schedule, times, NULL, 1);
+    for (i = 0; i < 4; i++) CHECK_CASE(strstr(svg, ticks[i]), "%s", ticks[i]);
+    CHECK(!strstr(svg, "e+"));
+    free(svg);
+    memo_simulation_destroy(times);
+    memo_schedule_destroy(schedule);
+}
+
 /* --- without memory: an error, nothing lost, nothing leaked --- */
 
 /* file: of a schedule. */
@@ -933,7 +950,7 @@ static void no_memory_is_an_error(void) {
     int n;
     memo_test_path(path, "memory.schedule");
     file = fopen(path, "w");
-    CHECK(file && fputs("memo schedule 1\nstream a\nstream \"b c\"\nbuffer d 100\n"
+    CHECK(file && fputs("stream a\nstream \"b c\"\nbuffer d 100\n"
                         "run e a \"b c\" reads d d+5..7 writes 0x5..9\nrecord f a\n"
                         "wait f \"b c\"\nsync event g\n",
                         file) >= 0);
@@ -1023,6 +1040,7 @@ int main(int argc, char** argv) {
     TEST(measured_starts_at_zero);
     TEST(compare_names_the_first_difference);
     TEST(files_are_well_formed);
+    TEST(ticks_have_no_exponent);
     TEST(no_memory_is_an_error);
     TEST(large_schedules_are_handled);
     return memo_test_end();
