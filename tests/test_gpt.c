@@ -1572,10 +1572,7 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
         plain_sequence(&plain, w, dw, text, text + 1, 0, 0, 1, logits);
         CHECK(gpt_generator_create(&generator, &config, SEQUENCE));
         memcpy(generator.parameters, parameters, (size_t)n * sizeof(gpt_real));
-        gpt_generator_read(&generator, text, 0, 16);
-        gpt_generator_read(&generator, text + 16, 16, 1);
-        gpt_generator_read(&generator, text + 17, 17, 7);
-        gpt_generator_read(&generator, text + 24, 24, 16);
+        for (i = 0; i < SEQUENCE; i++) gpt_generator_read(&generator, text[i], i);
         CHECK_IS(largest_difference(generator.logits, logits, 256), <, 20 * rounding);
         free(generator.memory);
         free(parameters), free(w), free(dw);

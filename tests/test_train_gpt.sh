@@ -905,50 +905,6 @@ runs_are_shortened_to_seconds() {
     expect_same steps.log seconds.log
 }
 
-# ---- OpenBLAS --------------------------------------------------------------------------------------
-
-# Where it does not know the processor it falls back on kernels for an ancient one.
-old_kernels_are_replaced() {
-    cat >fallback.c <<'END'
-#include <stdlib.h>
-char* openblas_get_corename(void);
-char* openblas_get_corename(void) {
-    char* type = getenv("OPENBLAS_CORETYPE");
-    return type ? type : "Prescott";
-}
-END
-    ${CC:-cc} -shared -fPIC fallback.c -o "$directory/fallback.so" || fail 'no shared object'
-    (unset OPENBLAS_CORETYPE && LD_PRELOAD=$directory/fallback.so "$program" $tiny >out 2>err)
-    code=$?
-    expect_code 0
-    expect_out '^compute .*OpenBLAS with kernels for \(Haswell\|SkylakeX\) (OPENBLAS_CORETYPE)'
-    LD_PRELOAD=$directory/fallback.so OPENBLAS_CORETYPE=Nehalem "$program" $tiny >out 2>err
-    expect_out 'kernels for Nehalem; OPENBLAS_CORETYPE=\(Haswell\|SkylakeX\) would be faster'
-    ! grep -q avx512dq /proc/cpuinfo || {
-        LD_PRELOAD=$directory/fallback.so OPENBLAS_CORETYPE=Zen "$program" $tiny >out 2>err
-        expect_out 'kernels for Zen; OPENBLAS_CORETYPE=SkylakeX would be faster'
-    }
-}
-
-# OpenBLAS itself would request its buffers in an endless loop.
-little_address_space_is_refused() {
-    n_refused=0
-    for kib in 160000 200000 300000 400000 500000 600000 1200000; do
-        (ulimit -v $kib && exec timeout 60 "$program" $tiny >out 2>err)
-        code=$?
-        case $code in
-        0) ;;
-        1) expect_one_line ;; # a thread or other memory is refused
-        2)
-            grep -q '^train_gpt: OpenBLAS needs [0-9]* MiB of address space for' err && n_refused=$((n_refused + 1))
-            expect_one_line
-            ;;
-        *) fail "exit $code at $kib KiB: $(tail -n 1 err)" ;;
-        esac
-    done
-    [ $n_refused -gt 0 ] || fail 'no limit was refused'
-}
-
 # ---- files -----------------------------------------------------------------------------------------
 
 files_are_written() {
@@ -1166,10 +1122,6 @@ for name in help_lists_every_option \
     two_runs_share_a_new_directory; do
     test_is "$(echo $name | tr _ ' ')" judged $name
 done
-if "$program" $tiny | grep -q 'OpenBLAS with'; then
-    grep -q avx2 /proc/cpuinfo && test_is "old kernels are replaced" judged old_kernels_are_replaced
-    test_is "little address space is refused" judged little_address_space_is_refused
-fi
 if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
     test_is "progress on a terminal" judged progress_on_a_terminal
 else

@@ -47,13 +47,6 @@ typedef struct gpt_file {
 
 /* ---- layout of the file --------------------------------------------------------------------- */
 
-static gpt_config gpt_whole_config(const gpt_config* config) {
-    gpt_config whole = *config;
-    whole.tensor = whole.data = whole.ring = whole.ulysses = 1;
-    whole.degrees = NULL;
-    return whole;
-}
-
 /* Where an array of a tensor begins: 0 weights, 1 and 2 moments.  array 0 of the tensor after the
  * last one is the end of the file. */
 static int64_t gpt_file_at(const gpt_model* model, int64_t tensor, int array) {

@@ -66,151 +66,9 @@ static int64_t gpt_cudnn_scratch_bytes(void* context, const gpt_shapes* of) {
     return gpt_cudnn_desc_scratch_bytes(&((const gpt_cudnn*)context)->desc, of);
 }
 
-/* ---- rows of a part -------------------------------------------------------------------------- */
-
-/* Memory of the comparison: of more queries and of the last ones of them, of one key head. */
-struct gpt_cudnn_rows {
-    uint16_t *q, *k, *v, *out[2]; /* [1]: of the last queries */
-    float* stats[2];
-    char* workspace;
-};
-static gpt_cudnn_rows gpt_cudnn_rows_carve(const attention_shape shapes[2], char* base,
-                                           int64_t* n_bytes) {
-    gpt_cudnn_rows m;
-    *n_bytes = 0;
-    auto take = [&](int64_t n) {
-        char* address = base ? base + *n_bytes : nullptr;
-        *n_bytes += (n + 511) / 512 * 512;
-        return (void*)address;
-    };
-    const attention_shape& all = shapes[0];
-    m.q = (uint16_t*)take(all.n_q * all.h_q * all.d * 2);
-    m.k = (uint16_t*)take(all.n_k * all.d * 2);
-    m.v = (uint16_t*)take(all.n_k * all.d * 2);
-    for (int i = 0; i < 2; i++) {
-        m.out[i] = (uint16_t*)take(shapes[i].n_q * shapes[i].h_q * shapes[i].d * 2);
-        m.stats[i] = (float*)take(shapes[i].n_q * shapes[i].h_q * 4);
-    }
-    m.workspace = base ? base + *n_bytes : nullptr;
-    return m;
-}
-
-/* Any numbers. */
-__global__ static void gpt_cudnn_fill_kernel(uint16_t* to, int64_t n, uint64_t key) {
-    ATTENTION_EACH(i, n) {
-        const uint64_t random = gpt_mix(key ^ (uint64_t)i << 8);
-        to[i] = memo_bf16_from_f32((float)(random >> 40) / 8388608.0f - 1);
-    }
-}
-
-/* *is_different = 1 if words of x and y differ. */
-__global__ static void gpt_cudnn_differ_kernel(const uint32_t* x, const uint32_t* y, int64_t n,
-                                               int32_t* is_different) {
-    ATTENTION_EACH(i, n) {
-        if (x[i] != y[i]) *is_different = 1;
-    }
-}
-
-/* Rows of more queries and of the last ones of them: *is_different, in pinned memory, becomes 1 if
- * any bits differ. */
-static memo_status gpt_cudnn_compare_rows(gpt_cudnn* c, const attention_shape shapes[2],
-                                          const attention_plan* const plans[2],
-                                          const gpt_cudnn_rows& m, int32_t* is_different,
-                                          cudaStream_t stream, memo_error* error) {
-    const attention_shape &all = shapes[0], &part = shapes[1];
-    const int64_t first = all.n_q - part.n_q, row = part.h_q * part.d;
-    auto fill = [&](uint16_t* to, int64_t n, uint64_t key) {
-        return attention_launch(stream, n, error, gpt_cudnn_fill_kernel, to, n, key);
-    };
-    auto compare = [&](const void* x, const void* y, int64_t n_words) {
-        return attention_launch(stream, n_words, error, gpt_cudnn_differ_kernel, (const uint32_t*)x,
-                                (const uint32_t*)y, n_words, is_different);
-    };
-    *is_different = 0;
-    if (fill(m.q, all.n_q * row, 1) || fill(m.k, all.n_k * all.d, 2) ||
-        fill(m.v, all.n_k * all.d, 3))
-        return error->status;
-
-    for (int i = 0; i < 2; i++) {
-        std::unordered_map<int64_t, void*> addresses = {{ATTENTION_Q, m.q + i * first * row},
-                                                        {ATTENTION_K, m.k},
-                                                        {ATTENTION_V, m.v},
-                                                        {ATTENTION_OUT, m.out[i]},
-                                                        {ATTENTION_STATS, m.stats[i]}};
-        if (attention_run(&c->plans, plans[i], addresses, m.workspace, stream, error))
-            return error->status;
-    }
-
-    for (int64_t h = 0; h < part.h_q; h++)
-        if (compare(m.stats[0] + h * all.n_q + first, m.stats[1] + h * part.n_q, part.n_q))
-            return error->status;
-    if (compare(m.out[0] + first * row, m.out[1], part.n_q * row / 2)) return error->status;
-    return memo_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize", error);
-}
-
-/* A part and twice its queries, or all from the first; of one key head.  The whole sequence would
- * take minutes for a million tokens. */
-static void gpt_cudnn_part_shapes(const gpt_cudnn* c, const gpt_attention_shape& of,
-                                  attention_shape shapes[2]) {
-    gpt_attention_shape one = of;
-    one.n_heads /= one.n_kv_heads;
-    one.n_kv_heads = 1;
-    for (int i = 0; i < 2; i++) {
-        one.first = i ? of.first : std::max((int64_t)0, 2 * of.first - of.sequence);
-        shapes[i] = gpt_cudnn_shape(c, one, 1, false);
-    }
-}
-static int64_t gpt_cudnn_check_bytes(void* context, const gpt_shapes* of) {
-    int64_t most = 0, n_bytes;
-    attention_shape shapes[2];
-    for (int32_t i = 0; i < of->n_attention; i++) {
-        if (!of->attention[i].shape.first) continue;
-        gpt_cudnn_part_shapes((const gpt_cudnn*)context, of->attention[i].shape, shapes);
-        gpt_cudnn_rows_carve(shapes, nullptr, &n_bytes);
-        most = std::max(most, n_bytes + attention_workspace_bytes(shapes[0]));
-    }
-    return most;
-}
-
-/* Refuses a part whose rows differ from the same rows beside earlier ones. */
-static memo_status gpt_cudnn_check_part(gpt_cudnn* c, const gpt_attention_shape& of,
-                                        cudaStream_t stream, memo_error* error) {
-    attention_shape shapes[2];
-    const attention_plan* plans[2];
-    int64_t n_bytes;
-    char* memory = nullptr;
-    void* pinned = nullptr;
-    bool is_same = false;
-    memo_status status;
-    gpt_cudnn_part_shapes(c, of, shapes);
-    for (int i = 0; i < 2; i++)
-        if (attention_find(&c->plans, shapes[i], &plans[i], error)) return error->status;
-
-    gpt_cudnn_rows_carve(shapes, nullptr, &n_bytes);
-    n_bytes += std::max(plans[0]->workspace_bytes, plans[1]->workspace_bytes);
-    status = memo_cuda_check(cudaMalloc((void**)&memory, (size_t)n_bytes), "cudaMalloc", error);
-    if (!status)
-        status = memo_cuda_check(cudaHostAlloc(&pinned, sizeof(int32_t), cudaHostAllocMapped),
-                                 "cudaHostAlloc", error);
-    if (!status) {
-        int32_t* is_different = (int32_t*)pinned;
-        status =
-            gpt_cudnn_compare_rows(c, shapes, plans, gpt_cudnn_rows_carve(shapes, memory, &n_bytes),
-                                   is_different, stream, error);
-        is_same = !status && !*is_different;
-    }
-    cudaFree(memory);
-    if (pinned) cudaFreeHost(pinned);
-    if (status || is_same) return status;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                          "cuDNN's attention: queries from %lld on have other bits beside the "
-                          "earlier ones; take slices and sub-batches of whole sequences",
-                          (long long)of.first);
-}
-
 /* ---- the hook of gpt_kernels_cuda.h ---------------------------------------------------------- */
 
-static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_stream stream,
+static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_stream,
                                      void* scratch, memo_error* error) {
     gpt_cudnn* c = (gpt_cudnn*)context;
     const int64_t n_bytes = gpt_cudnn_scratch_bytes(context, of);
@@ -243,10 +101,6 @@ static memo_status gpt_cudnn_prepare(void* context, const gpt_shapes* of, memo_s
                                         "another amount aside"
                                       : "");
     }
-    for (int32_t i = 0; i < of->n_attention; i++)
-        if (of->attention[i].shape.first &&
-            gpt_cudnn_check_part(c, of->attention[i].shape, memo_cuda_stream(stream), error))
-            return error->status;
     return MEMO_STATUS_OK;
 }
 
@@ -344,7 +198,6 @@ gpt_cuda_attention gpt_cudnn_attention(gpt_cudnn* cudnn) {
     attention.context = cudnn;
     attention.scratch_bytes = gpt_cudnn_scratch_bytes;
     attention.prepare = gpt_cudnn_prepare;
-    attention.check_bytes = gpt_cudnn_check_bytes;
     attention.enqueue = gpt_cudnn_enqueue;
     attention.over_ranks = attention_over_ranks(&cudnn->blocks);
     return attention;

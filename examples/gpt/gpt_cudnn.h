@@ -2,8 +2,8 @@
  *
  * Attention of whole sequences, of the last queries of one, and over ranks.  bf16; heads of a
  * multiple of 8.  All graphs are built in prepare: a step builds nothing and allocates no device
- * memory.  Every row of a part of a sequence has the bits that it has beside earlier rows; prepare
- * compares them, and refuses a cuDNN without this property. */
+ * memory.  Rows of a part of a sequence match those of the whole up to rounding: cuDNN does not
+ * promise the same bits. */
 #ifndef GPT_CUDNN_H
 #define GPT_CUDNN_H
 

@@ -10,58 +10,47 @@
 typedef struct gpt_generator {
     gpt_config config;
     gpt_layout layout;
-    int64_t n_positions, max_rows; /* rows: in total; of one pass */
-    int64_t document;              /* where that of the next token begins */
-    gpt_real* memory;              /* one allocation for all arrays below */
+    int64_t n_positions;
+    int64_t document; /* where that of the next token begins */
+    gpt_real* memory; /* one allocation for all arrays below */
     gpt_real* parameters;
     gpt_real *keys, *values; /* (layers, positions, kv_hidden) */
-    gpt_real* rope;          /* (positions, head size) */
-    gpt_real *x, *y, *q;     /* (max rows, hidden) */
-    gpt_real* up;            /* (max rows, up_wide) */
-    gpt_real* rstd;          /* (max rows) */
+    gpt_real* rope;          /* (head size), of a position */
+    gpt_real *x, *y, *q;     /* (hidden) */
+    gpt_real* up;            /* (up_wide) */
     gpt_real* scores;        /* (sequence) */
     gpt_real* logits;        /* (vocabulary) */
 } gpt_generator;
 
 static int gpt_generator_create(gpt_generator* g, const gpt_config* config, int64_t n_positions) {
-    const int64_t hidden = config->hidden, head_size = hidden / config->n_heads;
-    gpt_real** const places[11] = {&g->parameters, &g->keys,   &g->values, &g->rope,
-                                   &g->x,          &g->y,      &g->q,      &g->up,
-                                   &g->rstd,       &g->scores, &g->logits};
-    int64_t sizes[11], n = 0, i;
+    gpt_real** const places[10] = {&g->parameters, &g->keys, &g->values, &g->rope,   &g->x,
+                                   &g->y,          &g->q,    &g->up,     &g->scores, &g->logits};
     g->config = *config;
     g->layout = gpt_layout_make(config);
     g->n_positions = n_positions;
     g->document = 0;
-    g->max_rows = gpt_min(config->tile_rows, n_positions);
-    sizes[0] = g->layout.n;
-    sizes[1] = sizes[2] = config->n_layers * n_positions * g->layout.kv_hidden;
-    sizes[3] = n_positions * head_size;
-    sizes[4] = sizes[5] = sizes[6] = g->max_rows * hidden;
-    sizes[7] = g->max_rows * g->layout.up_wide;
-    sizes[8] = g->max_rows;
-    sizes[9] = config->sequence;
-    sizes[10] = GPT_BYTES;
-    for (i = 0; i < 11; i++) n += sizes[i];
-    g->memory = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
+    const int64_t hidden = config->hidden, n = config->n_layers * n_positions * g->layout.kv_hidden;
+    const int64_t sizes[10] = {g->layout.n,      n,        n,      hidden / config->n_heads,
+                               hidden,           hidden,   hidden, g->layout.up_wide,
+                               config->sequence, GPT_BYTES};
+    int64_t n_all = 0;
+    for (int i = 0; i < 10; i++) n_all += sizes[i];
+    g->memory = (gpt_real*)malloc((size_t)n_all * sizeof(gpt_real));
     if (!g->memory) return 0;
-    for (i = 0, n = 0; i < 11; n += sizes[i++]) *places[i] = g->memory + n;
-    for (i = 0; i < n_positions; i++) gpt_rope_row(g->rope + i * head_size, i, head_size);
+    for (int i = 9; i >= 0; i--) *places[i] = g->memory + (n_all -= sizes[i]);
     return 1;
 }
 
-/* One query (heads * head_size) at `position` of a document; it reads the keys of up to `sequence`
- * positions. */
-static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_real* q,
-                                   const gpt_real* keys, const gpt_real* values, int64_t position,
-                                   int64_t document) {
+/* Replaces a query (heads * head_size) at `position` by what it reads of up to `sequence` keys. */
+static void gpt_generate_attention(gpt_generator* g, gpt_real* q, const gpt_real* keys,
+                                   const gpt_real* values, int64_t position) {
     const int64_t kv_hidden = g->layout.kv_hidden, size = g->config.hidden / g->config.n_heads;
     const int64_t most = g->config.window && g->config.window < g->config.sequence
                              ? g->config.window
                              : g->config.sequence;
-    const int64_t first = position - document < most ? document : position - most + 1;
+    const int64_t first = position - g->document < most ? g->document : position - most + 1;
     const int64_t n = position - first + 1;
-    for (int64_t head = 0; head < g->config.n_heads; head++, q += size, out += size) {
+    for (int64_t head = 0; head < g->config.n_heads; head++, q += size) {
         const int64_t at =
             first * kv_hidden + head * g->config.n_kv_heads / g->config.n_heads * size;
         for (int64_t j = 0; j < n; j++)
@@ -69,65 +58,57 @@ static void gpt_generate_attention(gpt_generator* g, gpt_real* out, const gpt_re
         gpt_real max = gpt_max(g->scores, n);
         for (int64_t j = 0; j < n; j++) g->scores[j] = gpt_exp(g->scores[j] - max);
         gpt_real sum = gpt_sum(g->scores, n);
-        for (int64_t c = 0; c < size; c++) out[c] = 0;
+        for (int64_t c = 0; c < size; c++) q[c] = 0;
         for (int64_t j = 0; j < n; j++)
             for (int64_t c = 0; c < size; c++)
-                out[c] += g->scores[j] / sum * values[at + j * kv_hidden + c];
+                q[c] += g->scores[j] / sum * values[at + j * kv_hidden + c];
     }
 }
 
-/* y (rows, outputs) = x (rows, inputs) W^T, with weight (outputs, inputs). */
-static void gpt_generate_linear(gpt_real* y, const gpt_real* x, const gpt_real* weight,
-                                int64_t n_rows, int64_t n_outputs, int64_t n_inputs) {
-    gpt_gemm(0, 1, n_rows, n_outputs, n_inputs, 1, x, n_inputs, weight, n_inputs, 0, y, n_outputs);
+/* y (outputs) = or += W x (inputs), with weight W (outputs, inputs). */
+static void gpt_generate_linear(gpt_real* y, int adds, const gpt_real* x, const gpt_real* weight,
+                                int64_t n_outputs, int64_t n_inputs) {
+    for (int64_t i = 0; i < n_outputs; i++)
+        y[i] = (adds ? y[i] : 0) + gpt_dot(weight + i * n_inputs, x, n_inputs);
 }
 
-/* Adds n bytes at positions first, first + 1, ...; logits are those that follow the last token. */
-static void gpt_generator_read(gpt_generator* g, const uint8_t* tokens, int64_t first, int64_t n) {
+/* Adds a byte at a position; logits are those that follow it. */
+static void gpt_generator_read(gpt_generator* g, uint8_t token, int64_t position) {
     const gpt_layout* at = &g->layout;
     const int64_t hidden = g->config.hidden, kv_hidden = at->kv_hidden;
     const int64_t head_size = hidden / g->config.n_heads;
-    int64_t layer, row, i, document = 0;
-    for (row = 0; row < n; row++)
-        memcpy(g->x + row * hidden, g->parameters + at->embedding + tokens[row] * hidden,
-               (size_t)hidden * sizeof *g->x);
+    gpt_real rstd;
+    memcpy(g->x, g->parameters + at->embedding + token * hidden, (size_t)hidden * sizeof *g->x);
+    gpt_rope_row(g->rope, position, head_size);
 
-    for (layer = 0; layer < g->config.n_layers; layer++) {
+    for (int64_t layer = 0; layer < g->config.n_layers; layer++) {
         const gpt_real* w = g->parameters + at->layers + layer * at->layer_stride;
         gpt_real* keys = g->keys + layer * g->n_positions * kv_hidden;
         gpt_real* values = g->values + layer * g->n_positions * kv_hidden;
+        gpt_real *key = keys + position * kv_hidden, *value = values + position * kv_hidden;
 
         /* Attention; the keys and values stay for later tokens. */
-        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm1, n, hidden);
-        gpt_generate_linear(g->q, g->y, w + at->query, n, hidden, hidden);
-        gpt_generate_linear(keys + first * kv_hidden, g->y, w + at->key, n, kv_hidden, hidden);
-        gpt_generate_linear(values + first * kv_hidden, g->y, w + at->value, n, kv_hidden, hidden);
-        gpt_rope(g->q, g->rope, 1, first, n, g->n_positions, g->config.n_heads, head_size);
-        gpt_rope(keys + first * kv_hidden, g->rope, 1, first, n, g->n_positions,
-                 g->config.n_kv_heads, head_size);
-        for (row = 0, document = g->document; row < n; row++) {
-            gpt_generate_attention(g, g->y + row * hidden, g->q + row * hidden, keys, values,
-                                   first + row, document);
-            if (g->config.documents && tokens[row] == g->config.separator)
-                document = first + row + 1;
-        }
-        gpt_generate_linear(g->q, g->y, w + at->projection, n, hidden, hidden);
-        for (i = 0; i < n * hidden; i++) g->x[i] += g->q[i];
+        gpt_norm_forward(g->y, &rstd, g->x, w + at->norm1, 1, hidden);
+        gpt_generate_linear(g->q, 0, g->y, w + at->query, hidden, hidden);
+        gpt_generate_linear(key, 0, g->y, w + at->key, kv_hidden, hidden);
+        gpt_generate_linear(value, 0, g->y, w + at->value, kv_hidden, hidden);
+        gpt_rope(g->q, g->rope, 1, 0, 1, 1, g->config.n_heads, head_size);
+        gpt_rope(key, g->rope, 1, 0, 1, 1, g->config.n_kv_heads, head_size);
+        gpt_generate_attention(g, g->q, keys, values, position);
+        gpt_generate_linear(g->x, 1, g->q, w + at->projection, hidden, hidden);
 
         /* The MLP. */
-        gpt_norm_forward(g->y, g->rstd, g->x, w + at->norm2, n, hidden);
-        gpt_generate_linear(g->up, g->y, w + at->up, n, at->up_wide, hidden);
-        for (i = 0; i < n * at->wide; i++)
+        gpt_norm_forward(g->y, &rstd, g->x, w + at->norm2, 1, hidden);
+        gpt_generate_linear(g->up, 0, g->y, w + at->up, at->up_wide, hidden);
+        for (int64_t i = 0; i < at->wide; i++)
             g->up[i] = g->config.mlp == GPT_MLP_SWIGLU ? gpt_swiglu(g->up[2 * i], g->up[2 * i + 1])
                                                        : gpt_gelu(g->up[i]);
-        gpt_generate_linear(g->y, g->up, w + at->down, n, hidden, at->wide);
-        for (i = 0; i < n * hidden; i++) g->x[i] += g->y[i];
+        gpt_generate_linear(g->x, 1, g->up, w + at->down, hidden, at->wide);
     }
 
-    g->document = document;
-    gpt_norm_forward(g->y, g->rstd, g->x + (n - 1) * hidden, g->parameters + at->final_norm, 1,
-                     hidden);
-    gpt_generate_linear(g->logits, g->y, g->parameters + at->classifier, 1, GPT_BYTES, hidden);
+    if (g->config.documents && token == g->config.separator) g->document = position + 1;
+    gpt_norm_forward(g->y, &rstd, g->x, g->parameters + at->final_norm, 1, hidden);
+    gpt_generate_linear(g->logits, 0, g->y, g->parameters + at->classifier, GPT_BYTES, hidden);
 }
 
 /* uniform in (0, 1) decides. */
@@ -201,7 +182,6 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                                       int64_t n_new, memo_error* error) {
     const int64_t n_read = gpt_min(n_text, model->config.sequence);
     gpt_generator generator;
-    int64_t n;
     if (gpt_vocabulary(&model->config) != GPT_BYTES)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "only a model of bytes, vocabulary 256, continues a text");
@@ -211,25 +191,18 @@ GPT_FUNCTION memo_status gpt_generate(gpt_model* model, const uint8_t* text, int
                               "a negative number",
                               (long long)n_text, (long long)n_new);
 
-    /* A model of one rank. */
-    gpt_config whole = model->config;
-    whole.tensor = whole.sub_batches = whole.data = whole.ring = whole.ulysses = 0;
-    whole.degrees = NULL;
+    const gpt_config whole = gpt_whole_config(&model->config);
     if (!gpt_generator_create(&generator, &whole, n_read + n_new))
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "no host memory to generate %lld bytes", (long long)n_new);
     memo_status status =
         gpt_get_whole_parameters(model, &generator.config, generator.parameters, error);
 
-    /* The end of the text, as many rows at a time as there is room for; then byte by byte. */
     text += n_text - n_read;
-    for (int64_t i = 0; i < n_read && !status; i += n) {
-        n = gpt_min(generator.max_rows, n_read - i);
-        gpt_generator_read(&generator, text + i, i, n);
-    }
+    for (int64_t i = 0; i < n_read && !status; i++) gpt_generator_read(&generator, text[i], i);
     for (int64_t i = 0; i < n_new && !status; i++) {
         result[i] = gpt_sample(generator.logits, temperature, gpt_uniform(seed, (uint64_t)i));
-        if (i + 1 < n_new) gpt_generator_read(&generator, &result[i], n_read + i, 1);
+        if (i + 1 < n_new) gpt_generator_read(&generator, result[i], n_read + i);
     }
     free(generator.memory);
     return status;

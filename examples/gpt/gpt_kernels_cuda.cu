@@ -1308,12 +1308,8 @@ void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels) {
     free(kernels);
 }
 
-int64_t gpt_cuda_kernels_check_bytes(const gpt_cuda_kernels* kernels, const gpt_shapes* shapes) {
-    const gpt_cuda_attention* attention = &kernels->attention;
-    const int64_t products = gpt_gemm_check_elements(shapes) * gpt_type_bytes(shapes->type);
-    const int64_t other =
-        attention->check_bytes ? attention->check_bytes(attention->context, shapes) : 0;
-    return (products > other ? products : other) +
+int64_t gpt_cuda_check_bytes(const gpt_shapes* shapes) {
+    return gpt_gemm_check_elements(shapes) * gpt_type_bytes(shapes->type) +
            ((int64_t)2 << 20); /* and the digests' granule */
 }
 

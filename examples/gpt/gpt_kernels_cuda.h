@@ -39,8 +39,6 @@ typedef struct gpt_cuda_attention {
     int64_t (*scratch_bytes)(void* context, const gpt_shapes* shapes); /* needs no GPU */
     memo_status (*prepare)(void* context, const gpt_shapes* shapes, memo_stream compute,
                            void* scratch, memo_error* error);
-    /* Of prepare alone; optional. */
-    int64_t (*check_bytes)(void* context, const gpt_shapes* shapes);
     /* kind: GPT_KIND_ATTENTION or GPT_KIND_ATTENTION_BACKWARD. */
     memo_status (*enqueue)(void* context, memo_stream stream, gpt_kind kind,
                            const gpt_attention_args* args, void* scratch, memo_error* error);
@@ -58,7 +56,7 @@ void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels); /* NULL works */
 /* The table; kernels outlives its use. */
 gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels);
 /* Device memory that prepare takes beside the scratch, and gives back. */
-int64_t gpt_cuda_kernels_check_bytes(const gpt_cuda_kernels* kernels, const gpt_shapes* shapes);
+int64_t gpt_cuda_check_bytes(const gpt_shapes* shapes);
 /* A line: the algorithm pinned for the forward of each weight.  After prepare; nothing before. */
 void gpt_cuda_kernels_put_products(const gpt_cuda_kernels* kernels, FILE* file);
 

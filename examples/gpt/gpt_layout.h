@@ -47,6 +47,14 @@ static int gpt_is_mixed(const gpt_config* config) { /* blocks do not all have de
     return gpt_least_degree(config) < gpt_degree(config->tensor);
 }
 
+/* The model on one rank. */
+static gpt_config gpt_whole_config(const gpt_config* config) {
+    gpt_config whole = *config;
+    whole.data = whole.ring = whole.ulysses = whole.tensor = whole.sub_batches = 1;
+    whole.degrees = NULL;
+    return whole;
+}
+
 /* The products of norm2: up, and with SwiGLU gate.  Their rows take turns, so that each tensor
  * rank's share of both is one range of rows. */
 static int64_t gpt_n_products(const gpt_config* config) {

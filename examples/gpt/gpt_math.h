@@ -50,10 +50,10 @@ enum {
     GPT_ATTENTION_TILE = 128, /* queries, and keys, of a tile of scores */
     /* Elements of the keys in a tile of the backward: fewer keys if heads exceed 256 elements. */
     GPT_ATTENTION_KEYS = 64 * 256,
-    GPT_GEMM_M = 6, /* the block of C that a micro-kernel keeps in registers */
-    GPT_GEMM_N = 64 / (int)sizeof(gpt_real),
-    GPT_GEMM_BLOCK_M = 132, /* the packed block of A, (BLOCK_M, BLOCK_K): small enough for */
-    GPT_GEMM_BLOCK_K = 96   /* the stack of any thread, large enough for a tile of 128 rows */
+    /* Rows and columns whose sums are in registers; depth of a panel, which is on the stack. */
+    GPT_GEMM_M = 4,
+    GPT_GEMM_N = 128 / (int)sizeof(gpt_real),
+    GPT_GEMM_K = 128
 };
 
 GPT_INLINE gpt_real gpt_sqrt(gpt_real x) {
@@ -209,59 +209,6 @@ GPT_INLINE gpt_real gpt_mask(const gpt_dropout* dropout, uint64_t token_key, int
 
 /* ---- GEMM: C = alpha op(A) op(B) + beta C -------------------------------------------------- */
 
-#ifndef GPT_BLAS
-/* (GEMM_M, GEMM_N) sums over k of panels a (k, GEMM_M) and b (k, GEMM_N).  Named rows, not an
- * array, because compilers keep all of them in registers only in this form. */
-static void gpt_gemm_kernel(int64_t k, const gpt_real* a, const gpt_real* b,
-                            gpt_real sums[GPT_GEMM_M][GPT_GEMM_N]) {
-    gpt_real s0[GPT_GEMM_N], s1[GPT_GEMM_N], s2[GPT_GEMM_N];
-    gpt_real s3[GPT_GEMM_N], s4[GPT_GEMM_N], s5[GPT_GEMM_N];
-
-    for (int j = 0; j < GPT_GEMM_N; j++) s0[j] = s1[j] = s2[j] = s3[j] = s4[j] = s5[j] = 0;
-    for (int64_t p = 0; p < k; p++, a += GPT_GEMM_M, b += GPT_GEMM_N) {
-        const gpt_real a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3], a4 = a[4], a5 = a[5];
-        for (int j = 0; j < GPT_GEMM_N; j++) {
-            const gpt_real bj = b[j];
-            s0[j] = GPT_FMA(a0, bj, s0[j]);
-            s1[j] = GPT_FMA(a1, bj, s1[j]);
-            s2[j] = GPT_FMA(a2, bj, s2[j]);
-            s3[j] = GPT_FMA(a3, bj, s3[j]);
-            s4[j] = GPT_FMA(a4, bj, s4[j]);
-            s5[j] = GPT_FMA(a5, bj, s5[j]);
-        }
-    }
-
-    for (int j = 0; j < GPT_GEMM_N; j++) {
-        sums[0][j] = s0[j];
-        sums[1][j] = s1[j];
-        sums[2][j] = s2[j];
-        sums[3][j] = s3[j];
-        sums[4][j] = s4[j];
-        sums[5][j] = s5[j];
-    }
-}
-
-/* Panels of `width` of x, padded with zeros: panel (k, width) after panel.  Element (i, p) of x, i
- * < n and p < k, is at x[i * stride_i + p * stride_p]; one of the strides is 1. */
-static inline void gpt_gemm_pack(gpt_real* panels, const gpt_real* x, int64_t n, int64_t k,
-                                 int64_t width, int64_t stride_i, int64_t stride_p) {
-    for (int64_t first = 0; first < n; first += width, x += width * stride_i, panels += width * k) {
-        const int64_t valid = gpt_min(n - first, width);
-        if (valid < width) memset(panels, 0, (size_t)(k * width) * sizeof *panels);
-        if (stride_i == 1 && valid == width) {
-            for (int64_t p = 0; p < k; p++)
-                for (int64_t i = 0; i < width; i++) panels[p * width + i] = x[p * stride_p + i];
-        } else if (stride_i == 1) {
-            for (int64_t p = 0; p < k; p++)
-                for (int64_t i = 0; i < valid; i++) panels[p * width + i] = x[p * stride_p + i];
-        } else {
-            for (int64_t i = 0; i < valid; i++)
-                for (int64_t p = 0; p < k; p++) panels[p * width + i] = x[i * stride_i + p];
-        }
-    }
-}
-#endif
-
 /* op(X) is X, or its transpose if is_transposed.  op(A) is (m, k), op(B) (k, n), C (m, n).  A
  * leading dimension is the distance between two stored rows.  beta = 0 does not read C.  The same
  * shapes and values give the same bits at any address. */
@@ -279,41 +226,33 @@ GPT_FUNCTION void gpt_gemm(int a_is_transposed, int b_is_transposed, int64_t m, 
         b_is_transposed ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
         (int)ldb, beta, c, (int)ldc);
 #else
-    gpt_real a_panels[GPT_GEMM_BLOCK_M * GPT_GEMM_BLOCK_K];
-    gpt_real b_panel[GPT_GEMM_N * GPT_GEMM_BLOCK_K];
-    gpt_real sums[GPT_GEMM_M][GPT_GEMM_N];
+    gpt_real panel[GPT_GEMM_K * GPT_GEMM_N] = {0}; /* of op(B): columns side by side */
     const int64_t a_row = a_is_transposed ? 1 : lda, a_column = a_is_transposed ? lda : 1;
     const int64_t b_row = b_is_transposed ? 1 : ldb, b_column = b_is_transposed ? ldb : 1;
-
-    /* Blocks of A are packed once; a panel of B is packed for each of them and stays in the
-     * cache. */
-    for (int64_t i0 = 0; i0 < m; i0 += GPT_GEMM_BLOCK_M) {
-        const int64_t ni = gpt_min(m - i0, GPT_GEMM_BLOCK_M);
-        for (int64_t p0 = 0; p0 < k; p0 += GPT_GEMM_BLOCK_K) {
-            const int64_t np = gpt_min(k - p0, GPT_GEMM_BLOCK_K);
+    for (int64_t j0 = 0; j0 < n; j0 += GPT_GEMM_N)
+        for (int64_t p0 = 0; p0 < k; p0 += GPT_GEMM_K) {
+            const int64_t width = gpt_min(n - j0, GPT_GEMM_N), depth = gpt_min(k - p0, GPT_GEMM_K);
             const gpt_real old = p0 == 0 ? beta : 1;
-            gpt_gemm_pack(a_panels, a + i0 * a_row + p0 * a_column, ni, np, GPT_GEMM_M, a_row,
-                          a_column);
-            for (int64_t j0 = 0; j0 < n; j0 += GPT_GEMM_N) {
-                const int64_t width = gpt_min(n - j0, GPT_GEMM_N);
-                gpt_gemm_pack(b_panel, b + p0 * b_row + j0 * b_column, width, np, GPT_GEMM_N,
-                              b_column, b_row);
+            for (int64_t j = 0; j < width; j++)
+                for (int64_t p = 0; p < depth; p++)
+                    panel[p * GPT_GEMM_N + j] = b[(p0 + p) * b_row + (j0 + j) * b_column];
 
-                for (int64_t i = 0; i < ni; i += GPT_GEMM_M) {
-                    const int64_t height = gpt_min(ni - i, GPT_GEMM_M);
-                    gpt_real* to = c + (i0 + i) * ldc + j0;
-                    gpt_gemm_kernel(np, a_panels + i * np, b_panel, sums);
-                    for (int64_t y = 0; y < height; y++, to += ldc) {
-                        if (old == 0)
-                            for (int64_t x = 0; x < width; x++) to[x] = alpha * sums[y][x];
-                        else
-                            for (int64_t x = 0; x < width; x++)
-                                to[x] = GPT_FMA(alpha, sums[y][x], old * to[x]);
+            for (int64_t i = 0; i < m; i += GPT_GEMM_M) {
+                const int64_t height = gpt_min(m - i, GPT_GEMM_M);
+                gpt_real sums[GPT_GEMM_M][GPT_GEMM_N] = {{0}};
+                for (int64_t p = 0; p < depth; p++)
+                    for (int y = 0; y < GPT_GEMM_M; y++) {
+                        const gpt_real x = a[gpt_min(i + y, m - 1) * a_row + (p0 + p) * a_column];
+                        for (int j = 0; j < GPT_GEMM_N; j++)
+                            sums[y][j] = GPT_FMA(x, panel[p * GPT_GEMM_N + j], sums[y][j]);
                     }
-                }
+                for (int64_t y = 0; y < height; y++)
+                    for (int64_t j = 0; j < width; j++) {
+                        gpt_real* to = c + (i + y) * ldc + j0 + j;
+                        *to = alpha * sums[y][j] + (old == 0 ? 0 : old * *to);
+                    }
             }
         }
-    }
 #endif
 }
 

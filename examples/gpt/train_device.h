@@ -236,10 +236,6 @@ static memo_status train_device_room(const train_device* d, int64_t* room, memo_
     *room += stats.device_bytes;
     return MEMO_STATUS_OK;
 }
-/* Of the model's kernels, for the time of their preparation. */
-static int64_t train_device_check_bytes(const train_device* d, const gpt_shapes* shapes) {
-    return gpt_cuda_kernels_check_bytes(d->cuda, shapes);
-}
 
 static void train_device_print(const train_options* o, int64_t n_here) {
     (void)n_here;

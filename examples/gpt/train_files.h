@@ -162,12 +162,12 @@ static memo_status write_outputs(const job* j, memo_error* error) {
     chart.bigram_nats = j->text.bigram_nats;
     snprintf(loss_title, sizeof loss_title, "Loss over training, policy %s in %s of device memory",
              policy_names[j->options.policy], bytes_name((double)plan->device_bytes));
-    chart.title = loss_title;
 
     memo_status status = memo_plan_write_svg(plan->addresses, plan->trace, title,
                                              output_path(j, "plan.svg", path, sizeof path), error);
     if (!status)
-        status = loss_chart_write(&chart, output_path(j, "loss.svg", path, sizeof path), error);
+        status = loss_chart_write(&chart, loss_title, output_path(j, "loss.svg", path, sizeof path),
+                                  error);
     if (!status)
         status =
             memo_trace_write(plan->trace, output_path(j, "step.trace", path, sizeof path), error);

@@ -40,14 +40,11 @@ static void print_text(const job* j) {
 }
 
 static void print_model(const train_options* o) {
-    gpt_config config = train_config(o);
-    config.tensor = 1; /* of all ranks */
-    config.degrees = NULL;
+    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values)%s: %.2f million "
            "parameters\n",
            o->layers, o->hidden, o->heads, o->kv_heads,
-           config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "",
-           1e-6 * (double)gpt_n_parameters(&config));
+           config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "", 1e-6 * (double)gpt_n_parameters(&whole));
     printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld\n", o->accumulate,
            o->batch, o->sequence, o->dropout, o->seed);
     if (o->window || o->documents) {
@@ -131,10 +128,8 @@ static memo_status rehearse(job* j, memo_error* error) {
     const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
     const gpt_config config = train_config(&j->options);
     const gpt_shapes shapes = gpt_shapes_make(&config);
-    const gpt_share share = gpt_share_make(&config, NULL);
-    const gpt_shapes all = gpt_shapes_of_attention(shapes, &config, &share);
+    const int64_t beside = gpt_cuda_check_bytes(&shapes) + j->options.reserve;
     job small = *j;
-    train_device device;
     memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
     memo_status status;
     if (j->options.device_memory) return MEMO_STATUS_OK;
@@ -147,10 +142,7 @@ static memo_status rehearse(job* j, memo_error* error) {
     (*plan)->fits = 1;
     status = run_on_ranks(&small, MEMO_POLICY_KEEP, RUN_LIFTED, rehearse_on_rank, error);
     memo_step_plan_destroy(*plan);
-    if (!status) status = train_device_plan(&device, &j->options, error);
     if (status) return status;
-    int64_t beside = train_device_check_bytes(&device, &all) + j->options.reserve;
-    train_device_close(&device);
     j->options.device_memory = small.room > beside ? small.room - beside : 1;
     printf("room      %s of the GPU beside libraries", bytes_name((double)small.room));
 #ifdef TRAIN_NCCL
@@ -436,7 +428,6 @@ int main(int argc, char** argv) {
     action.sa_flags = (int)(SA_RESETHAND | SA_RESTART);
     sigaction(SIGINT, &action, NULL);
     signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit fails the write instead */
-    compute_choose_kernels(argv);
     j.begin_s = clock_s();
 
     /* Options. */
@@ -452,10 +443,10 @@ int main(int argc, char** argv) {
     } else if (!status && j.options.is_dry_run) {
         status = dry_run(&j, &error);
     } else if (!status) {
-        status = compute_begin(train_processes.n ? 1 : j.options.ranks, j.options.ranks, &error);
+        compute_begin(j.options.ranks);
         if (!j.options.is_random)
             train_text_find(&j.text, j.options.text_files, j.options.n_text_files);
-        if (!status) status = check_outputs(&j, &error);
+        status = check_outputs(&j, &error);
         if (!status) status = prepare(&j, &error);
         if (!status && !interrupted) status = open_outputs(&j, &error);
         is_training = !status;
@@ -468,5 +459,5 @@ int main(int argc, char** argv) {
         fprintf(stderr, "train_gpt: interrupted after step %lld\n", (long long)j.n_done);
     job_destroy(&j);
     gpt_helpers_end();
-    return compute_end(train_ranks_end(code, status, error.message));
+    return train_ranks_end(code, status, error.message);
 }

@@ -30,10 +30,8 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
 /* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
  * layers, as the MEMO paper counts them: a token sees s / 2 keys on average, or fewer. */
 static void print_rate(const train_options* o, double keys_seen, double step_s) {
-    gpt_config whole = train_config(o);
+    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
-    whole.tensor = 1; /* of all ranks */
-    whole.degrees = NULL;
     double flops =
         n_sequences * 6 * s *
         ((double)gpt_n_parameters(&whole) + 2 * (double)o->layers * (double)o->hidden * keys_seen);

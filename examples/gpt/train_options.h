@@ -436,36 +436,16 @@ static memo_status option_set(train_options* options, const option* o, char* val
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
-/* Returns how many letters to insert, remove or change to turn a into b (Levenshtein).  Names are
- * short. */
-static int edit_distance(const char* a, const char* b) {
-    int row[64], n_b = (int)strlen(b), i, j;
-    if (n_b > 62 || strlen(a) > 62) return 99;
-    for (j = 0; j <= n_b; j++) row[j] = j;
-    for (i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (j = 1; j <= n_b; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[n_b];
-}
-
 static memo_status option_unknown(const char* name, memo_error* error) {
     const char* nearest = NULL;
-    int best = (int)strlen(name) / 3 + 1; /* nearer than this */
+    int longest = 4; /* letters that both begin with, at least one more than "--xx" */
     if (name[0] != '-')
         return gpt_invalid(error, "%.80s: not an option; files to learn from follow --text", name);
     for (size_t i = 0; i < N_OPTIONS; i++) {
-        int distance = edit_distance(name, option_table[i].name);
-        if (strlen(name) > 3 && !strncmp(name, option_table[i].name, strlen(name))) distance = 0;
-        if (distance >= best) continue;
-        best = distance;
+        int n = 0;
+        while (name[n] && name[n] == option_table[i].name[n]) n++;
+        if (n <= longest) continue;
+        longest = n;
         nearest = option_table[i].name;
     }
     if (nearest)

@@ -138,10 +138,8 @@ static void picture_put_memory(step_picture* p, const step_memory* memory) {
 }
 
 static void picture_put_axis(step_picture* p) {
-    double step_s = 1e-6;
-    int k = 0;
-    while (p->span_s / step_s > 8) step_s *= k++ % 3 == 1 ? 2.5 : 2;
-    for (k = 0; k * step_s <= p->span_s; k++) {
+    const double step_s = svg_tick(p->span_s, 8);
+    for (int k = 0; k * step_s <= p->span_s; k++) {
         double x = picture_x(p, p->begin_s + k * step_s);
         svg_line(&p->text, x, p->top, x, p->top + 5, "stroke='#888'");
         svg_number(&p->text, x, p->top + 19, "middle", k * step_s * 1e3, k ? "" : " ms");

@@ -441,15 +441,10 @@ static void print_tensor(const train_options* o) {
 }
 
 static void print_ranks(const train_options* o) {
-    gpt_config config = train_config(o), whole = config;
+    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
     char tensor[32] = "";
     print_tensor(o);
     if (o->ranks == 1) return;
-
-    /* What one rank would hold. */
-    whole.zero = 0;
-    whole.tensor = 1;
-    whole.degrees = NULL;
 
     if (o->tensor > 1) snprintf(tensor, sizeof tensor, " x tensor %lld", o->tensor);
     printf(

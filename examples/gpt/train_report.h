@@ -155,132 +155,106 @@ static void svg_number(memo_text* t, double x, double y, const char* anchor, dou
                   value, unit);
 }
 
+/* Returns 1, 2 or 5 times a power of ten: the distance of ticks of which `range` has `most` at
+ * most. */
+static double svg_tick(double range, int most) {
+    double step = 1e-9;
+    for (int k = 0; range / step > most; k++) step *= k % 3 == 1 ? 2.5 : 2;
+    return step;
+}
+
 /* ---- loss over steps, as SVG ---------------------------------------------------------------- */
+
+enum { CHART_LEFT = 70, CHART_RIGHT = 850, CHART_TOP = 60, CHART_BOTTOM = 430 };
 
 typedef struct loss_chart {
     const double* losses; /* nats per token, one a step */
     int64_t n_steps;
-    double unigram_nats, bigram_nats;
-    const char* title;
+    double unigram_nats, bigram_nats; /* equal: of random tokens */
+    double low, high;                 /* nats of the axis */
+    memo_text text;
 } loss_chart;
 
-enum { CHART_LEFT = 70, CHART_TOP = 50, CHART_WIDTH = 780, CHART_HEIGHT = 380 };
-
-typedef struct chart_axes {
-    double x_high, y_low, y_high; /* x from 0 */
-} chart_axes;
-
-static double chart_x(const chart_axes* axes, double x) {
-    return CHART_LEFT + CHART_WIDTH * x / axes->x_high;
+static double chart_x(const loss_chart* c, double step) {
+    return CHART_LEFT +
+           (CHART_RIGHT - CHART_LEFT) * step / (double)(c->n_steps > 1 ? c->n_steps : 2);
 }
-static double chart_y(const chart_axes* axes, double y) {
-    return CHART_TOP + CHART_HEIGHT * (axes->y_high - y) / (axes->y_high - axes->y_low);
+static double chart_y(const loss_chart* c, double nats) {
+    return CHART_TOP + (CHART_BOTTOM - CHART_TOP) * (c->high - nats) / (c->high - c->low);
 }
 
-/* Returns 1, 2 or 5 times a power of ten, so that `range` has about `wanted` intervals. */
-static double chart_tick(double range, double wanted) {
-    double step = pow(10, floor(log10(range / wanted)));
-    double ratio = range / wanted / step;
-    return step * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);
+static void chart_put_axes(loss_chart* c) {
+    const double n = (double)(c->n_steps > 1 ? c->n_steps : 2), tick = fmax(1, svg_tick(n, 10));
+    for (double nats = c->low; nats <= c->high; nats += c->high - c->low > 4 ? 1 : 0.5) {
+        svg_line(&c->text, CHART_LEFT, chart_y(c, nats), CHART_RIGHT, chart_y(c, nats),
+                 "stroke='#e4e4e4'");
+        svg_number(&c->text, CHART_LEFT - 8, chart_y(c, nats) + 4, "end", nats, "");
+    }
+    for (double step = 0; step <= n; step += tick) {
+        svg_line(&c->text, chart_x(c, step), CHART_BOTTOM, chart_x(c, step), CHART_BOTTOM + 5,
+                 "stroke='#333'");
+        svg_number(&c->text, chart_x(c, step), CHART_BOTTOM + 20, "middle", step, "");
+    }
+    svg_text(&c->text, (CHART_LEFT + CHART_RIGHT) / 2, CHART_BOTTOM + 42, "middle",
+             "training step");
+    svg_text(&c->text, CHART_LEFT, CHART_TOP - 12, "start", "loss (nats per token)");
 }
 
-/* The mean over the last eighth of the steps so far, at most a twentieth of all steps.  It lags
- * little while the loss falls fast, and smooths well later. */
-static void loss_smooth(const double* losses, int64_t n, double* smooth) {
-    double sum = 0;
+/* below: of the line, the label's distance. */
+static void chart_put_entropy(loss_chart* c, const char* name, double nats, double below) {
+    char label[64];
+    snprintf(label, sizeof label, "%s %.3f", name, nats);
+    svg_line(&c->text, CHART_LEFT, chart_y(c, nats), CHART_RIGHT, chart_y(c, nats),
+             "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'");
+    svg_text(&c->text, CHART_RIGHT, chart_y(c, nats) + below, "end", label);
+}
+
+/* Means over the last `share`-th of the steps so far, at most a twentieth of all: they lag little
+ * while the loss falls fast, and smooth well later.  share 0: the losses themselves. */
+static double chart_put_curve(loss_chart* c, int share, const char* style) {
+    const int64_t stride = c->n_steps / 4000 + 1; /* more points than pixels only take space */
+    double sum = 0, mean = 0;
     int64_t begin = 0;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t window = 1 + (i / 8 < n / 20 ? i / 8 : n / 20);
-        sum += losses[i];
-        while (begin <= i - window) sum -= losses[begin++];
-        smooth[i] = sum / (double)(i + 1 - begin);
+    memo_text_put(&c->text, "<polyline fill='none' %s points='", style);
+    for (int64_t i = 0; i < c->n_steps; i++) {
+        const int64_t before = !share                        ? 0
+                               : i / share < c->n_steps / 20 ? i / share
+                                                             : c->n_steps / 20;
+        sum += c->losses[i];
+        while (begin < i - before) sum -= c->losses[begin++];
+        mean = sum / (double)(i + 1 - begin);
+        if (i % stride == 0)
+            memo_text_put(&c->text, "%.1f,%.1f ", chart_x(c, (double)i + 1), chart_y(c, mean));
     }
+    memo_text_put(&c->text, "'/>\n");
+    return mean;
 }
 
-static void chart_write_axes(memo_text* text, const chart_axes* axes) {
-    const double right = CHART_LEFT + CHART_WIDTH, bottom = CHART_TOP + CHART_HEIGHT;
-    const double y_step = chart_tick(axes->y_high - axes->y_low, 6);
-    const double x_step = fmax(1, chart_tick(axes->x_high, 8));
-    for (double v = ceil(axes->y_low / y_step) * y_step; v <= axes->y_high + 1e-9; v += y_step) {
-        svg_line(text, CHART_LEFT, chart_y(axes, v), right, chart_y(axes, v), "stroke='#e4e4e4'");
-        svg_number(text, CHART_LEFT - 8, chart_y(axes, v) + 4, "end", v, "");
+static memo_status loss_chart_write(loss_chart* c, const char* title, const char* path,
+                                    memo_error* error) {
+    char label[80];
+    c->low = c->bigram_nats;
+    c->high = c->unigram_nats;
+    for (int64_t i = 0; i < c->n_steps; i++) {
+        c->low = fmin(c->low, c->losses[i]);
+        c->high = fmax(c->high, c->losses[i]);
     }
-    for (double v = 0; v <= axes->x_high + 1e-9; v += x_step) {
-        svg_line(text, chart_x(axes, v), bottom, chart_x(axes, v), bottom + 5, "stroke='#333'");
-        svg_number(text, chart_x(axes, v), bottom + 20, "middle", v, "");
+    c->low = fmax(0, floor(c->low - 0.1));
+    c->high = ceil(c->high + 0.1);
+    svg_begin(&c->text, 880, 490, CHART_LEFT, title);
+    chart_put_axes(c);
+    if (c->unigram_nats > c->bigram_nats) {
+        chart_put_entropy(c, "unigram entropy", c->unigram_nats, -6);
+        chart_put_entropy(c, "bigram entropy", c->bigram_nats, 16);
+    } else {
+        chart_put_entropy(c, "a uniform guess", c->unigram_nats, -6);
     }
-    svg_line(text, CHART_LEFT, CHART_TOP, CHART_LEFT, bottom, "stroke='#333'");
-    svg_line(text, CHART_LEFT, bottom, right, bottom, "stroke='#333'");
-    svg_text(text, CHART_LEFT + CHART_WIDTH / 2, bottom + 42, "middle", "training step");
-    svg_text(text, CHART_LEFT, CHART_TOP - 8, "start", "loss (nats per token)");
-}
-
-static void chart_write_curve(memo_text* text, const chart_axes* axes, const double* values,
-                              int64_t n, const char* style) {
-    const int64_t stride = n / 4000 + 1; /* more points than pixels only make the file large */
-    memo_text_put(text, "<polyline fill='none' %s points='", style);
-    for (int64_t i = 0; i < n; i += stride)
-        memo_text_put(text, "%.1f,%.1f ", chart_x(axes, (double)i + 1), chart_y(axes, values[i]));
-    memo_text_put(text, "'/>\n");
-}
-
-/* A line of the legend, top right. */
-static void chart_write_key(memo_text* text, int row, const char* style, const char* name,
-                            double value) {
-    const double x = CHART_LEFT + CHART_WIDTH - 300, y = CHART_TOP + 20 + 20 * row;
-    char key[80];
-    snprintf(key, sizeof key, "%s %.3f nats per token", name, value);
-    svg_line(text, x, y - 4, x + 30, y - 4, style);
-    svg_text(text, x + 40, y, "start", key);
-}
-
-static chart_axes chart_axes_of(const loss_chart* chart) {
-    chart_axes axes = {(double)(chart->n_steps > 1 ? chart->n_steps : 2), chart->bigram_nats,
-                       chart->unigram_nats};
-    for (int64_t i = 0; i < chart->n_steps; i++) {
-        axes.y_low = fmin(axes.y_low, chart->losses[i]);
-        axes.y_high = fmax(axes.y_high, chart->losses[i]);
-    }
-    axes.y_low = fmax(0, floor(axes.y_low * 2 - 0.2) / 2);
-    axes.y_high = ceil(axes.y_high * 2 + 0.2) / 2;
-    return axes;
-}
-
-static memo_status loss_chart_write(const loss_chart* chart, const char* path, memo_error* error) {
-    static const char raw[] = "stroke='#9dbbe0' stroke-width='1'";
-    static const char fine[] = "stroke='#1f4e9c' stroke-width='2.2'";
-    static const char unigram[] = "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'";
-    static const char bigram[] = "stroke='#b03030' stroke-width='1.5' stroke-dasharray='7 4'";
-    const double right = CHART_LEFT + CHART_WIDTH;
-    const chart_axes axes = chart_axes_of(chart);
-    const double unigram_y = chart_y(&axes, chart->unigram_nats);
-    const double bigram_y = chart_y(&axes, chart->bigram_nats);
-    double* smooth = (double*)malloc((size_t)chart->n_steps * sizeof *smooth);
-    memo_text text = {0};
-    if (!smooth)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %.200s",
-                              path);
-
-    loss_smooth(chart->losses, chart->n_steps, smooth);
-    svg_begin(&text, 880, 490, CHART_LEFT, chart->title);
-    chart_write_axes(&text, &axes);
-    svg_line(&text, CHART_LEFT, unigram_y, right, unigram_y, unigram);
-    svg_line(&text, CHART_LEFT, bigram_y, right, bigram_y, bigram);
-    chart_write_curve(&text, &axes, chart->losses, chart->n_steps, raw);
-    chart_write_curve(&text, &axes, smooth, chart->n_steps, fine);
-
-    /* The key. */
-    memo_text_put(&text,
-                  "<rect x='%.1f' y='%d' width='312' height='88' fill='white' fill-opacity='0.9' "
-                  "stroke='#ccc'/>\n",
-                  right - 312, CHART_TOP + 2);
-    chart_write_key(&text, 0, raw, "loss of a step, last", chart->losses[chart->n_steps - 1]);
-    chart_write_key(&text, 1, fine, "smoothed, last", smooth[chart->n_steps - 1]);
-    chart_write_key(&text, 2, unigram, "unigram entropy", chart->unigram_nats);
-    chart_write_key(&text, 3, bigram, "bigram entropy", chart->bigram_nats);
-    memo_text_put(&text, "</svg>\n");
-    free(smooth);
-    return memo_text_write(&text, path, error);
+    chart_put_curve(c, 0, "stroke='#9dbbe0'");
+    snprintf(label, sizeof label, "of each step, and smoothed: %.3f at the end",
+             chart_put_curve(c, 8, "stroke='#1f4e9c' stroke-width='2.2'"));
+    svg_text(&c->text, CHART_RIGHT, CHART_TOP - 12, "end", label);
+    memo_text_put(&c->text, "</svg>\n");
+    return memo_text_write(&c->text, path, error);
 }
 
 #endif
