@@ -494,7 +494,7 @@ static void bad_checkpoints_are_refused(void) {
     desc.config = other;
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     CHECK_IS(gpt_read_checkpoint(run.model, path, &step, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "its n_layers is 3, not 4") != NULL, "%s", error.message);
+    CHECK_CASE(strstr(error.message, "its --layers is 3, not 4") != NULL, "%s", error.message);
     gpt_test_close(&run);
     remove(path);
     free(text);

@@ -33,8 +33,8 @@ typedef struct gpt_file_head {
 
 static const char gpt_file_magic[32] = "memo gpt checkpoint 2\n";
 static const char* const gpt_file_names[GPT_FILE_NUMBERS] = {
-    "seed",       "n_layers", "hidden",      "n_heads", "n_kv_heads",
-    "vocabulary", "mlp",      "mlp_columns", "type",    "states"};
+    "--seed",       "--layers", "--hidden",      "--heads", "--kv-heads",
+    "--vocabulary", "--mlp",    "--mlp-columns", "--type",  "--states"};
 
 typedef struct gpt_file {
     gpt_model* model;
@@ -49,19 +49,21 @@ typedef struct gpt_file {
 
 /* Where an array of a tensor begins: 0 weights, 1 and 2 moments.  array 0 of the tensor after the
  * last one is the end of the file. */
-static int64_t gpt_file_at(const gpt_model* model, int64_t tensor, int array) {
-    const gpt_config whole = gpt_whole_config(&model->config);
-    int64_t at = GPT_FILE_HEAD, t;
-    for (t = 0; t <= tensor; t++)
-        for (int a = 0; a < 3 && (t < tensor || a < array); a++) {
-            const int64_t n = gpt_parameter_at(&whole, t).n;
-            at += gpt_round_up(a ? gpt_states_bytes(model, n) : gpt_sum_bytes(model, n), 64);
-        }
+static int64_t gpt_file_at(const gpt_config* config, int64_t tensor, int array) {
+    const gpt_config whole = gpt_whole_config(config);
+    const memo_type sum = gpt_sum_type(config->type), state = gpt_state_type(config);
+    int64_t at = GPT_FILE_HEAD;
+    for (int64_t t = 0; t <= tensor; t++)
+        for (int a = 0; a < 3 && (t < tensor || a < array); a++)
+            at += gpt_round_up(gpt_parameter_at(&whole, t).n * gpt_type_bytes(a ? state : sum), 64);
     return at;
 }
 
-static gpt_file_head gpt_file_head_make(const gpt_model* model, int64_t step) {
-    const gpt_config* c = &model->config;
+GPT_FUNCTION int64_t gpt_checkpoint_bytes(const gpt_config* config) {
+    return gpt_file_at(config, gpt_n_parameter_tensors(config), 0);
+}
+
+static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64_t n_updates) {
     const int64_t model_numbers[GPT_FILE_NUMBERS] = {
         (int64_t)c->seed, c->n_layers,     c->hidden,   c->n_heads,       c->n_kv_heads,
         c->vocabulary,    (int64_t)c->mlp, gpt_wide(c), (int64_t)c->type, (int64_t)c->states};
@@ -69,9 +71,9 @@ static gpt_file_head gpt_file_head_make(const gpt_model* model, int64_t step) {
     memset(&head, 0, sizeof head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);
     head.order = 1;
-    head.file_bytes = gpt_file_at(model, gpt_n_parameter_tensors(c), 0);
+    head.file_bytes = gpt_checkpoint_bytes(c);
     head.step = step;
-    head.n_updates = model->n_updates;
+    head.n_updates = n_updates;
     memcpy(head.model, model_numbers, sizeof head.model);
     return head;
 }
@@ -167,7 +169,7 @@ static void gpt_file_model(gpt_file* f, int is_write) {
         const gpt_part part = is_write ? gpt_part_at(model, bucket, model->share.rank)
                                        : gpt_updated_part(model, bucket);
         if (!is_write)
-            gpt_file_array(f, 0, &p, gpt_file_at(model, t, 0), sum, has_masters,
+            gpt_file_array(f, 0, &p, gpt_file_at(config, t, 0), sum, has_masters,
                            gpt_weight(model, p.offset), 0, p.n);
 
         /* Ranks with copies of the tensor leave it to the first of them. */
@@ -179,8 +181,8 @@ static void gpt_file_model(gpt_file* f, int is_write) {
                                  part.moments1 + state * (begin - part.begin),
                                  part.moments2 + state * (begin - part.begin)};
         for (int a = is_write || has_masters ? 0 : 1; a < 3; a++)
-            gpt_file_array(f, is_write, &p, gpt_file_at(model, t, a), a ? state : sum, 0, arrays[a],
-                           begin - p.offset, end - p.offset);
+            gpt_file_array(f, is_write, &p, gpt_file_at(config, t, a), a ? state : sum, 0,
+                           arrays[a], begin - p.offset, end - p.offset);
     }
 }
 
@@ -220,13 +222,18 @@ static memo_status gpt_file_close(gpt_file* f) {
     return f->status;
 }
 
+/* Writes the folder of a path. */
+static void gpt_file_folder(const char* path, char* folder, size_t n_folder) {
+    const char* slash = strrchr(path, '/');
+    const int n = slash ? (int)(slash - path) + (slash == path) : 1;
+    snprintf(folder, n_folder, "%.*s", n, slash ? path : ".");
+}
+
 /* The folder of a path is on disk, too, after a renaming. */
 static void gpt_file_settle(const char* path) {
     char folder[1024];
-    snprintf(folder, sizeof folder, "%s", path);
-    char* slash = strrchr(folder, '/');
-    if (slash) slash[slash == folder] = 0;
-    int fd = open(slash ? folder : ".", O_RDONLY);
+    gpt_file_folder(path, folder, sizeof folder);
+    int fd = open(folder, O_RDONLY);
     if (fd < 0) return;
     (void)fsync(fd);
     close(fd);
@@ -234,7 +241,7 @@ static void gpt_file_settle(const char* path) {
 
 GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path, int64_t step,
                                               memo_error* error) {
-    gpt_file_head head = gpt_file_head_make(model, step);
+    gpt_file_head head = gpt_file_head_make(&model->config, step, model->n_updates);
     char aside[1024];
     gpt_file f;
     int is_first, is_made = 0;
@@ -270,47 +277,47 @@ GPT_FUNCTION memo_status gpt_write_checkpoint(gpt_model* model, const char* path
     return gpt_file_close(&f);
 }
 
-/* Refuses a file that is no checkpoint, is cut short, or is of another model. */
-static void gpt_file_check_head(gpt_file* f, const gpt_file_head* head,
-                                const gpt_file_head* expected, int64_t file_bytes) {
-    const memo_status bad = MEMO_STATUS_FORMAT;
-    if (memcmp(head->magic, expected->magic, sizeof head->magic) || head->order != 1) {
-        f->status = memo_error_set(
-            f->error, bad, "%.300s: not a checkpoint of this version and byte order", f->path);
-        return;
-    }
+/* Reads the head of a checkpoint.  Refuses a file that is none, is cut short, or is of another
+ * model. */
+GPT_FUNCTION memo_status gpt_check_checkpoint(const gpt_config* config, const char* path,
+                                              gpt_file_head* head, memo_error* error) {
+    const gpt_file_head expected = gpt_file_head_make(config, 0, 0);
+    FILE* file = fopen(path, "rb");
+    memset(head, 0, sizeof *head);
+    const int is_read = file && (fread(head, 1, sizeof *head, file) || !ferror(file)) &&
+                        fseeko(file, 0, SEEK_END) == 0;
+    const int64_t n_bytes = is_read ? ftello(file) : 0;
+    if (!is_read)
+        memo_error_set(error, MEMO_STATUS_IO, "%.300s: cannot be read: %s", path, strerror(errno));
+    if (file) fclose(file);
+    if (!is_read) return MEMO_STATUS_IO;
+    if (memcmp(head->magic, expected.magic, sizeof head->magic) || head->order != 1)
+        return memo_error_set(error, MEMO_STATUS_FORMAT,
+                              "%.300s: not a checkpoint of this version and byte order", path);
     for (int i = 0; i < GPT_FILE_NUMBERS; i++)
-        if (head->model[i] != expected->model[i]) {
-            f->status = memo_error_set(
-                f->error, MEMO_STATUS_INVALID_ARGUMENT,
-                "%.300s: a checkpoint of another model: its %s is %lld, not %lld", f->path,
-                gpt_file_names[i], (long long)head->model[i], (long long)expected->model[i]);
-            return;
-        }
-    if (head->file_bytes != expected->file_bytes || file_bytes != expected->file_bytes)
-        f->status =
-            memo_error_set(f->error, bad, "%.300s: cut short or altered: it has %lld bytes of %lld",
-                           f->path, (long long)file_bytes, (long long)expected->file_bytes);
+        if (head->model[i] != expected.model[i])
+            return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
+                                  "%.300s: a checkpoint of another model: its %s is %lld, not %lld",
+                                  path, gpt_file_names[i], (long long)head->model[i],
+                                  (long long)expected.model[i]);
+    if (head->file_bytes == expected.file_bytes && n_bytes == expected.file_bytes)
+        return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_FORMAT,
+                          "%.300s: cut short or altered: it has %lld bytes of %lld", path,
+                          (long long)n_bytes, (long long)expected.file_bytes);
 }
 
 GPT_FUNCTION memo_status gpt_read_checkpoint(gpt_model* model, const char* path, int64_t* step,
                                              memo_error* error) {
-    const gpt_file_head expected = gpt_file_head_make(model, 0);
     gpt_file_head head;
-    struct stat info;
     gpt_file f;
-    memset(&head, 0, sizeof head);
     gpt_file_open(&f, model, path, error);
 
     /* Nothing of the model changes before the whole file is known to be right. */
-    if (!f.status && ((f.fd = open(path, O_RDONLY)) < 0 || fstat(f.fd, &info)))
-        gpt_file_fail(&f, "read");
-    if (!f.status)
-        gpt_file_transfer(&f, 0, (char*)&head, 0,
-                          gpt_min((int64_t)sizeof head, (int64_t)info.st_size));
-    if (!f.status) gpt_file_check_head(&f, &head, &expected, (int64_t)info.st_size);
-    if (!f.status && gpt_file_is_first(&f) &&
-        gpt_file_digest(&f, expected.file_bytes) != head.digest && !f.status)
+    if (!f.status) f.status = gpt_check_checkpoint(&model->config, path, &head, error);
+    if (!f.status && (f.fd = open(path, O_RDONLY)) < 0) gpt_file_fail(&f, "read");
+    if (!f.status && gpt_file_is_first(&f) && gpt_file_digest(&f, head.file_bytes) != head.digest &&
+        !f.status)
         f.status = memo_error_set(error, MEMO_STATUS_FORMAT,
                                   "%.300s: altered: its digest is another", path);
     gpt_file_meet(&f);

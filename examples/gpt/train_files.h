@@ -6,6 +6,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "gpt_checkpoint.h"
 #include "train_run.h"
 
 /* ---- before the run ------------------------------------------------------------------------- */
@@ -100,38 +101,69 @@ static int loss_log_is_in_output(const train_options* o) {
     return o->output && !strncmp(o->loss_log, o->output, n) && o->loss_log[n] == '/';
 }
 
-/* Opens the file of an option `name`, in this place.  A pipe or a device is opened only once,
+/* Opens the output of an option `name`, in this place.  A pipe or a device is opened only once,
  * later. */
-static memo_status check_file(const char* name, const char* path, const char* place, int is_output,
+static memo_status check_file(const char* name, const char* path, const char* place,
                               memo_error* error) {
     struct stat info;
     const int exists = stat(place, &info) == 0;
     FILE* file;
     if (exists && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return MEMO_STATUS_OK;
-    file = fopen(place, !is_output ? "rb" : exists ? "r+b" : "wb");
-    if (!file) return bad_path(name, path, is_output ? "written" : "read", error);
+    file = fopen(place, exists ? "r+b" : "wb");
+    if (!file) return bad_path(name, path, "written", error);
     fclose(file);
-    if (is_output && !exists) remove(place);
+    if (!exists) remove(place);
     return MEMO_STATUS_OK;
+}
+
+static int64_t last_step(const train_options* o) {
+    return o->stop ? gpt_min(o->stop, o->steps) : o->steps;
+}
+
+static memo_status check_resume(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    gpt_file_head head;
+    memo_error reason;
+    if (gpt_check_checkpoint(&config, o->resume, &head, &reason))
+        return gpt_invalid(error, "--resume %s", reason.message);
+    if (head.step < last_step(o)) return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--resume %.300s: saved after step %lld; --steps or --stop above that would "
+                       "continue",
+                       o->resume, (long long)head.step);
+}
+
+/* The disk must have room for the file that is written aside. */
+static memo_status check_save_room(const train_options* o, memo_error* error) {
+    const gpt_config config = train_config(o);
+    const int64_t n_bytes = gpt_checkpoint_bytes(&config);
+    char folder[1024];
+    gpt_file_folder(o->save, folder, sizeof folder);
+    if (n_bytes <= bytes_free(folder)) return MEMO_STATUS_OK;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "--save %.300s: a file of %s does not fit into %s of free space; another "
+                          "folder would work",
+                          o->save, bytes_name((double)n_bytes),
+                          bytes_name((double)bytes_free(folder)));
 }
 
 /* Checks all files before the run plans and measures.  Changes none and leaves none behind. */
 static memo_status check_outputs(const job* j, memo_error* error) {
     const train_options* o = &j->options;
-    memo_status status = MEMO_STATUS_OK;
+    memo_status status = o->resume ? check_resume(o, error) : MEMO_STATUS_OK;
     struct stat info;
     char aside[1024];
-    if (!train_is_first()) return status;
+    if (status || !train_is_first()) return status;
     if (o->output) status = make_directory(o->output, 1, error);
     if (!status) status = check_files(j, error);
-    if (!status && o->resume) status = check_file("--resume", o->resume, o->resume, 0, error);
     snprintf(aside, sizeof aside, "%s.part", o->save ? o->save : "");
-    if (!status && o->save) status = check_file("--save", o->save, aside, 1, error);
+    if (!status && o->save) status = check_file("--save", o->save, aside, error);
     if (!status && o->save && stat(o->save, &info) == 0 && !S_ISREG(info.st_mode))
         status = gpt_invalid(error, "--save %.300s: not a regular file; another name would work",
                              o->save);
+    if (!status && o->save) status = check_save_room(o, error);
     if (!status && o->loss_log && !loss_log_is_in_output(o))
-        status = check_file("--loss-log", o->loss_log, o->loss_log, 1, error);
+        status = check_file("--loss-log", o->loss_log, o->loss_log, error);
     return status;
 }
 

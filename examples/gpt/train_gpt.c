@@ -390,6 +390,7 @@ static memo_status work(job* j, memo_error* error) {
     if (!status) status = check_training(j, error);
     if (!status && !interrupted && o->output && train_is_first()) status = write_outputs(j, error);
     if (!status && !interrupted && o->output) print_outputs(j);
+    if (!status && (status = j->log_failure.status)) *error = j->log_failure;
     return status;
 }
 

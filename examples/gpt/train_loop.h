@@ -3,13 +3,13 @@
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
-#include "gpt_checkpoint.h"
 #include "gpt_generate.h"
 #include "train_compare.h"
 #include "train_files.h"
 
 /* ---- training ------------------------------------------------------------------------------- */
 
+/* A log that cannot be written is an error at the end: the steps go on. */
 static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error) {
     const int64_t at = step - j->n_resumed;
     if (at >= j->n_losses) {
@@ -24,7 +24,10 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
     if (!j->loss_log) return MEMO_STATUS_OK;
     fprintf(j->loss_log, "%lld %.17g %a\n", (long long)step + 1, loss, loss);
     if (fflush(j->loss_log) == 0) return MEMO_STATUS_OK;
-    return bad_path("--loss-log", j->options.loss_log, "written", error);
+    bad_path("--loss-log", j->options.loss_log, "written", &j->log_failure);
+    fclose(j->loss_log);
+    j->loss_log = NULL;
+    return MEMO_STATUS_OK;
 }
 
 /* Floating-point operations of a step by 6 s P + 6 n h s^2 a sequence, with P parameters and n
@@ -46,10 +49,6 @@ static void print_rate(const train_options* o, double keys_seen, double step_s) 
                100e-12 * flops / step_s / o->flops / (double)o->ranks, o->flops,
                o->ranks > 1 ? " a rank" : "");
     printf("\n");
-}
-
-static int64_t last_step(const train_options* o) {
-    return o->stop ? gpt_min(o->stop, o->steps) : o->steps;
 }
 
 /* The times of the last steps, for their medians. */
@@ -86,11 +85,6 @@ static memo_status resume(run* r, job* j, int64_t* step, memo_error* error) {
     memo_error reason;
     memo_status status = gpt_read_checkpoint(r->model, o->resume, step, &reason);
     if (status) return memo_error_set(error, status, "--resume %s", reason.message);
-    if (*step >= last_step(o))
-        return gpt_invalid(error,
-                           "--resume %.300s: saved after step %lld; --steps or --stop above that "
-                           "would continue",
-                           o->resume, (long long)*step);
     if (!r->reports) return MEMO_STATUS_OK;
     j->n_resumed = *step;
     printf("resume    %s, after step %lld\n", o->resume, (long long)*step);

@@ -63,13 +63,18 @@ static int64_t train_rows(const train_options* o) {
     return gpt_n_rows(&config);
 }
 
-/* Returns a rank's share of the free space in --spill, at least 1; 1e18 if it is unknown.  The
- * engine reserves the file before the first step and reports the error. */
-static int64_t spill_bytes_free(const train_options* o) {
+/* Returns 1e18 if it is unknown. */
+static int64_t bytes_free(const char* folder) {
     struct statvfs info;
-    if (statvfs(o->spill, &info)) return (int64_t)1e18;
-    double n_bytes = (double)info.f_bavail * (double)info.f_frsize / (double)o->ranks;
-    return n_bytes > 1e18 ? (int64_t)1e18 : n_bytes > 1 ? (int64_t)n_bytes : 1;
+    if (statvfs(folder, &info)) return (int64_t)1e18;
+    const double n_bytes = (double)info.f_bavail * (double)info.f_frsize;
+    return n_bytes < 1e18 ? (int64_t)n_bytes : (int64_t)1e18;
+}
+
+/* Returns a rank's share of the free space in --spill, at least 1.  The engine reserves the file
+ * before the first step and reports the error. */
+static int64_t spill_bytes_free(const train_options* o) {
+    return bytes_free(o->spill) / o->ranks + 1;
 }
 
 /* Returns whether the policy has one fraction for all tensors, instead of a planner's table. */

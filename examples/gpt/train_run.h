@@ -52,6 +52,7 @@ typedef struct job {
     int64_t n_done, n_losses; /* n_losses: capacity of losses */
     int64_t n_resumed;        /* steps before this run, whose losses are unknown */
     FILE* loss_log;
+    memo_error log_failure; /* of --loss-log, which does not end the training */
 } job;
 
 /* ---- a run: on each rank a device, a model on it, and its steps ------------------------------ */
