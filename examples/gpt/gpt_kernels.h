@@ -322,7 +322,7 @@ typedef struct gpt_rope_table_args {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-enum { GPT_SHAPES_MAX = 64, GPT_RUNS_MAX = 512 };
+enum { GPT_RUNS_MAX = 512 };
 
 /* What kernels need to know of a model before its first operation. */
 typedef struct gpt_shapes {
@@ -341,10 +341,7 @@ typedef struct gpt_shapes {
     int32_t n_attention;
     memo_sp_attention_desc over_ranks;
     int64_t window, documents; /* of its masks, as in gpt_attention_shape */
-    /* (outputs, inputs, most rows of a call) of each different weight of a product. */
-    int64_t weights[GPT_SHAPES_MAX][3];
-    int32_t n_weights;
-    int64_t tile_rows, least_rows; /* of a product; the fewest rows that are computed again */
+    int64_t largest_weight;    /* elements */
 } gpt_shapes;
 
 typedef struct gpt_kernels {

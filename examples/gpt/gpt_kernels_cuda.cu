@@ -35,7 +35,6 @@ enum {
 #ifndef GPT_CUDA_ELEMENTS
 #define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
 #endif
-static const int64_t GPT_CUDA_CHECKED = (int64_t)384 << 20; /* rows that are compared, in bytes */
 
 #define GPT_EACH(i, n)                                                                             \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
@@ -686,14 +685,10 @@ typedef enum gpt_gemm_kind {
     GPT_GEMM_N_KINDS
 } gpt_gemm_kind;
 
-/* How products with a weight run.  A forward is pinned: one algorithm for any number of rows, or if
- * none keeps a row's bits, products of whole tiles.  Everything else has an algorithm for each
- * number of rows. */
+/* The algorithm of a product with a number of rows. */
 typedef struct gpt_gemm_choice {
     gpt_gemm_kind kind;
-    int64_t n_outputs, n_inputs, n_rows; /* rows 0: any, the pin of a forward */
-    int32_t candidate,
-        n_candidates; /* the number of the algorithm in cuBLASLt's list, from 1; 0: tiles */
+    int64_t n_outputs, n_inputs, n_rows;
     cublasLtMatmulAlgo_t algo;
 } gpt_gemm_choice;
 
@@ -703,7 +698,6 @@ struct gpt_cuda_kernels {
     cublasLtHandle_t lt;
     gpt_gemm_choice gemms[GPT_CUDA_GEMMS_MAX];
     int32_t n_gemms;
-    int64_t tile_rows;
     char* workspace;          /* of cuBLASLt; the next are parts of the same scratch */
     double *lanes, *partials; /* (GPT_LANES), (GPT_CUDA_PARTIALS) */
     char* rows;               /* of an operation on rows */
@@ -773,11 +767,10 @@ static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
                                    (size_t)GPT_CUDA_WORKSPACE, memo_cuda_stream(stream)));
 }
 
-static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, gpt_gemm_kind kind,
-                                            int64_t n_outputs, int64_t n_inputs, int64_t n_rows) {
+static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, const gpt_gemm_choice* of) {
     for (int32_t i = 0; i < c->n_gemms; i++)
-        if (c->gemms[i].kind == kind && c->gemms[i].n_outputs == n_outputs &&
-            c->gemms[i].n_inputs == n_inputs && c->gemms[i].n_rows == n_rows)
+        if (c->gemms[i].kind == of->kind && c->gemms[i].n_outputs == of->n_outputs &&
+            c->gemms[i].n_inputs == of->n_inputs && c->gemms[i].n_rows == of->n_rows)
             return &c->gemms[i];
     return NULL;
 }
@@ -786,7 +779,7 @@ static const gpt_gemm_choice* gpt_gemm_find(const gpt_cuda_kernels* c, gpt_gemm_
  * shape. */
 enum { GPT_GEMM_ASKED = 16 };
 static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g,
-                        gpt_gemm_choice choices[GPT_GEMM_ASKED], const gpt_gemm_choice* of) {
+                        cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED]) {
     const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
     const size_t workspace_bytes = (size_t)GPT_CUDA_WORKSPACE;
     cublasLtMatmulHeuristicResult_t found[GPT_GEMM_ASKED];
@@ -809,33 +802,29 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g,
                                                  &n_splits, sizeof n_splits, &written) ||
             n_splits > 1)
             continue;
-        choices[n] = *of;
-        choices[n].candidate = i + 1;
-        choices[n].n_candidates = n_found;
-        choices[n++].algo = found[i].algo;
+        algos[n++] = found[i].algo;
     }
     return n;
 }
 
 /* Runs a product with the algorithm of its number of rows.  At first that is the fastest one that
  * runs: what the heuristic offers may fail, and leaves its error. */
-static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g,
-                                     const gpt_gemm_choice* of, memo_stream stream,
-                                     memo_error* error) {
-    const gpt_gemm_choice* known =
-        gpt_gemm_find(c, of->kind, of->n_outputs, of->n_inputs, of->n_rows);
-    gpt_gemm_choice choices[GPT_GEMM_ASKED];
+static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g, gpt_gemm_choice* of,
+                                     memo_stream stream, memo_error* error) {
+    const gpt_gemm_choice* known = gpt_gemm_find(c, of);
+    cublasLtMatmulAlgo_t algos[GPT_GEMM_ASKED];
     memo_error why;
     int n;
     if (known) return gpt_gemm_run(c, g, &known->algo, stream, error);
-    n = gpt_gemm_ask(c, g, choices, of);
+    n = gpt_gemm_ask(c, g, algos);
     memset(&why, 0, sizeof why);
     for (int i = 0; i < n; i++) {
-        if (gpt_gemm_run(c, g, &choices[i].algo, stream, &why)) {
+        if (gpt_gemm_run(c, g, &algos[i], stream, &why)) {
             (void)cudaGetLastError();
             continue;
         }
-        if (c->n_gemms < GPT_CUDA_GEMMS_MAX) c->gemms[c->n_gemms++] = choices[i];
+        of->algo = algos[i];
+        if (c->n_gemms < GPT_CUDA_GEMMS_MAX) c->gemms[c->n_gemms++] = *of;
         return MEMO_STATUS_OK;
     }
     return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
@@ -845,26 +834,20 @@ static memo_status gpt_gemm_run_rows(gpt_cuda_kernels* c, gpt_gemm_call* g,
                           (long long)of->n_inputs, n ? why.message : "another --tile may work");
 }
 
+/* A forward runs tile by tile: a row that is computed again has the same rows beside it, and
+ * therefore the same algorithm and bits. */
 static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt_gemm_kind kind,
                                     const gpt_linear_args* a, memo_error* error) {
     const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
-    const gpt_gemm_choice* pin =
-        is_forward ? gpt_gemm_find(c, kind, a->n_outputs, a->n_inputs, 0) : NULL;
     const int64_t size = gpt_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
     const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
     gpt_gemm_call g;
-    if (is_forward && !pin)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
-                              "a product with a weight of %lld x %lld was not prepared",
-                              (long long)a->n_outputs, (long long)a->n_inputs);
     for (int64_t row = 0, n; row < n_rows; row += n) {
         const char* x = (const char*)a->x + row * a->n_inputs * size;
         char* y = (char*)a->y + row * a->n_outputs * size;
-        gpt_gemm_choice of = {kind, a->n_outputs, a->n_inputs, 0, 0, 0, {}};
         n = gpt_min(most, n_rows - row);
-        if (pin && !pin->candidate) /* to the end of the tile */
-            n = gpt_min(n, c->tile_rows - (a->rows.begin + row) % c->tile_rows);
-        of.n_rows = n;
+        if (is_forward) n = gpt_min(n, a->tile_rows - (a->rows.begin + row) % a->tile_rows);
+        gpt_gemm_choice of = {kind, a->n_outputs, a->n_inputs, n, {}};
         if (gpt_gemm_make(c->type, kind, n, a->n_outputs, a->n_inputs, &g, error))
             return error->status;
         g.a_data = is_weights ? (const void*)x : a->weight;
@@ -872,23 +855,12 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
         g.d_data = is_forward   ? (void*)y
                    : is_weights ? a->dweight
                                 : (void*)((char*)a->dx + row * a->n_inputs * size);
-        if (pin && pin->candidate ? gpt_gemm_run(c, &g, &pin->algo, stream, error)
-                                  : gpt_gemm_run_rows(c, &g, &of, stream, error))
-            return error->status;
+        if (gpt_gemm_run_rows(c, &g, &of, stream, error)) return error->status;
     }
     return MEMO_STATUS_OK;
 }
 
-/* ---- the pinned algorithms ------------------------------------------------------------------- */
-
-/* Memory to compare the rows of a product in.  The digests are on the device, because atomics on
- * host memory cross the bus one by one. */
-typedef struct gpt_gemm_check {
-    char* memory;               /* x or dy, the weight, all rows, some rows */
-    uint64_t *digests, *pinned; /* of all rows, of some; their copy in pinned memory */
-    memo_stream stream;
-} gpt_gemm_check;
-enum { GPT_DIGESTS_BYTES = 2 * (int)sizeof(uint64_t) };
+/* ---- launches -------------------------------------------------------------------------------- */
 
 template <typename... Parameters, typename... Arguments>
 static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_error* error,
@@ -902,161 +874,6 @@ static memo_status gpt_cuda_launch(memo_stream stream, int64_t n_threads, memo_e
     return GPT_CUDA(cudaLaunchKernelEx, (&config, kernel, arguments...));
 }
 #define GPT_LAUNCH(n_threads, ...) gpt_cuda_launch(stream, n_threads, error, __VA_ARGS__)
-
-/* All rows of a forward product, or as many as GPT_CUDA_CHECKED holds, with two results. */
-static int64_t gpt_checked_rows(const gpt_shapes* shapes, const int64_t weight[3]) {
-    const int64_t row_bytes = (weight[1] + 2 * weight[0]) * gpt_type_bytes(shapes->type);
-    return gpt_min(gpt_min(weight[2], gpt_most_rows(weight[0], weight[1])),
-                   GPT_CUDA_CHECKED / row_bytes + 1);
-}
-
-/* Sets *is_same to whether rows [begin, end) alone have the bits that they have among all rows.  An
- * algorithm may refuse a number of rows. */
-static memo_status gpt_gemm_compare(gpt_cuda_kernels* c, const gpt_gemm_check* check,
-                                    const gpt_gemm_choice* choice, int64_t n_rows, gpt_rows some,
-                                    int* is_same, memo_error* error) {
-    const int64_t size = gpt_type_bytes(c->type), n_weight = choice->n_outputs * choice->n_inputs;
-    const int64_t n_in = choice->n_inputs, n_out = choice->n_outputs;
-    char *x = check->memory, *weight = x + n_rows * n_in * size, *all = weight + n_weight * size;
-    const memo_stream stream = check->stream;
-    const gpt_rows rows[2] = {{0, n_rows}, some};
-    gpt_initial_args random;
-
-    /* Any operands. */
-    memset(&random, 0, sizeof random);
-    random.to = x;
-    random.n = random.n_columns = random.stride = n_rows * n_in + n_weight;
-    random.key = 1;
-    random.std = 1;
-    if (GPT_LAUNCH(random.n, gpt_initial_kernel, random, c->type)) return error->status;
-
-    /* All rows, then some, and a digest of the same rows of both. */
-    if (GPT_CUDA(cudaMemsetAsync,
-                 (check->digests, 0, GPT_DIGESTS_BYTES, memo_cuda_stream(stream))) ||
-        GPT_CUDA(cudaMemsetAsync,
-                 (all, 0, (size_t)(2 * n_rows * n_out * size), memo_cuda_stream(stream))))
-        return error->status;
-    for (int i = 0; i < 2; i++) {
-        char* result = all + i * n_rows * n_out * size;
-        gpt_digest_args digest;
-        gpt_gemm_call g;
-        if (gpt_gemm_make(c->type, choice->kind, rows[i].end - rows[i].begin, choice->n_outputs,
-                          choice->n_inputs, &g, error))
-            return error->status;
-        g.a_data = weight;
-        g.b_data = x + rows[i].begin * n_in * size;
-        g.d_data = result + rows[i].begin * n_out * size;
-        digest.x = result + some.begin * n_out * size;
-        digest.n_bytes = (some.end - some.begin) * n_out * size / 4 * 4;
-        digest.first = 0;
-        digest.digest = check->digests + i;
-        *is_same = !gpt_gemm_run(c, &g, &choice->algo, stream, error);
-        if (!*is_same) {
-            (void)cudaGetLastError(); /* an algorithm may be offered and then fail */
-            return MEMO_STATUS_OK;
-        }
-        if (GPT_LAUNCH(digest.n_bytes / 4, gpt_digest_kernel, digest)) return error->status;
-    }
-
-    if (GPT_CUDA(cudaMemcpyAsync, (check->pinned, check->digests, GPT_DIGESTS_BYTES,
-                                   cudaMemcpyDeviceToHost, memo_cuda_stream(stream))) ||
-        GPT_CUDA(cudaStreamSynchronize, (memo_cuda_stream(stream))))
-        return error->status;
-    *is_same = check->pinned[0] == check->pinned[1];
-    return MEMO_STATUS_OK;
-}
-
-/* Rows alone at the begin, in the middle and at the end, few and many: none that no table of rows
- * asks for. */
-static memo_status gpt_gemm_check_rows(gpt_cuda_kernels* c, const gpt_gemm_check* check,
-                                       const gpt_gemm_choice* choice, const gpt_shapes* shapes,
-                                       int64_t n_rows, int* is_same, memo_error* error) {
-    const int64_t tile = shapes->tile_rows, least = gpt_min(shapes->least_rows, n_rows);
-    const int64_t middle = n_rows / 2 / tile * tile, third = n_rows / 3 / tile * tile;
-    const gpt_rows some[5] = {{0, middle},
-                              {third, gpt_min(third + tile, n_rows)},
-                              {third, gpt_min(middle + tile, n_rows)},
-                              {middle, n_rows},
-                              {n_rows - least, n_rows}};
-    *is_same = 1;
-    for (int i = 0; i < 5 && *is_same; i++)
-        if (some[i].begin < some[i].end && some[i].end - some[i].begin >= least &&
-            gpt_gemm_compare(c, check, choice, n_rows, some[i], is_same, error))
-            return error->status;
-    return MEMO_STATUS_OK;
-}
-
-/* Pins the fastest algorithm that does not split the sum and whose rows do not depend on their
- * number.  Without one, products run in tiles. */
-static memo_status gpt_gemm_pin(gpt_cuda_kernels* c, const gpt_shapes* shapes,
-                                const gpt_gemm_check* check, const int64_t weight[3],
-                                memo_error* error) {
-    gpt_gemm_choice choices[GPT_GEMM_ASKED];
-    gpt_gemm_choice of = {GPT_GEMM_FORWARD, weight[0], weight[1], 0, 0, 0, {}};
-    gpt_gemm_call g;
-    int n, is_pinned = 0;
-    if (c->n_gemms == GPT_CUDA_GEMMS_MAX)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "more than %d different products",
-                              (int)GPT_CUDA_GEMMS_MAX);
-    if (gpt_gemm_make(c->type, of.kind, gpt_min(weight[2], gpt_most_rows(weight[0], weight[1])),
-                      weight[0], weight[1], &g, error))
-        return error->status;
-    n = gpt_gemm_ask(c, &g, choices, &of);
-    for (int i = 0; i < n && !is_pinned; i++) {
-        if (gpt_gemm_check_rows(c, check, &choices[i], shapes, gpt_checked_rows(shapes, weight),
-                                &is_pinned, error))
-            return error->status;
-        if (is_pinned) of = choices[i];
-    }
-    if (!is_pinned) of.n_candidates = n;
-    c->gemms[c->n_gemms++] = of;
-    if (is_pinned) return MEMO_STATUS_OK;
-
-    /* A tile runs at all, with any operands. */
-    of.n_rows = gpt_min(shapes->tile_rows, gpt_checked_rows(shapes, weight));
-    if (gpt_gemm_make(c->type, of.kind, of.n_rows, weight[0], weight[1], &g, error))
-        return error->status;
-    g.b_data = check->memory;
-    g.a_data = check->memory + of.n_rows * weight[1] * gpt_type_bytes(c->type);
-    g.d_data = (char*)(uintptr_t)g.a_data + weight[0] * weight[1] * gpt_type_bytes(c->type);
-    return gpt_gemm_run_rows(c, &g, &of, check->stream, error);
-}
-
-/* Elements of the largest check. */
-static int64_t gpt_gemm_check_elements(const gpt_shapes* shapes) {
-    int64_t most = 0;
-    for (int i = 0; i < shapes->n_weights; i++) {
-        const int64_t* weight = shapes->weights[i];
-        const int64_t n =
-            weight[0] * weight[1] + gpt_checked_rows(shapes, weight) * (weight[1] + 2 * weight[0]);
-        if (n > most) most = n;
-    }
-    return most;
-}
-
-static memo_status gpt_gemm_prepare(gpt_cuda_kernels* c, const gpt_shapes* shapes,
-                                    memo_stream stream, memo_error* error) {
-    const int64_t most = gpt_gemm_check_elements(shapes);
-    gpt_gemm_check check;
-    memo_status status = MEMO_STATUS_OK;
-
-    /* Memory for the time of the check. */
-    memset(&check, 0, sizeof check);
-    check.stream = stream;
-    c->n_gemms = 0;
-    c->tile_rows = shapes->tile_rows;
-    if (GPT_CUDA(cudaMalloc, ((void**)&check.memory, (size_t)(most * gpt_type_bytes(c->type)))) ||
-        GPT_CUDA(cudaMalloc, ((void**)&check.digests, GPT_DIGESTS_BYTES)) ||
-        GPT_CUDA(cudaHostAlloc, ((void**)&check.pinned, GPT_DIGESTS_BYTES, cudaHostAllocDefault)))
-        status = error->status;
-
-    for (int i = 0; i < shapes->n_weights && !status; i++)
-        status = gpt_gemm_pin(c, shapes, &check, shapes->weights[i], error);
-    cudaFree(check.memory);
-    cudaFree(check.digests);
-    if (check.pinned) cudaFreeHost(check.pinned);
-    return status;
-}
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -1242,6 +1059,7 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     if (!c->lt && GPT_LT(cublasLtCreate, (&c->lt))) return error->status;
 
     /* The parts of the scratch. */
+    c->n_gemms = 0; /* another type may need others */
     c->type = shapes->type;
     c->workspace = (char*)scratch;
     c->lanes = (double*)(void*)(c->workspace + GPT_CUDA_WORKSPACE);
@@ -1250,8 +1068,7 @@ static memo_status gpt_cuda_prepare(void* context, const gpt_shapes* shapes, mem
     c->of_attention = c->rows + gpt_cuda_rows_bytes(shapes);
 
     if (GPT_CUDA(cudaMemsetAsync,
-                 (c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute))) ||
-        gpt_gemm_prepare(c, shapes, compute, error))
+                 (c->lanes, 0, GPT_LANES * sizeof(double), memo_cuda_stream(compute))))
         return error->status;
     return c->attention.prepare
                ? c->attention.prepare(c->attention.context, shapes, compute, c->of_attention, error)
@@ -1306,27 +1123,6 @@ void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels) {
     if (!kernels) return;
     if (kernels->lt) cublasLtDestroy(kernels->lt);
     free(kernels);
-}
-
-int64_t gpt_cuda_check_bytes(const gpt_shapes* shapes) {
-    return gpt_gemm_check_elements(shapes) * gpt_type_bytes(shapes->type) +
-           ((int64_t)2 << 20); /* and the digests' granule */
-}
-
-void gpt_cuda_kernels_put_products(const gpt_cuda_kernels* kernels, FILE* file) {
-    const char* before = "products  cuBLASLt's algorithm for the forward of";
-    for (int32_t i = 0; i < kernels->n_gemms; i++) {
-        const gpt_gemm_choice* g = &kernels->gemms[i];
-        if (g->n_rows || g->kind != GPT_GEMM_FORWARD) continue;
-        fprintf(file, "%s %lld x %lld: ", before, (long long)g->n_outputs, (long long)g->n_inputs);
-        if (g->candidate)
-            fprintf(file, "%d of %d", (int)g->candidate, (int)g->n_candidates);
-        else
-            fprintf(file, "tiles of %lld rows, because none of %d keeps the bits of a row",
-                    (long long)kernels->tile_rows, (int)g->n_candidates);
-        before = ",";
-    }
-    if (*before == ',') fprintf(file, "\n");
 }
 
 gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels) {

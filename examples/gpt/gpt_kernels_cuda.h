@@ -1,15 +1,12 @@
 /* gpt_kernels_cuda.h - the operations of gpt_kernels.h on a GPU, for a program in C.
  *
- * Matrix products are cuBLASLt's, in one pinned algorithm for each shape of the weight: a row of a
- * result has the same bits whatever rows are computed with it, so that recomputed rows are those of
- * the forward.  If no algorithm has this property, products run tile by tile.  The other operations
- * are kernels of gpt_kernels_cuda.cu.
+ * Matrix products are cuBLASLt's.  Those of the forward run tile by tile, as on the host, so that
+ * recomputed rows have the bits of the forward.  The other operations are kernels of
+ * gpt_kernels_cuda.cu.
  *
  * Types: F32 and BF16.  Nothing enqueued allocates or synchronizes. */
 #ifndef GPT_KERNELS_CUDA_H
 #define GPT_KERNELS_CUDA_H
-
-#include <stdio.h>
 
 #include "gpt_kernels.h"
 
@@ -55,10 +52,6 @@ memo_status gpt_cuda_kernels_create(const gpt_cuda_attention* attention, gpt_cud
 void gpt_cuda_kernels_destroy(gpt_cuda_kernels* kernels); /* NULL works */
 /* The table; kernels outlives its use. */
 gpt_kernels gpt_cuda_kernels_table(gpt_cuda_kernels* kernels);
-/* Device memory that prepare takes beside the scratch, and gives back. */
-int64_t gpt_cuda_check_bytes(const gpt_shapes* shapes);
-/* A line: the algorithm pinned for the forward of each weight.  After prepare; nothing before. */
-void gpt_cuda_kernels_put_products(const gpt_cuda_kernels* kernels, FILE* file);
 
 #ifdef __cplusplus
 }

@@ -389,12 +389,9 @@ static int64_t gpt_widened_most(const gpt_shapes* shapes) {
     /* The activation's backward: two operands as wide as up. */
     const int64_t mlp = shapes->mlp_rows * (2 * shapes->up + shapes->wide);
     const int64_t loss = shapes->loss_rows * (shapes->vocabulary + 2 * shapes->hidden);
-    int64_t most = attention > mlp ? attention : mlp, weight = 0;
+    int64_t most = attention > mlp ? attention : mlp;
     if (most < loss) most = loss;
-    for (int32_t i = 0; i < shapes->n_weights; i++)
-        if (weight < shapes->weights[i][0] * shapes->weights[i][1])
-            weight = shapes->weights[i][0] * shapes->weights[i][1];
-    return most + weight + 16 * GPT_OPERANDS_MAX;
+    return most + shapes->largest_weight + 16 * GPT_OPERANDS_MAX;
 }
 /* On the stream that adds and drops beside compute. */
 static int64_t gpt_widened_beside(const gpt_shapes* shapes) {

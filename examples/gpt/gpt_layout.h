@@ -412,7 +412,6 @@ static void gpt_fill_tensors(const gpt_config* config, memo_tensor tensors[GPT_N
 static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     const int64_t hidden = config->hidden;
     gpt_shapes shapes;
-    int32_t k;
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
     shapes.n_rows = gpt_slice_rows(config);
@@ -426,31 +425,10 @@ static gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.vocabulary = gpt_vocabulary(config);
     shapes.wide = gpt_wide(config);
     shapes.up = gpt_n_products(config) * shapes.wide;
-    shapes.tile_rows = gpt_min(config->tile_rows, shapes.n_rows);
-    shapes.least_rows = gpt_is_split(config)                ? 1 /* a part may begin anywhere */
-                        : shapes.n_rows % config->tile_rows ? shapes.n_rows % config->tile_rows
-                                                            : shapes.tile_rows;
-
-    /* Weights of the same shape are listed once: at most 5 for each of 8 degrees, and the
-     * classifier. */
-    for (int32_t layer = 0; layer < config->n_layers; layer++) {
-        const gpt_widths w = gpt_widths_of(config, layer);
-        const int64_t n = shapes.n_rows, mlp = shapes.mlp_rows;
-        const int64_t loss = gpt_min(shapes.loss_rows, n);
-        const int64_t weights[6][3] = {
-            {w.q, hidden, n},    {w.kv, hidden, n},     {hidden, w.q, n},
-            {w.up, hidden, mlp}, {hidden, w.wide, mlp}, {gpt_vocabulary(config), hidden, loss}};
-        for (int32_t i = 0; i < 6; i++) {
-            for (k = 0; k < shapes.n_weights && (shapes.weights[k][0] != weights[i][0] ||
-                                                 shapes.weights[k][1] != weights[i][1]);
-                 k++) {
-            }
-            if (k == shapes.n_weights)
-                memcpy(shapes.weights[shapes.n_weights++], weights[i], sizeof weights[i]);
-            else if (shapes.weights[k][2] < weights[i][2])
-                shapes.weights[k][2] = weights[i][2];
-        }
-    }
+    const gpt_layout at = gpt_layout_make(config);
+    shapes.largest_weight = at.q_hidden > at.up_wide ? at.q_hidden : at.up_wide;
+    if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
+    shapes.largest_weight *= hidden;
     return shapes;
 }
 

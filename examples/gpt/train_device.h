@@ -239,12 +239,8 @@ static memo_status train_device_room(const train_device* d, int64_t* room, memo_
 
 static void train_device_print(const train_options* o, int64_t n_here) {
     (void)n_here;
-    printf("compute   a GPU: products by cuBLASLt, one algorithm for each weight; %s\n",
+    printf("compute   a GPU: products by cuBLASLt, %lld rows at a time; %s\n", o->tile,
            train_attention_name(o));
-}
-/* How the model's products run. */
-static void train_device_print_products(const train_device* d) {
-    gpt_cuda_kernels_put_products(d->cuda, stdout);
 }
 
 #else
@@ -297,7 +293,6 @@ static memo_status train_device_check(train_options* o, memo_error* error) {
 static void train_device_print(const train_options* o, int64_t n_here) {
     print_compute(n_here, o->ranks);
 }
-static void train_device_print_products(const train_device* d) { (void)d; }
 
 #endif
 

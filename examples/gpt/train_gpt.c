@@ -121,14 +121,11 @@ static memo_status rehearse_on_rank(run* r, job* j, memo_error* error) {
 
 /* Kernels, cuBLASLt, cuDNN and NCCL's channels take device memory when they are first used, which
  * would be after the arena has all of it.  A step of one layer and few tokens uses them before the
- * plan is made.  The plan gets what is left then, less what preparing the kernels takes for a
- * while, and the reserve. */
+ * plan is made.  The plan gets what is left then, less the reserve. */
 static memo_status rehearse(job* j, memo_error* error) {
     const int64_t unit = 2 * j->options.ring * j->options.ulysses;
     const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
-    const gpt_config config = train_config(&j->options);
-    const gpt_shapes shapes = gpt_shapes_make(&config);
-    const int64_t beside = gpt_cuda_check_bytes(&shapes) + j->options.reserve;
+    const int64_t reserve = j->options.reserve;
     job small = *j;
     memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
     memo_status status;
@@ -143,14 +140,13 @@ static memo_status rehearse(job* j, memo_error* error) {
     status = run_on_ranks(&small, MEMO_POLICY_KEEP, RUN_LIFTED, rehearse_on_rank, error);
     memo_step_plan_destroy(*plan);
     if (status) return status;
-    j->options.device_memory = small.room > beside ? small.room - beside : 1;
+    j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
     printf("room      %s of the GPU beside libraries", bytes_name((double)small.room));
 #ifdef TRAIN_NCCL
     if (j->options.ranks > 1)
         printf(", NCCL's world with %s", bytes_name((double)train_world_bytes()));
 #endif
-    printf("; %s of it for checks before the first step and --reserve\n",
-           bytes_name((double)beside));
+    printf(", of which --reserve leaves %s\n", bytes_name((double)reserve));
     return MEMO_STATUS_OK;
 }
 #endif

@@ -115,7 +115,6 @@ static memo_status train(run* r, job* j, memo_error* error) {
     double loss, first_s = 0, step_s;
     last.n = 0;
     if (o->resume && (status = resume(r, j, &first, error))) return status;
-    if (r->reports) train_device_print_products(&r->device);
     if (r->reports) printf("\n");
     r->keys_seen = 0;
     r->n_micro_batches = 0;

@@ -72,8 +72,10 @@ typedef struct option {
 #define OPTION_FIELD(name) offsetof(train_options, name)
 #ifdef TRAIN_CUDA
 #define OPTION_TYPE 1 /* bf16 */
+#define OPTION_TILE 1024
 #else
 #define OPTION_TYPE 0
+#define OPTION_TILE 64
 #endif
 static const option option_table[] = {
     {"--text", OPTION_FILES, OPTION_FIELD(text_files), 0, 0, 0, "FILE...",
@@ -137,7 +139,7 @@ static const option option_table[] = {
     {"--batch", OPTION_COUNT, OPTION_FIELD(batch), 1, 4096, 3, "N", "sequences of a micro-batch"},
     {"--accumulate", OPTION_COUNT, OPTION_FIELD(accumulate), 1, 65536, 1, "N",
      "micro-batches of a step"},
-    {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, 64, "N",
+    {"--tile", OPTION_COUNT, OPTION_FIELD(tile), 1, 65536, OPTION_TILE, "N",
      "tokens of one matrix product; plans are rounded to tiles"},
     {"--mlp-rows", OPTION_COUNT, OPTION_FIELD(mlp_rows), 1, 268435456, 0, "N",
      "computes the MLP N tokens at a time, in both passes.  Its tensors then take memory for N "
@@ -236,9 +238,9 @@ static const option option_table[] = {
 static char* demo_arguments[] = {
 #ifdef TRAIN_CUDA /* bf16 needs less, and libraries take memory; copies run as fast as they do */
 #ifdef TRAIN_CUDNN
-    "--device-memory", "76MiB", "--host-memory", "16MiB",
+    "--device-memory", "76MiB", "--host-memory", "16MiB", "--tile",   "64",
 #else
-    "--device-memory", "60MiB", "--host-memory", "16MiB",
+    "--device-memory", "60MiB", "--host-memory", "16MiB", "--tile",   "64",
 #endif
 #else
     "--device-memory", "33MiB",    "--host-memory", "32MiB", "--link-bandwidth", "1GB",

@@ -3,9 +3,9 @@
  *
  * An algorithm fixes the order of a sum, so that another one gives other bits.  The order in which
  * the heuristic proposes them depends on the number of rows, so that a product that asks again for
- * other rows gets another one.  It also proposes what must not be pinned: an algorithm that splits
- * the sum, one whose order depends on the number of rows, and one that refuses few rows.  As the
- * real one it fails at matrices that are too long, and may offer an algorithm that then fails. */
+ * other rows gets another one.  It also proposes an algorithm that splits the sum, one whose order
+ * depends on the number of rows, and one that refuses few rows.  As the real one it fails at
+ * matrices that are too long, and may offer an algorithm that then fails. */
 #ifndef FAKE_CUBLASLT_H
 #define FAKE_CUBLASLT_H
 
@@ -16,7 +16,6 @@
 #include <stdint.h>
 #include <string.h>
 
-/* 0 to 2 may be pinned. */
 enum {
     FAKE_LT_SPLITS = 3,
     FAKE_LT_BY_ROWS = 4,
@@ -25,16 +24,11 @@ enum {
     FAKE_LT_ALGORITHMS = 6
 };
 
-static int
-    fake_lt_ignores; /* 1: cublasLtMatmul asks the heuristic, whatever the caller has chosen */
 static int fake_lt_offers_bad_ones_only; /* 2: only what splits the sum */
-static int fake_lt_offers_failing;    /* 1: the first algorithm of every list fails when it runs */
-static uint64_t fake_lt_refused_rows; /* the heuristic refuses from these on; 0: never */
-static uint64_t fake_lt_asked_rows;   /* the most that the heuristic was asked for */
+static int fake_lt_offers_failing; /* 1: the first algorithm of every list fails when it runs */
 /* A matrix of rows with as many elements, or more, fails when it runs. */
 static uint64_t fake_lt_elements = (uint64_t)1 << 31;
 static int fake_lt_n_too_long;
-static uint64_t fake_lt_many_rows; /* from these on algorithm 0 adds in another order; 0: never */
 static int64_t fake_lt_n_products;
 
 typedef struct fake_lt_layout {
@@ -57,7 +51,7 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
     }
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-    *handle = (cublasLtHandle_t)&fake_lt_ignores;
+    *handle = (cublasLtHandle_t)&fake_lt_n_products;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
@@ -120,19 +114,14 @@ static uint64_t fake_lt_rows(const fake_lt_desc* desc, const fake_lt_layout* b,
                              const fake_lt_layout* d) {
     return desc->on_b == CUBLAS_OP_T ? b->columns : d->columns; /* a weight's gradient sums them */
 }
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t b,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t, int n_asked,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* n_found) {
     const uint64_t rows = ((const fake_lt_layout*)d)->columns;
-    const uint64_t of_tokens =
-        fake_lt_rows((const fake_lt_desc*)desc, (const fake_lt_layout*)b, (const fake_lt_layout*)d);
     *n_found = 0;
-    fake_lt_asked_rows = std::max(fake_lt_asked_rows, of_tokens);
-    if (fake_lt_refused_rows && of_tokens >= fake_lt_refused_rows)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *n_found < n_asked && *n_found < FAKE_LT_ALGORITHMS; ++*n_found) {
         memset(&results[*n_found], 0, sizeof *results);
         results[*n_found].algo.data[0] = fake_lt_proposed(rows, (uint64_t)*n_found);
@@ -189,7 +178,6 @@ static inline float fake_lt_load(const fake_lt_layout* l, const void* x, int64_t
 
 /* Sums of `width` products each, and then of these. */
 static inline int64_t fake_lt_width(uint64_t algorithm, uint64_t rows) {
-    if (algorithm == 0 && fake_lt_many_rows && rows >= fake_lt_many_rows) return 5;
     return algorithm == FAKE_LT_BY_ROWS ? 3 + (int64_t)(rows % 3) : 2 << algorithm;
 }
 
@@ -231,8 +219,7 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t 
     const fake_lt_layout ld = *(const fake_lt_layout*)d;
     const float f = *(const float*)alpha, g = *(const float*)beta;
     const bool on_a = operations.on_a == CUBLAS_OP_T, on_b = operations.on_b == CUBLAS_OP_T;
-    const uint64_t algorithm =
-        !algo || fake_lt_ignores ? fake_lt_proposed(ld.columns, 1) : algo->data[0];
+    const uint64_t algorithm = algo ? algo->data[0] : fake_lt_proposed(ld.columns, 1);
     if (c != result || (on_a ? la.columns : la.rows) != ld.rows ||
         (on_b ? lb.rows : lb.columns) != ld.columns ||
         (on_a ? la.rows : la.columns) != (on_b ? lb.columns : lb.rows))

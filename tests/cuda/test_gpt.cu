@@ -750,25 +750,6 @@ static void cudnn_is_ready_before_the_first_step(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void ask_again(void) { fake_lt_ignores = 1; }
-
-/* What the pins are for: with the heuristic's choice for each number of rows, recomputed rows
- * differ. */
-static void products_that_are_not_pinned_differ(void) {
-    NEED_DEVICE(device);
-    const gpt_config config = config_of(MEMO_TYPE_F32, 16, 19, 1);
-    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
-    uint8_t* text = text_of(&config);
-    history keep, recomputed;
-    keep = on_the_gpu(device, config, NULL, text, ask_again);
-    fake_lt_ignores = 0;
-    recomputed = on_the_gpu(device, config, desc.rows, text, ask_again);
-    fake_lt_ignores = 0;
-    CHECK(memcmp(keep.digests, recomputed.digests, sizeof keep.digests) != 0);
-    free(text);
-    memo_cuda_device_destroy(device);
-}
-
 /* A product is cut so that no matrix of rows has as many elements as fail. */
 static void products_are_cut_below_the_limit(void) {
     fake_lt_n_too_long = 0;
@@ -776,94 +757,18 @@ static void products_are_cut_below_the_limit(void) {
     CHECK_IS(fake_lt_n_too_long, ==, 0);
 }
 
-enum { N_PREPARED = 500 }; /* rows */
-static memo_status prepare(memo_device* device, int64_t mlp_rows) {
-    gpt_config config = config_of(MEMO_TYPE_F32, 16, N_PREPARED, 1);
-    gpt_shapes shapes;
+static void a_library_that_only_splits_sums_is_refused(void) {
     gpt_cuda_kernels* cuda = NULL;
-    memo_stream stream = NULL;
-    void* scratch = NULL;
-    gpt_kernels kernels;
-    memo_status status;
-    config.mlp_rows = mlp_rows;
-    shapes = gpt_shapes_make(&config);
-    fake_lt_elements = (uint64_t)1 << 31;
-    fake_lt_asked_rows = 0;
+    gpt_linear_args a;
+    memset(&a, 0, sizeof a);
+    a.rows.end = a.tile_rows = a.n_outputs = a.n_inputs = 4;
     CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
-    kernels = gpt_cuda_kernels_table(cuda);
-    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
-    CHECK_OK(memo_device_alloc(device, kernels.scratch_bytes(cuda, &shapes), &scratch, &error));
-    status = kernels.prepare(cuda, &shapes, stream, scratch, &error);
-    if (!status) CHECK_IS(cuda->n_gemms, >=, shapes.n_weights);
-    for (int i = 0; i < cuda->n_gemms; i++) {
-        const gpt_gemm_choice* g = &cuda->gemms[i];
-        const int64_t* w = shapes.weights[0];
-        while (w[0] != g->n_outputs || w[1] != g->n_inputs) w += 3;
-        const int is_bad = fake_lt_offers_bad_ones_only || fake_lt_ignores ||
-                           (fake_lt_refused_rows && w[2] >= (int64_t)fake_lt_refused_rows);
-        if (!g->n_rows) /* else in tiles */
-            CHECK_CASE((g->candidate == 0) == is_bad, "%d x %d: %d of %d", (int)w[0], (int)w[1],
-                       (int)g->candidate, (int)g->n_candidates);
-        if (!g->candidate) continue;
-        CHECK_IS(g->algo.data[0], !=, (uint64_t)FAKE_LT_SPLITS);
-        CHECK_IS(g->algo.data[0], !=, (uint64_t)FAKE_LT_FAILS);
-        if (g->n_rows) continue;
-        CHECK_IS(g->algo.data[0], !=, (uint64_t)FAKE_LT_MANY_ROWS); /* a tile has 4 */
-        CHECK_IS(g->algo.data[0], !=, (uint64_t)FAKE_LT_BY_ROWS);
-        if (fake_lt_many_rows && w[2] >= (int64_t)fake_lt_many_rows)
-            CHECK_IS(g->algo.data[0], !=, 0u);
-    }
-    CHECK_OK(memo_device_free(device, scratch, NULL));
-    CHECK_OK(memo_stream_destroy(device, stream, NULL));
-    gpt_cuda_kernels_destroy(cuda);
-    fake_lt_elements = N_ELEMENTS;
-    return status;
-}
-
-/* Neither the algorithm that splits sums nor the one that looks at the number of rows is pinned.  A
- * library without another one multiplies tiles, and one that only splits sums is refused. */
-static void rows_are_compared_before_the_first_step(void) {
-    NEED_DEVICE(device);
-    CHECK_OK(prepare(device, 0));
-    fake_lt_offers_failing = 1;
-    CHECK_OK(prepare(device, 0));
-    fake_lt_offers_failing = 0;
-    fake_lt_offers_bad_ones_only = 1;
-    CHECK_OK(prepare(device, 0));
     fake_lt_offers_bad_ones_only = 2;
-    CHECK_IS(prepare(device, 0), ==, MEMO_STATUS_UNSUPPORTED);
+    CHECK_IS(gpt_cuda_enqueue(cuda, NULL, GPT_KIND_LINEAR, &a, &error), ==,
+             MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "none of 0 algorithms multiplies 4 rows") != NULL);
     fake_lt_offers_bad_ones_only = 0;
-    fake_lt_ignores = 1;
-    CHECK_OK(prepare(device, 0));
-    fake_lt_ignores = 0;
-    for (uint64_t many = 8; many <= N_PREPARED;
-         many += N_PREPARED - 8) { /* few or all rows show it */
-        fake_lt_many_rows = many;
-        CHECK_OK(prepare(device, 0));
-        fake_lt_many_rows = 0;
-    }
-    memo_cuda_device_destroy(device);
-}
-
-/* cuBLASLt is asked for the rows that a call has, the most of any weight: a heuristic that refuses
- * more is enough. */
-static void only_rows_of_a_call_are_asked_for(void) {
-    NEED_DEVICE(device);
-    gpt_config config = config_of(MEMO_TYPE_F32, 16, N_PREPARED, 1);
-    config.mlp_rows = 40;
-    const gpt_shapes shapes = gpt_shapes_make(&config);
-    for (int i = 0; i < shapes.n_weights; i++) {
-        const int64_t* w = shapes.weights[i];
-        const int is_mlp = w[0] == shapes.up || w[1] == shapes.wide;
-        CHECK_IS(w[2], ==, w[0] == shapes.vocabulary ? shapes.loss_rows : is_mlp ? 40 : N_PREPARED);
-    }
-    CHECK_OK(prepare(device, 40));
-    CHECK_IS(fake_lt_asked_rows, ==, (uint64_t)N_PREPARED);
-    fake_lt_refused_rows = 100; /* those of the whole micro-batch run in tiles */
-    CHECK_IS(prepare(device, 40), ==, MEMO_STATUS_OK);
-    fake_lt_refused_rows = 0;
-    memo_cuda_device_destroy(device);
+    gpt_cuda_kernels_destroy(cuda);
 }
 
 /* Products whose algorithms look at the number of rows, or fail, give every policy the same
@@ -900,10 +805,8 @@ int main(int argc, char** argv) {
 #endif
 #ifndef __CUDACC__
     TEST(cudnn_is_ready_before_the_first_step);
-    TEST(products_that_are_not_pinned_differ);
     TEST(products_are_cut_below_the_limit);
-    TEST(rows_are_compared_before_the_first_step);
-    TEST(only_rows_of_a_call_are_asked_for);
+    TEST(a_library_that_only_splits_sums_is_refused);
     TEST(products_in_tiles_give_policies_the_same_bits);
     TEST(a_graph_gives_the_bits_of_calls_on_late_streams);
     TEST(a_failed_capture_can_be_repeated);
