@@ -243,16 +243,6 @@ static int64_t gpt_token_of(const gpt_share* share, int64_t row) {
     return position < layout->n_tokens ? sequence * layout->n_tokens + position : -1;
 }
 
-/* Returns how many rows from `row` to `end` hold consecutive tokens from *token on, or padding
- * (*token = -1). */
-static int64_t gpt_run_of_tokens(const gpt_share* share, int64_t row, int64_t end, int64_t* token) {
-    const int64_t first = gpt_token_of(share, row);
-    int64_t n = 1;
-    while (row + n < end && gpt_token_of(share, row + n) == (first < 0 ? first : first + n)) n++;
-    *token = first;
-    return n;
-}
-
 /* ---- slices and chunks of rows ------------------------------------------------------------- */
 
 static int64_t gpt_slice_rows(const gpt_config* config) {

@@ -139,17 +139,6 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
 
 /* ---- a micro-batch ------------------------------------------------------------------------- */
 
-/* Writes n tokens from number `first` on.  Padding takes any valid token. */
-static void gpt_write_tokens(const gpt_model* model, int32_t* to, const void* tokens, int64_t first,
-                             int64_t n) {
-    if (first < 0)
-        memset(to, 0, (size_t)n * sizeof *to);
-    else if (model->config.vocabulary)
-        memcpy(to, (const int32_t*)tokens + first, (size_t)n * sizeof *to);
-    else
-        for (int64_t i = 0; i < n; i++) to[i] = ((const uint8_t*)tokens)[first + i];
-}
-
 static int32_t gpt_token_at(const gpt_model* model, const void* tokens, int64_t i) {
     return model->config.vocabulary ? ((const int32_t*)tokens)[i] : ((const uint8_t*)tokens)[i];
 }
@@ -186,7 +175,6 @@ static void gpt_write_equal_begins(const gpt_model* model, int64_t* begins) {
  * the device has those before. */
 static void gpt_stage(gpt_model* model, const void* tokens, const void* targets, int64_t step,
                       int64_t micro_batch, double loss_scale) {
-    int64_t n, first;
     if (model->n_staged == gpt_n_places(model->n_micro_batches)) gpt_synchronize(model);
     if (model->status) return;
     model->place = model->n_staged++;
@@ -195,10 +183,10 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
     values->first_token = micro_batch * model->config.batch * model->config.sequence;
     values->loss_scale = loss_scale;
     int32_t* to = gpt_tokens_of(values);
-    for (int64_t row = 0; row < model->n_rows; row += n) {
-        n = gpt_run_of_tokens(&model->share, row, model->n_rows, &first);
-        gpt_write_tokens(model, to + row, tokens, first, n);
-        gpt_write_tokens(model, to + model->n_rows + row, targets, first, n);
+    for (int64_t row = 0; row < model->n_rows; row++) {
+        const int64_t i = gpt_token_of(&model->share, row);
+        to[row] = i < 0 ? 0 : gpt_token_at(model, tokens, i); /* padding takes any token */
+        to[model->n_rows + row] = i < 0 ? 0 : gpt_token_at(model, targets, i);
     }
     gpt_write_begins(model, gpt_begins_of(values, model->n_rows), tokens);
 }

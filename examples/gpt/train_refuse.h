@@ -12,41 +12,6 @@ static int fits_with(const train_options* o, memo_policy policy) {
     return fits;
 }
 
-/* Writes ", --policy recompute" for each other policy that fits, or nothing. */
-static void append_fitting_policies(const train_options* o, memo_policy except, char* text,
-                                    size_t n_text) {
-    train_options other = *o;
-    if (o->alpha > 0) other.alpha = 0;
-    for (int policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
-        const int has_alpha = policy >= MEMO_POLICY_ALPHA && o->alpha >= 0;
-        const size_t used = strlen(text);
-        if (policy == (int)except && !(has_alpha && o->alpha > 0)) continue;
-        if (fits_with(&other, (memo_policy)policy))
-            snprintf(text + used, n_text - used, ", --policy %s%s", policy_names[policy],
-                     has_alpha ? " --alpha 0" : "");
-    }
-}
-
-/* Writes ", --name value" if that fits, or nothing. */
-static void append_if_fits(const train_options* o, memo_policy policy, const char* name,
-                           long long value, char* text, size_t n_text) {
-    const size_t used = strlen(text);
-    if (fits_with(o, policy)) snprintf(text + used, n_text - used, ", %s %lld", name, value);
-}
-
-/* The MLP in chunks; cuDNN's backward in any order: the deterministic one takes memory for each
- * pair of a query and a key. */
-static void append_options(const train_options* o, memo_policy policy, char* text, size_t n_text) {
-    enum { N_CHUNKS = 64 };
-    train_options other = *o;
-    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
-    if (!o->mlp_rows) append_if_fits(&other, policy, "--mlp-rows", other.mlp_rows, text, n_text);
-    other = *o;
-    other.is_deterministic = 0;
-    if (o->is_deterministic && !o->compare)
-        append_if_fits(&other, policy, "--deterministic", 0, text, n_text);
-}
-
 /* Returns the longest sequence of whole tiles that fits, between `fitting` and `beyond` tiles, up
  * to `unit` tiles. */
 static int64_t longest_between(const train_options* o, memo_policy policy, int64_t fitting,
@@ -91,14 +56,38 @@ static void print_longest(const train_options* o) {
                (long long)with, other.slice_rows, (long long)without);
 }
 
-/* Writes ", or --seq 4096" with the longest sequence of whole tiles that fits, or a hint. */
-static void append_length(const train_options* o, memo_policy policy, char* text, size_t n_text) {
-    const size_t used = strlen(text);
-    const int64_t fitting = longest_between(o, policy, 0, (o->sequence + o->tile - 1) / o->tile, 1);
+/* Writes ", --policy recompute" for each change with which the run fits. */
+static void put_alternatives(const train_options* o, memo_policy except, memo_text* text) {
+    enum { N_CHUNKS = 64 };
+    train_options other = *o;
+
+    /* Another policy. */
+    if (o->alpha > 0) other.alpha = 0;
+    for (int policy = MEMO_POLICY_KEEP; policy < train_n_policies(o); policy++) {
+        const int has_alpha = policy >= MEMO_POLICY_ALPHA && o->alpha >= 0;
+        if (policy == (int)except && !(has_alpha && o->alpha > 0)) continue;
+        if (fits_with(&other, (memo_policy)policy))
+            memo_text_put(text, ", --policy %s%s", policy_names[policy],
+                          has_alpha ? " --alpha 0" : "");
+    }
+
+    /* The MLP in chunks; cuDNN's backward in any order: the deterministic one takes memory for each
+     * pair of a query and a key. */
+    other = *o;
+    other.mlp_rows = gpt_round_up((train_rows(o) + N_CHUNKS - 1) / N_CHUNKS, o->tile);
+    if (!o->mlp_rows && fits_with(&other, except))
+        memo_text_put(text, ", --mlp-rows %lld", other.mlp_rows);
+    other = *o;
+    other.is_deterministic = 0;
+    if (o->is_deterministic && !o->compare && fits_with(&other, except))
+        memo_text_put(text, ", --deterministic 0");
+
+    /* A shorter sequence. */
+    const int64_t fitting = longest_between(o, except, 0, (o->sequence + o->tile - 1) / o->tile, 1);
     if (fitting)
-        snprintf(text + used, n_text - used, ", or --seq %lld", (long long)fitting);
+        memo_text_put(text, ", or --seq %lld", (long long)fitting);
     else
-        snprintf(text + used, n_text - used, ", or a smaller --hidden or fewer --layers");
+        memo_text_put(text, ", or a smaller --hidden or fewer --layers");
 }
 
 static const char* refused_policy(const train_options* o, memo_policy policy,
@@ -122,16 +111,16 @@ static memo_status refuse(const train_options* o, const memo_step_plan* plan, me
     const double peak = (double)plan->device_bytes, states = (double)gpt_state_bytes(&config);
     const double activations = (double)plan->activation_bytes;
     const int is_device = plan_shortage_bytes(plan->device_bytes, plan->device_budget_bytes) > 0;
-    char needs[80], others[256] = "";
+    char needs[80];
+    memo_text text = {0};
     refused_policy(o, policy, plan, needs, sizeof needs);
     if (is_device && plan_shortage_bytes(plan->host_bytes, plan->host_budget_bytes))
-        snprintf(others, sizeof others, " and --host-memory %s", bytes_option(plan->host_bytes));
-    append_fitting_policies(o, policy, others, sizeof others);
-    append_options(o, policy, others, sizeof others);
-    append_length(o, policy, others, sizeof others);
+        memo_text_put(&text, " and --host-memory %s", bytes_option(plan->host_bytes));
+    put_alternatives(o, policy, &text);
+    const char* others = text.data ? text.data : "";
 
     if (is_device)
-        return memo_error_set(
+        memo_error_set(
             error, MEMO_STATUS_INFEASIBLE,
             "%s of device memory cannot hold this run: %s %s (parameters, gradients and optimizer "
             "%s, activations between forward and backward %s, the rest %s); try --device-memory "
@@ -139,12 +128,14 @@ static memo_status refuse(const train_options* o, const memo_step_plan* plan, me
             bytes_name((double)o->device_memory), needs, bytes_name(peak), bytes_name(states),
             bytes_name(activations), bytes_name(peak - states - activations),
             bytes_option(plan->device_bytes), others);
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
-                          "%s of host memory cannot hold this run: %s %s; try --host-memory "
-                          "%s%s",
-                          bytes_name((double)o->host_memory), needs,
-                          bytes_name((double)plan->host_bytes), bytes_option(plan->host_bytes),
-                          others);
+    else
+        memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                       "%s of host memory cannot hold this run: %s %s; try --host-memory %s%s",
+                       bytes_name((double)o->host_memory), needs,
+                       bytes_name((double)plan->host_bytes), bytes_option(plan->host_bytes),
+                       others);
+    memo_text_free(&text);
+    return MEMO_STATUS_INFEASIBLE;
 }
 
 /* The file of a plan must fit into --spill. */
