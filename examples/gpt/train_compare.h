@@ -47,7 +47,9 @@ static memo_status choose_steps(run* r, job* j, memo_error* error) {
     memo_status status = time_steps(r, j, &shared[0], error);
     if (!status && first_s > 0 && chosen_s > first_s) shared[0] *= chosen_s / first_s;
     shared[1] = clock_s() - j->begin_s;
-    if (!status) status = train_share(r->rank, shared, (int64_t)sizeof shared, error);
+    if (!status)
+        status = train_collective(r->rank, MEMO_COLLECTIVE_BROADCAST, shared,
+                                  (int64_t)sizeof shared, MEMO_TYPE_U8, error);
     if (status || r->stops) return status;
 
     step_s = shared[0];
@@ -115,14 +117,10 @@ static memo_status compare_steps(run* r, job* j, memo_error* error) {
     return status;
 }
 
-/* Are all gradients of a policy those of keep? */
-static int has_same_gradients(const job* j, const comparison* row) {
-    return !memcmp(row->digests, j->compared->digests,
-                   (size_t)j->options.compare * sizeof *row->digests);
-}
-
-static void print_comparison(const job* j) {
+/* Returns whether all losses and gradients have the same bits. */
+static int print_comparison(const job* j) {
     const int64_t n = j->options.compare;
+    int are_equal = 1;
     printf("\n%lld step%s of every policy, each from the initial parameters; time and stall are "
            "medians "
            "of a step, loss difference is in nats per token\n",
@@ -131,6 +129,8 @@ static void print_comparison(const job* j) {
            "loss diff  gradients  budget\n");
     for (int policy = 0; policy < train_n_policies(&j->options); policy++) {
         const comparison* row = &j->compared[policy];
+        const int has_same_gradients =
+            !memcmp(row->digests, j->compared->digests, (size_t)n * sizeof *row->digests);
         double difference = 0;
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - j->compared->losses[step]));
@@ -138,11 +138,13 @@ static void print_comparison(const job* j) {
                policy_names[policy], row->alpha, bytes_name((double)row->device_peak_bytes),
                bytes_name((double)row->host_peak_bytes), bytes_name((double)row->moved_bytes),
                1e3 * row->step_s, 1e3 * row->stall_s, difference,
-               policy == 0                  ? "reference"
-               : has_same_gradients(j, row) ? "equal"
-                                            : "DIFFER",
+               policy == 0          ? "reference"
+               : has_same_gradients ? "equal"
+                                    : "DIFFER",
                *row->shortage ? row->shortage : "fits",
                *row->shortage ? "; run without limit" : "");
+        are_equal &= has_same_gradients &&
+                     !memcmp(row->losses, j->compared->losses, (size_t)n * sizeof *row->losses);
     }
 
     /* Of planned rows. */
@@ -152,18 +154,12 @@ static void print_comparison(const job* j) {
             printf("%-10s predicted %.1f ms for forward and backward of a step, measured %.1f ms\n",
                    policy_names[policy], 1e3 * row->predicted_s, 1e3 * row->layers_s);
     }
+    return are_equal;
 }
 
-/* Prints the table.  All losses and gradients must have the same bits. */
 static memo_status end_comparison(const job* j, memo_error* error) {
     const train_options* o = &j->options;
-    const size_t n_bytes = (size_t)o->compare * sizeof(double);
-    int policy, are_equal = 1;
-    print_comparison(j);
-    for (policy = 0; policy < train_n_policies(o); policy++)
-        are_equal &= has_same_gradients(j, &j->compared[policy]) &&
-                     !memcmp(j->compared[policy].losses, j->compared->losses, n_bytes);
-    if (!are_equal)
+    if (!print_comparison(j))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "the policies disagree: losses or gradients differ");
     printf("All losses and all gradients of these steps%s are bitwise the same.\n",

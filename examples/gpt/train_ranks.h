@@ -391,12 +391,6 @@ static memo_status train_agree(void* rank, int64_t* values, int64_t n, memo_erro
                             MEMO_TYPE_I64, error);
 }
 
-/* Copies the first rank's bytes to all ranks, so that a measurement has the same effect on all. All
- * ranks call it; waits. */
-static memo_status train_share(thread_rank* rank, void* data, int64_t n_bytes, memo_error* error) {
-    return train_collective(rank, MEMO_COLLECTIVE_BROADCAST, data, n_bytes, MEMO_TYPE_U8, error);
-}
-
 /* ---- output --------------------------------------------------------------------------------- */
 
 /* Prints "degrees   blocks 0-3: 2, 4-7: 4". */
