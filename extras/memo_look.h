@@ -469,6 +469,13 @@ MEMOI int32_t memoi_schedule_op_stream(const memo_schedule* schedule, const memo
     return k == 0 ? op->stream : schedule->more_streams[op->first_more_stream + k - 1];
 }
 
+MEMOI int memoi_schedule_is_on(const memo_schedule* schedule, int64_t op, int64_t stream) {
+    int64_t k;
+    for (k = 0; k <= schedule->ops[op].n_more_streams; k++)
+        if (memoi_schedule_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
+    return 0;
+}
+
 /* ---- >>schedule order ---------------------------------------------------------------------------
  * Knows: which operation comes directly after which.  Knows nothing of bytes. */
 
@@ -564,12 +571,12 @@ typedef struct memoi_checker {
     int64_t* last_use; /* of each op: the last op that comes directly after it */
     uint64_t* ends;    /* begins and ends of all ranges, sorted, each once */
     int64_t n_ends;
-    /* Of each op, from its first_range on: the cells that it touches, and of these the cells that
-     * it writes; sorted and disjoint. */
-    memoi_cells *touched, *written;
-    int64_t *n_touched, *n_written; /* an op */
-    int64_t *touches, *writes;      /* of each cell: the last op of one stream, + 1; 0: none */
-    memob_arrays arrays;            /* all of these */
+    /* [0]: what an op touches, [1]: what of this it writes.  Of each op, from its first_range on:
+     * cells, sorted and disjoint. */
+    memoi_cells* cells[2];
+    int64_t* n_cells[2]; /* an op */
+    int64_t* last[2];    /* of each cell: the last op of one stream, + 1; 0: none */
+    memob_arrays arrays; /* all of these */
 } memoi_checker;
 
 MEMOI int memoi_checker_compare_u64(const void* a, const void* b) {
@@ -624,12 +631,13 @@ MEMOI int memoi_checker_meet(const memoi_cells* a, int64_t n_a, const memoi_cell
 /* The first bytes that ops a and b share, one of them writing; 0: none. */
 MEMOI int memoi_checker_conflict(const memoi_checker* c, int64_t a, int64_t b, memo_range* shared) {
     int64_t at_a = c->schedule->ops[a].first_range, at_b = c->schedule->ops[b].first_range;
-    memoi_cells cells, other;
-    int found = memoi_checker_meet(c->written + at_a, c->n_written[a], c->touched + at_b,
-                                   c->n_touched[b], &cells);
-    if (memoi_checker_meet(c->touched + at_a, c->n_touched[a], c->written + at_b, c->n_written[b],
-                           &other) &&
-        (!found || other.begin < cells.begin)) {
+    memoi_cells cells = {0, 0}, other;
+    int found = 0, k;
+    for (k = 0; k < 2; k++) {
+        if (!memoi_checker_meet(c->cells[k] + at_a, c->n_cells[k][a], c->cells[!k] + at_b,
+                                c->n_cells[!k][b], &other) ||
+            (found && other.begin >= cells.begin))
+            continue;
         cells = other;
         found = 1;
     }
@@ -676,14 +684,13 @@ MEMOI int64_t memoi_checker_last(const int64_t* last, const memoi_cells* cells, 
 MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
     const memo_schedule* schedule = c->schedule;
     const memo_op* op = &schedule->ops[b];
-    int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i;
+    int64_t latest = -1, ordered = c->clock[b * c->n_streams + stream], i, k;
     memo_range shared;
 
     /* The latest op of the stream that conflicts: reads against writes, writes against all. */
-    for (i = 0; i < c->n_touched[b]; i++)
-        latest = memoi_checker_last(c->writes, &c->touched[op->first_range + i], latest);
-    for (i = 0; i < c->n_written[b]; i++)
-        latest = memoi_checker_last(c->touches, &c->written[op->first_range + i], latest);
+    for (k = 0; k < 2; k++)
+        for (i = 0; i < c->n_cells[k][b]; i++)
+            latest = memoi_checker_last(c->last[!k], &c->cells[k][op->first_range + i], latest);
     if (latest < 0) return 1;
     c->check->n_conflicts++;
 
@@ -712,29 +719,24 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
 /* Fills races and needed. */
 MEMOI int memoi_checker_check_conflicts(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
-    const memoi_cells* cells;
-    int64_t stream, i, k, cell;
+    int64_t stream, i, w, k, cell;
     for (i = 0; i < schedule->n_ops * c->n_streams; i++) c->needed[i] = -1;
 
     /* One stream at a time: its last touches take little room. */
     for (stream = 0; stream < c->n_streams; stream++) {
-        memset(c->touches, 0, (size_t)c->n_ends * sizeof(int64_t));
-        memset(c->writes, 0, (size_t)c->n_ends * sizeof(int64_t));
+        for (w = 0; w < 2; w++) memset(c->last[w], 0, (size_t)c->n_ends * sizeof(int64_t));
         for (i = 0; i < schedule->n_ops; i++) {
             const memo_op* op = &schedule->ops[i];
-            int is_own = 0;
             if (op->kind != MEMO_OP_RUN) continue;
-            for (k = 0; k <= op->n_more_streams; k++)
-                is_own |= memoi_schedule_op_stream(schedule, op, k) == stream;
-            if (!is_own && !memoi_checker_check_op(c, i, stream)) return 0;
+            if (!memoi_schedule_is_on(schedule, i, stream) && !memoi_checker_check_op(c, i, stream))
+                return 0;
             /* An op of several streams counts for its first. */
             if (op->stream != stream) continue;
-            cells = c->touched + op->first_range;
-            for (k = 0; k < c->n_touched[i]; k++)
-                for (cell = cells[k].begin; cell < cells[k].end; cell++) c->touches[cell] = i + 1;
-            cells = c->written + op->first_range;
-            for (k = 0; k < c->n_written[i]; k++)
-                for (cell = cells[k].begin; cell < cells[k].end; cell++) c->writes[cell] = i + 1;
+            for (w = 0; w < 2; w++)
+                for (k = 0; k < c->n_cells[w][i]; k++) {
+                    const memoi_cells* cells = &c->cells[w][op->first_range + k];
+                    for (cell = cells->begin; cell < cells->end; cell++) c->last[w][cell] = i + 1;
+                }
         }
     }
 
@@ -773,7 +775,7 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
 MEMOI int memoi_checker_prepare(memoi_checker* c) {
     const memo_schedule* schedule = c->schedule;
     memob_arrays* arrays = &c->arrays;
-    int64_t n_ranges = schedule->n_ranges, n_clocks, i;
+    int64_t n_ranges = schedule->n_ranges, n_clocks, i, k;
     if (schedule->n_ops > MEMOB_BYTES_MAX / 64 / (c->n_streams + 1)) return 0;
     n_clocks = schedule->n_ops * c->n_streams;
     c->clock = (int64_t*)memob_arrays_add(arrays, n_clocks, sizeof(int64_t));
@@ -782,12 +784,11 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
     c->lowered = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->last_use = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     c->ends = (uint64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(uint64_t));
-    c->touches = (int64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(int64_t));
-    c->writes = (int64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(int64_t));
-    c->touched = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
-    c->written = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
-    c->n_touched = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
-    c->n_written = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    for (k = 0; k < 2; k++) {
+        c->last[k] = (int64_t*)memob_arrays_add(arrays, 2 * n_ranges, sizeof(int64_t));
+        c->cells[k] = (memoi_cells*)memob_arrays_add(arrays, n_ranges, sizeof(memoi_cells));
+        c->n_cells[k] = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    }
     c->check->redundant_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
     c->check->unrecorded_waits = (int64_t*)memob_calloc(schedule->n_ops, sizeof(int64_t));
     if (arrays->failed || !c->check->redundant_waits || !c->check->unrecorded_waits) return 0;
@@ -802,11 +803,12 @@ MEMOI int memoi_checker_prepare(memoi_checker* c) {
         if (!i || c->ends[i] != c->ends[i - 1]) c->ends[c->n_ends++] = c->ends[i];
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        const memo_range* ranges = schedule->ranges + op->first_range;
-        c->n_touched[i] = memoi_checker_list_cells(c, ranges, op->n_reads + op->n_writes,
-                                                   c->touched + op->first_range);
-        c->n_written[i] = memoi_checker_list_cells(c, ranges + op->n_reads, op->n_writes,
-                                                   c->written + op->first_range);
+        for (k = 0; k < 2; k++) {
+            const int64_t first = op->first_range + (k ? op->n_reads : 0);
+            c->n_cells[k][i] = memoi_checker_list_cells(c, schedule->ranges + first,
+                                                        op->n_writes + (k ? 0 : op->n_reads),
+                                                        c->cells[k] + op->first_range);
+        }
     }
     return 1;
 }
@@ -869,13 +871,6 @@ void memo_check_destroy(memo_check* check) {
 /* ---- >>race explanation -------------------------------------------------------------------------
  * Knows: a race, and the wait that would prevent it.  Knows nothing of how races are found. */
 
-MEMOI int memoi_race_is_on(const memo_schedule* schedule, int64_t op, int32_t stream) {
-    int64_t k;
-    for (k = 0; k <= schedule->ops[op].n_more_streams; k++)
-        if (memoi_schedule_op_stream(schedule, &schedule->ops[op], k) == stream) return 1;
-    return 0;
-}
-
 /* The last record of event before op i; -1: none. */
 MEMOI int64_t memoi_race_record_before(const memo_schedule* schedule, int32_t event, int64_t i) {
     for (i--; i >= 0; i--)
@@ -889,7 +884,7 @@ MEMOI int64_t memoi_race_wait_before(const memo_schedule* schedule, int32_t even
     for (i = op - 1; i >= 0; i--)
         if (schedule->ops[i].kind == MEMO_OP_WAIT &&
             (event < 0 || schedule->ops[i].event == event) &&
-            memoi_race_is_on(schedule, op, schedule->ops[i].stream))
+            memoi_schedule_is_on(schedule, op, schedule->ops[i].stream))
             break;
     return i;
 }
@@ -904,7 +899,7 @@ MEMOI int64_t memoi_race_missed_record(const memo_schedule* schedule, const memo
     *wait = -1;
     for (i = race->first + 1; i < race->second && n_candidates && *wait < 0; i++) {
         if (schedule->ops[i].kind != MEMO_OP_RECORD ||
-            !memoi_race_is_on(schedule, race->first, schedule->ops[i].stream))
+            !memoi_schedule_is_on(schedule, race->first, schedule->ops[i].stream))
             continue;
         *wait = memoi_race_wait_before(schedule, schedule->ops[i].event, race->second);
         if (record < 0 || *wait >= 0) record = i;
@@ -986,7 +981,7 @@ MEMOI void memoi_race_put_reason(memo_text* text, const memo_schedule* schedule,
         memoi_schedule_put_event(text, schedule, last);
         memo_text_put(text, seen < 0 ? ", never recorded before" : ", recorded");
         if (seen >= 0 && seen < race->first &&
-            memoi_race_is_on(schedule, race->first, schedule->ops[seen].stream))
+            memoi_schedule_is_on(schedule, race->first, schedule->ops[seen].stream))
             memo_text_put(text, " too early");
         if (seen >= 0) memoi_schedule_put_place(text, schedule, seen);
     }
@@ -1304,48 +1299,44 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
  * Knows: durations, links, order.  Knows nothing of bytes. */
 
 typedef struct memoi_moment {
-    double time;
+    double mark; /* a time, or bytes */
     int64_t op;
 } memoi_moment;
 
-/* Ops under way, in any order.  An op runs on a stream, so there is room for n_streams. */
-typedef struct memoi_moments {
-    memoi_moment* list;
+/* Ops under way, in any order.  Flow 0 has those that take duration_s, and when they end.  Flow k is
+ * of link k: all transfers on it have the same rate, so one number gives the progress of each, the
+ * bytes that an op active from the start would have sent.  An op ends when this number reaches its
+ * mark. */
+typedef struct memoi_flow {
+    memoi_moment* list; /* an op runs on a stream, so there is room for n_streams */
     int64_t n;
-} memoi_moments;
+    double sent_bytes; /* at time since_s */
+    double since_s;
+} memoi_flow;
 
-MEMOI void memoi_simulation_add(memoi_moments* moments, double time, int64_t op) {
-    moments->list[moments->n].time = time;
-    moments->list[moments->n++].op = op;
+MEMOI void memoi_simulation_add(memoi_flow* flow, double mark, int64_t op) {
+    flow->list[flow->n].mark = mark;
+    flow->list[flow->n++].op = op;
 }
 
-/* The earliest, of those the first op; there is one. */
-MEMOI memoi_moment* memoi_simulation_first(const memoi_moments* moments) {
-    memoi_moment* first = moments->list;
+/* The op with the least mark, of these the first; there is one. */
+MEMOI memoi_moment* memoi_simulation_first(const memoi_flow* flow) {
+    memoi_moment* first = flow->list;
     int64_t i;
-    for (i = 1; i < moments->n; i++) {
-        memoi_moment* moment = &moments->list[i];
-        if (moment->time < first->time || (moment->time <= first->time && moment->op < first->op))
+    for (i = 1; i < flow->n; i++) {
+        memoi_moment* moment = &flow->list[i];
+        if (moment->mark < first->mark || (moment->mark <= first->mark && moment->op < first->op))
             first = moment;
     }
     return first;
 }
 
-MEMOI int64_t memoi_simulation_take_first(memoi_moments* moments) {
-    memoi_moment* first = memoi_simulation_first(moments);
+MEMOI int64_t memoi_simulation_take_first(memoi_flow* flow) {
+    memoi_moment* first = memoi_simulation_first(flow);
     int64_t op = first->op;
-    *first = moments->list[--moments->n];
+    *first = flow->list[--flow->n];
     return op;
 }
-
-/* A link in use.  All transfers on it have the same rate, so one number gives the progress of each:
- * the bytes that an op active from the start would have sent.  An op ends when this number reaches
- * its mark. */
-typedef struct memoi_flow {
-    memoi_moments active; /* time: the mark in bytes */
-    double sent_bytes;    /* at time since_s */
-    double since_s;
-} memoi_flow;
 
 typedef struct memoi_simulator {
     const memo_schedule* schedule;
@@ -1357,9 +1348,8 @@ typedef struct memoi_simulator {
     int64_t* next;
     int64_t* ready; /* queue of ops; each enters once */
     int64_t ready_begin, ready_end;
-    memoi_moments running; /* ops that take duration_s, until when */
     memoi_flow* flows;
-    memoi_moment* moments; /* of all lists */
+    memoi_moment* moments; /* of all flows */
     memob_arrays arrays;   /* all of these */
 } memoi_simulator;
 
@@ -1416,15 +1406,15 @@ MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
         if (--s->n_missing[s->next[k]] == 0) s->ready[s->ready_end++] = s->next[k];
 }
 
-/* Bytes a second of each op that is active on link; there is one. */
+/* Bytes a second of each op on link; there is one. */
 MEMOI double memoi_simulation_flow_rate(const memoi_simulator* s, int64_t link) {
-    return s->schedule->links[link].bytes_per_s / (double)s->flows[link].active.n;
+    return s->schedule->links[link - 1].bytes_per_s / (double)s->flows[link].n;
 }
 
-/* Before the number of active ops changes. */
+/* Before the number of ops on link changes. */
 MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
     memoi_flow* flow = &s->flows[link];
-    if (flow->active.n && s->now > flow->since_s)
+    if (flow->n && s->now > flow->since_s)
         flow->sent_bytes += (s->now - flow->since_s) * memoi_simulation_flow_rate(s, link);
     flow->since_s = s->now;
 }
@@ -1432,15 +1422,14 @@ MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
 /* duration_s has passed: the bytes, if any, go next. */
 MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
     const memo_op* op = &s->schedule->ops[i];
-    memoi_flow* flow;
+    memoi_flow* flow = &s->flows[op->link];
     if (!op->link || !op->link_bytes) {
         memoi_simulation_end_op(s, i);
         return;
     }
-    flow = &s->flows[op->link - 1];
-    memoi_simulation_flow_update(s, op->link - 1);
-    if (!flow->active.n) flow->sent_bytes = 0;
-    memoi_simulation_add(&flow->active, flow->sent_bytes + (double)op->link_bytes, i);
+    memoi_simulation_flow_update(s, op->link);
+    if (!flow->n) flow->sent_bytes = 0;
+    memoi_simulation_add(flow, flow->sent_bytes + (double)op->link_bytes, i);
 }
 
 MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
@@ -1450,7 +1439,7 @@ MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
     if (op->kind == MEMO_OP_RUN) {
         s->simulation->start_s[i] = s->now;
         if (op->duration_s > 0)
-            memoi_simulation_add(&s->running, s->now + op->duration_s, i);
+            memoi_simulation_add(&s->flows[0], s->now + op->duration_s, i);
         else
             memoi_simulation_send_op(s, i);
         return;
@@ -1468,17 +1457,16 @@ MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     const memo_schedule* schedule = s->schedule;
     int64_t i, k, n_edges = 0;
-    int64_t n_moments = ((int64_t)schedule->n_links + 1) * schedule->n_streams;
+    int64_t n_flows = (int64_t)schedule->n_links + 1;
     memob_arrays* arrays = &s->arrays;
     s->n_missing = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
     s->first_next = (int64_t*)memob_arrays_add(arrays, schedule->n_ops + 2, sizeof(int64_t));
     s->ready = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
-    s->flows = (memoi_flow*)memob_arrays_add(arrays, schedule->n_links, sizeof(memoi_flow));
-    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_moments, sizeof(memoi_moment));
+    s->flows = (memoi_flow*)memob_arrays_add(arrays, n_flows, sizeof(memoi_flow));
+    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * schedule->n_streams,
+                                                 sizeof(memoi_moment));
     if (arrays->failed) return 0;
-    s->running.list = s->moments;
-    for (i = 0; i < schedule->n_links; i++)
-        s->flows[i].active.list = s->moments + (i + 1) * schedule->n_streams;
+    for (i = 0; i < n_flows; i++) s->flows[i].list = s->moments + i * schedule->n_streams;
 
     /* Count what each op waits for, and how many wait for each op. */
     for (i = 0; i < schedule->n_ops; i++) {
@@ -1508,9 +1496,9 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
 }
 
 MEMOI void memoi_simulator_run(memoi_simulator* s) {
-    int64_t i, n_links = s->schedule->n_links;
     for (;;) {
-        int64_t link = -1; /* whose event is next; -1: the end of a duration */
+        int64_t i, next = -1; /* the flow whose event is next */
+        memoi_flow* flow = s->flows;
         double time = 0;
 
         /* Starting an op takes no simulated time, so start all that can. */
@@ -1518,32 +1506,30 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
             memoi_simulation_start_op(s, s->ready[s->ready_begin++]);
 
         /* The next event: the end of a duration, or of a transfer on a link. */
-        if (s->running.n) time = memoi_simulation_first(&s->running)->time;
-        for (i = 0; i < n_links; i++) {
-            memoi_flow* flow = &s->flows[i];
-            double left, done;
-            if (!flow->active.n) continue;
-            left = memoi_simulation_first(&flow->active)->time - flow->sent_bytes;
-            done = flow->since_s + (left > 0 ? left / memoi_simulation_flow_rate(s, i) : 0);
-            if ((!s->running.n && link < 0) || done < time) {
-                time = done;
-                link = i;
-            }
+        for (i = 0; i <= s->schedule->n_links; i++, flow++) {
+            double done;
+            if (!flow->n) continue;
+            done = memoi_simulation_first(flow)->mark;
+            if (i > 0)
+                done = flow->since_s +
+                       fmax(0, done - flow->sent_bytes) / memoi_simulation_flow_rate(s, i);
+            if (next >= 0 && done >= time) continue;
+            time = done;
+            next = i;
         }
+        if (next < 0) return;
 
         /* Advance to it.  Time never goes back, whatever rounding does. */
-        if (link < 0 && !s->running.n) return;
         if (time > s->now) s->now = time;
-        if (link < 0) {
-            memoi_simulation_send_op(s, memoi_simulation_take_first(&s->running));
-        } else {
-            memoi_flow* flow = &s->flows[link];
-            memoi_simulation_flow_update(s, link);
-            flow->sent_bytes = memoi_simulation_first(&flow->active)->time;
-            while (flow->active.n &&
-                   memoi_simulation_first(&flow->active)->time <= flow->sent_bytes)
-                memoi_simulation_end_op(s, memoi_simulation_take_first(&flow->active));
+        flow = &s->flows[next];
+        if (next == 0) {
+            memoi_simulation_send_op(s, memoi_simulation_take_first(flow));
+            continue;
         }
+        memoi_simulation_flow_update(s, next);
+        flow->sent_bytes = memoi_simulation_first(flow)->mark;
+        while (flow->n && memoi_simulation_first(flow)->mark <= flow->sent_bytes)
+            memoi_simulation_end_op(s, memoi_simulation_take_first(flow));
     }
 }
 
