@@ -4910,9 +4910,9 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
 /* Of the first n tokens: the number in first chunks, or in second ones, of ring ranks below r. */
 MEMOI int64_t memoi_sharding_dealt_chunk(const memo_sharding* sharding, int is_second, int64_t r,
                                          int64_t n) {
-    int64_t each = n / sharding->ring, rest = n % sharding->ring, n_more = rest < r ? rest : r;
-    if (is_second) return n_more * ((each + 1) / 2) + (r - n_more) * (each / 2);
-    return n_more * ((each + 2) / 2) + (r - n_more) * ((each + 1) / 2);
+    const int64_t each = n / sharding->ring + !is_second; /* a rank's tokens begin with the first */
+    const int64_t n_more = memob_min(n % sharding->ring, r);
+    return n_more * ((each + 1) / 2) + (r - n_more) * (each / 2);
 }
 
 /* The number that ring rank r gets. */
@@ -6746,14 +6746,6 @@ MEMOI void memoi_ring_end(memoi_ring* ring) {
 /* An all-gather or reduce-scatter on the compute stream; n elements of each rank. */
 MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, const void* from,
                                         void* to, int64_t n, memo_type type) {
-    const memo_collective_call call = {is_scatter ? MEMO_COLLECTIVE_REDUCE_SCATTER
-                                                  : MEMO_COLLECTIVE_ALL_GATHER,
-                                       type,
-                                       MEMO_REDUCTION_SUM,
-                                       0,
-                                       n,
-                                       from,
-                                       to};
     int64_t n_bytes = n * memo_type_bytes(type), rd = ring->shape->sharding.ring;
     memoi_target* target = ring->target;
     const char* name = is_scatter ? "scatter gradients" : "gather keys";
@@ -6764,8 +6756,10 @@ MEMOI void memoi_ring_gather_collective(const memoi_ring* ring, int is_scatter, 
     if (target->status) return;
 
     memoi_target_label(target, ring->comm, name, ring->is_backward);
-    target->status = memo_comm_collective(ring->comm, target->streams[MEMOI_TARGET_COMPUTE], &call,
-                                          target->error);
+    target->status =
+        memoi_collective(ring->comm, target->streams[MEMOI_TARGET_COMPUTE],
+                         is_scatter ? MEMO_COLLECTIVE_REDUCE_SCATTER : MEMO_COLLECTIVE_ALL_GATHER,
+                         from, to, n, type, MEMO_REDUCTION_SUM, 0, target->error);
 }
 
 /* Copies rows between (ring, n_batch, ring_tokens) and (n_batch, padded_tokens). */
