@@ -140,19 +140,15 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__GNUC__) || defined(__clang__)
 #define MEMO_PRINTF(position, first) __attribute__((format(printf, position, first)))
 #define MEMO_UNUSED                  __attribute__((unused))
-#else
-#define MEMO_PRINTF(position, first)
-#define MEMO_UNUSED
-#endif
+#define MEMO_FUNCTION                static inline MEMO_UNUSED
 
 /* Functions that host code and kernels share. */
 #if defined(__CUDACC__)
-#define MEMO_INLINE static inline __host__ __device__
+#define MEMO_INLINE MEMO_FUNCTION __host__ __device__
 #else
-#define MEMO_INLINE static inline
+#define MEMO_INLINE MEMO_FUNCTION
 #endif
 
 #ifdef MEMO_STATIC
@@ -589,98 +585,98 @@ typedef struct memo_device {
 
 /* The table, called: memo_copy(device, stream, ...) is device->copy(device->context, stream,
  * ...). */
-static inline memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
+MEMO_FUNCTION memo_status memo_device_alloc(const memo_device* device, int64_t size_bytes,
                                             void** address, memo_error* error) {
     return device->device_alloc(device->context, size_bytes, address, error);
 }
-static inline memo_status memo_device_free(const memo_device* device, void* address,
+MEMO_FUNCTION memo_status memo_device_free(const memo_device* device, void* address,
                                            memo_error* error) {
     return device->device_free(device->context, address, error);
 }
-static inline memo_status memo_host_alloc(const memo_device* device, int64_t size_bytes,
+MEMO_FUNCTION memo_status memo_host_alloc(const memo_device* device, int64_t size_bytes,
                                           void** address, memo_error* error) {
     return device->host_alloc(device->context, size_bytes, address, error);
 }
-static inline memo_status memo_host_free(const memo_device* device, void* address,
+MEMO_FUNCTION memo_status memo_host_free(const memo_device* device, void* address,
                                          memo_error* error) {
     return device->host_free(device->context, address, error);
 }
-static inline memo_status memo_memory_info(const memo_device* device, int64_t* free_bytes,
+MEMO_FUNCTION memo_status memo_memory_info(const memo_device* device, int64_t* free_bytes,
                                            int64_t* total_bytes, memo_error* error) {
     return device->memory_info(device->context, free_bytes, total_bytes, error);
 }
-static inline memo_status memo_stream_create(const memo_device* device, const char* name,
+MEMO_FUNCTION memo_status memo_stream_create(const memo_device* device, const char* name,
                                              int32_t priority, memo_stream* stream,
                                              memo_error* error) {
     return device->stream_create(device->context, name, priority, stream, error);
 }
-static inline memo_status memo_stream_destroy(const memo_device* device, memo_stream stream,
+MEMO_FUNCTION memo_status memo_stream_destroy(const memo_device* device, memo_stream stream,
                                               memo_error* error) {
     return device->stream_destroy(device->context, stream, error);
 }
-static inline memo_status memo_stream_synchronize(const memo_device* device, memo_stream stream,
+MEMO_FUNCTION memo_status memo_stream_synchronize(const memo_device* device, memo_stream stream,
                                                   memo_error* error) {
     return device->stream_synchronize(device->context, stream, error);
 }
-static inline memo_status memo_event_create(const memo_device* device, memo_event* event,
+MEMO_FUNCTION memo_status memo_event_create(const memo_device* device, memo_event* event,
                                             memo_error* error) {
     return device->event_create(device->context, event, error);
 }
-static inline memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
+MEMO_FUNCTION memo_status memo_event_create_untimed(const memo_device* device, memo_event* event,
                                                     memo_error* error) {
     if (!MEMO_DEVICE_HAS(device, event_create_untimed))
         return device->event_create(device->context, event, error);
     return device->event_create_untimed(device->context, event, error);
 }
-static inline memo_status memo_event_destroy(const memo_device* device, memo_event event,
+MEMO_FUNCTION memo_status memo_event_destroy(const memo_device* device, memo_event event,
                                              memo_error* error) {
     return device->event_destroy(device->context, event, error);
 }
-static inline memo_status memo_event_record(const memo_device* device, memo_event event,
+MEMO_FUNCTION memo_status memo_event_record(const memo_device* device, memo_event event,
                                             memo_stream stream, memo_error* error) {
     return device->event_record(device->context, event, stream, error);
 }
-static inline memo_status memo_event_wait(const memo_device* device, memo_event event,
+MEMO_FUNCTION memo_status memo_event_wait(const memo_device* device, memo_event event,
                                           memo_stream stream, memo_error* error) {
     return device->event_wait(device->context, event, stream, error);
 }
-static inline memo_status memo_event_query(const memo_device* device, memo_event event,
+MEMO_FUNCTION memo_status memo_event_query(const memo_device* device, memo_event event,
                                            int32_t* is_done, memo_error* error) {
     return device->event_query(device->context, event, is_done, error);
 }
-static inline memo_status memo_event_synchronize(const memo_device* device, memo_event event,
+MEMO_FUNCTION memo_status memo_event_synchronize(const memo_device* device, memo_event event,
                                                  memo_error* error) {
     return device->event_synchronize(device->context, event, error);
 }
-static inline memo_status memo_event_elapsed(const memo_device* device, memo_event begin,
+MEMO_FUNCTION memo_status memo_event_elapsed(const memo_device* device, memo_event begin,
                                              memo_event end, double* elapsed_s, memo_error* error) {
     return device->event_elapsed(device->context, begin, end, elapsed_s, error);
 }
-static inline memo_status memo_copy(const memo_device* device, memo_stream stream,
+MEMO_FUNCTION memo_status memo_copy(const memo_device* device, memo_stream stream,
                                     memo_copy_kind kind, void* to, const void* from,
                                     int64_t size_bytes, memo_error* error) {
     return device->copy(device->context, stream, kind, to, from, size_bytes, error);
 }
-static inline memo_status memo_copy_rows(const memo_device* device, memo_stream stream,
+MEMO_FUNCTION memo_status memo_copy_rows(const memo_device* device, memo_stream stream,
                                          memo_copy_kind kind, void* to, int64_t to_stride_bytes,
                                          const void* from, int64_t from_stride_bytes,
                                          int64_t row_bytes, int64_t n_rows, memo_error* error) {
     return device->copy_rows(device->context, stream, kind, to, to_stride_bytes, from,
                              from_stride_bytes, row_bytes, n_rows, error);
 }
-static inline memo_status memo_fill(const memo_device* device, memo_stream stream, void* address,
+MEMO_FUNCTION memo_status memo_fill(const memo_device* device, memo_stream stream, void* address,
                                     int32_t byte_value, int64_t size_bytes, memo_error* error) {
     return device->fill(device->context, stream, address, byte_value, size_bytes, error);
 }
-static inline memo_status memo_device_status(const memo_device* device, memo_error* error) {
+MEMO_FUNCTION memo_status memo_device_status(const memo_device* device, memo_error* error) {
     return device->status(device->context, error);
 }
-static inline memo_status memo_launch_host(const memo_device* device, memo_stream stream,
+MEMO_FUNCTION memo_status memo_launch_host(const memo_device* device, memo_stream stream,
                                            memo_host_call* call, memo_error* error) {
     return device->launch_host(device->context, stream, call, error);
 }
 /* Does nothing unless a recorder listens. */
-static inline memo_status memo_annotate(const memo_device* device, memo_stream stream,
+MEMO_FUNCTION memo_status memo_annotate(const memo_device* device, memo_stream stream,
                                         const struct memo_op_desc* op, memo_error* error) {
     return device->annotate ? device->annotate(device->context, stream, op, error) : MEMO_STATUS_OK;
 }

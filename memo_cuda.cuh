@@ -150,8 +150,8 @@ MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
 MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
 MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
 
-static inline cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
-static inline cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }
+MEMO_FUNCTION cudaStream_t memo_cuda_stream(memo_stream stream) { return (cudaStream_t)stream; }
+MEMO_FUNCTION cudaEvent_t memo_cuda_event(memo_event event) { return (cudaEvent_t)event; }
 
 /* For your own CUDA calls: the status and message of a cudaError_t.
  *     status = memo_cuda_check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch", &error); */
@@ -618,7 +618,7 @@ MEMOI_CUDA int32_t memoi_cuda_near_processors(int ordinal, cpu_set_t* near_gpu) 
     fclose(file);
     memoi_cuda_parse_processors(text, near_gpu);
     if (sched_getaffinity(0, sizeof allowed, &allowed)) return 0;
-    CPU_AND(near_gpu, near_gpu, &allowed);
+    (void)CPU_AND(near_gpu, near_gpu, &allowed);
     return CPU_COUNT(near_gpu) > 0;
 }
 

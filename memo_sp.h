@@ -182,7 +182,7 @@ typedef struct memo_comm {
 } memo_comm;
 
 /* Calls of the table.  Those that enqueue check their arguments, and count the bytes sent. */
-static inline memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
+MEMO_FUNCTION memo_status memo_comm_split(memo_comm* comm, int32_t color, int32_t key,
                                           const char* name, memo_comm** part, memo_error* error) {
     return comm->split(comm, color, key, name, part, error);
 }
@@ -194,25 +194,25 @@ MEMO_API memo_status memo_comm_message(memo_comm* comm, memo_stream stream, int3
                                        int32_t peer, memo_error* error);
 MEMO_API memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
                                           const memo_collective_call* call, memo_error* error);
-static inline memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_FUNCTION memo_status memo_send(memo_comm* comm, memo_stream stream, const void* from,
                                     int64_t count, memo_type type, int32_t to_rank,
                                     memo_error* error) {
     return memo_comm_message(comm, stream, 1, from, count, type, to_rank, error);
 }
-static inline memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
+MEMO_FUNCTION memo_status memo_receive(memo_comm* comm, memo_stream stream, void* to, int64_t count,
                                        memo_type type, int32_t from_rank, memo_error* error) {
     return memo_comm_message(comm, stream, 0, to, count, type, from_rank, error);
 }
-static inline memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
+MEMO_FUNCTION memo_status memo_comm_status(memo_comm* comm, memo_error* error) {
     return comm->status(comm, error);
 }
 /* Does nothing if comm is NULL. */
-static inline void memo_comm_destroy(memo_comm* comm) {
+MEMO_FUNCTION void memo_comm_destroy(memo_comm* comm) {
     if (comm) comm->destroy(comm);
 }
-static inline void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
+MEMO_FUNCTION void memo_comm_abort(memo_comm* comm) { comm->abort(comm); }
 
-static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
+MEMO_FUNCTION memo_status memoi_collective(memo_comm* comm, memo_stream stream,
                                            memo_collective kind, const void* from, void* to,
                                            int64_t count, memo_type type, memo_reduction reduction,
                                            int32_t root, memo_error* error) {
@@ -224,7 +224,7 @@ static inline memo_status memoi_collective(memo_comm* comm, memo_stream stream,
  * summed in fp32 and rounded once, at the end; integers wrap modulo 2^n.  The maximum of anything
  * and NaN is NaN.  All ranks get bitwise the same result.  With threads every run does too; NCCL
  * and MPI do not promise this. */
-static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_FUNCTION memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_REDUCE, from, to, count, type,
@@ -232,7 +232,7 @@ static inline memo_status memo_all_reduce(memo_comm* comm, memo_stream stream, c
 }
 /* to holds size * count elements; the count elements of rank r are at r * count.  In place: from is
  * this rank's part of to. */
-static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_FUNCTION memo_status memo_all_gather(memo_comm* comm, memo_stream stream, const void* from,
                                           void* to, int64_t count, memo_type type,
                                           memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_ALL_GATHER, from, to, count, type,
@@ -240,21 +240,21 @@ static inline memo_status memo_all_gather(memo_comm* comm, memo_stream stream, c
 }
 /* from holds size * count elements; rank r gets the reduction of the count elements at r * count.
  * In place: to is this rank's part of from; the other parts keep their values. */
-static inline memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
+MEMO_FUNCTION memo_status memo_reduce_scatter(memo_comm* comm, memo_stream stream, const void* from,
                                               void* to, int64_t count, memo_type type,
                                               memo_reduction reduction, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_REDUCE_SCATTER, from, to, count, type,
                             reduction, 0, error);
 }
 /* Copies buffer from rank root to all ranks. */
-static inline memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
+MEMO_FUNCTION memo_status memo_broadcast(memo_comm* comm, memo_stream stream, void* buffer,
                                          int64_t count, memo_type type, int32_t root,
                                          memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BROADCAST, buffer, buffer, count, type,
                             MEMO_REDUCTION_SUM, root, error);
 }
 /* The stream passes it after the streams of all ranks have reached it. */
-static inline memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
+MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo_error* error) {
     return memoi_collective(comm, stream, MEMO_COLLECTIVE_BARRIER, NULL, NULL, 0, MEMO_TYPE_U8,
                             MEMO_REDUCTION_SUM, 0, error);
 }
@@ -2069,7 +2069,7 @@ MEMO_API memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_ro
 
 /* memo_row_gather(device, stream, &rows, error) and so on: memo_row_kernel with the right desc. */
 #define MEMOI_ROW_INLINE(kind, name, shown, desc_type)                                             \
-    static inline memo_status memo_row_##name(const memo_device* device, memo_stream stream,       \
+    MEMO_FUNCTION memo_status memo_row_##name(const memo_device* device, memo_stream stream,       \
                                               const desc_type* desc, memo_error* error) {          \
         return memo_row_kernel(device, stream, kind, desc, error);                                 \
     }

@@ -220,7 +220,7 @@ typedef struct memo_access {
     memo_range bytes;
     int32_t is_written;
 } memo_access;
-static inline memo_access memoi_access_of(const void* address, int64_t size_bytes,
+MEMO_FUNCTION memo_access memoi_access_of(const void* address, int64_t size_bytes,
                                           int32_t is_written) {
     memo_access access;
     access.bytes.begin = (uint64_t)(uintptr_t)address;
@@ -228,10 +228,10 @@ static inline memo_access memoi_access_of(const void* address, int64_t size_byte
     access.is_written = is_written;
     return access;
 }
-static inline memo_access memo_reads(const void* address, int64_t size_bytes) {
+MEMO_FUNCTION memo_access memo_reads(const void* address, int64_t size_bytes) {
     return memoi_access_of(address, size_bytes, 0);
 }
-static inline memo_access memo_writes(const void* address, int64_t size_bytes) {
+MEMO_FUNCTION memo_access memo_writes(const void* address, int64_t size_bytes) {
     return memoi_access_of(address, size_bytes, 1);
 }
 
