@@ -199,18 +199,6 @@ MEMO_API int64_t memo_parallel_zero_group(const memo_parallel_layout* layout);
 /* 1 if sequence parallelism makes replicas, otherwise 0 (tip 3). */
 MEMO_API int32_t memo_parallel_zero_default(const memo_parallel_layout* layout);
 
-/* Is this layout valid?  It is if
- *   the degrees multiply to the number of GPUs;
- *   tensor divides the key/value heads and the MLP's columns;
- *   every rank has a query head and two pieces of the sequence;
- *   data and micro-batch divide the batch, and pipeline divides the layers;
- *   the ZeRO stage has something to shard;
- *   swapping has host memory, and layers before the last two.
- * Whether it fits in memory is not checked.  Errors: INFEASIBLE with the reason in words;
- * INVALID_ARGUMENT naming the field of desc. */
-MEMO_API memo_status memo_parallel_check(const memo_parallel_desc* desc,
-                                         const memo_parallel_layout* layout, memo_error* error);
-
 /* What a rank sends.  Collectives count (n - 1) / n of what they move. */
 typedef enum memo_parallel_kind {
     /* All-gathers and reduce-scatters, 4 each way: 8 S h a layer, whatever G (tip 4). */
@@ -263,9 +251,17 @@ typedef struct memo_parallel_time {
     double step_s;                      /* their sum */
 } memo_parallel_time;
 
+/* Attention of one layer and micro-batch, on the rank that is busiest. */
+typedef struct memo_parallel_attention {
+    double compute_s, all_to_all_s;
+    double hops_s;   /* of the ring, exposed */
+    double blocks_s; /* starts and merges */
+} memo_parallel_attention;
+
 typedef struct memo_parallel_prediction {
     memo_parallel_memory memory;
     memo_parallel_time time;
+    memo_parallel_attention forward, backward;
     double sent_bytes[MEMO_PARALLEL_N_KINDS];   /* by a rank in a step, recomputation included */
     int32_t leaves_node[MEMO_PARALLEL_N_KINDS]; /* a group of the kind spans nodes */
     double alpha;           /* of the rows that are swapped; 0 without swapping */
@@ -276,23 +272,18 @@ typedef struct memo_parallel_prediction {
     int32_t fits; /* on the device and on the host */
 } memo_parallel_prediction;
 
-/* Errors: as memo_parallel_check.  A layout that does not fit is not an error. */
+/* Is this layout valid?  It is if
+ *   the degrees multiply to the number of GPUs;
+ *   tensor divides the key/value heads and the MLP's columns;
+ *   every rank has a query head and two pieces of the sequence;
+ *   data and micro-batch divide the batch, and pipeline divides the layers;
+ *   the ZeRO stage has something to shard;
+ *   swapping has host memory, and layers before the last two.
+ * Errors: INFEASIBLE with the reason in words; INVALID_ARGUMENT naming the field of desc.  A layout
+ * that does not fit in memory is not an error. */
 MEMO_API memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                            const memo_parallel_layout* layout,
                                            memo_parallel_prediction* prediction, memo_error* error);
-
-/* Attention of one layer and micro-batch, on the rank that is busiest. */
-typedef struct memo_parallel_attention {
-    double compute_s, all_to_all_s;
-    double hops_s;   /* of the ring, exposed */
-    double blocks_s; /* starts and merges */
-} memo_parallel_attention;
-/* Errors: as memo_parallel_check. */
-MEMO_API memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
-                                                     const memo_parallel_layout* layout,
-                                                     int32_t is_backward,
-                                                     memo_parallel_attention* attention,
-                                                     memo_error* error);
 
 typedef struct memo_parallel_entry {
     memo_parallel_layout layout;
@@ -632,22 +623,6 @@ MEMOI memo_status memoi_parallel_refuse(const memo_parallel_desc* desc,
             (int)l->activations);
     }
     return MEMO_STATUS_OK;
-}
-
-/* Checks a layout and settles its desc. */
-MEMOI memo_status memoi_parallel_take(const memo_parallel_desc* desc,
-                                      const memo_parallel_layout* layout,
-                                      memo_parallel_desc* settled, memo_error* error) {
-    memo_status status = memoi_parallel_check_desc(desc, error);
-    if (status) return status;
-    *settled = memoi_parallel_settle(desc);
-    return memoi_parallel_refuse(settled, layout, error);
-}
-
-memo_status memo_parallel_check(const memo_parallel_desc* desc, const memo_parallel_layout* layout,
-                                memo_error* error) {
-    memo_parallel_desc settled;
-    return memoi_parallel_take(desc, layout, &settled, error);
 }
 
 /* ---- >>layout costs -----------------------------------------------------------------------------
@@ -1167,6 +1142,8 @@ MEMOI void memoi_parallel_predict_way(const memoi_parallel_share* s, memoi_paral
     memset(&again, 0, sizeof again);
     prediction->ulysses_groups = way.n_groups;
     prediction->gathers_keys = way.gathers_keys;
+    prediction->forward = layer.forward;
+    prediction->backward = layer.backward;
     memoi_parallel_leave(s, prediction->leaves_node);
     memoi_parallel_micro_batches(s, &layer, prediction);
 
@@ -1230,28 +1207,13 @@ memo_status memo_parallel_predict(const memo_parallel_desc* desc,
                                   const memo_parallel_layout* layout,
                                   memo_parallel_prediction* prediction, memo_error* error) {
     memo_parallel_desc settled;
-    memo_status status = memoi_parallel_take(desc, layout, &settled, error);
+    memo_status status = memoi_parallel_check_desc(desc, error);
     memset(prediction, 0, sizeof *prediction);
+    if (status) return status;
+    settled = memoi_parallel_settle(desc);
+    status = memoi_parallel_refuse(&settled, layout, error);
     if (!status) memoi_parallel_predict_legal(&settled, layout, prediction);
     return status;
-}
-
-memo_status memo_parallel_predict_attention(const memo_parallel_desc* desc,
-                                            const memo_parallel_layout* layout, int32_t is_backward,
-                                            memo_parallel_attention* attention, memo_error* error) {
-    memo_parallel_desc settled;
-    memo_status status = memoi_parallel_take(desc, layout, &settled, error);
-    memoi_parallel_share share;
-    memo_parallel_prediction prediction;
-    memoi_parallel_way way;
-    memset(attention, 0, sizeof *attention);
-    if (status) return status;
-    share = memoi_parallel_share_of(&settled, layout);
-    memoi_parallel_predict_legal(&settled, layout, &prediction);
-    way.n_groups = prediction.ulysses_groups;
-    way.gathers_keys = prediction.gathers_keys;
-    *attention = memoi_parallel_attend(&share, way, is_backward);
-    return MEMO_STATUS_OK;
 }
 
 /* ---- >>layout list ------------------------------------------------------------------------------

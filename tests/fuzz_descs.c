@@ -473,7 +473,6 @@ static void fuzz_layouts(fuzz_bytes* in) {
     memo_parallel_desc desc = memo_parallel_desc_default();
     memo_parallel_layout layout;
     memo_parallel_prediction prediction;
-    memo_parallel_attention attention;
     memo_parallel_list* list = NULL;
     memo_error error;
     int64_t words[1 + sizeof desc / 8];
@@ -502,9 +501,6 @@ static void fuzz_layouts(fuzz_bytes* in) {
     if (!fuzz_is_refused(memo_parallel_predict(&desc, &layout, &prediction, &error), &error))
         FUZZ_CHECK(fuzz_is_amount(prediction.time.step_s) &&
                    fuzz_is_amount(prediction.memory.device_bytes));
-    (void)fuzz_is_refused(
-        memo_parallel_predict_attention(&desc, &layout, fuzz_pick(in, 2), &attention, &error),
-        &error);
     if (!fuzz_is_refused(memo_plan_layouts(&desc, &list, &error), &error))
         FUZZ_CHECK(list->n_fitting <= list->n_legal && list->n_legal <= list->n_entries);
     memo_parallel_list_destroy(list);

@@ -65,6 +65,12 @@ static memo_parallel_prediction predict(const memo_parallel_desc* d,
     return p;
 }
 
+static memo_parallel_attention attend(const memo_parallel_desc* d, const memo_parallel_layout* l,
+                                      int is_backward) {
+    memo_parallel_prediction p = predict(d, l);
+    return is_backward ? p.backward : p.forward;
+}
+
 static int64_t pick(const int64_t* values, int n) { return values[memo_test_int(0, n - 1)]; }
 
 static memo_parallel_desc random_case(void) {
@@ -233,9 +239,8 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
     memo_error error;
     memo_parallel_prediction p;
     error.message[0] = 0;
-    CHECK_CASE(memo_parallel_check(desc, &l, &error) == MEMO_STATUS_INFEASIBLE, "%s", words);
+    CHECK_CASE(memo_parallel_predict(desc, &l, &p, &error) == MEMO_STATUS_INFEASIBLE, "%s", words);
     CHECK_CASE(strstr(error.message, words) != NULL, "'%s' lacks '%s'", error.message, words);
-    CHECK_IS(memo_parallel_predict(desc, &l, &p, NULL), ==, MEMO_STATUS_INFEASIBLE);
     CHECK_IS(p.fits, ==, 0);
 }
 
@@ -312,12 +317,13 @@ static void descs_are_checked(void) {
     const memo_parallel_desc good = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 2, 1);
     memo_error error;
+    memo_parallel_prediction p;
     memo_parallel_list* list;
 #define CHECK_FIELD(field, value, words)                                                           \
     do {                                                                                           \
         memo_parallel_desc bad = good;                                                             \
         bad.field = value;                                                                         \
-        CHECK_IS(memo_parallel_check(&bad, &l, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);         \
+        CHECK_IS(memo_parallel_predict(&bad, &l, &p, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);   \
         CHECK_CASE(strstr(error.message, words) != NULL, "%s", error.message);                     \
         CHECK(memo_plan_layouts(&bad, &list, &error) == MEMO_STATUS_INVALID_ARGUMENT && !list);    \
     } while (0)
@@ -486,18 +492,18 @@ static void values_may_have_another_head_size(void) {
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], q.sent_bytes[MEMO_PARALLEL_RING]));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], q.sent_bytes[MEMO_PARALLEL_ULYSSES]));
     CHECK(near(p.flops, q.flops));
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &even, &error));
-    CHECK_OK(memo_parallel_predict_attention(&latent, &l, 0, &uneven, &error));
+    even = attend(&d, &l, 0);
+    uneven = attend(&latent, &l, 0);
     CHECK(near(even.compute_s, uneven.compute_s));
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &even, &error));
-    CHECK_OK(memo_parallel_predict_attention(&latent, &l, 1, &uneven, &error));
+    even = attend(&d, &l, 1);
+    uneven = attend(&latent, &l, 1);
     CHECK(near(even.compute_s * 832 / 800, uneven.compute_s));
     l.activations = MEMO_PARALLEL_RECOMPUTE; /* q, k, v and the output again */
     p = predict(&d, &l);
     q = predict(&latent, &l);
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], q.sent_bytes[MEMO_PARALLEL_ULYSSES]));
     latent.model.v_head_size = -1;
-    CHECK_IS(memo_parallel_check(&latent, &l, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_parallel_predict(&latent, &l, &p, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void recomputing_sends_the_forward_again(void) {
@@ -647,7 +653,7 @@ static void a_loss_in_tiles_needs_a_tile(void) {
                    all.memory.device_bytes - all.memory.logits_bytes + expected[i]));
     }
     d.loss_tile_bytes = -1;
-    CHECK_IS(memo_parallel_check(&d, &l, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_parallel_predict(&d, &l, &p, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
 static void memory_is_the_sum_of_its_parts(void) {
@@ -802,8 +808,7 @@ static void swapping_is_memos(void) {
     /* The forward of a layer: attention, products, and four collectives of the tensor group. */
     {
         memo_parallel_attention a;
-        memo_error error;
-        CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+        a = attend(&d, &l, 0);
         forward_s = 24.0 * 4096 * 4096 * 262144 / 8 / (0.75 * 312e12) + a.compute_s + a.hops_s +
                     a.blocks_s + 4 * (2.0 * 131072 * 4096 * 3 / 4 / 150e9 + 20e-6);
     }
@@ -832,13 +837,12 @@ static void swapping_sends_to_heads_again(void) {
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
     memo_parallel_prediction kept = predict(&d, &l), p;
     memo_parallel_attention a;
-    memo_error error;
     double weights = memo_parallel_layer_parameters(&d.model), again, forward, dots;
     l.activations = MEMO_PARALLEL_SWAP;
     d.cluster.host_bytes_per_s = 3e9;
     p = predict(&d, &l);
     CHECK_IS(p.alpha, <, 1);
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+    a = attend(&d, &l, 0);
     again = (1 - p.alpha) * 31;
     dots = 4.0 * 65536 / 8 * 32 * 7 / 8; /* fp32, of the other ranks' heads, in each backward */
     forward = (kept.sent_bytes[MEMO_PARALLEL_ULYSSES] - 32 * dots) / 64;
@@ -875,7 +879,6 @@ static void terms_match_their_formulas(void) {
     memo_parallel_layout l = make_layout(2, 2, 2, 2, 2, 1);
     memo_parallel_prediction p = predict(&d, &l);
     memo_parallel_attention forward, backward;
-    memo_error error;
     double rows = 65536 / 8.0, weights = 32 * (2.5 * 4096 * 4096 + 3.0 * 4096 * 14336), S = 65536;
     double tensor = 2 * 65536 / 4.0 * 4096 / 2;
     CHECK(
@@ -883,8 +886,8 @@ static void terms_match_their_formulas(void) {
     CHECK(near(p.time.attention_s, 4 * 16 * (2 / 0.6 + 5 / 0.55) * S * rows * 4096 / 312e12));
     CHECK(near(p.time.tensor_s, 4 * 16 * 8 * (tensor / 150e9 + 20e-6)));
     CHECK(near(p.time.pipeline_s, 4 * 2 * (2 * rows * 4096 / 20e9 + 20e-6)));
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &backward, &error));
+    forward = attend(&d, &l, 0);
+    backward = attend(&d, &l, 1);
     CHECK(near(p.time.ring_s,
                4 * 16 * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s)));
     CHECK(near(p.time.ulysses_s, 4 * 16 * (forward.all_to_all_s + backward.all_to_all_s)));
@@ -926,14 +929,12 @@ static void groups_of_heads_hide_the_all_to_all(void) {
             memo_parallel_layout l = make_layout(1, 1, 1, 8, ring, 1);
             memo_parallel_attention whole[2], grouped[2];
             memo_parallel_prediction p, none;
-            memo_error error;
             /* A rank's share of a tensor, of which 7 of 8 parts leave; 4 heads of a rank. */
             double S = (double)lengths[i], part = 2 * S / (8 * ring) * 4096 * 7 / 8 / 150e9;
             double dots = 4 * S / (8 * ring) * 32 * 7 / 8 / 150e9; /* leave with dO */
             double best_s = HUGE_VAL;
             int best = 0, way;
-            for (way = 0; way < 2; way++)
-                CHECK_OK(memo_parallel_predict_attention(&d, &l, way, &whole[way], &error));
+            for (way = 0; way < 2; way++) whole[way] = attend(&d, &l, way);
             none = predict(&d, &l);
             CHECK_IS(none.ulysses_groups, ==, 1);
             for (n = 1; n <= 4; n *= 2) {
@@ -955,8 +956,7 @@ static void groups_of_heads_hide_the_all_to_all(void) {
             }
             d.max_ulysses_groups = 100;
             p = predict(&d, &l);
-            for (way = 0; way < 2; way++)
-                CHECK_OK(memo_parallel_predict_attention(&d, &l, way, &grouped[way], &error));
+            for (way = 0; way < 2; way++) grouped[way] = attend(&d, &l, way);
             if (ring == 1 || whole[0].hops_s + whole[1].hops_s < 1e-3) {
                 double sum_s = 0;
                 for (way = 0; way < 2; way++)
@@ -981,7 +981,6 @@ static void keys_are_gathered_where_that_is_faster(void) {
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
     memo_parallel_prediction ring = predict(&d, &l), p;
     memo_parallel_attention forward, backward;
-    memo_error error;
     double S = 8192, kv = 2 * 2 * S / 4 * 128, device_bytes;
     CHECK(!ring.gathers_keys && ring.memory.attention_bytes <= 0);
     d.excludes_attention_memory = 0;
@@ -989,8 +988,8 @@ static void keys_are_gathered_where_that_is_faster(void) {
     d.never_gathers_keys = 0;
     p = predict(&d, &l);
     CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &forward, &error));
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &backward, &error));
+    forward = attend(&d, &l, 0);
+    backward = attend(&d, &l, 1);
     CHECK(near(forward.compute_s, 2 * S * S / 4 * 4096 / (0.6 * 312e12)));
     CHECK(near(forward.hops_s, 3 * kv / 150e9 + 2 * 20e-6));
     CHECK(near(backward.hops_s, 3 * 3 * kv / 150e9 + 4 * 20e-6)); /* d_k and d_v in fp32 */
@@ -1076,11 +1075,10 @@ static void attention_matches_its_formulas(void) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 2, 4, 1);
     memo_parallel_attention a, b;
-    memo_error error;
     double S = 65536, elements = S / 4 * 16 * 128, kv = 2 * 2 * S / 4 * 4 * 128;
     double sent = 2 * S / 8 * 128 * 80 / 2;
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 1, &b, &error));
+    a = attend(&d, &l, 0);
+    b = attend(&d, &l, 1);
     CHECK(near(a.compute_s, 2 * S * elements / (0.6 * 312e12)));
     CHECK(near(b.compute_s, 5 * S * elements / (0.55 * 312e12)));
     /* Hops are hidden, except the last one of dK and dV in fp32. */
@@ -1090,11 +1088,11 @@ static void attention_matches_its_formulas(void) {
     CHECK(near(b.all_to_all_s, a.all_to_all_s + 4 * S / 8 * 32 / 2 / 150e9)); /* row dots */
     l = make_layout(1, 1, 1, 8, 1, 1);
     sent = 2 * S / 8 * 128 * 80 * 7 / 8;
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+    a = attend(&d, &l, 0);
     CHECK(near(a.all_to_all_s, sent / 150e9 + 4 * 20e-6) && a.hops_s <= 0 && a.blocks_s <= 0);
     /* Over PCIe the seven flows share the link. */
     d.cluster.is_shared_bus = 1;
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &a, &error));
+    a = attend(&d, &l, 0);
     CHECK(near(a.all_to_all_s, 7 * sent / 150e9 + 4 * 20e-6));
 }
 
@@ -1122,17 +1120,16 @@ static void hops_hide_behind_blocks(void) {
     memo_parallel_desc d = make_case(llama2_7b(), 8, 8192, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 8, 1);
     memo_parallel_attention fast, slow, plain;
-    memo_error error;
     d.cluster.collective_s = 0;
     d.cluster.link_bytes_per_s = 1e15;
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &fast, &error));
+    fast = attend(&d, &l, 0);
     CHECK_IS(fast.hops_s, <=, 0);
     d.cluster.link_bytes_per_s = 2 * 2 * 1024 * 4096 / (3 * fast.compute_s / 8);
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &slow, &error));
+    slow = attend(&d, &l, 0);
     CHECK(near(slow.hops_s, 7 * 2 * fast.compute_s / 8));
     /* Contiguous pieces: the last of 8 ranks does 15 halves, not 8. */
     d.is_contiguous = 1;
-    CHECK_OK(memo_parallel_predict_attention(&d, &l, 0, &plain, &error));
+    plain = attend(&d, &l, 0);
     CHECK(near(plain.compute_s, fast.compute_s * 15 / 8));
 }
 

@@ -69,8 +69,9 @@ static inline const char* layout_refusal(const layout_model* m, const layout_clu
                                          layout_4d row, int batch, char* text, size_t size) {
     memo_parallel_desc desc = layout_desc(m, c, 65536, batch, 1);
     memo_parallel_layout l = layout_of(row);
+    memo_parallel_prediction p;
     memo_error error;
-    if (!memo_parallel_check(&desc, &l, &error)) return NULL;
+    if (!memo_parallel_predict(&desc, &l, &p, &error)) return NULL;
     (void)snprintf(text, size, "%.*s", (int)size - 1, error.message);
     return text;
 }
@@ -373,16 +374,15 @@ static inline double sp_attention_s(const layout_cluster* c, layout_4d row, doub
                                     memo_parallel_attention* sum) {
     memo_parallel_desc desc = layout_desc(&sp_attention_model, c, tokens, 1, 1);
     memo_parallel_layout l = layout_of(row);
-    int pass;
-    memset(sum, 0, sizeof *sum);
+    memo_parallel_prediction p;
     desc.is_contiguous = !is_balanced;
-    for (pass = 0; pass <= has_backward; pass++) {
-        memo_parallel_attention a;
-        (void)memo_parallel_predict_attention(&desc, &l, pass, &a, NULL);
-        sum->compute_s += a.compute_s;
-        sum->hops_s += a.hops_s;
-        sum->blocks_s += a.blocks_s;
-        sum->all_to_all_s += a.all_to_all_s;
+    (void)memo_parallel_predict(&desc, &l, &p, NULL);
+    *sum = p.forward;
+    if (has_backward) {
+        sum->compute_s += p.backward.compute_s;
+        sum->hops_s += p.backward.hops_s;
+        sum->blocks_s += p.backward.blocks_s;
+        sum->all_to_all_s += p.backward.all_to_all_s;
     }
     return sum->compute_s + sum->hops_s + sum->blocks_s + sum->all_to_all_s;
 }
