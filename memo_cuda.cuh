@@ -144,8 +144,8 @@ MEMO_API memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc,
 MEMO_API void memo_cuda_device_destroy(memo_device* device);
 /* Makes every later call that enqueues or waits, and status, return why.  A call that waits now
  * returns it when its wait ends.  The first failure counts.  Work already enqueued still runs; drop
- * its results.  Any thread may call it; device is a memo_device*.  Its type is that of
- * memo_comm_nccl_desc.failed, so that a lost peer fails the device too. */
+ * its results.  Any thread may call it; device is a memo_device*, or one around it.  Its type is
+ * that of memo_comm_nccl_desc.failed, so that a lost peer fails the device too. */
 MEMO_API void memo_cuda_device_fail(void* device, const memo_error* why);
 MEMO_API void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats);
 MEMO_API const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind); /* never NULL */
@@ -2170,16 +2170,19 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
     return MEMO_STATUS_OK;
 }
 
-/* NULL: memo_cuda_device_create did not make it. */
+/* Also of a device around it, such as a recorder's.  NULL: memo_cuda_device_create made none. */
 MEMOI_CUDA memoi_cuda* memoi_cuda_of(const memo_device* device) {
-    memoi_cuda* cuda = device ? (memoi_cuda*)device->context : NULL;
-    return cuda && cuda->magic == MEMOI_CUDA_MAGIC ? cuda : NULL;
+    for (; device; device = MEMO_DEVICE_HAS(device, inner) ? device->inner : NULL) {
+        memoi_cuda* cuda = (memoi_cuda*)device->context;
+        if (cuda && cuda->magic == MEMOI_CUDA_MAGIC) return cuda;
+    }
+    return NULL;
 }
 
 void memo_cuda_device_destroy(memo_device* device) {
     memoi_cuda* cuda = memoi_cuda_of(device);
     memoi_cuda_block* block;
-    if (!cuda) return;
+    if (!cuda || device->context != cuda) return;
     if (cuda->context) {
         memoi_cuda_on on(cuda, NULL);
         /* Nothing uses the memory any more, unless CUDA refuses all calls after an error. */

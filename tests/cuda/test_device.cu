@@ -220,7 +220,12 @@ static void a_device_can_be_failed_from_outside(void) {
     memo_error_set(&why, MEMO_STATUS_COMM, "rank 3 is lost");
     memo_error_set(&later, MEMO_STATUS_IO, "and more");
     CHECK_OK(memo_stream_synchronize(device, NULL, &error));
-    memo_cuda_device_fail(device, &why);
+    memo_device around = *device; /* such as a recorder's */
+    int64_t other[64] = {0};
+    around.context = other;
+    around.inner = device;
+    memo_cuda_device_destroy(&around);
+    memo_cuda_device_fail(&around, &why);
     memo_cuda_device_fail(device, &later);
     CHECK(memo_stream_synchronize(device, NULL, &error) == MEMO_STATUS_COMM);
     CHECK(strcmp(error.message, "rank 3 is lost") == 0);
