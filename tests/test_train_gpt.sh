@@ -207,6 +207,15 @@ a_full_loss_log_fails_after_the_run() {
     [ ! -c /dev/full ] || run $tiny --steps 5 --resume kept
 }
 
+# The file of a checkpoint is too large for the limit, the log is not.
+a_failed_save_ends_no_training() {
+    (ulimit -f 100 && exec "$program" $tiny --save kept2 --save-every 1 --loss-log all.log >/dev/null 2>err)
+    code=$?
+    expect_code 1
+    expect_err '^train_gpt: --save kept2: cannot be written: File too large; the run goes on'
+    [ "$(wc -l <all.log)" -eq 4 ] && [ ! -e kept2 ] || fail 'steps are missing, or a file is there'
+}
+
 inputs_are_not_overwritten() {
     cp text own
     ln -sf own link
@@ -1077,6 +1086,7 @@ for name in help_lists_every_option \
     bad_checkpoints_are_refused \
     invalid_outputs_are_refused \
     a_full_loss_log_fails_after_the_run \
+    a_failed_save_ends_no_training \
     inputs_are_not_overwritten \
     impossible_budgets_are_refused \
     suggested_budget_is_exact \

@@ -127,8 +127,12 @@ static memo_status train(run* r, job* j, memo_error* error) {
         if (r->flags & RUN_TIMED) last_times_add(&last, &r->times);
         if (!status && r->reports) status = log_loss(j, step, loss, error);
         if (!status && r->reports) progress_show(&shown, step, loss);
-        if (!status && o->save_every && (step + 1) % o->save_every == 0)
-            status = save(r, j, n_saved = step + 1, error);
+        if (status || !o->save_every || (step + 1) % o->save_every) continue;
+        status = save(r, j, n_saved = step + 1, error);
+        if (!status || o->ranks > 1) continue; /* ranks cannot continue after an error of one */
+        fprintf(stderr, "train_gpt: %s; the run goes on\n", error->message);
+        status = MEMO_STATUS_OK;
+        n_saved = -1; /* it is tried again */
     }
     if (r->reports) progress_end(&shown);
     if (!status && o->save && n_saved != step) status = save(r, j, step, error);
