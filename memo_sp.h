@@ -2896,10 +2896,9 @@ void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t
 typedef struct memoi_message {
     memo_message_call call;
     memo_label label;
-    int32_t is_first;           /* on its way, in its group */
     struct memoi_message* next; /* on the same way, in the same group */
-    /* In a first message, used by the stream: the first of the chain that is not done; NULL:
-     * none. */
+    /* In the first message of a chain, used by the stream: the first that is not done; NULL: none.
+     * NULL in others. */
     struct memoi_message* current;
 } memoi_message;
 
@@ -2934,7 +2933,7 @@ typedef struct memoi_threads_seat {
     int32_t world_rank;
     uint32_t bell; /* in steps of two; bit 0: its rank sleeps */
     int32_t is_busy[MEMOI_N_LANES];
-    uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two; for error messages */
+    uint32_t arrived[MEMOI_N_LANES]; /* at meetings so far, times two */
     uint32_t n_collectives;          /* started; for error messages */
     int32_t is_gone;                 /* its rank has destroyed the communicator */
     /* Collectives use the two slots in turn: a rank may be one collective ahead of another that
@@ -2956,7 +2955,6 @@ typedef struct memoi_threads_port {
 
 typedef struct memoi_threads_world {
     memo_comm_threads_desc desc; /* devices are copied */
-    memo_device** devices;
     memoi_threads_port* ports;
     memob_arrays arrays; /* both */
     int64_t timeout_ns;
@@ -2993,7 +2991,6 @@ typedef struct memoi_threads_rank {
     memoi_threads_group* group;
     memo_device* device;
     memoi_threads_seat* seat;
-    uint32_t arrived[MEMOI_N_LANES];
 
     /* Used by the caller's thread: a ring buffer of messages.  Positions count in twos, as counters
      * do. */
@@ -3054,7 +3051,7 @@ MEMOI int memoi_threads_is_lost(memoi_threads_rank* me, int lane, int32_t rank, 
         snprintf(reason, 512, "it has destroyed its communicator");
         is_lost = 1;
     } else {
-        memo_device* device = me->group->world->devices[seat->world_rank];
+        memo_device* device = me->group->world->desc.devices[seat->world_rank];
         if (memo_device_status(device, &error)) {
             snprintf(reason, 512, "its device failed: %.400s", error.message);
             is_lost = 1;
@@ -3123,7 +3120,7 @@ MEMOI int memoi_threads_is_late(const memoi_threads_rank* me,
 MEMOI void memoi_threads_look_for_missing(memoi_threads_rank* me, int lane, const char* what,
                                           int is_late) {
     memoi_threads_group* group = me->group;
-    uint32_t target = me->arrived[lane];
+    uint32_t target = me->seat->arrived[lane];
     char reason[512];
     int32_t r;
     for (r = 0; r < group->n_ranks; r++) {
@@ -3158,7 +3155,7 @@ MEMOI int memoi_threads_meet(memoi_threads_rank* me, int lane, const char* what)
     memoi_threads_group* group = me->group;
     memoi_meeting* meeting = &group->meetings[lane];
     memoi_threads_patience patience;
-    uint32_t target = me->arrived[lane] += 2;
+    uint32_t target = me->seat->arrived[lane] + 2;
     __atomic_store_n(&me->seat->arrived[lane], target, __ATOMIC_RELEASE);
     if (__atomic_add_fetch(&meeting->n_arrived, 1, __ATOMIC_ACQ_REL) == (uint32_t)group->n_ranks) {
         __atomic_store_n(&meeting->n_arrived, 0, __ATOMIC_RELAXED);
@@ -3367,9 +3364,7 @@ MEMOI void memoi_threads_look_for_peer(memoi_threads_rank* me, const memo_messag
 
 MEMOI void memoi_threads_post(memoi_threads_rank* me, memoi_message* message, int64_t start_ns) {
     memoi_way* way;
-    if (!message->is_first) return;
-    message->current = message;
-    if (!message->call.is_send) return;
+    if (!message->current || !message->call.is_send) return;
     way = memoi_threads_way(me, &message->call);
     way->chain = message;
     way->posted_ns = start_ns;
@@ -3387,7 +3382,7 @@ MEMOI int memoi_threads_try_group(const memoi_threads_group_args* run, int64_t s
     for (position = run->begin; position != run->end; position += 2) {
         memoi_message* message = memoi_threads_message(run->me, position);
         int result;
-        if (!message->is_first || !message->current) continue;
+        if (!message->current) continue;
         result = memoi_threads_advance(run->me, &message->current, start_ns);
         if (result < 0) return -1;
         has_moved |= result;
@@ -3421,7 +3416,7 @@ MEMOI memo_status memoi_threads_run_group(void* args, memo_error* error) {
         /* It has waited long enough to check the peers. */
         for (position = run->begin; position != run->end; position += 2) {
             memoi_message* message = memoi_threads_message(me, position);
-            if (message->is_first && message->current)
+            if (message->current)
                 memoi_threads_look_for_peer(me, &message->current->call,
                                             memoi_threads_is_late(me, &patience));
         }
@@ -3651,8 +3646,10 @@ MEMOI memo_status memoi_threads_messages(memo_comm* comm, memo_stream stream,
         memset(message, 0, sizeof *message);
         message->call = calls[i];
         message->label = comm->label;
-        message->is_first = !*last;
-        if (*last) (*last)->next = message;
+        if (*last)
+            (*last)->next = message;
+        else
+            message->current = message;
         *last = message;
     }
     status = memoi_threads_launch(me, stream, memoi_threads_run_group, &args, sizeof args, error);
@@ -3745,7 +3742,7 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
         me->seat = &group->seats[r];
         me->seat->world_rank = world_ranks[r];
         if (memoi_threads_node(group, r) != memoi_threads_node(group, 0)) group->n_nodes = 2;
-        me->device = world->devices[world_ranks[r]];
+        me->device = world->desc.devices[world_ranks[r]];
         me->messages = group->messages + (int64_t)r * MEMOI_THREADS_MESSAGES;
         me->last = group->last + (int64_t)r * n_ranks;
         me->sources = group->sources + (int64_t)r * n_ranks;
@@ -3862,6 +3859,7 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
                                      memo_error* error) {
     memoi_threads_world* world;
+    memo_device** devices;
     int32_t *ranks, r;
     int is_made = 0;
     memo_status status = memoi_threads_check_desc(desc, error);
@@ -3872,14 +3870,14 @@ memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_co
 
     world->desc = *desc;
     world->timeout_ns = (int64_t)((desc->timeout_s > 0 ? desc->timeout_s : 30) * 1e9);
-    world->devices =
+    world->desc.devices = devices =
         (memo_device**)memob_arrays_add(&world->arrays, desc->n_ranks, sizeof(memo_device*));
     world->ports = (memoi_threads_port*)memob_arrays_add(&world->arrays, desc->n_ranks,
                                                          sizeof(memoi_threads_port));
     ranks = (int32_t*)memob_arrays_add(&world->arrays, desc->n_ranks, sizeof(int32_t));
     if (!world->arrays.failed) {
         for (r = 0; r < desc->n_ranks; r++) {
-            world->devices[r] = desc->devices[r];
+            devices[r] = desc->devices[r];
             ranks[r] = r;
         }
         is_made = memoi_threads_group_create(world, desc->name ? desc->name : "threads world",
@@ -3955,9 +3953,8 @@ struct memoi_nccl {
     memoi_nccl_agreed* agreed; /* MEMOI_NCCL_AGREED, and a last one that agrees with any */
 
     /* For the watchdog and for other communicators. */
-    cudaEvent_t done; /* recorded after each operation */
-    int32_t is_pending;
-    double enqueued_s;     /* when `done` was recorded */
+    cudaEvent_t done;      /* recorded after each operation */
+    double enqueued_s;     /* when `done` was recorded; 0: never */
     double wait_ends_at_s; /* the time-out of a wait; 0: nobody waits */
 
     memo_message_call messages[MEMOI_NCCL_MESSAGES]; /* of the open group */
@@ -4132,8 +4129,8 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
     int is_done;
     memoi_nccl_watch_agreed(me);
     if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
-    if (me->is_pending && cudaEventQuery(me->done) != cudaErrorNotReady) me->is_pending = 0;
-    if (me->is_pending && now_s - me->enqueued_s > me->world->timeout_s)
+    if (now_s - me->enqueued_s > me->world->timeout_s &&
+        cudaEventQuery(me->done) == cudaErrorNotReady) /* never recorded: success */
         (void)memoi_nccl_fail(me, "an operation", "it did not end within the time-out", NULL);
     else if (me->wait_ends_at_s > 0 && now_s > me->wait_ends_at_s)
         (void)memoi_nccl_fail(me, "synchronize", "the stream did not end within the time-out",
@@ -4222,7 +4219,6 @@ MEMOI ncclResult_t memoi_nccl_order(memoi_nccl* me, cudaStream_t stream) {
 MEMOI void memoi_nccl_mark(memoi_nccl* me, cudaStream_t stream) {
     pthread_mutex_lock(&me->world->mutex);
     if (!memoi_nccl_is_captured(stream) && cudaEventRecord(me->done, stream) == cudaSuccess) {
-        me->is_pending = 1;
         me->enqueued_s = memob_now_s();
         me->world->latest = me;
     }
@@ -7427,6 +7423,9 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     memo_sp_attention_sizes sizes;
     memo_status status = MEMO_STATUS_OK;
     int i;
+    a->target.device = device;
+    a->target.events = a->events;
+    a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     a->max_documents = memoi_hybrid_most_documents(desc);
     a->shape.tokens = a->tokens = memoi_hybrid_tokens_create(desc, &a->arrays);
     if (!a->tokens) return memob_no_memory(error, "an attention over ranks");
@@ -7434,9 +7433,6 @@ MEMOI memo_status memoi_hybrid_attention_open(memo_sp_attention* a,
     a->attention = desc->attention;
     a->ring = desc->ring;
     a->ulysses = desc->ulysses;
-    a->target.device = device;
-    a->target.events = a->events;
-    a->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS && !status; i++)
         if (memoi_hybrid_has_stream(&a->shape, i))
             status = memo_stream_create(device, memoi_hybrid_streams[i], 1, &a->target.streams[i],
@@ -7483,16 +7479,13 @@ void memo_sp_attention_destroy(memo_sp_attention* a) {
     int i;
     if (!a) return;
     device = a->target.device;
-    if (device) {
-        /* It may still read the runs. */
-        if (a->target.streams[MEMOI_TARGET_COMPUTE])
-            memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
-        for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS; i++)
-            if (a->target.streams[i]) memo_stream_destroy(device, a->target.streams[i], NULL);
-        for (i = 0; i < MEMOI_TARGET_N_EVENTS; i++)
-            if (a->events[i]) memo_event_destroy(device, a->events[i], NULL);
-        if (a->memory) memo_device_free(device, a->memory, NULL);
-    }
+    /* It may still read the runs. */
+    memo_stream_synchronize(device, a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
+    for (i = MEMOI_TARGET_RING; i < MEMOI_TARGET_N_STREAMS; i++)
+        if (a->target.streams[i]) memo_stream_destroy(device, a->target.streams[i], NULL);
+    for (i = 0; i < MEMOI_TARGET_N_EVENTS; i++)
+        if (a->events[i]) memo_event_destroy(device, a->events[i], NULL);
+    if (a->memory) memo_device_free(device, a->memory, NULL);
     memob_arrays_free(&a->arrays);
     MEMO_FREE(a);
 }
