@@ -1304,9 +1304,9 @@ typedef struct memoi_moment {
 } memoi_moment;
 
 /* Ops under way, in any order.  Flow 0 has those that take duration_s, and when they end.  Flow k
- * is of link k: all transfers on it have the same rate, so one number gives the progress of each, the
- * bytes that an op active from the start would have sent.  An op ends when this number reaches its
- * mark. */
+ * is of link k: all transfers on it have the same rate, so one number gives the progress of each,
+ * the bytes that an op active from the start would have sent.  An op ends when this number reaches
+ * its mark. */
 typedef struct memoi_flow {
     memoi_moment* list; /* an op runs on a stream, so there is room for n_streams */
     int64_t n;
