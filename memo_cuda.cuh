@@ -1567,14 +1567,14 @@ MEMOI_CUDA memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, m
                                        row_bytes, n_rows, error);
     if (status || row_bytes == 0 || n_rows == 0) return status;
 
+    if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) {
+        row_bytes *= n_rows;
+        n_rows = 1;
+    }
     memo_cuda_range_begin(ranges[kind]);
-    if (n_rows == 1 || (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes))
-        status = memoi_cuda_copy_bytes(cuda, kind, memo_cuda_stream(stream), (char*)to,
-                                       (const char*)from, row_bytes * n_rows, error);
-    else
-        status = memoi_cuda_copy_strided(cuda, kind, memo_cuda_stream(stream), (char*)to,
-                                         to_stride_bytes, (const char*)from, from_stride_bytes,
-                                         row_bytes, n_rows, error);
+    status =
+        memoi_cuda_copy_strided(cuda, kind, memo_cuda_stream(stream), (char*)to, to_stride_bytes,
+                                (const char*)from, from_stride_bytes, row_bytes, n_rows, error);
     memo_cuda_range_end();
     return status;
 }
