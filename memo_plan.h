@@ -517,7 +517,7 @@ typedef struct memo_session_desc {
                       int64_t begin, int64_t end);
     /* Optional: called with 1 before micro-batches that only measure, with 0 after them.  They
      * change gradients, generators of random numbers and whatever else a step of the trainer
-     * changes.  A trainer may leave out its communication while memo_session_measures is 1. */
+     * changes.  A trainer may leave out its communication between the two. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
      * recompute is called only to measure, for all rows of each tensor of one layer. */
@@ -609,7 +609,7 @@ MEMO_API void memo_step_plan_destroy(memo_step_plan* plan);
 /* Appends rows, limit, predicted times, and the bytes of each tier beside their budgets, for each
  * shape; then the sum and the maximum over shapes. */
 MEMO_API void memo_step_plan_put(const memo_step_plan* plan, memo_text* text);
-/* A plan as text: "memo step-plan 1", for each shape a line of its numbers and digests, lines of
+/* A plan as text: "memo step-plan 1", for each shape a line of its numbers, lines of its tensors,
  * each layer's rows and each buffer's address, "end" with a checksum, as for traces.  Reading runs
  * a micro-batch dry by desc, and takes rows and addresses from the file, and slice_rows if desc's
  * is 0.  Errors: IO, FORMAT, VERSION; INVALID_ARGUMENT (a plan for other tensors or other
@@ -640,7 +640,6 @@ MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_computes(const memo_session* session);
-MEMO_API int memo_session_measures(const memo_session* session);
 /* Of this micro-batch, with n_rows and is_forward_only filled in.  In setup: all rows. */
 MEMO_API memo_batch memo_session_get_batch(const memo_session* session);
 /* Rows [*begin, *end) of the micro-batch that the open layer computes: its slice, or all rows. */
@@ -668,9 +667,8 @@ typedef struct memo_session_info {
     /* Of the current shape, at first of shape 0.  Inside a dry run it is not complete: addresses is
      * NULL. */
     const memo_step_plan* plan;
-    const memo_profile* profile; /* (shapes), of memo_session_create; NULL: it did not measure */
-    memo_arena* arena;           /* inside a dry run it records, and swap is NULL */
-    memo_swap* swap;             /* NULL if the shape has no backward */
+    memo_arena* arena; /* inside a dry run it records, and swap is NULL */
+    memo_swap* swap;   /* NULL if the shape has no backward */
 } memo_session_info;
 MEMO_API void memo_session_get_info(const memo_session* session, memo_session_info* info);
 
@@ -734,8 +732,9 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   5 session
  *     >>session desc           a desc, checked and copied
  *     >>session agreement      what ranks decide together
- *     >>session running        a micro-batch
+ *     >>session state          errors, marks, the current shape
  *     >>session checked        hashes of tensors between forward and backward
+ *     >>session running        a micro-batch
  *     >>session plan           stages until one fits
  *     >>session words          a plan on the terminal
  *     >>session file           a plan as a file
@@ -5445,7 +5444,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, int n, doubl
             status = stream == 2 ? memoi_profile_transfer(p, error)
                                  : memoi_profile_copy_once(p, stream, error);
         if (!status) status = memo_event_record(d, p->end, p->streams[stream], error);
-        if (!status) status = memo_event_synchronize(d, p->end, error);
+        if (!status) status = memo_stream_synchronize(d, p->streams[stream], error);
         if (!status) status = memo_event_elapsed(d, p->begin, p->end, &elapsed_s, error);
         if (i >= 0) times[i] = elapsed_s;
     }
@@ -5569,15 +5568,15 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
     static const char name[] = "memo_profile_desc";
     const double file_rate = desc->spill_bytes_per_s;
     int64_t largest_bytes = desc->largest_copy_bytes ? desc->largest_copy_bytes : (int64_t)32 << 20;
+    memo_device taken;
     memoi_profiler p;
     memo_status status;
     memset(profile->copies, 0, sizeof profile->copies);
     memset(&profile->file, 0, sizeof profile->file);
     memset(&p, 0, sizeof p);
     p.file.fd = -1;
-    if (!desc->device)
-        return MEMOB_INVALID(error, "memo_profile_desc.device: NULL; it is required");
-    if ((status = memob_check_integer(name, "largest_copy_bytes", desc->largest_copy_bytes, 0,
+    if ((status = memob_device_take(&taken, desc->device, "memo_profile_desc.device", error)) ||
+        (status = memob_check_integer(name, "largest_copy_bytes", desc->largest_copy_bytes, 0,
                                       MEMOB_BYTES_MAX / 4, error)) ||
         (status = memob_check_rate(name, "spill_bytes_per_s", file_rate, error)))
         return status;
@@ -5588,7 +5587,7 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
                               file_rate, MEMOB_SPILL_ALIGNMENT);
 
     /* The copies come before the file, which is timed beside the largest of them. */
-    p.device = desc->device;
+    p.device = &taken;
     p.half_bytes = desc->spill_directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT)
                                          : largest_bytes;
     status = memoi_profiler_acquire(&p, error);
@@ -8040,7 +8039,6 @@ struct memo_session {
     const memo_device* device;
     memo_device* own_device;
     memo_step_plan* own_plan; /* which it destroys; NULL: the caller's */
-    memo_profile* profiles;   /* of memo_session_create */
 
     /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*: `layer` is
      * a step everywhere, except in arguments of public functions and of callbacks. */
@@ -8051,7 +8049,7 @@ struct memo_session {
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
-    void *device_memory, *host_memory; /* the first is the first arena's */
+    void *device_memory, *host_memory; /* of all shapes */
     memo_error error;                  /* the first of this micro-batch */
     memo_error call_error;             /* of the latest call */
     memo_batch batch;
@@ -8065,23 +8063,10 @@ struct memo_session {
     memoi_inspector* checker; /* NULL: not checked */
 
     /* Measuring. */
-    /* The first and the last slice of these layers recompute every tensor. */
+    /* These layers recompute every tensor. */
     int32_t n_kinds, measured_layers[MEMO_PROFILE_KINDS_MAX];
     memo_event* events; /* of each mark, or */
     double* marks_s;    /* if the calling thread computes */
-};
-
-/* For >>session checked. */
-struct memoi_inspector {
-    memob_arrays arrays;
-    memo_stream stream;  /* the compute stream, or its own if the calling thread computes */
-    char* slots;         /* on the device; two, and room behind them for what overflows */
-    char *image, *probe; /* of a slot, pinned */
-    int64_t slot_bytes;
-    int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
-    int32_t closed[2]; /* 1 + the layer whose forward ended in the slot and is still there */
-    int32_t are_tiles_tested;
 };
 
 memo_session_desc memo_session_desc_default(void) {
@@ -8116,23 +8101,16 @@ MEMOI memo_status memoi_session_reword(memo_status status, memo_error* error) {
                                            {"memo_profile_desc", "memo_session_desc"},
                                            {"memo_arena_desc", "memo_session_desc"},
                                            {"memo_swap_", "memo_session_"}};
-    enum { N = sizeof words / sizeof words[0] };
-    char text[sizeof error->message];
-    const char* from = error ? error->message : "";
-    size_t n = 0, k;
+    char text[sizeof error->message], *at;
+    size_t k;
     if (!status || !error) return status;
-    while (*from && n + sizeof "memo_session_desc" < sizeof text &&
-           strncmp(from, ", or memo_swap_abandon", 22)) {
-        for (k = 0; k < N && strncmp(from, words[k][0], strlen(words[k][0])); k++) {
+    if ((at = strstr(error->message, ", or memo_swap_abandon")) != NULL) *at = 0;
+    for (k = 0; k < sizeof words / sizeof words[0]; k++)
+        while ((at = strstr(error->message, words[k][0])) != NULL) {
+            snprintf(text, sizeof text, "%.*s%s%s", (int)(at - error->message), error->message,
+                     words[k][1], at + strlen(words[k][0]));
+            memcpy(error->message, text, strlen(text) + 1);
         }
-        if (k < N)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s", words[k][1]);
-        else
-            text[n++] = *from;
-        from += k < N ? strlen(words[k][0]) : 1;
-    }
-    text[n] = 0;
-    memcpy(error->message, text, n + 1);
     return status;
 }
 
@@ -8163,18 +8141,17 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
         const char* fault = NULL;
         if (b->size_bytes < 0 || b->size_bytes > MEMOB_BYTES_MAX || b->row_bytes < 0 ||
             b->row_bytes > (MEMOB_BYTES_MAX - b->size_bytes) / desc->n_rows)
-            fault = "size_bytes or row_bytes out of range";
+            fault = "size_bytes or row_bytes below 0, or too many bytes for n_rows";
         else if (is_each && b->first != MEMO_PASS_FORWARD && b->first != MEMO_PASS_BACKWARD)
-            fault = "MEMO_EACH_LAYER in a pass without layers";
+            fault = "MEMO_EACH_LAYER in a pass without layers; use FORWARD or BACKWARD";
         else if (!is_each && b->first != MEMO_PASS_SESSION &&
                  (first < 0 || last < 0 || b->first == MEMO_PASS_AFTER))
-            fault = "an unknown pass or a layer out of range";
+            fault = "an unknown pass or a layer out of range; give its first and last use";
         else if (!is_each && b->first != MEMO_PASS_SESSION && last < first)
-            fault = "a last use before the first";
+            fault = "a last use before the first; swap them";
         if (fault)
-            return MEMOB_INVALID(
-                error, "memo_session_desc.buffers[%d]: `%.40s` has %s; give its first and last use",
-                (int)i, b->name ? b->name : "NULL", fault);
+            return MEMOB_INVALID(error, "memo_session_desc.buffers[%d]: `%.40s` has %s", (int)i,
+                                 b->name ? b->name : "NULL", fault);
     }
     return MEMO_STATUS_OK;
 }
@@ -8208,7 +8185,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
     const char* field = NULL;
     memo_status status;
-    int32_t t;
+    int32_t t, other;
 
     /* Numbers. */
     for (t = 0; t < (int32_t)(sizeof numbers / sizeof numbers[0]); t++)
@@ -8236,10 +8213,17 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
         field = "rows: NULL, but policy is ROWS; set the table of rows";
 
-    /* Names go into files, so they must be single words. */
+    /* Names go into files, so they must be single words; profiles are matched by them. */
     for (t = 0; t < desc->n_tensors && !field; t++) {
         status = memoi_session_check_name(desc->tensors[t].name, error);
         if (status) return status;
+        for (other = 0; other < t; other++)
+            if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
+                return MEMOB_INVALID(
+                    error,
+                    "memo_session_desc.tensors[%d].name: `%s` is also the name of tensors[%d]; "
+                    "give each tensor its own",
+                    (int)t, desc->tensors[t].name, (int)other);
         if (!desc->recompute && computes && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
             field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
     }
@@ -8271,6 +8255,14 @@ MEMOI int32_t memoi_session_n_shapes(const memo_session_desc* desc) {
     return desc->n_shapes > 1 && desc->n_shapes <= MEMO_SHAPES_MAX ? desc->n_shapes : 1;
 }
 
+/* A copy of an array; zeros if there is none. */
+MEMOI void* memoi_session_copy(memob_arrays* arrays, const void* from, int64_t count,
+                               size_t element_bytes) {
+    void* to = memob_arrays_add(arrays, count, element_bytes);
+    if (to && from) memcpy(to, from, (size_t)count * element_bytes);
+    return to;
+}
+
 /* A plan with the given rows, or none.  It copies the tensors, so that it outlives its desc. */
 MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_shape shape,
                                          int64_t slice_rows, const int64_t* rows,
@@ -8281,32 +8273,25 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     enum { NAME_BYTES = sizeof((memo_profile_tensor*)NULL)->name };
     memo_swap_desc* swap;
     memo_tensor* tensors;
-    uint32_t* tensor_kinds;
     int32_t* layer_kinds;
-    int64_t* own_rows;
     char* names;
     int32_t i;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
-    tensors = (memo_tensor*)memob_arrays_add(&own->arrays, n, sizeof *tensors);
-    names = (char*)memob_arrays_add(&own->arrays, n, NAME_BYTES);
-    tensor_kinds = (uint32_t*)memob_arrays_add(&own->arrays, n, sizeof *tensor_kinds);
-    layer_kinds = (int32_t*)memob_arrays_add(&own->arrays, n_steps, sizeof *layer_kinds);
     swap = &own->plan.swap;
     *swap = memo_swap_desc_default();
-    own_rows = (int64_t*)memob_arrays_add(&own->arrays, (int64_t)n_steps * n, sizeof *rows);
+    tensors = (memo_tensor*)memoi_session_copy(&own->arrays, desc->tensors, n, sizeof *tensors);
+    swap->tensor_kinds = (uint32_t*)memoi_session_copy(&own->arrays, desc->tensor_kinds, n,
+                                                       sizeof *swap->tensor_kinds);
+    swap->rows =
+        (int64_t*)memoi_session_copy(&own->arrays, rows, (int64_t)n_steps * n, sizeof *swap->rows);
+    names = (char*)memob_arrays_add(&own->arrays, n, NAME_BYTES);
+    layer_kinds = (int32_t*)memob_arrays_add(&own->arrays, n_steps, sizeof *layer_kinds);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
-    for (i = 0; i < n; i++) {
-        tensors[i] = desc->tensors[i];
-        tensors[i].name = strcpy(names + i * NAME_BYTES, desc->tensors[i].name);
-        if (desc->tensor_kinds) tensor_kinds[i] = desc->tensor_kinds[i];
-    }
-    if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+    for (i = 0; i < n; i++) tensors[i].name = strcpy(names + i * NAME_BYTES, tensors[i].name);
     for (i = 0; i < n_steps && desc->layer_kinds; i++)
         layer_kinds[i] = desc->layer_kinds[i / n_slices];
-    swap->rows = own_rows;
     swap->tensors = tensors;
-    swap->tensor_kinds = tensor_kinds;
     swap->layer_kinds = layer_kinds;
     swap->n_tensors = n;
     swap->n_layers = n_steps;
@@ -8318,16 +8303,13 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     own->plan.policy = desc->policy;
     own->plan.shape = shape;
+    own->plan.shape.is_forward_only = shape.is_forward_only != 0;
     return memob_swap_check_desc(swap, error);
 }
 
-/* Of any bytes; never negative, so that its negative exists. */
-MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_bytes) {
-    return (int64_t)((memob_hash((const char*)bytes, n_bytes) + 31 * (uint64_t)digest) >> 2);
-}
-
-/* The first line of a plan's shape in a file.  A plan must have its first values in common with its
- * session, or rows would go into the wrong tensors; and so must ranks.  The rest is its choice. */
+/* Lines of a plan: its shape, each tensor, each step.  They are those of its file.  Of each line a
+ * plan must have the first values in common with its session, or rows would go into the wrong
+ * tensors; and so must ranks.  The rest is its choice. */
 #define MEMOI_STEP_PLAN_CELL(what, i, least, most)                                                 \
     { what, MEMOB_VALUE_INT64, (size_t)(i) * sizeof(int64_t), least, most, NULL }
 static const memob_value memoi_step_plan_shape_values[] = {
@@ -8337,68 +8319,112 @@ static const memob_value memoi_step_plan_shape_values[] = {
     MEMOI_STEP_PLAN_CELL("slice_rows", 3, 1, MEMOB_BYTES_MAX),
     MEMOI_STEP_PLAN_CELL("tile_rows", 4, 0, MEMOB_BYTES_MAX),
     MEMOI_STEP_PLAN_CELL("is_forward_only", 5, 0, 1),
-    MEMOI_STEP_PLAN_CELL("tensors", 6, 0, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("layer_kinds", 7, 0, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("policy", 8, 0, MEMO_N_POLICIES - 1),
-    MEMOI_STEP_PLAN_CELL("number of host layers", 9, 0, INT32_MAX),
-    MEMOI_STEP_PLAN_CELL("number of buffers", 10, 0, MEMOB_BYTES_MAX)};
+    MEMOI_STEP_PLAN_CELL("policy", 6, 0, MEMO_N_POLICIES - 1),
+    MEMOI_STEP_PLAN_CELL("number of host layers", 7, 0, INT32_MAX),
+    MEMOI_STEP_PLAN_CELL("number of buffers", 8, 0, MEMOB_BYTES_MAX)};
+static const memob_value memoi_step_plan_tensor_values[] = {
+    {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL}, /* in the first four cells */
+    MEMOI_STEP_PLAN_CELL("row_bytes", 4, 0, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("rule", 5, 0, INT32_MAX),
+    MEMOI_STEP_PLAN_CELL("with", 6, 0, INT32_MAX),
+    MEMOI_STEP_PLAN_CELL("tensor_kinds", 7, 0, UINT32_MAX)};
 enum {
-    MEMOI_STEP_PLAN_NUMBERS = 6, /* then digests */
-    MEMOI_STEP_PLAN_SAME = 8,
+    MEMOI_STEP_PLAN_SAME = 6, /* values of a shape */
     MEMOI_STEP_PLAN_POLICY = MEMOI_STEP_PLAN_SAME,
     MEMOI_STEP_PLAN_HOST_LAYERS,
     MEMOI_STEP_PLAN_BUFFERS,
     MEMOI_STEP_PLAN_CELLS
 };
+static const memob_record memoi_step_plan_shape = {"shape", memoi_step_plan_shape_values,
+                                                   MEMOI_STEP_PLAN_CELLS, 0};
+static const memob_record memoi_step_plan_tensor = {"tensor", memoi_step_plan_tensor_values, 5, 0};
 
-MEMOI void memoi_step_plan_get_cells(const memo_step_plan* plan, int64_t* cells) {
+typedef struct memoi_step_plan_line {
+    memob_record record;
+    int32_t n_same;                                   /* its first values must be the session's */
+    char what[64];                                    /* for messages */
+    int64_t cells[1 + MEMO_PROFILE_TENSORS_MAX];      /* of the values */
+    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX]; /* of a step */
+} memoi_step_plan_line;
+
+/* 0: the plan has no line i. */
+MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
+                                   memoi_step_plan_line* line) {
     const memo_swap_desc* swap = &plan->swap;
-    int32_t i;
-    memset(cells, 0, MEMOI_STEP_PLAN_CELLS * sizeof *cells);
-    cells[0] = swap->n_layers / memob_max(swap->n_slices, 1);
-    cells[1] = swap->n_tensors;
-    cells[2] = memob_swap_layer_rows(swap);
-    cells[3] = swap->n_rows;
-    cells[4] = swap->tile_rows;
-    cells[5] = plan->shape.is_forward_only;
-    for (i = 0; i < swap->n_tensors; i++) {
-        const memo_tensor* tensor = &swap->tensors[i];
-        const int64_t numbers[] = {tensor->row_bytes, (int64_t)tensor->rule, tensor->with,
-                                   memob_tensor_kinds(swap, i)};
-        cells[6] = memoi_session_digest(cells[6], tensor->name, (int64_t)strlen(tensor->name));
-        cells[6] = memoi_session_digest(cells[6], numbers, (int64_t)sizeof numbers);
+    const int32_t n = swap->n_tensors, step = (int32_t)(i - 1 - n);
+    int64_t* cells = line->cells;
+    memset(line, 0, sizeof *line);
+    if (i == 0) {
+        line->record = memoi_step_plan_shape;
+        line->n_same = MEMOI_STEP_PLAN_SAME;
+        cells[0] = swap->n_layers / memob_max(swap->n_slices, 1);
+        cells[1] = n;
+        cells[2] = memob_swap_layer_rows(swap);
+        cells[3] = swap->n_rows;
+        cells[4] = swap->tile_rows;
+        cells[5] = plan->shape.is_forward_only;
+        cells[MEMOI_STEP_PLAN_POLICY] = (int64_t)plan->policy;
+        cells[MEMOI_STEP_PLAN_HOST_LAYERS] = swap->n_host_layers;
+        if (plan->addresses) cells[MEMOI_STEP_PLAN_BUFFERS] = plan->addresses->n_buffers;
+    } else if (i <= n) {
+        const memo_tensor* tensor = &swap->tensors[i - 1];
+        line->record = memoi_step_plan_tensor;
+        line->n_same = line->record.n_values;
+        snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
+        strcpy((char*)cells, tensor->name);
+        cells[4] = tensor->row_bytes;
+        cells[5] = (int64_t)tensor->rule;
+        cells[6] = tensor->with;
+        cells[7] = memob_tensor_kinds(swap, (int32_t)i - 1);
+    } else {
+        memob_value value = MEMOI_STEP_PLAN_CELL("layer_kinds", 0, 0, MEMOB_KINDS_MAX - 1);
+        if (step >= swap->n_layers) return 0;
+        line->record.word = "layer";
+        line->record.values = line->values;
+        line->record.n_values = 1 + n;
+        line->n_same = 1;
+        snprintf(line->what, sizeof line->what,
+                 "layer %d: ", (int)(step / memob_max(swap->n_slices, 1)));
+        cells[0] = memob_layer_kind(swap, step);
+        memcpy(cells + 1, swap->rows + (int64_t)step * n, (size_t)n * sizeof *cells);
+        for (i = 0; i <= n; i++) {
+            line->values[i] = value;
+            value.what = "number of rows";
+            value.offset += sizeof(int64_t);
+            value.least = MEMO_ROWS_KEPT;
+            value.most = MEMOB_BYTES_MAX;
+        }
     }
-    for (i = 0; i < swap->n_layers; i++) {
-        const int32_t kind = memob_layer_kind(swap, i);
-        cells[7] = memoi_session_digest(cells[7], &kind, (int64_t)sizeof kind);
-    }
-    cells[MEMOI_STEP_PLAN_POLICY] = (int64_t)plan->policy;
-    cells[MEMOI_STEP_PLAN_HOST_LAYERS] = swap->n_host_layers;
-    if (plan->addresses) cells[MEMOI_STEP_PLAN_BUFFERS] = plan->addresses->n_buffers;
+    return 1;
 }
 
-/* Says which value of a plan is not its session's; 0: none. */
-MEMOI int memoi_step_plan_differs(const int64_t* cells, const memo_step_plan* own, char* text,
+/* Says which value of a plan, found at a line of the session, is not the session's; 0: none. */
+MEMOI int memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t* found, char* text,
                                   size_t n_text) {
-    int64_t own_cells[MEMOI_STEP_PLAN_CELLS];
-    const char* what;
-    int32_t i = 0;
-    memoi_step_plan_get_cells(own, own_cells);
-    while (i < MEMOI_STEP_PLAN_SAME && cells[i] == own_cells[i]) i++;
-    what = memoi_step_plan_shape_values[i].what;
-    if (i < MEMOI_STEP_PLAN_NUMBERS)
-        snprintf(text, n_text, "it has %lld as %s, the session has %lld", (long long)cells[i], what,
-                 (long long)own_cells[i]);
-    else
-        snprintf(text, n_text, "it has other %s than the session", what);
-    return i < MEMOI_STEP_PLAN_SAME;
+    int32_t k;
+    for (k = 0; k < own->n_same; k++) {
+        const memob_value* value = &own->record.values[k];
+        const size_t at = value->offset / sizeof(int64_t);
+        if (value->type == MEMOB_VALUE_NAME && strcmp((const char*)found, (const char*)own->cells))
+            snprintf(text, n_text, "%sit has `%s` instead", own->what, (const char*)found);
+        else if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
+            snprintf(text, n_text, "%sit has %lld as %s, the session has %lld", own->what,
+                     (long long)found[at], value->what, (long long)own->cells[at]);
+        else
+            continue;
+        return 1;
+    }
+    return 0;
 }
 
 /* The device, or a host device of the session's own; its free memory if there is no budget. */
 MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_error* error) {
     int64_t total_bytes = 0;
+    memo_device taken;
     memo_status status = MEMO_STATUS_OK;
     s->device = s->desc.device;
+    if (s->device) status = memob_device_take(&taken, s->device, "memo_session_desc.device", error);
+    if (status) return status;
     if (computes && !s->device) {
 #ifndef MEMO_NO_HOST_DEVICE
         memo_host_device_desc host = memo_host_device_desc_default();
@@ -8411,7 +8437,14 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
                               "host device; pass a device");
 #endif
     }
-    if (status || s->desc.device_bytes || !s->device) return status;
+#ifndef MEMO_NO_HOST_DEVICE
+    if (computes && !status && !s->desc.computes_on_host && !s->desc.compute_stream &&
+        !memob_check_host_device(s->device, NULL))
+        return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
+                                    "device, or set computes_on_host");
+#endif
+    if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
+        return status;
     status = memo_memory_info(s->device, &s->desc.device_bytes, &total_bytes, error);
     s->desc.device_bytes = total_bytes == MEMOB_BYTES_MAX ? 0 /* a device without a limit */
                                                           : memob_max(s->desc.device_bytes, 1);
@@ -8451,62 +8484,77 @@ MEMOI memo_status memoi_session_verdict(const memo_session_desc* desc, memo_stat
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* The first agreement: descs match, budgets are the least.  extra: a value of the call that must
- * match, named by extra_name. */
-MEMOI memo_status memoi_session_meet(memo_session* s, memo_status status, int64_t extra,
-                                     const char* extra_name, memo_error* error) {
-    enum { SHAPES = MEMOI_STEP_PLAN_SAME, N = SHAPES + 9, N_BUDGETS = 3 };
-    const memo_session_desc* desc = &s->desc;
-    const char* const names[] = {"shapes",          "rows",    "n_rows",
-                                 "policy",          "buffers", "backward_recomputes",
-                                 "spill_directory", "alpha",   extra_name};
-    int64_t* const budgets[] = {&s->desc.device_bytes, &s->desc.host_bytes, &s->desc.disk_bytes};
+/* Of any bytes; never negative, so that its negative exists. */
+MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_bytes) {
+    return (int64_t)((memob_hash((const char*)bytes, n_bytes) + 31 * (uint64_t)digest) >> 2);
+}
+
+/* The first agreement: descs match, budgets are the least.  s NULL: there is no memory for it, and
+ * the rank still agrees that it has failed.  has_plan, has_profile: of the call. */
+MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session* s, int has_plan,
+                                     int has_profile, memo_status status, memo_error* error) {
+    enum {
+        N_DIGESTS = 4,
+        OTHERS = MEMOI_STEP_PLAN_SAME + N_DIGESTS,
+        N = OTHERS + 7,
+        N_BUDGETS = 3
+    };
+    const char* const names[] = {
+        "shapes",          "tensors", "layer_kinds", has_plan ? "plan" : "rows",
+        "n_rows",          "policy",  "buffers",     "backward_recomputes",
+        "spill_directory", "alpha",   "profile"};
+    const memo_session_desc* own = s ? &s->desc : desc;
+    int64_t budgets[N_BUDGETS], k, i;
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
-    int64_t cells[MEMOI_STEP_PLAN_CELLS], *next = highest + SHAPES;
-    const memo_step_plan* plan;
-    int32_t k;
+    int64_t *digests = highest + MEMOI_STEP_PLAN_SAME, *next = highest + OTHERS;
+    const int64_t n = desc->n_tensors;
+    memoi_step_plan_line line;
     if (!desc->agree) return status;
 
-    /* Of all shapes digests, and of the first one each value. */
+    /* The first shape's values, and digests of all lines. */
     memset(values, 0, sizeof values);
-    for (plan = status ? NULL : s->own_plan; plan; plan = plan->next) {
-        memoi_step_plan_get_cells(plan, cells);
-        if (plan == s->own_plan) memcpy(highest, cells, SHAPES * sizeof *cells);
-        next[0] = memoi_session_digest(next[0], cells, SHAPES * (int64_t)sizeof *cells);
-        next[1] = memoi_session_digest(next[1], plan->swap.rows,
-                                       (int64_t)plan->swap.n_layers * desc->n_tensors *
-                                           (int64_t)sizeof(int64_t));
-    }
-    next += 2;
-    *next++ = desc->n_rows;
-    *next++ = (int64_t)desc->policy;
-    *next++ = desc->n_buffers;
-    *next++ = desc->backward_recomputes;
-    *next++ = desc->spill_directory != NULL;
-    *next++ = memoi_session_digest(0, &desc->alpha, (int64_t)sizeof desc->alpha);
-    *next++ = extra;
+    for (k = 0; !status && k < own->n_shapes; k++)
+        for (i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++) {
+            const int64_t* cells = line.cells;
+            if (i == 0 && k == 0) memcpy(highest, cells, MEMOI_STEP_PLAN_SAME * sizeof *cells);
+            if (i == 0) {
+                digests[0] = memoi_session_digest(digests[0], cells, MEMOI_STEP_PLAN_SAME * 8);
+                digests[3] =
+                    memoi_session_digest(digests[3], &cells[MEMOI_STEP_PLAN_HOST_LAYERS], 8);
+            } else if (i <= n) {
+                digests[1] = memoi_session_digest(digests[1], cells, (int64_t)sizeof line.cells);
+            } else {
+                digests[2] = memoi_session_digest(digests[2], cells, 8);
+                digests[3] = memoi_session_digest(digests[3], cells + 1, n * 8);
+            }
+        }
+    *next++ = own->n_rows;
+    *next++ = (int64_t)own->policy;
+    *next++ = own->n_buffers;
+    *next++ = own->backward_recomputes;
+    *next++ = own->spill_directory != NULL;
+    *next++ = memoi_session_digest(0, &own->alpha, (int64_t)sizeof own->alpha);
+    *next++ = has_profile;
 
     /* A value and its negative: their maxima show whether it is the same everywhere. */
     for (k = 0; k < N; k++) lowest[k] = -highest[k];
-    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    budgets[0] = own->device_bytes;
+    budgets[1] = own->host_bytes;
+    budgets[2] = own->disk_bytes;
+    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = budgets[k] ? -budgets[k] : -INT64_MAX;
     status = memoi_session_agree(desc, status, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
     for (k = 0; k < N; k++)
         if (highest[k] != -lowest[k])
             return MEMOB_INVALID(
                 error, "memo_session_desc.%s: not the same on all ranks; give all ranks the same",
-                k < SHAPES ? memoi_step_plan_shape_values[k].what : names[k - SHAPES]);
-    for (k = 0; k < N_BUDGETS; k++) *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
+                k < MEMOI_STEP_PLAN_SAME ? memoi_step_plan_shape_values[k].what
+                                         : names[k - MEMOI_STEP_PLAN_SAME]);
+    for (k = 0; k < N_BUDGETS; k++) budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
+    s->desc.device_bytes = budgets[0];
+    s->desc.host_bytes = budgets[1];
+    s->desc.disk_bytes = budgets[2];
     return MEMO_STATUS_OK;
-}
-
-/* A rank without memory for a session still agrees that it has failed. */
-MEMOI memo_status memoi_session_lacks(const memo_session_desc* desc, const char* what,
-                                      memo_error* error) {
-    memo_session none;
-    memset(&none, 0, sizeof none);
-    none.desc = *desc;
-    return memoi_session_meet(&none, memob_no_memory(error, what), 0, "", error);
 }
 
 /* The longest times.  Times are not negative, or -1 on every rank, so that their bits order as they
@@ -8541,6 +8589,43 @@ MEMOI int64_t memoi_session_slice_of(const memo_step_plan* plan, int64_t n_rows)
     return n_rows;
 }
 
+/* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
+ * lives as long as the session lies at one address. */
+MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
+                                      memo_error* error) {
+    const memo_step_plan* plan = first;
+    memoi_step_plan_line own, found;
+    int64_t i;
+    char text[200] = "";
+    int32_t k;
+    for (k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
+        if (!plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes))
+            snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
+        for (i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
+            (void)memoi_step_plan_get_line(plan, i, &found);
+            (void)memoi_step_plan_differs(&own, found.cells, text, sizeof text);
+        }
+        if (*text)
+            return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
+                                 (int)k, text);
+        if (!plan->fits) return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
+        for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
+            const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
+            const int is_persistent = a->memory_class == MEMO_CLASS_PERSISTENT;
+            if (is_persistent == (b->memory_class == MEMO_CLASS_PERSISTENT) &&
+                (!is_persistent ||
+                 (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
+                continue;
+            return MEMOB_INVALID(
+                error,
+                "memo_session_desc.setup: request %lld for shape %d is another than "
+                "for shape 0; request the same for every shape",
+                (long long)i, (int)k);
+        }
+    }
+    return MEMO_STATUS_OK;
+}
+
 /* Makes a shape the current one. */
 MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     const memo_swap_desc* swap = &s->parts[shape].plan->swap;
@@ -8552,10 +8637,11 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->layer_rows = memob_swap_layer_rows(swap);
 }
 
-/* A session for one of the public calls.  Check, then agree, so that no rank is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes, int64_t extra,
-                                     const char* extra_name, memo_session** result,
-                                     memo_error* error) {
+/* A session for one of the public calls; with plan: to open it.  Check, then agree, so that no rank
+ * is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes,
+                                     const memo_step_plan* plan, int has_profile,
+                                     memo_session** result, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
     memo_status status = memoi_session_check_desc(desc, computes, error);
     memo_step_plan** next;
@@ -8563,7 +8649,9 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes
     const memo_shape all = {desc->n_rows, 0};
     int32_t k;
     *result = s;
-    if (!s) return memoi_session_lacks(desc, "a session", error);
+    if (!s)
+        return memoi_session_meet(desc, NULL, plan != NULL, has_profile,
+                                  memob_no_memory(error, "a session"), error);
     s->desc = *desc;
     s->desc.n_shapes = memoi_session_n_shapes(desc);
     s->slice_rows = desc->n_rows;
@@ -8578,13 +8666,20 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes
         if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
         next = &(*next)->next;
     }
+    if (!status && plan) status = memoi_session_match(s, plan, error);
+    if (!status && plan) {
+        memo_step_plan_destroy(s->own_plan);
+        s->own_plan = NULL;
+        for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
+            s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
+    }
     if (!status) memoi_session_turn(s, 0);
     if (!status) status = memoi_session_take_device(s, computes, error);
-    return memoi_session_meet(s, status, extra, extra_name, error);
+    return memoi_session_meet(desc, s, s->own_plan == NULL, has_profile, status, error);
 }
 
-/* --- >>session running ---
- * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
+/* --- >>session state ---
+ * Knows: the first error, marks, the current shape and its steps.  Knows nothing of what runs. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -8601,16 +8696,9 @@ void memo_session_fail(memo_session* s, memo_status status, const char* message)
         (void)memo_error_set(&s->error, status, "%s", message ? message : "");
 }
 
-MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char* format, ...)
-    MEMO_PRINTF(3, 4);
-MEMOI void memoi_session_misuse(memo_session* s, memo_status status, const char* format, ...) {
-    char text[320];
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    memo_session_fail(s, status, text);
-}
+/* Makes an error of the session's own. */
+#define MEMOI_SESSION_FAIL(s, status, ...)                                                         \
+    ((void)memoi_session_is_ok(s, memo_error_set(&(s)->call_error, status, __VA_ARGS__)))
 
 MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
     memo_status status;
@@ -8624,7 +8712,6 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
 }
 
 int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
-int memo_session_measures(const memo_session* s) { return s->marks_s != NULL; }
 memo_batch memo_session_get_batch(const memo_session* s) {
     memo_batch batch = s->batch;
     batch.n_rows = s->n_rows;
@@ -8650,256 +8737,6 @@ MEMOI int32_t memoi_session_step_of(const memo_session* s, int32_t layer) {
     return s->open >= first && s->open < first + s->n_slices ? s->open : first;
 }
 
-/* Where a checked session computes the step. */
-MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
-    return s->checker->slots + (layer & 1) * s->checker->slot_bytes;
-}
-
-/* --- dry runs ---
- * A step that computes although it must not would crash before it reads the error.  So requests of
- * a dry run lie in host memory, which costs nothing unless it is written, one alignment apart: they
- * overlap.  Requests larger than the activations, and some others, get addresses at which no
- * program has memory. */
-
-#define MEMOI_SESSION_DRY_BYTES   ((int64_t)1 << 30)
-#define MEMOI_SESSION_DRY_ADDRESS ((uint64_t)1 << 48)
-
-typedef struct memoi_session_dry {
-    char* memory;   /* NULL: there is none */
-    int64_t bytes;  /* half of it: 0 before the first request, for the activations */
-    int64_t next;   /* in the first half */
-    uint64_t n_far; /* bytes of addresses without memory */
-} memoi_session_dry;
-
-MEMOI memo_status memoi_session_dry_alloc(void* context, int64_t size_bytes, void** address,
-                                          memo_error* error) {
-    memoi_session_dry* dry = (memoi_session_dry*)context;
-    const uint64_t align = MEMOB_DEVICE_ALIGNMENT;
-    const uint64_t most = (uint64_t)UINTPTR_MAX - MEMOI_SESSION_DRY_ADDRESS - align;
-    if (!dry->bytes) {
-        dry->bytes = memob_align_up(
-            memob_max(memob_min(size_bytes, MEMOI_SESSION_DRY_BYTES), 1 << 20), (int64_t)align);
-        dry->memory = (char*)MEMO_MALLOC(2 * (size_t)dry->bytes);
-    }
-    if (dry->memory && size_bytes <= dry->bytes && dry->next < dry->bytes) {
-        dry->next += (int64_t)align;
-        *address = dry->memory + dry->next - (uintptr_t)dry->memory % align;
-        return MEMO_STATUS_OK;
-    }
-    if (dry->n_far + (uint64_t)size_bytes > most)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
-                              "dry run: no addresses are left for %lld bytes",
-                              (long long)size_bytes);
-    *address = (void*)(uintptr_t)(MEMOI_SESSION_DRY_ADDRESS + dry->n_far);
-    dry->n_far += (uint64_t)memob_align_up(size_bytes, (int64_t)align);
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_session_dry_free(void* context, void* address, memo_error* error) {
-    (void)context, (void)address, (void)error;
-    return MEMO_STATUS_OK;
-}
-
-void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
-    const memob_swap_place* place;
-    char* base = s->part->base;
-    layer = memoi_session_step_of(s, layer);
-    MEMO_ASSERT(layer >= 0 && layer < s->n_steps);
-    MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
-    place = &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
-    if (!s->is_open) {
-        memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_get_address: called in a dry run, which computes nothing; "
-                          "compute only if the begin call, or memo_session_computes, returned 1");
-        if ((uint64_t)(uintptr_t)base >= MEMOI_SESSION_DRY_ADDRESS) return NULL;
-    }
-    if (s->checker && place->row_bytes && !place->is_layer &&
-        s->part->plan->swap.tensors[tensor].rule != MEMO_TENSOR_HANDED)
-        return memoi_inspector_slot(s, layer) + s->checker->offsets[tensor];
-    return place->row_bytes && base ? base + place->offset : NULL;
-}
-
-void memo_session_get_addresses(const memo_session* s, int32_t layer, void** first) {
-    int32_t t;
-    for (t = 0; t < s->desc.n_tensors; t++) first[t] = memo_session_get_address(s, layer, t);
-}
-
-void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
-    MEMO_ASSERT(buffer >= 0 && buffer < s->desc.n_buffers);
-    return s->buffer_addresses[buffer];
-}
-
-void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
-    void* address = NULL;
-    memo_status status;
-    if (s->error.status && s->is_open) return NULL;
-    if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
-        memoi_session_misuse(s, MEMO_STATUS_INVALID_STATE,
-                             "memo_session_alloc: called inside recompute; declare a buffer of "
-                             "pass BACKWARD in memo_session_desc.buffers");
-        return NULL;
-    }
-    status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
-    if (status == MEMO_STATUS_DIVERGED)
-        memoi_session_misuse(s, status,
-                             "memo_session_alloc: %lld bytes differ from the request of the dry "
-                             "run; make the same requests in the same order, none larger",
-                             (long long)size_bytes);
-    (void)memoi_session_is_ok(s, status);
-    return address;
-}
-
-void memo_session_free(memo_session* s, void* address) {
-    if (!s->error.status && address)
-        (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
-}
-
-/* Requests or frees the declared buffers whose life begins or ends here. */
-MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = step / s->n_slices, slice = step % s->n_slices, n = s->desc.n_layers;
-    const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
-    const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
-    int32_t i;
-    for (i = 0; i < s->desc.n_buffers; i++) {
-        const memo_session_buffer* b = &s->buffers[i];
-        const int is_slice = b->first_layer == MEMO_EACH_SLICE;
-        const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
-        const int is_last = is_end && b->first != MEMO_PASS_SESSION;
-        const int64_t n_rows = is_slice ? s->slice_rows : s->n_rows;
-        if (is_each ? b->first != pass
-                    : memoi_session_moment(pass, layer, n) !=
-                          memoi_session_moment(is_last ? b->last : b->first,
-                                               is_last ? b->last_layer : b->first_layer, n))
-            continue;
-        if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
-        if (is_end) {
-            memo_session_free(s, s->buffer_addresses[i]);
-            s->buffer_addresses[i] = NULL;
-            continue;
-        }
-        if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
-            (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-        s->buffer_addresses[i] =
-            memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
-    }
-}
-
-/* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
-MEMOI void memoi_session_forget_buffers(memo_session* s, int outputs_too) {
-    int32_t i;
-    for (i = 0; i < s->desc.n_buffers; i++)
-        if (s->buffers[i].first != MEMO_PASS_SESSION &&
-            (outputs_too || s->buffers[i].last != MEMO_PASS_AFTER))
-            s->buffer_addresses[i] = NULL;
-}
-
-/* After an error, and if a micro-batch ends without a backward. */
-MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
-    memo_status status = MEMO_STATUS_OK;
-    if (is_failed) memo_arena_abandon(s->part->arena);
-    if (s->is_midway && s->part->swap) status = memo_swap_abandon(s->part->swap, &s->call_error);
-    (void)memoi_session_is_ok(s, status);
-    s->is_running = s->is_midway = 0;
-}
-
-int memo_session_begin(memo_session* s, const memo_batch* batch) {
-    memo_status status;
-    if (s->is_setting_up) {
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_begin: called inside setup; run after "
-                          "memo_session_create has returned");
-        return 0;
-    }
-    if (s->is_running) memoi_session_give_up(s, 1);
-    memoi_session_forget_buffers(s, 1);
-    if (s->checker) s->checker->closed[0] = s->checker->closed[1] = 0;
-    memset(&s->error, 0, sizeof s->error);
-    memset(&s->batch, 0, sizeof s->batch);
-    if (batch) s->batch = *batch;
-    if (s->batch.shape >= 0 && s->batch.shape < s->desc.n_shapes)
-        memoi_session_turn(s, s->batch.shape);
-    else
-        memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
-                             "memo_batch.shape: out of range (%d); 0 to %d are valid",
-                             (int)s->batch.shape, (int)s->desc.n_shapes - 1);
-    s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
-    s->n_rows = s->batch.n_rows ? s->batch.n_rows : s->layer_rows;
-    s->n_passed = 0;
-    s->open = -1;
-    if (s->n_rows < 1 || s->n_rows > s->layer_rows)
-        memoi_session_misuse(s, MEMO_STATUS_INVALID_ARGUMENT,
-                             "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
-                             (long long)s->n_rows, (long long)s->layer_rows);
-    if (s->error.status) return 0;
-    status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->n_rows, s->batch.is_forward_only,
-                                                &s->call_error)
-                           : MEMO_STATUS_OK;
-    if (!status) status = memo_arena_begin(s->part->arena, &s->call_error);
-    s->is_running = memoi_session_is_ok(s, status);
-    return memo_session_computes(s);
-}
-
-memo_status memo_session_end(memo_session* s, memo_error* error) {
-    if (!s->is_running && !s->error.status)
-        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
-                          "memo_session_end: no micro-batch is under way; call "
-                          "memo_session_begin first");
-    if (s->is_running && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    memoi_session_forget_buffers(s, s->error.status != MEMO_STATUS_OK);
-    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
-    if (s->error.status && error) *error = s->error;
-    return s->error.status;
-}
-
-/* Begins every layer call, and requests what begins with it.  Returns the step that it is of, or -1
- * after an error.  With slices one step follows the other; without them the engine checks the
- * order. */
-MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
-    static const char* const names[2][2] = {{"forward begin", "forward end"},
-                                            {"backward begin", "backward end"}};
-    const int is_backward = pass == MEMO_PASS_BACKWARD;
-    const int32_t n = s->n_steps, n_slices = s->n_slices;
-    const int32_t next = s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
-    const int32_t step = n_slices == 1 ? layer : next;
-    const char *what = names[is_backward][is_end], *why = NULL;
-    memo_status status = MEMO_STATUS_INVALID_STATE;
-    char text[64];
-    if (s->error.status) return -1;
-    if (!s->is_running)
-        why = "outside begin and end";
-    else if (s->batch.is_forward_only && is_backward)
-        why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
-    else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
-                              is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
-        why = "out of order; begin and end each layer once for each slice, in a row";
-    if (layer < 0 || layer >= s->desc.n_layers) {
-        why = "out of range";
-        status = MEMO_STATUS_INVALID_ARGUMENT;
-    }
-    if (why)
-        memoi_session_misuse(s, status, "memo_session: %s of layer %d of %d: %s", what, (int)layer,
-                             (int)s->desc.n_layers, why);
-    else if (!s->is_open) { /* for plans and pictures */
-        snprintf(text, sizeof text, "layer %d %s", (int)step, what);
-        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
-    }
-    if (s->error.status) return -1;
-    if (n_slices > 1) s->open = step;
-    if (is_end) return step;
-    if (is_backward && step == n - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
-    memoi_session_turn_buffers(s, pass, step, 0);
-    return step;
-}
-
-/* Ends every call of an end. */
-MEMOI void memoi_session_leave(memo_session* s, int32_t step, memo_pass pass) {
-    memoi_session_turn_buffers(s, pass, step, 1);
-    if (pass == MEMO_PASS_FORWARD && step == s->n_steps - 1)
-        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
-    s->open = -1;
-    s->n_passed++;
-}
-
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
     const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
@@ -8909,8 +8746,7 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t
 
 /* Are the tensors of this step timed? */
 MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
-    const int32_t slice = step % s->n_slices;
-    return s->marks_s && (slice == 0 || slice == s->n_slices - 1) &&
+    return s->marks_s &&
            s->measured_layers[memob_layer_kind(&s->part->plan->swap, step)] == step / s->n_slices;
 }
 
@@ -8925,6 +8761,23 @@ MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
 
 #define MEMOI_POISON 0xff /* NaN in every floating-point type */
 #define MEMOI_GUARD  512
+
+struct memoi_inspector {
+    memob_arrays arrays;
+    memo_stream stream;  /* the compute stream, or its own if the calling thread computes */
+    char* slots;         /* on the device; two, and room behind them for what overflows */
+    char *image, *probe; /* of a slot, pinned */
+    int64_t slot_bytes;
+    int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
+    int32_t closed[2]; /* 1 + the layer whose forward ended in the slot and is still there */
+    int32_t are_tiles_tested;
+};
+
+/* Where the step is computed. */
+MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
+    return s->checker->slots + (layer & 1) * s->checker->slot_bytes;
+}
 
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, int32_t t) {
@@ -9147,38 +9000,36 @@ MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
 /* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
  * Else s->call_error names a row.  A few runs are tried; the slot is as before afterwards. */
 MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, int64_t tile_rows) {
+    enum { N_RUNS = 4 };
     memoi_inspector* c = s->checker;
-    const int64_t n = memoi_session_rows(s, layer), n_runs = (n + tile_rows - 1) / tile_rows;
-    int64_t i, previous = -1;
-    int32_t u;
+    const int64_t n = memoi_session_rows(s, layer), last = (n - 1) / tile_rows;
+    int64_t begin[N_RUNS], end[N_RUNS];
+    int32_t i, u;
     int keeps = 1;
-    for (i = 0; i < 4 && keeps && !s->error.status; i++) {
-        const int64_t run = i * (n_runs - 1) / 3, begin = run * tile_rows;
-        const int64_t end = memob_min(begin + tile_rows, n);
-        if (run == previous) continue;
-        previous = run;
 
-        /* These rows are poison before. */
-        memcpy(c->probe, c->image, (size_t)c->slot_bytes);
-        for (u = 0; u < s->desc.n_tensors; u++) {
-            const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, u);
-            if (memoi_inspector_is_with(s, t, u))
-                memset(c->probe + c->offsets[u] + begin * row_bytes, MEMOI_POISON,
-                       (size_t)((end - begin) * row_bytes));
-        }
-        if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 0))) return 0;
-        s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
-        if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1))) return 0;
+    /* Before, the tensors are poison. */
+    memcpy(c->probe, c->image, (size_t)c->slot_bytes);
+    for (u = 0; u < s->desc.n_tensors; u++)
+        if (memoi_inspector_is_with(s, t, u))
+            memset(c->probe + c->offsets[u], MEMOI_POISON,
+                   (size_t)(n * memoi_inspector_row_bytes(s, layer, u)));
+    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 0))) return 0;
+    for (i = 0; i < N_RUNS; i++) {
+        begin[i] = i * last / (N_RUNS - 1) * tile_rows;
+        end[i] = memob_min(begin[i] + tile_rows, n);
+        if (i == 0 || begin[i] > begin[i - 1])
+            s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin[i], end[i]);
+    }
+    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1))) return 0;
+    for (i = 0; i < N_RUNS; i++)
         for (u = 0; u < s->desc.n_tensors && keeps; u++) {
             const int64_t row = memoi_inspector_is_with(s, t, u)
-                                    ? memoi_inspector_first(s, c->probe, layer, u, begin, end)
-                                    : end;
-            keeps = row == end;
+                                    ? memoi_inspector_first(s, c->probe, layer, u, begin[i], end[i])
+                                    : end[i];
+            keeps = row == end[i];
             if (!keeps) (void)memoi_inspector_blame(s, c->probe, layer, u, row, NULL);
         }
-        (void)memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0));
-    }
-    return keeps;
+    return memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0)) && keeps;
 }
 
 /* Once: does recompute give each tensor its bits?  Also the least tile_rows that does. */
@@ -9201,7 +9052,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
         memoi_session_log(s, "session: tensor `%s` keeps its bits in tiles of %lld rows",
                           tensor->name, (long long)least);
         if (memoi_inspector_keeps_bits(s, layer, t, given) || s->error.status) continue;
-        memoi_session_misuse(
+        MEMOI_SESSION_FAIL(
             s, MEMO_STATUS_INVALID_ARGUMENT,
             least < n ? "checked session: tensor `%s` has other bits if it is recomputed "
                         "in tiles of %lld rows; tile_rows of %lld would work"
@@ -9228,7 +9079,207 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     s->is_recomputing = 0;
 }
 
-/* Back in >>session running. */
+/* --- >>session running ---
+ * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
+
+void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
+    const memob_swap_place* place;
+    char* base = s->part->base;
+    layer = memoi_session_step_of(s, layer);
+    MEMO_ASSERT(layer >= 0 && layer < s->n_steps);
+    MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
+    place = &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    if (!s->is_open)
+        memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_get_address: called in a dry run, which computes nothing; "
+                          "compute only if the begin call, or memo_session_computes, returned 1");
+    if (s->checker && place->row_bytes && !place->is_layer &&
+        s->part->plan->swap.tensors[tensor].rule != MEMO_TENSOR_HANDED)
+        return memoi_inspector_slot(s, layer) + s->checker->offsets[tensor];
+    return place->row_bytes && base ? base + place->offset : NULL;
+}
+
+void memo_session_get_addresses(const memo_session* s, int32_t layer, void** first) {
+    int32_t t;
+    for (t = 0; t < s->desc.n_tensors; t++) first[t] = memo_session_get_address(s, layer, t);
+}
+
+void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
+    MEMO_ASSERT(buffer >= 0 && buffer < s->desc.n_buffers);
+    return s->buffer_addresses[buffer];
+}
+
+void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
+    void* address = NULL;
+    memo_status status;
+    if (s->error.status && s->is_open) return NULL;
+    if (s->is_recomputing) { /* dry runs do not call recompute, so the plan has no such request */
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_alloc: called inside recompute; declare a buffer of "
+                           "pass BACKWARD in memo_session_desc.buffers");
+        return NULL;
+    }
+    status = memo_arena_alloc(s->part->arena, size_bytes, 0, &address, &s->call_error);
+    if (status == MEMO_STATUS_DIVERGED)
+        MEMOI_SESSION_FAIL(s, status,
+                           "memo_session_alloc: %lld bytes differ from the request of the dry "
+                           "run; make the same requests in the same order, none larger",
+                           (long long)size_bytes);
+    (void)memoi_session_is_ok(s, status);
+    return address;
+}
+
+void memo_session_free(memo_session* s, void* address) {
+    if (!s->error.status && address)
+        (void)memoi_session_is_ok(s, memo_arena_free(s->part->arena, address, &s->call_error));
+}
+
+/* Requests or frees the declared buffers whose life begins or ends here. */
+MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
+    const int32_t layer = step / s->n_slices, slice = step % s->n_slices, n = s->desc.n_layers;
+    const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
+    const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
+    int32_t i;
+    for (i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->buffers[i];
+        const int is_slice = b->first_layer == MEMO_EACH_SLICE;
+        const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
+        const int is_last = is_end && b->first != MEMO_PASS_SESSION;
+        const int64_t n_rows = is_slice ? s->slice_rows : s->n_rows;
+        if (is_each ? b->first != pass
+                    : memoi_session_moment(pass, layer, n) !=
+                          memoi_session_moment(is_last ? b->last : b->first,
+                                               is_last ? b->last_layer : b->first_layer, n))
+            continue;
+        if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
+        if (is_end) {
+            memo_session_free(s, s->buffer_addresses[i]);
+            s->buffer_addresses[i] = NULL;
+            continue;
+        }
+        if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
+            (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
+        s->buffer_addresses[i] =
+            memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
+    }
+}
+
+/* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
+MEMOI void memoi_session_forget_buffers(memo_session* s, int outputs_too) {
+    int32_t i;
+    for (i = 0; i < s->desc.n_buffers; i++)
+        if (s->buffers[i].first != MEMO_PASS_SESSION &&
+            (outputs_too || s->buffers[i].last != MEMO_PASS_AFTER))
+            s->buffer_addresses[i] = NULL;
+}
+
+/* After an error, and if a micro-batch ends without a backward. */
+MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
+    memo_status status = MEMO_STATUS_OK;
+    if (is_failed) memo_arena_abandon(s->part->arena);
+    if (s->is_midway && s->part->swap) status = memo_swap_abandon(s->part->swap, &s->call_error);
+    (void)memoi_session_is_ok(s, status);
+    s->is_running = s->is_midway = 0;
+}
+
+int memo_session_begin(memo_session* s, const memo_batch* batch) {
+    memo_status status;
+    if (s->is_setting_up) {
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_begin: called inside setup; run after "
+                          "memo_session_create has returned");
+        return 0;
+    }
+    if (s->is_running) memoi_session_give_up(s, 1);
+    memoi_session_forget_buffers(s, 1);
+    if (s->checker) s->checker->closed[0] = s->checker->closed[1] = 0;
+    memset(&s->error, 0, sizeof s->error);
+    memset(&s->batch, 0, sizeof s->batch);
+    if (batch) s->batch = *batch;
+    if (s->batch.shape >= 0 && s->batch.shape < s->desc.n_shapes)
+        memoi_session_turn(s, s->batch.shape);
+    else
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_batch.shape: out of range (%d); 0 to %d are valid",
+                           (int)s->batch.shape, (int)s->desc.n_shapes - 1);
+    s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
+    s->n_rows = s->batch.n_rows ? s->batch.n_rows : s->layer_rows;
+    s->n_passed = 0;
+    s->open = -1;
+    if (s->n_rows < 1 || s->n_rows > s->layer_rows)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
+                           (long long)s->n_rows, (long long)s->layer_rows);
+    if (s->error.status) return 0;
+    status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->n_rows, s->batch.is_forward_only,
+                                                &s->call_error)
+                           : MEMO_STATUS_OK;
+    if (!status) status = memo_arena_begin(s->part->arena, &s->call_error);
+    s->is_running = memoi_session_is_ok(s, status);
+    return memo_session_computes(s);
+}
+
+memo_status memo_session_end(memo_session* s, memo_error* error) {
+    if (!s->is_running && !s->error.status)
+        memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
+                          "memo_session_end: no micro-batch is under way; call "
+                          "memo_session_begin first");
+    if (s->is_running && !s->error.status)
+        (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
+    memoi_session_forget_buffers(s, s->error.status != MEMO_STATUS_OK);
+    if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
+    if (s->error.status && error) *error = s->error;
+    return s->error.status;
+}
+
+/* Begins every layer call, and requests what begins with it.  Returns the step that it is of, or -1
+ * after an error.  With slices one step follows the other; without them the engine checks the
+ * order. */
+MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
+    static const char* const names[2][2] = {{"forward begin", "forward end"},
+                                            {"backward begin", "backward end"}};
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
+    const int32_t n = s->n_steps, n_slices = s->n_slices;
+    const int32_t next = s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
+    const int32_t step = n_slices == 1 ? layer : next;
+    const char *what = names[is_backward][is_end], *why = NULL;
+    memo_status status = MEMO_STATUS_INVALID_STATE;
+    char text[64];
+    if (s->error.status) return -1;
+    if (!s->is_running)
+        why = "outside begin and end";
+    else if (s->batch.is_forward_only && is_backward)
+        why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
+    else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
+                              is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
+        why = "out of order; begin and end each layer once for each slice, in a row";
+    if (layer < 0 || layer >= s->desc.n_layers) {
+        why = "out of range";
+        status = MEMO_STATUS_INVALID_ARGUMENT;
+    }
+    if (why)
+        MEMOI_SESSION_FAIL(s, status, "memo_session: %s of layer %d of %d: %s", what, (int)layer,
+                           (int)s->desc.n_layers, why);
+    else if (!s->is_open) { /* for plans and pictures */
+        snprintf(text, sizeof text, "layer %d %s", (int)step, what);
+        (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
+    }
+    if (s->error.status) return -1;
+    if (n_slices > 1) s->open = step;
+    if (is_end) return step;
+    if (is_backward && step == n - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
+    memoi_session_turn_buffers(s, pass, step, 0);
+    return step;
+}
+
+/* Ends every call of an end. */
+MEMOI void memoi_session_leave(memo_session* s, int32_t step, memo_pass pass) {
+    memoi_session_turn_buffers(s, pass, step, 1);
+    if (pass == MEMO_PASS_FORWARD && step == s->n_steps - 1)
+        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
+    s->open = -1;
+    s->n_passed++;
+}
 
 /* A forward alone moves what slices hand on, and nothing without slices. */
 MEMOI int memoi_session_moves(const memo_session* s) {
@@ -9261,17 +9312,16 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     memoi_session_leave(s, layer, MEMO_PASS_FORWARD);
 }
 
-/* Of the first tensor of a layer that is measured, in its first or last slice. */
-MEMOI int32_t memoi_session_tensor_mark(const memo_session* s, int32_t kind, int is_late) {
-    return MEMOI_MARKS_OF_LAYER * s->n_steps +
-           2 * (is_late * s->n_kinds + kind) * s->desc.n_tensors;
+/* Of the first tensor of a slice of a layer that is measured. */
+MEMOI int32_t memoi_session_tensor_mark(const memo_session* s, int32_t kind, int32_t slice) {
+    return MEMOI_MARKS_OF_LAYER * s->n_steps + 2 * (kind * s->n_slices + slice) * s->desc.n_tensors;
 }
 
 /* Recomputes the rows that the engine did not bring back, or all rows if they are timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     const int is_timed = memoi_session_is_timed(s, layer);
     int32_t t, mark = memoi_session_tensor_mark(s, memob_layer_kind(&s->part->plan->swap, layer),
-                                                layer % s->n_slices > 0);
+                                                layer % s->n_slices);
     if (s->desc.backward_recomputes && !is_timed) return;
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++, mark += 2) {
@@ -9363,6 +9413,38 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of devices. */
+
+/* Memory of a dry run.  A step that computes although it must not would crash before it reads the
+ * error.  So requests lie in host memory, which costs nothing unless it is written, one alignment
+ * apart: they overlap.  Requests larger than the activations, the first one, or 1 GiB, and those
+ * beyond a number, get addresses at which no program has memory. */
+typedef struct memoi_session_dry {
+    char* memory;  /* NULL: there is none */
+    int64_t bytes; /* half of it: 0 before the first request */
+    int64_t next;  /* in the first half */
+} memoi_session_dry;
+
+MEMOI memo_status memoi_session_dry_alloc(void* context, int64_t size_bytes, void** address,
+                                          memo_error* error) {
+    memoi_session_dry* dry = (memoi_session_dry*)context;
+    const int64_t align = MEMOB_DEVICE_ALIGNMENT;
+    (void)error;
+    if (!dry->bytes) {
+        dry->bytes =
+            memob_align_up(memob_max(memob_min(size_bytes, (int64_t)1 << 30), 1 << 20), align);
+        dry->memory = (char*)MEMO_MALLOC(2 * (size_t)dry->bytes);
+    }
+    dry->next += align;
+    if (dry->memory && size_bytes <= dry->bytes && dry->next <= dry->bytes)
+        *address = dry->memory + dry->next - (uintptr_t)dry->memory % (uintptr_t)align;
+    else
+        *address = (void*)(uintptr_t)(((uint64_t)1 << 48) + (uint64_t)dry->next);
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_session_dry_free(void* context, void* address, memo_error* error) {
+    (void)context, (void)address, (void)error;
+    return MEMO_STATUS_OK;
+}
 
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
  * budgets. */
@@ -9499,82 +9581,63 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
     swap->n_host_layers = 0;
 }
 
-/* "needs 13.5 MiB of 12.0 MiB"; in bytes if both would read alike. */
-MEMOI const char* memoi_session_needs(char* buffer, size_t n_buffer, int64_t needed_bytes,
-                                      int64_t there_bytes) {
-    char needed[32], there[32];
-    memob_bytes_text(needed, (double)needed_bytes);
-    memob_bytes_text(there, (double)there_bytes);
-    if (strcmp(needed, there))
-        snprintf(buffer, n_buffer, "needs %s of %s", needed, there);
-    else
-        snprintf(buffer, n_buffer, "needs %lld of %lld bytes", (long long)needed_bytes,
-                 (long long)there_bytes);
-    return buffer;
-}
-
-/* Why the stage does not fit.  kept_bytes: device bytes that would do without host memory; 0:
- * unknown. */
-MEMOI void memoi_session_explain(memo_session* s, const char* subject, int64_t kept_bytes) {
+/* Why the stage does not fit, if it does not.  subject NULL: the policy. */
+MEMOI void memoi_session_explain(memo_session* s, const char* subject) {
     memo_step_plan* plan = s->part->plan;
-    char needs[96], activations[32], others[32], instead[64] = "";
+    const int is_device = !memoi_session_fits_device(s);
+    const int64_t needed_bytes = is_device ? s->peak_bytes : s->stage_host_bytes;
+    const int64_t there_bytes = is_device ? s->desc.device_bytes : s->desc.host_bytes;
+    char bytes[4][32], policy[32];
     if (memoi_session_fits(s)) return;
-    if (kept_bytes)
-        snprintf(instead, sizeof instead, " or device_bytes to %lld", (long long)kept_bytes);
-    if (!memoi_session_fits_device(s))
-        snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.device_bytes: %s %s (%s of activations, %s of other buffers); "
-                 "raise device_bytes to %lld, or lower n_rows or slice_rows",
-                 subject,
-                 memoi_session_needs(needs, sizeof needs, s->peak_bytes, s->desc.device_bytes),
-                 memob_bytes_text(activations, (double)plan->sizes.device_bytes),
-                 memob_bytes_text(others, (double)(s->peak_bytes - plan->sizes.device_bytes)),
-                 (long long)s->peak_bytes);
+    snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
+    if (!subject)
+        subject = plan->shape.is_forward_only        ? "a forward alone"
+                  : plan->policy == MEMO_POLICY_MEMO ? "the smallest plan"
+                                                     : policy;
+    memob_bytes_text(bytes[0], (double)(needed_bytes - there_bytes));
+    memob_bytes_text(bytes[1], (double)needed_bytes);
+    memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
+    memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
+    if (is_device)
+        snprintf(
+            plan->shortage, sizeof plan->shortage,
+            "memo_session_desc.device_bytes: %s lacks %s of %s (%s of activations, %s of other "
+            "buffers); raise device_bytes to %lld, or lower n_rows or slice_rows",
+            subject, bytes[0], bytes[1], bytes[2], bytes[3], (long long)needed_bytes);
     else
         snprintf(plan->shortage, sizeof plan->shortage,
-                 "memo_session_desc.host_bytes: %s %s; raise host_bytes to %lld%s%s", subject,
-                 memoi_session_needs(needs, sizeof needs, s->stage_host_bytes, s->desc.host_bytes),
-                 (long long)s->stage_host_bytes, instead,
-                 s->desc.spill_directory ? ", or lower n_rows" : ", or set spill_directory");
-}
-
-/* If the planner found nothing: makes a stage of the least memory, or one that says what it lacks.
- * It recomputes every tensor that it can.  The rest is swapped; if that does not fit, it is kept.
- * Host memory is short only if the swapped stage fits the device. */
-MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
-    int64_t peak_bytes[3];
-    int k;
-    for (k = 0; k < 3; k++) {
-        memo_status status;
-        if (k == 2 && peak_bytes[0] > peak_bytes[1]) break;
-        memoi_session_fill(s, 1, k == 1 ? MEMO_ROWS_KEPT : s->step_rows);
-        status = memoi_session_stage(s, MEMO_STATUS_OK, error);
-        if (status || memoi_session_fits(s)) return status;
-        peak_bytes[k] = s->peak_bytes;
-    }
-    memoi_session_explain(s, "the smallest plan", peak_bytes[1]);
-    return MEMO_STATUS_OK;
+                 "memo_session_desc.host_bytes: %s lacks %s of %s; raise host_bytes to %lld, or "
+                 "device_bytes, or %s",
+                 subject, bytes[0], bytes[1], (long long)needed_bytes,
+                 s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
 }
 
 /* Makes the stage of a policy that needs no times.  alpha: of ALPHA. */
 MEMOI memo_status memoi_session_use(memo_session* s, memo_policy policy, double alpha,
                                     memo_error* error) {
-    char subject[48];
+    memo_swap_desc* swap = &s->part->plan->swap;
     memo_status status = MEMO_STATUS_OK;
-    snprintf(subject, sizeof subject, "policy %s", memo_policy_name(policy));
-    if (policy == MEMO_POLICY_ROWS)
-        snprintf(subject, sizeof subject, "the given table of rows");
-    else
+    swap->alpha = alpha;
+    swap->n_host_layers = 0;
+    if (policy == MEMO_POLICY_ALPHA)
+        status = memo_swap_desc_fill_rows(swap, memoi_session_rows_of(s), error);
+    else if (policy != MEMO_POLICY_ROWS)
         memoi_session_fill(s, policy == MEMO_POLICY_RECOMPUTE,
                            policy == MEMO_POLICY_SWAP ? s->step_rows : MEMO_ROWS_KEPT);
-    if (policy == MEMO_POLICY_ALPHA) {
-        s->part->plan->swap.alpha = alpha;
-        status = memo_swap_desc_fill_rows(&s->part->plan->swap, memoi_session_rows_of(s), error);
-        snprintf(subject, sizeof subject, "the plan with alpha %.4g", alpha);
-    }
-    status = memoi_session_stage(s, status, error);
-    if (!status) memoi_session_explain(s, subject, 0);
-    return status;
+    return memoi_session_stage(s, status, error);
+}
+
+/* If the planner found nothing: makes a stage of the least memory, which may lack some.  It
+ * recomputes every tensor that it can.  The rest is kept; if that does not fit, it is swapped, or
+ * kept again if that takes less of the device. */
+MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
+    memo_status status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
+    const int64_t kept_bytes = s->peak_bytes;
+    if (status || memoi_session_fits(s)) return status;
+    memoi_session_fill(s, 1, s->step_rows);
+    status = memoi_session_stage(s, MEMO_STATUS_OK, error);
+    if (status || memoi_session_fits(s) || s->peak_bytes <= kept_bytes) return status;
+    return memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
 }
 
 /* Times as the planner takes them. */
@@ -9706,7 +9769,6 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile*
     memoi_session_log(s, "session: a dry run with every tensor kept");
     status = memoi_session_use(s, MEMO_POLICY_KEEP, 0, error);
     if (status || (memoi_session_fits(s) && !is_alpha)) return status;
-    *s->part->plan->shortage = 0;
     memoi_session_log(s, "session: planning rows by %s times", profile ? "measured" : "estimated");
     status = memoi_session_plan_rows(s, profile, &fits, error);
     if (!status && !fits)
@@ -9730,13 +9792,14 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     if (plan->shape.is_forward_only) { /* layers share what they do not keep */
         memoi_session_fill(s, 1, s->step_rows);
         status = memoi_session_stage(s, MEMO_STATUS_OK, error);
-        if (!status) memoi_session_explain(s, "a forward alone", 0);
-        return status;
+    } else if (policy == MEMO_POLICY_MEMO || (policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0)) {
+        status = memoi_session_choose_rows(s, profile, error);
+    } else {
+        status = memoi_session_use(s, policy, s->desc.alpha, error);
     }
-    status = policy == MEMO_POLICY_MEMO || (policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0)
-                 ? memoi_session_choose_rows(s, profile, error)
-                 : memoi_session_use(s, policy, s->desc.alpha, error);
-    return status || !profile || plan->times ? status : memoi_session_predict(s, profile, error);
+    if (status) return status;
+    memoi_session_explain(s, NULL);
+    return profile && !plan->times ? memoi_session_predict(s, profile, error) : status;
 }
 
 /* The bytes of each tier, by who needs them. */
@@ -9777,7 +9840,7 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
                                             memo_error* error) {
     memo_session* s;
     memo_profile times;
-    memo_status status = memoi_session_make(desc, 0, profile != NULL, "profile", &s, error);
+    memo_status status = memoi_session_make(desc, 0, NULL, profile != NULL, &s, error);
     const int64_t budget_bytes = status ? 0 : s->desc.device_bytes;
     int64_t most_rows = 0, limit_bytes = budget_bytes;
     int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
@@ -9885,79 +9948,67 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
 static const memob_value memoi_step_plan_buffer_values[] = {
     {"size", MEMOB_VALUE_INT64, offsetof(memo_buffer, size_bytes), 0, MEMOB_BYTES_MAX, NULL},
     {"offset", MEMOB_VALUE_INT64, offsetof(memo_buffer, offset_bytes), 0, MEMOB_BYTES_MAX, NULL}};
-static const memob_record memoi_step_plan_shape = {"shape", memoi_step_plan_shape_values,
-                                                   MEMOI_STEP_PLAN_CELLS, 0};
 static const memob_record memoi_step_plan_buffer = {"buffer", memoi_step_plan_buffer_values, 2, 0};
 
-/* The record of a layer's rows.  values: MEMO_PROFILE_TENSORS_MAX. */
-MEMOI memob_record memoi_step_plan_layer(int32_t n_tensors, memob_value* values) {
-    memob_record record = {"layer", values, 0, 0};
-    memob_value rows = MEMOI_STEP_PLAN_CELL("number of rows", 0, MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
-    for (; record.n_values < n_tensors; rows.offset += sizeof(int64_t))
-        values[record.n_values++] = rows;
-    return record;
-}
-
 memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
-    memob_value values[MEMO_PROFILE_TENSORS_MAX];
-    int64_t cells[MEMOI_STEP_PLAN_CELLS], i, n_lines = 0;
-    memo_text text;
+    memoi_step_plan_line line;
+    int64_t i, n_lines = 0;
+    memo_text text = {NULL, 0, 0, 0};
     memo_status status = MEMO_STATUS_OK;
-    memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo step-plan 1\n");
     for (; plan && !status; plan = plan->next) {
-        const memob_record layer = memoi_step_plan_layer(plan->swap.n_tensors, values);
-        const int64_t n = plan->addresses->n_buffers;
-        memoi_step_plan_get_cells(plan, cells);
-        status = memob_put_record(&text, &memoi_step_plan_shape, cells, error);
-        for (i = 0; i < plan->swap.n_layers && !status; i++)
-            status = memob_put_record(&text, &layer, plan->swap.rows + i * layer.n_values, error);
-        for (i = 0; i < n && !status; i++)
+        for (i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++, n_lines++)
+            status = memob_put_record(&text, &line.record, line.cells, error);
+        for (i = 0; !status && i < plan->addresses->n_buffers; i++, n_lines++)
             status = memob_put_record(&text, &memoi_step_plan_buffer, &plan->addresses->buffers[i],
                                       error);
-        n_lines += 1 + plan->swap.n_layers + n;
     }
     return memob_write_lines(&text, n_lines, path, status, error);
 }
 
 /* The current shape of the file as the stage: its rows, a dry run, and the file's addresses. */
-MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_reader* reader, int64_t* n_lines,
-                                           memo_error* error) {
-    memob_value values[MEMO_PROFILE_TENSORS_MAX];
+MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, memo_error* error) {
     memo_plan_desc desc = memo_plan_desc_default();
     memo_step_plan* plan = s->part->plan;
-    const memob_record layer = memoi_step_plan_layer(plan->swap.n_tensors, values);
-    int64_t cells[MEMOI_STEP_PLAN_CELLS], i, n = 0;
-    char text[160] = "";
-    memo_status status = memob_expect_record(reader, &memoi_step_plan_shape, cells, error);
-    if (!status && !memoi_step_plan_differs(cells, plan, text, sizeof text)) *text = 0;
-    for (i = 0; i < s->n_steps && !status && !*text; i++)
-        status = memob_expect_record(reader, &layer, memoi_session_rows_of(s) + i * layer.n_values,
-                                     error);
+    memoi_step_plan_line own;
+    const int64_t n_tensors = plan->swap.n_tensors;
+    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0;
+    char text[200] = "";
+    memo_status status = MEMO_STATUS_OK;
+    for (i = 0; !status && !*text && memoi_step_plan_get_line(plan, i, &own); i++) {
+        memset(cells, 0, sizeof cells);
+        status = memob_line(lines, &own.record, cells);
+        if (status || memoi_step_plan_differs(&own, cells, text, sizeof text)) break;
+        if (i == 0) {
+            plan->policy = (memo_policy)cells[MEMOI_STEP_PLAN_POLICY];
+            plan->swap.n_host_layers = (int32_t)cells[MEMOI_STEP_PLAN_HOST_LAYERS];
+            n_buffers = cells[MEMOI_STEP_PLAN_BUFFERS];
+        } else if (i > n_tensors) {
+            memcpy(memoi_session_rows_of(s) + (i - 1 - n_tensors) * n_tensors, cells + 1,
+                   (size_t)n_tensors * sizeof *cells);
+        }
+    }
     if (!status && !*text) {
-        plan->policy = (memo_policy)cells[MEMOI_STEP_PLAN_POLICY];
-        plan->swap.n_host_layers = (int32_t)cells[MEMOI_STEP_PLAN_HOST_LAYERS];
         status = memoi_session_dry_run(s, error);
         n = status ? 0 : plan->addresses->n_buffers;
-        if (!status && cells[MEMOI_STEP_PLAN_BUFFERS] != n)
+        if (!status && n_buffers != n)
             snprintf(text, sizeof text, "it has %lld requests of a micro-batch, the session %lld",
-                     (long long)cells[MEMOI_STEP_PLAN_BUFFERS], (long long)n);
+                     (long long)n_buffers, (long long)n);
     }
 
     /* As fixed addresses the planner checks them, and finds the peak. */
     for (i = 0; i < n && !status && !*text; i++) {
         memo_buffer* buffer = &plan->addresses->buffers[i];
         const int64_t size_bytes = buffer->size_bytes;
-        status = memob_expect_record(reader, &memoi_step_plan_buffer, buffer, error);
+        status = memob_line(lines, &memoi_step_plan_buffer, buffer);
         buffer->is_fixed = 1;
         if (!status && buffer->size_bytes != size_bytes)
             snprintf(text, sizeof text, "request %lld of a micro-batch has %lld bytes, not %lld",
                      (long long)i, (long long)buffer->size_bytes, (long long)size_bytes);
     }
     if (*text)
-        status = memob_line_error(reader, error, MEMO_STATUS_INVALID_ARGUMENT,
+        status = memob_line_error(lines->reader, error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "wrong plan: %s; plan again", text);
-    *n_lines += 1 + s->n_steps + n;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     if (!status) status = memo_plan_solve(plan->addresses, &desc, error);
     for (i = 0; i < n; i++) plan->addresses->buffers[i].is_fixed = 0;
@@ -9980,7 +10031,8 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     memo_session_desc own = *desc;
     memo_session* s;
     memob_reader reader, last_line;
-    int64_t count = 0, n_lines = 0;
+    memob_lines lines = {NULL, &reader, 0, error};
+    int64_t count = 0;
     memo_status status;
     const memo_status opened = memob_reader_open(&reader, path, error);
     int32_t k;
@@ -9988,43 +10040,40 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     if (!opened && !desc->slice_rows)
         own.slice_rows = memoi_step_plan_slice_rows(reader, desc->n_rows);
-    status = memoi_session_make(&own, 0, 0, "", &s, error);
+    status = memoi_session_make(&own, 0, NULL, 0, &s, error);
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
         memoi_session_turn(s, k);
         status = k ? MEMO_STATUS_OK : opened;
         if (!status && k == 0)
             status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
-        if (!status) status = memoi_session_read_shape(s, &reader, &n_lines, error);
+        if (!status) status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
-            status = memob_check_count(&last_line, count, n_lines, error);
+            status = memob_check_count(&last_line, count, lines.n, error);
         status = memoi_session_agree_sizes(s, status, error);
         if (status) break;
-        memoi_session_explain(s, "the plan of the file", 0);
+        memoi_session_explain(s, "the plan of the file");
         memoi_session_account(s);
     }
     memob_reader_close(&reader);
     return memoi_session_give_plan(s, status, plan, error);
 }
+
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Arena and engine of the current shape.  The first arena takes memory for all. */
+/* Arena and engine of the current shape. */
 MEMOI memo_status memoi_session_start_part(memo_session* s, int64_t device_bytes,
                                            memo_error* error) {
     memoi_session_part* part = s->part;
-    const memo_step_plan* plan = part->plan;
     memo_arena_desc desc = memo_arena_desc_default();
-    memo_swap_desc swap = plan->swap;
+    memo_swap_desc swap = part->plan->swap;
     memo_status status;
     desc.device = s->device;
-    desc.plan = plan->addresses;
+    desc.plan = part->plan->addresses;
     desc.memory = s->device_memory;
     desc.memory_bytes = device_bytes;
     status = memoi_session_start_arena(s, &desc, error);
-    if (status) return status;
-    if (!s->device_memory) s->device_memory = part->base - plan->addresses->buffers[0].offset_bytes;
-    if (plan->shape.is_forward_only && s->n_slices == 1) return MEMO_STATUS_OK;
-
+    if (status || (part->plan->shape.is_forward_only && s->n_slices == 1)) return status;
     swap.device = s->device;
     swap.compute_stream = s->desc.compute_stream;
     swap.computes_on_host = s->desc.computes_on_host;
@@ -10036,65 +10085,28 @@ MEMOI memo_status memoi_session_start_part(memo_session* s, int64_t device_bytes
     return memo_swap_create(&swap, &part->swap, error);
 }
 
-/* Arenas and engines of all shapes that have addresses; the largest first. */
+/* Memory for the largest shape; arenas and engines of all that have addresses. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
-    const int32_t n = s->desc.n_shapes;
-    int64_t device_bytes = -1, host_bytes = 0;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t k, largest = 0;
-    for (k = 0; k < n; k++) {
+    int64_t device_bytes = 1, host_bytes = 0;
+    memo_status status;
+    int32_t k;
+    for (k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
-        if (!plan->addresses || plan->addresses->peak_bytes <= device_bytes) continue;
-        device_bytes = plan->addresses->peak_bytes;
-        largest = k;
+        if (plan->addresses) device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
     }
     memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
                       (long long)device_bytes, (long long)host_bytes);
     s->is_open = 1;
-    if (host_bytes) status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
-    for (k = 0; k < n && !status; k++) {
-        memoi_session_turn(s, (largest + k) % n);
+    status = memo_device_alloc(s->device, device_bytes, &s->device_memory, error);
+    if (!status && host_bytes)
+        status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
+    for (k = 0; k < s->desc.n_shapes && !status; k++) {
+        memoi_session_turn(s, k);
         if (s->part->plan->addresses) status = memoi_session_start_part(s, device_bytes, error);
     }
     memoi_session_turn(s, 0);
     return status;
-}
-
-/* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
- * lives as long as the session lies at one address. */
-MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_plan* first,
-                                      memo_error* error) {
-    const memo_step_plan* plan = first;
-    int64_t cells[MEMOI_STEP_PLAN_CELLS], i;
-    char text[160];
-    int32_t k;
-    for (k = 0; k < s->desc.n_shapes; k++, plan = plan->next) {
-        int is_other = !plan || (plan->next != NULL) != (k + 1 < s->desc.n_shapes);
-        snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
-        if (!is_other) {
-            memoi_step_plan_get_cells(plan, cells);
-            is_other = memoi_step_plan_differs(cells, s->parts[k].plan, text, sizeof text);
-        }
-        if (is_other)
-            return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
-                                 (int)k, text);
-        if (!plan->fits) return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
-        for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
-            const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
-            const int is_persistent = a->memory_class == MEMO_CLASS_PERSISTENT;
-            if (is_persistent == (b->memory_class == MEMO_CLASS_PERSISTENT) &&
-                (!is_persistent ||
-                 (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
-                continue;
-            return MEMOB_INVALID(
-                error,
-                "memo_session_desc.setup: request %lld for shape %d is another than "
-                "for shape 0; request the same for every shape",
-                (long long)i, (int)k);
-        }
-    }
-    return MEMO_STATUS_OK;
 }
 
 MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
@@ -10104,26 +10116,16 @@ MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
 
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** result, memo_error* error) {
-    const memo_step_plan* p;
     memo_session_desc own = *desc;
     memo_session* s;
-    int64_t digest = 0;
     memo_status status;
-    int32_t k;
     *result = NULL;
     if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
-    for (p = plan; p; p = p->next)
-        digest = memoi_session_digest(digest + p->swap.n_host_layers, p->swap.rows,
-                                      (int64_t)p->swap.n_layers * p->swap.n_tensors *
-                                          (int64_t)sizeof *p->swap.rows);
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->slice_rows) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
-    status = memoi_session_make(&own, 1, digest, "plan", &s, error);
+    status = memoi_session_make(&own, 1, plan, 0, &s, error);
     if (!status) {
-        status = memoi_session_match(s, plan, error);
-        for (k = 0, p = plan; k < s->desc.n_shapes && !status; k++, p = p->next)
-            s->parts[k].plan = (memo_step_plan*)(uintptr_t)p; /* never written to, nor destroyed */
-        if (!status) status = memoi_session_start(s, error);
+        status = memoi_session_start(s, error);
         if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
@@ -10131,8 +10133,6 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
         memo_session_destroy(s);
         return memoi_session_reword(status, error);
     }
-    memo_step_plan_destroy(s->own_plan);
-    s->own_plan = NULL;
     *result = s;
     return MEMO_STATUS_OK;
 }
@@ -10173,7 +10173,7 @@ enum { MEMOI_TIMED_FORWARD = -2, MEMOI_TIMED_BACKWARD };
 
 /* The time of a slice: the median over layers of a kind, so that one slow layer does not count;
  * negative: not measured.  The last layer's backward may hold its slice's loss.  Tensors are timed
- * in the first and last slice of one layer.  scratch: (n_layers). */
+ * in one layer.  scratch: (n_layers). */
 MEMOI double memoi_session_slice_s(memo_session* s, int32_t kind, int32_t what, int32_t slice,
                                    double* scratch) {
     const int32_t n = s->n_slices, is_tensor = what >= 0;
@@ -10188,7 +10188,7 @@ MEMOI double memoi_session_slice_s(memo_session* s, int32_t kind, int32_t what, 
         if (is_tensor &&
             (!memoi_session_is_timed(s, step) || !memoi_session_recomputes(s, step, what)))
             continue;
-        if (is_tensor) mark = memoi_session_tensor_mark(s, kind, slice > 0) + 2 * what;
+        if (is_tensor) mark = memoi_session_tensor_mark(s, kind, slice) + 2 * what;
         scratch[n_times++] = memoi_session_elapsed(s, mark, mark + 1);
     }
     return n_times ? memoi_profile_median(scratch, n_times) : -1;
@@ -10312,7 +10312,7 @@ MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_status statu
         if (s->measured_layers[k] < 0) s->measured_layers[k] = layer;
         if (k >= s->n_kinds) s->n_kinds = k + 1;
     }
-    n_marks = memoi_session_tensor_mark(s, 0, 2);
+    n_marks = memoi_session_tensor_mark(s, s->n_kinds, 0);
     scratch = (double*)memob_arrays_add(&arrays, n_layers, sizeof *scratch);
     runs = (memo_profile*)memob_arrays_add(&arrays, MEMOI_SESSION_REPETITIONS, sizeof *runs);
 
@@ -10349,9 +10349,7 @@ MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_status statu
 
 /* A stage to measure on: nothing swapped if that fits, because pinning memory takes long. */
 MEMOI memo_status memoi_session_choose_measured(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_use(s, MEMO_POLICY_KEEP, 0, error);
-    if (!status && !memoi_session_fits(s))
-        status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
+    memo_status status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
     if (!status && !memoi_session_fits(s)) status = memoi_session_choose(s, NULL, error);
     if (status || memoi_session_fits(s)) return status;
     return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->part->plan->shortage);
@@ -10374,7 +10372,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         if (status) return status;
     }
     own.policy = MEMO_POLICY_MEMO; /* times do not depend on it */
-    status = memoi_session_make(&own, 1, 0, "", &s, error);
+    status = memoi_session_make(&own, 1, NULL, 0, &s, error);
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
         memoi_session_turn(s, k);
@@ -10406,47 +10404,42 @@ MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
     return !plan;
 }
 
+/* Predicted seconds of all shapes, or bytes beyond all seconds if it does not fit. */
+MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
+    const int fits = memoi_step_plan_fits(plan);
+    double step_s = 0, n_bytes = 0;
+    for (; plan; plan = plan->next) {
+        step_s += plan->times ? plan->times->step_s : 0;
+        n_bytes = fmax(n_bytes, (double)plan->device_bytes);
+    }
+    return fits ? step_s : 1e20 * n_bytes;
+}
+
 /* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  All
  * ranks choose the same, because sizes and times are agreed. */
 memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile* profile,
                               memo_step_plan** plan, memo_error* error) {
     const int64_t tile_rows = memob_max(desc->tile_rows, 1);
     memo_session_desc own = *desc;
-    double best_s = 0;
-    int64_t best_bytes = 0, n_slices;
+    int64_t n_slices;
     int n_fit = 0;
     if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     *plan = NULL;
     for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
-        memo_step_plan *trial = NULL, *worse, *p;
-        double step_s = 0;
-        int64_t n_bytes = 0;
-        int is_better;
-        memo_status status;
         const int64_t larger = own.slice_rows;
+        memo_step_plan* trial = NULL;
+        memo_status status;
+        int is_better;
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
         status = memoi_session_plan_shapes(&own, profile, &trial, error);
-        if (status) {
-            memo_step_plan_destroy(*plan);
-            *plan = NULL;
-            return status;
-        }
-        for (p = trial; p; p = p->next) {
-            step_s += p->times ? p->times->step_s : 0;
-            n_bytes = memob_max(n_bytes, p->device_bytes);
-        }
-        if (memoi_step_plan_fits(trial))
-            is_better = n_fit++ == 0 || step_s < 0.999 * best_s;
-        else
-            is_better = n_fit == 0 && (!*plan || n_bytes < best_bytes);
-        worse = is_better ? *plan : trial;
-        memo_step_plan_destroy(worse);
-        if (!is_better) continue;
-        *plan = trial;
-        best_s = step_s;
-        best_bytes = n_bytes;
+        n_fit += !status && memoi_step_plan_fits(trial);
+        is_better =
+            status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+        memo_step_plan_destroy(is_better ? *plan : trial);
+        if (is_better) *plan = trial;
+        if (status) return status;
     }
     return MEMO_STATUS_OK;
 }
@@ -10455,37 +10448,34 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
     const int is_alpha = desc->policy == MEMO_POLICY_ALPHA && desc->alpha < 0;
-    const int has_choice = desc->policy == MEMO_POLICY_MEMO || is_alpha;
+    const int is_memo = desc->policy == MEMO_POLICY_MEMO;
     memo_session_desc first = *desc;
-    memo_profile* profiles = NULL;
+    memo_profile* profiles;
     memo_step_plan* plan = NULL;
     memo_status status = MEMO_STATUS_OK;
     *session = NULL;
 
     /* Times are needed only if not everything can be kept. */
-    if (desc->policy == MEMO_POLICY_MEMO) {
-        first.policy = MEMO_POLICY_KEEP;
-        if (memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
-    }
+    if (is_memo) first.policy = MEMO_POLICY_KEEP;
+    if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
     if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
     if (status) return status;
-    if (has_choice && (is_alpha || !memoi_step_plan_fits(plan))) {
+    if (is_alpha || (is_memo && !memoi_step_plan_fits(plan))) {
         memo_step_plan_destroy(plan);
         plan = NULL;
         profiles = (memo_profile*)memob_calloc(memoi_session_n_shapes(desc), sizeof *profiles);
         status = profiles ? memo_session_measure(desc, profiles, error)
-                          : memoi_session_lacks(desc, "a profile", error);
+                          : memoi_session_meet(desc, NULL, 0, 0,
+                                               memob_no_memory(error, "a profile"), error);
         if (!status) status = memo_session_plan(desc, profiles, &plan, error);
+        MEMO_FREE(profiles);
     }
     if (!status) status = memo_session_open(desc, plan, session, error);
-    if (status) {
+    if (status)
         memo_step_plan_destroy(plan);
-        MEMO_FREE(profiles);
-        return status;
-    }
-    (*session)->own_plan = plan;
-    (*session)->profiles = profiles;
-    return MEMO_STATUS_OK;
+    else
+        (*session)->own_plan = plan;
+    return status;
 }
 
 void memo_session_destroy(memo_session* s) {
@@ -10499,9 +10489,9 @@ void memo_session_destroy(memo_session* s) {
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
     }
+    if (s->device_memory) memo_device_free(s->device, s->device_memory, NULL);
     if (s->host_memory) memo_host_free(s->device, s->host_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
-    MEMO_FREE(s->profiles);
 #ifndef MEMO_NO_HOST_DEVICE
     memo_host_device_destroy(s->own_device);
 #endif
@@ -10511,7 +10501,6 @@ void memo_session_destroy(memo_session* s) {
 void memo_session_get_info(const memo_session* s, memo_session_info* info) {
     memset(info, 0, sizeof *info);
     info->plan = s->part->plan;
-    info->profile = s->profiles;
     info->arena = s->part->arena;
     info->swap = s->part->swap;
 }

@@ -77,7 +77,7 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
         for (i = 0, *digest = 0; i < SESSION_LAYERS * 2; i++)
             *digest = *digest * 31 % 1000003 + info.plan->swap.rows[i];
         CHECK_IS(info.plan->device_bytes, <=, 60000);
-        CHECK(info.profile && info.plan->sizes.swapped_bytes > 0);
+        CHECK(info.plan->times && info.plan->sizes.swapped_bytes > 0);
         r->faults.failing_call = 0; /* a micro-batch does not agree */
         status = memo_session_run(s, NULL, &error);
         CHECK_IS(r->n_wrong, ==, 0);
