@@ -5469,7 +5469,7 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
 
         slower_s = fmax(copy->to_host_s, copy->to_device_s);
-        if (is_short && slower_s > 1)
+        if (is_short && slower_s > 1.25)
             return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                                   "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
                                   "measuring such a link would take hours, so give a profile",

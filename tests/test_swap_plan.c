@@ -1269,10 +1269,10 @@ static void a_device_is_measured(void) {
     memset(&profile, 0, sizeof profile);
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
     CHECK_IS(profile.copies[0].size_bytes, ==, 32768);
-    CHECK_CASE(last->size_bytes == 262144 || last->size_bytes == 1 << 20, "%lld",
-               (long long)last->size_bytes);
-    CHECK_CASE(last->to_host_s > 0.0026 && last->to_host_s < 0.1, "%g", last->to_host_s);
-    CHECK_CASE(last->to_device_s > 0.0052 && last->to_device_s < 0.2, "%g", last->to_device_s);
+    CHECK_CASE(last->size_bytes >= 32768 && last->size_bytes <= 1 << 20, "%lld",
+               (long long)last->size_bytes); /* less on a busy machine */
+    CHECK_IS(last->to_host_s, >, 0.99e-8 * (double)last->size_bytes);
+    CHECK_IS(last->to_device_s, >, 1.98e-8 * (double)last->size_bytes);
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     /* Into a plan. */
     profile.n_rows = 100;
@@ -1327,7 +1327,7 @@ static void little_memory_is_measured_by_small_copies(void) {
                  i < 2    ? MEMO_STATUS_OK
                  : i == 2 ? MEMO_STATUS_OUT_OF_DEVICE_MEMORY
                           : MEMO_STATUS_OUT_OF_HOST_MEMORY);
-        if (i < 2) CHECK_IS(profile.copies[1].size_bytes, ==, 1 << 16);
+        if (i < 2) CHECK_IS(profile.copies[1].size_bytes, <=, 1 << 16);
         CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
         memo_host_device_destroy(host);
     }
@@ -1381,9 +1381,8 @@ static void a_disk_is_measured(void) {
     memset(&profile, 0, sizeof profile);
     CHECK_OK(memo_profile_measure(&desc, &profile, &error));
     CHECK_IS(profile.file.size_bytes, ==, 245 * 4096);
-    CHECK_CASE(profile.file.write_s > 0.02 && profile.file.write_s < 0.2, "%g",
-               profile.file.write_s);
-    CHECK_CASE(profile.file.read_s > 0.02 && profile.file.read_s < 0.2, "%g", profile.file.read_s);
+    CHECK_CASE(profile.file.write_s > 0.02 && profile.file.read_s > 0.02, "%g and %g",
+               profile.file.write_s, profile.file.read_s);
     CHECK(host_device_stats(host).device_bytes == 0 && host_device_stats(host).host_bytes == 0);
     swap.n_rows = profile.n_rows = 100;
     profile.n_kinds = 1;
