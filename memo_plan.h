@@ -720,7 +720,6 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>row planner            bundles of tensors, and kinds of layers
  *     >>row bytes              what a table of rows takes and moves
  *     >>row score              the step of a table
- *     >>row alpha              the best single alpha
  *     >>row search             random changes of tables
  *     >>row limits             memo_plan_swap: which limit keeps the step from being shorter
  *   4 degrees
@@ -5871,15 +5870,18 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
 /* --- >>row times ---
  * Knows: durations of a step's operations, and its waits.  Knows nothing of memory. */
 
-/* Of one layer. */
+/* Of one layer.  Ways: 0 to host, 1 to device; the file is written after a copy to the host. */
 typedef struct memoi_rows_layer {
-    double forward_s, backward_s, store_s, load_s, write_s, read_s, recompute_s;
-    double traffic_s[2][2]; /* forward, backward; to host, to device */
-    int32_t previous, is_moved, is_spilled;
-    int32_t before; /* the layer that uses its place in host memory before it; -1: none */
-    double ready_s; /* when its rows may leave, or its buffer is free for them */
-    double stored_s, loaded_s; /* when its rows have left, are back */
-    double file_done_s;        /* when the file has its rows, then when it gave them back */
+    double forward_s, backward_s, recompute_s;
+    double traffic_s[2][2]; /* forward, backward; each way */
+    double copy_s[2], file_s[2];
+    int32_t previous, is_moved;
+    /* Whose place in the file each way waits for: of the layer that uses its place in host memory
+     * before it, which comes back afterwards; its own.  -1: none */
+    int32_t file_of[2];
+    double ready_s;     /* when its rows may leave, or its buffer is free for them */
+    double copied_s[2]; /* negative: not yet */
+    double file_done_s; /* when the file has its rows, then when it gave them back */
 } memoi_rows_layer;
 
 /* One direction of the link.  Copies of the engine follow each other, and so do the trainer's;
@@ -5897,100 +5899,93 @@ typedef struct memoi_rows_link {
 typedef struct memoi_rows_clock {
     memoi_rows_layer* layers;
     double compute_s, file_s; /* when each is free */
-    memoi_rows_link links[2]; /* to host, to device */
+    double stall_s;           /* while nothing is computed */
+    memoi_rows_link links[2];
 } memoi_rows_clock;
 
 MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s : a_s; }
+MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
 
 /* When the first copy of the link may begin, and how long it takes alone. */
 MEMOI double memoi_rows_copy_begin(memoi_rows_clock* c, int way) {
     memoi_rows_link* link = &c->links[way];
     const memoi_rows_layer* layer = &c->layers[link->layers[link->n_begun]];
+    const int32_t file_of = layer->file_of[way];
     link->stream_s = memoi_rows_later(layer->ready_s, link->stream_s);
-    if (way ? layer->is_spilled : layer->before >= 0)
-        link->stream_s = memoi_rows_later(
-            link->stream_s, way ? layer->file_done_s : c->layers[layer->before].file_done_s);
-    if (link->copy_s < 0) link->copy_s = way ? layer->load_s : layer->store_s;
+    if (file_of >= 0)
+        link->stream_s = memoi_rows_later(link->stream_s, c->layers[file_of].file_done_s);
+    if (link->copy_s < 0) link->copy_s = layer->copy_s[way];
     return link->stream_s;
 }
 
 /* The first copy of the link ended: the file follows. */
 MEMOI void memoi_rows_copy_end(memoi_rows_clock* c, int way) {
     memoi_rows_link* link = &c->links[way];
-    int32_t i = link->layers[link->n_begun++];
-    memoi_rows_layer* layer = &c->layers[i];
+    memoi_rows_layer* layer = &c->layers[link->layers[link->n_begun++]];
+    const int32_t file_of = layer->file_of[!way];
     link->copy_s = -1;
-    link->stream_s = link->time_s;
-    if (way)
-        layer->loaded_s = link->stream_s;
-    else
-        layer->stored_s = link->stream_s;
-    if (way) i = layer->before; /* whose rows may take the place in host memory */
-    if (way ? i < 0 : !layer->is_spilled) return;
-    c->file_s = memoi_rows_later(link->stream_s, c->file_s) +
-                (way ? c->layers[i].read_s : c->layers[i].write_s);
-    c->layers[i].file_done_s = c->file_s;
+    layer->copied_s[way] = link->stream_s = link->time_s;
+    if (file_of < 0) return;
+    c->file_s = memoi_rows_later(link->stream_s, c->file_s) + c->layers[file_of].file_s[way];
+    c->layers[file_of].file_done_s = c->file_s;
 }
 
-/* Follows the link until time_s, or until n_ended copies of those queued have ended. */
-MEMOI void memoi_rows_follow(memoi_rows_clock* c, int way, double time_s, int32_t n_ended) {
+/* Follows the link until time_s, or (infinite) until its first copy ends. */
+MEMOI void memoi_rows_follow(memoi_rows_clock* c, int way, double time_s) {
     memoi_rows_link* link = &c->links[way];
-    while (link->n_begun < n_ended || (n_ended < 0 && link->time_s < time_s)) {
-        double begin_s = time_s, shared_s;
-        if (link->n_begun < link->n_layers) begin_s = memoi_rows_copy_begin(c, way);
-        if (n_ended < 0 && begin_s > time_s) begin_s = time_s;
+    while (link->time_s < time_s) {
+        const int is_idle = link->n_begun == link->n_layers;
+        const double begin_s =
+            is_idle ? time_s : memoi_rows_sooner(time_s, memoi_rows_copy_begin(c, way));
+        double shared_s;
 
         /* The trainer's copies alone. */
         if (begin_s > link->time_s) {
-            link->traffic_s -= begin_s - link->time_s;
-            if (link->traffic_s < 0) link->traffic_s = 0;
+            link->traffic_s = memoi_rows_later(0, link->traffic_s - (begin_s - link->time_s));
             link->time_s = begin_s;
             continue;
         }
-        if (link->n_begun == link->n_layers) return;
 
         /* Both, until one ends; then the engine's alone. */
-        shared_s = link->copy_s < link->traffic_s ? link->copy_s : link->traffic_s;
-        if (n_ended < 0 && link->time_s + 2 * shared_s > time_s)
-            shared_s = (time_s - link->time_s) / 2;
+        shared_s = memoi_rows_sooner(memoi_rows_sooner(link->copy_s, link->traffic_s),
+                                     (time_s - link->time_s) / 2);
         link->traffic_s -= shared_s;
         link->copy_s -= shared_s;
         link->time_s += 2 * shared_s;
         if (shared_s > 0) continue;
-        if (n_ended < 0 && link->time_s + link->copy_s > time_s) {
-            link->copy_s -= time_s - link->time_s;
-            link->time_s = time_s;
-            return;
-        }
-        link->time_s += link->copy_s;
+        shared_s = memoi_rows_sooner(link->copy_s, time_s - link->time_s);
+        link->copy_s -= shared_s;
+        link->time_s += shared_s;
+        if (link->copy_s > 0) return;
         memoi_rows_copy_end(c, way);
-    }
-}
-
-/* The trainer's copies begin with a layer. */
-MEMOI void memoi_rows_begin_traffic(memoi_rows_clock* c, const double* traffic_s) {
-    int way;
-    for (way = 0; way < 2; way++) {
-        if (!(traffic_s[way] > 0)) continue;
-        memoi_rows_follow(c, way, c->compute_s, -1);
-        c->links[way].traffic_s += traffic_s[way];
+        if (time_s >= HUGE_VAL) return;
     }
 }
 
 /* Rows of layer i may leave, or come back, from now on. */
 MEMOI void memoi_rows_queue(memoi_rows_clock* c, int way, int32_t i) {
     c->layers[i].ready_s = c->compute_s;
+    c->layers[i].copied_s[way] = -1;
     c->links[way].layers[c->links[way].n_layers++] = i;
 }
 
 /* Compute waits for the copy of layer i, and with it for those queued before. */
 MEMOI void memoi_rows_await(memoi_rows_clock* c, int way, int32_t i) {
-    memoi_rows_link* link = &c->links[way];
-    int32_t n_ended = link->n_begun;
-    while (n_ended < link->n_layers && link->layers[n_ended] != i) n_ended++;
-    if (n_ended < link->n_layers) memoi_rows_follow(c, way, 0, n_ended + 1);
-    c->compute_s =
-        memoi_rows_later(c->compute_s, way ? c->layers[i].loaded_s : c->layers[i].stored_s);
+    const double* copied_s = &c->layers[i].copied_s[way];
+    while (*copied_s < 0) memoi_rows_follow(c, way, HUGE_VAL);
+    c->stall_s += memoi_rows_later(0, *copied_s - c->compute_s);
+    c->compute_s = memoi_rows_later(c->compute_s, *copied_s);
+}
+
+/* A layer computes, and the trainer's copies begin with it. */
+MEMOI void memoi_rows_compute(memoi_rows_clock* c, const double* traffic_s, double time_s) {
+    int way;
+    for (way = 0; way < 2; way++) {
+        if (!(traffic_s[way] > 0)) continue;
+        memoi_rows_follow(c, way, c->compute_s);
+        c->links[way].traffic_s += traffic_s[way];
+    }
+    c->compute_s += time_s;
 }
 
 /* The makespan of memo_swap_generate's schedule (memo_look.h), with its waits and one operation at
@@ -6001,7 +5996,7 @@ MEMOI void memoi_rows_await(memoi_rows_clock* c, int way, int32_t i) {
 MEMOI double memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
     memoi_rows_layer* layers = c->layers;
     int32_t i, way;
-    c->compute_s = c->file_s = 0;
+    c->compute_s = c->file_s = c->stall_s = 0;
     for (way = 0; way < 2; way++) {
         memoi_rows_link* link = &c->links[way];
         link->time_s = link->traffic_s = link->stream_s = 0;
@@ -6013,41 +6008,30 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c, int32_t n, double between_s) {
      * afterwards. */
     for (i = 0; i < n; i++) {
         if (layers[i].previous >= 0) memoi_rows_await(c, 0, layers[i].previous);
-        memoi_rows_begin_traffic(c, layers[i].traffic_s[0]);
-        c->compute_s += layers[i].forward_s;
+        memoi_rows_compute(c, layers[i].traffic_s[0], layers[i].forward_s);
         if (layers[i].is_moved) memoi_rows_queue(c, 0, i);
     }
     c->compute_s += between_s;
-    memoi_rows_follow(c, 0, 0, c->links[0].n_layers);
+    while (c->links[0].n_begun < c->links[0].n_layers) memoi_rows_follow(c, 0, HUGE_VAL);
 
     /* Backward: a layer waits for its rows.  Afterwards earlier rows come back into the buffer that
      * it frees. */
     for (i = n - 1; i >= 0; i--) {
         if (layers[i].is_moved) memoi_rows_await(c, 1, i);
-        memoi_rows_begin_traffic(c, layers[i].traffic_s[1]);
-        c->compute_s += layers[i].recompute_s + layers[i].backward_s;
+        memoi_rows_compute(c, layers[i].traffic_s[1], layers[i].recompute_s + layers[i].backward_s);
         if (layers[i].previous >= 0) memoi_rows_queue(c, 1, layers[i].previous);
     }
     return c->compute_s;
 }
 
 /* --- >>row planner ---
- * Knows: bundles of tensors, and what each kind of layer does with them.  Knows nothing of
- * tables. */
+ * Knows: bundles of tensors, and what each layer may do with them.  Knows nothing of tables. */
 
 /* Tensors that are recomputed together, and so have the same rows. */
 typedef struct memoi_rows_bundle {
     int64_t row_bytes;
-    int32_t leader;    /* the tensor whose time counts */
-    int32_t is_packed; /* only some kinds have it */
-    int32_t is_layer;  /* of all slices of a layer, by its rule LAYER */
+    int32_t leader; /* the tensor whose time counts */
 } memoi_rows_bundle;
-
-/* A bundle in the layers of a kind. */
-typedef struct memoi_rows_use {
-    int32_t n_layers, n_moved; /* that have it; of them before the last two.  0: absent */
-    memo_tensor_rule rule;     /* SWAPPED also if it cannot be recomputed for another reason */
-} memoi_rows_use;
 
 /* Bytes are doubles, because tables that keep all may exceed every integer. */
 typedef struct memoi_rows_score {
@@ -6059,7 +6043,9 @@ typedef struct memoi_rows_score {
 } memoi_rows_score;
 
 #define MEMOI_ROWS_IMPOSSIBLE 1e300
+#define MEMOI_ROWS_WORST      (2 * MEMOI_ROWS_IMPOSSIBLE) /* any table is better */
 #define MEMOI_ROWS_KEPT       (-1) /* a cell of a table; others count swapped tiles */
+#define MEMOI_ROWS_ABSENT     (MEMO_TENSOR_INPUT + 1)
 
 /* (n_bundles, n_layers) */
 typedef struct memoi_rows_table {
@@ -6067,66 +6053,45 @@ typedef struct memoi_rows_table {
     int64_t* cells;
 } memoi_rows_table;
 
-/* What the cells of a layer amount to: a bundle's, or those of all bundles. */
-typedef struct memoi_rows_effect {
+/* What the cells of a layer amount to. */
+typedef struct memoi_rows_sum {
     int64_t moved_bytes, host_bytes, layer_bytes; /* the last: with rule LAYER */
-    int64_t n_copies, n_layer_copies, n_swapped;
-    int64_t pack_bytes, free_bytes; /* packed: of all rows, on the far side of all swapped rows */
-} memoi_rows_effect;
-
-/* The packed tensor of a layer that recomputes most of those that are cut in two. */
-typedef struct memoi_rows_cut {
-    int64_t recomputed_bytes, free_bytes;
-    int32_t t;
-} memoi_rows_cut;
+    int64_t n_copies, n_layer_copies, uses_buffer;
+    double recompute_s, packed_s; /* of tensors that all kinds have; of others */
+    /* Packed: of all rows, on the far side of all swapped rows; the same for the tensor that
+     * recomputes most of those cut in two. */
+    int64_t pack_bytes, free_bytes, cut_bytes, cut_free_bytes;
+} memoi_rows_sum;
 
 typedef struct memoi_rows_planner {
-    const memo_swap_plan_desc* desc;
+    const memo_swap_plan_desc* desc; /* the caller's, or one with a wider limit */
+    memo_swap_limit lifted;          /* of equal steps the one that takes least of it is best */
     memob_arrays arrays;
-    int64_t device_bytes, host_bytes; /* capacities; 0: none */
-    double link_factor;               /* copies take this part of their time: 1 */
-    double disk_factor;               /* likewise, reads and writes */
-    memo_swap_limit lifted;           /* of equal steps the one that takes least of it is best */
-    int32_t n_layers, n_moved;        /* those before the last two, which never move */
+    int32_t n_layers, n_moved; /* those before the last two, which never move */
     int64_t n_tiles, n_cells;
     memoi_rows_bundle* bundles; /* those with bytes */
     /* The planner's kinds: with slices each kind of the desc is several, by the slice's position,
      * because late slices take longer than early ones. */
-    int32_t n_bundles, n_kinds, n_classes;
-    int32_t* kinds;                         /* of each layer */
-    memoi_rows_use* uses;                   /* (n_kinds, n_bundles) */
-    double layers_s;                        /* forwards and backwards of all layers */
-    int32_t* bundle_of;                     /* each tensor's; -1: no bytes */
-    int32_t handed;                         /* the HANDED tensor, if there are slices; -1: none */
-    double handed_bytes, handed_host_bytes; /* on the device, and of all slices on the host */
+    int32_t n_bundles;
+    int32_t* kinds;     /* of each layer */
+    int32_t* rules;     /* (n_bundles, n_layers): a memo_tensor_rule, SWAPPED also if it cannot be
+                           recomputed for another reason; or MEMOI_ROWS_ABSENT */
+    double* all_s;      /* likewise: to recompute all rows; infinite: impossible */
+    int32_t* bundle_of; /* each tensor's; -1: no bytes */
+    int32_t handed;     /* the HANDED tensor; -1: none */
     memoi_rows_clock clock;
-    int32_t* moved; /* the layers that are moved, in order */
-
-    /* Of the table scored last: a bundle whose cells are the same keeps its effects. */
-    int64_t* seen;                      /* cells */
-    memoi_rows_effect* effects;         /* (n_bundles, n_layers) */
-    double* recompute_s;                /* likewise */
-    memoi_rows_cut* cuts;               /* likewise, if bundles are packed */
-    double *region_bytes, *fixed_bytes; /* of each bundle, on the device and (LAYER) on the host */
-    memoi_rows_effect *totals, *sums;   /* (n_layers): of effects; with the last layers' */
-    double* sums_s;                     /* (n_layers): recomputation */
-
-    int64_t* plan; /* cells of the plan, while its limit is named */
-    memoi_rows_table trial, here, start, best;
+    memoi_rows_sum* sums;                            /* (n_layers) */
+    int32_t* moved;                                  /* the layers that are moved, in order */
+    memoi_rows_table trial, here, start, best, plan; /* plan: while its limit is named */
     uint64_t random;
 } memoi_rows_planner;
-
-/* Far below what sums of times over 2^31 layers could overflow. */
-#define MEMOI_ROWS_TIME_MAX 1e250
 
 MEMOI const memo_kind_times* memoi_rows_times(const memoi_rows_planner* p, int32_t layer) {
     return &p->desc->kinds[memob_layer_kind(p->desc->swap, layer)];
 }
 
-MEMOI const memoi_rows_use* memoi_rows_use_of(const memoi_rows_planner* p, int32_t layer,
-                                              int32_t b) {
-    return &p->uses[(int64_t)p->kinds[layer] * p->n_bundles + b];
-}
+/* Far below what sums of times over 2^31 layers could overflow. */
+#define MEMOI_ROWS_TIME_MAX 1e250
 
 MEMOI memo_status memoi_rows_check(const memo_swap_plan_desc* desc, memo_error* error) {
     static const char name[] = "memo_swap_plan_desc";
@@ -6209,64 +6174,57 @@ MEMOI memo_status memoi_rows_check_kind(const memo_swap_plan_desc* desc, int32_t
 /* A tensor recomputed with another must have the same rows, so both are one bundle. */
 MEMOI void memoi_rows_find_bundles(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
-    int32_t t, pass;
-    for (pass = 0; pass < 2; pass++) { /* leaders, then those that follow them */
-        for (t = 0; t < swap->n_tensors; t++) {
-            const memo_tensor* tensor = &swap->tensors[t];
-            memoi_rows_bundle* bundle;
-            if (pass != (tensor->with != 0)) continue;
-            p->bundle_of[t] = tensor->with ? p->bundle_of[tensor->with - 1] : -1;
-            if (tensor->row_bytes == 0 || tensor->rule == MEMO_TENSOR_HANDED)
-                continue; /* nothing to choose */
-            if (!tensor->with) {
-                p->bundle_of[t] = p->n_bundles;
-                p->bundles[p->n_bundles++].leader = t;
-            }
-
-            /* Every tensor adds its bytes; the leader alone has the time. */
-            bundle = &p->bundles[p->bundle_of[t]];
-            bundle->row_bytes += tensor->row_bytes;
-            bundle->is_packed = memob_tensor_kinds(swap, t) != 0;
-            bundle->is_layer = memob_swap_is_layer(swap, t);
+    int32_t t;
+    p->handed = -1;
+    for (t = 0; t < swap->n_tensors; t++) {
+        p->bundle_of[t] = -1;
+        if (swap->tensors[t].row_bytes == 0 || swap->tensors[t].with) continue;
+        if (swap->tensors[t].rule == MEMO_TENSOR_HANDED) { /* nothing to choose */
+            p->handed = t;
+            continue;
         }
+        p->bundle_of[t] = p->n_bundles;
+        p->bundles[p->n_bundles++].leader = t;
+    }
+
+    /* Every tensor adds its bytes; the leader alone has the time. */
+    for (t = 0; t < swap->n_tensors; t++) {
+        if (swap->tensors[t].with) p->bundle_of[t] = p->bundle_of[swap->tensors[t].with - 1];
+        if (p->bundle_of[t] >= 0)
+            p->bundles[p->bundle_of[t]].row_bytes += swap->tensors[t].row_bytes;
     }
 }
 
-/* What each kind does with each bundle. */
-MEMOI memo_status memoi_rows_find_uses(memoi_rows_planner* p, memo_error* error) {
+/* What each layer may do with each bundle, and the time to recompute all rows. */
+MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     const memo_swap_desc* swap = p->desc->swap;
     int32_t layer, b;
-    for (layer = 0; layer < p->n_layers; layer++) {
-        int32_t kind = p->kinds[layer];
-        const memo_kind_times* times = memoi_rows_times(p, layer);
-        memo_status status = memoi_rows_check_kind(p->desc, memob_layer_kind(swap, layer), error);
-        if (status) return status;
-        p->layers_s += memob_swap_slice_s(swap, layer, times->forward_s, times->forward_growth_s) +
-                       memob_swap_slice_s(swap, layer, times->backward_s, times->backward_growth_s);
-        for (b = 0; b < p->n_bundles; b++) {
-            memoi_rows_use* use = &p->uses[(int64_t)kind * p->n_bundles + b];
-            int32_t t = p->bundles[b].leader;
-            double per_row_s = times->recompute_s_per_row ? times->recompute_s_per_row[t] : 0;
-            use->rule = swap->tensors[t].rule;
-            if (use->rule > MEMO_TENSOR_KEPT) use->rule = MEMO_TENSOR_SWAPPED;
-            if (!memob_layer_has(swap, layer, t)) continue;
-            use->n_layers++;
-            use->n_moved += layer < p->n_moved;
-            if (per_row_s < 0 && use->rule != MEMO_TENSOR_KEPT) use->rule = MEMO_TENSOR_SWAPPED;
+    for (b = 0; b < p->n_bundles; b++)
+        for (layer = 0; layer < p->n_layers; layer++) {
+            const int64_t at = (int64_t)b * p->n_layers + layer;
+            const int32_t t = p->bundles[b].leader;
+            const memo_kind_times* times = memoi_rows_times(p, layer);
+            const double* per_row_s = times->recompute_s_per_row;
+            int32_t rule = (int32_t)swap->tensors[t].rule;
+            if (rule > MEMO_TENSOR_KEPT ||
+                (rule < MEMO_TENSOR_KEPT && per_row_s && per_row_s[t] < 0))
+                rule = MEMO_TENSOR_SWAPPED;
+            p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_ROWS_ABSENT;
+            p->all_s[at] = rule == MEMO_TENSOR_SWAPPED
+                               ? HUGE_VAL
+                               : memob_swap_recompute_s(swap, layer, t, times);
         }
-    }
-    return MEMO_STATUS_OK;
 }
 
-MEMOI double memoi_rows_copy_s(double start_s, double n_bytes, double bytes_per_s, double factor) {
-    return factor * (start_s + (bytes_per_s > 0 ? n_bytes / bytes_per_s : 0));
+MEMOI double memoi_rows_copy_s(double start_s, double n_bytes, double bytes_per_s) {
+    return start_s + (bytes_per_s > 0 ? n_bytes / bytes_per_s : 0);
 }
 
 /* What does not depend on the rows: computation, and the trainer's own copies. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     int32_t i;
-    int pass;
+    int pass, way;
     for (i = 0; i < p->n_layers; i++) {
         const memo_kind_times* times = memoi_rows_times(p, i);
         const memo_traffic traffic[2] = {times->forward_traffic, times->backward_traffic};
@@ -6275,34 +6233,15 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
         layer->backward_s =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-        for (pass = 0; pass < 2; pass++) {
-            if (traffic[pass].to_host_bytes && desc->to_host_bytes_per_s > 0)
-                layer->traffic_s[pass][0] =
-                    memoi_rows_copy_s(desc->copy_s, (double)traffic[pass].to_host_bytes,
-                                      desc->to_host_bytes_per_s, p->link_factor);
-            if (traffic[pass].to_device_bytes && desc->to_device_bytes_per_s > 0)
-                layer->traffic_s[pass][1] =
-                    memoi_rows_copy_s(desc->copy_s, (double)traffic[pass].to_device_bytes,
-                                      desc->to_device_bytes_per_s, p->link_factor);
-        }
-    }
-}
-
-/* The HANDED tensor is the same in all tables: one place, or two for slices. */
-MEMOI void memoi_rows_place_handed(memoi_rows_planner* p) {
-    const memo_swap_desc* swap = p->desc->swap;
-    int32_t t;
-    p->handed = -1;
-    for (t = 0; t < swap->n_tensors; t++) {
-        const int64_t row_bytes = swap->tensors[t].row_bytes;
-        double n_bytes;
-        if (swap->tensors[t].rule != MEMO_TENSOR_HANDED || !row_bytes) continue;
-        n_bytes = (double)memob_align_up(swap->n_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-        p->handed_bytes = swap->n_slices > 1 ? 2 * n_bytes : n_bytes;
-        if (swap->n_slices <= 1) continue;
-        p->handed = t;
-        p->handed_host_bytes =
-            (double)memob_align_up(memob_swap_layer_rows(swap) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        for (pass = 0; pass < 2; pass++)
+            for (way = 0; way < 2; way++) {
+                const int64_t n_bytes =
+                    way ? traffic[pass].to_device_bytes : traffic[pass].to_host_bytes;
+                const double rate = way ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s;
+                if (n_bytes && rate > 0)
+                    layer->traffic_s[pass][way] =
+                        memoi_rows_copy_s(desc->copy_s, (double)n_bytes, rate);
+            }
     }
 }
 
@@ -6311,85 +6250,70 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     const memo_swap_desc* swap = desc->swap;
     memo_swap_sizes sizes;
     memob_arrays* a;
-    int64_t n_tensors, n_cells;
-    int32_t layer, way;
+    int64_t n_cells;
+    int32_t layer, way, n_classes;
     memo_status status;
     memset(p, 0, sizeof *p);
     status = memoi_rows_check(desc, error);
     if (!status)
         status = memo_swap_desc_get_sizes(swap, &sizes, error); /* no sum of sizes overflows */
+    for (layer = 0; !status && layer < swap->n_layers; layer++)
+        status = memoi_rows_check_kind(desc, memob_layer_kind(swap, layer), error);
     if (status) return status;
 
     /* Only the first layers move: the last ones are used again at once, so they stay in the
      * buffers. */
     p->desc = desc;
-    p->device_bytes = desc->device_bytes;
-    p->host_bytes = desc->host_bytes;
-    p->link_factor = p->disk_factor = 1;
     p->n_layers = swap->n_layers;
-    memoi_rows_place_handed(p);
     p->n_moved = swap->n_layers < 2 ? 0 : swap->n_layers - 2;
     p->n_tiles = memob_swap_n_tiles(swap);
-    p->n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
-    n_tensors = swap->n_tensors;
-    n_cells = p->n_layers * n_tensors;
 
     a = &p->arrays;
+    n_cells = (int64_t)p->n_layers * swap->n_tensors;
+    p->bundles =
+        (memoi_rows_bundle*)memob_arrays_add(a, swap->n_tensors, sizeof(memoi_rows_bundle));
+    p->bundle_of = (int32_t*)memob_arrays_add(a, swap->n_tensors, sizeof(int32_t));
     p->kinds = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    for (layer = 0; layer < p->n_layers && p->kinds; layer++) {
-        const int32_t n_slices = (int32_t)memob_max(swap->n_slices, 1);
-        p->kinds[layer] = memob_layer_kind(swap, layer) * p->n_classes +
-                          (int32_t)((int64_t)(layer % n_slices) * p->n_classes / n_slices);
-        p->n_kinds = (int32_t)memob_max(p->n_kinds, p->kinds[layer] + 1);
-    }
-
-    p->bundles = (memoi_rows_bundle*)memob_arrays_add(a, n_tensors, sizeof(memoi_rows_bundle));
-    p->uses = (memoi_rows_use*)memob_arrays_add(a, p->n_kinds * n_tensors, sizeof(memoi_rows_use));
-    p->bundle_of = (int32_t*)memob_arrays_add(a, n_tensors, sizeof(int32_t));
+    p->rules = (int32_t*)memob_arrays_add(a, n_cells, sizeof(int32_t));
+    p->all_s = (double*)memob_arrays_add(a, n_cells, sizeof(double));
     p->clock.layers = (memoi_rows_layer*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_layer));
-    p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     for (way = 0; way < 2; way++)
         p->clock.links[way].layers = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
-    /* Tables of cells. */
+    p->sums = (memoi_rows_sum*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_sum));
+    p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->here.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->start.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->best.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->plan = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->seen = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->effects = (memoi_rows_effect*)memob_arrays_add(a, n_cells, sizeof(memoi_rows_effect));
-    p->totals = (memoi_rows_effect*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_effect));
-    p->sums = (memoi_rows_effect*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_effect));
-    p->recompute_s = (double*)memob_arrays_add(a, n_cells, sizeof(double));
-    p->sums_s = (double*)memob_arrays_add(a, p->n_layers, sizeof(double));
-    p->cuts = (memoi_rows_cut*)memob_arrays_add(a, swap->tensor_kinds ? n_cells : 0,
-                                                sizeof(memoi_rows_cut));
-    p->region_bytes = (double*)memob_arrays_add(a, n_tensors, sizeof(double));
-    p->fixed_bytes = (double*)memob_arrays_add(a, n_tensors, sizeof(double));
-    if (a->failed) status = memob_no_memory(error, "the planning of rows");
-    if (!status) {
-        memoi_rows_find_bundles(p);
-        status = memoi_rows_find_uses(p, error);
-        memoi_rows_time_kinds(p);
+    p->plan.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
+    if (a->failed) {
+        memob_arrays_free(a);
+        return memob_no_memory(error, "the planning of rows");
     }
-    if (status) memob_arrays_free(&p->arrays);
 
-    /* No cell has been seen: no table has such cells. */
+    n_classes = swap->n_slices > 1 ? (int32_t)memob_min(swap->n_slices, 4) : 1;
+    for (layer = 0; layer < p->n_layers; layer++) {
+        const int64_t n_slices = memob_max(swap->n_slices, 1);
+        p->kinds[layer] = memob_layer_kind(swap, layer) * n_classes +
+                          (int32_t)(layer % n_slices * n_classes / n_slices);
+    }
+    memoi_rows_find_bundles(p);
+    memoi_rows_find_rules(p);
+    memoi_rows_time_kinds(p);
     p->n_cells = (int64_t)p->n_layers * p->n_bundles;
-    if (!status) memset(p->seen, 0x7f, (size_t)n_cells * sizeof(int64_t));
     return status;
 }
 
 /* --- >>row bytes ---
  * Knows: what a table of rows takes and moves.  Knows nothing of times.
  *
- * The same bytes as memo.h's placement of the table (>>swap places), which visits every tensor of
- * every layer: of tables that differ in a bundle or two only these are visited here, and that makes
- * the search several times as fast.  test_swap_plan compares both. */
+ * The same bytes as memo.h's placement of the table (>>swap places), without the offsets, in a
+ * fraction of the time.  test_swap_plan compares both. */
 
 /* The cell of a bundle in a step.  Slices share that of a LAYER tensor: the first slice's. */
 MEMOI int64_t memoi_rows_cell_of(const memoi_rows_planner* p, int32_t step, int32_t b) {
-    if (p->bundles[b].is_layer) step -= step % p->desc->swap->n_slices;
+    if (memob_swap_is_layer(p->desc->swap, p->bundles[b].leader))
+        step -= step % p->desc->swap->n_slices;
     return (int64_t)b * p->n_layers + step;
 }
 
@@ -6415,230 +6339,165 @@ MEMOI void memoi_rows_take(memoi_rows_planner* p, const memo_swap_desc* swap) {
                 memoi_rows_tiles(swap, layer, p->bundles[b].leader);
 }
 
-/* Which rows of a bundle are recomputed, and the time that takes. */
-MEMOI void memoi_rows_find_recomputed(memoi_rows_planner* p, int32_t b) {
+/* Adds tensor t of all layers to the sums; returns its device memory.  From the last layer on,
+ * because rows are recomputed only if a later layer overwrites them. */
+MEMOI double memoi_rows_add_tensor(memoi_rows_planner* p, int32_t t) {
     const memo_swap_desc* swap = p->desc->swap;
-    const memoi_rows_bundle* bundle = &p->bundles[b];
-    int cuts_later = 0, swaps_later[2] = {0, 0}; /* later layers that overwrite recomputed rows */
-    int32_t layer;
-    for (layer = p->n_layers - 1; layer >= 0; layer--) {
-        const int64_t at = (int64_t)b * p->n_layers + layer, cell = p->seen[at];
-        memoi_rows_effect* effect = &p->effects[at];
-        const int parity = layer & 1;
-        double share, time_s;
-        if (cell == MEMOI_ROWS_KEPT || !memob_layer_has(swap, layer, bundle->leader)) continue;
-        if (cell > 0) effect->n_swapped = 1;
-        if (cell == p->n_tiles) {
-            swaps_later[parity] = 1;
-            continue;
-        }
-        if (bundle->is_packed || cuts_later || (cell > 0 && swaps_later[parity])) {
-            share = 1 - (double)memob_swap_rows_of_tiles(swap, layer, cell) / (double)swap->n_rows;
-            time_s =
-                memob_swap_recompute_s(swap, layer, bundle->leader, memoi_rows_times(p, layer));
-            time_s = memoi_rows_use_of(p, layer, b)->rule == MEMO_TENSOR_SWAPPED
-                         ? MEMOI_ROWS_IMPOSSIBLE
-                         : time_s * share;
-            p->recompute_s[at] = time_s;
-        }
-        cuts_later = 1;
-    }
-}
-
-/* A tensor of a layer in the area of those that only some kinds have; all_bytes are aligned. */
-MEMOI void memoi_rows_pack(memoi_rows_planner* p, int64_t at, int32_t t, int is_odd,
-                           int64_t all_bytes, int64_t swapped_bytes, int64_t recomputed_bytes) {
-    memoi_rows_effect* effect = &p->effects[at];
-    memoi_rows_cut* cut = &p->cuts[at];
-    effect->pack_bytes += all_bytes;
-    if (!swapped_bytes) effect->free_bytes += all_bytes;
-    if (!swapped_bytes || recomputed_bytes <= cut->recomputed_bytes) return;
-    cut->t = t;
-    cut->recomputed_bytes = recomputed_bytes;
-    cut->free_bytes = is_odd ? recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT
-                             : all_bytes - memob_align_up(swapped_bytes, MEMOB_DEVICE_ALIGNMENT);
-}
-
-/* Device memory of tensor t, of bundle b, and what its layers move. */
-MEMOI double memoi_rows_tensor(memoi_rows_planner* p, int32_t b, int32_t t) {
-    const memo_swap_desc* swap = p->desc->swap;
-    const int64_t n = swap->n_rows, row_bytes = swap->tensors[t].row_bytes;
+    const int64_t first = (int64_t)p->bundle_of[t] * p->n_layers,
+                  row_bytes = swap->tensors[t].row_bytes;
+    const int is_packed = memob_tensor_kinds(swap, t) != 0;
+    const int is_leader = p->bundles[p->bundle_of[t]].leader == t;
+    const int64_t n = swap->n_rows;
     const int64_t all_bytes = memob_align_up(n * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-    int64_t most[2] = {0, 0}, scratch = 0; /* of the region: even layers, odd ones, between */
+    int64_t most[3] = {0, 0, 0}; /* of the region: even layers, odd ones, between */
+    int cuts_later = 0, swaps_later[2] = {0, 0};
     double kept_bytes = 0;
     int32_t layer;
-    for (layer = 0; layer < p->n_layers; layer++) {
-        const int64_t at = (int64_t)b * p->n_layers + layer, cell = p->seen[at];
-        memoi_rows_effect* effect = &p->effects[at];
+    for (layer = p->n_layers - 1; layer >= 0; layer--) {
+        const int64_t cell = p->trial.cells[first + layer];
         const int is_odd = layer & 1;
-        int64_t swapped, swapped_bytes, recomputed_bytes, moved;
-        if (!memob_layer_has(swap, layer, t)) continue;
+        memoi_rows_sum* sum = &p->sums[layer];
+        int64_t swapped, recomputed_bytes, own_bytes, moved;
+        if (p->rules[first + layer] == MEMOI_ROWS_ABSENT) continue;
         if (cell == MEMOI_ROWS_KEPT) {
             kept_bytes += (double)all_bytes;
             continue;
         }
-        swapped = memob_swap_rows_of_tiles(swap, layer, cell);
-        swapped_bytes = swapped * row_bytes;
-        recomputed_bytes = n * row_bytes - swapped_bytes;
-        if (p->bundles[b].is_packed)
-            memoi_rows_pack(p, at, t, is_odd, all_bytes, swapped_bytes, recomputed_bytes);
-        else {
-            int64_t* part = &most[is_odd];
-            scratch = memob_max(scratch, recomputed_bytes);
-            if (swapped && is_odd) /* begins before the border, so that row 0 is aligned */
-                swapped_bytes =
-                    n * row_bytes - (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
-            *part = memob_max(*part, swapped_bytes);
+
+        /* Rows of odd layers begin before the border, so that row 0 is aligned. */
+        swapped = cell == p->n_tiles ? n : memob_swap_rows_of_tiles(swap, layer, cell);
+        recomputed_bytes = (n - swapped) * row_bytes;
+        own_bytes = memob_align_up(swapped * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        if (swapped && is_odd)
+            own_bytes = all_bytes - (recomputed_bytes - recomputed_bytes % MEMOB_DEVICE_ALIGNMENT);
+        if (!is_packed) {
+            most[is_odd] = memob_max(most[is_odd], own_bytes);
+            most[2] = memob_max(most[2], recomputed_bytes);
+        } else {
+            sum->pack_bytes += all_bytes;
+            if (!swapped) sum->free_bytes += all_bytes;
+            if (swapped && recomputed_bytes > sum->cut_bytes) {
+                sum->cut_bytes = recomputed_bytes;
+                sum->cut_free_bytes = all_bytes - own_bytes;
+            }
         }
 
+        /* Later layers that recompute, or that swap rows in the same buffer, overwrite the rest. */
+        if (is_leader && swapped < n &&
+            (is_packed || cuts_later || (swapped && swaps_later[is_odd]))) {
+            const double time_s = p->all_s[first + layer] * (double)(n - swapped) / (double)n;
+            *(is_packed ? &sum->packed_s : &sum->recompute_s) += time_s;
+        }
+        cuts_later |= swapped < n;
+        swaps_later[is_odd] |= swapped == n;
+        if (!swapped) continue;
+
         /* The last slice may have fewer rows. */
-        moved = memob_swap_layer_rows(swap) - (swap->n_slices > 1 ? layer % swap->n_slices : 0) * n;
-        moved = memob_min(moved, n) - (is_odd ? n - swapped : 0);
-        moved = memob_max(memob_min(moved, swapped), 0) * row_bytes;
-        effect->moved_bytes += moved;
-        effect->host_bytes += memob_align_up(moved, MEMOB_DEVICE_ALIGNMENT);
-        effect->n_copies += moved > 0;
+        sum->uses_buffer = 1;
+        moved = swapped;
+        if (swap->n_slices > 1) {
+            moved = memob_swap_layer_rows(swap) - layer % swap->n_slices * n;
+            moved = memob_min(moved, n) - (is_odd ? n - swapped : 0);
+            moved = memob_max(memob_min(moved, swapped), 0);
+        }
+        sum->moved_bytes += moved * row_bytes;
+        sum->host_bytes += memob_align_up(moved * row_bytes, MEMOB_DEVICE_ALIGNMENT);
+        sum->n_copies += moved > 0;
     }
-    return kept_bytes + (double)memob_align_up(most[0], MEMOB_DEVICE_ALIGNMENT) +
-           (double)memob_align_up(scratch, MEMOB_DEVICE_ALIGNMENT) +
-           (double)memob_align_up(most[1], MEMOB_DEVICE_ALIGNMENT);
+    return kept_bytes + (double)most[0] + (double)most[1] +
+           (double)memob_align_up(most[2], MEMOB_DEVICE_ALIGNMENT);
 }
 
-/* The same of a tensor with rule LAYER: regions of all rows of even and odd layers, of which the
- * last layer in each is not moved. */
-MEMOI double memoi_rows_layer_tensor(memoi_rows_planner* p, int32_t b, int32_t t) {
+/* The same of a tensor with rule LAYER, and its host memory: regions of all rows of even and odd
+ * layers, of which the last layer in each is not moved. */
+MEMOI void memoi_rows_add_layer_tensor(memoi_rows_planner* p, int32_t t, memoi_rows_score* score) {
     const memo_swap_desc* swap = p->desc->swap;
     const int64_t n = swap->n_rows, n_all = memob_swap_layer_rows(swap);
     const int64_t row_bytes = swap->tensors[t].row_bytes;
     const double all_bytes = (double)memob_align_up(n_all * row_bytes, MEMOB_DEVICE_ALIGNMENT);
-    double device_bytes = 0;
     int32_t first, slice;
     int has_region[2] = {0, 0};
     for (first = p->n_layers - swap->n_slices; first >= 0; first -= swap->n_slices) {
         int* is_moved = &has_region[first / swap->n_slices & 1];
+        const int64_t cell = p->trial.cells[memoi_rows_cell_of(p, first, p->bundle_of[t])];
         if (!memob_layer_has(swap, first, t)) continue;
-        if (p->seen[memoi_rows_cell_of(p, first, b)] == MEMOI_ROWS_KEPT) {
-            device_bytes += all_bytes;
-            continue;
-        }
-        if (*is_moved) p->fixed_bytes[b] += all_bytes;
+        if (cell == MEMOI_ROWS_KEPT || !*is_moved) score->device_bytes += all_bytes;
+        if (cell == MEMOI_ROWS_KEPT) continue;
+        if (*is_moved) score->host_bytes += all_bytes;
         for (slice = 0; slice < swap->n_slices && *is_moved; slice++) {
-            memoi_rows_effect* effect = &p->effects[(int64_t)b * p->n_layers + first + slice];
-            effect->layer_bytes += memob_min(n_all - slice * n, n) * row_bytes;
-            effect->n_layer_copies++;
+            memoi_rows_sum* sum = &p->sums[first + slice];
+            sum->layer_bytes += memob_min(n_all - slice * n, n) * row_bytes;
+            sum->n_layer_copies++;
         }
-        if (!*is_moved) device_bytes += all_bytes;
         *is_moved = 1;
     }
-    return device_bytes;
 }
 
-/* Adds the effects of a bundle to the totals, or takes them away. */
-MEMOI void memoi_rows_add(memoi_rows_planner* p, int32_t b, int64_t sign) {
-    const int64_t* effects = (const int64_t*)&p->effects[(int64_t)b * p->n_layers];
-    int64_t* totals = (int64_t*)p->totals;
-    const int64_t n = p->n_layers * (int64_t)(sizeof *p->effects / sizeof(int64_t));
-    int64_t i;
-    for (i = 0; i < n; i++) totals[i] += sign * effects[i];
-}
-
-/* The effects of each bundle whose cells have changed. */
-MEMOI void memoi_rows_find_effects(memoi_rows_planner* p, const int64_t* cells) {
-    const size_t n = (size_t)p->n_layers;
-    int32_t b, t;
-    for (b = 0; b < p->n_bundles; b++) {
-        const int64_t first = (int64_t)b * p->n_layers;
-        if (!memcmp(&p->seen[first], &cells[first], n * sizeof *cells)) continue;
-        memcpy(&p->seen[first], &cells[first], n * sizeof *cells);
-        memoi_rows_add(p, b, -1);
-        memset(&p->effects[first], 0, n * sizeof *p->effects);
-        memset(&p->recompute_s[first], 0, n * sizeof *p->recompute_s);
-        if (p->bundles[b].is_packed) memset(&p->cuts[first], 0, n * sizeof *p->cuts);
-        p->region_bytes[b] = p->fixed_bytes[b] = 0;
-        for (t = 0; t < p->desc->swap->n_tensors; t++)
-            if (p->bundle_of[t] == b && p->desc->swap->tensors[t].row_bytes)
-                p->region_bytes[b] += p->bundles[b].is_layer ? memoi_rows_layer_tensor(p, b, t)
-                                                             : memoi_rows_tensor(p, b, t);
-        if (!p->bundles[b].is_layer) memoi_rows_find_recomputed(p, b);
-        memoi_rows_add(p, b, 1);
-    }
+/* The HANDED tensor is the same in all tables: one place, or two for slices, of which all wait on
+ * the host. */
+MEMOI void memoi_rows_add_handed(const memoi_rows_planner* p, memoi_rows_score* score) {
+    const memo_swap_desc* swap = p->desc->swap;
+    const int64_t row_bytes = p->handed < 0 ? 0 : swap->tensors[p->handed].row_bytes;
+    const int is_sliced = swap->n_slices > 1;
+    score->device_bytes =
+        (double)memob_align_up(swap->n_rows * row_bytes, MEMOB_DEVICE_ALIGNMENT) * (1 + is_sliced);
+    if (is_sliced)
+        score->host_bytes =
+            (double)memob_align_up(memob_swap_layer_rows(swap) * row_bytes, MEMOB_DEVICE_ALIGNMENT);
 }
 
 /* The area of packed tensors: the most that an even and an odd layer need of which one follows the
  * other there.  Layers of which no later one overwrites bytes do not recompute them. */
 MEMOI int64_t memoi_rows_find_area(memoi_rows_planner* p) {
     int64_t area_bytes = 0, later_bytes[2] = {0, 0};
-    const memoi_rows_effect* last[2] = {NULL, NULL};
-    int32_t layer, b;
+    const memoi_rows_sum* last[2] = {NULL, NULL};
+    int32_t layer;
     for (layer = 0; layer < p->n_layers; layer++) {
-        memoi_rows_effect* sum = &p->sums[layer];
-        const memoi_rows_effect* other = last[!(layer & 1)];
-        const memoi_rows_cut* most = NULL;
+        memoi_rows_sum* sum = &p->sums[layer];
+        const memoi_rows_sum* other = last[!(layer & 1)];
         int64_t pair_bytes = sum->pack_bytes;
         if (!pair_bytes) continue;
-        for (b = 0; b < p->n_bundles; b++) {
-            const memoi_rows_cut* cut = &p->cuts[(int64_t)b * p->n_layers + layer];
-            if (cut->recomputed_bytes &&
-                (!most || cut->recomputed_bytes > most->recomputed_bytes ||
-                 (cut->recomputed_bytes == most->recomputed_bytes && cut->t < most->t)))
-                most = cut;
-        }
-        if (most) sum->free_bytes += most->free_bytes;
+        sum->uses_buffer = 1;
+        sum->free_bytes += sum->cut_free_bytes;
         if (other) pair_bytes += other->pack_bytes - memob_min(sum->free_bytes, other->free_bytes);
         area_bytes = memob_max(area_bytes, pair_bytes);
         last[layer & 1] = sum;
     }
     for (layer = p->n_layers - 1; layer >= 0; layer--) {
-        memoi_rows_effect* sum = &p->sums[layer];
+        memoi_rows_sum* sum = &p->sums[layer];
         int64_t* later = &later_bytes[layer & 1];
-        if (!sum->pack_bytes) continue;
-        if (!*later && sum->pack_bytes + later_bytes[!(layer & 1)] <= area_bytes)
-            p->sums_s[layer] = 0;
+        if (*later || sum->pack_bytes + later_bytes[!(layer & 1)] > area_bytes)
+            sum->recompute_s += sum->packed_s;
         *later = memob_max(*later, sum->pack_bytes);
-        sum->n_swapped++; /* uses a buffer */
     }
     return area_bytes;
 }
 
-/* What bundles recompute, packed or not, is added to each layer's. */
-MEMOI void memoi_rows_add_times(memoi_rows_planner* p, int is_packed) {
-    int32_t b, layer;
-    for (b = 0; b < p->n_bundles; b++) {
-        const double* own_s = &p->recompute_s[(int64_t)b * p->n_layers];
-        if (p->bundles[b].is_packed != is_packed) continue;
-        for (layer = 0; layer < p->n_layers; layer++) p->sums_s[layer] += own_s[layer];
-    }
-}
-
-/* What all cells amount to: p->sums, and the memory. */
-MEMOI void memoi_rows_add_up(memoi_rows_planner* p, const int64_t* cells, memoi_rows_score* score) {
-    int32_t b, layer, last[2] = {-1, -1};
-    memoi_rows_find_effects(p, cells);
+/* What all cells of the trial amount to: the sums, and the memory. */
+MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
+    const memo_swap_desc* swap = p->desc->swap;
+    memoi_rows_score* score = &p->trial.score;
+    int32_t layer, t;
+    int is_last[2] = {1, 1};
     memset(score, 0, sizeof *score);
-    memset(p->sums_s, 0, (size_t)p->n_layers * sizeof *p->sums_s);
-    memcpy(p->sums, p->totals, (size_t)p->n_layers * sizeof *p->sums);
-    score->device_bytes = p->handed_bytes;
-    score->host_bytes = p->handed_host_bytes;
-    for (b = 0; b < p->n_bundles; b++) {
-        score->device_bytes += p->region_bytes[b];
-        score->host_bytes += p->fixed_bytes[b];
+    memset(p->sums, 0, (size_t)p->n_layers * sizeof *p->sums);
+    memoi_rows_add_handed(p, score);
+    for (t = 0; t < swap->n_tensors; t++) {
+        if (p->bundle_of[t] < 0 || !swap->tensors[t].row_bytes) continue;
+        if (memob_swap_is_layer(swap, t))
+            memoi_rows_add_layer_tensor(p, t, score);
+        else
+            score->device_bytes += memoi_rows_add_tensor(p, t);
     }
-    if (p->desc->swap->tensor_kinds) {
-        memoi_rows_add_times(p, 1);
-        score->device_bytes += (double)memoi_rows_find_area(p);
-    }
-    memoi_rows_add_times(p, 0);
+    if (swap->tensor_kinds) score->device_bytes += (double)memoi_rows_find_area(p);
 
     /* The last layer in each rounding buffer is not moved. */
-    for (layer = 0; layer < p->n_layers; layer++)
-        if (p->sums[layer].n_swapped) last[layer & 1] = layer;
-    for (b = 0; b < 2; b++) {
-        memoi_rows_effect* sum = &p->sums[last[b] < 0 ? 0 : last[b]];
-        if (last[b] >= 0) sum->moved_bytes = sum->host_bytes = sum->n_copies = 0;
-    }
-    for (layer = 0; layer < p->n_layers; layer++) {
-        score->swapped_bytes += (double)(p->sums[layer].moved_bytes + p->sums[layer].layer_bytes);
-        score->recompute_s += p->sums_s[layer];
+    for (layer = p->n_layers - 1; layer >= 0; layer--) {
+        memoi_rows_sum* sum = &p->sums[layer];
+        if (sum->uses_buffer && is_last[layer & 1])
+            sum->moved_bytes = sum->host_bytes = sum->n_copies = is_last[layer & 1] = 0;
+        score->swapped_bytes += (double)(sum->moved_bytes + sum->layer_bytes);
+        score->recompute_s += sum->recompute_s;
     }
 }
 
@@ -6648,21 +6507,23 @@ MEMOI double memoi_rows_pages(double n_bytes) {
 }
 
 /* Places in host memory, as many as fit if there is a file: score's host and file bytes. */
-MEMOI void memoi_rows_find_places(memoi_rows_planner* p, memoi_rows_score* score) {
+MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
+    memoi_rows_score* score = &p->trial.score;
     const double fixed_bytes = memoi_rows_pages(score->host_bytes);
-    const double capacity = (double)p->host_bytes;
+    const double capacity = (double)p->desc->host_bytes;
     int64_t most = 1;
     double place_bytes;
     int32_t layer, n_moved = 0, n_places;
     score->host_bytes = fixed_bytes;
     for (layer = 0; layer < p->n_layers; layer++) {
-        const memoi_rows_effect* sum = &p->sums[layer];
+        const memoi_rows_sum* sum = &p->sums[layer];
         if (!sum->moved_bytes) continue;
         p->moved[n_moved++] = layer;
         score->host_bytes += (double)sum->host_bytes;
         most = memob_max(most, sum->host_bytes);
     }
-    if (!p->desc->spill_bytes || !p->host_bytes || n_moved < 2 || score->host_bytes <= capacity)
+    if (!p->desc->spill_bytes || !p->desc->host_bytes || n_moved < 2 ||
+        score->host_bytes <= capacity)
         return;
 
     /* All may fit but for whole pages.  One place remains even if it does not fit. */
@@ -6684,21 +6545,22 @@ MEMOI void memoi_rows_find_places(memoi_rows_planner* p, memoi_rows_score* score
 
 /* What the layers move and recompute, and in which order.  0: layers would return from the file in
  * another order than they left. */
-MEMOI int memoi_rows_time_layers(memoi_rows_planner* p, const memoi_rows_score* score) {
+MEMOI int memoi_rows_time_layers(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
-    const double handed = p->handed < 0 ? 0
-                                        : (double)desc->swap->n_rows *
-                                              (double)desc->swap->tensors[p->handed].row_bytes;
+    const memo_swap_desc* swap = desc->swap;
+    const memoi_rows_score* score = &p->trial.score;
+    const double handed = swap->n_slices <= 1 || p->handed < 0
+                              ? 0
+                              : (double)(swap->n_rows * swap->tensors[p->handed].row_bytes);
     int32_t i, last[2] = {-1, -1}, n_moved = 0, latest = -1;
     for (i = 0; i < p->n_layers; i++) {
-        const memoi_rows_effect* sum = &p->sums[i];
+        const memoi_rows_sum* sum = &p->sums[i];
         memoi_rows_layer* layer = &p->clock.layers[i];
         const double copies_s = (double)(sum->n_copies + sum->n_layer_copies) * desc->copy_s;
         double bytes = (double)(sum->moved_bytes + sum->layer_bytes);
-        layer->recompute_s = p->sums_s[i];
-        layer->previous = layer->before = -1;
-        layer->is_spilled = 0;
-        if (sum->n_swapped) {
+        layer->recompute_s = sum->recompute_s;
+        layer->previous = layer->file_of[0] = layer->file_of[1] = -1;
+        if (sum->uses_buffer) {
             layer->previous = last[i & 1];
             last[i & 1] = sum->moved_bytes > 0 ? i : -1;
         }
@@ -6708,60 +6570,54 @@ MEMOI int memoi_rows_time_layers(memoi_rows_planner* p, const memoi_rows_score* 
             if (score->n_spilled_layers && layer->previous < latest) return 0;
             latest = layer->previous;
         }
-        if (p->handed >= 0 && i >= 2) layer->previous = i - 2;
+        if (handed > 0 && i >= 2) layer->previous = i - 2;
         layer->is_moved = bytes > 0 || (handed > 0 && i < p->n_moved);
         if (layer->is_moved) bytes += handed;
-        layer->store_s =
-            memoi_rows_copy_s(copies_s, bytes, desc->to_host_bytes_per_s, p->link_factor);
-        layer->load_s =
-            memoi_rows_copy_s(copies_s, bytes, desc->to_device_bytes_per_s, p->link_factor);
+        layer->copy_s[0] = memoi_rows_copy_s(copies_s, bytes, desc->to_host_bytes_per_s);
+        layer->copy_s[1] = memoi_rows_copy_s(copies_s, bytes, desc->to_device_bytes_per_s);
 
         /* The file. */
         if (!sum->moved_bytes || !score->n_spilled_layers) continue;
         if (n_moved >= score->n_host_layers)
-            layer->before = p->moved[n_moved - score->n_host_layers];
-        layer->is_spilled = n_moved++ < score->n_spilled_layers;
+            layer->file_of[0] = p->moved[n_moved - score->n_host_layers];
+        if (n_moved++ < score->n_spilled_layers) layer->file_of[1] = i;
         bytes = memoi_rows_pages((double)sum->host_bytes);
-        layer->write_s =
-            memoi_rows_copy_s(desc->file_s, bytes, desc->to_file_bytes_per_s, p->disk_factor);
-        layer->read_s =
-            memoi_rows_copy_s(desc->file_s, bytes, desc->from_file_bytes_per_s, p->disk_factor);
+        layer->file_s[0] = memoi_rows_copy_s(desc->file_s, bytes, desc->to_file_bytes_per_s);
+        layer->file_s[1] = memoi_rows_copy_s(desc->file_s, bytes, desc->from_file_bytes_per_s);
     }
     return 1;
 }
 
-MEMOI double memoi_rows_excess(double capacity_bytes, double n_bytes) {
-    return n_bytes > capacity_bytes ? n_bytes - capacity_bytes : 0;
+/* Bytes beyond a capacity; 0: no limit. */
+MEMOI double memoi_rows_excess(int64_t capacity_bytes, double n_bytes) {
+    return capacity_bytes ? memoi_rows_later(0, n_bytes - (double)capacity_bytes) : 0;
 }
 
 /* Scores the trial: its memory, and the step with as many layers in host memory as fit. */
 MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     memoi_rows_score* score = &p->trial.score;
-    double busy_s;
-    memoi_rows_add_up(p, p->trial.cells, score);
-    memoi_rows_find_places(p, score);
+    memoi_rows_add_up(p);
+    memoi_rows_find_places(p);
 
-    /* The excess over all budgets guides the search toward tables that fit. */
-    if (p->device_bytes)
-        score->excess_bytes += memoi_rows_excess((double)p->device_bytes, score->device_bytes);
-    if (p->host_bytes)
-        score->excess_bytes += memoi_rows_excess((double)p->host_bytes, score->host_bytes);
-    score->excess_bytes += memoi_rows_excess((double)desc->spill_bytes, score->spill_bytes);
+    /* The excess over all budgets guides the search toward tables that fit.  Without a file none is
+     * used. */
+    score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
+                          memoi_rows_excess(desc->host_bytes, score->host_bytes) +
+                          memoi_rows_excess(desc->spill_bytes, score->spill_bytes);
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY) score->lifted_bytes = score->host_bytes;
     if (p->lifted == MEMO_SWAP_LIMIT_DEVICE_MEMORY) score->lifted_bytes = score->device_bytes;
 
     /* The makespan, and the stall: the part in which nothing is computed.  What does not fit needs
      * none. */
-    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_time_layers(p, score) ||
+    if (score->recompute_s >= MEMOI_ROWS_IMPOSSIBLE || !memoi_rows_time_layers(p) ||
         score->device_bytes + score->host_bytes + score->spill_bytes > (double)MEMOB_BYTES_MAX) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return;
     }
     if (score->excess_bytes > 0 && !desc->swap->rows) return;
     score->step_s = memoi_rows_step(&p->clock, p->n_layers, desc->between_s);
-    busy_s = p->layers_s + desc->between_s + score->recompute_s;
-    score->stall_s = score->step_s > busy_s ? score->step_s - busy_s : 0;
+    score->stall_s = p->clock.stall_s;
 }
 
 /* Less beyond the capacities; if both fit a shorter step; then less of a lifted memory, less
@@ -6783,78 +6639,28 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
     return held < b->host_bytes + b->device_bytes + b->spill_bytes;
 }
 
-/* Scores p->trial.  p->best becomes it if it is better. */
-MEMOI void memoi_rows_try(memoi_rows_planner* p) {
+MEMOI void memoi_rows_copy(const memoi_rows_planner* p, const memoi_rows_table* from,
+                           memoi_rows_table* to) {
+    to->score = from->score;
+    memcpy(to->cells, from->cells, (size_t)p->n_cells * sizeof(int64_t));
+}
+
+/* Scores p->trial.  If it is better p->best becomes it, and the result is 1. */
+MEMOI int memoi_rows_try(memoi_rows_planner* p) {
     memoi_rows_score_trial(p);
-    if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return;
-    p->best.score = p->trial.score;
-    memcpy(p->best.cells, p->trial.cells, (size_t)p->n_cells * sizeof(int64_t));
+    if (!memoi_rows_is_better(&p->trial.score, &p->best.score)) return 0;
+    memoi_rows_copy(p, &p->trial, &p->best);
+    return 1;
 }
 
 /* 1 if a bundle may have this cell in a layer. */
 MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_t b, int64_t cell) {
-    const memoi_rows_use* use = memoi_rows_use_of(p, layer, b);
     if (cell == MEMOI_ROWS_KEPT) return 1;
-    if (!use->n_layers) return 0; /* as if it were kept */
-    switch (use->rule) {
-    case MEMO_TENSOR_KEPT: return 0;
-    case MEMO_TENSOR_SWAPPED: return cell == p->n_tiles;
+    switch (p->rules[(int64_t)b * p->n_layers + layer]) {
+    case MEMO_TENSOR_ROWS: return cell >= 0 && cell <= p->n_tiles;
     case MEMO_TENSOR_WHOLE: return cell == 0 || cell == p->n_tiles;
-    default: return cell >= 0 && cell <= p->n_tiles;
-    }
-}
-
-/* Sets bundle b of layers [begin, end) of the trial to a cell, or the nearest that it may have. */
-MEMOI void memoi_rows_set(memoi_rows_planner* p, int32_t b, int32_t begin, int32_t end,
-                          int64_t cell) {
-    for (; begin < end; begin++)
-        p->trial.cells[(int64_t)b * p->n_layers + begin] =
-            memoi_rows_is_valid(p, begin, b, cell)         ? cell
-            : memoi_rows_is_valid(p, begin, b, p->n_tiles) ? p->n_tiles
-                                                           : MEMOI_ROWS_KEPT;
-}
-
-/* --- >>row alpha ---
- * Knows: tables of one alpha.  Knows nothing of other tables. */
-
-/* The trial becomes the table of an alpha, as memo_swap_desc has it. */
-MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, int64_t tiles) {
-    int32_t layer, b;
-    for (b = 0; b < p->n_bundles; b++)
-        for (layer = 0; layer < p->n_layers; layer++) {
-            const memo_tensor_rule rule = p->desc->swap->tensors[p->bundles[b].leader].rule;
-            p->trial.cells[(int64_t)b * p->n_layers + layer] = rule == MEMO_TENSOR_ROWS ? tiles
-                                                               : rule == MEMO_TENSOR_KEPT
-                                                                   ? MEMOI_ROWS_KEPT
-                                                                   : p->n_tiles;
-        }
-}
-
-/* Scores all alphas of whole tiles if they are few; otherwise about 64, then some near the best.
- * Returns the tiles of the best; negative: none fits. */
-MEMOI int64_t memoi_rows_best_alpha(memoi_rows_planner* p, memoi_rows_score* best) {
-    int64_t step = p->n_tiles / 64 + 1, low = 0, high = p->n_tiles, best_tiles = -1, k;
-    memset(best, 0, sizeof *best);
-    best->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
-
-    /* Score the alphas of one grid. */
-    for (;;) {
-        for (k = low;; k = k + step < high ? k + step : high) {
-            memoi_rows_set_alpha(p, k);
-            memoi_rows_score_trial(p);
-            if (p->trial.score.excess_bytes <= 0 && memoi_rows_is_better(&p->trial.score, best)) {
-                *best = p->trial.score;
-                best_tiles = k;
-            }
-            if (k >= high) break;
-        }
-        if (step == 1 || best_tiles < 0) return best_tiles;
-
-        /* Refine the grid around the best alpha. */
-        low = best_tiles > step ? best_tiles - step : 0;
-        high = best_tiles + step < p->n_tiles ? best_tiles + step : p->n_tiles;
-        step = step / 16 + (step > 1 && step < 16);
-        if (step == 0) step = 1;
+    case MEMO_TENSOR_SWAPPED: return cell == p->n_tiles;
+    default: return 0;
     }
 }
 
@@ -6961,7 +6767,7 @@ MEMOI int memoi_rows_refit_layers(memoi_rows_planner* p) {
     for (is_host = 0; is_host < (p->desc->spill_bytes ? 1 : 2); is_host++) {
         const double each =
             layer_bytes * (is_host ? n_swapped / (double)p->n_tiles : (next < 0) - (cell < 0));
-        const double capacity = (double)(is_host ? p->host_bytes : p->device_bytes);
+        const double capacity = (double)(is_host ? p->desc->host_bytes : p->desc->device_bytes);
         const double left = capacity - (is_host ? score->host_bytes : score->device_bytes);
         if (!(capacity > 0)) continue;
         if (each > 0) most = fmin(most, floor(left / each));
@@ -6976,17 +6782,22 @@ MEMOI int memoi_rows_refit_tiles(memoi_rows_planner* p, int32_t kind, int32_t b)
     const memoi_rows_score* score = &p->trial.score;
     const double tile_bytes =
         (double)p->bundles[b].row_bytes * (double)memob_swap_tile_rows(p->desc->swap);
-    const int64_t n = kind < 0 ? p->n_moved : p->uses[(int64_t)kind * p->n_bundles + b].n_moved;
+    int64_t n = 0;
     double more = (double)p->n_tiles, room;
     int32_t layer;
     int is_changed = 0;
 
+    for (layer = 0; layer < p->n_moved; layer++)
+        n += kind < 0 || (p->kinds[layer] == kind &&
+                          memob_layer_has(p->desc->swap, layer, p->bundles[b].leader));
+
     /* A tile more in every layer takes two more of a region and one less to recompute.  With a file
      * more layers would spill. */
-    room = ((double)p->device_bytes - score->device_bytes) / tile_bytes;
-    if (p->device_bytes && room < more) more = floor(room);
-    room = ((double)p->host_bytes - score->host_bytes) / (tile_bytes * (double)memob_max(n, 1));
-    if (p->host_bytes && !p->desc->spill_bytes && room < more) more = floor(room);
+    room = ((double)p->desc->device_bytes - score->device_bytes) / tile_bytes;
+    if (p->desc->device_bytes && room < more) more = floor(room);
+    room =
+        ((double)p->desc->host_bytes - score->host_bytes) / (tile_bytes * (double)memob_max(n, 1));
+    if (p->desc->host_bytes && !p->desc->spill_bytes && room < more) more = floor(room);
     if (more < -(double)p->n_tiles) more = -(double)p->n_tiles;
     for (layer = 0; layer < p->n_layers; layer++) {
         int64_t *own = &p->trial.cells[memoi_rows_cell_of(p, layer, b)], next;
@@ -7033,7 +6844,8 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
 
     /* Choose layers: one, all, all that move, the last ones, every second one, a range, or the
      * layers a few before or after those of one kind. */
-    switch (memoi_rows_random(p, p->n_kinds > 1 ? 10 : 8)) {
+    switch (
+        memoi_rows_random(p, p->desc->swap->layer_kinds || p->desc->swap->n_slices > 1 ? 10 : 8)) {
     case 0: begin = 0, end = n; break;
     case 1: begin = 0, end = p->n_moved; break;
     case 2: begin = p->n_moved, end = n; break;
@@ -7084,35 +6896,30 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
  * only on the way from one that fits less. */
 MEMOI void memoi_rows_pass(memoi_rows_planner* p, const memoi_rows_table* from, int of_kinds,
                            int64_t n_trials) {
-    const size_t n_bytes = (size_t)p->n_cells * sizeof(int64_t);
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
-    const double heat = fmax(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
+    const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
     int64_t i, k;
-    p->here.score = from->score;
-    memcpy(p->here.cells, from->cells, n_bytes);
+    memoi_rows_copy(p, from, &p->here);
     for (i = 0; i < n_trials; i++) {
         const double left = 1 - (double)i / (double)n_trials;
         int is_changed = 0;
-        memcpy(p->trial.cells, p->here.cells, n_bytes);
-        p->trial.score = p->here.score;
+        memoi_rows_copy(p, &p->here, &p->trial);
         for (k = memoi_rows_random(p, 4); k > 0; k--)
             is_changed |= of_kinds || memoi_rows_random(p, 5) == 0 ? memoi_rows_change_kind(p)
                           : memoi_rows_random(p, 8) == 0           ? memoi_rows_exchange(p)
                                                                    : memoi_rows_change(p);
-        if (is_changed) memoi_rows_try(p);
+        if (is_changed) (void)memoi_rows_try(p);
 
         /* Another bundle takes the room that is left, or makes the room that lacks. */
         for (k = of_kinds || memoi_rows_random(p, 2) ? 4 : 0; k > 0 && !memoi_rows_refit(p); k--) {
         }
         if (k > 0) {
-            memoi_rows_try(p);
+            (void)memoi_rows_try(p);
             i += is_changed;
         }
-        if (!memoi_rows_is_better(trial, here) &&
-            (trial->excess_bytes > 0 || trial->step_s > here->step_s * (1 + heat * left * left)))
-            continue;
-        p->here.score = *trial;
-        memcpy(p->here.cells, p->trial.cells, n_bytes);
+        if (memoi_rows_is_better(trial, here) ||
+            (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat * left * left)))
+            memoi_rows_copy(p, &p->trial, &p->here);
     }
 }
 
@@ -7126,35 +6933,55 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     n_trials = memob_max(memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX), MEMOI_ROWS_TRIALS_LEAST);
     n_trials = n_trials / (4 * n_parts) + 1;
     p->random = 0x9e3779b97f4a7c15u;
-    p->start.score = p->best.score;
-    memcpy(p->start.cells, p->best.cells, (size_t)p->n_cells * sizeof(int64_t));
+    memoi_rows_copy(p, &p->best, &p->start);
     for (pass = 0; pass < 4; pass++) {
-        if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
-            best->swapped_bytes <= 0)
+        if (!p->n_bundles || (best->excess_bytes <= 0 && best->stall_s <= 0 &&
+                              best->recompute_s <= 0 && best->swapped_bytes <= 0))
             break; /* nothing is left to better */
         memoi_rows_pass(p, pass < 2 ? &p->start : &p->best, pass < 2, n_trials);
     }
 }
 
-/* p->best: the best table found, from the best alpha (tiles, if not negative), or from a table that
- * needs little memory. */
-MEMOI void memoi_rows_best_table(memoi_rows_planner* p, int64_t tiles) {
-    int32_t b, way;
-    memset(&p->best.score, 0, sizeof p->best.score);
-    p->best.score.excess_bytes = 2 * MEMOI_ROWS_IMPOSSIBLE; /* so that anything is better */
-    if (p->n_bundles == 0) return;
-    for (way = 0; way < 2; way++) { /* all is recomputed; what cannot be is swapped or kept */
-        for (b = 0; b < p->n_bundles; b++) memoi_rows_set(p, b, 0, p->n_layers, 0);
-        for (b = 0; b < p->n_cells && way; b++)
-            if (p->trial.cells[b] == p->n_tiles) p->trial.cells[b] = MEMOI_ROWS_KEPT;
-        memoi_rows_try(p);
+/* The trial becomes the table of an alpha, as memo_swap_desc has it. */
+MEMOI void memoi_rows_set_alpha(memoi_rows_planner* p, int64_t tiles) {
+    int64_t i;
+    for (i = 0; i < p->n_cells; i++) {
+        const int32_t t = p->bundles[i / p->n_layers].leader;
+        const memo_tensor_rule rule = p->desc->swap->tensors[t].rule;
+        p->trial.cells[i] = rule == MEMO_TENSOR_ROWS   ? tiles
+                            : rule == MEMO_TENSOR_KEPT ? MEMOI_ROWS_KEPT
+                                                       : p->n_tiles;
     }
-    for (b = 0; b < p->n_bundles && tiles >= 0; b++)
-        memoi_rows_set(p, b, 0, p->n_layers,
-                       p->desc->swap->tensors[p->bundles[b].leader].rule == MEMO_TENSOR_ROWS
-                           ? tiles
-                           : p->n_tiles);
-    if (tiles >= 0) memoi_rows_try(p);
+}
+
+/* Tries all alphas of whole tiles if they are few; otherwise about 64, then some near the best.
+ * Returns the tiles of the best, which p->best becomes. */
+MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
+    int64_t low = 0, high = p->n_tiles, step = p->n_tiles / 64 + 1, best = 0, k;
+    p->best.score.excess_bytes = MEMOI_ROWS_WORST;
+    for (;; step = memob_max(step / 16, 1)) {
+        for (k = low; k < high + step; k += step) {
+            memoi_rows_set_alpha(p, memob_min(k, high));
+            if (memoi_rows_try(p)) best = memob_min(k, high);
+        }
+        if (step == 1) return best;
+        low = memob_max(best - step, 0);
+        high = memob_min(best + step, p->n_tiles);
+    }
+}
+
+/* p->best: the best table found, from the best alpha, or from a table that needs little memory: all
+ * is recomputed; what cannot be is swapped or kept. */
+MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
+    int64_t i;
+    int way;
+    for (way = 0; way < 2; way++) {
+        for (i = 0; i < p->n_cells; i++)
+            p->trial.cells[i] = p->rules[i] < MEMO_TENSOR_SWAPPED            ? 0
+                                : p->rules[i] == MEMO_TENSOR_SWAPPED && !way ? p->n_tiles
+                                                                             : MEMOI_ROWS_KEPT;
+        (void)memoi_rows_try(p);
+    }
     memoi_rows_search(p, 1);
 }
 
@@ -7165,55 +6992,54 @@ MEMOI void memoi_rows_best_table(memoi_rows_planner* p, int64_t tiles) {
 
 /* Makes one limit a tenth wider, or (is_all) as wide as may be: a link twice as fast.  0: it is no
  * limit. */
-MEMOI int memoi_rows_raise(memoi_rows_planner* p, memo_swap_limit limit, int is_all) {
-    const memo_swap_plan_desc* desc = p->desc;
-    int is_host = limit == MEMO_SWAP_LIMIT_HOST_MEMORY;
-    int64_t capacity = is_host ? desc->host_bytes : desc->device_bytes;
-    if (limit == MEMO_SWAP_LIMIT_BANDWIDTH) {
-        if (desc->to_host_bytes_per_s <= 0 && desc->to_device_bytes_per_s <= 0) return 0;
-        p->link_factor = is_all ? 1 / 2.0 : 1 / 1.1;
-    } else if (limit == MEMO_SWAP_LIMIT_DISK) {
-        if (!desc->spill_bytes) return 0;
-        p->disk_factor = is_all ? 1 / 2.0 : 1 / 1.1;
-    } else {
-        if (capacity == 0) return 0;
-        *(is_host ? &p->host_bytes : &p->device_bytes) =
-            is_all || capacity > MEMOB_BYTES_MAX / 2 ? 0 : capacity + capacity / 10 + 1;
+MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memo_swap_limit limit, int is_all) {
+    const double factor = is_all ? 2 : 1.1;
+    int64_t* capacity =
+        limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
+    switch (limit) {
+    case MEMO_SWAP_LIMIT_BANDWIDTH:
+        desc->copy_s /= factor;
+        desc->to_host_bytes_per_s *= factor;
+        desc->to_device_bytes_per_s *= factor;
+        return desc->to_host_bytes_per_s > 0 || desc->to_device_bytes_per_s > 0;
+    case MEMO_SWAP_LIMIT_DISK:
+        desc->file_s /= factor;
+        desc->to_file_bytes_per_s *= factor;
+        desc->from_file_bytes_per_s *= factor;
+        return desc->spill_bytes > 0;
+    default:
+        if (!*capacity) return 0;
+        *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
+        return 1;
     }
-    p->lifted = limit;
-    memoi_rows_time_kinds(p);
-    return 1;
-}
-
-MEMOI void memoi_rows_restore(memoi_rows_planner* p) {
-    p->host_bytes = p->desc->host_bytes;
-    p->device_bytes = p->desc->device_bytes;
-    p->link_factor = p->disk_factor = 1;
-    p->lifted = MEMO_SWAP_LIMIT_NONE;
-    memoi_rows_time_kinds(p);
 }
 
 /* The share of the step that a wider limit saves, as far as so many passes from the plan find it,
  * and how much more memory that takes. */
 MEMOI double memoi_rows_lift(memoi_rows_planner* p, memo_swap_limit limit, int is_all, int n_parts,
-                             double now_s, double* extra_bytes) {
-    const int64_t capacity = limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? p->host_bytes : p->device_bytes;
-    memoi_rows_score score;
-    *extra_bytes = 0;
-    if (!memoi_rows_raise(p, limit, is_all)) return 0;
-    if (p->desc->is_alpha_only)
-        (void)memoi_rows_best_alpha(p, &score);
+                             double* extra_bytes) {
+    const memo_swap_plan_desc* desc = p->desc;
+    const memoi_rows_score* best = &p->best.score;
+    const int64_t capacity =
+        limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? desc->host_bytes : desc->device_bytes;
+    memo_swap_plan_desc wider = *desc;
+    if (!memoi_rows_widen(&wider, limit, is_all)) return 0;
+    p->desc = &wider;
+    p->lifted = limit;
+    memoi_rows_time_kinds(p);
+    if (desc->is_alpha_only)
+        (void)memoi_rows_try_alphas(p);
     else {
-        memcpy(p->trial.cells, p->plan, (size_t)p->n_cells * sizeof(int64_t));
-        p->best.score.excess_bytes = 2 * MEMOI_ROWS_IMPOSSIBLE;
-        memoi_rows_try(p);
+        p->best.score.excess_bytes = MEMOI_ROWS_WORST;
+        memoi_rows_copy(p, &p->plan, &p->trial);
+        (void)memoi_rows_try(p);
         memoi_rows_search(p, n_parts);
-        score = p->best.score;
     }
-    memoi_rows_restore(p);
-    if (score.excess_bytes > 0) return 0;
-    if (score.lifted_bytes > (double)capacity) *extra_bytes = score.lifted_bytes - (double)capacity;
-    return 1 - score.step_s / now_s;
+    p->desc = desc;
+    p->lifted = MEMO_SWAP_LIMIT_NONE;
+    memoi_rows_time_kinds(p);
+    *extra_bytes = memoi_rows_later(0, best->lifted_bytes - (double)capacity);
+    return best->excess_bytes > 0 ? 0 : 1 - best->step_s / p->plan.score.step_s;
 }
 
 /* Names the limit of which a tenth more saves most, and what the plan would gain without it.  If a
@@ -7237,12 +7063,12 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
                  : "no single limit: more of one memory alone, or a faster link alone, would save "
                    "nothing");
     if (!p->n_bundles) return;
-    memcpy(p->plan, p->best.cells, (size_t)p->n_cells * sizeof(int64_t));
+    memoi_rows_copy(p, &p->best, &p->plan);
 
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4; i++) {
-            saved = memoi_rows_lift(p, limits[i], is_all, 16, plan->step_s, &extra_bytes);
+            saved = memoi_rows_lift(p, limits[i], is_all, 16, &extra_bytes);
             if (saved <= most) continue;
             most = saved;
             limit = limits[i];
@@ -7251,7 +7077,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     if (limit == MEMO_SWAP_LIMIT_NONE) return;
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
-    saved = memoi_rows_lift(p, limit, 1, 4, plan->step_s, &extra_bytes);
+    saved = memoi_rows_lift(p, limit, 1, 4, &extra_bytes);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
     if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
@@ -7267,31 +7093,32 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
 /* Fails with the memory that the nearest plan lacks. */
 MEMOI memo_status memoi_rows_refuse(memoi_rows_planner* p, memo_error* error) {
     static const char* const names[] = {"device memory", "host memory", "the disk"};
-    const double there_bytes[] = {(double)p->device_bytes, (double)p->host_bytes,
-                                  (double)p->desc->spill_bytes};
+    const int64_t there_bytes[] = {p->desc->device_bytes, p->desc->host_bytes,
+                                   p->desc->spill_bytes};
+    const int is_alpha = p->desc->is_alpha_only;
     const memoi_rows_score* score = &p->best.score;
     double needed_bytes[3];
     char needed[32], there[32];
     int which = 0;
 
     /* Without a usable table, score alpha 0, which recomputes most. */
-    if (p->desc->is_alpha_only || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
+    if (is_alpha || score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) {
         memoi_rows_set_alpha(p, 0);
         memoi_rows_score_trial(p);
         score = &p->trial.score;
     }
 
-    /* Name the first budget that is exceeded. */
+    /* Name the first budget that is exceeded; host memory if none is. */
     needed_bytes[0] = score->device_bytes;
     needed_bytes[1] = score->host_bytes;
     needed_bytes[2] = score->spill_bytes;
-    while (which < 2 && (!(there_bytes[which] > 0) || needed_bytes[which] <= there_bytes[which]))
-        which++;
-    if (which == 2 && needed_bytes[2] <= there_bytes[2]) which = 1;
-    return memo_error_set(
-        error, MEMO_STATUS_INFEASIBLE, "%s: %s needs %s of %s; raise the budget, or lower n_rows",
-        names[which], p->desc->is_alpha_only ? "the plan with alpha 0" : "the smallest plan found",
-        memob_bytes_text(needed, needed_bytes[which]), memob_bytes_text(there, there_bytes[which]));
+    while (which < 3 && memoi_rows_excess(there_bytes[which], needed_bytes[which]) <= 0) which++;
+    if (which == 3) which = 1;
+    return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
+                          "%s: %s needs %s of %s; raise the budget, or lower n_rows", names[which],
+                          is_alpha ? "the plan with alpha 0" : "the smallest plan found",
+                          memob_bytes_text(needed, needed_bytes[which]),
+                          memob_bytes_text(there, (double)there_bytes[which]));
 }
 
 /* The predicted times and bytes. */
@@ -7309,26 +7136,24 @@ MEMOI void memoi_rows_tell(const memoi_rows_score* score, memo_swap_plan* plan) 
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
     const memo_swap_desc* swap = p->desc->swap;
-    memoi_rows_score score;
-    const int64_t tiles = memoi_rows_best_alpha(p, &score);
-    plan->alpha =
-        tiles < 0 ? -1 : (double)memob_swap_rows_of_tiles(swap, 0, tiles) / (double)swap->n_rows;
-    plan->alpha_step_s = score.excess_bytes > 0 ? 0 : score.step_s;
+    const int64_t tiles = memoi_rows_try_alphas(p);
+    const memoi_rows_score alpha = p->best.score;
+    plan->alpha = -1;
+    if (alpha.excess_bytes <= 0) {
+        plan->alpha = (double)memob_swap_rows_of_tiles(swap, 0, tiles) / (double)swap->n_rows;
+        plan->alpha_step_s = alpha.step_s;
+    }
 
     /* A table is used only if it is faster than the best alpha, which is simpler. */
-    if (!p->desc->is_alpha_only) {
-        memoi_rows_best_table(p, tiles);
-        if (memoi_rows_is_better(&p->best.score, &score)) {
-            score = p->best.score;
-            plan->rows =
-                (int64_t*)memob_calloc((int64_t)p->n_layers * swap->n_tensors, sizeof(int64_t));
-            if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
-            memoi_rows_fill(p, p->best.cells, plan->rows);
-        }
+    if (!p->desc->is_alpha_only) memoi_rows_find_table(p);
+    if (p->best.score.excess_bytes > 0) return memoi_rows_refuse(p, error);
+    if (memoi_rows_is_better(&p->best.score, &alpha)) {
+        plan->rows =
+            (int64_t*)memob_calloc((int64_t)p->n_layers * swap->n_tensors, sizeof(int64_t));
+        if (!plan->rows) return memob_no_memory(error, "the rows of a plan");
+        memoi_rows_fill(p, p->best.cells, plan->rows);
     }
-    if (score.excess_bytes > 0) return memoi_rows_refuse(p, error);
-
-    memoi_rows_tell(&score, plan);
+    memoi_rows_tell(&p->best.score, plan);
     memoi_rows_name_limit(p, plan);
     return MEMO_STATUS_OK;
 }

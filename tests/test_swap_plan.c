@@ -882,7 +882,8 @@ static void scores_have_the_bytes_of_places(void) {
                 CHECK_CASE(fabs(layers[i].recompute_s - recompute_s) <= 1e-9 * recompute_s,
                            "round %d, layer %d: %g, not %g", round, (int)i, layers[i].recompute_s,
                            recompute_s);
-                if (planner.handed < 0) CHECK_IS(layers[i].previous, ==, places.turns[i].previous);
+                if (planner.handed < 0 || swap->n_slices <= 1)
+                    CHECK_IS(layers[i].previous, ==, places.turns[i].previous);
             }
             n_spilled += score->n_spilled_layers > 0;
             n_sliced += swap->n_slices > 1;
@@ -1118,7 +1119,7 @@ static void out_of_host_memory_is_a_status(void) {
         n_failed += status != MEMO_STATUS_OK;
         memo_swap_plan_destroy(plan);
     }
-    CHECK(done && n_failed > 20);
+    CHECK(done && n_failed > 15);
 }
 
 static void alpha_only_is_the_papers_alpha(void) {
