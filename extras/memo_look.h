@@ -1,4 +1,5 @@
-/* memo_look.h - look at what runs on streams: check it for races, simulate it, record it, draw it.
+/* memo_look.h - look at what runs on streams: check it for races, simulate it, record it, draw it,
+ * make it fail.
  *
  * What people run beside a trainer.  It uses the public functions of memo.h; no header that a
  * trainer needs includes it.
@@ -38,7 +39,8 @@
  *   4 pictures                   a timeline, a plan
  *   5 files of schedules
  *   6 recorder                   a device that records what it passes on
- *   7 engines                    a step of the swap engine, and of blocks, as a schedule
+ *   7 faults                     a device that fails at a call, and delays streams
+ *   8 engines                    a step of the swap engine, and of blocks, as a schedule
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * License: MIT.  Language: C99 that is also C++11. */
@@ -277,7 +279,58 @@ MEMO_API void memo_recorder_resume(memo_recorder* recorder);
 MEMO_API memo_status memo_recorder_get_schedule(memo_recorder* recorder, memo_schedule** schedule,
                                                 memo_error* error);
 
-/* ---- 7 engines as schedules ------------------------------------------------------------------ */
+/* ---- 7 faults: a device that fails at a call ----------------------------------------------------
+ *
+ * A device around a device that fails a chosen call and delays streams, to test a trainer.  Fail
+ * every call in turn (examples/20_inject_faults.c is complete):
+ *
+ *     memo_status status;
+ *     int64_t k = 1;
+ *     do {
+ *         memo_faults faults;
+ *         memo_faults_init(&faults, device);
+ *         faults.failing_call = k++;
+ *         status = train(&faults.device, &error); // instead of device
+ *     } while (status); // until a run makes fewer than k calls
+ *
+ * All calls of memo_device are counted, except those whose failure nobody reads: to free, to
+ * destroy, and to synchronize with error NULL, as before these.  They are passed on.  A call that
+ * fails does nothing, but a synchronization waits first, as in CUDA.  Delays change no result if
+ * events order the streams; if a wait is missing, they do.
+ *
+ * A trainer launches its own work on the inner device, which memo_host_device_launch requires. */
+
+typedef struct memo_faults {
+    memo_device device; /* the table to pass on; this struct must outlive its use, and not move */
+
+    /* Set these while no call is under way.  All are 0 after memo_faults_init. */
+    int64_t failing_call; /* the number of the call that fails, from 1; 0: none */
+    int32_t is_lasting;   /* all later calls fail, too */
+    /* What the call enqueues fails when its stream reaches it; the call itself returns OK, unless
+     * that was before it returned.  Without effect on a call that enqueues nothing, and on a device
+     * without launch_host. */
+    int32_t is_late;
+    /* Every second operation, on average, waits before it begins: a random time up to this, on its
+     * stream, or in the calling thread on a device without launch_host. */
+    double delay_s;
+    uint64_t seed; /* of delays */
+
+    /* Read these.  Calls are counted over all threads. */
+    int64_t n_calls;    /* so far; set to 0 to count again */
+    const char* failed; /* the function that failed first, such as "event_record"; NULL: none */
+
+    /* Private. */
+    memo_device inner;
+    memo_host_call late_call, delay_call;
+    uint64_t n_delays;
+} memo_faults;
+
+/* Fills *faults with a device that passes every call on to inner, until fields above are set.  It
+ * has the functions that inner has, and takes no memory.  A call that is made to fail returns
+ * DEVICE, with the message "FUNCTION: call K fails on purpose". */
+MEMO_API void memo_faults_init(memo_faults* faults, const memo_device* inner);
+
+/* ---- 8 engines as schedules ------------------------------------------------------------------ */
 
 /* Durations of a step's operations, for memo_swap_generate. */
 typedef struct memo_swap_times {
@@ -351,7 +404,9 @@ MEMO_API memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
  *     >>timeline             Chrome trace and SVG
  *     >>plan picture         address over time
  *     >>schedule file        its text
+ *     >>passed calls         the functions of a device around another
  *     >>recorder             a device that records what it passes on, or only that
+ *     >>faults               a device that fails at a call, and delays streams
  *     >>swap schedule        a step of the swap engine as a schedule
  *     >>blocks schedule      passes of overlapped blocks as a schedule */
 #if defined(MEMO_LOOK_IMPLEMENTATION) && !defined(MEMO_LOOK_IMPLEMENTATION_DONE)
@@ -2788,6 +2843,56 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     return memob_write_lines(&text, schedule->n_ops, path, MEMO_STATUS_OK, error);
 }
 
+/* ---- >>passed calls -----------------------------------------------------------------------------
+ * Knows: the functions of memo_device.  Knows nothing of what a device around another adds. */
+
+/* The functions with their parameters between context and error, and these as arguments.  C: calls,
+ * W: waits, E: what enqueues, R: releases.  A recorder passes the first ones on, and records the
+ * others. */
+#define MEMOI_AROUND_PASSED(C, E, R)                                                               \
+    C(device_alloc, (int64_t n, void** address, ), (n, address, ))                                 \
+    C(host_alloc, (int64_t n, void** address, ), (n, address, ))                                   \
+    C(memory_info, (int64_t * left, int64_t * total, ), (left, total, ))                           \
+    C(event_elapsed, (memo_event begin, memo_event end, double* s, ), (begin, end, s, ))           \
+    C(status, (), ())                                                                              \
+    E(launch_host, (memo_stream stream, memo_host_call * call, ), (stream, call, ))                \
+    E(row_kernel, (memo_stream stream, const memo_row_call* call, ), (stream, call, ))             \
+    R(device_free, (void* address, ), (address, ))                                                 \
+    R(host_free, (void* address, ), (address, ))
+#define MEMOI_AROUND_RECORDED(C, W, E, R)                                                          \
+    C(stream_create, (const char* name, int32_t priority, memo_stream* stream, ),                  \
+      (name, priority, stream, ))                                                                  \
+    C(event_create, (memo_event * event, ), (event, ))                                             \
+    C(event_create_untimed, (memo_event * event, ), (event, ))                                     \
+    C(event_query, (memo_event event, int32_t * is_done, ), (event, is_done, ))                    \
+    C(annotate, (memo_stream stream, const struct memo_op_desc* op, ), (stream, op, ))             \
+    W(stream_synchronize, (memo_stream stream, ), (stream, ))                                      \
+    W(event_synchronize, (memo_event event, ), (event, ))                                          \
+    E(event_record, (memo_event event, memo_stream stream, ), (event, stream, ))                   \
+    E(event_wait, (memo_event event, memo_stream stream, ), (event, stream, ))                     \
+    E(copy, (memo_stream stream, memo_copy_kind kind, void* to, const void* from, int64_t n, ),    \
+      (stream, kind, to, from, n, ))                                                               \
+    E(copy_rows,                                                                                   \
+      (memo_stream stream, memo_copy_kind kind, void* to, int64_t to_stride, const void* from,     \
+       int64_t from_stride, int64_t row_bytes, int64_t n_rows, ),                                  \
+      (stream, kind, to, to_stride, from, from_stride, row_bytes, n_rows, ))                       \
+    E(fill, (memo_stream stream, void* to, int32_t value, int64_t n, ), (stream, to, value, n, ))  \
+    R(stream_destroy, (memo_stream stream, ), (stream, ))                                          \
+    R(event_destroy, (memo_event event, ), (event, ))
+
+#define MEMOI_UNPACK(...) __VA_ARGS__
+/* Defines a function of a device `self` around self->inner: before, the inner function if there is
+ * one, and after.  The first failure ends it. */
+#define MEMOI_AROUND(prefix, type, function, parameters, arguments, before, after)                 \
+    MEMOI memo_status memoi_##prefix##_##function(void* context,                                   \
+                                                  MEMOI_UNPACK parameters memo_error* error) {     \
+        type* self = (type*)context;                                                               \
+        memo_status status = before;                                                               \
+        if (!status && self->inner.function)                                                       \
+            status = self->inner.function(self->inner.context, MEMOI_UNPACK arguments error);      \
+        return status ? status : after;                                                            \
+    }
+
 /* ---- >>recorder ---------------------------------------------------------------------------------
  * Knows: a device to pass calls on to, a schedule to append to.  Knows nothing of what the calls
  * are for. */
@@ -2799,23 +2904,22 @@ typedef struct memoi_stamp {
     int32_t is_end;
 } memoi_stamp;
 
-typedef struct memoi_recorded_event {
-    int32_t is_outside; /* its latest record was made while paused: resume's SYNC stands for it */
-    int32_t is_recorded;
-} memoi_recorded_event;
+/* Where the latest record of an event was made; OUTSIDE: while paused, and resume's SYNC stands for
+ * it. */
+enum { MEMOI_RECORD_NONE, MEMOI_RECORD_INSIDE, MEMOI_RECORD_OUTSIDE };
 
 struct memo_recorder {
     memo_device device; /* what the user gets; its context is this recorder */
     memo_device inner;
     memo_schedule* schedule;
     int32_t is_timed, is_paused, on_paper;
-    memob_map streams;           /* handle to index */
-    memob_map events;            /* handle to index */
-    memo_stream* handles;        /* of each stream of the schedule */
-    int64_t* open;               /* of each stream: the annotated op that lasts still, -1: none */
-    memoi_recorded_event* known; /* of each event of the schedule */
-    memoi_stamp* stamps;         /* in the order of ops; not read yet */
-    memo_range* rows;            /* of a copy_rows that is being appended: from, then to */
+    memob_map streams;    /* handle to index */
+    memob_map events;     /* handle to index */
+    memo_stream* handles; /* of each stream of the schedule */
+    int64_t* open;        /* of each stream: the annotated op that lasts still, -1: none */
+    int8_t* known;        /* of each event of the schedule: where it was recorded */
+    memoi_stamp* stamps;  /* in the order of ops; not read yet */
+    memo_range* rows;     /* of a copy_rows that is being appended: from, then to */
     int64_t n_stamps, rows_capacity;
     memo_event base;    /* time 0; NULL: nothing was timed yet */
     memo_error failure; /* of pause and resume, which cannot return it */
@@ -2864,8 +2968,7 @@ MEMOI memo_status memoi_rec_event(memo_recorder* r, memo_event handle, int32_t* 
     memo_status status;
     *event = (int32_t)known;
     if (known >= 0) return MEMO_STATUS_OK;
-    if (!memob_grow(&r->known, n, 1, sizeof(memoi_recorded_event)) ||
-        !memob_map_put(&r->events, memoi_rec_key(handle), n))
+    if (!memob_grow(&r->known, n, 1, 1) || !memob_map_put(&r->events, memoi_rec_key(handle), n))
         return memob_no_memory(error, "a recorded event");
     status = memo_schedule_add_event(r->schedule, event, error);
     if (status) memob_map_remove(&r->events, memoi_rec_key(handle));
@@ -2951,33 +3054,11 @@ MEMOI memo_status memoi_rec_end(memo_recorder* r, int32_t stream, memo_op_desc* 
 
 /* --- the table --- */
 
-/* Functions that record nothing. */
+#define MEMOI_REC_AROUND(function, parameters, arguments, before, after)                           \
+    MEMOI_AROUND(rec, memo_recorder, function, parameters, arguments, before, after)
 #define MEMOI_REC_PASS(function, parameters, arguments)                                            \
-    MEMOI memo_status memoi_rec_##function parameters {                                            \
-        memo_recorder* r = (memo_recorder*)context;                                                \
-        return MEMOI_REC_INNER(r, r->inner.function arguments);                                    \
-    }
-MEMOI_REC_PASS(device_alloc, (void* context, int64_t n, void** address, memo_error* error),
-               (r->inner.context, n, address, error))
-MEMOI_REC_PASS(device_free, (void* context, void* address, memo_error* error),
-               (r->inner.context, address, error))
-MEMOI_REC_PASS(host_alloc, (void* context, int64_t n, void** address, memo_error* error),
-               (r->inner.context, n, address, error))
-MEMOI_REC_PASS(host_free, (void* context, void* address, memo_error* error),
-               (r->inner.context, address, error))
-MEMOI_REC_PASS(memory_info, (void* context, int64_t* left, int64_t* total, memo_error* error),
-               (r->inner.context, left, total, error))
-MEMOI_REC_PASS(status, (void* context, memo_error* error), (r->inner.context, error))
-MEMOI_REC_PASS(event_elapsed,
-               (void* context, memo_event begin, memo_event end, double* s, memo_error* error),
-               (r->inner.context, begin, end, s, error))
-/* The announcement of an operation records it; it stays open. */
-MEMOI_REC_PASS(launch_host,
-               (void* context, memo_stream stream, memo_host_call* call, memo_error* error),
-               (r->inner.context, stream, call, error))
-MEMOI_REC_PASS(row_kernel,
-               (void* context, memo_stream stream, const memo_row_call* call, memo_error* error),
-               (r->inner.context, stream, call, error))
+    MEMOI_REC_AROUND(function, parameters, arguments, MEMO_STATUS_OK, MEMO_STATUS_OK)
+MEMOI_AROUND_PASSED(MEMOI_REC_PASS, MEMOI_REC_PASS, MEMOI_REC_PASS)
 
 /* Streams are known by name while paused too. */
 MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32_t priority,
@@ -3007,29 +3088,31 @@ MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, me
     return status ? status : closed;
 }
 
-MEMOI memo_status memoi_rec_stream_synchronize(void* context, memo_stream stream,
-                                               memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memoi_rec_close_all(r, error);
+MEMOI memo_status memoi_rec_synchronized(memo_recorder* r, memo_stream stream, memo_error* error) {
     int32_t index;
-    if (!status) status = MEMOI_REC_INNER(r, memo_stream_synchronize(&r->inner, stream, error));
-    if (status || r->is_paused) return status;
+    memo_status status;
+    if (r->is_paused) return MEMO_STATUS_OK;
     status = memoi_rec_stream(r, stream, &index, error);
     return status ? status : memo_schedule_add_sync(r->schedule, index, error);
 }
+MEMOI_REC_AROUND(stream_synchronize, (memo_stream stream, ), (stream, ),
+                 memoi_rec_close_all(self, error), memoi_rec_synchronized(self, stream, error))
 
 /* A handle that is created or destroyed has no records: its value may come again. */
-#define MEMOI_REC_EVENT(function, type, handle, number)                                            \
-    MEMOI memo_status memoi_rec_##function(void* context, type event, memo_error* error) {         \
-        memo_recorder* r = (memo_recorder*)context;                                                \
-        memo_status status = MEMOI_REC_INNER(r, memo_##function(&r->inner, event, error));         \
-        if (r->on_paper) number;                                                                   \
-        if (!status) memob_map_remove(&r->events, memoi_rec_key(handle));                          \
-        return status;                                                                             \
-    }
-MEMOI_REC_EVENT(event_create, memo_event*, *event, *event = (memo_event)++r->n_handles)
-MEMOI_REC_EVENT(event_create_untimed, memo_event*, *event, *event = (memo_event)++r->n_handles)
-MEMOI_REC_EVENT(event_destroy, memo_event, event, (void)0)
+MEMOI memo_status memoi_rec_forget(memo_recorder* r, memo_event event) {
+    memob_map_remove(&r->events, memoi_rec_key(event));
+    return MEMO_STATUS_OK;
+}
+MEMOI memo_status memoi_rec_event_created(memo_recorder* r, memo_event* event) {
+    if (r->on_paper) *event = (memo_event)++r->n_handles;
+    return memoi_rec_forget(r, *event);
+}
+MEMOI_REC_AROUND(event_create, (memo_event * event, ), (event, ), MEMO_STATUS_OK,
+                 memoi_rec_event_created(self, event))
+MEMOI_REC_AROUND(event_create_untimed, (memo_event * event, ), (event, ), MEMO_STATUS_OK,
+                 memoi_rec_event_created(self, event))
+MEMOI_REC_AROUND(event_destroy, (memo_event event, ), (event, ), MEMO_STATUS_OK,
+                 memoi_rec_forget(self, event))
 
 MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
                                          memo_error* error) {
@@ -3040,9 +3123,8 @@ MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_s
     if (!status) status = memoi_rec_event(r, event, &known, error);
     if (!status) status = MEMOI_REC_INNER(r, memo_event_record(&r->inner, event, stream, error));
     if (status) return status;
-    r->known[known].is_outside = r->is_paused;
+    r->known[known] = r->is_paused ? MEMOI_RECORD_OUTSIDE : MEMOI_RECORD_INSIDE;
     if (r->is_paused) return MEMO_STATUS_OK;
-    r->known[known].is_recorded = 1;
     return memo_schedule_add_record(r->schedule, known, index, error);
 }
 
@@ -3055,7 +3137,7 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
     if (!status) status = memoi_rec_begin(r, stream, &index, error);
     if (status) return status;
     status = MEMOI_REC_INNER(r, memo_event_wait(&r->inner, event, stream, error));
-    if (status || known < 0 || !r->known[known].is_outside)
+    if (status || known < 0 || r->known[known] != MEMOI_RECORD_OUTSIDE)
         return memoi_rec_end(r, index, &none, known, status, error);
     memoi_rec_drop(r, r->schedule->n_ops);
     return MEMO_STATUS_OK;
@@ -3064,30 +3146,23 @@ MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_str
 /* The host has seen that event is done. */
 MEMOI memo_status memoi_rec_seen(memo_recorder* r, memo_event event, memo_error* error) {
     int32_t known = 0;
-    memo_status status = memoi_rec_event(r, event, &known, error);
-    if (status || r->known[known].is_outside) return status;
+    memo_status status = r->is_paused ? MEMO_STATUS_OK : memoi_rec_event(r, event, &known, error);
+    if (status || r->is_paused || r->known[known] == MEMOI_RECORD_OUTSIDE) return status;
     return memo_schedule_add_event_sync(r->schedule, known, error);
 }
+MEMOI_REC_AROUND(event_synchronize, (memo_event event, ), (event, ),
+                 memoi_rec_close_all(self, error), memoi_rec_seen(self, event, error))
 
-MEMOI memo_status memoi_rec_event_query(void* context, memo_event event, int32_t* is_done,
-                                        memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
-    memo_status status = MEMOI_REC_INNER(r, memo_event_query(&r->inner, event, is_done, error));
+/* A query of an event that was never recorded is valid; a wait for it is reported. */
+MEMOI memo_status memoi_rec_queried(memo_recorder* r, memo_event event, int32_t* is_done,
+                                    memo_error* error) {
+    const int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
     if (r->on_paper) *is_done = 1;
-    /* A query of an event that was never recorded is valid; a wait for it is reported. */
-    if (status || r->is_paused || !*is_done || known < 0 || !r->known[known].is_recorded)
-        return status;
+    if (!*is_done || known < 0 || r->known[known] == MEMOI_RECORD_NONE) return MEMO_STATUS_OK;
     return memoi_rec_seen(r, event, error);
 }
-
-MEMOI memo_status memoi_rec_event_synchronize(void* context, memo_event event, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    memo_status status = memoi_rec_close_all(r, error);
-    if (!status) status = MEMOI_REC_INNER(r, memo_event_synchronize(&r->inner, event, error));
-    if (status || r->is_paused) return status;
-    return memoi_rec_seen(r, event, error);
-}
+MEMOI_REC_AROUND(event_query, (memo_event event, int32_t* is_done, ), (event, is_done, ),
+                 MEMO_STATUS_OK, memoi_rec_queried(self, event, is_done, error))
 
 /* A copy of rows, or of size_bytes as one row. */
 MEMOI memo_status memoi_rec_copy_any(memo_recorder* r, memo_stream stream, memo_copy_kind kind,
@@ -3223,7 +3298,6 @@ memo_status memo_recorder_create(const memo_recorder_desc* desc, memo_recorder**
     MEMOB_DEVICE_FUNCTIONS(MEMOI_REC_SET)
     MEMOB_DEVICE_OPTIONS(MEMOI_REC_SET)
     device->annotate = memoi_rec_annotate;
-    device->event_create_untimed = memoi_rec_event_create_untimed;
     *recorder = r;
     return MEMO_STATUS_OK;
 }
@@ -3312,6 +3386,92 @@ MEMOI memo_schedule* memoi_rec_take(memo_recorder* r) {
     memo_schedule* schedule = r->schedule;
     r->schedule = NULL;
     return schedule;
+}
+
+/* ---- >>faults -----------------------------------------------------------------------------------
+ * Knows: the number of a call, and which is to fail.  Knows nothing of what the calls are for. */
+
+/* Counts a call.  DEVICE: it is made to fail. */
+MEMOI memo_status memoi_faults_count(memo_faults* f, const char* function, memo_error* error) {
+    const char* none = NULL;
+    int64_t k = __atomic_add_fetch(&f->n_calls, 1, __ATOMIC_RELAXED);
+    if (!f->failing_call || k < f->failing_call || (k > f->failing_call && !f->is_lasting))
+        return MEMO_STATUS_OK;
+    (void)__atomic_compare_exchange_n(&f->failed, &none, function, 0, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED);
+    return memo_error_set(error, MEMO_STATUS_DEVICE, "%s: call %lld fails on purpose", function,
+                          (long long)k);
+}
+
+MEMOI memo_status memoi_faults_fail_late(void* argument, memo_error* error) {
+    memo_faults* f = (memo_faults*)argument;
+    return memo_error_set(error, MEMO_STATUS_DEVICE, "%s: call %lld fails on purpose, late",
+                          f->failed, (long long)f->failing_call);
+}
+
+/* Sleeps in every second call, by a hash of its number (splitmix64). */
+MEMOI memo_status memoi_faults_delay(void* argument, memo_error* error) {
+    memo_faults* f = (memo_faults*)argument;
+    uint64_t n = __atomic_add_fetch(&f->n_delays, 1, __ATOMIC_RELAXED);
+    uint64_t z = f->seed + n * 0x9e3779b97f4a7c15u;
+    (void)error;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    if (z & 1)
+        memob_sleep_until(memob_now_ns() +
+                          (int64_t)(f->delay_s * 1e9 * (double)(z >> 11) / 9007199254740992.0));
+    return MEMO_STATUS_OK;
+}
+
+/* Before a call that enqueues.  If it is made to fail late, the failure is enqueued. */
+MEMOI memo_status memoi_faults_enqueue(memo_faults* f, memo_stream stream, const char* function,
+                                       memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (f->delay_s > 0)
+        status = f->inner.launch_host ? memo_launch_host(&f->inner, stream, &f->delay_call, error)
+                                      : memoi_faults_delay(f, error);
+    if (status) return status;
+    status = memoi_faults_count(f, function, error);
+    /* The call itself follows the failure: without its record or wait, operations of other streams
+     * could pass it before it happens. */
+    return status && f->is_late && f->inner.launch_host
+               ? memo_launch_host(&f->inner, stream, &f->late_call, error)
+               : status;
+}
+
+#define MEMOI_FAULTS_CALL(function, parameters, arguments)                                         \
+    MEMOI_AROUND(faults, memo_faults, function, parameters, arguments,                             \
+                 memoi_faults_count(self, #function, error), MEMO_STATUS_OK)
+#define MEMOI_FAULTS_WAIT(function, parameters, arguments)                                         \
+    MEMOI_AROUND(faults, memo_faults, function, parameters, arguments, MEMO_STATUS_OK,             \
+                 error ? memoi_faults_count(self, #function, error) : MEMO_STATUS_OK)
+#define MEMOI_FAULTS_ENQUEUE(function, parameters, arguments)                                      \
+    MEMOI_AROUND(faults, memo_faults, function, parameters, arguments,                             \
+                 memoi_faults_enqueue(self, stream, #function, error), MEMO_STATUS_OK)
+#define MEMOI_FAULTS_RELEASE(function, parameters, arguments)                                      \
+    MEMOI_AROUND(faults, memo_faults, function, parameters, arguments, MEMO_STATUS_OK,             \
+                 MEMO_STATUS_OK)
+MEMOI_AROUND_PASSED(MEMOI_FAULTS_CALL, MEMOI_FAULTS_ENQUEUE, MEMOI_FAULTS_RELEASE)
+MEMOI_AROUND_RECORDED(MEMOI_FAULTS_CALL, MEMOI_FAULTS_WAIT, MEMOI_FAULTS_ENQUEUE,
+                      MEMOI_FAULTS_RELEASE)
+
+void memo_faults_init(memo_faults* faults, const memo_device* inner) {
+    memo_faults* f = faults;
+    memset(f, 0, sizeof *f);
+    memcpy(&f->inner, inner, (size_t)memob_min(inner->struct_bytes, (int64_t)sizeof f->inner));
+    f->late_call.function = memoi_faults_fail_late;
+    f->delay_call.function = memoi_faults_delay;
+    f->late_call.argument = f->delay_call.argument = f;
+
+    f->device.struct_bytes = (int64_t)sizeof f->device;
+    f->device.name = f->inner.name;
+    f->device.context = f;
+    f->device.inner = &f->inner;
+#define MEMOI_FAULTS_SET(function)                                                                 \
+    if (f->inner.function) f->device.function = memoi_faults_##function;
+    MEMOB_DEVICE_FUNCTIONS(MEMOI_FAULTS_SET)
+    MEMOB_DEVICE_OPTIONS(MEMOI_FAULTS_SET)
 }
 
 /* ---- >>swap schedule ----------------------------------------------------------------------------

@@ -54,7 +54,7 @@ if has cppcheck; then
         --suppress=uninitvar --suppress=legacyUninitvar --suppress=nullPointerRedundantCheck \
         --suppress=invalidPointerCast -DUINTPTR_MAX=0xffffffffffffffffu \
         -DMEMO_IMPLEMENTATION -DMEMO_PLAN_IMPLEMENTATION -DMEMO_SP_IMPLEMENTATION -DMEMO_LOOK_IMPLEMENTATION \
-        -DMEMO_FAULTS_IMPLEMENTATION -D__GNUC__=12 \
+        -D__GNUC__=12 \
         -I. $source
 fi
 if has gcc && echo 'int main(void) { return 0; }' | gcc -fanalyzer -x c -fsyntax-only - 2>/dev/null; then

@@ -1,7 +1,7 @@
 /* session_ranks.h - a session in every process: unequal budgets give the same rows, and a fault in
  * one process is an error in all.  The processes agree by a function of the test.
  *
- * Include after memo_plan.h, memo_faults.h and memo_test.h. */
+ * Include after memo_plan.h, memo_look.h and memo_test.h. */
 #ifndef SESSION_RANKS_H
 #define SESSION_RANKS_H
 

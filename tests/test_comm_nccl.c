@@ -9,11 +9,11 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#define MEMO_FAULTS_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "extras/memo_faults.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 
 #ifndef MEMO_SP_NCCL

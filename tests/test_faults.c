@@ -1,6 +1,6 @@
-/* test_faults.c - memo_faults.h: the whole table is wrapped, the chosen calls fail, and a missing
+/* test_faults.c - memo_look.h: the whole table is wrapped, the chosen calls fail, and a missing
  * wait is seen. */
-#include "extras/memo_faults.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"
 

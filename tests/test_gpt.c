@@ -3,7 +3,6 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "extras/memo_faults.h"
 #include "extras/memo_look.h"
 
 #define GPT_LOGITS_BYTES 8192 /* 8 rows of f32: so that models of a test have many chunks */

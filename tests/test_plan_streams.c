@@ -5,10 +5,8 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#define MEMO_FAULTS_IMPLEMENTATION
 #include "memo_plan.h"
 #include "extras/memo_look.h"
-#include "extras/memo_faults.h"
 #include "memo_test.h"
 #include "random_trace.h"
 #include "stream_patterns.h"

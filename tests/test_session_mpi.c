@@ -8,9 +8,9 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#define MEMO_FAULTS_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "memo_plan.h"
-#include "extras/memo_faults.h"
+#include "extras/memo_look.h"
 #include "memo_test.h"
 #include "mpi_test.h"
 

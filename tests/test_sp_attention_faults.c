@@ -4,7 +4,7 @@
  * new communicator, and on new devices because a host device cannot be used after a failed
  * operation. */
 #include "memo_sp.h"
-#include "extras/memo_faults.h"
+#include "extras/memo_look.h"
 #include <pthread.h>
 #include "memo_test.h"
 #include "stats.h"

@@ -2,10 +2,8 @@
  * operations have no race, and every fault is a status. */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
-#define MEMO_FAULTS_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
-#include "extras/memo_faults.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"

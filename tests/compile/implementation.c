@@ -2,12 +2,10 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
-#define MEMO_FAULTS_IMPLEMENTATION
 #define MEMO_LAYOUT_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "extras/memo_faults.h"
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
