@@ -1398,11 +1398,7 @@ typedef struct memoi_simulator {
     memo_simulation* simulation;
     memoi_graph graph;
     double now;
-    int64_t* n_missing;  /* an op: ops that must end before it starts, edges counted */
-    int64_t* first_next; /* of an op: start of its followers in next */
-    int64_t* next;
-    int64_t* ready; /* queue of ops; each enters once */
-    int64_t ready_begin, ready_end;
+    int64_t* next; /* of stream s at s + 1: the first op that has not ended; -1: syncs of events */
     memoi_flow* flows;
     memoi_moment* moments; /* of all flows */
     memob_arrays arrays;   /* all of these */
@@ -1454,13 +1450,6 @@ MEMOI void memoi_simulation_sum(const memo_schedule* schedule, memo_simulation* 
     }
 }
 
-MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
-    int64_t k;
-    s->simulation->end_s[i] = s->now;
-    for (k = s->first_next[i]; k < s->first_next[i + 1]; k++)
-        if (--s->n_missing[s->next[k]] == 0) s->ready[s->ready_end++] = s->next[k];
-}
-
 /* Bytes a second of each op on link; there is one. */
 MEMOI double memoi_simulation_flow_rate(const memoi_simulator* s, int64_t link) {
     return s->schedule->links[link - 1].bytes_per_s / (double)s->flows[link].n;
@@ -1479,7 +1468,7 @@ MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
     const memo_op* op = &s->schedule->ops[i];
     memoi_flow* flow = &s->flows[op->link];
     if (!op->link || !op->link_bytes) {
-        memoi_simulation_end_op(s, i);
+        s->simulation->end_s[i] = s->now;
         return;
     }
     memoi_simulation_flow_update(s, op->link);
@@ -1506,47 +1495,47 @@ MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
             reached = s->simulation->end_s[before];
     }
     s->simulation->start_s[i] = reached;
-    memoi_simulation_end_op(s, i);
+    s->simulation->end_s[i] = s->now;
+}
+
+/* Starts all ops that can: the first on its streams, after ops that have ended.  This takes no
+ * simulated time. */
+MEMOI void memoi_simulator_start(memoi_simulator* s) {
+    const memo_schedule* schedule = s->schedule;
+    const double *start_s = s->simulation->start_s, *end_s = s->simulation->end_s;
+    int64_t stream, i, k, before, n_started;
+    do {
+        n_started = 0;
+        for (stream = -1; stream < schedule->n_streams; stream++) {
+            for (i = s->next[stream + 1]; i < schedule->n_ops; i++) {
+                const memo_op* op = &schedule->ops[i];
+                if (end_s[i] >= 0 || !memoi_schedule_is_on(schedule, i, stream)) continue;
+                if (start_s[i] >= 0) break;
+                for (k = 0; k < memoi_graph_n_after(op); k++) {
+                    before = memoi_graph_after(&s->graph, op, i, k);
+                    if (before >= 0 && end_s[before] < 0) break;
+                }
+                if (k < memoi_graph_n_after(op)) break;
+                memoi_simulation_start_op(s, i);
+                n_started++;
+                if (end_s[i] < 0) break;
+            }
+            s->next[stream + 1] = i;
+        }
+    } while (n_started);
 }
 
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
-    const memo_schedule* schedule = s->schedule;
-    int64_t i, k, n_edges = 0;
-    int64_t n_flows = (int64_t)schedule->n_links + 1;
+    const int64_t n_streams = s->schedule->n_streams, n_flows = (int64_t)s->schedule->n_links + 1;
     memob_arrays* arrays = &s->arrays;
-    s->n_missing = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
-    s->first_next = (int64_t*)memob_arrays_add(arrays, schedule->n_ops + 2, sizeof(int64_t));
-    s->ready = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, sizeof(int64_t));
+    int64_t i;
+    s->next = (int64_t*)memob_arrays_add(arrays, n_streams + 1, sizeof(int64_t));
     s->flows = (memoi_flow*)memob_arrays_add(arrays, n_flows, sizeof(memoi_flow));
-    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * schedule->n_streams,
-                                                 sizeof(memoi_moment));
+    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * n_streams, sizeof(memoi_moment));
     if (arrays->failed) return 0;
-    for (i = 0; i < n_flows; i++) s->flows[i].list = s->moments + i * schedule->n_streams;
-
-    /* Count what each op waits for, and how many wait for each op. */
-    for (i = 0; i < schedule->n_ops; i++) {
-        const memo_op* op = &schedule->ops[i];
-        for (k = 0; k < memoi_graph_n_after(op); k++) {
-            int64_t before = memoi_graph_after(&s->graph, op, i, k);
-            if (before < 0) continue;
-            s->n_missing[i]++;
-            s->first_next[before + 2]++;
-            n_edges++;
-        }
-    }
-
-    /* Turn the counts into lists of followers. */
-    s->next = (int64_t*)memob_arrays_add(arrays, n_edges, sizeof(int64_t));
-    if (!s->next) return 0;
-    for (i = 2; i < schedule->n_ops + 2; i++) s->first_next[i] += s->first_next[i - 1];
-    for (i = 0; i < schedule->n_ops; i++) {
-        const memo_op* op = &schedule->ops[i];
-        for (k = 0; k < memoi_graph_n_after(op); k++) {
-            int64_t before = memoi_graph_after(&s->graph, op, i, k);
-            if (before >= 0) s->next[s->first_next[before + 1]++] = i;
-        }
-        if (!s->n_missing[i]) s->ready[s->ready_end++] = i;
-    }
+    for (i = 0; i < n_flows; i++) s->flows[i].list = s->moments + i * n_streams;
+    for (i = 0; i < s->schedule->n_ops; i++) s->simulation->start_s[i] = -1;
+    for (i = 0; i < s->schedule->n_ops; i++) s->simulation->end_s[i] = -1;
     return 1;
 }
 
@@ -1555,10 +1544,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         int64_t i, next = -1; /* the flow whose event is next */
         memoi_flow* flow = s->flows;
         double time = 0;
-
-        /* Starting an op takes no simulated time, so start all that can. */
-        while (s->ready_begin < s->ready_end)
-            memoi_simulation_start_op(s, s->ready[s->ready_begin++]);
+        memoi_simulator_start(s);
 
         /* The next event: the end of a duration, or of a transfer on a link. */
         for (i = 0; i <= s->schedule->n_links; i++, flow++) {
@@ -1584,7 +1570,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         memoi_simulation_flow_update(s, next);
         flow->sent_bytes = memoi_simulation_first(flow)->mark;
         while (flow->n && memoi_simulation_first(flow)->mark <= flow->sent_bytes)
-            memoi_simulation_end_op(s, memoi_simulation_take_first(flow));
+            s->simulation->end_s[memoi_simulation_take_first(flow)] = s->now;
     }
 }
 
@@ -2360,11 +2346,10 @@ MEMOI void memoi_picture_names(memoi_picture* picture, const memo_plan* plan,
 MEMOI void memoi_picture_levels(memoi_picture* picture, const memo_plan* plan) {
     double peak_y = memoi_picture_y(picture, (double)plan->peak_bytes);
     double bound_y = memoi_picture_y(picture, (double)plan->lower_bound_bytes);
-    if (plan->peak_bytes == plan->lower_bound_bytes) {
-        memoi_picture_level(picture, "peak = lower bound", "#b3261e", "", plan->peak_bytes, peak_y);
-        return;
-    }
-    memoi_picture_level(picture, "peak", "#b3261e", "", plan->peak_bytes, peak_y);
+    int is_met = plan->peak_bytes == plan->lower_bound_bytes;
+    memoi_picture_level(picture, is_met ? "peak = lower bound" : "peak", "#b3261e", "",
+                        plan->peak_bytes, peak_y);
+    if (is_met) return;
     memoi_picture_level(picture, "lower bound", "#17693f", " stroke-dasharray=\"6 4\"",
                         plan->lower_bound_bytes, bound_y < peak_y + 36 ? peak_y + 36 : bound_y);
 }
