@@ -108,7 +108,7 @@ static memo_status open_trainer(trainer* t, const memo_device* device, memo_sess
     desc.user = t;
     desc.forward = forward, desc.between = between, desc.backward = backward;
     desc.recompute = recompute;
-    desc.rows = &rows[0][0];
+    desc.policy = MEMO_POLICY_ROWS, desc.rows = &rows[0][0];
     return memo_session_create(&desc, session, error);
 }
 
@@ -171,6 +171,7 @@ int main(void) {
                 &none);
     }
     require(k == r.n_calls + 1, "a fault was ignored", &none);
+    require(n_again > 0, "no call of the step failed", &none);
     printf(
         "faults  %d calls failed in turn, %d of them in the step: each a status, nothing leaked\n",
         (int)k - 1, (int)n_again);
