@@ -731,7 +731,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *   5 session
  *     >>session desc           a desc, checked and copied
  *     >>session agreement      what ranks decide together
- *     >>session state          errors, marks, the current shape
+ *     >>session state          errors, spans, the current shape
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
  *     >>session plan           stages until one fits
@@ -7829,15 +7829,20 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
  * Measure, plan, read and open each make a session object, which may live for the call alone.  A
  * *stage* is a plan under way: rows, and what follows from them. */
 
-/* What may be timed: of each layer, then of each tensor. */
+/* What is timed of a step: its passes, what lies between them, and tensors that are recomputed. */
 enum {
-    MEMOI_MARK_FORWARD = 0,
-    MEMOI_MARK_FORWARD_END,
-    MEMOI_MARK_RECOMPUTE,
-    MEMOI_MARK_BACKWARD,
-    MEMOI_MARK_BACKWARD_END,
-    MEMOI_MARKS_OF_LAYER
+    MEMOI_SPAN_FORWARD = 0,
+    MEMOI_SPAN_BACKWARD,
+    MEMOI_SPAN_BETWEEN, /* of the last step */
+    MEMOI_SPAN_TENSOR   /* of the first tensor */
 };
+enum { MEMOI_SESSION_REPETITIONS = 3 };
+
+typedef struct memoi_timing {
+    memo_event events[2];                      /* of begin and end, or */
+    double marks_s[2];                         /* if the calling thread computes */
+    double times_s[MEMOI_SESSION_REPETITIONS]; /* of the runs; then their median in the first */
+} memoi_timing;
 
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
@@ -7877,21 +7882,17 @@ struct memo_session {
     void *device_memory, *host_memory; /* of all shapes */
     memo_error error;                  /* the first of this micro-batch */
     memo_error call_error;             /* of the latest call */
-    memo_batch batch;
-    int64_t n_rows;
-    int32_t n_passed; /* steps of both passes that have ended */
-    int32_t open;     /* the step that is open; -1: none.  Without slices not used */
+    memo_batch batch;                  /* n_rows is not 0 */
+    int32_t n_passed;                  /* steps of both passes that have ended */
+    int32_t open; /* the step that is open; -1: none.  Without slices not used */
     int is_setting_up, is_recomputing;
     int is_running; /* between begin and end */
     int is_midway;  /* a forward began and no backward ended */
 
     memoi_inspector* checker; /* NULL: not checked */
 
-    /* Measuring. */
-    /* These layers recompute every tensor. */
-    int32_t n_kinds, measured_layers[MEMO_PROFILE_KINDS_MAX];
-    memo_event* events; /* of each mark, or */
-    double* marks_s;    /* if the calling thread computes */
+    /* (n_steps, MEMOI_SPAN_TENSOR + n_tensors).  NULL: nothing is timed. */
+    memoi_timing* spans;
 };
 
 memo_session_desc memo_session_desc_default(void) {
@@ -8231,7 +8232,7 @@ MEMOI int memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t
         const memob_value* value = &own->record.values[k];
         const size_t at = value->offset / sizeof(int64_t);
         if (value->type == MEMOB_VALUE_NAME && strcmp((const char*)found, (const char*)own->cells))
-            snprintf(text, n_text, "%sit has `%s` instead", own->what, (const char*)found);
+            snprintf(text, n_text, "%sit has `%.32s` instead", own->what, (const char*)found);
         else if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
             snprintf(text, n_text, "%sit has %lld as %s, the session has %lld", own->what,
                      (long long)found[at], value->what, (long long)own->cells[at]);
@@ -8328,8 +8329,9 @@ MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session
         "shapes",          "tensors", "layer_kinds", has_plan ? "plan" : "rows",
         "n_rows",          "policy",  "buffers",     "backward_recomputes",
         "spill_directory", "alpha",   "profile"};
-    const memo_session_desc* own = s ? &s->desc : desc;
-    int64_t budgets[N_BUDGETS], k, i;
+    memo_session_desc own = s ? s->desc : *desc;
+    int64_t* const budgets[N_BUDGETS] = {&own.device_bytes, &own.host_bytes, &own.disk_bytes};
+    int64_t k, i;
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     int64_t *digests = highest + MEMOI_STEP_PLAN_SAME, *next = highest + OTHERS;
     const int64_t n = desc->n_tensors;
@@ -8338,7 +8340,7 @@ MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session
 
     /* The first shape's values, and digests of all lines. */
     memset(values, 0, sizeof values);
-    for (k = 0; !status && k < own->n_shapes; k++)
+    for (k = 0; !status && k < own.n_shapes; k++)
         for (i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++) {
             const int64_t* cells = line.cells;
             if (i == 0 && k == 0) memcpy(highest, cells, MEMOI_STEP_PLAN_SAME * sizeof *cells);
@@ -8353,20 +8355,17 @@ MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session
                 digests[3] = memoi_session_digest(digests[3], cells + 1, n * 8);
             }
         }
-    *next++ = own->n_rows;
-    *next++ = (int64_t)own->policy;
-    *next++ = own->n_buffers;
-    *next++ = own->backward_recomputes;
-    *next++ = own->spill_directory != NULL;
-    *next++ = memoi_session_digest(0, &own->alpha, (int64_t)sizeof own->alpha);
+    *next++ = own.n_rows;
+    *next++ = (int64_t)own.policy;
+    *next++ = own.n_buffers;
+    *next++ = own.backward_recomputes;
+    *next++ = own.spill_directory != NULL;
+    *next++ = memoi_session_digest(0, &own.alpha, (int64_t)sizeof own.alpha);
     *next++ = has_profile;
 
     /* A value and its negative: their maxima show whether it is the same everywhere. */
     for (k = 0; k < N; k++) lowest[k] = -highest[k];
-    budgets[0] = own->device_bytes;
-    budgets[1] = own->host_bytes;
-    budgets[2] = own->disk_bytes;
-    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = budgets[k] ? -budgets[k] : -INT64_MAX;
+    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
     status = memoi_session_agree(desc, status, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
     for (k = 0; k < N; k++)
@@ -8375,10 +8374,8 @@ MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session
                 error, "memo_session_desc.%s: not the same on all ranks; give all ranks the same",
                 k < MEMOI_STEP_PLAN_SAME ? memoi_step_plan_shape_values[k].what
                                          : names[k - MEMOI_STEP_PLAN_SAME]);
-    for (k = 0; k < N_BUDGETS; k++) budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
-    s->desc.device_bytes = budgets[0];
-    s->desc.host_bytes = budgets[1];
-    s->desc.disk_bytes = budgets[2];
+    for (k = 0; k < N_BUDGETS; k++) *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
+    s->desc = own;
     return MEMO_STATUS_OK;
 }
 
@@ -8504,7 +8501,7 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes
 }
 
 /* --- >>session state ---
- * Knows: the first error, marks, the current shape and its steps.  Knows nothing of what runs. */
+ * Knows: the first error, spans, the current shape and its steps.  Knows nothing of what runs. */
 
 /* status: of a call that got s->call_error.  The first error stays. */
 MEMOI int memoi_session_is_ok(memo_session* s, memo_status status) {
@@ -8525,34 +8522,19 @@ void memo_session_fail(memo_session* s, memo_status status, const char* message)
 #define MEMOI_SESSION_FAIL(s, status, ...)                                                         \
     ((void)memoi_session_is_ok(s, memo_error_set(&(s)->call_error, status, __VA_ARGS__)))
 
-MEMOI void memoi_session_mark(memo_session* s, int32_t mark) {
-    memo_status status;
-    if (!s->marks_s || s->error.status) return;
-    if (s->desc.computes_on_host) {
-        s->marks_s[mark] = memob_now_s();
-        return;
-    }
-    status = memo_event_record(s->device, s->events[mark], s->desc.compute_stream, &s->call_error);
-    (void)memoi_session_is_ok(s, status);
-}
-
 int memo_session_computes(const memo_session* s) { return s->is_open && !s->error.status; }
-memo_batch memo_session_get_batch(const memo_session* s) {
-    memo_batch batch = s->batch;
-    batch.n_rows = s->n_rows;
-    return batch;
-}
+memo_batch memo_session_get_batch(const memo_session* s) { return s->batch; }
 
 int32_t memo_session_get_n_slices(const memo_session* s) { return s->n_slices; }
 
 /* Rows of a step in this micro-batch. */
 MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t layer) {
-    return memob_swap_step_rows(&s->part->placement, layer, s->n_rows);
+    return memob_swap_step_rows(&s->part->placement, layer, s->batch.n_rows);
 }
 
 void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
     const int32_t slice = s->open < 0 ? 0 : s->open % s->n_slices;
-    *begin = memob_min(slice * s->step_rows, s->n_rows);
+    *begin = memob_min(slice * s->step_rows, s->batch.n_rows);
     *end = *begin + memoi_session_rows(s, slice);
 }
 
@@ -8569,10 +8551,33 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t
            tensor->rule <= MEMO_TENSOR_WHOLE;
 }
 
-/* Are the tensors of this step timed? */
+/* Are the tensors of this step timed?  Of each kind the first layer from the middle on recomputes
+ * all of them. */
 MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
-    return s->marks_s &&
-           s->measured_layers[memob_layer_kind(&s->part->plan->swap, step)] == step / s->n_slices;
+    const memo_swap_desc* swap = &s->part->plan->swap;
+    int32_t layer = s->desc.n_layers / 2;
+    if (!s->spans) return 0;
+    while (memob_layer_kind(swap, layer * s->n_slices) != memob_layer_kind(swap, step))
+        layer = (layer + 1) % s->desc.n_layers;
+    return layer == step / s->n_slices;
+}
+
+/* NULL: it is not timed. */
+MEMOI memoi_timing* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
+    const int32_t t = what - MEMOI_SPAN_TENSOR;
+    if (!s->spans || (what == MEMOI_SPAN_BETWEEN && step != s->n_steps - 1)) return NULL;
+    if (t >= 0 && (!memoi_session_recomputes(s, step, t) || !memoi_session_is_timed(s, step)))
+        return NULL;
+    return &s->spans[(int64_t)step * (MEMOI_SPAN_TENSOR + s->desc.n_tensors) + what];
+}
+
+MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
+    memoi_timing* span = memoi_session_span(s, step, what);
+    if (!span || s->error.status) return;
+    span->marks_s[is_end] = memob_now_s();
+    if (!s->desc.computes_on_host)
+        (void)memoi_session_is_ok(s, memo_event_record(s->device, span->events[is_end],
+                                                       s->desc.compute_stream, &s->call_error));
 }
 
 /* --- >>session checked ---
@@ -8865,11 +8870,12 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
         int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
+        int keeps;
         if (!memoi_session_recomputes(s, layer, t)) continue;
-        while (least < n && !memoi_inspector_keeps_bits(s, layer, t, least)) least *= 2;
-        least = memob_min(least, n);
+        while (!(keeps = memoi_inspector_keeps_bits(s, layer, t, least)) && least < n)
+            least = memob_min(2 * least, n);
         if (s->error.status) return;
-        if (least == n && !memoi_inspector_keeps_bits(s, layer, t, n)) {
+        if (!keeps) {
             (void)memoi_session_is_ok(s, MEMO_STATUS_INVALID_ARGUMENT); /* s->call_error */
             return;
         }
@@ -8918,8 +8924,7 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
         memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_get_address: called in a dry run, which computes nothing; "
                           "compute only if the begin call, or memo_session_computes, returned 1");
-    if (s->checker && place->row_bytes && !place->is_layer &&
-        s->part->plan->swap.tensors[tensor].rule != MEMO_TENSOR_HANDED)
+    if (s->checker && memoi_inspector_row_bytes(s, layer, tensor) && !place->is_layer)
         return memoi_inspector_slot(s, layer) + s->checker->offsets[tensor];
     return place->row_bytes && base ? base + place->offset : NULL;
 }
@@ -8970,7 +8975,7 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const int is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
         const int is_last = is_end && b->first != MEMO_PASS_SESSION;
-        const int64_t n_rows = is_slice ? s->slice_rows : s->n_rows;
+        const int64_t n_rows = is_slice ? s->slice_rows : s->batch.n_rows;
         if (is_each ? b->first != pass
                     : memoi_session_moment(pass, layer, n) !=
                           memoi_session_moment(is_last ? b->last : b->first,
@@ -8984,8 +8989,8 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         }
         if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
             (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-        s->buffer_addresses[i] =
-            memo_session_alloc(s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->n_rows));
+        s->buffer_addresses[i] = memo_session_alloc(
+            s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->batch.n_rows));
     }
 }
 
@@ -9028,16 +9033,16 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                            "memo_batch.shape: out of range (%d); 0 to %d are valid",
                            (int)s->batch.shape, (int)s->desc.n_shapes - 1);
     s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
-    s->n_rows = s->batch.n_rows ? s->batch.n_rows : s->layer_rows;
+    if (!s->batch.n_rows) s->batch.n_rows = s->layer_rows;
     s->n_passed = 0;
     s->open = -1;
-    if (s->n_rows < 1 || s->n_rows > s->layer_rows)
+    if (s->batch.n_rows < 1 || s->batch.n_rows > s->layer_rows)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
-                           (long long)s->n_rows, (long long)s->layer_rows);
+                           (long long)s->batch.n_rows, (long long)s->layer_rows);
     if (s->error.status) return 0;
-    status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->n_rows, s->batch.is_forward_only,
-                                                &s->call_error)
+    status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->batch.n_rows,
+                                                s->batch.is_forward_only, &s->call_error)
                            : MEMO_STATUS_OK;
     if (!status) status = memo_arena_begin(s->part->arena, &s->call_error);
     s->is_running = memoi_session_is_ok(s, status);
@@ -9120,14 +9125,15 @@ int memo_session_forward_begin(memo_session* s, int32_t layer) {
         if (s->checker && !s->error.status)
             (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer));
     }
-    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_FORWARD);
+    memoi_session_mark(s, layer, MEMOI_SPAN_FORWARD, 0);
     return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
 }
 
 void memo_session_forward_end(memo_session* s, int32_t layer) {
     layer = memoi_session_enter(s, layer, MEMO_PASS_FORWARD, 1);
     if (layer < 0) return;
-    if (s->is_open) memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_FORWARD_END);
+    memoi_session_mark(s, layer, MEMOI_SPAN_FORWARD, 1);
+    memoi_session_mark(s, layer, MEMOI_SPAN_BETWEEN, 0);
     if (memoi_session_moves(s)) {
         if (s->checker) memoi_inspector_forward_end(s, layer);
         if (!s->error.status)
@@ -9137,25 +9143,19 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     memoi_session_leave(s, layer, MEMO_PASS_FORWARD);
 }
 
-/* Of the first tensor of a slice of a layer that is measured. */
-MEMOI int32_t memoi_session_tensor_mark(const memo_session* s, int32_t kind, int32_t slice) {
-    return MEMOI_MARKS_OF_LAYER * s->n_steps + 2 * (kind * s->n_slices + slice) * s->desc.n_tensors;
-}
-
 /* Recomputes the rows that the engine did not bring back, or all rows if they are timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     const int is_timed = memoi_session_is_timed(s, layer);
-    int32_t t, mark = memoi_session_tensor_mark(s, memob_layer_kind(&s->part->plan->swap, layer),
-                                                layer % s->n_slices);
+    int32_t t;
     if (s->desc.backward_recomputes && !is_timed) return;
     s->is_recomputing = 1;
-    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++, mark += 2) {
+    for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = memoi_session_rows(s, layer);
         if (!is_timed) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (begin == end || !memoi_session_recomputes(s, layer, t)) continue;
-        if (is_timed) memoi_session_mark(s, mark);
+        memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
-        if (is_timed) memoi_session_mark(s, mark + 1);
+        memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 1);
     }
     s->is_recomputing = 0;
 }
@@ -9166,10 +9166,10 @@ int memo_session_backward_begin(memo_session* s, int32_t layer) {
         !memoi_session_is_ok(s, memo_swap_backward_begin(s->part->swap, layer, &s->call_error)))
         return 0;
     if (s->checker) memoi_inspector_take_back(s, layer);
-    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_RECOMPUTE);
+    memoi_session_mark(s, layer, MEMOI_SPAN_BETWEEN, 1);
     memoi_session_recompute(s, layer);
     if (s->checker) memoi_inspector_backward_begin(s, layer);
-    memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD);
+    memoi_session_mark(s, layer, MEMOI_SPAN_BACKWARD, 0);
     return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
 }
 
@@ -9177,7 +9177,7 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
     layer = memoi_session_enter(s, layer, MEMO_PASS_BACKWARD, 1);
     if (layer < 0) return;
     if (s->is_open) {
-        memoi_session_mark(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD_END);
+        memoi_session_mark(s, layer, MEMOI_SPAN_BACKWARD, 1);
         if (memoi_session_is_ok(s, memo_swap_backward_end(s->part->swap, layer, &s->call_error)) &&
             layer == 0)
             s->is_midway = 0;
@@ -9226,7 +9226,7 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
                                   &address, error);
     part->base = (char*)address;
     memset(&s->error, 0, sizeof s->error);
-    s->n_rows = s->desc.n_rows;
+    s->batch.n_rows = s->desc.n_rows;
     if (status) return status;
     memoi_session_turn_buffers(s, MEMO_PASS_SESSION, 0, 0);
     s->is_setting_up = 1;
@@ -9309,8 +9309,8 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
 
 /* Fixes what lives as long as the session at the bottom, where all shapes have it: buffers in the
  * order of their requests, then the engine's memory, which is the first request.  No plan needs
- * more for it, because nothing else ever uses these bytes. */
-MEMOI void memoi_session_fix(memo_plan* plan, int is_fixed) {
+ * more for it, because nothing else ever uses these bytes.  Returns how many they are. */
+MEMOI int64_t memoi_session_fix(memo_plan* plan, int is_fixed) {
     int64_t i, end_bytes = 0;
     for (i = 1; i <= plan->n_buffers; i++) {
         memo_buffer* buffer = &plan->buffers[i % plan->n_buffers];
@@ -9319,6 +9319,7 @@ MEMOI void memoi_session_fix(memo_plan* plan, int is_fixed) {
         buffer->is_fixed = is_fixed;
         end_bytes += memob_buffer_bytes(plan, i % plan->n_buffers);
     }
+    return end_bytes;
 }
 
 /* Searches for addresses within the budget: greedy first, then as long as the limit allows. */
@@ -9329,7 +9330,7 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     desc.trace = s->part->plan->trace;
     desc.capacity_bytes = s->desc.device_bytes ? s->desc.device_bytes : MEMOB_BYTES_MAX;
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
-    memoi_session_fix(plan, 1);
+    (void)memoi_session_fix(plan, 1);
     status = memo_plan_solve(plan, &desc, error);
 
     /* No search helps if the budget is below the bound. */
@@ -9339,7 +9340,7 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
         desc.engine = MEMO_PLAN_ENGINE_AUTO;
         status = memo_plan_solve(plan, &desc, error);
     }
-    memoi_session_fix(plan, 0);
+    (void)memoi_session_fix(plan, 0);
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
@@ -9389,9 +9390,10 @@ MEMOI int64_t* memoi_session_rows_of(memo_session* s) {
     return (int64_t*)(uintptr_t)s->part->plan->swap.rows;
 }
 
-/* Fills the table of rows.  Recomputes every tensor that it can if `recomputes`; otherwise, and for
- * the other tensors, the rows are `rest`. */
-MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
+/* Makes a stage that recomputes every tensor that it can if `recomputes`.  Otherwise, and for the
+ * other tensors, the rows are `rest`. */
+MEMOI memo_status memoi_session_fill(memo_session* s, int recomputes, int64_t rest,
+                                     memo_error* error) {
     memo_swap_desc* swap = &s->part->plan->swap;
     int64_t* rows = memoi_session_rows_of(s);
     int32_t layer, t;
@@ -9404,6 +9406,7 @@ MEMOI void memoi_session_fill(memo_session* s, int recomputes, int64_t rest) {
         }
     }
     swap->n_host_layers = 0;
+    return memoi_session_stage(s, MEMO_STATUS_OK, error);
 }
 
 /* Why the stage does not fit, if it does not.  subject NULL: the policy. */
@@ -9442,13 +9445,14 @@ MEMOI memo_status memoi_session_use(memo_session* s, memo_policy policy, double 
                                     memo_error* error) {
     memo_swap_desc* swap = &s->part->plan->swap;
     memo_status status = MEMO_STATUS_OK;
+    if (policy != MEMO_POLICY_ALPHA && policy != MEMO_POLICY_ROWS)
+        return memoi_session_fill(s, policy == MEMO_POLICY_RECOMPUTE,
+                                  policy == MEMO_POLICY_SWAP ? s->step_rows : MEMO_ROWS_KEPT,
+                                  error);
     swap->alpha = alpha;
     swap->n_host_layers = 0;
     if (policy == MEMO_POLICY_ALPHA)
         status = memo_swap_desc_fill_rows(swap, memoi_session_rows_of(s), error);
-    else if (policy != MEMO_POLICY_ROWS)
-        memoi_session_fill(s, policy == MEMO_POLICY_RECOMPUTE,
-                           policy == MEMO_POLICY_SWAP ? s->step_rows : MEMO_ROWS_KEPT);
     return memoi_session_stage(s, status, error);
 }
 
@@ -9459,8 +9463,7 @@ MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     memo_status status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
     const int64_t kept_bytes = s->peak_bytes;
     if (status || memoi_session_fits(s)) return status;
-    memoi_session_fill(s, 1, s->step_rows);
-    status = memoi_session_stage(s, MEMO_STATUS_OK, error);
+    status = memoi_session_fill(s, 1, s->step_rows, error);
     if (status || memoi_session_fits(s) || s->peak_bytes <= kept_bytes) return status;
     return memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
 }
@@ -9471,25 +9474,59 @@ typedef struct memoi_session_times {
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
 } memoi_session_times;
 
-/* A slice's share of its layer's traffic. */
-MEMOI memo_traffic memoi_session_traffic(const memo_traffic* of_kinds, int32_t kind,
-                                         int32_t n_slices) {
-    memo_traffic traffic = {0, 0};
-    if (of_kinds) traffic = of_kinds[kind];
-    traffic.to_host_bytes /= n_slices;
-    traffic.to_device_bytes /= n_slices;
-    return traffic;
+/* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
+ * be fast.  Copies are not changed. */
+MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
+    const memo_swap_desc* swap = &s->part->plan->swap;
+    int32_t i, k;
+    profile->n_rows = s->step_rows;
+    profile->n_tensors = s->desc.n_tensors;
+    for (i = 0; i < s->n_steps; i++) {
+        k = memob_layer_kind(swap, i);
+        profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
+        profile->forward_s[k] = 1;
+        profile->backward_s[k] = 2;
+    }
+    for (i = 0; i < s->desc.n_tensors; i++) {
+        memo_profile_tensor* tensor = &profile->tensors[i];
+        snprintf(tensor->name, sizeof tensor->name, "%s", swap->tensors[i].name);
+        for (k = 0; k < profile->n_kinds; k++)
+            tensor->recompute_s_per_row[k] =
+                memob_tensor_rule(swap->tensors, i) <= MEMO_TENSOR_WHOLE
+                    ? 0.5 / (double)s->step_rows / (double)s->desc.n_tensors
+                    : -1;
+    }
 }
 
-/* The planner's desc, with the profile's costs and the budgets that are left for activations.
- * Without a profile it estimates them: such a plan must fit, but need not be fast. */
+/* A slice's share of its layer's traffic.  field: of the desc; NULL of_kinds: there is none. */
+MEMOI memo_status memoi_session_traffic(const memo_session* s, const char* field,
+                                        const memo_traffic* of_kinds, int32_t kind,
+                                        memo_traffic* traffic, memo_error* error) {
+    char name[64];
+    if (!of_kinds) return MEMO_STATUS_OK;
+    snprintf(name, sizeof name, "memo_session_desc.%s[%d]", field, (int)kind);
+    *traffic = of_kinds[kind];
+    if (memob_check_integer(name, "to_host_bytes", traffic->to_host_bytes, 0, INT64_MAX, error) ||
+        memob_check_integer(name, "to_device_bytes", traffic->to_device_bytes, 0, INT64_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    traffic->to_host_bytes /= s->n_slices;
+    traffic->to_device_bytes /= s->n_slices;
+    return MEMO_STATUS_OK;
+}
+
+/* The planner's desc, with the profile's costs and the budgets that are left for activations. */
 MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
                                       memo_swap_plan_desc* desc, memo_swap_desc* swap,
                                       memoi_session_times* times, memo_error* error) {
-    const int32_t n = s->desc.n_tensors;
-    const double share = profile ? (double)s->step_rows / (double)profile->n_rows : 1;
-    memo_status status = MEMO_STATUS_OK;
-    int32_t k, t;
+    memo_profile own;
+    double share;
+    memo_status status;
+    int32_t k, layer;
+    memset(&own, 0, sizeof own);
+    memoi_session_guess(s, &own);
+    if (profile) own = *profile;
+    share = (double)s->step_rows / (double)own.n_rows;
+    if (memoi_session_has_handed(&s->desc)) own.n_rows = s->step_rows; /* of other slices */
     *desc = memo_swap_plan_desc_default();
     *swap = s->part->plan->swap;
     swap->rows = NULL;
@@ -9499,35 +9536,24 @@ MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile*
     if (s->desc.host_bytes && !desc->host_bytes) desc->host_bytes = 1;
     if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
-    desc->kinds = times->kinds;
     memset(times, 0, sizeof *times);
-    if (profile) {
-        memo_profile own = *profile;
-        if (memoi_session_has_handed(&s->desc)) own.n_rows = s->step_rows; /* other slices */
-        status =
-            memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
-    }
-    for (k = 0; k < MEMO_PROFILE_KINDS_MAX && !status; k++) {
+    status =
+        memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
+    for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++) {
         memo_kind_times* kind = &times->kinds[k];
-        if (!profile) {
-            kind->forward_s = 1;
-            kind->backward_s = 2;
-            kind->recompute_s_per_row = times->recompute_s_per_row;
-        }
         kind->forward_s *= share;
         kind->backward_s *= share;
         kind->forward_growth_s *= share;
         kind->backward_growth_s *= share;
     }
-    for (t = 0; t < swap->n_layers && !status; t++) {
-        memo_kind_times* kind = &times->kinds[k = memob_layer_kind(swap, t)];
-        kind->forward_traffic = memoi_session_traffic(s->desc.forward_traffic, k, s->n_slices);
-        kind->backward_traffic = memoi_session_traffic(s->desc.backward_traffic, k, s->n_slices);
+    for (layer = 0; layer < swap->n_layers && !status; layer++) {
+        memo_kind_times* kind = &times->kinds[k = memob_layer_kind(swap, layer)];
+        status = memoi_session_traffic(s, "forward_traffic", s->desc.forward_traffic, k,
+                                       &kind->forward_traffic, error);
+        if (!status)
+            status = memoi_session_traffic(s, "backward_traffic", s->desc.backward_traffic, k,
+                                           &kind->backward_traffic, error);
     }
-    for (t = 0; t < n && !profile; t++)
-        times->recompute_s_per_row[t] = memob_tensor_rule(swap->tensors, t) <= MEMO_TENSOR_WHOLE
-                                            ? 0.5 / (double)s->step_rows / (double)n
-                                            : -1;
     return status;
 }
 
@@ -9561,16 +9587,15 @@ MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* p
     if (s->desc.device_bytes)
         desc.device_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     for (round = 0; round < MEMOI_SESSION_ROUNDS; round++) {
+        memo_swap_plan* planned = NULL;
         if (!status && s->desc.device_bytes && desc.device_bytes <= 0) return MEMO_STATUS_OK;
-        memo_swap_plan_destroy(plan->times);
-        plan->times = NULL;
         swap.rows = NULL;
-        if (!status) status = memo_plan_swap(&desc, &plan->times, error);
+        if (!status) status = memo_plan_swap(&desc, &planned, error);
 
         /* All ranks plan with the same numbers.  One that failed otherwise ends the stage. */
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
         if (!status) {
-            memo_swap_plan_apply(plan->times, &swap);
+            memo_swap_plan_apply(planned, &swap);
             plan->swap.n_host_layers = swap.n_host_layers;
             if (swap.rows)
                 memcpy(rows, swap.rows, (size_t)s->n_steps * (size_t)swap.n_tensors * sizeof *rows);
@@ -9579,6 +9604,10 @@ MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* p
         }
         status = memoi_session_stage(s, status, error);
         *fits = !status && memoi_session_fits(s);
+        if (profile && *fits)
+            plan->times = planned;
+        else /* of other rows, or of no meaning */
+            memo_swap_plan_destroy(planned);
         if (status || *fits) return status;
         desc.device_bytes -= s->peak_bytes - s->desc.device_bytes;
     }
@@ -9596,13 +9625,9 @@ MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile*
     if (status || (memoi_session_fits(s) && !is_alpha)) return status;
     memoi_session_log(s, "session: planning rows by %s times", profile ? "measured" : "estimated");
     status = memoi_session_plan_rows(s, profile, &fits, error);
-    if (!status && !fits)
-        status = is_alpha ? memoi_session_use(s, MEMO_POLICY_ALPHA, 0, error) /* the smallest */
-                          : memoi_session_take_least(s, error);
-    if (profile && fits) return status;
-    memo_swap_plan_destroy(s->part->plan->times); /* of other rows, or of no meaning */
-    s->part->plan->times = NULL;
-    return status;
+    if (status || fits) return status;
+    return is_alpha ? memoi_session_use(s, MEMO_POLICY_ALPHA, 0, error) /* the smallest */
+                    : memoi_session_take_least(s, error);
 }
 
 /* Makes the stage of the policy, with its times if there is a profile. */
@@ -9614,14 +9639,12 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
     *plan->shortage = 0;
-    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
-        memoi_session_fill(s, 1, s->step_rows);
-        status = memoi_session_stage(s, MEMO_STATUS_OK, error);
-    } else if (policy == MEMO_POLICY_MEMO || (policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0)) {
+    if (plan->shape.is_forward_only) /* layers share what they do not keep */
+        status = memoi_session_fill(s, 1, s->step_rows, error);
+    else if (policy == MEMO_POLICY_MEMO || (policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0))
         status = memoi_session_choose_rows(s, profile, error);
-    } else {
+    else
         status = memoi_session_use(s, policy, s->desc.alpha, error);
-    }
     if (status) return status;
     memoi_session_explain(s, NULL);
     return profile && !plan->times ? memoi_session_predict(s, profile, error) : status;
@@ -9630,17 +9653,12 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
 /* The bytes of each tier, by who needs them. */
 MEMOI void memoi_session_account(memo_session* s) {
     memo_step_plan* plan = s->part->plan;
-    int64_t i;
+    const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
     plan->activation_bytes = plan->sizes.device_bytes;
     plan->device_bytes = plan->addresses->peak_bytes;
     plan->host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
-    plan->persistent_bytes = -plan->activation_bytes;
-    for (i = 0; i < plan->addresses->n_buffers; i++)
-        if (plan->addresses->buffers[i].memory_class == MEMO_CLASS_PERSISTENT)
-            plan->persistent_bytes += memob_buffer_bytes(plan->addresses, i);
-    plan->persistent_bytes = memob_max(plan->persistent_bytes, 0);
-    plan->transient_bytes =
-        memob_max(plan->addresses->peak_bytes - plan->activation_bytes - plan->persistent_bytes, 0);
+    plan->persistent_bytes = fixed_bytes - plan->activation_bytes;
+    plan->transient_bytes = plan->device_bytes - fixed_bytes;
     plan->device_budget_bytes = s->desc.device_bytes;
     plan->host_budget_bytes = s->desc.host_bytes;
     plan->fits = memoi_session_fits(s);
@@ -9963,18 +9981,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 }
 
 /* --- >>session measure ---
- * Knows: micro-batches that run, and their marks.  Knows nothing of plans. */
-
-/* The time from a mark to a later one. */
-MEMOI double memoi_session_elapsed(memo_session* s, int32_t first, int32_t last) {
-    double elapsed_s = 0;
-    memo_status status;
-    if (s->desc.computes_on_host) return s->marks_s[last] - s->marks_s[first];
-    status = memo_event_elapsed(s->device, s->events[first], s->events[last], &elapsed_s,
-                                &s->call_error);
-    (void)memoi_session_is_ok(s, status);
-    return elapsed_s;
-}
+ * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
 
 /* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
  * their buffers must fit beside the trainer's. */
@@ -9993,35 +10000,26 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
 }
 
-/* What is timed of a kind: forward, backward, and each tensor that is recomputed. */
-enum { MEMOI_TIMED_FORWARD = -2, MEMOI_TIMED_BACKWARD };
-
 /* The time of a slice: the median over layers of a kind, so that one slow layer does not count;
- * negative: not measured.  The last layer's backward may hold its slice's loss.  Tensors are timed
- * in one layer.  scratch: (n_layers). */
-MEMOI double memoi_session_slice_s(memo_session* s, int32_t kind, int32_t what, int32_t slice,
+ * negative: not measured.  The last layer's backward may hold its slice's loss.  scratch:
+ * (n_layers). */
+MEMOI double memoi_session_slice_s(const memo_session* s, int32_t kind, int32_t what, int32_t slice,
                                    double* scratch) {
-    const int32_t n = s->n_slices, is_tensor = what >= 0;
+    const int32_t n = s->n_slices, last = s->desc.n_layers - 1;
     int32_t layer, n_times = 0;
-    for (layer = 0; layer < s->desc.n_layers; layer++) {
+    for (layer = 0; layer <= last; layer++) {
         const int32_t step = layer * n + slice;
-        const int has_loss = what == MEMOI_TIMED_BACKWARD && n > 1 && layer == s->desc.n_layers - 1;
-        int32_t mark = MEMOI_MARKS_OF_LAYER * step +
-                       (what == MEMOI_TIMED_FORWARD ? MEMOI_MARK_FORWARD : MEMOI_MARK_BACKWARD);
-        if (memob_layer_kind(&s->part->plan->swap, step) != kind || (has_loss && layer > 0))
-            continue;
-        if (is_tensor &&
-            (!memoi_session_is_timed(s, step) || !memoi_session_recomputes(s, step, what)))
-            continue;
-        if (is_tensor) mark = memoi_session_tensor_mark(s, kind, slice) + 2 * what;
-        scratch[n_times++] = memoi_session_elapsed(s, mark, mark + 1);
+        const int has_loss = what == MEMOI_SPAN_BACKWARD && n > 1 && layer == last && layer > 0;
+        const memoi_timing* span = memoi_session_span(s, step, what);
+        if (span && !has_loss && memob_layer_kind(&s->part->plan->swap, step) == kind)
+            scratch[n_times++] = span->times_s[0];
     }
     return n_times ? memoi_profile_median(scratch, n_times) : -1;
 }
 
 /* The line through the times of slices by least squares: the time of one in the middle, and its
  * growth towards the end. */
-MEMOI void memoi_session_fit(memo_session* s, int32_t kind, int32_t what, double* scratch,
+MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* scratch,
                              double* middle_s, double* growth_s) {
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
     int32_t slice;
@@ -10043,77 +10041,69 @@ MEMOI void memoi_session_fit(memo_session* s, int32_t kind, int32_t what, double
     *growth_s = fmin(slope_s, *middle_s);
 }
 
-/* Runs a micro-batch and reads its marks into times.  scratch: (n_layers). */
-MEMOI memo_status memoi_session_measure_once(memo_session* s, double* scratch, memo_profile* times,
-                                             memo_error* error) {
+/* The times of the current shape, from its spans.  scratch: (n_layers). */
+MEMOI void memoi_session_read_times(const memo_session* s, double* scratch, memo_profile* times) {
     const memo_swap_desc* swap = &s->part->plan->swap;
     const int32_t n = s->n_slices, last = s->n_steps - 1;
-    const memo_batch batch = {0, 0, s->batch.shape};
-    memo_status status = memo_session_run(s, &batch, error);
     double losses_s = 0;
-    int32_t k, t, layer;
-    if (!status && !s->desc.computes_on_host)
-        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
-    if (status) return status;
-    for (k = 0; k < s->n_kinds; k++) {
-        memoi_session_fit(s, k, MEMOI_TIMED_FORWARD, scratch, &times->forward_s[k],
+    int32_t k, t, step;
+    for (k = 0; k < times->n_kinds; k++) {
+        memoi_session_fit(s, k, MEMOI_SPAN_FORWARD, scratch, &times->forward_s[k],
                           &times->forward_growth_s[k]);
-        memoi_session_fit(s, k, MEMOI_TIMED_BACKWARD, scratch, &times->backward_s[k],
+        memoi_session_fit(s, k, MEMOI_SPAN_BACKWARD, scratch, &times->backward_s[k],
                           &times->backward_growth_s[k]);
         for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
-            memoi_session_fit(s, k, t, scratch, row_s, growth_s);
+            if (memob_tensor_rule(swap->tensors, t) > MEMO_TENSOR_WHOLE) continue;
+            memoi_session_fit(s, k, MEMOI_SPAN_TENSOR + t, scratch, row_s, growth_s);
             *row_s /= (double)s->step_rows;
             *growth_s /= (double)s->step_rows;
-            if (memob_tensor_rule(swap->tensors, t) > MEMO_TENSOR_WHOLE) *row_s = -1;
         }
     }
 
     /* With slices, losses: what the last layer's backward takes beyond the times of its kind. */
     k = memob_layer_kind(swap, last);
-    for (layer = last - n + 1; layer <= last && n > 1; layer++)
+    for (step = last - n + 1; step <= last && n > 1; step++)
         losses_s +=
-            memoi_session_elapsed(s, MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD,
-                                  MEMOI_MARKS_OF_LAYER * layer + MEMOI_MARK_BACKWARD_END) -
-            memob_swap_slice_s(swap, layer, times->backward_s[k], times->backward_growth_s[k]);
+            memoi_session_span(s, step, MEMOI_SPAN_BACKWARD)->times_s[0] -
+            memob_swap_slice_s(swap, step, times->backward_s[k], times->backward_growth_s[k]);
     times->between_s =
-        fmax(losses_s, 0) +
-        memoi_session_elapsed(s, MEMOI_MARKS_OF_LAYER * last + MEMOI_MARK_FORWARD_END,
-                              MEMOI_MARKS_OF_LAYER * last + MEMOI_MARK_RECOMPUTE);
-    if (s->error.status && error) *error = s->error;
-    return s->error.status;
+        fmax(losses_s, 0) + memoi_session_span(s, last, MEMOI_SPAN_BETWEEN)->times_s[0];
 }
 
-enum { MEMOI_SESSION_REPETITIONS = 3 };
-
-/* A median of each time, from one micro-batch to warm up and a few more.  profile has the times of
- * copies.  runs: (repetitions). */
-MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch, memo_profile* runs,
-                                               memo_profile* profile, memo_error* error) {
+/* Runs a micro-batch to warm up and a few more.  Each span gets the median of their times. */
+MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     const double begin_s = memob_now_s();
-    int64_t values[MEMOI_SESSION_REPETITIONS];
-    size_t at;
-    int32_t i, n;
-    memo_status status;
-
-    /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
-     * because layers may contain collectives. */
+    const memo_batch batch = {0, 0, s->batch.shape};
+    int32_t run, step, what, n = MEMOI_SESSION_REPETITIONS;
+    int64_t values[2];
+    memo_status status = MEMO_STATUS_OK;
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
-    for (i = 0; i < MEMOI_SESSION_REPETITIONS; i++) runs[i] = *profile;
-    status = memoi_session_measure_once(s, scratch, runs, error);
-    memoi_inspector_destroy(s); /* the others measure */
-    values[1] = memob_now_s() - begin_s > 5;
-    status = memoi_session_agree(&s->desc, status, values, 2, error);
-    n = values[1] ? 1 : MEMOI_SESSION_REPETITIONS;
-    for (i = 0; i < n && !status; i++)
-        status = memoi_session_measure_once(s, scratch, &runs[i], error);
+    for (run = -1; run < n && !status; run++) {
+        status = memo_session_run(s, &batch, error);
+        if (!status && !s->desc.computes_on_host)
+            status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
 
-    /* The rest of a profile is the same in all runs.  Bits of times order as times do. */
-    for (at = 0; at < sizeof *runs && !status; at += sizeof(int64_t)) {
-        for (i = 0; i < n; i++) memcpy(&values[i], (char*)&runs[i] + at, sizeof(int64_t));
-        qsort(values, (size_t)n, sizeof(int64_t), memob_compare_int64s);
-        memcpy((char*)profile + at, &values[n / 2], sizeof(int64_t));
+        /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
+         * because layers may contain collectives. */
+        if (run < 0) {
+            memoi_inspector_destroy(s); /* the others measure */
+            values[1] = memob_now_s() - begin_s > 5;
+            status = memoi_session_agree(&s->desc, status, values, 2, error);
+            if (values[1]) n = 1;
+            continue;
+        }
+        for (step = 0; step < s->n_steps && !status; step++)
+            for (what = 0; what < MEMOI_SPAN_TENSOR + s->desc.n_tensors && !status; what++) {
+                memoi_timing* span = memoi_session_span(s, step, what);
+                if (!span) continue;
+                span->times_s[run] = span->marks_s[1] - span->marks_s[0];
+                if (!s->desc.computes_on_host)
+                    status = memo_event_elapsed(s->device, span->events[0], span->events[1],
+                                                &span->times_s[run], error);
+                if (run == n - 1) span->times_s[0] = memoi_profile_median(span->times_s, n);
+            }
     }
     return status;
 }
@@ -10121,54 +10111,34 @@ MEMOI memo_status memoi_session_measure_layers(memo_session* s, double* scratch,
 /* Adds the times of the current shape to a profile with those of copies.  status: of opening. */
 MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_status status,
                                               memo_profile* profile, memo_error* error) {
-    const memo_swap_desc* swap = &s->part->plan->swap;
-    const int32_t n_layers = s->desc.n_layers;
+    const int32_t n_of_step = MEMOI_SPAN_TENSOR + s->desc.n_tensors;
+    const int64_t n_spans = (int64_t)s->n_steps * n_of_step;
     memob_arrays arrays = {NULL, 0};
-    double* scratch;
-    memo_profile* runs;
-    int32_t i, k, n_marks;
-
-    /* The layer in the middle of each kind recomputes every tensor, so that all of them are
-     * timed. */
-    for (i = 0; i < MEMO_PROFILE_KINDS_MAX; i++) s->measured_layers[i] = -1;
-    for (i = 0; i < n_layers; i++) {
-        const int32_t layer = (i + n_layers / 2) % n_layers;
-        k = memob_layer_kind(swap, layer * s->n_slices);
-        if (s->measured_layers[k] < 0) s->measured_layers[k] = layer;
-        if (k >= s->n_kinds) s->n_kinds = k + 1;
-    }
-    n_marks = memoi_session_tensor_mark(s, s->n_kinds, 0);
-    scratch = (double*)memob_arrays_add(&arrays, n_layers, sizeof *scratch);
-    runs = (memo_profile*)memob_arrays_add(&arrays, MEMOI_SESSION_REPETITIONS, sizeof *runs);
-
-    /* Marks are events, or times if the calling thread computes. */
-    s->marks_s = (double*)memob_arrays_add(&arrays, n_marks, sizeof(double));
-    s->events = (memo_event*)memob_arrays_add(&arrays, n_marks, sizeof(memo_event));
+    double* scratch = (double*)memob_arrays_add(&arrays, s->desc.n_layers, sizeof *scratch);
+    int64_t i;
+    s->spans = (memoi_timing*)memob_arrays_add(&arrays, n_spans, sizeof *s->spans);
     if (!status && arrays.failed) status = memob_no_memory(error, "the times of a profile");
-    for (i = 0; i < n_marks && !status && !s->desc.computes_on_host; i++)
-        status = memo_event_create(s->device, &s->events[i], error);
+    for (i = 0; i < 2 * n_spans && !status && !s->desc.computes_on_host; i++)
+        if (memoi_session_span(s, (int32_t)(i / 2 / n_of_step), (int32_t)(i / 2 % n_of_step)))
+            status = memo_event_create(s->device, &s->spans[i / 2].events[i % 2], error);
 
     /* No rank begins unless all can. */
     if (!status && memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
     status = memoi_session_verdict(&s->desc, status, error);
     if (!status) {
-        profile->n_rows = s->step_rows;
-        profile->n_kinds = s->n_kinds;
-        profile->n_tensors = s->desc.n_tensors;
-        for (i = 0; i < s->desc.n_tensors; i++)
-            snprintf(profile->tensors[i].name, sizeof profile->tensors[i].name, "%s",
-                     swap->tensors[i].name);
+        memoi_session_guess(s, profile);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
-        status = memoi_session_measure_layers(s, scratch, runs, profile, error);
+        status = memoi_session_time_spans(s, error);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
+        if (!status) memoi_session_read_times(s, scratch, profile);
         status = memoi_session_agree_profile(&s->desc, status, profile, error);
     }
     if (!s->desc.computes_on_host) memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
-    for (i = 0; s->events && i < n_marks; i++)
-        if (s->events[i]) memo_event_destroy(s->device, s->events[i], NULL);
+    for (i = 0; s->spans && i < 2 * n_spans; i++)
+        if (s->spans[i / 2].events[i % 2])
+            memo_event_destroy(s->device, s->spans[i / 2].events[i % 2], NULL);
     memob_arrays_free(&arrays);
-    s->events = NULL;
-    s->marks_s = NULL;
+    s->spans = NULL;
     return status;
 }
 
@@ -10204,10 +10174,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = memoi_session_choose_measured(s, error);
         if (first < 0) first = k;
     }
-    if (!status && first >= 0) {
-        memoi_session_turn(s, first);
-        status = memoi_session_measure_copies(s, &copies, error);
-    }
+    if (!status && first >= 0) status = memoi_session_measure_copies(s, &copies, error);
     if (!status && first >= 0) {
         const memo_status opened = memoi_session_start(s, error);
         for (k = first; !status && k < s->desc.n_shapes; k++) {

@@ -1046,6 +1046,10 @@ static void layers_have_kinds(void) {
         if (k == 1) CHECK_IS(plan->times->step_s, >, 1.5 * step_s);
         memo_step_plan_destroy(plan);
     }
+    traffic[2].to_device_bytes = -1;
+    CHECK_IS(memo_session_plan(&m.desc, NULL, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "memo_session_desc.forward_traffic[2].to_device_bytes: "),
+               "%s", error.message);
     free(traffic);
     close_device(&m);
 }
