@@ -185,17 +185,6 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
 
 /* ---- what prepare refuses, and what a step does not do ---- */
 
-static void rows_of_a_part_are_compared(void) {
-    gpt_attention_shape s = {7, 20, 4, 2, 8, 0, 0, 0, 0};
-    CHECK_OK(hook(shapes_of(s, 1), 0).status);
-    fake_cudnn_looks_at_queries = 1;
-    CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_UNSUPPORTED);
-    CHECK(strstr(error.message, "take slices and sub-batches of whole sequences") != NULL);
-    s.first = 0;
-    CHECK_OK(hook(shapes_of(s, 1), 0).status);
-    fake_cudnn_looks_at_queries = 0;
-}
-
 /* Indices that overflow are found in each result the first time that a shape runs, by head and by
  * tensor. */
 static void wrong_rows_are_found(void) {
@@ -497,7 +486,6 @@ static void groups_that_differ_are_refused(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     TEST(it_is_the_trainer_s_own_but_for_rounding);
-    TEST(rows_of_a_part_are_compared);
     TEST(wrong_rows_are_found);
     TEST(unprepared_shapes_are_refused);
     TEST(documents_and_parts_of_a_sequence_are_refused);
