@@ -3074,7 +3074,7 @@ MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, me
 }
 
 MEMOI memo_status memoi_rec_synchronized(memo_recorder* r, memo_stream stream, memo_error* error) {
-    int32_t index;
+    int32_t index = 0;
     memo_status status;
     if (r->is_paused) return MEMO_STATUS_OK;
     status = memoi_rec_stream(r, stream, &index, error);

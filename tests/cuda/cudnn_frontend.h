@@ -30,7 +30,7 @@
 
 static int fake_cudnn_n_builds, fake_cudnn_n_runs, fake_cudnn_n_misuses;
 static int fake_cudnn_forbids_builds;
-static int64_t fake_cudnn_head_bytes;   /* more workspace for each key head, so that few fit */
+static int64_t fake_cudnn_head_bytes; /* more workspace for each key head, so that few fit */
 
 static int64_t
     fake_cudnn_wraps; /* the index at which the library's overflows, of any tensor; 0: never */
