@@ -80,7 +80,7 @@ static memo_status block_best_parts(const memo_blocks_schedule_desc* desc,
 
     /* The tolerance lets fewer parts win a tie in spite of rounding. */
     for (n = 1; !status && n <= max_parts; n *= 2) {
-        double total_s;
+        double total_s = 0;
         tried.n_parts = n;
         for (i = 0; i < desc->n_blocks; i++)
             for (s = 0; s < n; s++)
