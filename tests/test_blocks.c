@@ -853,13 +853,19 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
 
 static void refusals(void) { CHECK_OK(thread_ranks_run(1, run_refusals, NULL, &error)); }
 
+/* A failure of the call, or of what it enqueued. */
+static memo_status end_of_stream(thread_rank* rank, memo_status status, memo_error* e) {
+    memo_status late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : e);
+    return status ? status : late;
+}
+
 /* Rank 1 goes forward again, the others backward: the same counts and types. */
 static memo_status run_stray(thread_rank* rank, memo_error* e) {
     static float values[3][2][2][8];
     memo_blocks_desc desc = memo_blocks_desc_default();
     memo_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
-    memo_status status, late;
+    memo_status status;
     int me = rank->comm->rank;
     idle_blocks(&desc, rank, buffers, values[me]);
     status = memo_blocks_create(&desc, &blocks, e);
@@ -867,8 +873,7 @@ static memo_status run_stray(thread_rank* rank, memo_error* e) {
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
     CHECK_CASE(!status, "%s", e->message);
     if (!status) status = (me == 1 ? memo_blocks_forward : memo_blocks_backward)(blocks, e);
-    late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : e);
-    if (!status) status = late;
+    status = end_of_stream(rank, status, e);
     CHECK_CASE(status == MEMO_STATUS_COMM && strstr(e->message, "blocks forward") &&
                    strstr(e->message, "blocks backward"),
                "rank %d: status %d, %s", me, (int)status, status ? e->message : "");
@@ -886,14 +891,13 @@ static memo_status run_other_order(thread_rank* rank, memo_error* e) {
     memo_blocks_desc desc = memo_blocks_desc_default();
     memo_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
-    memo_status status, late;
+    memo_status status;
     int me = rank->comm->rank;
     idle_blocks(&desc, rank, buffers, values[me]);
     desc.schedule.order = me == 1 ? MEMO_BLOCKS_FINE : MEMO_BLOCKS_CROSS;
     status = memo_blocks_create(&desc, &blocks, e);
     if (!status) status = memo_blocks_forward(blocks, e);
-    late = memo_stream_synchronize(rank->device, rank->stream, status ? NULL : e);
-    if (!status) status = late;
+    status = end_of_stream(rank, status, e);
     CHECK_CASE(status == MEMO_STATUS_COMM &&
                    strstr(e->message, "memo_blocks_desc.schedule: rank 0 and rank 1"),
                "rank %d: status %d, %s", me, (int)status, status ? e->message : "");
