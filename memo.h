@@ -1186,13 +1186,14 @@ typedef struct memo_kind_times {
 #endif /* MEMO_H */
 
 /* ==== implementation ======================================================================== */
-#if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
-#define MEMO_IMPLEMENTATION_DONE
-
 /* ROOMS, each with the words to search for.  A room uses public functions and the rooms above it.
  *
- *     >>base                 what memo's own headers share: declarations, with units and errors
- *     >>memory               errors, arrays, hash map, sorting, clock, numbers
+ * Names that begin with memob_ are shared: memo's other headers, tools, benchmarks and tests use
+ * them, and no memoi_ name of another header.  They are not for trainers: they may change in any
+ * version.  Unless stated otherwise, a function that returns int returns 1 on success and 0 on
+ * failure or for "no"; one that returns memo_status sets error if it fails.
+ *
+ *     >>base                 errors, numbers, arrays, hash map, sorting, clock; all headers use it
  *     >>text                 text that is written; files that are replaced whole
  *     >>reader               lines, words, numbers
  *     >>records              lines of values, by one table; first and last line of memo's files
@@ -1209,10 +1210,13 @@ typedef struct memo_kind_times {
  *     >>arena requests       micro-batches and requests
  *     >>host device          counters, worker threads, queues, copies
  *     >>schedule             operations, names and links
+ *     >>spill file           an unnamed file and its operations
  *     >>swap rows            tiles; rows swapped and recomputed
  *     >>swap places          offsets on the device, on the host and in the file
- *     >>spill file           an unnamed file and its operations
  *     >>swap engine          streams, events and waits of a step */
+
+#if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
+#define MEMO_BASE_DONE
 
 #if defined(__linux__) && defined(_FEATURES_H) && !defined(__USE_POSIX199309)
 #error                                                                                             \
@@ -1252,15 +1256,8 @@ typedef struct memo_kind_times {
 #endif
 
 /* ---- >>base -------------------------------------------------------------------------------------
- * Knows: what memo's own headers share, declared with units and errors.  Knows nothing of how it
- * works: the rooms below define it, each under its name.
- *
- * memo_plan.h, memo_sp.h, memo_cuda.cuh, tools, benchmarks and tests use these names and no
- * memoi_ function of another header.  Not for trainers: names and arguments may change in any
- * version.
- *
- * Unless stated otherwise, a function that returns int returns 1 on success and 0 on failure or
- * for "no", and a function that returns memo_status sets error if it fails. */
+ * Knows: errors, numbers, arrays, a hash map, sorting, the clock.  Knows nothing of traces, plans
+ * or devices.  memo_cuda.cuh needs this room even if the others are compiled in another file. */
 
 /* Internal functions are static, and cause no warning if a build does not use them. */
 #define MEMOI static MEMO_UNUSED
@@ -1285,458 +1282,76 @@ typedef struct memo_kind_times {
 /* Sets error like memo_error_set, and is the status. */
 #define MEMOB_INVALID(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
 
-/* --- >>memory --- */
-
 /* Sets error to OUT_OF_HOST_MEMORY, "no host memory for WHAT", and returns that status. */
-MEMOI memo_status memob_no_memory(memo_error* error, const char* what);
-
-/* Zeroed array of count elements, or NULL.  A count of 0 allocates one element, so NULL always
- * means failure.  The caller frees it with MEMO_FREE. */
-MEMOI void* memob_calloc(int64_t count, size_t element_bytes);
-
-/* Grows an array to at least `needed` elements by doubling.  `array` is the address of the pointer
- * to it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
-MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes);
-
-/* Room for n_more elements behind the first n of an array that only this function allocates: its
- * capacity is the power of two from n on, at least 16.  New elements are zero.  On failure the
- * array is unchanged. */
-MEMOI int memob_grow(void* array, int64_t n, int64_t n_more, size_t element_bytes);
-
-/* Arrays that are freed together; all zero is none. */
-typedef struct memob_arrays {
-    void* latest;   /* each array begins after the address of the one before it */
-    int32_t failed; /* there was no memory for one of them */
-} memob_arrays;
-/* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
-MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element_bytes);
-MEMOI void memob_arrays_free(memob_arrays* arrays);
-
-/* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
- * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
-MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
-                        int64_t alignment);
-
-MEMOI int64_t memob_min(int64_t a, int64_t b);
-MEMOI int64_t memob_max(int64_t a, int64_t b);
-/* -1, 0 or 1: a is below, equal to or above b. */
-MEMOI int memob_compare(int64_t a, int64_t b);
-
-/* For qsort: the smallest int64_t or double first. */
-MEMOI int memob_compare_int64s(const void* left, const void* right);
-MEMOI int memob_compare_doubles(const void* left, const void* right);
-/* The next multiple of alignment, which may be any positive number. */
-MEMOI int64_t memob_align_up(int64_t value, int64_t alignment);
-/* Never true for NaN and infinity, under -ffast-math too. */
-MEMOI int memob_is_in(double value, double least, double most);
-#define MEMOB_DOUBLE_MAX 1.7976931348623157e308
-
-/* Checks the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST
- * to MOST are valid".  A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies
- * overflow. */
-MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
-                                      int64_t least, int64_t most, memo_error* error);
-MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
-                                   double most, memo_error* error);
-MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
-                                   memo_error* error);
-
-/* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
-typedef struct memob_map {
-    int64_t* keys;
-    int64_t* values; /* -1: never used, -2: removed */
-    int64_t capacity, n_filled;
-} memob_map;
-/* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
-MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value);
-/* The value of key, or -1. */
-MEMOI int64_t memob_map_get(const memob_map* map, int64_t key);
-MEMOI void memob_map_remove(memob_map* map, int64_t key);
-MEMOI void memob_map_free(memob_map* map);
-
-/* A key and the index of its owner. */
-typedef struct memob_keyed {
-    int64_t key, index;
-} memob_keyed;
-/* For qsort: by key, then by index. */
-MEMOI int memob_keyed_compare(const void* left, const void* right);
-/* Sorts a list that is in the order of index.  Linear if keys are 0 to about 4 n. */
-MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n);
-
-/* The monotonic clock, in nanoseconds and in seconds. */
-MEMOI int64_t memob_now_ns(void);
-MEMOI double memob_now_s(void);
-/* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
-MEMOI void memob_sleep_until(int64_t time_ns);
-/* time_ns, 0 or above, as a timespec. */
-MEMOI struct timespec memob_timespec(int64_t time_ns);
-
-/* --- >>text --- */
-
-/* Writes "12.3 MiB" into a buffer of 32 bytes or more and returns it. */
-MEMOI const char* memob_bytes_text(char* buffer, double size_bytes);
-
-/* FNV-1a. */
-MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes);
-
-/* --- >>reader --- */
-
-/* Position in a text.  A word is bytes between blanks. */
-typedef struct memob_reader {
-    const char* name; /* of the file, for messages */
-    const char* text;
-    const char* next; /* start of the next line */
-    const char* end;  /* of the text */
-    const char* line; /* start of the current line */
-    const char* stop; /* its end, without newline and carriage return */
-    const char* word; /* where the search for the next word starts */
-    int64_t n_line;   /* its number, from 1 */
-} memob_reader;
-/* Reads a text of the caller, which it borrows.  name NULL: "text".  Errors: INVALID_ARGUMENT. */
-MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
-                                    const char* name, memo_error* error);
-/* Reads a whole file ("-": standard input), whose text memob_reader_close frees.  Errors: IO,
- * OUT_OF_HOST_MEMORY; then there is nothing to close, and closing does no harm. */
-MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo_error* error);
-MEMOI void memob_reader_close(memob_reader* reader);
-/* Moves to the next line that is neither blank nor a comment, and reads its first word.  0: end of
- * the text. */
-MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length);
-/* The next word of the current line; 0: there is none. */
-MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* length);
-/* Does the word equal `expected`? */
-MEMOI int memob_word_is(const char* word, int64_t length, const char* expected);
-/* The word as a decimal int64; 0: it is not one. */
-MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value);
-/* The word for a message: shortened, other than printable bytes as '?'.  Returns out. */
-MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length);
-/* Nothing may follow.  Errors: FORMAT. */
-MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error);
-/* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
-MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
-                                   memo_status status, const char* format, ...) MEMO_PRINTF(4, 5);
-#define MEMOB_BAD_LINE(reader, error, ...)                                                         \
-    memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
-
-/* Returns the status of a function whose arguments come from this line; the message names it. */
-MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status status,
-                                      const memo_error* reason, memo_error* error);
-
-/* Files of memo begin with "memo KIND 1" and end with "end COUNT CHECKSUM", their frame.
- * memob_read_frame checks kind and version of both lines and sets *count.  The reader is then
- * between them, and *last_line keeps the last one for messages.  An optional frame may be absent:
- * *count is -1.
- * memob_check_count compares *count with the number of lines found.  memob_put_last_line appends
- * the last line, memob_write_lines also writes text to path, or only frees it and returns status if
- * that is a failure.  Errors: FORMAT, VERSION. */
-MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
-                                   int64_t* count, memob_reader* last_line, memo_error* error);
-MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
-                                    memo_error* error);
-MEMOI void memob_put_last_line(memo_text* text, int64_t count);
-MEMOI memo_status memob_write_lines(memo_text* text, int64_t count, const char* path,
-                                    memo_status status, memo_error* error);
-
-/* --- >>records --- */
-
-/* A line between the frame's is a record: a word, then values, which lie in a struct.  One table
- * serves both directions. */
-typedef enum memob_value_type {
-    MEMOB_VALUE_INT64 = 0, /* in [least, most] */
-    MEMOB_VALUE_INT32,
-    MEMOB_VALUE_WORD,         /* an enum in [least, most] by its words */
-    MEMOB_VALUE_NAME,         /* char[most]: a word; least 0: it may be empty, "-" */
-    MEMOB_VALUE_FEMTOSECONDS, /* a double in seconds, 0 to 9000; least -1: "-" if it is below 0 */
-    MEMOB_VALUE_NANOSECONDS   /* a double in seconds; least and most in nanoseconds */
-} memob_value_type;
-typedef struct memob_value {
-    const char* what; /* for messages */
-    memob_value_type type;
-    size_t offset; /* in the struct */
-    int64_t least, most;
-    const char* const* words; /* WORD: of 0 and the following numbers */
-} memob_value;
-typedef struct memob_record {
-    const char* word;
-    const memob_value* values;
-    /* The last n_optional values are 0 if the line ends before them, and are not written if they
-     * and those behind them are 0. */
-    int32_t n_values, n_optional;
-} memob_record;
-/* Reads the values of the current line into a struct; nothing may follow.  Errors: FORMAT. */
-MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* record, void* to,
-                                    memo_error* error);
-/* The same, of the next line, which must begin with the record's word. */
-MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* record, void* to,
-                                      memo_error* error);
-/* Appends a line.  Errors: INVALID_ARGUMENT (a value that the reader would refuse). */
-MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, const void* from,
-                                   memo_error* error);
-/* Lines in either direction, so that one walk over them writes and reads a file. */
-typedef struct memob_lines {
-    memo_text* text;      /* written to; NULL: read */
-    memob_reader* reader; /* NULL: write */
-    int64_t n;            /* so far */
-    memo_error* error;
-} memob_lines;
-/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
-MEMOI memo_status memob_line(memob_lines* lines, const memob_record* record, void* values);
-
-/* --- >>trace, >>marks, >>plan --- */
-
-/* Index of the malloc that request i refers to; a malloc refers to itself.  -1: none. */
-MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i);
-/* The parsed mark of request i; of no phase if it is not a mark. */
-MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i);
-/* Words of files and pictures. */
-static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skeletal", "persistent"};
-static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
-static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
-                                                            "backward"};
-/* Size of a buffer, rounded up to the plan's alignment. */
-MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer);
-/* A part of a buffer's lifetime between gaps. */
-typedef struct memob_piece {
-    int64_t buffer, begin, end;
-    int64_t rank; /* among all pieces by offset */
-} memob_piece;
-/* Lists the pieces of all buffers that have bytes, in the order of buffers; returns how many. */
-MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces);
-
-/* --- >>device --- */
-
-/* The functions of a device: that every engine calls, that every device of memo has, and others. */
-#define MEMOB_DEVICE_NEEDS(X)                                                                      \
-    X(device_alloc)                                                                                \
-    X(device_free)                                                                                 \
-    X(host_alloc)                                                                                  \
-    X(host_free)                                                                                   \
-    X(stream_create)                                                                               \
-    X(stream_destroy)                                                                              \
-    X(stream_synchronize)                                                                          \
-    X(event_create)                                                                                \
-    X(event_destroy) X(event_record) X(event_wait) X(event_elapsed) X(copy)
-#define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
-    MEMOB_DEVICE_NEEDS(X)                                                                          \
-    X(memory_info) X(event_query) X(event_synchronize) X(copy_rows) X(fill) X(status)
-#define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
-
-/* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
- * refuses a table without the functions that every engine calls.  what names the table in messages,
- * such as "memo_swap_desc.device". */
-MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* device, const char* what,
-                                    memo_error* error);
-
-/* --- >>schedule --- */
-
-/* Appends a name to the text of a schedule.  Returns its offset; -1: no memory. */
-MEMOI int64_t memob_schedule_add_text(memo_schedule* schedule, const char* text);
-MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes);
-/* Fills at most n_rows ranges, one for each row, or a single one if rows touch.  Returns how
- * many. */
-MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
-                               int64_t row_bytes, int64_t n_rows);
-/* "to host" and the like. */
-MEMOI const char* memob_copy_kind_name(memo_copy_kind kind);
-/* --- >>host device --- */
-
-#ifndef MEMO_NO_HOST_DEVICE
-/* Errors: INVALID_ARGUMENT unless memo_host_device_create made the device. */
-MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error);
-
-/* A counter is the only way in which two threads meet.  One thread sets it, in steps of two that
- * wrap; any number wait for it.  Bit 0: somebody sleeps on it.
- * memob_counter_set releases and wakes sleepers; memob_counter_reached acquires if it returns 1.
- * memob_counter_is_past compares a value that was loaded before, without any ordering. */
-MEMOI void memob_counter_set(uint32_t* counter, uint32_t value);
-MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target);
-MEMOI int memob_counter_is_past(uint32_t value, uint32_t target);
-/* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
-#define MEMOB_SPINS 64
-MEMOI void memob_spin_pause(void);
-
-/* The first failure of several threads; all zero is none.  memob_failure_keep keeps the one that
- * comes first; a failure can be read when it returns, also by a thread that came later. */
-typedef struct memob_failure {
-    int32_t is_claimed, is_kept;
-    memo_error error; /* valid if memob_failure_is_kept */
-} memob_failure;
-MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...)
-    MEMO_PRINTF(3, 4);
-MEMOI int memob_failure_is_kept(const memob_failure* failure);
-/* 1: threads sleep on a futex.  syscall() is not in POSIX; if it is not declared, they poll. */
-#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
-#define MEMOB_HAS_FUTEX 1
-#else
-#define MEMOB_HAS_FUTEX 0
-#endif
-#endif
-
-/* --- >>swap rows, >>swap places --- */
-
-#define MEMOB_KINDS_MAX 32
-/* 0 without layer_kinds; without tensor_kinds. */
-MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer);
-MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t);
-/* 1: the layer has bytes of tensor t. */
-MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t);
-MEMOI const char* memob_tensor_name(const memo_tensor* tensor);
-/* The rule of tensor t, or of the tensor whose recomputation produces it. */
-MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t);
-/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less and more. */
-MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
-                                double growth_s);
-/* To recompute all rows of a slice. */
-MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
-                                    const memo_kind_times* times);
-/* 1: there are slices, and tensor t is of the layer. */
-MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t);
-/* Rows of all slices of a layer. */
-MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc);
-/* Rows of a tile, at most n_rows. */
-MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc);
-MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc);
-/* Rows that a layer swaps if it swaps n_tiles tiles.  The last tile may be short: even layers swap
- * it last, odd layers first. */
-MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles);
-/* Errors: INVALID_ARGUMENT. */
-MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error);
-
-/* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
-typedef struct memob_swap_place {
-    int64_t row_bytes;
-    int64_t offset; /* of row 0, in device memory */
-    int64_t moved_begin, moved_end;
-    int64_t recompute_begin, recompute_end;
-    int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
-                            of it */
-    int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
-} memob_swap_place;
-
-/* One layer in its rounding buffer. */
-typedef struct memob_swap_turn {
-    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has pack_bytes */
-    int32_t uses_layer;  /* has LAYER rows, in the region of even or odd layers */
-    int64_t pack_bytes;  /* of its tensors in the area of those that only some kinds have */
-    int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
-                            returns the buffer in the backward; -1: none */
-    int64_t moved_bytes; /* 0: not moved */
-    int32_t ordinal;     /* among the moved layers */
-    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
-    int64_t host_begin;
-    int64_t file_begin; /* in the file, if it is spilled */
-
-    int64_t layer_bytes;  /* moved of tensors with rule LAYER */
-    int32_t layer_source; /* the end of its backward loads the LAYER rows of this step; -1: none */
-    int32_t stores; /* its forward's end copies to the host; bit 1: rows that come back alone */
-    int32_t stored, loaded; /* steps: before its forward, the copies to the host of `stored` must
-                               have ended; before its backward, what the end of the backward of
-                               `loaded` brings back.  -1: nothing that is not waited for anyway */
-    /* Where the HANDED rows lie in host memory that come before, and go after, its forward [0] and
-     * backward [1]; -1: they do not. */
-    int64_t hand_in[2], hand_out[2];
-} memob_swap_turn;
-
-typedef struct memob_swap_placement {
-    memo_swap_sizes sizes;
-    int32_t n_layers, n_tensors;
-    memob_swap_place* places; /* (n_layers, n_tensors) */
-    memob_swap_turn* turns;   /* (n_layers) */
-    int32_t n_host_layers;    /* places for layers in host memory */
-    int32_t n_slices;         /* of a layer */
-    int64_t slice_rows;
-    int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
-    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
-    int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
-} memob_swap_placement;
-/* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
-MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
-                                   int64_t n_rows);
-/* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
-                                            memob_swap_placement* placement, memo_error* error);
-/* The same with as many places as host_bytes have room for, which it writes to desc; 0: no limit.
- * One place remains even if it does not fit: compare sizes.host_bytes. */
-MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
-                                           memob_swap_placement* placement, memo_error* error);
-MEMOI void memob_swap_placement_free(memob_swap_placement* placement);
-/* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
- * spill_directory there is no file. */
-MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo_swap** swap,
-                                    memo_error* error);
-
-/* --- >>spill file --- */
-
-/* Bytes.  Sizes and offsets in the file are multiples of it, so that the page cache can be
- * bypassed. */
-#define MEMOB_SPILL_ALIGNMENT 4096
-/* The first byte of files, where schedules number bytes. */
-#define MEMOB_SPILL_FILE_BASE ((uint64_t)1 << 63)
-
-typedef struct memob_spill_file {
-    int fd; /* -1: none */
-    double bytes_per_s;
-    char directory[160]; /* for messages; may be cut short */
-} memob_spill_file;
-
-/* One layer's rows, to the file or back.  It may be enqueued any number of times. */
-typedef struct memob_spill_op {
-    memo_host_call call;
-    const memob_spill_file* file;
-    char* address;
-    int64_t offset, n_bytes;
-    int32_t is_write;
-} memob_spill_op;
-
-/* Creates an unnamed file of n_bytes, reserves them, and writes and reads MEMOB_SPILL_ALIGNMENT
- * bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes, 0: none.  Destroy it
- * also after a failure.  Errors: IO. */
-MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
-                                     double bytes_per_s, char* memory, memo_error* error);
-MEMOI void memob_spill_destroy(memob_spill_file* file);
-MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
-                               char* address, int64_t offset, int64_t n_bytes);
-/* Enqueues op on stream, and announces it to a recorder.  Errors: the device's. */
-MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
-                                     memob_spill_op* op, memo_error* error);
-
-/* ---- >>memory -----------------------------------------------------------------------------------
- * Knows: arrays, a hash map, sorting, the clock, numbers.  Knows nothing of traces, plans or
- * devices. */
-
-const char* memo_status_name(memo_status status) {
-    static const char* const names[] = {"ok",
-                                        "invalid argument",
-                                        "invalid state",
-                                        "out of device memory",
-                                        "out of host memory",
-                                        "diverged from the plan",
-                                        "infeasible",
-                                        "input/output error",
-                                        "format error",
-                                        "unknown version",
-                                        "device error",
-                                        "unsupported",
-                                        "communication error"};
-    return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
-}
-
-memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
-    if (error) {
-        va_list arguments;
-        error->status = status;
-        error->line = 0;
-        va_start(arguments, format);
-        vsnprintf(error->message, sizeof error->message, format, arguments);
-        va_end(arguments);
-    }
-    return status;
-}
-
 MEMOI memo_status memob_no_memory(memo_error* error, const char* what) {
     return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
 }
 
+#define MEMOB_DOUBLE_MAX 1.7976931348623157e308
+
+/* By its bits: -ffast-math lets a compiler assume that no value is NaN. */
+MEMOI int memoi_is_finite(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (bits >> 52 & 0x7ff) != 0x7ff;
+}
+/* Never true for NaN and infinity, under -ffast-math too. */
+MEMOI int memob_is_in(double value, double least, double most) {
+    return memoi_is_finite(value) && value >= least && value <= most;
+}
+
+/* Check the field of a desc.  Errors: INVALID_ARGUMENT, "DESC.FIELD: out of range (VALUE); LEAST to
+ * MOST are valid". */
+MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
+                                      int64_t least, int64_t most, memo_error* error) {
+    if (value >= least && value <= most) return MEMO_STATUS_OK;
+    if (most == INT32_MAX || most == INT64_MAX)
+        return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
+                             field, (long long)value, (long long)least);
+    return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
+                         (long long)value, (long long)least, (long long)most);
+}
+
+MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
+                                   double most, memo_error* error) {
+    if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); %g to %g are valid", desc, field, value,
+                         least, most);
+}
+
+/* A rate is 0 (no limit), or 1 to 1e18 bytes/s; beyond, times of copies overflow. */
+MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
+                                   memo_error* error) {
+    if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
+                         desc, field, bytes_per_s);
+}
+
+/* -1, 0 or 1: a is below, equal to or above b. */
+MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
+
+/* For qsort: the smallest int64_t or double first. */
+MEMOI int memob_compare_int64s(const void* left, const void* right) {
+    return memob_compare(*(const int64_t*)left, *(const int64_t*)right);
+}
+
+MEMOI int memob_compare_doubles(const void* left, const void* right) {
+    double a = *(const double*)left, b = *(const double*)right;
+    return (a > b) - (a < b);
+}
+MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
+MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The next multiple of alignment, which may be any positive number. */
+MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
+    int64_t remainder = value % alignment;
+    return remainder ? value + (alignment - remainder) : value;
+}
+
+/* --- arrays --- */
+
+/* Zeroed array of count elements, or NULL.  A count of 0 allocates one element, so NULL always
+ * means failure.  The caller frees it with MEMO_FREE. */
 MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     void* result;
     if (count < 0 || (uint64_t)count > (uint64_t)MEMOB_BYTES_MAX / element_bytes) return NULL;
@@ -1746,6 +1361,8 @@ MEMOI void* memob_calloc(int64_t count, size_t element_bytes) {
     return result;
 }
 
+/* Grows an array to at least `needed` elements by doubling.  `array` is the address of the pointer
+ * to it; capacity counts elements.  New elements are zero.  On failure the array is unchanged. */
 MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t element_bytes) {
     int64_t larger;
     void *old, *moved;
@@ -1762,6 +1379,9 @@ MEMOI int memob_reserve(void* array, int64_t* capacity, int64_t needed, size_t e
     return 1;
 }
 
+/* Room for n_more elements behind the first n of an array that only this function allocates: its
+ * capacity is the power of two from n on, at least 16.  New elements are zero.  On failure the
+ * array is unchanged. */
 MEMOI int memob_grow(void* array, int64_t n, int64_t n_more, size_t element_bytes) {
     int64_t capacity = 16;
     void* first;
@@ -1771,8 +1391,15 @@ MEMOI int memob_grow(void* array, int64_t n, int64_t n_more, size_t element_byte
     return n_more <= capacity - n || memob_reserve(array, &capacity, n + n_more, element_bytes);
 }
 
+/* Arrays that are freed together; all zero is none. */
+typedef struct memob_arrays {
+    void* latest;   /* each array begins after the address of the one before it */
+    int32_t failed; /* there was no memory for one of them */
+} memob_arrays;
+
 #define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
 
+/* Adds an array like memob_calloc.  Check `failed` once, after the last one. */
 MEMOI void* memob_arrays_add(memob_arrays* arrays, int64_t count, size_t element_bytes) {
     int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
     char* block = count < 0 || count > MEMOB_BYTES_MAX - n_more
@@ -1796,6 +1423,8 @@ MEMOI void memob_arrays_free(memob_arrays* arrays) {
     arrays->failed = 0;
 }
 
+/* Takes count elements behind the first *used_bytes of block, which it rounds up to alignment.
+ * With block NULL it only counts and returns NULL: run the calls twice, to measure and to take. */
 MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t element_bytes,
                         int64_t alignment) {
     int64_t at = *used_bytes;
@@ -1803,6 +1432,7 @@ MEMOI void* memob_carve(char* block, int64_t* used_bytes, int64_t count, size_t 
     return block ? block + at : NULL;
 }
 
+/* FNV-1a. */
 MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes) {
     uint64_t hash = 14695981039346656037u;
     int64_t i;
@@ -1810,59 +1440,14 @@ MEMOI uint64_t memob_hash(const char* bytes, int64_t n_bytes) {
     return hash;
 }
 
-/* By its bits: -ffast-math lets a compiler assume that no value is NaN. */
-MEMOI int memoi_is_finite(double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (bits >> 52 & 0x7ff) != 0x7ff;
-}
-MEMOI int memob_is_in(double value, double least, double most) {
-    return memoi_is_finite(value) && value >= least && value <= most;
-}
-
-MEMOI memo_status memob_check_integer(const char* desc, const char* field, int64_t value,
-                                      int64_t least, int64_t most, memo_error* error) {
-    if (value >= least && value <= most) return MEMO_STATUS_OK;
-    if (most == INT32_MAX || most == INT64_MAX)
-        return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld or more is valid", desc,
-                             field, (long long)value, (long long)least);
-    return MEMOB_INVALID(error, "%s.%s: out of range (%lld); %lld to %lld are valid", desc, field,
-                         (long long)value, (long long)least, (long long)most);
-}
-
-MEMOI memo_status memob_check_real(const char* desc, const char* field, double value, double least,
-                                   double most, memo_error* error) {
-    if (memob_is_in(value, least, most)) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s.%s: out of range (%g); %g to %g are valid", desc, field, value,
-                         least, most);
-}
-
-MEMOI memo_status memob_check_rate(const char* desc, const char* field, double bytes_per_s,
-                                   memo_error* error) {
-    if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
-                         desc, field, bytes_per_s);
-}
-
-MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
-
-MEMOI int memob_compare_int64s(const void* left, const void* right) {
-    return memob_compare(*(const int64_t*)left, *(const int64_t*)right);
-}
-
-MEMOI int memob_compare_doubles(const void* left, const void* right) {
-    double a = *(const double*)left, b = *(const double*)right;
-    return (a > b) - (a < b);
-}
-MEMOI int64_t memob_max(int64_t a, int64_t b) { return a > b ? a : b; }
-MEMOI int64_t memob_min(int64_t a, int64_t b) { return a < b ? a : b; }
-
-MEMOI int64_t memob_align_up(int64_t value, int64_t alignment) {
-    int64_t remainder = value % alignment;
-    return remainder ? value + (alignment - remainder) : value;
-}
-
 /* --- hash map, open addressing --- */
+
+/* Hash map from int64 to int64; all zero is an empty map.  Values are 0 or above. */
+typedef struct memob_map {
+    int64_t* keys;
+    int64_t* values; /* -1: never used, -2: removed */
+    int64_t capacity, n_filled;
+} memob_map;
 
 MEMOI void memob_map_free(memob_map* map) {
     MEMO_FREE(map->keys);
@@ -1880,6 +1465,7 @@ MEMOI int64_t memoi_map_slot(const memob_map* map, int64_t key) {
     return map->values[slot] == -1 && removed >= 0 ? removed : slot;
 }
 
+/* The value of key, or -1. */
 MEMOI int64_t memob_map_get(const memob_map* map, int64_t key) {
     int64_t value = map->capacity ? map->values[memoi_map_slot(map, key)] : -1;
     return value < 0 ? -1 : value;
@@ -1892,6 +1478,7 @@ MEMOI void memob_map_remove(memob_map* map, int64_t key) {
     if (map->values[slot] >= 0) map->values[slot] = -2;
 }
 
+/* Adds a key or replaces its value.  Without memory it returns 0 and the map is unchanged. */
 MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
     int64_t slot, i;
 
@@ -1930,12 +1517,19 @@ MEMOI int memob_map_put(memob_map* map, int64_t key, int64_t value) {
 
 /* --- sorting by key --- */
 
+/* A key and the index of its owner. */
+typedef struct memob_keyed {
+    int64_t key, index;
+} memob_keyed;
+
+/* For qsort: by key, then by index. */
 MEMOI int memob_keyed_compare(const void* left, const void* right) {
     const memob_keyed* a = (const memob_keyed*)left;
     const memob_keyed* b = (const memob_keyed*)right;
     return a->key != b->key ? memob_compare(a->key, b->key) : memob_compare(a->index, b->index);
 }
 
+/* Sorts a list that is in the order of index.  Linear if keys are 0 to about 4 n. */
 MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
     int64_t largest = 0, i, sum = 0;
     memob_keyed* sorted;
@@ -1967,6 +1561,7 @@ MEMOI void memob_keyed_sort(memob_keyed* list, int64_t n) {
 
 /* --- clock --- */
 
+/* The monotonic clock, in nanoseconds and in seconds. */
 MEMOI int64_t memob_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -1975,6 +1570,7 @@ MEMOI int64_t memob_now_ns(void) {
 
 MEMOI double memob_now_s(void) { return 1e-9 * (double)memob_now_ns(); }
 
+/* time_ns, 0 or above, as a timespec. */
 MEMOI struct timespec memob_timespec(int64_t time_ns) {
     struct timespec time;
     time.tv_sec = (time_t)(time_ns / 1000000000);
@@ -1982,6 +1578,7 @@ MEMOI struct timespec memob_timespec(int64_t time_ns) {
     return time;
 }
 
+/* Sleeps until the monotonic clock shows time_ns; signals do not shorten it. */
 MEMOI void memob_sleep_until(int64_t time_ns) {
     struct timespec time;
 #if defined(__APPLE__) /* no clock_nanosleep */
@@ -1997,9 +1594,7 @@ MEMOI void memob_sleep_until(int64_t time_ns) {
 #endif
 }
 
-/* ---- >>text -------------------------------------------------------------------------------------
- * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
-
+/* Writes "12.3 MiB" into a buffer of 32 bytes or more and returns it. */
 MEMOI const char* memob_bytes_text(char* buffer, double size_bytes) {
     static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     int unit = 0;
@@ -2009,6 +1604,80 @@ MEMOI const char* memob_bytes_text(char* buffer, double size_bytes) {
     }
     snprintf(buffer, 32, unit && size_bytes < 100 ? "%.1f %s" : "%.0f %s", size_bytes, units[unit]);
     return buffer;
+}
+
+/* --- threads --- */
+
+/* Tries before a waiting thread sleeps, with memob_spin_pause between them. */
+#define MEMOB_SPINS 64
+
+MEMOI void memob_spin_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* The first failure of several threads; all zero is none.  memob_failure_keep keeps the one that
+ * comes first; a failure can be read when it returns, also by a thread that came later. */
+typedef struct memob_failure {
+    int32_t is_claimed, is_kept;
+    memo_error error; /* valid if memob_failure_is_kept */
+} memob_failure;
+
+MEMOI int memob_failure_is_kept(const memob_failure* failure) {
+    return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
+}
+
+MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
+    /* Claimed, written, then published. */
+    if (!__atomic_exchange_n(&failure->is_claimed, 1, __ATOMIC_RELAXED)) {
+        va_list arguments;
+        failure->error.status = status;
+        va_start(arguments, format);
+        vsnprintf(failure->error.message, sizeof failure->error.message, format, arguments);
+        va_end(arguments);
+        __atomic_store_n(&failure->is_kept, 1, __ATOMIC_SEQ_CST);
+    }
+    while (!memob_failure_is_kept(failure)) memob_spin_pause();
+}
+
+#endif
+
+#if defined(MEMO_IMPLEMENTATION) && !defined(MEMO_IMPLEMENTATION_DONE)
+#define MEMO_IMPLEMENTATION_DONE
+
+/* ---- >>text -------------------------------------------------------------------------------------
+ * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
+
+const char* memo_status_name(memo_status status) {
+    static const char* const names[] = {"ok",
+                                        "invalid argument",
+                                        "invalid state",
+                                        "out of device memory",
+                                        "out of host memory",
+                                        "diverged from the plan",
+                                        "infeasible",
+                                        "input/output error",
+                                        "format error",
+                                        "unknown version",
+                                        "device error",
+                                        "unsupported",
+                                        "communication error"};
+    return (unsigned)status <= MEMO_STATUS_COMM ? names[status] : "unknown status";
+}
+
+memo_status memo_error_set(memo_error* error, memo_status status, const char* format, ...) {
+    if (error) {
+        va_list arguments;
+        error->status = status;
+        error->line = 0;
+        va_start(arguments, format);
+        vsnprintf(error->message, sizeof error->message, format, arguments);
+        va_end(arguments);
+    }
+    return status;
 }
 
 void memo_text_free(memo_text* text) {
@@ -2189,6 +1858,22 @@ memo_status memo_text_write(memo_text* text, const char* path, memo_error* error
 /* ---- >>reader -----------------------------------------------------------------------------------
  * Knows: lines, words and numbers of a text.  Knows nothing of what they say. */
 
+/* Position in a text.  A word is bytes between blanks. */
+typedef struct memob_reader {
+    const char* name; /* of the file, for messages */
+    const char* text;
+    const char* next; /* start of the next line */
+    const char* end;  /* of the text */
+    const char* line; /* start of the current line */
+    const char* stop; /* its end, without newline and carriage return */
+    const char* word; /* where the search for the next word starts */
+    int64_t n_line;   /* its number, from 1 */
+} memob_reader;
+
+#define MEMOB_BAD_LINE(reader, error, ...)                                                         \
+    memob_line_error(reader, error, MEMO_STATUS_FORMAT, __VA_ARGS__)
+
+/* Reads a text of the caller, which it borrows.  name NULL: "text".  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int64_t n_bytes,
                                     const char* name, memo_error* error) {
     memset(reader, 0, sizeof *reader);
@@ -2200,6 +1885,8 @@ MEMOI memo_status memob_reader_init(memob_reader* reader, const char* text, int6
     return MEMO_STATUS_OK;
 }
 
+/* Reads a whole file ("-": standard input), whose text memob_reader_close frees.  Errors: IO,
+ * OUT_OF_HOST_MEMORY; then there is nothing to close, and closing does no harm. */
 MEMOI memo_status memob_reader_open(memob_reader* reader, const char* path, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     FILE* file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
@@ -2248,7 +1935,8 @@ MEMOI int memoi_reader_next_line(memob_reader* reader) {
     return 1;
 }
 
-MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* length) {
+/* The next word of the current line; 0: there is none. */
+MEMOI int memoi_next_word(memob_reader* reader, const char** word, int64_t* length) {
     const char* p = reader->word;
     while (p < reader->stop && (*p == ' ' || *p == '\t')) p++;
     *word = p;
@@ -2258,10 +1946,12 @@ MEMOI int memob_next_word(memob_reader* reader, const char** word, int64_t* leng
     return *length > 0;
 }
 
+/* Does the word equal `expected`? */
 MEMOI int memob_word_is(const char* word, int64_t length, const char* expected) {
     return (int64_t)strlen(expected) == length && memcmp(word, expected, (size_t)length) == 0;
 }
 
+/* The word as a decimal int64; 0: it is not one. */
 MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     int64_t i = 0, result = 0;
     int negative = length > 0 && word[0] == '-';
@@ -2278,6 +1968,7 @@ MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
     return 1;
 }
 
+/* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
@@ -2296,6 +1987,7 @@ MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error
     return status;
 }
 
+/* Returns the status of a function whose arguments come from this line; the message names it. */
 MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status status,
                                       const memo_error* reason, memo_error* error) {
     if (!status) return MEMO_STATUS_OK;
@@ -2305,6 +1997,7 @@ MEMOI memo_status memob_reader_result(const memob_reader* reader, memo_status st
 
 /* --- what a line must hold --- */
 
+/* The word for a message: shortened, other than printable bytes as '?'.  Returns out. */
 MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length) {
     int64_t i;
     for (i = 0; i < length && i < 36; i++) out[i] = word[i] >= 33 && word[i] < 127 ? word[i] : '?';
@@ -2313,18 +2006,21 @@ MEMOI const char* memob_word_text(char out[40], const char* word, int64_t length
     return out;
 }
 
+/* Nothing may follow.  Errors: FORMAT. */
 MEMOI memo_status memob_expect_line_end(memob_reader* reader, memo_error* error) {
     const char* word;
     int64_t length;
     char shown[40];
-    if (!memob_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
+    if (!memoi_next_word(reader, &word, &length)) return MEMO_STATUS_OK;
     return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; the line ends before it",
                           memob_word_text(shown, word, length));
 }
 
+/* Moves to the next line that is neither blank nor a comment, and reads its first word.  0: end of
+ * the text. */
 MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* length) {
     while (memoi_reader_next_line(reader)) {
-        if (memob_next_word(reader, word, length) && (*word)[0] != '#') return 1;
+        if (memoi_next_word(reader, word, length) && (*word)[0] != '#') return 1;
     }
     return 0;
 }
@@ -2332,6 +2028,41 @@ MEMOI int memob_next_entry(memob_reader* reader, const char** word, int64_t* len
 /* ---- >>records ----------------------------------------------------------------------------------
  * Knows: values of a line and of a struct; first and last line of memo's files.  Knows nothing of
  * what they mean. */
+
+/* A line between the frame's is a record: a word, then values, which lie in a struct.  One table
+ * serves both directions. */
+typedef enum memob_value_type {
+    MEMOB_VALUE_INT64 = 0, /* in [least, most] */
+    MEMOB_VALUE_INT32,
+    MEMOB_VALUE_WORD,         /* an enum in [least, most] by its words */
+    MEMOB_VALUE_NAME,         /* char[most]: a word; least 0: it may be empty, "-" */
+    MEMOB_VALUE_FEMTOSECONDS, /* a double in seconds, 0 to 9000; least -1: "-" if it is below 0 */
+    MEMOB_VALUE_NANOSECONDS   /* a double in seconds; least and most in nanoseconds */
+} memob_value_type;
+
+typedef struct memob_value {
+    const char* what; /* for messages */
+    memob_value_type type;
+    size_t offset; /* in the struct */
+    int64_t least, most;
+    const char* const* words; /* WORD: of 0 and the following numbers */
+} memob_value;
+
+typedef struct memob_record {
+    const char* word;
+    const memob_value* values;
+    /* The last n_optional values are 0 if the line ends before them, and are not written if they
+     * and those behind them are 0. */
+    int32_t n_values, n_optional;
+} memob_record;
+
+/* Lines in either direction, so that one walk over them writes and reads a file. */
+typedef struct memob_lines {
+    memo_text* text;      /* written to; NULL: read */
+    memob_reader* reader; /* NULL: write */
+    int64_t n;            /* so far */
+    memo_error* error;
+} memob_lines;
 
 #define MEMOI_RECORD_MOST 9000000000000000000
 
@@ -2428,6 +2159,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
     return MEMO_STATUS_OK;
 }
 
+/* Reads the values of the current line into a struct; nothing may follow.  Errors: FORMAT. */
 MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* record, void* to,
                                     memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -2437,7 +2169,7 @@ MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* re
     for (k = 0; k < record->n_values && !status; k++) {
         const memob_value* value = &record->values[k];
         char* at = (char*)to + value->offset;
-        if (memob_next_word(reader, &word, &length))
+        if (memoi_next_word(reader, &word, &length))
             status = memoi_record_read(reader, value, word, length, at, error);
         else if (k >= record->n_values - record->n_optional)
             memoi_record_set(value, at, 0);
@@ -2447,6 +2179,7 @@ MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* re
     return status ? status : memob_expect_line_end(reader, error);
 }
 
+/* The same, of the next line, which must begin with the record's word. */
 MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* record, void* to,
                                       memo_error* error) {
     const char* word;
@@ -2460,6 +2193,7 @@ MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* 
                           memob_word_text(shown, word, length), record->word);
 }
 
+/* Appends a line.  Errors: INVALID_ARGUMENT (a value that the reader would refuse). */
 MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, const void* from,
                                    memo_error* error) {
     int32_t k, n = record->n_values;
@@ -2497,6 +2231,7 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
     return MEMO_STATUS_OK;
 }
 
+/* The next line, from or to a struct.  Errors: those of memob_put_record or memob_expect_record. */
 MEMOI memo_status memob_line(memob_lines* lines, const memob_record* record, void* values) {
     lines->n++;
     return lines->text ? memob_put_record(lines->text, record, values, lines->error)
@@ -2509,10 +2244,10 @@ MEMOI memo_status memoi_reader_first(memob_reader* reader, const char* kind, mem
     const char* word;
     int64_t length, version = 0;
     char shown[40];
-    if (!memob_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
+    if (!memoi_next_word(reader, &word, &length) || !memob_word_is(word, length, kind))
         return MEMOB_BAD_LINE(reader, error, "the file is a memo `%s`; a `memo %s` was expected",
                               memob_word_text(shown, word, length), kind);
-    if (!memob_next_word(reader, &word, &length) || !memob_word_number(word, length, &version))
+    if (!memoi_next_word(reader, &word, &length) || !memob_word_number(word, length, &version))
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
     if (version > 1)
         return memob_line_error(reader, error, MEMO_STATUS_VERSION,
@@ -2563,12 +2298,15 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
     /* Whatever follows is covered by no checksum. */
     reader->end = ahead.line;
     while (memoi_reader_next_line(&ahead)) {
-        if (memob_next_word(&ahead, &word, &length))
+        if (memoi_next_word(&ahead, &word, &length))
             return MEMOB_BAD_LINE(&ahead, error, "nothing may follow the `end` line");
     }
     return MEMO_STATUS_OK;
 }
 
+/* Checks both lines of a file's frame and sets *count.  The reader is then between them, and
+ * *last_line keeps the last one for messages.  An optional frame may be absent: *count is -1.
+ * Errors: FORMAT, VERSION. */
 MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int is_optional,
                                    int64_t* count, memob_reader* last_line, memo_error* error) {
     memob_reader first = *reader;
@@ -2587,6 +2325,7 @@ MEMOI memo_status memob_read_frame(memob_reader* reader, const char* kind, int i
     return status ? status : memoi_reader_check_end(reader, count, last_line, error);
 }
 
+/* Compares the count of the last line with the number of lines found.  Errors: FORMAT. */
 MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count, int64_t n_found,
                                     memo_error* error) {
     if (count < 0 || count == n_found) return MEMO_STATUS_OK;
@@ -2594,11 +2333,13 @@ MEMOI memo_status memob_check_count(const memob_reader* last_line, int64_t count
                           (long long)count, (long long)n_found);
 }
 
+/* Appends the last line. */
 MEMOI void memob_put_last_line(memo_text* text, int64_t count) {
     uint64_t checksum = text->failed ? 0 : memob_hash(text->data, text->n_bytes);
     memo_text_put(text, "end %lld %016llx\n", (long long)count, (unsigned long long)checksum);
 }
 
+/* The same, and writes text to path; if status is a failure, it only frees text and returns it. */
 MEMOI memo_status memob_write_lines(memo_text* text, int64_t count, const char* path,
                                     memo_status status, memo_error* error) {
     memob_put_last_line(text, count);
@@ -2609,6 +2350,9 @@ MEMOI memo_status memob_write_lines(memo_text* text, int64_t count, const char* 
 
 /* ---- >>trace ------------------------------------------------------------------------------------
  * Knows: requests, marks and ids.  Knows nothing of files, offsets or devices. */
+
+/* Words of files and pictures. */
+static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skeletal", "persistent"};
 
 /* memo_trace.reserved points to it. */
 typedef struct memoi_trace_book {
@@ -2622,6 +2366,7 @@ MEMOI memoi_trace_book* memoi_trace_book_of(const memo_trace* trace) {
     return (memoi_trace_book*)trace->reserved;
 }
 
+/* Index of the malloc that request i refers to; a malloc refers to itself.  -1: none. */
 MEMOI int64_t memob_request_origin(const memo_trace* trace, int64_t i) {
     return memoi_trace_book_of(trace)->origin[i];
 }
@@ -2898,6 +2643,9 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
 /* ---- >>marks ------------------------------------------------------------------------------------
  * Knows: what a mark says, and classes.  Knows nothing of files. */
 
+static const char* const memob_phase_names[] MEMO_UNUSED = {"", "", "forward", "recompute",
+                                                            "backward"};
+
 memo_mark memo_mark_parse(const char* text) {
     memob_reader reader;
     const char* words[5];
@@ -2908,7 +2656,7 @@ memo_mark memo_mark_parse(const char* text) {
     if (!text) return none;
     (void)memob_reader_init(&reader, text, (int64_t)strlen(text), "mark", NULL);
     if (!memoi_reader_next_line(&reader)) return none;
-    while (n < 5 && memob_next_word(&reader, &words[n], &lengths[n])) n++;
+    while (n < 5 && memoi_next_word(&reader, &words[n], &lengths[n])) n++;
 
     /* "iteration" or "layer N PHASE", then "begin" or "end". */
     if (n == 2 && memob_word_is(words[0], lengths[0], "iteration"))
@@ -2923,6 +2671,7 @@ memo_mark memo_mark_parse(const char* text) {
     return mark.is_end || memob_word_is(words[n - 1], lengths[n - 1], "begin") ? mark : none;
 }
 
+/* The parsed mark of request i; of no phase if it is not a mark. */
 MEMOI memo_mark memob_request_mark(const memo_trace* trace, int64_t i) {
     return memo_mark_parse(
         trace->requests[i].kind == MEMO_REQUEST_MARK ? trace->text + trace->requests[i].id : NULL);
@@ -2966,6 +2715,7 @@ void memo_trace_classify(memo_trace* trace) {
 
 #define MEMOI_ALIGNMENT_MAX ((int64_t)1 << 40)
 
+/* Size of a buffer, rounded up to the plan's alignment. */
 MEMOI int64_t memob_buffer_bytes(const memo_plan* plan, int64_t buffer) {
     return memob_align_up(plan->buffers[buffer].size_bytes, plan->alignment_bytes);
 }
@@ -3211,6 +2961,13 @@ MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t b) {
            b_begin < a_begin + memob_buffer_bytes(plan, a);
 }
 
+/* A part of a buffer's lifetime between gaps. */
+typedef struct memob_piece {
+    int64_t buffer, begin, end;
+    int64_t rank; /* among all pieces by offset */
+} memob_piece;
+
+/* Lists the pieces of all buffers that have bytes, in the order of buffers; returns how many. */
 MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
     int64_t i, gap = 0, n = 0;
     for (i = 0; i < plan->n_buffers; i++) {
@@ -3887,6 +3644,8 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
 /* ---- >>plan file --------------------------------------------------------------------------------
  * Knows: the text of a plan.  Knows nothing of traces. */
 
+static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
+
 #define MEMOI_PLAN_VALUE(what, type, of, field, least, most, words)                                \
     { what, type, offsetof(of, field), least, most, words }
 #define MEMOI_PLAN_NUMBER(what, of, field)                                                         \
@@ -4064,6 +3823,27 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
 /* ---- >>device -----------------------------------------------------------------------------------
  * Knows: the table of functions.  Knows nothing of what runs on it. */
 
+/* The functions of a device: that every engine calls, that every device of memo has, and others. */
+#define MEMOB_DEVICE_NEEDS(X)                                                                      \
+    X(device_alloc)                                                                                \
+    X(device_free)                                                                                 \
+    X(host_alloc)                                                                                  \
+    X(host_free)                                                                                   \
+    X(stream_create)                                                                               \
+    X(stream_destroy)                                                                              \
+    X(stream_synchronize)                                                                          \
+    X(event_create)                                                                                \
+    X(event_destroy) X(event_record) X(event_wait) X(event_elapsed) X(copy)
+
+#define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
+    MEMOB_DEVICE_NEEDS(X)                                                                          \
+    X(memory_info) X(event_query) X(event_synchronize) X(copy_rows) X(fill) X(status)
+
+#define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
+
+/* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
+ * refuses a table without the functions that every engine calls.  what names the table in messages,
+ * such as "memo_swap_desc.device". */
 MEMOI memo_status memob_device_take(memo_device* taken, const memo_device* device, const char* what,
                                     memo_error* error) {
     size_t known_bytes = sizeof *taken;
@@ -4791,16 +4571,28 @@ void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
 #define MEMOI_HOST_CHUNK_S 1e-3 /* and this often */
 #define MEMOI_HOST_NAP_S   2e-4 /* shorter sleeps than this are saved up */
 
-/* --- counter (see >>base) ---
+/* 1: threads sleep on a futex.  syscall() is not in POSIX; if it is not declared, they poll. */
+#if defined(__linux__) && defined(SYS_futex) && (defined(__USE_MISC) || !defined(__GLIBC__))
+#define MEMOB_HAS_FUTEX 1
+#else
+#define MEMOB_HAS_FUTEX 0
+#endif
+
+/* --- counter ---
+ *
+ * A counter is the only way in which two threads meet.  One thread sets it, in steps of two that
+ * wrap; any number wait for it.  Bit 0: somebody sleeps on it.
  *
  * The sleepers' bit is part of the counted word.  Setting it fails if the counter moves meanwhile,
  * and moving the counter clears it, so no wake-up is missed.  Waiters read relaxed until they have
  * reached their target, so that they order nothing else. */
 
+/* Compares a value that was loaded before, without any ordering. */
 MEMOI int memob_counter_is_past(uint32_t value, uint32_t target) {
     return (value & ~1u) - target < 0x80000000u;
 }
 
+/* Releases, and wakes sleepers. */
 MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
     uint32_t before = __atomic_exchange_n(counter, value, __ATOMIC_RELEASE);
 #if MEMOB_HAS_FUTEX
@@ -4811,18 +4603,11 @@ MEMOI void memob_counter_set(uint32_t* counter, uint32_t value) {
 #endif
 }
 
+/* Acquires if it returns 1. */
 MEMOI int memob_counter_reached(const uint32_t* counter, uint32_t target) {
     if (!memob_counter_is_past(__atomic_load_n(counter, __ATOMIC_RELAXED), target)) return 0;
     (void)__atomic_load_n(counter, __ATOMIC_ACQUIRE);
     return 1;
-}
-
-MEMOI void memob_spin_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield");
-#endif
 }
 
 MEMOI void memoi_host_counter_wait(uint32_t* counter, uint32_t target) {
@@ -4937,23 +4722,6 @@ typedef struct memoi_host {
 
     memob_failure failure;
 } memoi_host;
-
-MEMOI int memob_failure_is_kept(const memob_failure* failure) {
-    return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
-}
-
-MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
-    /* Claimed, written, then published. */
-    if (!__atomic_exchange_n(&failure->is_claimed, 1, __ATOMIC_RELAXED)) {
-        va_list arguments;
-        failure->error.status = status;
-        va_start(arguments, format);
-        vsnprintf(failure->error.message, sizeof failure->error.message, format, arguments);
-        va_end(arguments);
-        __atomic_store_n(&failure->is_kept, 1, __ATOMIC_SEQ_CST);
-    }
-    while (!memob_failure_is_kept(failure)) memob_spin_pause();
-}
 
 /* --- what the workers do --- */
 
@@ -5526,6 +5294,7 @@ MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
     return NULL;
 }
 
+/* Errors: INVALID_ARGUMENT unless memo_host_device_create made the device. */
 MEMOI memo_status memob_check_host_device(const memo_device* device, memo_error* error) {
     return memoi_host_of(device, error) ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT;
 }
@@ -5656,6 +5425,7 @@ void memo_host_device_get_stats(const memo_device* device, memo_host_device_stat
  * Knows: operations on streams, byte ranges, time.  Knows nothing of devices or of what is
  * computed. */
 
+/* Appends a name to the text of a schedule.  Returns its offset; -1: no memory. */
 MEMOI int64_t memob_schedule_add_text(memo_schedule* schedule, const char* text) {
     int64_t offset = schedule->text_bytes, n_bytes = (int64_t)strlen(text) + 1;
     if (!memob_grow(&schedule->text, offset, n_bytes, 1)) return -1;
@@ -5870,6 +5640,7 @@ memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, &event, NULL, error);
 }
 
+/* "to host" and the like. */
 MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {
     return kind == MEMO_COPY_TO_HOST     ? "to host"
            : kind == MEMO_COPY_TO_DEVICE ? "to device"
@@ -5883,6 +5654,8 @@ MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     return range;
 }
 
+/* Fills at most n_rows ranges, one for each row, or a single one if rows touch.  Returns how
+ * many. */
 MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
                                int64_t row_bytes, int64_t n_rows) {
     int64_t row;
@@ -5895,55 +5668,338 @@ MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t 
     return n_rows;
 }
 
+/* ---- >>spill file -------------------------------------------------------------------------------
+ * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
+
+/* Bytes.  Sizes and offsets in the file are multiples of it, so that the page cache can be
+ * bypassed. */
+#define MEMOB_SPILL_ALIGNMENT 4096
+
+/* The first byte of files, where schedules number bytes. */
+#define MEMOB_SPILL_FILE_BASE ((uint64_t)1 << 63)
+
+typedef struct memob_spill_file {
+    int fd; /* -1: none */
+    double bytes_per_s;
+    char directory[160]; /* for messages; may be cut short */
+} memob_spill_file;
+
+/* One layer's rows, to the file or back.  It may be enqueued any number of times. */
+typedef struct memob_spill_op {
+    memo_host_call call;
+    const memob_spill_file* file;
+    char* address;
+    int64_t offset, n_bytes;
+    int32_t is_write;
+} memob_spill_op;
+
+/* A macro of GNU's alone; glibc has it under two names. */
+#if defined(O_DIRECT)
+#define MEMOI_SPILL_DIRECT O_DIRECT
+#elif defined(__O_DIRECT)
+#define MEMOI_SPILL_DIRECT __O_DIRECT
+#endif
+
+MEMOI memo_status memoi_spill_error(const memob_spill_file* file, const char* what, int64_t n_bytes,
+                                    int64_t offset, const char* why, memo_error* error) {
+    char size[32];
+    return memo_error_set(error, MEMO_STATUS_IO, "spill_directory %s: %s %s at byte %lld: %s",
+                          file->directory, what, memob_bytes_text(size, (double)n_bytes),
+                          (long long)offset, why);
+}
+
+/* All bytes, however many calls that takes. */
+MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_write, char* address,
+                                       int64_t offset, int64_t n_bytes, memo_error* error) {
+    const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
+    int64_t done = 0;
+    while (done < n_bytes) {
+        size_t n = (size_t)memob_min(n_bytes - done, most_bytes);
+        ssize_t n_passed = is_write ? pwrite(file->fd, address + done, n, (off_t)(offset + done))
+                                    : pread(file->fd, address + done, n, (off_t)(offset + done));
+        if (n_passed < 0 && errno == EINTR) continue;
+        if (n_passed <= 0)
+            return memoi_spill_error(file, is_write ? "writing" : "reading", n_bytes - done,
+                                     offset + done,
+                                     n_passed ? strerror(errno) : "the file ends there", error);
+        done += n_passed;
+    }
+    return MEMO_STATUS_OK;
+}
+
+/* If these bytes went through the page cache, drop them from it. */
+MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write, int64_t offset,
+                                      int64_t n_bytes, memo_error* error) {
+#if defined(MEMOI_SPILL_DIRECT)
+    if (fcntl(file->fd, F_GETFL) & MEMOI_SPILL_DIRECT) return MEMO_STATUS_OK;
+#endif
+#if defined(POSIX_FADV_DONTNEED)
+    if (is_write && fsync(file->fd)) /* pages not written yet do not leave */
+        return memoi_spill_error(file, "writing", n_bytes, offset, strerror(errno), error);
+    (void)posix_fadvise(file->fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_DONTNEED);
+#else
+    (void)is_write, (void)offset, (void)n_bytes, (void)error;
+#endif
+    return MEMO_STATUS_OK;
+}
+
+/* Large operations are split into parts, several in flight at once: a single call does not keep an
+ * array of disks busy, and one processor does not fill a file in memory fast enough. */
+enum { MEMOI_SPILL_THREADS = 4 };
+#define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
+
+typedef struct memoi_spill_part {
+    const memob_spill_op* op;
+    int64_t begin, n_bytes; /* of the operation's bytes */
+    memo_status status;
+    memo_error error;
+} memoi_spill_part;
+
+MEMOI void* memoi_spill_run_part(void* argument) {
+    memoi_spill_part* part = (memoi_spill_part*)argument;
+    const memob_spill_op* op = part->op;
+    part->status = memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
+                                        op->offset + part->begin, part->n_bytes, &part->error);
+    return NULL;
+}
+
+MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* error) {
+    memoi_spill_part parts[MEMOI_SPILL_THREADS];
+    int64_t part_bytes = memob_align_up(
+        (op->n_bytes + MEMOI_SPILL_THREADS - 1) / MEMOI_SPILL_THREADS, MEMOB_SPILL_ALIGNMENT);
+    int64_t begin = 0;
+    int32_t n = 0, k, is_started[MEMOI_SPILL_THREADS] = {0};
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t threads[MEMOI_SPILL_THREADS];
+#endif
+    if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
+    while (begin < op->n_bytes) {
+        memset(&parts[n], 0, sizeof parts[n]);
+        parts[n].op = op;
+        parts[n].begin = begin;
+        parts[n].n_bytes = memob_min(part_bytes, op->n_bytes - begin);
+        begin += parts[n++].n_bytes;
+    }
+
+    /* The first part, and any without a thread, on this thread. */
+    for (k = n - 1; k >= 0; k--) {
+#ifndef MEMO_NO_HOST_DEVICE
+        is_started[k] = k && !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
+#endif
+        if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
+    }
+#ifndef MEMO_NO_HOST_DEVICE
+    for (k = 1; k < n; k++)
+        if (is_started[k]) pthread_join(threads[k], NULL);
+#endif
+    for (k = 0; k < n; k++)
+        if (parts[k].status)
+            return memo_error_set(error, parts[k].status, "%s", parts[k].error.message);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
+    const memob_spill_op* op = (const memob_spill_op*)argument;
+    const memob_spill_file* file = op->file;
+    int64_t begin_ns = memob_now_ns();
+    memo_status status = memoi_spill_run_parts(op, error);
+    if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
+    if (!status && file->bytes_per_s > 0) {
+        double pace_s = (double)op->n_bytes / file->bytes_per_s;
+        memob_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
+    }
+    return status;
+}
+
+/* Opens a file and removes its name at once; -1: see errno. */
+MEMOI int memoi_spill_open(const char* directory) {
+    static const char name[] = "/memo-spill-XXXXXX";
+    size_t length = strlen(directory);
+    char* path = (char*)MEMO_MALLOC(length + sizeof name);
+    int fd;
+    errno = ENOMEM;
+    if (!path) return -1;
+    memcpy(path, directory, length);
+    memcpy(path + length, name, sizeof name);
+    fd = mkstemp(path);
+    if (fd >= 0) {
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+        (void)unlink(path);
+    }
+    MEMO_FREE(path);
+    return memoi_file_descriptor_from_3(fd);
+}
+
+/* Room for all bytes now; an errno. */
+MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
+    int code = EINTR;
+    if (memoi_file_is_too_large(n_bytes)) return EFBIG;
+#if !defined(__APPLE__)
+    while (code == EINTR) code = posix_fallocate(fd, 0, (off_t)n_bytes);
+    if (code != EOPNOTSUPP && code != EINVAL && code != ENOSYS) return code;
+#endif
+    return ftruncate(fd, (off_t)n_bytes) ? errno : 0; /* a file system that reserves nothing */
+}
+
+/* Creates an unnamed file of n_bytes, reserves them, and writes and reads MEMOB_SPILL_ALIGNMENT
+ * bytes of zeroed memory as a trial.  bytes_per_s: limit of reads and writes, 0: none.  Destroy it
+ * also after a failure.  Errors: IO. */
+MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
+                                     double bytes_per_s, char* memory, memo_error* error) {
+    const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
+    int code, flags, is_direct = 0;
+    snprintf(file->directory, sizeof file->directory, "%s", directory ? directory : "");
+    file->bytes_per_s = bytes_per_s;
+    file->fd = memoi_spill_open(directory);
+    if (file->fd < 0)
+        return memoi_spill_error(file, "creating a file of", n_bytes, 0, strerror(errno), error);
+
+    /* Reserve all bytes, so that a full disk is found before the first step. */
+    code = memoi_spill_reserve(file->fd, n_bytes);
+    if (code) {
+        char size[32];
+        return memo_error_set(
+            error, MEMO_STATUS_IO,
+            "spill_directory %s: no room for a file of %s (%s); a folder on another "
+            "disk, or a lower disk_bytes of a session, would work",
+            file->directory, memob_bytes_text(size, (double)n_bytes), strerror(code));
+    }
+
+    /* A trial shows whether the page cache can be bypassed with this memory and file system.  If
+     * not, another one shows whether the file works. */
+    memset(memory, 0, (size_t)trial_bytes);
+    flags = fcntl(file->fd, F_GETFL);
+#if defined(MEMOI_SPILL_DIRECT)
+    is_direct = flags >= 0 && fcntl(file->fd, F_SETFL, flags | MEMOI_SPILL_DIRECT) == 0;
+#elif defined(F_NOCACHE)
+    (void)fcntl(file->fd, F_NOCACHE, 1);
+#endif
+    for (;; is_direct = 0) {
+        memo_error* reported = is_direct ? NULL : error;
+        memo_status status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, reported);
+        if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, reported);
+        if (!status || !is_direct) return status;
+        (void)fcntl(file->fd, F_SETFL, flags);
+    }
+}
+
+MEMOI void memob_spill_destroy(memob_spill_file* file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+}
+
+MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
+                               char* address, int64_t offset, int64_t n_bytes) {
+    memset(op, 0, sizeof *op);
+    op->call.function = memoi_spill_run;
+    op->call.argument = op;
+    op->file = file;
+    op->address = address;
+    op->offset = offset;
+    op->n_bytes = n_bytes;
+    op->is_write = is_write;
+}
+
+/* Enqueues op on stream, and announces it to a recorder.  Errors: the device's. */
+MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
+                                     memob_spill_op* op, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (device->annotate) {
+        memo_op_desc what = memo_op_desc_default();
+        memo_range on_host = memob_range_at(op->address, op->n_bytes), in_file;
+        /* Files that are open at the same time need different names. */
+        in_file.begin =
+            MEMOB_SPILL_FILE_BASE + ((uint64_t)(op->file->fd + 1) << 48) + (uint64_t)op->offset;
+        in_file.end = in_file.begin + (uint64_t)op->n_bytes;
+        what.name = op->is_write ? "to file" : "from file";
+        what.link_bytes = op->n_bytes;
+        what.reads = op->is_write ? &on_host : &in_file;
+        what.writes = op->is_write ? &in_file : &on_host;
+        what.n_reads = what.n_writes = 1;
+        status = memo_annotate(device, stream, &what, error);
+    }
+    return status ? status : memo_launch_host(device, stream, &op->call, error);
+}
+
 /* ---- >>swap rows --------------------------------------------------------------------------------
  * Knows: tensors, tiles, which rows each layer swaps and recomputes.  Knows nothing of
  * addresses. */
 
-struct memo_swap {
-    memo_device device;
-    memo_stream compute, to_host, to_device, file_stream;
-    int32_t computes_on_host, is_timed;
-    memo_event computed[2], handed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
-    memo_event* file_done; /* of each place in host memory: its rows are written, or read back */
-    memob_spill_op* spill_ops; /* of each spilled layer: write, read */
-    memob_spill_file file;
-    /* is_timed: 4 n_layers, before and after each layer's wait, forward then backward. */
-    memo_event* marks;
-    double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
-    memob_swap_placement placement;
-    int32_t n_tensors, n_layers;
-    int64_t n_rows;      /* of this micro-batch */
-    int64_t n_rows_most; /* of any */
-    char* device_memory;
-    char* host_memory;
-    int32_t owns_device_memory, owns_host_memory;
-    int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
-    int32_t is_backward;      /* the pass that the next call belongs to */
-    int32_t n_begun, n_ended; /* layers of that pass */
-    int32_t is_measured;      /* a micro-batch was completed */
-    memo_swap_stats stats;
-};
+#define MEMOB_KINDS_MAX 32
+
+/* One tensor of one layer; the ranges of moved and recomputed rows may be empty. */
+typedef struct memob_swap_place {
+    int64_t row_bytes;
+    int64_t offset; /* of row 0, in device memory */
+    int64_t moved_begin, moved_end;
+    int64_t recompute_begin, recompute_end;
+    int64_t host_offset; /* of the moved rows, in the layer's part of host memory; is_layer: in all
+                            of it */
+    int32_t is_layer;    /* rows count from the layer's, not the slice's, row 0 */
+} memob_swap_place;
+
+/* One layer in its rounding buffer. */
+typedef struct memob_swap_turn {
+    int32_t uses_buffer; /* swaps rows, in rounding buffer layer & 1; or has pack_bytes */
+    int32_t uses_layer;  /* has LAYER rows, in the region of even or odd layers */
+    int64_t pack_bytes;  /* of its tensors in the area of those that only some kinds have */
+    int32_t previous;    /* the layer whose rows it overwrites in the forward, and to which it
+                            returns the buffer in the backward; -1: none */
+    int64_t moved_bytes; /* 0: not moved */
+    int32_t ordinal;     /* among the moved layers */
+    int64_t host_bytes;  /* of its part of host memory, which begins at host_begin */
+    int64_t host_begin;
+    int64_t file_begin; /* in the file, if it is spilled */
+
+    int64_t layer_bytes;  /* moved of tensors with rule LAYER */
+    int32_t layer_source; /* the end of its backward loads the LAYER rows of this step; -1: none */
+    int32_t stores; /* its forward's end copies to the host; bit 1: rows that come back alone */
+    int32_t stored, loaded; /* steps: before its forward, the copies to the host of `stored` must
+                               have ended; before its backward, what the end of the backward of
+                               `loaded` brings back.  -1: nothing that is not waited for anyway */
+    /* Where the HANDED rows lie in host memory that come before, and go after, its forward [0] and
+     * backward [1]; -1: they do not. */
+    int64_t hand_in[2], hand_out[2];
+} memob_swap_turn;
+
+typedef struct memob_swap_placement {
+    memo_swap_sizes sizes;
+    int32_t n_layers, n_tensors;
+    memob_swap_place* places; /* (n_layers, n_tensors) */
+    memob_swap_turn* turns;   /* (n_layers) */
+    int32_t n_host_layers;    /* places for layers in host memory */
+    int32_t n_slices;         /* of a layer */
+    int64_t slice_rows;
+    int32_t handed, input;    /* the tensors with these rules, if there are slices; -1: none */
+    int64_t fixed_host_bytes; /* at the begin of host memory: LAYER and HANDED rows */
+    int64_t handed_begin;     /* of the HANDED rows of a layer, in host memory */
+} memob_swap_placement;
 
 MEMOB_ZERO_DEFAULT(memo_swap_desc)
 
 /* --- the table of rows --- */
 
+/* The rule of tensor t, or of the tensor whose recomputation produces it. */
 MEMOI memo_tensor_rule memob_tensor_rule(const memo_tensor* tensors, int32_t t) {
     return tensors[tensors[t].with ? tensors[t].with - 1 : t].rule;
 }
 
+/* 0 without layer_kinds. */
 MEMOI int32_t memob_layer_kind(const memo_swap_desc* desc, int32_t layer) {
     return desc->layer_kinds ? desc->layer_kinds[layer] : 0;
 }
 
+/* Rows of all slices of a layer. */
 MEMOI int64_t memob_swap_layer_rows(const memo_swap_desc* desc) {
     return desc->layer_rows ? desc->layer_rows : memob_max(desc->n_slices, 1) * desc->n_rows;
 }
 
+/* 1: there are slices, and tensor t is of the layer. */
 MEMOI int memob_swap_is_layer(const memo_swap_desc* desc, int32_t t) {
     return desc->n_slices > 1 && memob_tensor_rule(desc->tensors, t) == MEMO_TENSOR_LAYER;
 }
 
+/* What a slice takes, if one in the middle takes middle_s, and the ends growth_s less and more. */
 MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double middle_s,
                                 double growth_s) {
     const double rows = (double)desc->n_rows, all = (double)memob_swap_layer_rows(desc);
@@ -5954,6 +6010,7 @@ MEMOI double memob_swap_slice_s(const memo_swap_desc* desc, int32_t step, double
     return (middle_s + growth_s * ((2 * begin + n) / all - 1)) * (n / rows);
 }
 
+/* To recompute all rows of a slice. */
 MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, int32_t t,
                                     const memo_kind_times* times) {
     const double *per_row = times->recompute_s_per_row, *growth = times->recompute_growth_s_per_row;
@@ -5961,10 +6018,12 @@ MEMOI double memob_swap_recompute_s(const memo_swap_desc* desc, int32_t step, in
                               growth ? growth[t] * (double)desc->n_rows : 0);
 }
 
+/* 0 without tensor_kinds. */
 MEMOI uint32_t memob_tensor_kinds(const memo_swap_desc* desc, int32_t t) {
     return desc->tensor_kinds ? desc->tensor_kinds[t] : 0;
 }
 
+/* 1: the layer has bytes of tensor t. */
 MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     uint32_t kinds = memob_tensor_kinds(desc, t);
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
@@ -5974,6 +6033,7 @@ MEMOI const char* memob_tensor_name(const memo_tensor* tensor) {
     return tensor->name ? tensor->name : "unnamed";
 }
 
+/* Rows of a tile, at most n_rows. */
 MEMOI int64_t memob_swap_tile_rows(const memo_swap_desc* desc) {
     return memob_min(desc->tile_rows ? desc->tile_rows : 1, desc->n_rows);
 }
@@ -5982,6 +6042,8 @@ MEMOI int64_t memob_swap_n_tiles(const memo_swap_desc* desc) {
     return (desc->n_rows - 1) / memob_swap_tile_rows(desc) + 1;
 }
 
+/* Rows that a layer swaps if it swaps n_tiles tiles.  The last tile may be short: even layers swap
+ * it last, odd layers first. */
 MEMOI int64_t memob_swap_rows_of_tiles(const memo_swap_desc* desc, int32_t layer, int64_t n_tiles) {
     const int64_t tile_rows = memob_swap_tile_rows(desc);
 
@@ -6139,6 +6201,7 @@ MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error
     return MEMO_STATUS_OK;
 }
 
+/* Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_check_desc(const memo_swap_desc* desc, memo_error* error) {
     static const char name[] = "memo_swap_desc";
     const int32_t n_slices = desc->n_slices > 1 ? desc->n_slices : 1;
@@ -6189,6 +6252,13 @@ memo_status memo_swap_desc_fill_rows(const memo_swap_desc* desc, int64_t* rows, 
 /* ---- >>swap places ------------------------------------------------------------------------------
  * Knows: where the rows of each layer lie, on the device, on the host and in the file.  Knows
  * nothing of streams. */
+
+/* Rows that a step computes if the micro-batch has n_rows; 0: an empty slice. */
+MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
+                                   int64_t n_rows) {
+    const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
+    return memob_max(0, memob_min(left, placement->slice_rows));
+}
 
 /* *sum += count * each, all 0 or more.  0: the result would exceed MEMOB_BYTES_MAX. */
 MEMOI int memoi_swap_add_product(int64_t* sum, int64_t count, int64_t each) {
@@ -6673,12 +6743,6 @@ MEMOI void memoi_swap_hand_rows(memob_swap_placement* placement) {
     }
 }
 
-MEMOI int64_t memob_swap_step_rows(const memob_swap_placement* placement, int32_t step,
-                                   int64_t n_rows) {
-    const int64_t left = n_rows - step % placement->n_slices * placement->slice_rows;
-    return memob_max(0, memob_min(left, placement->slice_rows));
-}
-
 /* The bytes of tensor t that a copy of the rows of a step moves. */
 typedef struct memoi_swap_span {
     int64_t device_begin, host_begin, n_bytes; /* offsets; 0 bytes: nothing is copied */
@@ -6770,6 +6834,7 @@ MEMOI void memob_swap_placement_free(memob_swap_placement* placement) {
     memset(placement, 0, sizeof *placement);
 }
 
+/* Every offset and size that follows from desc.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
                                             memob_swap_placement* placement, memo_error* error) {
     memo_status status = memob_swap_check_desc(desc, error);
@@ -6814,6 +6879,8 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
     return status;
 }
 
+/* As memob_swap_placement_make, with as many places as host_bytes have room for, which it writes to
+ * desc; 0: no limit.  One place remains even if it does not fit: compare sizes.host_bytes. */
 MEMOI memo_status memob_swap_placement_fit(memo_swap_desc* desc, int64_t host_bytes,
                                            memob_swap_placement* placement, memo_error* error) {
     memo_status status;
@@ -6858,6 +6925,37 @@ memo_status memo_swap_desc_get_sizes(const memo_swap_desc* desc, memo_swap_sizes
     return status;
 }
 
+/* ---- >>swap engine ------------------------------------------------------------------------------
+ * Knows: places, streams, events and the waits of a step.  Knows nothing of what the trainer
+ * computes. */
+
+struct memo_swap {
+    memo_device device;
+    memo_stream compute, to_host, to_device, file_stream;
+    int32_t computes_on_host, is_timed;
+    memo_event computed[2], handed[2], stored[2], loaded[2]; /* of rounding buffer 0 and 1 */
+    memo_event* file_done; /* of each place in host memory: its rows are written, or read back */
+    memob_spill_op* spill_ops; /* of each spilled layer: write, read */
+    memob_spill_file file;
+    /* is_timed: 4 n_layers, before and after each layer's wait, forward then backward. */
+    memo_event* marks;
+    double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
+    memob_swap_placement placement;
+    int32_t n_tensors, n_layers;
+    int64_t n_rows;      /* of this micro-batch */
+    int64_t n_rows_most; /* of any */
+    char* device_memory;
+    char* host_memory;
+    int32_t owns_device_memory, owns_host_memory;
+    int32_t is_forward_only;  /* only HANDED rows are moved, and no backward follows */
+    int32_t is_backward;      /* the pass that the next call belongs to */
+    int32_t n_begun, n_ended; /* layers of that pass */
+    int32_t is_measured;      /* a micro-batch was completed */
+    memo_swap_stats stats;
+};
+
+/* --- what does not change --- */
+
 MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
                                                   int32_t tensor) {
     MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
@@ -6881,237 +6979,6 @@ void memo_swap_get_recompute_rows(const memo_swap* swap, int32_t layer, int32_t 
 void memo_swap_get_sizes(const memo_swap* swap, memo_swap_sizes* sizes) {
     *sizes = swap->placement.sizes;
 }
-
-/* ---- >>spill file -------------------------------------------------------------------------------
- * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers. */
-
-/* A macro of GNU's alone; glibc has it under two names. */
-#if defined(O_DIRECT)
-#define MEMOI_SPILL_DIRECT O_DIRECT
-#elif defined(__O_DIRECT)
-#define MEMOI_SPILL_DIRECT __O_DIRECT
-#endif
-
-MEMOI memo_status memoi_spill_error(const memob_spill_file* file, const char* what, int64_t n_bytes,
-                                    int64_t offset, const char* why, memo_error* error) {
-    char size[32];
-    return memo_error_set(error, MEMO_STATUS_IO, "spill_directory %s: %s %s at byte %lld: %s",
-                          file->directory, what, memob_bytes_text(size, (double)n_bytes),
-                          (long long)offset, why);
-}
-
-/* All bytes, however many calls that takes. */
-MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_write, char* address,
-                                       int64_t offset, int64_t n_bytes, memo_error* error) {
-    const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
-    int64_t done = 0;
-    while (done < n_bytes) {
-        size_t n = (size_t)memob_min(n_bytes - done, most_bytes);
-        ssize_t n_passed = is_write ? pwrite(file->fd, address + done, n, (off_t)(offset + done))
-                                    : pread(file->fd, address + done, n, (off_t)(offset + done));
-        if (n_passed < 0 && errno == EINTR) continue;
-        if (n_passed <= 0)
-            return memoi_spill_error(file, is_write ? "writing" : "reading", n_bytes - done,
-                                     offset + done,
-                                     n_passed ? strerror(errno) : "the file ends there", error);
-        done += n_passed;
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* If these bytes went through the page cache, drop them from it. */
-MEMOI memo_status memoi_spill_uncache(const memob_spill_file* file, int is_write, int64_t offset,
-                                      int64_t n_bytes, memo_error* error) {
-#if defined(MEMOI_SPILL_DIRECT)
-    if (fcntl(file->fd, F_GETFL) & MEMOI_SPILL_DIRECT) return MEMO_STATUS_OK;
-#endif
-#if defined(POSIX_FADV_DONTNEED)
-    if (is_write && fsync(file->fd)) /* pages not written yet do not leave */
-        return memoi_spill_error(file, "writing", n_bytes, offset, strerror(errno), error);
-    (void)posix_fadvise(file->fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_DONTNEED);
-#else
-    (void)is_write, (void)offset, (void)n_bytes, (void)error;
-#endif
-    return MEMO_STATUS_OK;
-}
-
-/* Large operations are split into parts, several in flight at once: a single call does not keep an
- * array of disks busy, and one processor does not fill a file in memory fast enough. */
-enum { MEMOI_SPILL_THREADS = 4 };
-#define MEMOI_SPILL_PART_BYTES ((int64_t)16 << 20) /* at least, to be worth a thread */
-
-typedef struct memoi_spill_part {
-    const memob_spill_op* op;
-    int64_t begin, n_bytes; /* of the operation's bytes */
-    memo_status status;
-    memo_error error;
-} memoi_spill_part;
-
-MEMOI void* memoi_spill_run_part(void* argument) {
-    memoi_spill_part* part = (memoi_spill_part*)argument;
-    const memob_spill_op* op = part->op;
-    part->status = memoi_spill_transfer(op->file, op->is_write, op->address + part->begin,
-                                        op->offset + part->begin, part->n_bytes, &part->error);
-    return NULL;
-}
-
-MEMOI memo_status memoi_spill_run_parts(const memob_spill_op* op, memo_error* error) {
-    memoi_spill_part parts[MEMOI_SPILL_THREADS];
-    int64_t part_bytes = memob_align_up(
-        (op->n_bytes + MEMOI_SPILL_THREADS - 1) / MEMOI_SPILL_THREADS, MEMOB_SPILL_ALIGNMENT);
-    int64_t begin = 0;
-    int32_t n = 0, k, is_started[MEMOI_SPILL_THREADS] = {0};
-#ifndef MEMO_NO_HOST_DEVICE
-    pthread_t threads[MEMOI_SPILL_THREADS];
-#endif
-    if (part_bytes < MEMOI_SPILL_PART_BYTES) part_bytes = MEMOI_SPILL_PART_BYTES;
-    while (begin < op->n_bytes) {
-        memset(&parts[n], 0, sizeof parts[n]);
-        parts[n].op = op;
-        parts[n].begin = begin;
-        parts[n].n_bytes = memob_min(part_bytes, op->n_bytes - begin);
-        begin += parts[n++].n_bytes;
-    }
-
-    /* The first part, and any without a thread, on this thread. */
-    for (k = n - 1; k >= 0; k--) {
-#ifndef MEMO_NO_HOST_DEVICE
-        is_started[k] = k && !pthread_create(&threads[k], NULL, memoi_spill_run_part, &parts[k]);
-#endif
-        if (!is_started[k]) (void)memoi_spill_run_part(&parts[k]);
-    }
-#ifndef MEMO_NO_HOST_DEVICE
-    for (k = 1; k < n; k++)
-        if (is_started[k]) pthread_join(threads[k], NULL);
-#endif
-    for (k = 0; k < n; k++)
-        if (parts[k].status)
-            return memo_error_set(error, parts[k].status, "%s", parts[k].error.message);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
-    const memob_spill_op* op = (const memob_spill_op*)argument;
-    const memob_spill_file* file = op->file;
-    int64_t begin_ns = memob_now_ns();
-    memo_status status = memoi_spill_run_parts(op, error);
-    if (!status) status = memoi_spill_uncache(file, op->is_write, op->offset, op->n_bytes, error);
-    if (!status && file->bytes_per_s > 0) {
-        double pace_s = (double)op->n_bytes / file->bytes_per_s;
-        memob_sleep_until(begin_ns + (int64_t)(1e9 * (pace_s < 1e9 ? pace_s : 1e9)));
-    }
-    return status;
-}
-
-/* Opens a file and removes its name at once; -1: see errno. */
-MEMOI int memoi_spill_open(const char* directory) {
-    static const char name[] = "/memo-spill-XXXXXX";
-    size_t length = strlen(directory);
-    char* path = (char*)MEMO_MALLOC(length + sizeof name);
-    int fd;
-    errno = ENOMEM;
-    if (!path) return -1;
-    memcpy(path, directory, length);
-    memcpy(path + length, name, sizeof name);
-    fd = mkstemp(path);
-    if (fd >= 0) {
-        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-        (void)unlink(path);
-    }
-    MEMO_FREE(path);
-    return memoi_file_descriptor_from_3(fd);
-}
-
-/* Room for all bytes now; an errno. */
-MEMOI int memoi_spill_reserve(int fd, int64_t n_bytes) {
-    int code = EINTR;
-    if (memoi_file_is_too_large(n_bytes)) return EFBIG;
-#if !defined(__APPLE__)
-    while (code == EINTR) code = posix_fallocate(fd, 0, (off_t)n_bytes);
-    if (code != EOPNOTSUPP && code != EINVAL && code != ENOSYS) return code;
-#endif
-    return ftruncate(fd, (off_t)n_bytes) ? errno : 0; /* a file system that reserves nothing */
-}
-
-MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directory, int64_t n_bytes,
-                                     double bytes_per_s, char* memory, memo_error* error) {
-    const int64_t trial_bytes = MEMOB_SPILL_ALIGNMENT;
-    int code, flags, is_direct = 0;
-    snprintf(file->directory, sizeof file->directory, "%s", directory ? directory : "");
-    file->bytes_per_s = bytes_per_s;
-    file->fd = memoi_spill_open(directory);
-    if (file->fd < 0)
-        return memoi_spill_error(file, "creating a file of", n_bytes, 0, strerror(errno), error);
-
-    /* Reserve all bytes, so that a full disk is found before the first step. */
-    code = memoi_spill_reserve(file->fd, n_bytes);
-    if (code) {
-        char size[32];
-        return memo_error_set(
-            error, MEMO_STATUS_IO,
-            "spill_directory %s: no room for a file of %s (%s); a folder on another "
-            "disk, or a lower disk_bytes of a session, would work",
-            file->directory, memob_bytes_text(size, (double)n_bytes), strerror(code));
-    }
-
-    /* A trial shows whether the page cache can be bypassed with this memory and file system.  If
-     * not, another one shows whether the file works. */
-    memset(memory, 0, (size_t)trial_bytes);
-    flags = fcntl(file->fd, F_GETFL);
-#if defined(MEMOI_SPILL_DIRECT)
-    is_direct = flags >= 0 && fcntl(file->fd, F_SETFL, flags | MEMOI_SPILL_DIRECT) == 0;
-#elif defined(F_NOCACHE)
-    (void)fcntl(file->fd, F_NOCACHE, 1);
-#endif
-    for (;; is_direct = 0) {
-        memo_error* reported = is_direct ? NULL : error;
-        memo_status status = memoi_spill_transfer(file, 1, memory, 0, trial_bytes, reported);
-        if (!status) status = memoi_spill_transfer(file, 0, memory, 0, trial_bytes, reported);
-        if (!status || !is_direct) return status;
-        (void)fcntl(file->fd, F_SETFL, flags);
-    }
-}
-
-MEMOI void memob_spill_destroy(memob_spill_file* file) {
-    if (file->fd >= 0) close(file->fd);
-    file->fd = -1;
-}
-
-MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
-                               char* address, int64_t offset, int64_t n_bytes) {
-    memset(op, 0, sizeof *op);
-    op->call.function = memoi_spill_run;
-    op->call.argument = op;
-    op->file = file;
-    op->address = address;
-    op->offset = offset;
-    op->n_bytes = n_bytes;
-    op->is_write = is_write;
-}
-
-MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stream,
-                                     memob_spill_op* op, memo_error* error) {
-    memo_status status = MEMO_STATUS_OK;
-    if (device->annotate) {
-        memo_op_desc what = memo_op_desc_default();
-        memo_range on_host = memob_range_at(op->address, op->n_bytes), in_file;
-        /* Files that are open at the same time need different names. */
-        in_file.begin =
-            MEMOB_SPILL_FILE_BASE + ((uint64_t)(op->file->fd + 1) << 48) + (uint64_t)op->offset;
-        in_file.end = in_file.begin + (uint64_t)op->n_bytes;
-        what.name = op->is_write ? "to file" : "from file";
-        what.link_bytes = op->n_bytes;
-        what.reads = op->is_write ? &on_host : &in_file;
-        what.writes = op->is_write ? &in_file : &on_host;
-        what.n_reads = what.n_writes = 1;
-        status = memo_annotate(device, stream, &what, error);
-    }
-    return status ? status : memo_launch_host(device, stream, &op->call, error);
-}
-
-/* ---- >>swap engine ------------------------------------------------------------------------------
- * Knows: places, streams, events and the waits of a step.  Knows nothing of what the trainer
- * computes. */
 
 /* --- creation --- */
 
@@ -7253,6 +7120,8 @@ MEMOI memo_status memoi_swap_check_spill(const memo_swap* swap, const memo_swap_
     return MEMO_STATUS_OK;
 }
 
+/* As memo_swap_create.  is_dry: for a device that runs nothing.  Memory is not touched, and without
+ * spill_directory there is no file. */
 MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo_swap** result,
                                     memo_error* error) {
     memo_status status;

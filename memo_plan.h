@@ -680,8 +680,8 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
 
 /* ==== implementation ======================================================================== */
 
-/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
- * rooms above it.
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
  *
  *   1 offsets
  *     >>problem                a plan in units of size and sections of time

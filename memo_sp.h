@@ -2091,8 +2091,8 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
 #error "memo_sp.h: include it before memo_cuda.cuh, whose implementation compiles the row kernels"
 #endif
 
-/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
- * rooms above it.
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
  *
  *     >>comm calls          types, checks, groups of messages, bytes and labels for all back ends
  *     >>row kernels         loops over the inline functions of chapter 10; their devices

@@ -344,8 +344,8 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
 
 /* ==== implementation ======================================================================== */
 
-/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
- * rooms above it.
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
  *
  *     >>layout rules           which layouts are legal, or why not
  *     >>layout costs           bytes and seconds of one layout

@@ -390,8 +390,8 @@ MEMO_API memo_status memo_blocks_generate(const memo_blocks_schedule_desc* desc,
 
 /* ==== implementation ======================================================================== */
 
-/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
- * rooms above it.
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
  *
  *     >>names                names of operations, streams, events and bytes
  *     >>schedule order       what each operation comes directly after

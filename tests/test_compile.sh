@@ -157,7 +157,7 @@ macros() { # COMPILER
 # Tags and types in the public parts.
 types() {
     awk '
-        /^#if defined\(MEMO.*_IMPLEMENTATION\) && !defined\(MEMO.*_DONE\)/ { nextfile }
+        /^\/\* ==== implementation/ { nextfile }
         /^(typedef )?(struct|enum|union) [A-Za-z_]+/ {
             name = $0; sub(/^(typedef )?(struct|enum|union) /, "", name); sub(/[^A-Za-z0-9_].*/, "", name); check(name) }
         /^} [A-Za-z_]+;/ { name = $2; sub(/;/, "", name); check(name) }
@@ -184,15 +184,15 @@ columns() {
         END { exit bad || n < 4 }' memo.h memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h
 }
 
-# What the headers share is declared in the room >>base of memo.h.
-base() {
-    sed -n '/^\/\* ---- >>base/,/^\/\* ---- >>memory/p' memo.h >"$folder/base"
-    names_of 'memob_|MEMOB_' "$folder/base" >"$folder/declared"
-    for file in memo_plan.h memo_sp.h memo_cuda.cuh extras/*.h examples/tools/caching_model.h; do
-        names_of 'memob_|MEMOB_' $file
-    done | sort -u >"$folder/used"
-    [ "$(wc -l <"$folder/used")" -gt 40 ] || { echo "no names found"; return 1; }
-    comm -13 "$folder/declared" "$folder/used" | grep . && { echo "used, but not declared in >>base"; return 1; }
+# What begins with memob_ is defined in memo.h, and another file uses each such function.
+shared() {
+    others="memo_plan.h memo_sp.h memo_cuda.cuh $(echo extras/*.h)"
+    grep -nE '^(MEMOI .*[ *]memob_[a-z0-9_]+\(|#define MEMOB_|} memob_)' $others && { echo "defined outside memo.h"; return 1; }
+    sed -nE 's/^MEMOI .*[ *](memob_[a-z0-9_]+)\(.*/\1/p' memo.h | sort -u >"$folder/shared"
+    cat $others tests/*.[ch] bench/*.[ch] examples/tools/*.[ch] >"$folder/others"
+    names_of memob_ "$folder/others" >"$folder/used"
+    [ "$(wc -l <"$folder/shared")" -gt 40 ] || { echo "no names found"; return 1; }
+    comm -23 "$folder/shared" "$folder/used" | grep . && { echo "begins with memob_, but only memo.h uses it"; return 1; }
     return 0
 }
 
@@ -300,7 +300,7 @@ test_is "only MEMO is defined by the preprocessor" macros $first_c
 test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "headers have at most 100 columns" columns
-test_is "what headers share is in the room >>base" base
+test_is "what headers share is defined in memo.h" shared
 for header in memo.h memo_sp.h memo_cuda.cuh; do
     test_is "the table of rooms of $header" rooms $header
 done
