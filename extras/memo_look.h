@@ -110,9 +110,9 @@ MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo
 /* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
  * one comes before all work on the other, by the order of each stream and the waits between
  * streams, those that the plan buys included.  Lifetimes are ignored, and a gap counts as occupied.
- * The proof uses nothing that memo_plan_from_trace computed.  Time: O(requests * streams), and the
- * pairs that share bytes.  Errors: INVALID_ARGUMENT (the two buffers and the stream without a wait;
- * or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
+ * The proof uses nothing that memo_plan_from_trace computed.  It takes as long as two checks of a
+ * schedule of the requests.  Errors: INVALID_ARGUMENT (the two buffers, and the stream without a
+ * wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
@@ -615,6 +615,7 @@ typedef struct memoi_cells {
 
 typedef struct memoi_checker {
     const memo_schedule* schedule;
+    int races_only; /* not waits */
     memo_check* check;
     int64_t races_capacity;
     memoi_graph graph;
@@ -760,7 +761,7 @@ MEMOI int memoi_checker_check_op(memoi_checker* c, int64_t b, int64_t stream) {
         race->first = latest;
         race->second = b;
         memoi_checker_conflict(c, latest, b, &race->range);
-        for (latest = ordered; latest >= 0; latest--) {
+        for (latest = ordered; latest >= 0 && !c->races_only; latest--) {
             const memo_op* a = &schedule->ops[latest];
             if (a->kind == MEMO_OP_RUN && a->stream == stream &&
                 memoi_checker_conflict(c, latest, b, &shared))
@@ -886,7 +887,7 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     if (!memoi_checker_check_conflicts(c)) return 0;
 
     /* Waits: for nothing, or without need. */
-    for (i = 0; i < schedule->n_ops; i++) {
+    for (i = 0; i < schedule->n_ops && !c->races_only; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
             c->graph.after[3 * i + MEMOI_AFTER_RECORD] < 0)
@@ -899,12 +900,13 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     return 1;
 }
 
-memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
-                                memo_error* error) {
+MEMOI memo_status memoi_check(const memo_schedule* schedule, int races_only, memo_check** check,
+                              memo_error* error) {
     memoi_checker c;
     int is_done;
     memset(&c, 0, sizeof c);
     c.schedule = schedule;
+    c.races_only = races_only;
     c.n_streams = schedule->n_streams;
     c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
     is_done =
@@ -913,6 +915,11 @@ memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** chec
     if (!is_done) memo_check_destroy(c.check);
     *check = is_done ? c.check : NULL;
     return is_done ? MEMO_STATUS_OK : memob_no_memory(error, "the check of a schedule");
+}
+
+memo_status memo_schedule_check(const memo_schedule* schedule, memo_check** check,
+                                memo_error* error) {
+    return memoi_check(schedule, 0, check, error);
 }
 
 void memo_check_destroy(memo_check* check) {
@@ -1080,254 +1087,214 @@ const char* memo_race_explain(const memo_schedule* schedule, const memo_race* ra
  * Knows: offsets, and the order of requests on streams.  Knows nothing of lifetimes and holds, or
  * of anything else that memo_plan_from_trace has computed.
  *
- * Vector clocks, as in >>schedule check: the clock of stream s has, of each stream, the latest
- * request that comes before what s does next.  A buffer may follow another in the same bytes if the
- * clocks at its malloc have reached the other's last use on every stream. */
+ * The requests become operations of a schedule, which >>schedule check examines twice.  First each
+ * malloc writes a byte of its own, which uses read: a race is a stream that uses the buffer without
+ * waiting for its request, so it may use it directly after the request.
+ *
+ * Then a malloc reads the place of its buffer, on each stream that may use it directly, and each
+ * later request writes the place.  A malloc in a race follows a buffer that is still in use.  It is
+ * repeated on a stream that nothing waits for: in a race with it, an older buffer ends.  On another
+ * such stream persistent buffers are written as the body begins, because they exist in every
+ * micro-batch, not only after their request in the first. */
 
 typedef struct memoi_places {
-    const memo_trace* trace;
-    int64_t n_streams, n_events;
-    int64_t body;                  /* the mark that begins the body; -1: there is none */
-    int32_t name[MEMOB_STREAMS];   /* of the streams that occur, numbered from 0 */
-    int32_t number[MEMOB_STREAMS]; /* the inverse; -1: none */
-    int64_t* malloc_number;        /* of each request that is a malloc */
-    int64_t* malloc_of;            /* of each malloc: its request */
-    uint64_t* early; /* of each malloc: streams that use the buffer without waiting for its own */
-    /* (mallocs, streams): the last use or the free; -1: none, INT64_MAX: it never ends. */
-    int64_t* last;
-    /* (mallocs, streams): what comes before every stream that may use the buffer at once, and the
-     * stream that has waited least. */
-    int64_t* before;
-    uint8_t* least;
-    memob_keyed* list;
     const memo_plan* plan;
-    int64_t* recorded;   /* clocks of the records of the waits that it buys (waits, n_streams) */
-    int64_t* clocks;     /* of the streams, while the requests are walked through (n, n) */
-    memob_arrays arrays; /* all of these */
-    int64_t* events;     /* clocks (events, n_streams) */
-    memob_map numbers;   /* of events */
+    const memo_trace* trace;
+    memo_schedule* schedule; /* its streams: the trace's, then the two that nothing waits for */
+    int32_t n_streams;       /* of the trace */
+    int is_second;           /* the schedule of places */
+    int64_t body;            /* the mark that begins the body; -1: there is none */
+    memob_keyed* mallocs;    /* of each buffer: its request */
+    int64_t* buffers;        /* of each request that is a malloc */
+    uint64_t* early;         /* of each buffer: streams that may use it directly */
+    uint8_t* ends;           /* of each buffer: it is freed, and not persistent */
+    memob_map events;
+    memob_arrays arrays;
 } memoi_places;
 
-/* The clock of the latest record of event; a first one is all zero.  NULL: no memory. */
-MEMOI int64_t* memoi_places_event(memoi_places* p, int64_t event) {
-    const int64_t n = p->n_streams;
-    int64_t k = memob_map_get(&p->numbers, event);
-    if (k >= 0) return p->events + k * n;
-    k = p->n_events;
-    if (!memob_grow(&p->events, k * n, n, sizeof(int64_t)) || !memob_map_put(&p->numbers, event, k))
-        return NULL;
-    p->n_events++;
-    return p->events + k * n;
+MEMOI int memoi_places_is_lifted(const memoi_places* p, int64_t request) {
+    return p->trace->requests[request].memory_class == MEMO_CLASS_PERSISTENT && request > p->body;
 }
 
-/* Fills before and least of malloc k on stream `own`, from the clocks of the streams that may use
- * it. */
-MEMOI void memoi_places_begin(memoi_places* p, int64_t k, int64_t own) {
-    int64_t n = p->n_streams, s, u;
-    for (u = 0; u < n; u++) p->before[k * n + u] = INT64_MAX;
-    for (s = 0; s < n; s++) {
-        if (s != own && !(p->early[k] >> s & 1)) continue;
-        for (u = 0; u < n; u++) {
-            if (p->clocks[s * n + u] >= p->before[k * n + u]) continue;
-            p->before[k * n + u] = p->clocks[s * n + u];
-            p->least[k * n + u] = (uint8_t)s;
-        }
-    }
+/* An operation of buffer b: its malloc, or a later request. */
+MEMOI memo_status memoi_places_add(memoi_places* p, int32_t stream, int64_t b, int is_malloc,
+                                   memo_error* error) {
+    memo_op_desc op = memo_op_desc_default();
+    memo_range place;
+    place.begin = (uint64_t)(p->is_second ? p->plan->buffers[b].offset_bytes : b);
+    place.end = place.begin + (uint64_t)(p->is_second ? memob_buffer_bytes(p->plan, b) : 1);
+    op.stream = stream;
+    op.link_bytes = b;
+    op.reads = op.writes = &place;
+    op.n_reads = is_malloc == p->is_second;
+    op.n_writes = !op.n_reads;
+    return memo_schedule_add_op(p->schedule, &op, error);
 }
 
-/* The bought waits of request i, at `time`: makes them if it is a malloc, or their records if it is
- * a free. */
-MEMOI void memoi_places_buy(memoi_places* p, int64_t i, int64_t time) {
-    const memo_request* request = &p->trace->requests[i];
-    const int is_free = request->kind == MEMO_REQUEST_FREE;
-    int64_t n = p->n_streams, w, u;
-    for (w = 0; w < p->plan->n_waits; w++) {
+/* The bought waits of buffer b: makes them at its malloc, or their records at its free. */
+MEMOI memo_status memoi_places_buy(memoi_places* p, int64_t b, int is_free, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int32_t w;
+    for (w = 0; w < p->plan->n_waits && !status; w++) {
         const memo_wait* wait = &p->plan->waits[w];
-        const memo_buffer* buffer = &p->plan->buffers[is_free ? wait->freed : wait->requested];
-        const int32_t s = p->number[is_free ? wait->from : wait->to];
-        int64_t *clock = &p->clocks[s * n], *recorded = &p->recorded[w * n];
-        if ((is_free ? buffer->end : buffer->begin) != time || buffer->id != request->id || s < 0)
+        if (is_free && wait->freed == b)
+            status = memo_schedule_add_record(p->schedule, w, wait->from, error);
+        if (!is_free && wait->requested == b)
+            status = memo_schedule_add_wait(p->schedule, w, wait->to, error);
+    }
+    return status;
+}
+
+MEMOI memo_status memoi_places_request(memoi_places* p, int64_t i, memo_error* error) {
+    const memo_request* request = &p->trace->requests[i];
+    const int64_t origin = memob_request_origin(p->trace, i);
+    const memo_request* malloced = &p->trace->requests[origin < 0 ? i : origin];
+    const int64_t b = origin < 0 ? -1 : p->buffers[origin];
+    int32_t s, event;
+    memo_status status = MEMO_STATUS_OK;
+    switch (request->kind) {
+    case MEMO_REQUEST_MARK: return MEMO_STATUS_OK;
+    case MEMO_REQUEST_MALLOC:
+        status = memoi_places_buy(p, b, 0, error);
+        for (s = 0; s <= p->n_streams && !status; s++)
+            if (s == request->stream ||
+                (p->is_second && (s == p->n_streams || p->early[b] >> s & 1)))
+                status = memoi_places_add(p, s, b, 1, error);
+        return status;
+    case MEMO_REQUEST_USE: return memoi_places_add(p, request->stream, b, 0, error);
+    case MEMO_REQUEST_FREE:
+        p->ends[b] = malloced->memory_class != MEMO_CLASS_PERSISTENT;
+        status = memoi_places_add(p, malloced->stream, b, 0, error);
+        return status ? status : memoi_places_buy(p, b, 1, error);
+    default: break;
+    }
+
+    /* A record or a wait. */
+    event = (int32_t)memob_map_get(&p->events, request->id);
+    if (event < 0) {
+        status = memo_schedule_add_event(p->schedule, &event, error);
+        if (!status && !memob_map_put(&p->events, request->id, event))
+            status = memob_no_memory(error, "checking a plan");
+    }
+    if (status) return status;
+    return request->kind == MEMO_REQUEST_RECORD
+               ? memo_schedule_add_record(p->schedule, event, request->stream, error)
+               : memo_schedule_add_wait(p->schedule, event, request->stream, error);
+}
+
+MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
+    const int64_t n_buffers = p->plan->n_buffers;
+    memo_status status = memo_schedule_create(&p->schedule, error);
+    int64_t i, b;
+    int32_t none;
+    for (i = 0; i < p->n_streams + 2 && !status; i++)
+        status = memo_schedule_add_stream(p->schedule, "", &none, error);
+    for (i = 0; i < p->plan->n_waits && !status; i++)
+        status = memo_schedule_add_event(p->schedule, &none, error);
+    for (i = 0; i < p->trace->n_requests && !status; i++) {
+        for (b = 0; b < n_buffers && !status && p->is_second && i == p->body + 1; b++)
+            if (memoi_places_is_lifted(p, p->mallocs[b].index))
+                status = memoi_places_add(p, p->n_streams + 1, b, 0, error);
+        if (!status) status = memoi_places_request(p, i, error);
+    }
+
+    /* Buffers that never end block their place for ever. */
+    for (b = 0; b < n_buffers && !status && p->is_second; b++)
+        if (!p->ends[b]) status = memoi_places_add(p, 0, b, 0, error);
+    return status;
+}
+
+/* Races of the first schedule become early streams.  Of the second, the first one between two
+ * buffers is an error. */
+MEMOI memo_status memoi_places_judge(memoi_places* p, const memo_check* check, memo_error* error) {
+    int64_t i;
+    for (i = 0; i < check->n_races; i++) {
+        const memo_op* before = &p->schedule->ops[check->races[i].first];
+        const memo_op* after = &p->schedule->ops[check->races[i].second];
+        int64_t first = before->link_bytes, second = after->link_bytes;
+        int32_t stream = after->stream;
+        if (!p->is_second) {
+            p->early[second] |= (uint64_t)1 << stream;
             continue;
-        for (u = 0; u < n; u++)
-            if (is_free)
-                recorded[u] = clock[u];
-            else
-                clock[u] = memob_max(clock[u], recorded[u]);
-    }
-}
-
-/* Walks through the requests: first finds last uses and early streams, then what comes before each
- * malloc.  0: no memory. */
-MEMOI int memoi_places_walk(memoi_places* p, int is_second) {
-    const memo_trace* trace = p->trace;
-    int64_t n = p->n_streams, i, u, k, n_mallocs = 0, time = 0;
-    for (i = 0; i < n * n; i++) p->clocks[i] = -1;
-    for (i = 0; i < n * p->plan->n_waits; i++) p->recorded[i] = -1;
-    for (i = 0; i < trace->n_requests; i++) {
-        const memo_request* request = &trace->requests[i];
-        int64_t origin = memob_request_origin(trace, i), own = 0, s;
-        int64_t *clock, *event;
-        if (request->kind == MEMO_REQUEST_MARK) continue;
-        if (origin >= 0) own = p->number[trace->requests[origin].stream];
-        s = request->kind == MEMO_REQUEST_FREE ? own : p->number[request->stream];
-        clock = p->clocks + s * n;
-        if (request->kind == MEMO_REQUEST_MALLOC) memoi_places_buy(p, i, time);
-        clock[s] = i;
-        switch (request->kind) {
-        case MEMO_REQUEST_MALLOC:
-            k = n_mallocs++;
-            p->malloc_number[i] = k;
-            p->malloc_of[k] = i;
-            if (is_second) memoi_places_begin(p, k, own);
-            break;
-        case MEMO_REQUEST_USE:
-        case MEMO_REQUEST_FREE:
-            k = p->malloc_number[origin];
-            if (clock[own] < origin) p->early[k] |= (uint64_t)1 << s;
-            p->last[k * n + s] = i;
-            break;
-        default: /* the latest record of an event serves its waits */
-            event = memoi_places_event(p, request->id);
-            if (!event) return 0;
-            if (request->kind == MEMO_REQUEST_RECORD) memcpy(event, clock, (size_t)n * 8);
-            for (u = 0; u < n; u++) clock[u] = memob_max(clock[u], event[u]);
         }
-        if (request->kind == MEMO_REQUEST_FREE) memoi_places_buy(p, i, time);
-        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
+        if (first == second || stream >= p->n_streams ||
+            (!after->n_reads && before->stream != p->n_streams))
+            continue;
+        if (p->mallocs[first].index > p->mallocs[second].index) {
+            second = first;
+            first = after->link_bytes;
+        }
+        if (before->stream >= p->n_streams)
+            stream = p->trace->requests[p->mallocs[second].index].stream;
+        return MEMOB_INVALID(
+            error,
+            "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
+            "second before all uses of the first are done",
+            (long long)first, (long long)p->plan->buffers[first].id, (long long)second,
+            (long long)p->plan->buffers[second].id, (int)stream);
     }
-    return 1;
+    return MEMO_STATUS_OK;
 }
 
-/* Buffers that never end block their stream for ever. */
-MEMOI void memoi_places_close(memoi_places* p) {
-    int64_t n = p->n_streams, k, u;
-    for (k = 0; k < p->trace->n_buffers; k++) {
-        const memo_request* request = &p->trace->requests[p->malloc_of[k]];
-        int64_t latest = -1;
-        for (u = 0; u < n; u++) latest = memob_max(latest, p->last[k * n + u]);
-        if (latest < 0 || p->trace->requests[latest].kind != MEMO_REQUEST_FREE ||
-            request->memory_class == MEMO_CLASS_PERSISTENT)
-            p->last[k * n + p->number[request->stream]] = INT64_MAX;
-    }
-}
-
-/* Finds the malloc of each buffer of the plan, which is ordered by begin; malloc_number then has it
- * by buffer. */
-MEMOI memo_status memoi_places_match(memoi_places* p, const memo_plan* plan, memo_error* error) {
+/* Finds the malloc of each buffer of the plan, which is ordered by begin. */
+MEMOI memo_status memoi_places_match(memoi_places* p, memo_error* error) {
     const memo_trace* trace = p->trace;
-    int64_t i, k, n = 0, time = 0;
+    int64_t i, n = 0, time = 0;
 
     /* The order that memo_plan_from_trace gives its buffers. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         if (request->kind == MEMO_REQUEST_MALLOC) {
-            int is_lifted = request->memory_class == MEMO_CLASS_PERSISTENT && i > p->body;
-            p->list[n].key = is_lifted ? 0 : time;
-            p->list[n].index = n;
-            n++;
+            p->mallocs[n].key = memoi_places_is_lifted(p, i) ? 0 : time;
+            p->mallocs[n++].index = i;
         }
         time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
     }
-    qsort(p->list, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+    qsort(p->mallocs, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
 
     /* Position by position, plan and trace must agree. */
-    for (k = 0; k < n; k++) {
-        const memo_buffer* buffer = &plan->buffers[k];
-        const memo_request* request = &trace->requests[p->malloc_of[p->list[k].index]];
+    for (i = 0; i < n; i++) {
+        const memo_buffer* buffer = &p->plan->buffers[i];
+        const memo_request* request = &trace->requests[p->mallocs[i].index];
         if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
             return MEMOB_INVALID(error,
                                  "plan.buffers[%lld]: id %lld of %lld bytes does not match the "
                                  "trace's id %lld of %lld bytes; plan this trace",
-                                 (long long)k, (long long)buffer->id, (long long)buffer->size_bytes,
+                                 (long long)i, (long long)buffer->id, (long long)buffer->size_bytes,
                                  (long long)request->id, (long long)request->size_bytes);
-        p->malloc_number[k] = p->list[k].index;
+        p->buffers[p->mallocs[i].index] = i;
     }
     return MEMO_STATUS_OK;
 }
 
-/* A stream that may use the later of two mallocs before all uses of the earlier; -1: none. */
-MEMOI int64_t memoi_places_clash(const memoi_places* p, int64_t earlier, int64_t later) {
-    const memo_request* request = &p->trace->requests[p->malloc_of[later]];
-    int64_t n = p->n_streams, u;
-    /* A persistent buffer exists in every micro-batch, not only after its request in the first. */
-    if (request->memory_class == MEMO_CLASS_PERSISTENT && p->malloc_of[earlier] > p->body)
-        return p->number[request->stream];
-    for (u = 0; u < n; u++)
-        if (p->last[earlier * n + u] > p->before[later * n + u]) return p->least[later * n + u];
-    return -1;
-}
-
-/* Checks all pairs that share bytes: sorted by offset, each with those that begin below its end. */
-MEMOI memo_status memoi_places_pairs(memoi_places* p, const memo_plan* plan, memo_error* error) {
-    int64_t i, j, n = 0, k;
-    for (k = 0; k < plan->n_buffers; k++) {
-        if (plan->buffers[k].size_bytes == 0) continue;
-        p->list[n].key = plan->buffers[k].offset_bytes;
-        p->list[n++].index = k;
-    }
-    qsort(p->list, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-
-    for (i = 0; i < n; i++) {
-        int64_t a = p->list[i].index, bytes = memob_buffer_bytes(plan, a);
-        for (j = i + 1; j < n && p->list[j].key - p->list[i].key < bytes; j++) {
-            int64_t b = p->list[j].index, s;
-            int is_swapped = p->malloc_number[b] < p->malloc_number[a];
-            int64_t first = is_swapped ? b : a, second = is_swapped ? a : b;
-            s = memoi_places_clash(p, p->malloc_number[first], p->malloc_number[second]);
-            if (s < 0) continue;
-            return MEMOB_INVALID(
-                error,
-                "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
-                "second before all uses of the first are done",
-                (long long)first, (long long)plan->buffers[first].id, (long long)second,
-                (long long)plan->buffers[second].id, (int)p->name[s]);
-        }
-    }
-    return MEMO_STATUS_OK;
-}
-
-/* Streams, the body, and room for all that the walks find. */
-MEMOI memo_status memoi_places_create(memoi_places* p, const memo_plan* plan,
-                                      const memo_trace* trace, memo_error* error) {
-    memob_arrays* arrays = &p->arrays;
-    int64_t i, n_buffers = trace->n_buffers, n;
-    memset(p, 0, sizeof *p);
-    p->trace = trace;
-    p->plan = plan;
+/* Streams, the body, and waits in range. */
+MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
+    const int64_t n_buffers = p->trace->n_buffers;
+    int64_t i, n_streams = 1;
     p->body = -1;
-    for (i = 0; i < MEMOB_STREAMS; i++) p->number[i] = -1;
-    for (i = 0; i < trace->n_requests; i++) {
-        int32_t stream = trace->requests[i].stream;
-        memo_mark mark = memob_request_mark(trace, i);
+    for (i = 0; i < p->trace->n_requests; i++) {
+        memo_mark mark = memob_request_mark(p->trace, i);
         if (p->body < 0 && mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) p->body = i;
-        if (p->number[stream] >= 0) continue;
-        p->name[p->n_streams] = stream;
-        p->number[stream] = (int32_t)p->n_streams++;
+        n_streams = memob_max(n_streams, (int64_t)p->trace->requests[i].stream + 1);
     }
 
-    n = n_buffers * p->n_streams;
-    p->malloc_number = (int64_t*)memob_arrays_add(arrays, trace->n_requests, 8);
-    p->malloc_of = (int64_t*)memob_arrays_add(arrays, n_buffers, 8);
-    p->early = (uint64_t*)memob_arrays_add(arrays, n_buffers, 8);
-    p->list = (memob_keyed*)memob_arrays_add(arrays, n_buffers, sizeof(memob_keyed));
-    p->last = (int64_t*)memob_arrays_add(arrays, n, 8);
-    p->before = (int64_t*)memob_arrays_add(arrays, n, 8);
-    p->least = (uint8_t*)memob_arrays_add(arrays, n, 1);
-    p->recorded = (int64_t*)memob_arrays_add(arrays, plan->n_waits * p->n_streams, 8);
-    p->clocks = (int64_t*)memob_arrays_add(arrays, p->n_streams * p->n_streams, 8);
-    if (arrays->failed) return memob_no_memory(error, "checking a plan");
-    for (i = 0; i < n; i++) p->last[i] = -1;
-
-    for (i = 0; i < plan->n_waits; i++) {
-        const memo_wait* wait = &plan->waits[i];
+    p->mallocs = (memob_keyed*)memob_arrays_add(&p->arrays, n_buffers, sizeof(memob_keyed));
+    p->buffers = (int64_t*)memob_arrays_add(&p->arrays, p->trace->n_requests, 8);
+    p->early = (uint64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
+    p->ends = (uint8_t*)memob_arrays_add(&p->arrays, n_buffers, 1);
+    if (p->arrays.failed) return memob_no_memory(error, "checking a plan");
+    for (i = 0; i < p->plan->n_waits; i++) {
+        const memo_wait* wait = &p->plan->waits[i];
+        n_streams = memob_max(n_streams, 1 + memob_max(wait->from, wait->to));
         if (wait->freed < 0 || wait->freed >= n_buffers || wait->requested < 0 ||
-            wait->requested >= n_buffers || wait->from < 0 || wait->from >= MEMOB_STREAMS ||
-            wait->to < 0 || wait->to >= MEMOB_STREAMS)
+            wait->requested >= n_buffers || wait->from < 0 || wait->to < 0 ||
+            n_streams > MEMOB_STREAMS)
             return MEMOB_INVALID(error,
                                  "plan.waits[%lld]: a buffer or stream is out of range; "
                                  "memo_plan_validate checks the plan",
                                  (long long)i);
     }
+    p->n_streams = (int32_t)n_streams;
     return MEMO_STATUS_OK;
 }
 
@@ -1338,14 +1305,20 @@ memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace, memo
         return MEMOB_INVALID(
             error, "plan.n_buffers: %lld do not match the %lld of the trace; plan this trace",
             (long long)plan->n_buffers, (long long)trace->n_buffers);
-    status = memoi_places_create(&p, plan, trace, error);
-    if (!status && (!memoi_places_walk(&p, 0) || !memoi_places_walk(&p, 1)))
-        status = memob_no_memory(error, "checking a plan");
-    if (!status) memoi_places_close(&p);
-    if (!status) status = memoi_places_match(&p, plan, error);
-    if (!status) status = memoi_places_pairs(&p, plan, error);
-    MEMO_FREE(p.events);
-    memob_map_free(&p.numbers);
+    memset(&p, 0, sizeof p);
+    p.plan = plan;
+    p.trace = trace;
+    status = memoi_places_create(&p, error);
+    if (!status) status = memoi_places_match(&p, error);
+    for (; p.is_second < 2 && !status; p.is_second++) {
+        memo_check* check = NULL;
+        status = memoi_places_walk(&p, error);
+        if (!status) status = memoi_check(p.schedule, 1, &check, error);
+        if (!status) status = memoi_places_judge(&p, check, error);
+        memo_check_destroy(check);
+        memo_schedule_destroy(p.schedule);
+        memob_map_free(&p.events);
+    }
     memob_arrays_free(&p.arrays);
     return status;
 }
@@ -2832,8 +2805,7 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
  * Knows: the functions of memo_device.  Knows nothing of what a device around another adds. */
 
 /* The functions with their parameters between context and error, and these as arguments.  C: calls,
- * W: waits, E: what enqueues, R: releases.  A recorder passes the first ones on, and records the
- * others. */
+ * W: waits, E: what enqueues, R: releases.  A recorder only passes the first ones on. */
 #define MEMOI_AROUND_PASSED(C, E, R)                                                               \
     C(device_alloc, (int64_t n, void** address, ), (n, address, ))                                 \
     C(host_alloc, (int64_t n, void** address, ), (n, address, ))                                   \
@@ -2853,7 +2825,6 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
     C(annotate, (memo_stream stream, const struct memo_op_desc* op, ), (stream, op, ))             \
     W(stream_synchronize, (memo_stream stream, ), (stream, ))                                      \
     W(event_synchronize, (memo_event event, ), (event, ))                                          \
-    E(event_record, (memo_event event, memo_stream stream, ), (event, stream, ))                   \
     E(event_wait, (memo_event event, memo_stream stream, ), (event, stream, ))                     \
     E(copy, (memo_stream stream, memo_copy_kind kind, void* to, const void* from, int64_t n, ),    \
       (stream, kind, to, from, n, ))                                                               \
@@ -2862,20 +2833,21 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
        int64_t from_stride, int64_t row_bytes, int64_t n_rows, ),                                  \
       (stream, kind, to, to_stride, from, from_stride, row_bytes, n_rows, ))                       \
     E(fill, (memo_stream stream, void* to, int32_t value, int64_t n, ), (stream, to, value, n, ))  \
-    R(stream_destroy, (memo_stream stream, ), (stream, ))                                          \
     R(event_destroy, (memo_event event, ), (event, ))
+#define MEMOI_AROUND_EVENT_RECORD(E)                                                               \
+    E(event_record, (memo_event event, memo_stream stream, ), (event, stream, ))
 
 #define MEMOI_UNPACK(...) __VA_ARGS__
 /* Defines a function of a device `self` around self->inner: before, the inner function if there is
- * one, and after.  The first failure ends it. */
-#define MEMOI_AROUND(prefix, type, function, parameters, arguments, before, after)                 \
+ * one and nothing failed, and the result, an expression that reads `status`. */
+#define MEMOI_AROUND(prefix, type, function, parameters, arguments, before, result)                \
     MEMOI memo_status memoi_##prefix##_##function(void* context,                                   \
                                                   MEMOI_UNPACK parameters memo_error* error) {     \
         type* self = (type*)context;                                                               \
         memo_status status = before;                                                               \
         if (!status && self->inner.function)                                                       \
             status = self->inner.function(self->inner.context, MEMOI_UNPACK arguments error);      \
-        return status ? status : after;                                                            \
+        return result;                                                                             \
     }
 
 /* ---- >>recorder ---------------------------------------------------------------------------------
@@ -2895,7 +2867,7 @@ enum { MEMOI_RECORD_NONE, MEMOI_RECORD_INSIDE, MEMOI_RECORD_OUTSIDE };
 
 struct memo_recorder {
     memo_device device; /* what the user gets; its context is this recorder */
-    memo_device inner;
+    memo_device inner;  /* on paper: without functions */
     memo_schedule* schedule;
     int32_t is_timed, is_paused, on_paper;
     memob_map streams;    /* handle to index */
@@ -2910,9 +2882,6 @@ struct memo_recorder {
     memo_error failure; /* of pause and resume, which cannot return it */
     intptr_t n_handles; /* on paper: streams and events so far */
 };
-
-/* A call that is passed on, unless there is only paper. */
-#define MEMOI_REC_INNER(r, call) ((r)->on_paper ? MEMO_STATUS_OK : (call))
 
 MEMOI int64_t memoi_rec_key(const void* handle) { return (int64_t)(intptr_t)handle; }
 
@@ -3013,212 +2982,163 @@ MEMOI memo_status memoi_rec_close_all(memo_recorder* r, memo_error* error) {
 
 /* --- an operation in three steps: begin, pass it on, end --- */
 
-MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, int32_t* stream,
+MEMOI memo_status memoi_rec_begin(memo_recorder* r, memo_stream handle, int is_stamped,
                                   memo_error* error) {
-    memo_status status;
-    if (r->is_paused) return MEMO_STATUS_OK;
-    status = memoi_rec_stream(r, handle, stream, error);
-    if (!status) status = memoi_rec_close(r, *stream, error);
-    return status ? status : memoi_rec_stamp(r, handle, r->schedule->n_ops, 0, error);
+    int32_t stream = 0;
+    memo_status status =
+        r->is_paused ? MEMO_STATUS_OK : memoi_rec_stream(r, handle, &stream, error);
+    if (status || r->is_paused) return status;
+    status = memoi_rec_close(r, stream, error);
+    return status || !is_stamped ? status
+                                 : memoi_rec_stamp(r, handle, r->schedule->n_ops, 0, error);
 }
 
-/* status: of the call passed on.  What was not enqueued is not recorded.  event: waited for; -1: an
- * operation. */
-MEMOI memo_status memoi_rec_end(memo_recorder* r, int32_t stream, memo_op_desc* desc, int32_t event,
-                                memo_status status, memo_error* error) {
+/* status: so far.  What was not enqueued is not recorded.  event: waited for; -1: an operation. */
+MEMOI memo_status memoi_rec_end(memo_recorder* r, memo_stream handle, memo_op_desc* desc,
+                                int32_t event, memo_status status, memo_error* error) {
     const int64_t op = r->schedule->n_ops;
     if (r->is_paused) return status;
-    if (!status) status = memoi_rec_stamp(r, r->handles[stream], op, 1, error);
-    desc->stream = stream;
+    if (!status) status = memoi_rec_stream(r, handle, &desc->stream, error);
+    if (!status) status = memoi_rec_stamp(r, handle, op, 1, error);
     if (!status)
-        status = event >= 0 ? memo_schedule_add_wait(r->schedule, event, stream, error)
+        status = event >= 0 ? memo_schedule_add_wait(r->schedule, event, desc->stream, error)
                             : memo_schedule_add_op(r->schedule, desc, error);
     if (status) memoi_rec_drop(r, op);
     return status;
 }
 
-/* --- the table --- */
-
-#define MEMOI_REC_AROUND(function, parameters, arguments, before, after)                           \
-    MEMOI_AROUND(rec, memo_recorder, function, parameters, arguments, before, after)
-#define MEMOI_REC_PASS(function, parameters, arguments)                                            \
-    MEMOI_REC_AROUND(function, parameters, arguments, MEMO_STATUS_OK, MEMO_STATUS_OK)
-MEMOI_AROUND_PASSED(MEMOI_REC_PASS, MEMOI_REC_PASS, MEMOI_REC_PASS)
+/* --- what follows each call; status: of the call --- */
 
 /* Streams are known by name while paused too. */
-MEMOI memo_status memoi_rec_stream_create(void* context, const char* name, int32_t priority,
-                                          memo_stream* stream, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    memo_status status;
+MEMOI memo_status memoi_rec_after_stream_create(memo_recorder* r, const char* name,
+                                                int32_t priority, memo_stream* stream,
+                                                memo_status status, memo_error* error) {
     int32_t index = 0;
-    if (r->on_paper) *stream = (memo_stream)++r->n_handles;
-    status = MEMOI_REC_INNER(r, memo_stream_create(&r->inner, name, priority, stream, error));
+    (void)priority;
     if (status) return status;
+    if (r->on_paper) *stream = (memo_stream)++r->n_handles;
     status = memoi_rec_add_stream(r, *stream, name, &index, error);
-    if (status) {
-        (void)MEMOI_REC_INNER(r, memo_stream_destroy(&r->inner, *stream, NULL));
-        *stream = NULL;
-    }
+    if (!status) return MEMO_STATUS_OK;
+    if (!r->on_paper) memo_stream_destroy(&r->inner, *stream, NULL);
+    *stream = NULL;
     return status;
 }
 
-MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    int64_t index = memob_map_get(&r->streams, memoi_rec_key(stream));
-    memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
-    if (index >= 0) closed = memoi_rec_close(r, (int32_t)index, error);
-    status = MEMOI_REC_INNER(r, memo_stream_destroy(&r->inner, stream, error));
-    if (!status)
-        memob_map_remove(&r->streams, memoi_rec_key(stream)); /* the handle may come again */
-    return status ? status : closed;
+/* A handle that is created or destroyed has no records: its value may come again. */
+MEMOI memo_status memoi_rec_after_event_destroy(memo_recorder* r, memo_event event,
+                                                memo_status status, memo_error* error) {
+    (void)error;
+    if (!status) memob_map_remove(&r->events, memoi_rec_key(event));
+    return status;
+}
+MEMOI memo_status memoi_rec_after_event_create(memo_recorder* r, memo_event* event,
+                                               memo_status status, memo_error* error) {
+    if (r->on_paper) *event = (memo_event)++r->n_handles;
+    return memoi_rec_after_event_destroy(r, *event, status, error);
+}
+MEMOI memo_status memoi_rec_after_event_create_untimed(memo_recorder* r, memo_event* event,
+                                                       memo_status status, memo_error* error) {
+    return memoi_rec_after_event_create(r, event, status, error);
 }
 
-MEMOI memo_status memoi_rec_synchronized(memo_recorder* r, memo_stream stream, memo_error* error) {
+MEMOI memo_status memoi_rec_after_stream_synchronize(memo_recorder* r, memo_stream stream,
+                                                     memo_status status, memo_error* error) {
     int32_t index = 0;
-    memo_status status;
-    if (r->is_paused) return MEMO_STATUS_OK;
+    if (status || r->is_paused) return status;
     status = memoi_rec_stream(r, stream, &index, error);
     return status ? status : memo_schedule_add_sync(r->schedule, index, error);
 }
-MEMOI_REC_AROUND(stream_synchronize, (memo_stream stream, ), (stream, ),
-                 memoi_rec_close_all(self, error), memoi_rec_synchronized(self, stream, error))
 
-/* A handle that is created or destroyed has no records: its value may come again. */
-MEMOI memo_status memoi_rec_forget(memo_recorder* r, memo_event event) {
-    memob_map_remove(&r->events, memoi_rec_key(event));
-    return MEMO_STATUS_OK;
+/* The host has seen that event is done. */
+MEMOI memo_status memoi_rec_after_event_synchronize(memo_recorder* r, memo_event event,
+                                                    memo_status status, memo_error* error) {
+    int32_t known = 0;
+    if (status || r->is_paused) return status;
+    status = memoi_rec_event(r, event, &known, error);
+    if (status || r->known[known] == MEMOI_RECORD_OUTSIDE) return status;
+    return memo_schedule_add_event_sync(r->schedule, known, error);
 }
-MEMOI memo_status memoi_rec_event_created(memo_recorder* r, memo_event* event) {
-    if (r->on_paper) *event = (memo_event)++r->n_handles;
-    return memoi_rec_forget(r, *event);
-}
-MEMOI_REC_AROUND(event_create, (memo_event * event, ), (event, ), MEMO_STATUS_OK,
-                 memoi_rec_event_created(self, event))
-MEMOI_REC_AROUND(event_create_untimed, (memo_event * event, ), (event, ), MEMO_STATUS_OK,
-                 memoi_rec_event_created(self, event))
-MEMOI_REC_AROUND(event_destroy, (memo_event event, ), (event, ), MEMO_STATUS_OK,
-                 memoi_rec_forget(self, event))
 
-MEMOI memo_status memoi_rec_event_record(void* context, memo_event event, memo_stream stream,
-                                         memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
-    int32_t index, known = 0;
-    memo_status status = memoi_rec_stream(r, stream, &index, error);
-    if (!status) status = memoi_rec_close(r, index, error);
+/* A query of an event that was never recorded is valid; a wait for it is reported. */
+MEMOI memo_status memoi_rec_after_event_query(memo_recorder* r, memo_event event, int32_t* is_done,
+                                              memo_status status, memo_error* error) {
+    const int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
+    if (r->on_paper) *is_done = 1;
+    if (status || !*is_done || known < 0 || r->known[known] == MEMOI_RECORD_NONE) return status;
+    return memoi_rec_after_event_synchronize(r, event, status, error);
+}
+
+MEMOI memo_status memoi_rec_after_event_record(memo_recorder* r, memo_event event,
+                                               memo_stream stream, memo_status status,
+                                               memo_error* error) {
+    int32_t index = 0, known = 0;
+    if (!status) status = memoi_rec_stream(r, stream, &index, error);
     if (!status) status = memoi_rec_event(r, event, &known, error);
-    if (!status) status = MEMOI_REC_INNER(r, memo_event_record(&r->inner, event, stream, error));
     if (status) return status;
     r->known[known] = r->is_paused ? MEMOI_RECORD_OUTSIDE : MEMOI_RECORD_INSIDE;
     if (r->is_paused) return MEMO_STATUS_OK;
     return memo_schedule_add_record(r->schedule, known, index, error);
 }
 
-MEMOI memo_status memoi_rec_event_wait(void* context, memo_event event, memo_stream stream,
-                                       memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
+MEMOI memo_status memoi_rec_after_event_wait(memo_recorder* r, memo_event event, memo_stream stream,
+                                             memo_status status, memo_error* error) {
     memo_op_desc none = memo_op_desc_default();
-    int32_t index = 0, known = -1;
-    memo_status status = r->is_paused ? MEMO_STATUS_OK : memoi_rec_event(r, event, &known, error);
-    if (!status) status = memoi_rec_begin(r, stream, &index, error);
-    if (status) return status;
-    status = MEMOI_REC_INNER(r, memo_event_wait(&r->inner, event, stream, error));
-    if (status || known < 0 || r->known[known] != MEMOI_RECORD_OUTSIDE)
-        return memoi_rec_end(r, index, &none, known, status, error);
+    int32_t known = 0;
+    if (!status && !r->is_paused) status = memoi_rec_event(r, event, &known, error);
+    if (status || r->is_paused || r->known[known] != MEMOI_RECORD_OUTSIDE)
+        return memoi_rec_end(r, stream, &none, known, status, error);
     memoi_rec_drop(r, r->schedule->n_ops);
     return MEMO_STATUS_OK;
 }
 
-/* The host has seen that event is done. */
-MEMOI memo_status memoi_rec_seen(memo_recorder* r, memo_event event, memo_error* error) {
-    int32_t known = 0;
-    memo_status status = r->is_paused ? MEMO_STATUS_OK : memoi_rec_event(r, event, &known, error);
-    if (status || r->is_paused || r->known[known] == MEMOI_RECORD_OUTSIDE) return status;
-    return memo_schedule_add_event_sync(r->schedule, known, error);
-}
-MEMOI_REC_AROUND(event_synchronize, (memo_event event, ), (event, ),
-                 memoi_rec_close_all(self, error), memoi_rec_seen(self, event, error))
-
-/* A query of an event that was never recorded is valid; a wait for it is reported. */
-MEMOI memo_status memoi_rec_queried(memo_recorder* r, memo_event event, int32_t* is_done,
-                                    memo_error* error) {
-    const int64_t known = memob_map_get(&r->events, memoi_rec_key(event));
-    if (r->on_paper) *is_done = 1;
-    if (!*is_done || known < 0 || r->known[known] == MEMOI_RECORD_NONE) return MEMO_STATUS_OK;
-    return memoi_rec_seen(r, event, error);
-}
-MEMOI_REC_AROUND(event_query, (memo_event event, int32_t* is_done, ), (event, is_done, ),
-                 MEMO_STATUS_OK, memoi_rec_queried(self, event, is_done, error))
-
-/* A copy of rows, or of size_bytes as one row. */
-MEMOI memo_status memoi_rec_copy_any(memo_recorder* r, memo_stream stream, memo_copy_kind kind,
-                                     void* to, int64_t to_stride_bytes, const void* from,
-                                     int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
-                                     int has_rows, memo_error* error) {
+MEMOI memo_status memoi_rec_after_copy_rows(memo_recorder* r, memo_stream stream,
+                                            memo_copy_kind kind, void* to, int64_t to_stride,
+                                            const void* from, int64_t from_stride,
+                                            int64_t row_bytes, int64_t n_rows, memo_status status,
+                                            memo_error* error) {
     memo_op_desc desc = memo_op_desc_default();
-    int32_t index = 0;
-    memo_status status;
-    int64_t n_needed = n_rows > 0 ? n_rows : 1;
-
-    /* Room first: a copy that was passed on cannot be taken back. */
-    if (!r->is_paused &&
-        (n_needed > MEMOB_BYTES_MAX / 64 ||
-         !memob_reserve(&r->rows, &r->rows_capacity, 2 * n_needed, sizeof(memo_range))))
-        return memob_no_memory(error, "the rows of a recorded copy");
-
-    status = memoi_rec_begin(r, stream, &index, error);
-    if (status) return status;
-    status = MEMOI_REC_INNER(
-        r, has_rows ? memo_copy_rows(&r->inner, stream, kind, to, to_stride_bytes, from,
-                                     from_stride_bytes, row_bytes, n_rows, error)
-                    : memo_copy(&r->inner, stream, kind, to, from, row_bytes, error));
+    const int64_t n = memob_max(n_rows, 1);
     if (!status && !r->is_paused) { /* the inner device has checked the sizes */
+        if (n > MEMOB_BYTES_MAX / 64 ||
+            !memob_reserve(&r->rows, &r->rows_capacity, 2 * n, sizeof(memo_range))) {
+            status = memob_no_memory(error, "the rows of a recorded copy");
+        } else {
+            desc.reads = r->rows;
+            desc.n_reads = memob_row_ranges(r->rows, from, from_stride, row_bytes, n_rows);
+            desc.writes = r->rows + n;
+            desc.n_writes = memob_row_ranges(r->rows + n, to, to_stride, row_bytes, n_rows);
+        }
         desc.name = memob_copy_kind_name(kind);
         desc.link_bytes = row_bytes * n_rows;
-        desc.reads = r->rows;
-        desc.n_reads = memob_row_ranges(r->rows, from, from_stride_bytes, row_bytes, n_rows);
-        desc.writes = r->rows + n_needed;
-        desc.n_writes =
-            memob_row_ranges(r->rows + n_needed, to, to_stride_bytes, row_bytes, n_rows);
     }
-    return memoi_rec_end(r, index, &desc, -1, status, error);
+    return memoi_rec_end(r, stream, &desc, -1, status, error);
 }
-MEMOI memo_status memoi_rec_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
-                                      void* to, int64_t to_stride_bytes, const void* from,
-                                      int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
-                                      memo_error* error) {
-    return memoi_rec_copy_any((memo_recorder*)context, stream, kind, to, to_stride_bytes, from,
-                              from_stride_bytes, row_bytes, n_rows, 1, error);
-}
-MEMOI memo_status memoi_rec_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
-                                 const void* from, int64_t size_bytes, memo_error* error) {
-    return memoi_rec_copy_any((memo_recorder*)context, stream, kind, to, size_bytes, from,
-                              size_bytes, size_bytes, 1, 0, error);
+MEMOI memo_status memoi_rec_after_copy(memo_recorder* r, memo_stream stream, memo_copy_kind kind,
+                                       void* to, const void* from, int64_t n, memo_status status,
+                                       memo_error* error) {
+    return memoi_rec_after_copy_rows(r, stream, kind, to, n, from, n, n, 1, status, error);
 }
 
-MEMOI memo_status memoi_rec_fill(void* context, memo_stream stream, void* address,
-                                 int32_t byte_value, int64_t size_bytes, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
+MEMOI memo_status memoi_rec_after_fill(memo_recorder* r, memo_stream stream, void* to,
+                                       int32_t value, int64_t n, memo_status status,
+                                       memo_error* error) {
     memo_op_desc desc = memo_op_desc_default();
-    memo_range written = memob_range_at(address, size_bytes);
-    int32_t index = 0;
-    memo_status status = memoi_rec_begin(r, stream, &index, error);
-    if (status) return status;
+    memo_range written = memob_range_at(to, n);
+    (void)value;
     desc.name = "fill";
-    desc.link_bytes = size_bytes;
+    desc.link_bytes = n;
     desc.writes = &written;
     desc.n_writes = 1;
-    status =
-        MEMOI_REC_INNER(r, memo_fill(&r->inner, stream, address, byte_value, size_bytes, error));
-    return memoi_rec_end(r, index, &desc, -1, status, error);
+    return memoi_rec_end(r, stream, &desc, -1, status, error);
 }
 
-MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
-                                     const struct memo_op_desc* op, memo_error* error) {
-    memo_recorder* r = (memo_recorder*)context;
+MEMOI memo_status memoi_rec_after_annotate(memo_recorder* r, memo_stream stream,
+                                           const struct memo_op_desc* op, memo_status status,
+                                           memo_error* error) {
     memo_op_desc desc = *op;
     const int64_t i = r->schedule->n_ops;
-    memo_status status = MEMOI_REC_INNER(r, memo_annotate(&r->inner, stream, op, error));
-    if (!status) status = memoi_rec_begin(r, stream, &desc.stream, error);
+    if (!status) status = memoi_rec_begin(r, stream, 1, error);
+    if (!status && !r->is_paused) status = memoi_rec_stream(r, stream, &desc.stream, error);
     if (status || r->is_paused) return status;
     desc.n_more_streams = 0;
     desc.link = 0;
@@ -3228,6 +3148,39 @@ MEMOI memo_status memoi_rec_annotate(void* context, memo_stream stream,
     else
         r->open[desc.stream] = i;
     return status;
+}
+
+/* --- the table --- */
+
+#define MEMOI_REC_AROUND(function, parameters, arguments, before, result)                          \
+    MEMOI_AROUND(rec, memo_recorder, function, parameters, arguments, before, result)
+#define MEMOI_REC_PASS(function, parameters, arguments)                                            \
+    MEMOI_REC_AROUND(function, parameters, arguments, MEMO_STATUS_OK, status)
+#define MEMOI_REC_AFTER(function, parameters, arguments, before)                                   \
+    MEMOI_REC_AROUND(function, parameters, arguments, before,                                      \
+                     memoi_rec_after_##function(self, MEMOI_UNPACK arguments status, error))
+#define MEMOI_REC_CALL(function, parameters, arguments)                                            \
+    MEMOI_REC_AFTER(function, parameters, arguments, MEMO_STATUS_OK)
+#define MEMOI_REC_WAIT(function, parameters, arguments)                                            \
+    MEMOI_REC_AFTER(function, parameters, arguments, memoi_rec_close_all(self, error))
+#define MEMOI_REC_ENQUEUE(function, parameters, arguments)                                         \
+    MEMOI_REC_AFTER(function, parameters, arguments, memoi_rec_begin(self, stream, 1, error))
+#define MEMOI_REC_RECORD(function, parameters, arguments)                                          \
+    MEMOI_REC_AFTER(function, parameters, arguments, memoi_rec_begin(self, stream, 0, error))
+MEMOI_AROUND_PASSED(MEMOI_REC_PASS, MEMOI_REC_PASS, MEMOI_REC_PASS)
+MEMOI_AROUND_RECORDED(MEMOI_REC_CALL, MEMOI_REC_WAIT, MEMOI_REC_ENQUEUE, MEMOI_REC_CALL)
+MEMOI_AROUND_EVENT_RECORD(MEMOI_REC_RECORD)
+
+/* A stream is destroyed even if its open operation cannot be closed. */
+MEMOI memo_status memoi_rec_stream_destroy(void* context, memo_stream stream, memo_error* error) {
+    memo_recorder* r = (memo_recorder*)context;
+    int64_t index = memob_map_get(&r->streams, memoi_rec_key(stream));
+    memo_status status = MEMO_STATUS_OK, closed = MEMO_STATUS_OK;
+    if (index >= 0) closed = memoi_rec_close(r, (int32_t)index, error);
+    if (!r->on_paper) status = memo_stream_destroy(&r->inner, stream, error);
+    if (!status)
+        memob_map_remove(&r->streams, memoi_rec_key(stream)); /* the handle may come again */
+    return status ? status : closed;
 }
 
 memo_status memo_annotate_accesses(const memo_device* device, memo_stream stream, const char* name,
@@ -3427,19 +3380,20 @@ MEMOI memo_status memoi_faults_enqueue(memo_faults* f, memo_stream stream, const
 
 #define MEMOI_FAULTS_CALL(function, parameters, arguments)                                         \
     MEMOI_AROUND(faults, memo_faults, function, parameters, arguments,                             \
-                 memoi_faults_count(self, #function, error), MEMO_STATUS_OK)
+                 memoi_faults_count(self, #function, error), status)
 #define MEMOI_FAULTS_WAIT(function, parameters, arguments)                                         \
     MEMOI_AROUND(faults, memo_faults, function, parameters, arguments, MEMO_STATUS_OK,             \
-                 error ? memoi_faults_count(self, #function, error) : MEMO_STATUS_OK)
+                 status || !error ? status : memoi_faults_count(self, #function, error))
 #define MEMOI_FAULTS_ENQUEUE(function, parameters, arguments)                                      \
     MEMOI_AROUND(faults, memo_faults, function, parameters, arguments,                             \
-                 memoi_faults_enqueue(self, stream, #function, error), MEMO_STATUS_OK)
+                 memoi_faults_enqueue(self, stream, #function, error), status)
 #define MEMOI_FAULTS_RELEASE(function, parameters, arguments)                                      \
-    MEMOI_AROUND(faults, memo_faults, function, parameters, arguments, MEMO_STATUS_OK,             \
-                 MEMO_STATUS_OK)
+    MEMOI_AROUND(faults, memo_faults, function, parameters, arguments, MEMO_STATUS_OK, status)
 MEMOI_AROUND_PASSED(MEMOI_FAULTS_CALL, MEMOI_FAULTS_ENQUEUE, MEMOI_FAULTS_RELEASE)
 MEMOI_AROUND_RECORDED(MEMOI_FAULTS_CALL, MEMOI_FAULTS_WAIT, MEMOI_FAULTS_ENQUEUE,
                       MEMOI_FAULTS_RELEASE)
+MEMOI_AROUND_EVENT_RECORD(MEMOI_FAULTS_ENQUEUE)
+MEMOI_FAULTS_RELEASE(stream_destroy, (memo_stream stream, ), (stream, ))
 
 void memo_faults_init(memo_faults* faults, const memo_device* inner) {
     memo_faults* f = faults;
