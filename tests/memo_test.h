@@ -172,6 +172,15 @@ static inline void memo_test_differ(const char* file, int line, const char* cond
  */
 #define CHECK_OK(call) CHECK_CASE((call) == MEMO_STATUS_OK, "%s", error.message)
 
+/* The call must return MEMO_STATUS_<status>; CHECK_ERROR: and error.message must contain the text. */
+#define CHECK_ERROR(call, status, text)                                                            \
+    do {                                                                                           \
+        const int check_status = (call);                                                           \
+        CHECK_CASE(check_status == MEMO_STATUS_##status && strstr(error.message, text),            \
+                   "status %d, %s", check_status, check_status ? error.message : "no error");      \
+    } while (0)
+#define CHECK_FAILS(call, status) CHECK_ERROR(call, status, "")
+
 /* Leaves the test; it counts as skipped. */
 #define SKIP(reason)                                                                               \
     do {                                                                                           \

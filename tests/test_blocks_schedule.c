@@ -478,8 +478,8 @@ static void best_parts(void) {
     CHECK_OK(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, NULL, &error));
     CHECK_IS(n_parts, ==, 1);
     overhead.collective_s = -1;
-    CHECK_IS(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, NULL, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, NULL, &error),
+                INVALID_ARGUMENT);
 }
 
 static void latency(void) {
@@ -496,8 +496,7 @@ static void latency(void) {
 static void is_refused(const memo_blocks_schedule_desc* desc, const memo_block_times* times,
                        const char* text) {
     memo_schedule* schedule;
-    CHECK_IS(memo_blocks_generate(desc, times, BOTH, &schedule, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_blocks_generate(desc, times, BOTH, &schedule, &error), INVALID_ARGUMENT);
     CHECK(!schedule);
     CHECK_CASE(strstr(error.message, text) != NULL, "%s", error.message);
 }

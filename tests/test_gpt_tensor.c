@@ -432,8 +432,7 @@ static void impossible_degrees_are_refused(void) {
     CHECK_OK(gpt_fill_rows(&desc.config, MEMO_POLICY_SWAP, 0, rows, &error));
     rows[GPT_NORM1] = rows[GPT_RSTD1] = 4;
     desc.rows = rows;
-    CHECK(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
-          strstr(error.message, "is whole by its rule"));
+    CHECK_ERROR(gpt_swap_sizes(&desc, &sizes, &error), INVALID_ARGUMENT, "is whole by its rule");
     desc.config.ulysses = 2;
     CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.ulysses = 1;

@@ -489,11 +489,9 @@ static void names_are_checked(void) {
     memo_schedule* schedule;
     memo_range bytes = {3, 2};
     CHECK_OK(memo_schedule_create(&schedule, &error));
-    CHECK_IS(memo_schedule_name_bytes(schedule, bytes, "x", &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_schedule_name_bytes(schedule, bytes, "x", &error), INVALID_ARGUMENT);
     bytes.end = 9;
-    CHECK_IS(memo_schedule_name_bytes(schedule, bytes, NULL, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_schedule_name_bytes(schedule, bytes, NULL, &error), INVALID_ARGUMENT);
     CHECK_OK(memo_schedule_name_bytes(schedule, bytes, "x", &error));
     memo_schedule_destroy(schedule);
 }

@@ -310,8 +310,7 @@ static void calls_become_a_schedule(void) {
     CHECK(is_op(s, 10, MEMO_OP_SYNC, "sync", -1));
     CHECK_OK(memo_recorder_name_stream(recorder, copy, "copy", &error));
     CHECK_IS(strcmp(s->text + s->streams[1], "copy"), ==, 0);
-    CHECK_IS(memo_recorder_name_stream(recorder, copy, NULL, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_recorder_name_stream(recorder, copy, NULL, &error), INVALID_ARGUMENT);
     memo_recorder_destroy(recorder);
     memo_recorder_destroy(NULL);
     free(f);
@@ -440,8 +439,7 @@ static void times_match_the_device(void) {
     CHECK_OK(memo_copy(d, copy, MEMO_COPY_TO_HOST, b, a, 30, &error)); /* 4: 20 to 50 */
     CHECK_OK(memo_annotate(d, compute, &desc, &error));                /* 5: 20 to 27 */
     fake_launch(f, compute, 7);
-    CHECK_IS(memo_recorder_get_schedule(recorder, &s, &error), ==,
-             MEMO_STATUS_DEVICE); /* copy still runs */
+    CHECK_FAILS(memo_recorder_get_schedule(recorder, &s, &error), DEVICE); /* copy still runs */
     CHECK(s == NULL && strcmp(error.message, "not done yet") == 0);
     CHECK_OK(memo_stream_synchronize(d, copy, &error)); /* 6: at 50 */
     desc.name = "backward";

@@ -366,14 +366,12 @@ static void the_first_error_is_kept(void) {
     tight_model(&m);
     open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
-    CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "memo_session_begin first") != NULL);
+    CHECK_ERROR(memo_session_end(s, &error), INVALID_STATE, "memo_session_begin first");
 
     /* An error of the trainer: later calls do nothing. */
     m.failing_layer = 2;
     n_calls = m.n_calls;
-    CHECK_IS(memo_session_run(s, NULL, &error), ==, MEMO_STATUS_DEVICE);
-    CHECK(strstr(error.message, "the trainer's own") != NULL);
+    CHECK_ERROR(memo_session_run(s, NULL, &error), DEVICE, "the trainer's own");
     CHECK_IS(m.n_calls, ==, n_calls + 3 * 4);
     m.failing_layer = -1;
     m.micro_batch = 1;
@@ -381,8 +379,8 @@ static void the_first_error_is_kept(void) {
 
     /* The engine's, the arena's, and calls that make no sense. */
     batch.n_rows = 65;
-    CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "memo_batch.n_rows: out of range (65)") != NULL);
+    CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_ARGUMENT,
+                "memo_batch.n_rows: out of range (65)");
     CHECK_IS(memo_session_begin(s, NULL), ==, 1);
     CHECK(memo_session_forward_begin(s, 1) == 0 && memo_session_computes(s) == 0);
     CHECK(memo_session_alloc(s, 1) == NULL);
@@ -422,12 +420,12 @@ static void bad_descs_are_refused(void) {
                    strstr(error.message, "of activations"),
                "%s", error.message);
     m.desc.device_bytes = -1;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "device_bytes: out of range (-1)") != NULL);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "device_bytes: out of range (-1)");
     m.desc.device_bytes = 3000;
     m.desc.step = NULL;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "step: NULL, and so is forward or backward; set step") != NULL);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "step: NULL, and so is forward or backward; set step");
     m.desc.step = step;
     m.desc.recompute = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -435,9 +433,8 @@ static void bad_descs_are_refused(void) {
     m.tensors[1].name = "with blanks";
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     m.tensors[1].name = "lse";
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "tensors[3].name: `lse` is also the name of tensors[1]"), "%s",
-               error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "tensors[3].name: `lse` is also the name of tensors[1]");
     m.tensors[1].name = "up";
 
     /* A device without a function, or without a stream that computes. */
@@ -445,16 +442,14 @@ static void bad_descs_are_refused(void) {
     table = *m.host;
     table.copy = NULL;
     m.desc.device = &table;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "memo_session_desc.device.copy: NULL; set it"), "%s",
-               error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "memo_session_desc.device.copy: NULL; set it");
     profile_desc.device = &table;
-    CHECK_IS(memo_profile_measure(&profile_desc, &profile, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_profile_measure(&profile_desc, &profile, &error), INVALID_ARGUMENT);
     m.desc.device = m.host;
     m.desc.compute_stream = NULL;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "compute_stream: NULL; pass a stream"), "%s", error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "compute_stream: NULL; pass a stream");
     close_device(&m);
     m.desc.n_tensors = 0;
     CHECK(memo_session_create(&m.desc, &s, &error) == MEMO_STATUS_INVALID_ARGUMENT && !s);
@@ -528,25 +523,20 @@ static void a_plan_is_written_and_read(void) {
         /* A plan belongs to its tensors. */
         other.tensors[1].row_bytes++;
         other.desc.tensors = other.tensors;
-        CHECK_IS(memo_session_open(&other.desc, plan, &again, &error), ==,
-                 MEMO_STATUS_INVALID_ARGUMENT);
-        CHECK_CASE(strstr(error.message,
-                          "shape 0 of the plan: tensor `up`: it has 400 as row_bytes, "
-                          "the session has 401; plan again"),
-                   "%s", error.message);
+        CHECK_ERROR(memo_session_open(&other.desc, plan, &again, &error), INVALID_ARGUMENT,
+                    "shape 0 of the plan: tensor `up`: it has 400 as row_bytes, "
+                    "the session has 401; plan again");
         memo_step_plan_destroy(plan);
     }
-    CHECK_IS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), INVALID_ARGUMENT);
     CHECK_CASE(strstr(error.message, "tensor `up`: it has 400 as row_bytes") && error.line > 0,
                "%s", error.message);
     other.tensors[1].row_bytes--;
 
     /* And to its requests. */
     other.scratch_bytes += 512;
-    CHECK_IS(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), ==,
-             MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "has 2000 bytes, not 2512; plan again"), "%s", error.message);
+    CHECK_ERROR(memo_step_plan_read(&other.desc, scratch_file(), &plan, &error), INVALID_ARGUMENT,
+                "has 2000 bytes, not 2512; plan again");
     other.scratch_bytes -= 512;
 
     /* Any altered byte, any length. */
@@ -562,8 +552,7 @@ static void a_plan_is_written_and_read(void) {
                    "byte %lld", (long long)i);
     }
     free(text);
-    CHECK_IS(memo_step_plan_read(&other.desc, "/nonexistent/plan", &plan, &error), ==,
-             MEMO_STATUS_IO);
+    CHECK_FAILS(memo_step_plan_read(&other.desc, "/nonexistent/plan", &plan, &error), IO);
     remove(scratch_file());
     memo_session_destroy(s);
     close_device(&m);
@@ -811,8 +800,8 @@ static void given_rows_are_used(void) {
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     rows[1] = 16;
     m.desc.device_bytes = 50000;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INFEASIBLE);
-    CHECK_CASE(strstr(error.message, "device_bytes: policy rows lacks "), "%s", error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INFEASIBLE,
+                "device_bytes: policy rows lacks ");
     m.desc.rows = NULL;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     close_device(&m);
@@ -1023,13 +1012,12 @@ static void layers_have_kinds(void) {
     memcpy(others, kinds, sizeof others);
     others[3] = 1;
     m.desc.layer_kinds = others;
-    CHECK_IS(memo_session_open(&m.desc, plan, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "layer 3: it has 0 as layer_kinds, the session has 1"), "%s",
-               error.message);
+    CHECK_ERROR(memo_session_open(&m.desc, plan, &s, &error), INVALID_ARGUMENT,
+                "layer 3: it has 0 as layer_kinds, the session has 1");
     others[3] = 3;
     memo_step_plan_destroy(plan);
-    CHECK_IS(memo_session_plan(&m.desc, &profile, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "layer 3 is of kind 3"), "%s", error.message);
+    CHECK_ERROR(memo_session_plan(&m.desc, &profile, &plan, &error), INVALID_ARGUMENT,
+                "layer 3 is of kind 3");
 
     /* The trainer's own copies, of as many kinds as there are, share a slow link. */
     others[3] = 0;
@@ -1047,9 +1035,8 @@ static void layers_have_kinds(void) {
         memo_step_plan_destroy(plan);
     }
     traffic[2].to_device_bytes = -1;
-    CHECK_IS(memo_session_plan(&m.desc, NULL, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "memo_session_desc.forward_traffic[2].to_device_bytes: "),
-               "%s", error.message);
+    CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_ARGUMENT,
+                "memo_session_desc.forward_traffic[2].to_device_bytes: ");
     free(traffic);
     close_device(&m);
 }
@@ -1137,8 +1124,7 @@ static void buffers_live_as_declared(void) {
     batch.is_forward_only = 1;
     CHECK_IS(memo_session_begin(s, &batch), ==, 1);
     CHECK_IS(memo_session_backward_begin(s, 7), ==, 0);
-    CHECK_IS(memo_session_end(s, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "is_forward_only is 1") != NULL);
+    CHECK_ERROR(memo_session_end(s, &error), INVALID_STATE, "is_forward_only is 1");
     memo_session_destroy(s);
 
     /* Lives that make no sense. */
@@ -1262,9 +1248,8 @@ static void shapes_share_memory(void) {
         CHECK_CASE(m.n_wrong == 0, "round %d: %lld bytes differ", round, (long long)m.n_wrong);
 
         batch.shape = N_SHAPES;
-        CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-        CHECK_CASE(strstr(error.message, "memo_batch.shape: out of range (9); 0 to 8 are valid"),
-                   "%s", error.message);
+        CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_ARGUMENT,
+                    "memo_batch.shape: out of range (9); 0 to 8 are valid");
         batch.shape = 6;
         batch.n_rows = 10;
         CHECK_IS(memo_session_run(s, &batch, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -1292,12 +1277,11 @@ static void shapes_share_memory(void) {
 
         /* Another number of shapes, other shapes, other requests. */
         m.desc.n_shapes = 8;
-        CHECK_IS(memo_session_open(&m.desc, again, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-        CHECK_CASE(strstr(error.message, "shape 7 of the plan"), "%s", error.message);
+        CHECK_ERROR(memo_session_open(&m.desc, again, &s, &error), INVALID_ARGUMENT,
+                    "shape 7 of the plan");
         memo_step_plan_destroy(again);
         m.desc.n_shapes = 0;
-        CHECK_IS(memo_step_plan_read(&m.desc, scratch_file(), &again, &error), ==,
-                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_FAILS(memo_step_plan_read(&m.desc, scratch_file(), &again, &error), INVALID_ARGUMENT);
         close_device(&m);
         remove(scratch_file());
     }
@@ -1363,14 +1347,12 @@ static void bad_shapes_are_refused(void) {
     shape_model(&m);
     m.desc.setup = uneven_setup;
     open_device(&m, 0, 0);
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "request 2 for shape 3 is another than for shape 0"), "%s",
-               error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "request 2 for shape 3 is another than for shape 0");
     m.desc.shapes = wrong;
     m.desc.n_shapes = 2;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "shapes[1].n_rows: out of range (65); 1 to 64 are valid"),
-               "%s", error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_ARGUMENT,
+                "shapes[1].n_rows: out of range (65); 1 to 64 are valid");
     m.desc.n_shapes = 17;
     CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     m.desc.n_shapes = 2;
@@ -1615,18 +1597,15 @@ static void misuse_is_an_error(void) {
     m.desc.recompute = misused_recompute;
     open_device(&m, m.desc.device_bytes, 0);
     misuse = 1;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "called inside setup"), "%s", error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_STATE, "called inside setup");
     misuse = 0;
     m.desc.step = computing_step;
     misuse = 3;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "called in a dry run"), "%s", error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_STATE, "called in a dry run");
     m.desc.step = step;
     misuse = 2;
-    CHECK_IS(memo_session_create(&m.desc, &s, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "called inside recompute; declare a buffer"), "%s",
-               error.message);
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_STATE,
+                "called inside recompute; declare a buffer");
     close_device(&m);
 }
 

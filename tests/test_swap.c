@@ -496,8 +496,7 @@ static void bad_slices_are_refused(void) {
         CHECK_OK(k == 6 ? memo_swap_desc_fill_rows(&c.desc, c.rows, &error) : MEMO_STATUS_OK);
         if (k == 6) c.desc.rows = c.rows;
         c.rows[2] = MEMO_ROWS_KEPT;
-        CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==,
-                 MEMO_STATUS_INVALID_ARGUMENT);
+        CHECK_FAILS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT);
         CHECK_CASE(strstr(error.message, words[k]) != NULL, "%s, not: %s", error.message, words[k]);
     }
 }
@@ -534,16 +533,14 @@ static void bad_descs_are_refused(void) {
     c.desc.n_rows = 8;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
     c.desc.alpha = 1.5;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "1.5") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT, "1.5");
     c.desc.alpha = memo_test_nan();
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.alpha = 0;
     c.desc.n_rows = 0;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.n_rows = INT64_MAX / 2;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "2^62") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT, "2^62");
     c.desc.n_rows = 8;
     c.tensors[3].row_bytes = -1;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -561,17 +558,17 @@ static void calls_out_of_order_are_refused(void) {
     c.host = host;
     c.device = host;
     CHECK_OK(chain_open(&c, &error));
-    CHECK_IS(memo_swap_forward_begin(c.swap, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "forward_begin(0) comes next") != NULL);
+    CHECK_ERROR(memo_swap_forward_begin(c.swap, 1, &error), INVALID_STATE,
+                "forward_begin(0) comes next");
     CHECK_IS(memo_swap_backward_begin(c.swap, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_IS(memo_swap_forward_end(c.swap, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_IS(memo_swap_set_rows(c.swap, 9, 0, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "out of range (9); 1 to 8") != NULL);
+    CHECK_ERROR(memo_swap_set_rows(c.swap, 9, 0, &error), INVALID_ARGUMENT,
+                "out of range (9); 1 to 8");
     CHECK_OK(memo_swap_forward_begin(c.swap, 0, &error));
     CHECK_IS(memo_swap_set_rows(c.swap, 8, 0, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_forward_begin(c.swap, 1, &error));
-    CHECK_IS(memo_swap_forward_begin(c.swap, 2, &error), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "forward_end(0) comes next") != NULL);
+    CHECK_ERROR(memo_swap_forward_begin(c.swap, 2, &error), INVALID_STATE,
+                "forward_end(0) comes next");
     CHECK_IS(memo_swap_forward_end(c.swap, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_swap_abandon(c.swap, &error));
     CHECK_OK(chain_forward(&c, 0, 0, &error));
@@ -873,28 +870,26 @@ static void tables_of_rows_have_their_sizes(void) {
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "layer 1") != NULL && strstr(error.message, "tile_rows 2"));
     c.rows[1] = 11;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "11 of 10 rows") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "11 of 10 rows");
     for (layer = 1; layer < 3; layer++) {
         c.rows[layer] = INT64_MIN; /* make ubsan shows an overflow */
-        CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==,
-                 MEMO_STATUS_INVALID_ARGUMENT);
-        CHECK(strstr(error.message, "is out of range") != NULL);
+        CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                    "is out of range");
         c.rows[layer] = 4;
     }
     c.tensors[0].rule = MEMO_TENSOR_WHOLE;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "whole by its rule") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "whole by its rule");
     c.tensors[0].rule = MEMO_TENSOR_SWAPPED;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "cannot be recomputed by its rule") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "cannot be recomputed by its rule");
     c.tensors[0].rule = MEMO_TENSOR_KEPT;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "MEMO_ROWS_KEPT by its rule") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "MEMO_ROWS_KEPT by its rule");
     c.tensors[0].rule = MEMO_TENSOR_ROWS;
     c.desc.n_rows = INT64_MAX / 2;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "2^62") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT, "2^62");
 }
 
 /* Bytes of the area for whole tensors, from the sets of tensors alone: every two layers that follow
@@ -971,15 +966,15 @@ static void bad_kinds_are_refused(void) {
     c.has_kinds = 1;
     chain_set_kinds(&c);
     c.layer_kinds[2] = 32;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "layer_kinds[2]: out of range (32)") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "layer_kinds[2]: out of range (32)");
     c.layer_kinds[2] = -1;
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.layer_kinds[2] = 31;
     c.tensors[3].with = 3;
     c.tensor_kinds[3] = 2;
-    CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(strstr(error.message, "tensors[3].with") != NULL);
+    CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT,
+                "tensors[3].with");
     c.tensor_kinds[2] = 2;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
 }

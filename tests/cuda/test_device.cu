@@ -265,10 +265,11 @@ static void copies_rows_each_way(void) {
             memcpy(expected + row * back, (char*)from + row * stride, (size_t)row_bytes);
         CHECK_CASE(memcmp(expected, to, BYTES) == 0, "%d rows of %d", (int)n_rows, (int)row_bytes);
     }
-    CHECK(memo_copy(device, stream, MEMO_COPY_TO_HOST, NULL, on_device, 1, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK(memo_copy_rows(device, stream, MEMO_COPY_TO_HOST, to, 4, on_device, 8, 8, 2, &error) ==
-          MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_FAILS(memo_copy(device, stream, MEMO_COPY_TO_HOST, NULL, on_device, 1, &error),
+                INVALID_ARGUMENT);
+    CHECK_FAILS(
+        memo_copy_rows(device, stream, MEMO_COPY_TO_HOST, to, 4, on_device, 8, 8, 2, &error),
+        INVALID_ARGUMENT);
     CHECK(memo_fill(device, stream, on_device, 0, -1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_stream_destroy(device, stream, &error));
     CHECK_OK(memo_host_free(device, to, &error));
@@ -318,14 +319,13 @@ static void errors_name_call_and_place(void) {
     int64_t free_bytes = 0, total_bytes = 0;
     CHECK_OK(memo_memory_info(device, &free_bytes, &total_bytes, &error));
     CHECK(free_bytes > 0 && free_bytes <= total_bytes);
-    CHECK(memo_device_alloc(device, (int64_t)1 << 50, &address, &error) ==
-          MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_FAILS(memo_device_alloc(device, (int64_t)1 << 50, &address, &error),
+                OUT_OF_DEVICE_MEMORY);
     CHECK(address == NULL && strstr(error.message, "cudaMalloc: cudaErrorMemoryAllocation") &&
           strstr(error.message, "1.0 PiB") && strstr(error.message, " free of ") &&
           strstr(error.message, ", memo_cuda.cuh:"));
     CHECK(cudaPeekAtLastError() == cudaSuccess); /* the trainer's next check must not find it */
-    CHECK(memo_host_alloc(device, (int64_t)1 << 50, &address, &error) ==
-          MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    CHECK_FAILS(memo_host_alloc(device, (int64_t)1 << 50, &address, &error), OUT_OF_HOST_MEMORY);
     CHECK(strstr(error.message, "available") != NULL);
     CHECK(memo_device_alloc(device, -1, &address, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_cuda_check(cudaErrorInvalidValue, "cudaThis", &error) == MEMO_STATUS_DEVICE);
@@ -504,8 +504,7 @@ static void untimed_events_have_no_time(void) {
     CHECK_OK(memo_event_synchronize(device, event, &error));
     CHECK_OK(memo_event_synchronize(device, timed, &error));
     CHECK_OK(memo_event_elapsed(device, timed, timed, &elapsed_s, &error));
-    CHECK(memo_event_elapsed(device, event, timed, &elapsed_s, &error) ==
-          MEMO_STATUS_INVALID_STATE);
+    CHECK_FAILS(memo_event_elapsed(device, event, timed, &elapsed_s, &error), INVALID_STATE);
     CHECK(strstr(error.message, "no timing") && cudaPeekAtLastError() == cudaSuccess);
     CHECK_OK(memo_event_destroy(device, event, &error));
     CHECK_OK(memo_event_destroy(device, timed, &error));
@@ -555,8 +554,7 @@ static void exportable_memory_is_taken_and_given_back(void) {
     CHECK_OK(memo_memory_info(device, &free_before, &total, &error));
     for (const char* call : calls) {
         fake_fail(call, 1, cudaErrorUnknown);
-        CHECK_IS(memo_device_alloc(device, 5 * MIB, &address, &error), ==, MEMO_STATUS_DEVICE);
-        CHECK(strstr(error.message, call) != NULL);
+        CHECK_ERROR(memo_device_alloc(device, 5 * MIB, &address, &error), DEVICE, call);
     }
     CHECK_OK(memo_device_alloc(device, 5 * MIB, &address, &error));
     CHECK_OK(memo_device_alloc(device, 1000, &small, &error)); /* of cudaMalloc */
@@ -565,8 +563,7 @@ static void exportable_memory_is_taken_and_given_back(void) {
     CHECK(fake_is_on_device(address, 5 * MIB) && fake_use_pages(address, 5 * MIB, 0));
     CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
     CHECK_IS(free_before - free_after, >=, 6 * MIB);
-    CHECK_IS(memo_device_alloc(device, total, &address, &error), ==,
-             MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
+    CHECK_FAILS(memo_device_alloc(device, total, &address, &error), OUT_OF_DEVICE_MEMORY);
     CHECK_OK(memo_device_free(device, stats.exportable, &error));
     CHECK_OK(memo_device_free(device, small, &error));
     memo_cuda_device_get_stats(device, &stats);
@@ -676,8 +673,7 @@ static void phantom_records_what_a_real_run_records(void) {
     /* Gaps are used again, and a request that does not fit is an error. */
     CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &a, &error));
     CHECK_OK(memo_device_alloc(phantom, 100 * MIB, &b, &error));
-    CHECK(memo_device_alloc(phantom, 1, &c, &error) == MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
-          strstr(error.message, "phantom_bytes"));
+    CHECK_ERROR(memo_device_alloc(phantom, 1, &c, &error), OUT_OF_DEVICE_MEMORY, "phantom_bytes");
     CHECK_OK(memo_memory_info(phantom, &free_bytes, &total_bytes, &error));
     CHECK(free_bytes == 0 && total_bytes == 200 * MIB);
     CHECK_OK(memo_device_free(phantom, a, &error));
@@ -924,8 +920,7 @@ static void pinning_that_fails_leaves_nothing(void) {
         /* Where cudaHostAlloc refuses too, both reasons are told. */
         fake_fail("cudaHostRegister", fail_at, cudaErrorInvalidValue);
         fake_fail("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
-        CHECK(memo_host_alloc(device, 128 * MIB, &address, &error) ==
-              MEMO_STATUS_OUT_OF_HOST_MEMORY);
+        CHECK_FAILS(memo_host_alloc(device, 128 * MIB, &address, &error), OUT_OF_HOST_MEMORY);
         CHECK(!address && strstr(error.message, "cudaHostAlloc") &&
               strstr(error.message, "cudaHostRegister: cudaErrorInvalidValue"));
         CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 0);
@@ -1166,8 +1161,8 @@ static void kernels_are_launched_with_enough_threads(void) {
     CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error));
     CHECK(fake_grid() == 2);
     fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
-    CHECK(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error) == MEMO_STATUS_DEVICE &&
-          strstr(error.message, "memo_cuda_row_kernel: cudaErrorInvalidConfiguration"));
+    CHECK_ERROR(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error), DEVICE,
+                "memo_cuda_row_kernel: cudaErrorInvalidConfiguration");
 }
 
 #endif
