@@ -601,29 +601,16 @@ static void case_refused_calls(rank_case* c) {
 #undef REFUSED
 }
 
-/* The tests of every back end: a file with comm_tests() in main has this function, which runs one
- * of them. */
+/* The tests of every back end.  A file with COMM_TESTS has run_case, which runs one of them. */
 typedef void (*case_function)(rank_case*);
-static void run_case(case_function function);
-
-static void collectives_give_what_they_should(void) { run_case(case_collectives); }
-static void collectives_can_be_enqueued_in_a_row(void) { run_case(case_collectives_in_a_row); }
-static void groups_of_random_messages_arrive(void) { run_case(case_groups); }
-static void exchange_of_all_with_all_does_not_deadlock(void) { run_case(case_exchange); }
-static void single_messages_meet_grouped_ones(void) { run_case(case_single_messages); }
-static void splits_make_the_right_groups_which_work_at_once(void) { run_case(case_splits); }
-static void meshes_make_the_right_groups(void) { run_case(case_meshes); }
-static void refused_calls_harm_nobody(void) { run_case(case_refused_calls); }
-
-static void comm_tests(void) {
-    TEST(collectives_give_what_they_should);
-    TEST(collectives_can_be_enqueued_in_a_row);
-    TEST(groups_of_random_messages_arrive);
-    TEST(exchange_of_all_with_all_does_not_deadlock);
-    TEST(single_messages_meet_grouped_ones);
-    TEST(splits_make_the_right_groups_which_work_at_once);
-    TEST(meshes_make_the_right_groups);
-    TEST(refused_calls_harm_nobody);
-}
+#define COMM_TESTS                                                                                 \
+    TEST(collectives_give_what_they_should) { run_case(case_collectives); }                        \
+    TEST(collectives_can_be_enqueued_in_a_row) { run_case(case_collectives_in_a_row); }            \
+    TEST(groups_of_random_messages_arrive) { run_case(case_groups); }                              \
+    TEST(exchange_of_all_with_all_does_not_deadlock) { run_case(case_exchange); }                  \
+    TEST(single_messages_meet_grouped_ones) { run_case(case_single_messages); }                    \
+    TEST(splits_make_the_right_groups_which_work_at_once) { run_case(case_splits); }               \
+    TEST(meshes_make_the_right_groups) { run_case(case_meshes); }                                  \
+    TEST(refused_calls_harm_nobody) { run_case(case_refused_calls); }
 
 #endif

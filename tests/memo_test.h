@@ -1,15 +1,11 @@
 /* memo_test.h - the frame of a test program: checks, a filter of names, and a seed that is printed
  * and can be set.
  *
- *   static void adds_up(void) { CHECK(1 + 1 == 2); }
- *   int main(int argc, char** argv) {
- *       memo_test_begin(argc, argv);
- *       TEST(adds_up);
- *       return memo_test_end();
- *   }
+ *   TEST(adds_up) { CHECK(1 + 1 == 2); }
+ *   int main(int argc, char** argv) { return memo_test_main(argc, argv); }
  *
  * Usage of a test program: [NAME] [--seed N]   NAME: only the tests whose name contains it.
- * Output: TAP.  A test's random cases come from memo_test_random(), seeded anew for each test. */
+ * Output: TAP.  Tests run in the order of the file.  A test's random cases come from memo_test_random(), seeded anew for each test. */
 #ifndef MEMO_TEST_H
 #define MEMO_TEST_H
 
@@ -21,7 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
+typedef struct memo_test_entry {
+    const char* name;
+    void (*function)(void);
+    struct memo_test_entry* next;
+} memo_test_entry;
+
 static struct {
+    memo_test_entry *first, *last;
     const char* filter;
     uint64_t seed, state;
     int n_tests, n_failed, failures; /* failures: of the test that runs */
@@ -188,7 +191,17 @@ static inline void memo_test_differ(const char* file, int line, const char* cond
         return;                                                                                    \
     } while (0)
 
-#define TEST(function) memo_test_run(#function, function)
+/* Defines a test; it is added to the list before main. */
+#define TEST(test_name)                                                                            \
+    static void test_name(void);                                                                   \
+    __attribute__((constructor)) static void add_##test_name(void) {                               \
+        static memo_test_entry entry;                                                              \
+        entry.name = #test_name;                                                                   \
+        entry.function = test_name;                                                                \
+        *(memo_test.first ? &memo_test.last->next : &memo_test.first) = &entry;                    \
+        memo_test.last = &entry;                                                                   \
+    }                                                                                              \
+    static void test_name(void)
 
 /* Where temporary files go: TMPDIR, or /tmp.  If that is no folder to write to, the test counts as
  * skipped; outside of a test the program ends. */
@@ -240,34 +253,42 @@ static inline void memo_test_begin(int argc, char** argv) {
     printf("# %s --seed %llu\n", argv[0], (unsigned long long)memo_test.seed);
 }
 
-static inline void memo_test_run(const char* name, void (*function)(void)) {
+static inline void memo_test_run(const memo_test_entry* test) {
     clock_t begin;
     double used_s;
-    if (memo_test.filter && !strstr(name, memo_test.filter)) return;
+    if (memo_test.filter && !strstr(test->name, memo_test.filter)) return;
     memo_test.failures = 0;
     memo_test.skip_reason = NULL;
     memo_test.state = memo_test.seed;
     memo_test.n_tests++;
     begin = clock();
     memo_test.is_inside = 1;
-    if (!setjmp(memo_test.leave)) function();
+    if (!setjmp(memo_test.leave)) test->function();
     memo_test.is_inside = 0;
     used_s = (double)(clock() - begin) / CLOCKS_PER_SEC;
-    if (used_s >= 3) printf("# %s: %.1f s of processor time\n", name, used_s);
+    if (used_s >= 3) printf("# %s: %.1f s of processor time\n", test->name, used_s);
     if (memo_test.failures) {
         memo_test.n_failed++;
-        printf("not ok %d - %s\n", memo_test.n_tests, name);
+        printf("not ok %d - %s\n", memo_test.n_tests, test->name);
     } else if (memo_test.skip_reason) {
-        printf("ok %d - %s # SKIP %s\n", memo_test.n_tests, name, memo_test.skip_reason);
+        printf("ok %d - %s # SKIP %s\n", memo_test.n_tests, test->name, memo_test.skip_reason);
     } else {
-        printf("ok %d - %s\n", memo_test.n_tests, name);
+        printf("ok %d - %s\n", memo_test.n_tests, test->name);
     }
     fflush(stdout);
 }
 
-static inline int memo_test_end(void) {
+/* Runs all tests after memo_test_begin; returns the exit status. */
+static inline int memo_test_run_all(void) {
+    const memo_test_entry* test;
+    for (test = memo_test.first; test; test = test->next) memo_test_run(test);
     printf("1..%d\n", memo_test.n_tests);
     return memo_test.n_failed ? 1 : 0;
+}
+
+static inline int memo_test_main(int argc, char** argv) {
+    memo_test_begin(argc, argv);
+    return memo_test_run_all();
 }
 
 #endif

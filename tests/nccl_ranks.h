@@ -35,7 +35,7 @@ static void nccl_count_failures(memo_comm* comm, memo_stream stream) {
     cudaFree(failures);
 }
 
-static int nccl_run_rank(int argc, char** argv, int my_rank, int n_ranks, void (*tests)(void)) {
+static int nccl_run_rank(int argc, char** argv, int my_rank, int n_ranks) {
     char number[16];
     int n_gpus = 0;
     snprintf(number, sizeof number, "%d", my_rank);
@@ -54,12 +54,11 @@ static int nccl_run_rank(int argc, char** argv, int my_rank, int n_ranks, void (
     cudaSetDevice(my_rank % n_gpus);
     if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout)) return 1;
     memo_test_begin(argc, argv);
-    tests();
-    return memo_test_end();
+    return memo_test_run_all();
 }
 
-/* tests: runs all TEST(...) in every rank's process. */
-static int nccl_ranks_main(int argc, char** argv, void (*tests)(void)) {
+/* Every rank's process runs all tests. */
+static int nccl_ranks_main(int argc, char** argv) {
     int n_ranks = argc > 1 ? atoi(argv[1]) : 2, result, r;
     char number[16];
     if (n_ranks < 1 || n_ranks > 16) {
@@ -78,10 +77,10 @@ static int nccl_ranks_main(int argc, char** argv, void (*tests)(void)) {
     fflush(stdout);
     for (r = 1; r < n_ranks; r++) { /* before anything touches CUDA */
         pid_t child = fork();
-        if (child == 0) return nccl_run_rank(argc, argv, r, n_ranks, tests);
+        if (child == 0) return nccl_run_rank(argc, argv, r, n_ranks);
         if (child < 0) perror("fork"); /* the time-out of the other ranks ends the run */
     }
-    result = nccl_run_rank(argc, argv, 0, n_ranks, tests);
+    result = nccl_run_rank(argc, argv, 0, n_ranks);
     while (wait(&r) > 0) result |= r != 0;
     return result;
 }

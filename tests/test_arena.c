@@ -157,7 +157,7 @@ static memo_status step(memo_arena* arena, memo_error* e) {
     return memo_arena_end(arena, e);
 }
 
-static void the_example_works(void) {
+TEST(the_example_works) {
     memo_trace* trace;
     memo_plan* plan;
     memo_arena* arena;
@@ -189,7 +189,7 @@ static void the_example_works(void) {
 
 /* --- recording --- */
 
-static void recording_writes_the_requests_down(void) {
+TEST(recording_writes_the_requests_down) {
     static const int device_too[] = {0, 1};
     int round, i;
     for (round = 0; round < 2; round++) {
@@ -231,7 +231,7 @@ static void recording_writes_the_requests_down(void) {
     }
 }
 
-static void misuse_is_named(void) {
+TEST(misuse_is_named) {
     memo_trace* trace;
     memo_arena* arena;
     memo_arena_desc desc = memo_arena_desc_default();
@@ -266,7 +266,7 @@ static void misuse_is_named(void) {
     memo_arena_destroy(NULL);
 }
 
-static void dry_addresses_never_meet(void) {
+TEST(dry_addresses_never_meet) {
     memo_trace* trace;
     memo_arena* arena;
     memo_arena_desc desc = memo_arena_desc_default();
@@ -308,7 +308,7 @@ static const char* const small_trace =
     "malloc 0 1000\nmalloc 1 500\nmark iteration begin\nmalloc 2 100\nmalloc 3 2000\nmalloc 4 300\n"
     "free 3 2000\nmalloc 5 700\nfree 2 100\nfree 4 300\nfree 5 700\nmark iteration end\n";
 
-static void replay_gives_the_planned_addresses(void) {
+TEST(replay_gives_the_planned_addresses) {
     memo_plan* plan = planned_text(small_trace, 256);
     const memo_device* device = fresh_device(1 << 20);
     memo_arena* arena = replay(device, plan);
@@ -349,7 +349,7 @@ static void replay_gives_the_planned_addresses(void) {
     memo_plan_destroy(plan);
 }
 
-static void frees_may_come_early_and_batches_stop_early(void) {
+TEST(frees_may_come_early_and_batches_stop_early) {
     memo_plan* plan = planned_text(small_trace, 256);
     const memo_device* device = fresh_device(1 << 20);
     memo_arena* arena = replay(device, plan);
@@ -382,7 +382,7 @@ static void frees_may_come_early_and_batches_stop_early(void) {
     memo_plan_destroy(plan);
 }
 
-static void requests_of_no_bytes_have_addresses(void) {
+TEST(requests_of_no_bytes_have_addresses) {
     static const int64_t alignments[] = {1, 2, 512};
     int i;
     for (i = 0; i < 3; i++) {
@@ -407,7 +407,7 @@ static void requests_of_no_bytes_have_addresses(void) {
     }
 }
 
-static void an_empty_plan_replays(void) {
+TEST(an_empty_plan_replays) {
     memo_plan* plan = planned_text("mark iteration begin\n", 0);
     memo_arena* arena = replay(fresh_device(0), plan);
     void* address;
@@ -418,7 +418,7 @@ static void an_empty_plan_replays(void) {
     memo_plan_destroy(plan);
 }
 
-static void temporaries_before_the_body_are_planned(void) {
+TEST(temporaries_before_the_body_are_planned) {
     memo_plan* plan = planned_text("malloc 0 8\nmalloc 1 100\nmalloc 2 8\nfree 1 100\nmalloc 3 50\n"
                                    "mark iteration begin\nmalloc 4 100\nfree 4 100\nfree 3 50\n",
                                    1);
@@ -444,7 +444,7 @@ static void temporaries_before_the_body_are_planned(void) {
     memo_plan_destroy(plan);
 }
 
-static void lifetimes_that_wait_for_streams_replay(void) {
+TEST(lifetimes_that_wait_for_streams_replay) {
     memo_trace* trace;
     memo_plan* plan;
     memo_arena* arena;
@@ -484,7 +484,7 @@ static void lifetimes_that_wait_for_streams_replay(void) {
 
 /* --- divergence --- */
 
-static void divergence_is_an_error(void) {
+TEST(divergence_is_an_error) {
     memo_plan* plan = planned_text(small_trace, 256);
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
     void *a, *b, *c, *d;
@@ -615,7 +615,7 @@ static int run_batch(memo_arena* arena, const batch* b, int touches, int may_div
     return (int)n_diverged;
 }
 
-static void random_trainers_never_share_a_byte(void) {
+TEST(random_trainers_never_share_a_byte) {
     int round, k, n_diverged = 0;
     for (round = 0; round < 200; round++) {
         batch b = random_batch();
@@ -644,7 +644,7 @@ static void random_trainers_never_share_a_byte(void) {
     CHECK_IS(n_diverged, >, 200);
 }
 
-static void recorded_traces_replay(void) {
+TEST(recorded_traces_replay) {
     static const char* const names[] = {"gpt-h4096-n8-s64k-recompute", "llama-1b-s8k-store"};
     int i, round;
     for (i = 0; i < 2; i++) {
@@ -685,7 +685,7 @@ static void recorded_traces_replay(void) {
 
 /* --- abandoning --- */
 
-static void abandoned_batches_leave_nothing(void) {
+TEST(abandoned_batches_leave_nothing) {
     memo_plan* plan = planned_text(small_trace, 256);
     memo_arena* arena = replay(fresh_device(1 << 20), plan);
     void *w = take(arena, 1000), *a, *x;
@@ -708,7 +708,7 @@ static void abandoned_batches_leave_nothing(void) {
     memo_plan_destroy(plan);
 }
 
-static void an_abandoned_recording_starts_again(void) {
+TEST(an_abandoned_recording_starts_again) {
     memo_trace* trace;
     memo_trace* again;
     memo_arena* arena;
@@ -760,7 +760,7 @@ static void refuses(const memo_arena_desc* desc, memo_status status, const char*
     CHECK_CASE(strstr(error.message, reason), "%s: \"%s\"", reason, error.message);
 }
 
-static void bad_descs_are_named(void) {
+TEST(bad_descs_are_named) {
     const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
     memo_arena_desc desc = memo_arena_desc_default();
     memo_plan* plan = planned_text(small_trace, 256);
@@ -815,7 +815,7 @@ static void bad_descs_are_named(void) {
     memo_trace_destroy(trace);
 }
 
-static void a_full_device_reports_the_needed_bytes(void) {
+TEST(a_full_device_reports_the_needed_bytes) {
     memo_plan* plan = planned_text("malloc 1 1048576\nfree 1 1048576\n", 0);
     memo_arena_desc desc = memo_arena_desc_default();
     const memo_status full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
@@ -827,7 +827,7 @@ static void a_full_device_reports_the_needed_bytes(void) {
     memo_plan_destroy(plan);
 }
 
-static void large_alignments_are_kept(void) {
+TEST(large_alignments_are_kept) {
     memo_plan* plan = planned_text(small_trace, 4096);
     memo_arena* arena;
     plan->buffers[1].alignment_bytes = 1 << 16;
@@ -840,7 +840,7 @@ static void large_alignments_are_kept(void) {
     memo_plan_destroy(plan);
 }
 
-static void running_out_of_memory_is_reported(void) {
+TEST(running_out_of_memory_is_reported) {
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
     memo_plan* plan = planned_text(small_trace, 256);
     int is_through = 0; /* no request was refused */
@@ -878,26 +878,4 @@ static void running_out_of_memory_is_reported(void) {
     memo_plan_destroy(plan);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(the_example_works);
-    TEST(recording_writes_the_requests_down);
-    TEST(misuse_is_named);
-    TEST(dry_addresses_never_meet);
-    TEST(replay_gives_the_planned_addresses);
-    TEST(frees_may_come_early_and_batches_stop_early);
-    TEST(requests_of_no_bytes_have_addresses);
-    TEST(an_empty_plan_replays);
-    TEST(temporaries_before_the_body_are_planned);
-    TEST(lifetimes_that_wait_for_streams_replay);
-    TEST(divergence_is_an_error);
-    TEST(random_trainers_never_share_a_byte);
-    TEST(recorded_traces_replay);
-    TEST(abandoned_batches_leave_nothing);
-    TEST(an_abandoned_recording_starts_again);
-    TEST(bad_descs_are_named);
-    TEST(a_full_device_reports_the_needed_bytes);
-    TEST(large_alignments_are_kept);
-    TEST(running_out_of_memory_is_reported);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -230,7 +230,7 @@ static void check_groups(const memoi_bilevel* bilevel) {
                              &bilevel->groups[bilevel->groups[g].kind]));
 }
 
-static void groups_are_what_a_slow_search_finds(void) {
+TEST(groups_are_what_a_slow_search_finds) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_trace* trace = layered(random_shape());
@@ -244,7 +244,7 @@ static void groups_are_what_a_slow_search_finds(void) {
     }
 }
 
-static void kinds_do_not_grow_with_layers(void) {
+TEST(kinds_do_not_grow_with_layers) {
     int n_layers, marks;
     for (marks = 1; marks <= 2; marks++) {
         int64_t n_kinds = 0, n_groups = 0;
@@ -271,7 +271,7 @@ static void kinds_do_not_grow_with_layers(void) {
 }
 
 /* The first and the last layer may differ too: their neighbors do not matter. */
-static void a_differing_layer_is_a_kind_of_its_own(void) {
+TEST(a_differing_layer_is_a_kind_of_its_own) {
     int64_t n_kinds = 0;
     int odd;
     for (odd = -1; odd < 6; odd++) {
@@ -298,7 +298,7 @@ static void a_differing_layer_is_a_kind_of_its_own(void) {
 }
 
 /* Marks in every arrangement cut disjoint windows, and the expected ones. */
-static void marks_may_nest_and_lack_ends(void) {
+TEST(marks_may_nest_and_lack_ends) {
     static const struct {
         const char* marks[8];
         int64_t windows[4][2]; /* a request after each mark */
@@ -359,7 +359,7 @@ static void marks_may_nest_and_lack_ends(void) {
 
 /* ---- planning them -------------------------------------------------------------------------- */
 
-static void the_traces_meet_their_bound(void) {
+TEST(the_traces_meet_their_bound) {
     static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
                                         "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
                                         "llama-1b-s8k-store"};
@@ -391,7 +391,7 @@ static void the_traces_meet_their_bound(void) {
 
 /* Layers full to the brim: the two levels meet the bound, which greedy misses, and AUTO takes
  * them. */
-static void tight_layers_meet_the_bound(void) {
+TEST(tight_layers_meet_the_bound) {
     int n_layers, marks, round, n_missed = 0, n_better = 0;
     for (n_layers = 2; n_layers <= 300; n_layers *= 5) {
         for (round = 0; round < 12; round++) {
@@ -420,7 +420,7 @@ static void tight_layers_meet_the_bound(void) {
 }
 
 /* More layers are proven as well as few. */
-static void more_layers_are_proven_too(void) {
+TEST(more_layers_are_proven_too) {
     memo_trace *few, *trace;
     memo_error error;
     int64_t n;
@@ -442,7 +442,7 @@ static void more_layers_are_proven_too(void) {
 }
 
 /* Requests dropped, resized, put off or fixed at random: still valid, and AUTO no worse for it. */
-static void mutated_layers_stay_valid(void) {
+TEST(mutated_layers_stay_valid) {
     int round;
     for (round = 0; round < 150; round++) {
         memo_trace* trace = layered(random_shape());
@@ -478,7 +478,7 @@ static void mutated_layers_stay_valid(void) {
 }
 
 /* Swapped out for a while, a buffer of the layer belongs to the outer plan. */
-static void gaps_go_to_the_outer_plan(void) {
+TEST(gaps_go_to_the_outer_plan) {
     int round;
     for (round = 0; round < 60; round++) {
         shape s = random_shape();
@@ -506,7 +506,7 @@ static void gaps_go_to_the_outer_plan(void) {
     }
 }
 
-static void the_same_nodes_give_the_same_plan(void) {
+TEST(the_same_nodes_give_the_same_plan) {
     int round;
     for (round = 0; round < 20; round++) {
         shape s = random_shape();
@@ -527,7 +527,7 @@ static void the_same_nodes_give_the_same_plan(void) {
     }
 }
 
-static void memory_that_runs_out_is_reported(void) {
+TEST(memory_that_runs_out_is_reported) {
     int marks;
     for (marks = 0; marks < 2; marks++) {
         shape s = {4, 12, 2, 1, -1, 1, 9};
@@ -559,7 +559,7 @@ static void memory_that_runs_out_is_reported(void) {
     }
 }
 
-static void another_trace_is_refused(void) {
+TEST(another_trace_is_refused) {
     shape s = {4, 5, 1, 1, -1, 0, 1};
     memo_trace *trace = layered(s), *other;
     memo_plan* plan = plan_of(trace, 1);
@@ -578,19 +578,4 @@ static void another_trace_is_refused(void) {
     memo_trace_destroy(other);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(groups_are_what_a_slow_search_finds);
-    TEST(kinds_do_not_grow_with_layers);
-    TEST(a_differing_layer_is_a_kind_of_its_own);
-    TEST(marks_may_nest_and_lack_ends);
-    TEST(the_traces_meet_their_bound);
-    TEST(tight_layers_meet_the_bound);
-    TEST(more_layers_are_proven_too);
-    TEST(mutated_layers_stay_valid);
-    TEST(gaps_go_to_the_outer_plan);
-    TEST(the_same_nodes_give_the_same_plan);
-    TEST(memory_that_runs_out_is_reported);
-    TEST(another_trace_is_refused);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

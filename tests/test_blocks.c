@@ -47,12 +47,12 @@ static void same_bits(int splits_sequence) {
         }
 }
 
-static void orders_agree(void) { same_bits(0); }
-static void orders_agree_on_a_sequence(void) { same_bits(1); }
+TEST(orders_agree) { same_bits(0); }
+TEST(orders_agree_on_a_sequence) { same_bits(1); }
 
 /* ---- within rounding: the unsplit model, one rank and one part ---- */
 
-static void equals_the_unsplit_model(void) {
+TEST(equals_the_unsplit_model) {
     int T, n_parts, kind;
     double worst = 0;
     for (kind = 0; kind < 2; kind++) {
@@ -78,7 +78,7 @@ static void equals_the_unsplit_model(void) {
 }
 
 /* The gradients are gradients: central differences of the loss. */
-static void gradients_are_right(void) {
+TEST(gradients_are_right) {
     model_setup setup = setup_of(MEMO_BLOCKS_FINE, 2);
     job* j = run_job(1, &setup);
     int n, side, r;
@@ -520,7 +520,7 @@ static double mixed_compare(const mixed_job* whole, const mixed_job* mix, int si
     return worst;
 }
 
-static void mixed_degrees(void) {
+TEST(mixed_degrees) {
     static const int cases[][1 + MIXED_STAGES] = {{2, 1, 2, 1}, {4, 2, 4, 1}, {4, 4, 2, 4},
                                                   {4, 1, 2, 4}, {8, 2, 8, 4}, {8, 8, 4, 1},
                                                   {4, 2, 2, 4}, {8, 1, 1, 8}};
@@ -606,7 +606,7 @@ static void measured_start(memo_status (*function)(thread_rank* rank, memo_error
 /* Over links with a rate, a message takes at least its bytes / rate, and all ranks get the same
  * time.  The measured times decide about parts: a block of computation only, with messages that are
  * too short or long enough. */
-static void measured_collectives(void) {
+TEST(measured_collectives) {
     measurement got;
     int64_t bytes[MEASURED];
     int kind, k;
@@ -717,7 +717,7 @@ static memo_status profile_rank(thread_rank* rank, memo_error* e) {
     return status;
 }
 
-static void measured_profile(void) {
+TEST(measured_profile) {
     char path[250];
     int i, k;
     memo_degrees_problem* problem;
@@ -753,7 +753,7 @@ static void measured_profile(void) {
 
 /* ---- operations that are left out ---- */
 
-static void calls(void) {
+TEST(calls) {
     int order;
     for (order = 0; order <= MEMO_BLOCKS_FINE; order++) {
         model_setup setup = setup_of((memo_blocks_order)order, 2);
@@ -850,7 +850,7 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static void refusals(void) { CHECK_OK(thread_ranks_run(1, run_refusals, NULL, &error)); }
+TEST(refusals) { CHECK_OK(thread_ranks_run(1, run_refusals, NULL, &error)); }
 
 /* A failure of the call, or of what it enqueued. */
 static memo_status end_of_stream(thread_rank* rank, memo_status status, memo_error* e) {
@@ -880,7 +880,7 @@ static memo_status run_stray(thread_rank* rank, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static void a_rank_in_another_pass_is_an_error_on_all_ranks(void) {
+TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
     CHECK_OK(thread_ranks_run(3, run_stray, NULL, &error));
 }
 
@@ -904,7 +904,7 @@ static memo_status run_other_order(thread_rank* rank, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static void a_rank_of_another_order_is_an_error_on_all_ranks(void) {
+TEST(a_rank_of_another_order_is_an_error_on_all_ranks) {
     CHECK_OK(thread_ranks_run(3, run_other_order, NULL, &error));
 }
 
@@ -950,11 +950,11 @@ static memo_status run_labels(thread_rank* rank, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static void the_first_collective_of_a_pass_has_digests(void) {
+TEST(the_first_collective_of_a_pass_has_digests) {
     CHECK_OK(thread_ranks_run(1, run_labels, NULL, &error));
 }
 
-static void shares(void) {
+TEST(shares) {
     int size, rank, n;
     for (n = 0; n < 30; n++)
         for (size = 1; size <= 8; size++) {
@@ -969,20 +969,4 @@ static void shares(void) {
         }
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(shares);
-    TEST(refusals);
-    TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
-    TEST(a_rank_of_another_order_is_an_error_on_all_ranks);
-    TEST(the_first_collective_of_a_pass_has_digests);
-    TEST(gradients_are_right);
-    TEST(calls);
-    TEST(orders_agree);
-    TEST(orders_agree_on_a_sequence);
-    TEST(equals_the_unsplit_model);
-    TEST(mixed_degrees);
-    TEST(measured_collectives);
-    TEST(measured_profile);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

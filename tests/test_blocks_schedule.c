@@ -91,7 +91,7 @@ static void set_random(problem* p, int n_blocks, int n_parts) {
 
 /* ---- the reference page's figures ---- */
 
-static void test_vector(void) {
+TEST(test_vector) {
     static const double expected[2][6] = {{36, 22, 92, 68, 62, 62}, {60, 42, 140, 98, 78, 65}};
     int k, i;
     for (k = 0; k < 2; k++) {
@@ -112,7 +112,7 @@ static void test_vector(void) {
 /* R4a[0,3] B4a[3,9] R4b[9,12] B4b[12,18] R3a[18,20] B3a[20,24] ...; cB4a[9,11] cB4b[18,20]; comm
  * busy 16, not 24.
  */
-static void fine_order(void) {
+TEST(fine_order) {
     static const struct {
         const char* name;
         double start, end;
@@ -149,7 +149,7 @@ static void fine_order(void) {
 
 /* ---- two parts: closed forms and bounds of the reference page ---- */
 
-static void closed_forms(void) {
+TEST(closed_forms) {
     int n;
     for (n = 0; n < CASES(20000) && memo_test.failures == 0; n++) {
         problem p;
@@ -299,7 +299,7 @@ static void set_any(problem* p) {
             }
 }
 
-static void recurrences(void) {
+TEST(recurrences) {
     int n, i;
     for (n = 0; n < CASES(6000) && memo_test.failures == 0; n++) {
         problem p;
@@ -320,7 +320,7 @@ static void recurrences(void) {
 }
 
 /* The order of the schedules with equal parts, however many, in layers of two blocks. */
-static void never_slower(void) {
+TEST(never_slower) {
     int n;
     for (n = 0; n < CASES(6000) && memo_test.failures == 0; n++) {
         problem p;
@@ -335,7 +335,7 @@ static void never_slower(void) {
 }
 
 /* One part cannot overlap with anything but weight gradients. */
-static void one_part(void) {
+TEST(one_part) {
     problem p;
     int i;
     set_problem(&p, 4, 1);
@@ -357,7 +357,7 @@ static void one_part(void) {
 }
 
 /* Halves of one sequence: the second half of attention costs three times the first. */
-static void one_sequence(void) {
+TEST(one_sequence) {
     problem p;
     memo_schedule* schedule;
     int order, i;
@@ -389,7 +389,7 @@ static void one_sequence(void) {
 
 /* ---- proven without running ---- */
 
-static void no_races(void) {
+TEST(no_races) {
     int n, is_backward;
     for (n = 0; n < CASES(1500) && memo_test.failures == 0; n++) {
         problem p;
@@ -420,7 +420,7 @@ static void no_races(void) {
 }
 
 /* A schedule with one wait less has a race, so the checker's silence is meaningful. */
-static void each_wait_counts(void) {
+TEST(each_wait_counts) {
     int order, is_backward;
     for (order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
@@ -452,7 +452,7 @@ static void each_wait_counts(void) {
 
 /* ---- the number of parts ---- */
 
-static void best_parts(void) {
+TEST(best_parts) {
     problem p;
     memo_blocks_schedule_desc desc;
     block_overhead overhead = {0, 0};
@@ -482,7 +482,7 @@ static void best_parts(void) {
                 INVALID_ARGUMENT);
 }
 
-static void latency(void) {
+TEST(latency) {
     static const int64_t bytes[] = {0, 1000, 2000, 4000}, same[] = {1000, 1000};
     static const double measured[] = {1e-3, 2e-3, 3e-3, 5e-3}, steep[] = {0, 1, 4, 16};
     CHECK(is_close(block_latency(bytes, measured, 4), 1e-3));
@@ -501,7 +501,7 @@ static void is_refused(const memo_blocks_schedule_desc* desc, const memo_block_t
     CHECK_CASE(strstr(error.message, text) != NULL, "%s", error.message);
 }
 
-static void refusals(void) {
+TEST(refusals) {
     problem p;
     memo_blocks_schedule_desc desc;
     int none = 7;
@@ -529,7 +529,7 @@ static void refusals(void) {
     CHECK(!strcmp(memo_blocks_order_name((memo_blocks_order)none), "no order"));
 }
 
-static void without_memory(void) {
+TEST(without_memory) {
     block_overhead overhead = {0.1, 0.1};
     problem p;
     int k, done;
@@ -550,20 +550,4 @@ static void without_memory(void) {
     CHECK_IS(k, >, 10);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(test_vector);
-    TEST(fine_order);
-    TEST(closed_forms);
-    TEST(recurrences);
-    TEST(never_slower);
-    TEST(one_part);
-    TEST(one_sequence);
-    TEST(no_races);
-    TEST(each_wait_counts);
-    TEST(best_parts);
-    TEST(latency);
-    TEST(refusals);
-    TEST(without_memory);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

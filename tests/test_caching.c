@@ -39,7 +39,7 @@ static caching_stats replayed(const char* body, int64_t capacity, int64_t n_iter
     return stats;
 }
 
-static void sizes_round_as_published(void) {
+TEST(sizes_round_as_published) {
     static const struct {
         int64_t bytes, allocated, reserved;
     } cases[] = {{1, 512, 2 * MIB},
@@ -65,7 +65,7 @@ static void sizes_round_as_published(void) {
     }
 }
 
-static void best_fit_and_merging(void) {
+TEST(best_fit_and_merging) {
     /* 40 and 20 MiB are free; 18 MiB takes the smaller; 40 MiB then fits without a segment. */
     caching_stats s =
         replayed("malloc 1 41943040\nmalloc 2 20971520\nfree 1 41943040\nfree 2 20971520\n"
@@ -84,7 +84,7 @@ static void best_fit_and_merging(void) {
     CHECK_IS(s.reserved_bytes, ==, 40 * MIB);
 }
 
-static void retries_and_the_end(void) {
+TEST(retries_and_the_end) {
     static const char body[] =
         "malloc 1 31457280\nfree 1 31457280\nmalloc 2 41943040\nfree 2 41943040\n";
     caching_stats s = replayed(body, 0, 1, CACHING_ORDERED);
@@ -101,7 +101,7 @@ static void retries_and_the_end(void) {
     CHECK(s.n_retries == 1 && s.refused_request == 3);
 }
 
-static void other_streams_defer_frees(void) {
+TEST(other_streams_defer_frees) {
     static const char unordered[] =
         "malloc 1 20971520\nuse 1 1\nfree 1 20971520\nmalloc 2 20971520\n";
     static const char ordered[] =
@@ -122,7 +122,7 @@ static void other_streams_defer_frees(void) {
              ==, 20 * MIB);
 }
 
-static void iterations_repeat_what_is_marked(void) {
+TEST(iterations_repeat_what_is_marked) {
     static const char body[] =
         "malloc 1 20971520\nmark iteration begin\nmalloc 2 20971520\n"
         "malloc 3 20971520 persistent\nfree 2 20971520\nmark iteration end\nmalloc 4 20971520\n";
@@ -163,7 +163,7 @@ static int twin_find(int n, int is_small, int* at, int* run) {
 
 /* The twin has no blocks: adjacent free units are one.  The model's memory is the same after each
  * merge, except rests that are too small to be split off, which belong to the previous block. */
-static void slow_twin_agrees(void) {
+TEST(slow_twin_agrees) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_trace* trace;
@@ -221,13 +221,4 @@ static void slow_twin_agrees(void) {
     }
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(sizes_round_as_published);
-    TEST(best_fit_and_merging);
-    TEST(retries_and_the_end);
-    TEST(other_streams_defer_frees);
-    TEST(iterations_repeat_what_is_marked);
-    TEST(slow_twin_agrees);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

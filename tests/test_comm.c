@@ -122,7 +122,7 @@ static void run_case(case_function function) {
 
 /* --- types --- */
 
-static void types_have_sizes_and_names(void) {
+TEST(types_have_sizes_and_names) {
     CHECK(memo_type_bytes(MEMO_TYPE_F32) == 4 && memo_type_bytes(MEMO_TYPE_F64) == 8 &&
           memo_type_bytes(MEMO_TYPE_BF16) == 2 && memo_type_bytes(MEMO_TYPE_F16) == 2 &&
           memo_type_bytes(MEMO_TYPE_I32) == 4 && memo_type_bytes(MEMO_TYPE_I64) == 8 &&
@@ -152,7 +152,7 @@ static uint16_t nearest_half(double x, int exponent_bits, int fraction_bits) {
     return (uint16_t)(found | (x < 0 ? 0x8000u : 0));
 }
 
-static void halves_round_to_nearest_even(void) {
+TEST(halves_round_to_nearest_even) {
     uint32_t bits;
     int i;
     for (bits = 0; bits < 65536; bits++) { /* every half survives the way there and back */
@@ -225,7 +225,7 @@ static void expected_sum(char* to, const char (*from)[BITS_BYTES], int32_t n, me
     }
 }
 
-static void sums_have_the_same_bits_whatever_the_timing(void) {
+TEST(sums_have_the_same_bits_whatever_the_timing) {
     static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_F64, MEMO_TYPE_BF16};
     static char from[8][BITS_BYTES], to[8][BITS_BYTES], part[8][BITS_BYTES], expected[BITS_BYTES];
     int trial;
@@ -269,7 +269,7 @@ static void sums_have_the_same_bits_whatever_the_timing(void) {
     }
 }
 
-static void a_nan_is_the_largest_on_every_rank(void) {
+TEST(a_nan_is_the_largest_on_every_rank) {
     rig g;
     memo_error error;
     float x[3][2], y[3][2];
@@ -288,7 +288,7 @@ static void a_nan_is_the_largest_on_every_rank(void) {
 }
 
 /* No elements, no buffers: still everybody must call, and that is all. */
-static void nothing_is_a_count_too(void) {
+TEST(nothing_is_a_count_too) {
     rig g;
     memo_error error;
     int32_t r;
@@ -319,7 +319,7 @@ static void nothing_is_a_count_too(void) {
 
 /* Rank 1 waits for 2 before it sends to 0, and 2's send to 1 comes after the one to 0: a group that
  * took its receives one after the other would never end. */
-static void a_group_takes_what_comes_first(void) {
+TEST(a_group_takes_what_comes_first) {
     rig g;
     memo_error error;
     float x = 1, y[3] = {0, 0, 0};
@@ -345,7 +345,7 @@ static void a_group_takes_what_comes_first(void) {
 }
 
 /* More messages than fit wait for room; a group that never fits is refused. */
-static void messages_wait_for_room(void) {
+TEST(messages_wait_for_room) {
     enum { N = 2 * MEMOI_THREADS_MESSAGES + 96 };
     static int32_t x[N], y[N];
     rig g;
@@ -380,7 +380,7 @@ static void messages_wait_for_room(void) {
 }
 
 /* Nothing empties the queues before the start, so waiting for room would never end. */
-static void a_group_is_on_one_stream(void) {
+TEST(a_group_is_on_one_stream) {
     rig g;
     memo_error error;
     int32_t x = 1;
@@ -434,7 +434,7 @@ static memo_comm_threads_desc short_timeout(double timeout_s) {
 /* Generous: the machine may be busy. */
 #define BOUND_S 5.0
 
-static void a_rank_that_never_comes_is_named(void) {
+TEST(a_rank_that_never_comes_is_named) {
     memo_comm_threads_desc desc = short_timeout(0.3);
     rig g;
     memo_error error;
@@ -454,7 +454,7 @@ static void a_rank_that_never_comes_is_named(void) {
     rig_end(&g);
 }
 
-static void a_peer_that_never_sends_is_named(void) {
+TEST(a_peer_that_never_sends_is_named) {
     memo_comm_threads_desc desc = short_timeout(0.2);
     rig g;
     memo_error error;
@@ -481,7 +481,7 @@ static memo_status fail_with_message(void* args, memo_error* error) {
 }
 
 /* The device fails before, between and beside operations; nobody waits for the time-out. */
-static void a_failed_device_is_noticed_by_all(void) {
+TEST(a_failed_device_is_noticed_by_all) {
     int variant;
     for (variant = 0; variant < 3; variant++) {
         memo_comm_threads_desc desc = short_timeout(60);
@@ -512,7 +512,7 @@ static void a_failed_device_is_noticed_by_all(void) {
 }
 
 /* Rank 1 cleans up and leaves, as after an error. */
-static void a_rank_that_goes_is_noticed(void) {
+TEST(a_rank_that_goes_is_noticed) {
     memo_comm_threads_desc desc = short_timeout(60);
     rig g;
     memo_error error;
@@ -534,7 +534,7 @@ static void a_rank_that_goes_is_noticed(void) {
     rig_end(&g);
 }
 
-static void a_peer_that_goes_is_noticed(void) {
+TEST(a_peer_that_goes_is_noticed) {
     int is_send;
     for (is_send = 0; is_send < 2; is_send++) {
         memo_comm_threads_desc desc = short_timeout(60);
@@ -559,7 +559,7 @@ static void a_peer_that_goes_is_noticed(void) {
 }
 
 /* A rank that has done all its work may go while others still talk to each other. */
-static void a_rank_that_is_done_may_go(void) {
+TEST(a_rank_that_is_done_may_go) {
     rig g;
     memo_error error;
     float x = 3, y = 0;
@@ -585,7 +585,7 @@ static void* abort_later(void* argument) {
     return NULL;
 }
 
-static void abort_from_another_thread_ends_all(void) {
+TEST(abort_from_another_thread_ends_all) {
     memo_comm_threads_desc desc = short_timeout(60);
     rig g;
     memo_error error;
@@ -605,7 +605,7 @@ static void abort_from_another_thread_ends_all(void) {
 }
 
 /* Links that would take minutes let go at once. */
-static void abort_ends_a_slow_transfer(void) {
+TEST(abort_ends_a_slow_transfer) {
     int is_collective;
     for (is_collective = 0; is_collective < 2; is_collective++) {
         memo_comm_threads_desc desc = short_timeout(300);
@@ -646,7 +646,7 @@ static void splits_until_the_end(rank_case* c) {
     }
 }
 
-static void abort_during_splits_loses_nothing(void) {
+TEST(abort_during_splits_loses_nothing) {
     int trial;
     for (trial = 0; trial < 15; trial++) {
         rig g;
@@ -673,7 +673,7 @@ static void split_with_missing(rank_case* c) {
            "%s", error.message);
 }
 
-static void a_split_times_out(void) {
+TEST(a_split_times_out) {
     memo_comm_threads_desc desc = short_timeout(0.2);
     rig g;
     double start = now_s();
@@ -719,7 +719,7 @@ static void failing_traffic(rank_case* c) {
     free(y);
 }
 
-static void failures_at_random_moments_touch_nothing_freed(void) {
+TEST(failures_at_random_moments_touch_nothing_freed) {
     int trial;
     for (trial = 0; trial < 12; trial++) {
         rig g;
@@ -791,7 +791,7 @@ static void expect_mismatch(int what, const char* words, const char* more_words)
     rig_end(&g);
 }
 
-static void ranks_that_differ_are_both_named(void) {
+TEST(ranks_that_differ_are_both_named) {
     expect_mismatch(0, "rank 0 calls all_reduce(32 f32 sum) as collective 2 of 'threads world'",
                     "rank 3 calls all_reduce(31 f32 sum)");
     expect_mismatch(1, "rank 0 calls all_gather(1 f32)", "rank 3 calls all_gather(1 bf16)");
@@ -808,7 +808,7 @@ static void ranks_that_differ_are_both_named(void) {
 }
 
 /* Equal labels at different addresses, and none on one side. */
-static void labels_that_match_harm_nobody(void) {
+TEST(labels_that_match_harm_nobody) {
     static const char texts[3][8] = {"step", "step", "other"};
     rig g;
     memo_error error;
@@ -903,7 +903,7 @@ static void enqueue_overlap(rig* g, int32_t r, memo_error* e) {
     enqueue_ring(g, r, e);
 }
 
-static void links_take_their_time_and_no_processor(void) {
+TEST(links_take_their_time_and_no_processor) {
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     const struct {
         const char* name;
@@ -946,7 +946,7 @@ static void links_take_their_time_and_no_processor(void) {
 
 /* --- making --- */
 
-static void invalid_descs_are_refused(void) {
+TEST(invalid_descs_are_refused) {
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_device *device = NULL, other, *none = NULL;
@@ -987,7 +987,7 @@ static void split_without_memory(rank_case* c) {
 }
 
 /* Memory that ends at every possible place is reported, and nothing is lost. */
-static void memory_that_ends_is_reported(void) {
+TEST(memory_that_ends_is_reported) {
     rig g;
     memo_comm* comms[3];
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
@@ -1016,7 +1016,7 @@ static void memory_that_ends_is_reported(void) {
 
 /* --- mesh without ranks --- */
 
-static void mesh_reports_degrees_that_fit(void) {
+TEST(mesh_reports_degrees_that_fit) {
     memo_mesh_desc desc = memo_mesh_desc_default();
     memo_mesh mesh;
     memo_error error;
@@ -1040,33 +1040,6 @@ static void mesh_reports_degrees_that_fit(void) {
     CHECK(mesh.ring_rank == 1 && mesh.ulysses_rank == 0 && mesh.degrees.data == 1);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(types_have_sizes_and_names);
-    TEST(halves_round_to_nearest_even);
-    comm_tests();
-    TEST(sums_have_the_same_bits_whatever_the_timing);
-    TEST(a_nan_is_the_largest_on_every_rank);
-    TEST(nothing_is_a_count_too);
-    TEST(a_group_takes_what_comes_first);
-    TEST(messages_wait_for_room);
-    TEST(a_group_is_on_one_stream);
-    TEST(a_rank_that_never_comes_is_named);
-    TEST(a_peer_that_never_sends_is_named);
-    TEST(a_failed_device_is_noticed_by_all);
-    TEST(a_rank_that_goes_is_noticed);
-    TEST(a_peer_that_goes_is_noticed);
-    TEST(a_rank_that_is_done_may_go);
-    TEST(abort_from_another_thread_ends_all);
-    TEST(abort_ends_a_slow_transfer);
-    TEST(abort_during_splits_loses_nothing);
-    TEST(a_split_times_out);
-    TEST(failures_at_random_moments_touch_nothing_freed);
-    TEST(ranks_that_differ_are_both_named);
-    TEST(labels_that_match_harm_nobody);
-    TEST(links_take_their_time_and_no_processor);
-    TEST(invalid_descs_are_refused);
-    TEST(memory_that_ends_is_reported);
-    TEST(mesh_reports_degrees_that_fit);
-    return memo_test_end();
-}
+COMM_TESTS
+
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -62,8 +62,10 @@ static void run_case(case_function function) {
     count_failures();
 }
 
+COMM_TESTS
+
 /* Sums in the order of ranks: the bits that the threads back end gives, computed here alone. */
-static void sums_have_the_bits_of_the_threads_back_end(void) {
+TEST(sums_have_the_bits_of_the_threads_back_end) {
     enum { COUNT = 1001 };
     static float all[64][COUNT], to[COUNT], expected[COUNT];
     const void* from[64];
@@ -108,7 +110,7 @@ static void expect_failure(double start_s, const char* words) {
     count_failures();
 }
 
-static void a_rank_that_never_comes_ends_in_a_timeout(void) {
+TEST(a_rank_that_never_comes_ends_in_a_timeout) {
     memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(0.5, 0)) return;
@@ -120,7 +122,7 @@ static void a_rank_that_never_comes_ends_in_a_timeout(void) {
 }
 
 /* Rank 1 stops before it, by itself or by an abort. */
-static void a_split_without_a_rank_ends(void) {
+TEST(a_split_without_a_rank_ends) {
     int aborts;
     for (aborts = 0; aborts < 2; aborts++) {
         memo_error error;
@@ -138,7 +140,7 @@ static void a_split_without_a_rank_ends(void) {
     }
 }
 
-static void abort_reaches_all(void) {
+TEST(abort_reaches_all) {
     memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(60, 0)) return;
@@ -149,7 +151,7 @@ static void abort_reaches_all(void) {
     expect_failure(start_s, "rank 0 of 'mpi world' aborted it");
 }
 
-static void ranks_that_differ_are_both_named(void) {
+TEST(ranks_that_differ_are_both_named) {
     memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(60, 1)) return;
@@ -183,7 +185,7 @@ static void send_and_receive(int64_t n_sent, memo_type sent, int64_t n_received,
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : words);
 }
 
-static void messages_that_differ_name_both_ranks(void) {
+TEST(messages_that_differ_name_both_ranks) {
     send_and_receive(32, MEMO_TYPE_F32, 64, MEMO_TYPE_F32,
                      "rank 0 sends 32 f32 to rank 1, which receives 64 f32");
     send_and_receive(64, MEMO_TYPE_F32, 32, MEMO_TYPE_F32,
@@ -193,7 +195,7 @@ static void messages_that_differ_name_both_ranks(void) {
 }
 
 /* The same count and type, in another step. */
-static void steps_that_differ_name_both_ranks(void) {
+TEST(steps_that_differ_name_both_ranks) {
     memo_error error;
     double start_s = MPI_Wtime();
     int is_collective;
@@ -214,7 +216,7 @@ static void steps_that_differ_name_both_ranks(void) {
 }
 
 /* Two messages in one group, received in the other order. */
-static void messages_in_another_order_name_both_ranks(void) {
+TEST(messages_in_another_order_name_both_ranks) {
     static float from[64], to[64];
     memo_error error;
     double start_s = MPI_Wtime();
@@ -238,7 +240,7 @@ static void messages_in_another_order_name_both_ranks(void) {
 }
 
 /* A collective here, a receive there: neither comes to an end, and each says for whom it waited. */
-static void a_message_against_a_collective_names_both_ranks(void) {
+TEST(a_message_against_a_collective_names_both_ranks) {
     memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(0.5, 1)) return;
@@ -259,16 +261,6 @@ static void a_message_against_a_collective_names_both_ranks(void) {
 
 int main(int argc, char** argv) {
     mpi_test_begin(argc, argv);
-    comm_tests();
-    TEST(sums_have_the_bits_of_the_threads_back_end);
-    TEST(a_rank_that_never_comes_ends_in_a_timeout);
-    TEST(a_split_without_a_rank_ends);
-    TEST(abort_reaches_all);
-    TEST(ranks_that_differ_are_both_named);
-    TEST(messages_that_differ_name_both_ranks);
-    TEST(steps_that_differ_name_both_ranks);
-    TEST(messages_in_another_order_name_both_ranks);
-    TEST(a_message_against_a_collective_names_both_ranks);
     return mpi_test_end();
 }
 #endif

@@ -17,14 +17,10 @@
 #include "memo_test.h"
 
 #ifndef MEMO_SP_NCCL
-static void comm_over_nccl(void) {
+TEST(comm_over_nccl) {
     SKIP("built without MEMO_SP_NCCL; the head of tests/test_comm_nccl.c has the command");
 }
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(comm_over_nccl);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }
 #else
 #ifdef FAKE_NCCL
 #include "fake_nccl.h"
@@ -91,7 +87,9 @@ static void run_case(case_function function) {
     nccl_count_failures(rank.comm, rank.streams[0]);
 }
 
-static void ranks_join(void) { CHECK(world_begin()); }
+TEST(ranks_join) { CHECK(world_begin()); }
+
+COMM_TESTS
 
 /* For memo_session_desc.agree: NCCL takes memory of the GPU. */
 static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* error) {
@@ -109,7 +107,7 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* err
     return status;
 }
 
-static void sessions_agree_over_nccl(void) {
+TEST(sessions_agree_over_nccl) {
     session_rank r;
     if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
     memset(&r, 0, sizeof r);
@@ -120,7 +118,7 @@ static void sessions_agree_over_nccl(void) {
     nccl_count_failures(rank.comm, rank.streams[0]);
 }
 
-static void memory_is_reported_and_registered(void) {
+TEST(memory_is_reported_and_registered) {
     memo_error error;
     void* address = NULL;
     memo_comm* part = NULL;
@@ -152,7 +150,7 @@ static void memory_is_reported_and_registered(void) {
 /* NCCL may deadlock if a rank has operations of two communicators under way.  Where NCCL does not
  * order them, events do.  Rank 1 is late, so that the others have both enqueued; the stand-in
  * counts how often both were under way. */
-static void operations_of_two_communicators_take_turns(void) {
+TEST(operations_of_two_communicators_take_turns) {
     const char* implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     memo_comm* parts[2] = {NULL, NULL};
     memo_error error;
@@ -181,7 +179,7 @@ static void operations_of_two_communicators_take_turns(void) {
 
 /* An event recorded in a capture cannot be queried: a captured operation is neither timed nor
  * waited for. */
-static void captured_operations_leave_no_event(void) {
+TEST(captured_operations_leave_no_event) {
     memoi_nccl* me;
     memo_comm* part = NULL;
     memo_error error;
@@ -206,7 +204,7 @@ static void captured_operations_leave_no_event(void) {
 
 /* Rank 1 leaves.  The wait of the others ends, even outside NCCL, and every communicator of the
  * world has the reason.  MEMO_TEST_WAIT selects the kind of wait. */
-static void a_lost_peer_ends_every_wait(void) {
+TEST(a_lost_peer_ends_every_wait) {
     const char* how = getenv("MEMO_TEST_WAIT");
     const int is_plain = how && strcmp(how, "plain") == 0;
     memo_comm* part = NULL;
@@ -237,9 +235,13 @@ static void a_lost_peer_ends_every_wait(void) {
     CASE_FREE(x);
 }
 
+TEST(the_ranks_leave) {
+    if (rank.comm) world_end();
+}
+
 /* Passes with 40 labels, more than are kept at a time; then one rank has another label in one pass,
  * and not afterwards. */
-static void a_label_that_differs_fails_on_all_ranks(void) {
+TEST(a_label_that_differs_fails_on_all_ranks) {
     static const char* const fields[MEMO_LABEL_FIELDS] = {"scale", "softcap", "head"};
     int way, pass, k;
     memo_error error;
@@ -284,7 +286,7 @@ static void a_label_that_differs_fails_on_all_ranks(void) {
 }
 
 /* A world of one by an id of the caller's own. */
-static void an_id_of_the_callers_own_serves(void) {
+TEST(an_id_of_the_callers_own_serves) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm* comm = NULL;
     ncclUniqueId id;
@@ -300,7 +302,7 @@ static void an_id_of_the_callers_own_serves(void) {
 
 #ifdef FAKE_NCCL
 /* A later world may meet elsewhere. */
-static void a_rank_without_memory_leaves_the_environment_alone(void) {
+TEST(a_rank_without_memory_leaves_the_environment_alone) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm* comm = NULL;
     memo_error error;
@@ -311,7 +313,7 @@ static void a_rank_without_memory_leaves_the_environment_alone(void) {
 
 /* The part of a split that does not end in time comes later: not into a function that has
  * returned. */
-static void a_part_that_comes_too_late_is_aborted(void) {
+TEST(a_part_that_comes_too_late_is_aborted) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm *comm = NULL, *part = NULL;
     ncclUniqueId id;
@@ -331,24 +333,5 @@ static void a_part_that_comes_too_late_is_aborted(void) {
 }
 #endif
 
-static void tests(void) {
-    TEST(ranks_join);
-    comm_tests();
-    TEST(sessions_agree_over_nccl);
-    TEST(memory_is_reported_and_registered);
-#ifdef FAKE_NCCL
-    TEST(operations_of_two_communicators_take_turns);
-    TEST(captured_operations_leave_no_event);
-#endif
-    TEST(a_lost_peer_ends_every_wait);
-    if (rank.comm) world_end();
-    TEST(a_label_that_differs_fails_on_all_ranks);
-    TEST(an_id_of_the_callers_own_serves);
-#ifdef FAKE_NCCL
-    TEST(a_rank_without_memory_leaves_the_environment_alone);
-    TEST(a_part_that_comes_too_late_is_aborted);
-#endif
-}
-
-int main(int argc, char** argv) { return nccl_ranks_main(argc, argv, tests); }
+int main(int argc, char** argv) { return nccl_ranks_main(argc, argv); }
 #endif

@@ -54,19 +54,12 @@ static void replay_folder(const char* folder, fuzz_target target) {
     CHECK_CASE(n_files > 0, "%s is empty", folder);
 }
 
-static void corpus_of_traces(void) { replay_folder("tests/corpus/trace", fuzz_trace); }
-static void corpus_of_plans(void) { replay_folder("tests/corpus/plan", fuzz_plan); }
-static void corpus_of_schedules(void) {
+TEST(corpus_of_traces) { replay_folder("tests/corpus/trace", fuzz_trace); }
+TEST(corpus_of_plans) { replay_folder("tests/corpus/plan", fuzz_plan); }
+TEST(corpus_of_schedules) {
     replay_folder("tests/corpus/schedule", fuzz_schedule);
     replay_folder("tests/races", fuzz_schedule);
 }
-static void corpus_of_problems(void) { replay_folder("tests/corpus/solve", fuzz_solve); }
+TEST(corpus_of_problems) { replay_folder("tests/corpus/solve", fuzz_solve); }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(corpus_of_traces);
-    TEST(corpus_of_plans);
-    TEST(corpus_of_schedules);
-    TEST(corpus_of_problems);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

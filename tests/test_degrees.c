@@ -151,7 +151,7 @@ static void check_plan(const memo_degrees_problem* problem, const memo_degrees_p
     CHECK(evaluated_s == plan->step_s && evaluated_bytes == plan->memory_bytes);
 }
 
-static void equals_brute_force(void) {
+TEST(equals_brute_force) {
     int n, n_infeasible = 0;
     for (n = 0; n < CASES(3000); n++) {
         memo_degrees_problem* problem = random_problem();
@@ -247,7 +247,7 @@ static double best_of_table(const memo_degrees_problem* problem) {
     return best;
 }
 
-static void equals_a_table_of_bytes(void) {
+TEST(equals_a_table_of_bytes) {
     static const double limits_s[] = {600, 1e-9, 1e-4, 1e-3};
     int n, n_feasible = 0, n_open = 0;
     size_t k;
@@ -366,16 +366,16 @@ static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, doubl
 #endif
 }
 
-static void blocks_48_degrees_3(void) {
+TEST(blocks_48_degrees_3) {
     solve_sizes(24, 3, 0, 0, 1);
     solve_sizes(24, 3, 0.01, 0, 1);
     solve_sizes(24, 3, 0.03, 0, 1);
 }
-static void blocks_128_degrees_4(void) {
+TEST(blocks_128_degrees_4) {
     solve_sizes(64, 4, 0, 0, 10);
     solve_sizes(64, 4, 0.03, 0, 10);
 }
-static void blocks_512_and_more(void) {
+TEST(blocks_512_and_more) {
 #ifdef MEMO_TEST_VALGRIND
     SKIP("minutes under valgrind; make test runs it");
 #else
@@ -387,7 +387,7 @@ static void blocks_512_and_more(void) {
 /* Without pinned ends the last block takes another degree for nothing. */
 /* Many blocks of few kinds: whole ranges of blocks change their degree at the same price on
  * memory. */
-static void blocks_of_few_kinds(void) {
+TEST(blocks_of_few_kinds) {
     int n_kinds;
     for (n_kinds = 1; n_kinds <= 3; n_kinds++) {
         memo_degrees_problem* problem;
@@ -425,7 +425,7 @@ static void blocks_of_few_kinds(void) {
     }
 }
 
-static void boundary_is_pinned(void) {
+TEST(boundary_is_pinned) {
     degrees_model model = model_of(6, 2048, 3);
     memo_degrees_problem* problem;
     memo_degrees_plan* plan;
@@ -500,7 +500,7 @@ static double rank_of(const double* values, int n, int at) {
     return rank;
 }
 
-static void ranks_like_the_simulation(void) {
+TEST(ranks_like_the_simulation) {
     double least = 1;
     int run, i;
     for (run = 0; run < 6; run++) {
@@ -563,7 +563,7 @@ static memo_status parse(const char* text, memo_degrees_problem** problem) {
     return memo_degrees_problem_read(file_of(text, (int64_t)strlen(text)), problem, &error);
 }
 
-static void profile_files(void) {
+TEST(profile_files) {
     static const struct {
         const char *from, *to, *message;
     } damage[] = {
@@ -628,7 +628,7 @@ static void profile_files(void) {
 }
 
 /* Damage anywhere is an error or another profile, never a crash or a leak. */
-static void damaged_profiles(void) {
+TEST(damaged_profiles) {
     int n, n_read = 0;
     for (n = 0; n < CASES(20000); n++) {
         static const char bytes[] = "0123456789 -\n#abcdegklmnoprsty";
@@ -652,7 +652,7 @@ static void damaged_profiles(void) {
 }
 
 /* Each request for host memory is refused in turn, also for labels. */
-static void without_memory(void) {
+TEST(without_memory) {
     int n, k, done;
     for (n = 0; n < CASES(100) + 1; n++) {
         uint64_t state = memo_test.state;
@@ -677,7 +677,7 @@ static void without_memory(void) {
     }
 }
 
-static void degree_files(void) {
+TEST(degree_files) {
     static const int32_t degrees[] = {2, 2, 4, 8};
     static const char* const bad[] = {"block 1 2\n",
                                       "block 0 2\nblock 0 2\n",
@@ -715,7 +715,7 @@ static void degree_files(void) {
     remove(path);
 }
 
-static void refusals(void) {
+TEST(refusals) {
     degrees_model model = model_of(2, 64, 3);
     memo_degrees_problem* problem;
     memo_degrees_plan* plan;
@@ -742,20 +742,4 @@ static void refusals(void) {
     memo_degrees_plan_destroy(NULL);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(equals_brute_force);
-    TEST(equals_a_table_of_bytes);
-    TEST(blocks_48_degrees_3);
-    TEST(blocks_128_degrees_4);
-    TEST(blocks_512_and_more);
-    TEST(blocks_of_few_kinds);
-    TEST(boundary_is_pinned);
-    TEST(ranks_like_the_simulation);
-    TEST(profile_files);
-    TEST(damaged_profiles);
-    TEST(without_memory);
-    TEST(degree_files);
-    TEST(refusals);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -8,7 +8,7 @@
 #include <dirent.h>
 
 /* One of three words is not the default, so that most checks before it pass. */
-static void random_descs_are_refused_or_work(void) {
+TEST(random_descs_are_refused_or_work) {
     uint8_t bytes[400];
     int round, n_rounds = memo_test_all() ? 3000000 : 100000;
     for (round = 0; round < n_rounds; round++) {
@@ -21,7 +21,7 @@ static void random_descs_are_refused_or_work(void) {
     }
 }
 
-static void corpus_of_descs(void) {
+TEST(corpus_of_descs) {
     char path[512];
     struct dirent* entry;
     int n_files = 0;
@@ -43,9 +43,4 @@ static void corpus_of_descs(void) {
     CHECK(n_files > 0);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(corpus_of_descs);
-    TEST(random_descs_are_refused_or_work);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

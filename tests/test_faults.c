@@ -20,7 +20,7 @@ static memo_status annotate(void* context, memo_stream stream, const struct memo
 }
 
 /* Word by word, so that a function that is added to the table is not forgotten. */
-static void every_function_is_wrapped(void) {
+TEST(every_function_is_wrapped) {
     const size_t first = offsetof(memo_device, device_alloc), word = sizeof(void (*)(void));
     memo_device* host = new_host();
     memo_device inner = *host;
@@ -57,7 +57,7 @@ static int failed_calls(const memo_faults* f, memo_stream stream, char* bytes) {
     return failed;
 }
 
-static void the_chosen_calls_fail(void) {
+TEST(the_chosen_calls_fail) {
     memo_device* host = new_host();
     memo_stream stream = NULL;
     memo_faults f;
@@ -123,15 +123,9 @@ static int stale_reads(int waits, double delay_s) {
     return n_stale;
 }
 
-static void delays_show_a_missing_wait(void) {
+TEST(delays_show_a_missing_wait) {
     CHECK_IS(stale_reads(1, 1e-3), ==, 0);
     CHECK_IS(stale_reads(0, 1e-3), >, 0);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(every_function_is_wrapped);
-    TEST(the_chosen_calls_fail);
-    TEST(delays_show_a_missing_wait);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

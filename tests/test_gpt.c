@@ -39,7 +39,7 @@ static double largest_difference(const gpt_real* a, const double* b, int64_t n) 
 
 /* ---- the operations alone ------------------------------------------------------------------- */
 
-static void exponential_is_accurate(void) {
+TEST(exponential_is_accurate) {
     double worst = 0;
     int i;
     for (i = -86000; i <= 87000; i++) {
@@ -52,7 +52,7 @@ static void exponential_is_accurate(void) {
     CHECK_IS(gpt_exp(0), ==, 1);
 }
 
-static void gemm_matches_three_loops(void) {
+TEST(gemm_matches_three_loops) {
     int trial;
     for (trial = 0; trial < 200; trial++) {
         const int64_t m = memo_test_int(1, trial % 4 ? 40 : 220);
@@ -89,7 +89,7 @@ static void gemm_matches_three_loops(void) {
 }
 
 /* Policies place the same tile at different addresses: the bits must not depend on them. */
-static void gemm_gives_the_same_bits_at_any_address(void) {
+TEST(gemm_gives_the_same_bits_at_any_address) {
     int trial;
     for (trial = 0; trial < 60; trial++) {
         const int64_t m = memo_test_int(1, 70), n = memo_test_int(1, 140),
@@ -113,7 +113,7 @@ static void gemm_gives_the_same_bits_at_any_address(void) {
     }
 }
 
-static void dropout_keeps_its_rate(void) {
+TEST(dropout_keeps_its_rate) {
     enum { N_ROWS = 400, N_COLUMNS = 256 };
     const gpt_dropout dropout = gpt_dropout_make(0.3, 1, 2, 3, 4);
     const gpt_dropout other_step = gpt_dropout_make(0.3, 1, 3, 3, 4);
@@ -142,7 +142,7 @@ static void dropout_keeps_its_rate(void) {
 
 /* Some rows alone give the same bits as all rows together, in each operation that threads share by
  * rows. */
-static void rows_do_not_depend_on_their_company(void) {
+TEST(rows_do_not_depend_on_their_company) {
     enum { N_ROWS = 13, N_COLUMNS = 37, N = N_ROWS * N_COLUMNS };
     gpt_real *x = random_reals(2 * N), *z = random_reals(2 * N), *weight = random_reals(N_COLUMNS);
     gpt_real together[2 * N], alone[2 * N], rstd[2][N_ROWS];
@@ -198,14 +198,14 @@ static void check_adamw(memo_type states) {
     CHECK_IS(fabs((double)gpt_load(&moments[1], states, 0) / ev - 1), <, unit);
     CHECK_CASE(fabs((double)p - expected) < 1e-6, "%g instead of %g", (double)p, expected);
 }
-static void adamw_matches_its_paper(void) {
+TEST(adamw_matches_its_paper) {
     check_adamw(GPT_REAL_TYPE);
     check_adamw(MEMO_TYPE_BF16);
 }
 
 /* Without gradients the second moment decays by beta2 an update, less than a bf16 can show.
  * Rounding to nearest would leave it at 1. */
-static void moments_in_bf16_keep_their_mean(void) {
+TEST(moments_in_bf16_keep_their_mean) {
     enum { N = 1000, N_UPDATES = 1500, N_FIRST = 300 };
     gpt_real p[N], g[N];
     uint16_t m[N], v[N], parts[N];
@@ -573,7 +573,7 @@ static void check_against_plain(gpt_config config, memo_policy policy, double al
     free(parameters), free(gradients), free(w), free(dw), free(text);
 }
 
-static void model_matches_the_plain_one(void) {
+TEST(model_matches_the_plain_one) {
     check_against_plain(gpt_test_config(2, 32, 4, 4, 24, 1, 8, 0), MEMO_POLICY_KEEP, 0);
     check_against_plain(gpt_test_config(2, 32, 4, 2, 21, 2, 8, 0.2), MEMO_POLICY_KEEP, 0);
     check_against_plain(gpt_test_config(3, 48, 4, 1, 37, 1, 16, 0.1), MEMO_POLICY_ALPHA, 0.5);
@@ -602,7 +602,7 @@ static void model_matches_the_plain_one(void) {
 }
 
 /* The caller's mistake: the model remains. */
-static void too_many_documents_are_refused(void) {
+TEST(too_many_documents_are_refused) {
     const gpt_config config = with_mask(gpt_test_config(1, 16, 2, 1, 12, 2, 4, 0), 0, 2);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     uint8_t text[25];
@@ -748,7 +748,7 @@ static uint64_t plain_digest(const gpt_real* x, int64_t n) {
     }
     return sum;
 }
-static void a_digest_has_every_bit(void) {
+TEST(a_digest_has_every_bit) {
     const gpt_config config = gpt_test_config(2, 16, 2, 1, 20, 1, 4, 0.1);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const int64_t n = gpt_n_parameters(&config);
@@ -773,15 +773,15 @@ static void a_digest_has_every_bit(void) {
     history_free(&result);
 }
 
-static void policies_give_the_same_bits_with_1_layer(void) {
+TEST(policies_give_the_same_bits_with_1_layer) {
     check_policies(gpt_test_config(1, 32, 4, 2, 50, 1, 8, 0.1));
 }
-static void policies_give_the_same_bits_with_2_layers(void) {
+TEST(policies_give_the_same_bits_with_2_layers) {
     check_policies(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1));
 }
 /* The last slice is short, and one crosses from a sequence to the next.  Losses are those of all
  * rows at once, bit by bit; gradients up to rounding. */
-static void policies_give_the_same_bits_in_slices(void) {
+TEST(policies_give_the_same_bits_in_slices) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, 83, 2, 8, 0.1);
     const int64_t n = gpt_n_parameters(&config);
     history at_once = history_make(&config), sliced = history_make(&config);
@@ -803,11 +803,11 @@ static void policies_give_the_same_bits_in_slices(void) {
     history_free(&at_once);
     history_free(&sliced);
 }
-static void policies_give_the_same_bits_with_5_layers(void) {
+TEST(policies_give_the_same_bits_with_5_layers) {
     check_policies(with_mask(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1), 20, 50));
 }
 /* Rows of a size that no alignment divides. */
-static void policies_give_the_same_bits_with_odd_rows(void) {
+TEST(policies_give_the_same_bits_with_odd_rows) {
     check_policies(gpt_test_config(4, 18, 3, 1, 29, 1, 3, 0.1));
 }
 /* Products large enough for a BLAS library to use its threads; under instruments there is none, and
@@ -820,7 +820,7 @@ static void policies_give_the_same_bits_with_odd_rows(void) {
 #define N_TABLES 12
 #endif
 
-static void policies_give_the_same_bits_with_large_tiles(void) {
+TEST(policies_give_the_same_bits_with_large_tiles) {
     check_policies(gpt_test_config(3, WIDE, 4, 2, 100, 1, 64, 0.1));
 }
 
@@ -887,7 +887,7 @@ static void check_tables(gpt_config config, int n_tables) {
     free(text);
 }
 
-static void tables_of_rows_give_the_same_bits(void) {
+TEST(tables_of_rows_give_the_same_bits) {
     int trial;
     for (trial = 0; trial < N_TABLES; trial++)
         check_tables(gpt_test_config((int32_t)memo_test_int(1, 6),
@@ -898,7 +898,7 @@ static void tables_of_rows_give_the_same_bits(void) {
     check_tables(gpt_test_config(4, WIDE, 4, 2, 100, 1, 64, 0.1), 4);
 }
 
-static void policies_give_the_same_bits_with_swiglu(void) {
+TEST(policies_give_the_same_bits_with_swiglu) {
     check_policies(with_swiglu(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
     check_tables(with_swiglu(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)), N_TABLES);
     check_policies(with_swiglu(mlp_in_chunks(gpt_test_config(2, 32, 4, 2, 35, 2, 8, 0.1), 8)));
@@ -906,14 +906,14 @@ static void policies_give_the_same_bits_with_swiglu(void) {
 
 /* ---- rows at a time -------------------------------------------------------------------------- */
 
-static void chunks_of_the_mlp_give_the_same_bits(void) {
+TEST(chunks_of_the_mlp_give_the_same_bits) {
     check_policies(mlp_in_chunks(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), 20));
     check_tables(mlp_in_chunks(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1), 5), N_TABLES);
 }
 
 /* If its chunks are those of the other backward, an MLP in chunks has the bits of one whose tensors
  * are kept. */
-static void an_mlp_in_chunks_is_the_same_mlp(void) {
+TEST(an_mlp_in_chunks_is_the_same_mlp) {
     const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const gpt_desc in_chunks =
@@ -960,7 +960,7 @@ static arena_bytes arena_bytes_of(gpt_config config, memo_policy policy) {
 }
 
 /* Of a large vocabulary in a large tile, one row of logits exists at a time here. */
-static void logits_never_exist_as_a_whole(void) {
+TEST(logits_never_exist_as_a_whole) {
     gpt_config config = gpt_test_config(1, 16, 2, 2, 128, 1, 128, 0);
     config.vocabulary = 50304;
     CHECK_IS(gpt_loss_rows(&config), ==, 1);
@@ -974,7 +974,7 @@ static void logits_never_exist_as_a_whole(void) {
 
 /* The MLP's tensors have 9 hidden columns and rstd; of the others only the chunk's scratch is
  * wide. */
-static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
+TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk) {
     const gpt_config config = gpt_test_config(2, 64, 4, 4, 4096, 1, 64, 0);
     const int64_t row = (9 * config.hidden + 1) * (int64_t)sizeof(gpt_real);
     const arena_bytes whole = arena_bytes_of(config, MEMO_POLICY_RECOMPUTE);
@@ -986,7 +986,7 @@ static void an_mlp_in_chunks_takes_the_memory_of_a_chunk(void) {
 
 /* One gradient of attention, a sum for each head, and a chunk.  Tensor ranks have two of their own
  * heads. */
-static void attention_s_backward_takes_one_tensor(void) {
+TEST(attention_s_backward_takes_one_tensor) {
     static const int32_t ranks[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}};
     size_t k;
     for (k = 0; k < sizeof ranks / sizeof ranks[0]; k++) {
@@ -1013,7 +1013,7 @@ static gpt_config bf16_config(gpt_config config) {
     return config;
 }
 
-static void policies_give_the_same_bits_in_bf16(void) {
+TEST(policies_give_the_same_bits_in_bf16) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     check_policies(bf16_config(gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1)));
     check_policies(bf16_config(gpt_test_config(4, 18, 3, 1, 29, 2, 3, 0.1)));
@@ -1024,7 +1024,7 @@ static void policies_give_the_same_bits_in_bf16(void) {
 }
 
 /* The moments take half the memory, with activations of either type; they change the next steps. */
-static void policies_give_the_same_bits_with_states_in_bf16(void) {
+TEST(policies_give_the_same_bits_with_states_in_bf16) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1), plain = config;
     const int64_t n = gpt_n_parameters(&config);
     config.states = MEMO_TYPE_BF16;
@@ -1049,7 +1049,7 @@ static double distance_in_units(uint16_t bits, double exact) {
 
 /* Sums are float: a result of 200 products is half a unit from the exact one, not 200 times
  * that. */
-static void an_operation_is_rounded_once(void) {
+TEST(an_operation_is_rounded_once) {
     enum { N = 9, K = 200, M = 11 };
     const gpt_config config = bf16_config(gpt_test_config(1, 64, 2, 2, 64, 1, 8, 0));
     const gpt_shapes shapes = gpt_shapes_make(&config);
@@ -1096,7 +1096,7 @@ static void an_operation_is_rounded_once(void) {
     gpt_test_close(&run);
 }
 
-static void sums_stay_float_in_bf16(void) {
+TEST(sums_stay_float_in_bf16) {
     const memo_host_device_desc desc = memo_host_device_desc_default();
     gpt_test_run run;
     memo_error error;
@@ -1110,7 +1110,7 @@ static void sums_stay_float_in_bf16(void) {
 }
 
 /* As far from float as the rounding of activations and weights explains. */
-static void bf16_is_close_to_float(void) {
+TEST(bf16_is_close_to_float) {
     const gpt_config config = gpt_test_config(3, 64, 4, 2, 50, 2, 16, 0.1);
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
     uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
@@ -1148,7 +1148,7 @@ static void bf16_is_close_to_float(void) {
 }
 
 /* Each policy below the one before; the sizes promised are the sizes used. */
-static void policies_save_memory(void) {
+TEST(policies_save_memory) {
     const gpt_config config = gpt_test_config(6, 64, 4, 4, 256, 1, 16, 0);
     const struct {
         memo_policy policy;
@@ -1256,7 +1256,7 @@ static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded
 }
 
 /* Every byte range that operations announce, and the engine's copies between them: no race. */
-static void recorded_steps_have_no_race(void) {
+TEST(recorded_steps_have_no_race) {
     int64_t n_conflicts = 0, n_promised = 0;
     int trial;
     for (trial = 0; trial < 24; trial++) {
@@ -1314,7 +1314,7 @@ static void recorded_steps_have_no_race(void) {
 /* ---- rows of the model's own choice ---------------------------------------------------------- */
 
 /* A session in a device that is too small measures, plans and runs, and gives the same numbers. */
-static void a_model_chooses_its_rows(void) {
+TEST(a_model_chooses_its_rows) {
     const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
     const int64_t n_bytes = N_STEPS * N_ACCUMULATED * 100 + 1;
     uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
@@ -1362,7 +1362,7 @@ static void a_model_chooses_its_rows(void) {
  */
 
 /* If any call fails: a status with a message, nothing leaked, and an existing model still works. */
-static void any_failing_call_is_reported(void) {
+TEST(any_failing_call_is_reported) {
     const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
     const int64_t n = gpt_n_parameters(&config);
@@ -1431,7 +1431,7 @@ static void any_failing_call_is_reported(void) {
     free(start);
 }
 
-static void impossible_configurations_are_refused(void) {
+TEST(impossible_configurations_are_refused) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
     gpt_desc cases[13];
     int i;
@@ -1461,7 +1461,7 @@ static void impossible_configurations_are_refused(void) {
     }
 }
 
-static void invalid_tables_are_refused(void) {
+TEST(invalid_tables_are_refused) {
     const gpt_config config = gpt_test_config(4, 32, 4, 2, 16, 1, 8, 0.1);
     const struct {
         int cell;
@@ -1487,7 +1487,7 @@ static void invalid_tables_are_refused(void) {
     CHECK_FAILS(gpt_fill_rows(&config, MEMO_POLICY_ALPHA, 1.5, rows, &error), INVALID_ARGUMENT);
 }
 
-static void too_small_a_device_is_refused(void) {
+TEST(too_small_a_device_is_refused) {
     gpt_desc desc = gpt_test_desc(gpt_test_config(3, 32, 4, 2, 32, 1, 8, 0), MEMO_POLICY_SWAP, 0);
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_swap_sizes sizes;
@@ -1578,54 +1578,13 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     gpt_test_close(&run);
 }
 
-static void a_model_learns_and_recites(void) { check_learning(GPT_REAL_TYPE, GPT_MLP_GELU, 0); }
-static void a_model_with_swiglu_window_and_documents_learns_and_recites(void) {
+TEST(a_model_learns_and_recites) { check_learning(GPT_REAL_TYPE, GPT_MLP_GELU, 0); }
+TEST(a_model_with_swiglu_window_and_documents_learns_and_recites) {
     check_learning(GPT_REAL_TYPE, GPT_MLP_SWIGLU, 24);
 }
-static void a_model_in_bf16_learns_and_recites(void) {
+TEST(a_model_in_bf16_learns_and_recites) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     check_learning(MEMO_TYPE_BF16, GPT_MLP_GELU, 0);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(exponential_is_accurate);
-    TEST(gemm_matches_three_loops);
-    TEST(gemm_gives_the_same_bits_at_any_address);
-    TEST(dropout_keeps_its_rate);
-    TEST(rows_do_not_depend_on_their_company);
-    TEST(adamw_matches_its_paper);
-    TEST(moments_in_bf16_keep_their_mean);
-    TEST(model_matches_the_plain_one);
-    TEST(too_many_documents_are_refused);
-    TEST(a_digest_has_every_bit);
-    TEST(policies_give_the_same_bits_with_1_layer);
-    TEST(policies_give_the_same_bits_with_2_layers);
-    TEST(policies_give_the_same_bits_in_slices);
-    TEST(policies_give_the_same_bits_with_5_layers);
-    TEST(policies_give_the_same_bits_with_odd_rows);
-    TEST(policies_give_the_same_bits_with_large_tiles);
-    TEST(tables_of_rows_give_the_same_bits);
-    TEST(policies_give_the_same_bits_with_swiglu);
-    TEST(chunks_of_the_mlp_give_the_same_bits);
-    TEST(an_mlp_in_chunks_is_the_same_mlp);
-    TEST(logits_never_exist_as_a_whole);
-    TEST(an_mlp_in_chunks_takes_the_memory_of_a_chunk);
-    TEST(attention_s_backward_takes_one_tensor);
-    TEST(policies_give_the_same_bits_in_bf16);
-    TEST(policies_give_the_same_bits_with_states_in_bf16);
-    TEST(an_operation_is_rounded_once);
-    TEST(sums_stay_float_in_bf16);
-    TEST(bf16_is_close_to_float);
-    TEST(policies_save_memory);
-    TEST(recorded_steps_have_no_race);
-    TEST(a_model_chooses_its_rows);
-    TEST(any_failing_call_is_reported);
-    TEST(impossible_configurations_are_refused);
-    TEST(invalid_tables_are_refused);
-    TEST(too_small_a_device_is_refused);
-    TEST(a_model_learns_and_recites);
-    TEST(a_model_with_swiglu_window_and_documents_learns_and_recites);
-    TEST(a_model_in_bf16_learns_and_recites);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -83,41 +83,32 @@ static void check_gradients(gpt_config config, memo_policy policy, double alpha)
 }
 
 /* Two sequences of an odd length: tiles straddle their border, the last tile is short. */
-static void of_grouped_heads_and_a_short_tile(void) {
+TEST(of_grouped_heads_and_a_short_tile) {
     check_gradients(gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2), MEMO_POLICY_KEEP, 0);
 }
-static void of_split_rows(void) {
+TEST(of_split_rows) {
     check_gradients(gpt_test_config(3, 16, 4, 2, 13, 2, 8, 0.2), MEMO_POLICY_ALPHA, 0.5);
 }
-static void of_recomputed_layers(void) {
+TEST(of_recomputed_layers) {
     check_gradients(gpt_test_config(3, 12, 2, 1, 9, 1, 4, 0.1), MEMO_POLICY_RECOMPUTE, 0);
 }
 /* A slice holds the end of a sequence and the begin of the next. */
-static void of_slices_with_an_mlp_in_chunks(void) {
+TEST(of_slices_with_an_mlp_in_chunks) {
     gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2);
     config.mlp_rows = 8;
     config.slice_rows = 12;
     check_gradients(config, MEMO_POLICY_ALPHA, 0.5);
 }
-static void of_swiglu(void) {
+TEST(of_swiglu) {
     gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2);
     config.mlp = GPT_MLP_SWIGLU;
     config.mlp_columns = 22;
     check_gradients(config, MEMO_POLICY_ALPHA, 0.5);
 }
 /* Longer than a tile of attention. */
-static void of_several_attention_tiles(void) {
+TEST(of_several_attention_tiles) {
     check_gradients(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0), MEMO_POLICY_SWAP,
                     0);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(of_grouped_heads_and_a_short_tile);
-    TEST(of_split_rows);
-    TEST(of_recomputed_layers);
-    TEST(of_slices_with_an_mlp_in_chunks);
-    TEST(of_swiglu);
-    TEST(of_several_attention_tiles);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

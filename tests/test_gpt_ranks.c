@@ -76,7 +76,7 @@ static const int32_t splits[][4] = {{2, 1, 1, 1}, {1, 2, 1, 2}, {1, 1, 2, 0}, {4
                                     {1, 4, 1, 0}, {1, 1, 4, 1}, {1, 2, 2, 2}, {2, 2, 1, 0},
                                     {2, 1, 2, 1}, {1, 1, 3, 2}, {1, 3, 1, 1}};
 
-static void ranks_do_what_one_does(void) {
+TEST(ranks_do_what_one_does) {
     double worst_loss = 0, worst_gradient = 0;
     memo_error error;
     size_t k;
@@ -136,7 +136,7 @@ static void check_zero_stages(int64_t accumulate, memo_type type, memo_type stat
     for (zero = 0; zero < 3; zero++) training_free(&t[zero]);
     free(text);
 }
-static void zero_stages_give_the_same_bits(void) {
+TEST(zero_stages_give_the_same_bits) {
     check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_F32);
     check_zero_stages(2, MEMO_TYPE_F32, MEMO_TYPE_F32);
     check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_BF16);
@@ -144,7 +144,7 @@ static void zero_stages_give_the_same_bits(void) {
 }
 
 /* On data ranks.  The loss is that of all rows at once, the gradients up to rounding. */
-static void zero_stages_give_the_same_bits_in_slices(void) {
+TEST(zero_stages_give_the_same_bits_in_slices) {
     gpt_config config = config_of(2, 1, 1, 1);
     uint8_t* text = text_of(&config, 1);
     training at_once = training_of(config, MEMO_POLICY_KEEP, 1, text), t[3];
@@ -164,7 +164,7 @@ static void zero_stages_give_the_same_bits_in_slices(void) {
     free(text);
 }
 
-static void sums_behind_the_backward_have_the_same_bits(void) {
+TEST(sums_behind_the_backward_have_the_same_bits) {
     static const int32_t cases[][4] = {{4, 1, 1, 0}, {2, 2, 1, 1}, {2, 1, 2, 2}};
     int64_t accumulate;
     memo_error error;
@@ -208,17 +208,17 @@ static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type t
     }
 }
 
-static void policies_give_the_same_bits(void) {
+TEST(policies_give_the_same_bits) {
     static const int32_t cases[][4] = {{2, 2, 1, 2}, {1, 1, 3, 0}, {1, 2, 2, 1}};
     check_policies(cases, sizeof cases / sizeof cases[0], MEMO_TYPE_F32);
 }
-static void policies_give_the_same_bits_in_bf16(void) {
+TEST(policies_give_the_same_bits_in_bf16) {
     static const int32_t cases[][4] = {{2, 1, 2, 1}, {2, 2, 1, 2}, {2, 1, 1, 0}};
     check_policies(cases, sizeof cases / sizeof cases[0], MEMO_TYPE_BF16);
 }
 
 /* Two groups of heads on each rank: every policy, no race, and the bits of one group. */
-static void groups_of_heads_give_the_same_bits(void) {
+TEST(groups_of_heads_give_the_same_bits) {
     int32_t ring, policy, type;
     memo_error error;
     for (ring = 1; ring < 3; ring++)
@@ -249,7 +249,7 @@ static void groups_of_heads_give_the_same_bits(void) {
 
 /* ---- memory, order, failure ----------------------------------------------------------------- */
 
-static void ranks_divide_the_optimizer(void) {
+TEST(ranks_divide_the_optimizer) {
     gpt_config config = config_of(2, 1, 2, 0);
     const int64_t n = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     int64_t peaks[3];
@@ -271,7 +271,7 @@ static void ranks_divide_the_optimizer(void) {
     CHECK_IS(peaks[2], <, peaks[1]);
 }
 
-static void groups_of_heads_take_less_memory(void) {
+TEST(groups_of_heads_take_less_memory) {
     gpt_config config = gpt_test_config(2, 64, 8, 8, 4096, 1, 64, 0);
     int64_t peaks[2];
     memo_error error;
@@ -292,7 +292,7 @@ static void groups_of_heads_take_less_memory(void) {
     CHECK_IS(peaks[0] - peaks[1], >, 6 * (int64_t)4096 / 4 * config.hidden * 4);
 }
 
-static void recorded_steps_have_no_race(void) {
+TEST(recorded_steps_have_no_race) {
     static const int32_t cases[][4] = {{1, 2, 2, 2}, {2, 2, 1, 1}, {2, 1, 2, 0}};
     memo_error error;
     size_t k;
@@ -312,7 +312,7 @@ static void recorded_steps_have_no_race(void) {
 
 /* Five buckets: classifier, three layers, embedding.  Nothing of the backward is left beside the
  * last sum, and with zero 0 and 1 nothing beside any, if the sums wait for the end of the step. */
-static void sums_run_beside_the_backward(void) {
+TEST(sums_run_beside_the_backward) {
     int32_t zero, sums_late;
     memo_error error;
     for (zero = 0; zero < 3; zero++)
@@ -333,7 +333,7 @@ static void sums_run_beside_the_backward(void) {
 }
 
 /* A second micro-batch of a step of one. */
-static void a_micro_batch_behind_the_sums_is_refused(void) {
+TEST(a_micro_batch_behind_the_sums_is_refused) {
     const gpt_config config = config_of(2, 1, 1, 1);
     uint8_t* text = text_of(&config, 2);
     training t = training_of(config, MEMO_POLICY_KEEP, 2, text);
@@ -346,7 +346,7 @@ static void a_micro_batch_behind_the_sums_is_refused(void) {
 }
 
 /* The others get to know, and the error is that of the rank that failed. */
-static void a_rank_that_fails_ends_all(void) {
+TEST(a_rank_that_fails_ends_all) {
     const gpt_config config = config_of(2, 2, 1, 0);
     uint8_t* text = text_of(&config, 1);
     memo_error error;
@@ -360,7 +360,7 @@ static void a_rank_that_fails_ends_all(void) {
     free(text);
 }
 
-static void impossible_ranks_are_refused(void) {
+TEST(impossible_ranks_are_refused) {
     static const int32_t bad[][4] = {{3, 1, 1, 0}, {-1, 1, 1, 0}, {1, -2, 1, 0}, {1, 1, 1, 3}};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_swap_sizes sizes;
@@ -401,7 +401,7 @@ static void write_file(const char* path, const char* text, int64_t n_bytes) {
 }
 
 /* What any ranks resume from a file, and save at once, is the same file. */
-static void a_checkpoint_fits_any_ranks(void) {
+TEST(a_checkpoint_fits_any_ranks) {
     static const int32_t degrees[][5] = {{1, 1, 1, 1, 0}, {2, 1, 1, 1, 1}, {2, 1, 2, 1, 2},
                                          {1, 2, 1, 2, 1}, {1, 1, 1, 2, 0}, {3, 1, 1, 1, 2}};
     char first[250], again[250];
@@ -440,7 +440,7 @@ static void a_checkpoint_fits_any_ranks(void) {
 
 /* A file that is cut short, altered, foreign or of another model is refused on all ranks, and the
  * model keeps its parameters.  A failed save leaves the file before it. */
-static void bad_checkpoints_are_refused(void) {
+TEST(bad_checkpoints_are_refused) {
     const gpt_config config = config_of(1, 1, 1, 0);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_config other = config;
@@ -502,23 +502,4 @@ static void bad_checkpoints_are_refused(void) {
     free(after);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(ranks_do_what_one_does);
-    TEST(zero_stages_give_the_same_bits);
-    TEST(zero_stages_give_the_same_bits_in_slices);
-    TEST(sums_behind_the_backward_have_the_same_bits);
-    TEST(policies_give_the_same_bits);
-    TEST(policies_give_the_same_bits_in_bf16);
-    TEST(groups_of_heads_give_the_same_bits);
-    TEST(ranks_divide_the_optimizer);
-    TEST(groups_of_heads_take_less_memory);
-    TEST(recorded_steps_have_no_race);
-    TEST(sums_run_beside_the_backward);
-    TEST(a_micro_batch_behind_the_sums_is_refused);
-    TEST(a_rank_that_fails_ends_all);
-    TEST(impossible_ranks_are_refused);
-    TEST(a_checkpoint_fits_any_ranks);
-    TEST(bad_checkpoints_are_refused);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

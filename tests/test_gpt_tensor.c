@@ -139,7 +139,7 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
     training_free(&first);
 }
 
-static void schedules_and_policies_give_the_same_bits(void) {
+TEST(schedules_and_policies_give_the_same_bits) {
     int32_t tensor, parts;
     for (tensor = N_SKIPPED; tensor <= 4 / N_SKIPPED; tensor *= 2) {
         const gpt_config config = config_of(tensor, 1, MEMO_BLOCKS_DEFAULT);
@@ -154,7 +154,7 @@ static void schedules_and_policies_give_the_same_bits(void) {
 }
 
 /* One sequence: attention of a part reads the keys of earlier parts. */
-static void parts_of_a_sequence_give_the_same_bits(void) {
+TEST(parts_of_a_sequence_give_the_same_bits) {
     int32_t tensor, parts;
     for (tensor = N_SKIPPED; tensor <= 2; tensor++)
         for (parts = 2; parts <= 3; parts++) {
@@ -204,7 +204,7 @@ static void check_table(gpt_config config) {
     free(text);
 }
 
-static void tables_of_rows_give_the_same_bits(void) {
+TEST(tables_of_rows_give_the_same_bits) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int order, trial;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
@@ -216,7 +216,7 @@ static void tables_of_rows_give_the_same_bits(void) {
 }
 
 /* Blocks of other degrees have other rows: gathered if the degree grows, cut if it falls. */
-static void mixed_degrees_give_the_same_bits(void) {
+TEST(mixed_degrees_give_the_same_bits) {
     static const int32_t degrees[][6] = {
         {2, 4, 1, 2, 4, 1}, {1, 1, 4, 4, 2, 2}, {2, 2, 2, 2, 2, 2}, {4, 2, 2, 1, 1, 4}};
     size_t k;
@@ -242,7 +242,7 @@ static void mixed_degrees_give_the_same_bits(void) {
 }
 
 /* Sums over ranks are rounded too: the same in every order.  Mixed degrees add on two streams. */
-static void schedules_and_policies_give_the_same_bits_in_bf16(void) {
+TEST(schedules_and_policies_give_the_same_bits_in_bf16) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int is_mixed;
     for (is_mixed = 0; is_mixed < 2; is_mixed++) {
@@ -256,7 +256,7 @@ static void schedules_and_policies_give_the_same_bits_in_bf16(void) {
 }
 
 /* Each tensor rank has pairs of up and gate. */
-static void swiglu_gives_the_same_bits(void) {
+TEST(swiglu_gives_the_same_bits) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int is_mixed;
     for (is_mixed = 0; is_mixed < 2; is_mixed++) {
@@ -275,7 +275,7 @@ static void swiglu_gives_the_same_bits(void) {
 }
 
 /* Chunks begin where the rows of a block begin, and may be larger than these. */
-static void chunks_of_the_mlp_give_the_same_bits(void) {
+TEST(chunks_of_the_mlp_give_the_same_bits) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int k;
     for (k = 0; k < 4; k++) {
@@ -295,7 +295,7 @@ static void chunks_of_the_mlp_give_the_same_bits(void) {
 }
 
 /* data, ring, ulysses, ZeRO, tensor, sub-batches, rows of a slice */
-static void it_composes(void) {
+TEST(it_composes) {
     static const int32_t cases[][7] = {{2, 1, 1, 0, 2, 2, 0}, {2, 1, 1, 2, 2, 2, 12},
                                        {1, 1, 2, 1, 2, 2, 0}, {1, 2, 1, 0, 2, 1, 0},
                                        {2, 1, 2, 2, 2, 1, 0}, {1, 1, 2, 0, 1, 4, 0}};
@@ -347,21 +347,21 @@ static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t m
     }
 }
 
-static void recorded_steps_have_no_race(void) {
+TEST(recorded_steps_have_no_race) {
     check_recorded(MEMO_POLICY_ALPHA, NULL, 0, 1, 0);
     check_recorded(MEMO_POLICY_ALPHA, NULL, 10, 1, 0);
     check_recorded(MEMO_POLICY_RECOMPUTE, NULL, 0, 2, 0);
     check_recorded(MEMO_POLICY_ALPHA, NULL, 0, 2, 2);
 }
 
-static void recorded_gathers_have_no_race(void) {
+TEST(recorded_gathers_have_no_race) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     check_recorded(MEMO_POLICY_SWAP, degrees, 0, 1, 0);
 }
 
 /* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for
  * the end of the step, none does. */
-static void sums_of_norms_run_beside_the_backward(void) {
+TEST(sums_of_norms_run_beside_the_backward) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int32_t data, zero, is_mixed;
     for (data = 1; data < 3; data++)
@@ -395,7 +395,7 @@ static void sums_of_norms_run_beside_the_backward(void) {
 }
 
 /* The rank fails before its first message, or while the others wait for it inside a block. */
-static void a_rank_that_fails_ends_all(void) {
+TEST(a_rank_that_fails_ends_all) {
     static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int32_t fails_later, rank;
     for (fails_later = 0; fails_later < 2; fails_later++)
@@ -415,7 +415,7 @@ static void a_rank_that_fails_ends_all(void) {
         }
 }
 
-static void impossible_degrees_are_refused(void) {
+TEST(impossible_degrees_are_refused) {
     static const int32_t bad[][6] = {{2, 2, 2, 2, 2, 4}, {2, 0, 2, 2, 2, 2}, {1, 2, 2, 2, 2, -2}};
     static const int32_t mixed[6] = {1, 2, 2, 2, 2, 2};
     gpt_config config = config_of(2, 4, MEMO_BLOCKS_FINE); /* 4 sequences */
@@ -442,7 +442,7 @@ static void impossible_degrees_are_refused(void) {
     }
 }
 
-static void impossible_splits_are_refused(void) {
+TEST(impossible_splits_are_refused) {
     /* tensor, sub-batches, batch, ulysses: 2 key-value heads, 4 heads */
     static const int32_t bad[][4] = {{3, 1, 4, 1}, {4, 1, 4, 1}, {-1, 1, 4, 1},
                                      {2, 3, 4, 1}, {2, 2, 1, 2}, {2, -1, 4, 1}};
@@ -462,24 +462,10 @@ static void impossible_splits_are_refused(void) {
 }
 
 int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(schedules_and_policies_give_the_same_bits);
-    TEST(parts_of_a_sequence_give_the_same_bits);
-    TEST(tables_of_rows_give_the_same_bits);
-    TEST(mixed_degrees_give_the_same_bits);
-    TEST(schedules_and_policies_give_the_same_bits_in_bf16);
-    TEST(swiglu_gives_the_same_bits);
-    TEST(chunks_of_the_mlp_give_the_same_bits);
-    TEST(it_composes);
-    TEST(recorded_steps_have_no_race);
-    TEST(recorded_gathers_have_no_race);
-    TEST(sums_of_norms_run_beside_the_backward);
-    TEST(a_rank_that_fails_ends_all);
-    TEST(impossible_degrees_are_refused);
-    TEST(impossible_splits_are_refused);
+    const int result = memo_test_main(argc, argv);
     printf(
         "# largest difference to one rank: loss %.2g in the first step, %.2g in %d, gradient over "
         "its norm %.2g\n",
         worst_first_loss, worst_loss, N_STEPS, worst_gradient);
-    return memo_test_end();
+    return result;
 }

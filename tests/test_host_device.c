@@ -98,7 +98,7 @@ static void close_with_gate(rig* r, int stream, int32_t* gate) {
 
 /* --- memory --- */
 
-static void memory_is_counted_and_capped(void) {
+TEST(memory_is_counted_and_capped) {
     rig r;
     memo_error error;
     memo_host_device_desc desc = memo_host_device_desc_default();
@@ -139,7 +139,7 @@ static void memory_is_counted_and_capped(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void empty_allocations_are_distinct(void) {
+TEST(empty_allocations_are_distinct) {
     rig r;
     memo_error error;
     void* addresses[3];
@@ -153,7 +153,7 @@ static void empty_allocations_are_distinct(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void many_allocations_come_and_go(void) {
+TEST(many_allocations_come_and_go) {
     enum { N = 64 };
     rig r;
     memo_error error;
@@ -184,7 +184,7 @@ static void many_allocations_come_and_go(void) {
 
 /* --- copies --- */
 
-static void copies_go_both_ways(void) {
+TEST(copies_go_both_ways) {
     enum { N = 100000 };
     rig r;
     memo_error error;
@@ -209,7 +209,7 @@ static void copies_go_both_ways(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void rows_keep_their_strides(void) {
+TEST(rows_keep_their_strides) {
     rig r;
     memo_error error;
     int round;
@@ -238,7 +238,7 @@ static void rows_keep_their_strides(void) {
 
 /* --- streams and events --- */
 
-static void a_stream_keeps_order(void) {
+TEST(a_stream_keeps_order) {
     enum { N = 20000 };
     rig r;
     memo_error error;
@@ -271,7 +271,7 @@ static memo_status check_args(void* args, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-static void args_are_copied_at_launch(void) {
+TEST(args_are_copied_at_launch) {
     rig r;
     memo_error error;
     unsigned char args[MEMO_HOST_ARGS_BYTES];
@@ -295,7 +295,7 @@ static memo_status expect_value(void* args, memo_error* error) {
                : memo_error_set(error, MEMO_STATUS_DEVICE, "ran before what it waits for");
 }
 
-static void a_wait_orders_two_streams(void) {
+TEST(a_wait_orders_two_streams) {
     rig r;
     memo_error error;
     memo_event event;
@@ -315,7 +315,7 @@ static void a_wait_orders_two_streams(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void an_event_never_recorded_holds_nobody(void) {
+TEST(an_event_never_recorded_holds_nobody) {
     rig r;
     memo_error error;
     memo_event event;
@@ -333,7 +333,7 @@ static void an_event_never_recorded_holds_nobody(void) {
 }
 
 /* A wait refers to the latest record before it; later records, on any stream, do not matter. */
-static void a_wait_means_the_record_before_it(void) {
+TEST(a_wait_means_the_record_before_it) {
     rig r;
     memo_error error;
     memo_event event, other;
@@ -375,7 +375,7 @@ static void a_wait_means_the_record_before_it(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void a_destroyed_event_still_orders(void) {
+TEST(a_destroyed_event_still_orders) {
     rig r;
     memo_error error;
     memo_event event, next;
@@ -401,7 +401,7 @@ static void a_destroyed_event_still_orders(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void time_passes_between_events(void) {
+TEST(time_passes_between_events) {
     rig r;
     memo_error error;
     memo_event a, b;
@@ -424,7 +424,7 @@ static void time_passes_between_events(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void a_full_queue_holds_the_caller(void) {
+TEST(a_full_queue_holds_the_caller) {
     int64_t capacity;
     for (capacity = 1; capacity <= 3; capacity++) {
         rig r;
@@ -442,7 +442,7 @@ static void a_full_queue_holds_the_caller(void) {
     }
 }
 
-static void many_short_streams(void) {
+TEST(many_short_streams) {
     rig r;
     memo_error error;
     memo_event event;
@@ -474,7 +474,7 @@ static void many_short_streams(void) {
 
 /* --- errors --- */
 
-static void a_failure_surfaces_and_nothing_hangs(void) {
+TEST(a_failure_surfaces_and_nothing_hangs) {
     rig r;
     memo_error error;
     memo_event event, unused;
@@ -529,7 +529,7 @@ static void a_failure_surfaces_and_nothing_hangs(void) {
 }
 
 /* Synchronizing any stream that failed returns an error, in any order of failures. */
-static void several_streams_fail_at_once(void) {
+TEST(several_streams_fail_at_once) {
     int round, i;
     for (round = 0; round < 20; round++) {
         rig r;
@@ -568,7 +568,7 @@ static memo_status build_something(memo_error* error) {
     return status;
 }
 
-static void running_out_of_bookkeeping_memory(void) {
+TEST(running_out_of_bookkeeping_memory) {
     memo_error error;
     int n;
     for (n = 0; n < 50; n++) {
@@ -583,7 +583,7 @@ static void running_out_of_bookkeeping_memory(void) {
 }
 
 /* Positions and generations exceed 2^32 on a long-lived stream. */
-static void counters_wrap(void) {
+TEST(counters_wrap) {
     uint32_t counter = 0xfffffffcu;
     CHECK(memob_counter_reached(&counter, 0xfffffffcu));
     CHECK(memob_counter_reached(&counter, 0xfffffff0u));
@@ -597,7 +597,7 @@ static void counters_wrap(void) {
     CHECK(!memob_counter_reached(&counter, 4));
 }
 
-static void arguments_are_checked(void) {
+TEST(arguments_are_checked) {
     rig r, other;
     memo_error error;
     memo_host_device_desc desc;
@@ -683,7 +683,7 @@ static double finish(rig* r, double start_s, int stream) {
     return now_s() - start_s;
 }
 
-static void sleeps_overlap_on_streams(void) {
+TEST(sleeps_overlap_on_streams) {
     rig r;
     memo_error error;
     int i;
@@ -699,7 +699,7 @@ static void sleeps_overlap_on_streams(void) {
     memo_host_device_destroy(r.device);
 }
 
-static void copies_take_their_time(void) {
+TEST(copies_take_their_time) {
     enum { N = 4000000 };
     rig r;
     memo_error error;
@@ -744,7 +744,7 @@ static void copies_take_their_time(void) {
 
 /* --- several devices --- */
 
-static void devices_do_not_know_each_other(void) {
+TEST(devices_do_not_know_each_other) {
     rig a, b;
     memo_error error;
     void* memory = NULL;
@@ -929,41 +929,14 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
     memo_host_device_destroy(w.r.device);
 }
 
-static void random_work_keeps_order(void) {
+TEST(random_work_keeps_order) {
     int round;
     for (round = 0; round < 8; round++) random_work(1500, round % 2 ? 0 : memo_test_int(1, 40), 0);
 }
 
-static void random_work_keeps_order_when_held(void) {
+TEST(random_work_keeps_order_when_held) {
     int round;
     for (round = 0; round < 8; round++) random_work(500, 0, 1);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(memory_is_counted_and_capped);
-    TEST(empty_allocations_are_distinct);
-    TEST(many_allocations_come_and_go);
-    TEST(copies_go_both_ways);
-    TEST(rows_keep_their_strides);
-    TEST(a_stream_keeps_order);
-    TEST(args_are_copied_at_launch);
-    TEST(a_wait_orders_two_streams);
-    TEST(an_event_never_recorded_holds_nobody);
-    TEST(a_wait_means_the_record_before_it);
-    TEST(a_destroyed_event_still_orders);
-    TEST(time_passes_between_events);
-    TEST(a_full_queue_holds_the_caller);
-    TEST(many_short_streams);
-    TEST(a_failure_surfaces_and_nothing_hangs);
-    TEST(several_streams_fail_at_once);
-    TEST(running_out_of_bookkeeping_memory);
-    TEST(counters_wrap);
-    TEST(arguments_are_checked);
-    TEST(sleeps_overlap_on_streams);
-    TEST(copies_take_their_time);
-    TEST(devices_do_not_know_each_other);
-    TEST(random_work_keeps_order);
-    TEST(random_work_keeps_order_when_held);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -147,7 +147,7 @@ static int compare_codes(const void* left, const void* right) {
     return (a > b) - (a < b);
 }
 
-static void no_layout_is_missing_or_twice(void) {
+TEST(no_layout_is_missing_or_twice) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_parallel_desc desc = random_case();
@@ -191,7 +191,7 @@ static void no_layout_is_missing_or_twice(void) {
     }
 }
 
-static void lists_are_sorted_and_repeat(void) {
+TEST(lists_are_sorted_and_repeat) {
     int round;
     for (round = 0; round < 30; round++) {
         memo_parallel_desc desc = random_case();
@@ -214,7 +214,7 @@ static void lists_are_sorted_and_repeat(void) {
     memo_parallel_list_destroy(NULL);
 }
 
-static void lists_can_be_narrowed(void) {
+TEST(lists_can_be_narrowed) {
     memo_parallel_desc desc = make_case(llama3_8b(), 32, 65536, 8);
     memo_parallel_list* list;
     memo_error error;
@@ -244,7 +244,7 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
     CHECK_IS(p.fits, ==, 0);
 }
 
-static void layouts_are_refused_in_words(void) {
+TEST(layouts_are_refused_in_words) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l;
     refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data: out of range (0)");
@@ -285,7 +285,7 @@ static void layouts_are_refused_in_words(void) {
 }
 
 /* The paper's rule, and the rule of memo_sp.h. */
-static void few_key_heads_are_replicated_or_refused(void) {
+TEST(few_key_heads_are_replicated_or_refused) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 16, 1, 1), eight = make_layout(1, 1, 1, 8, 2, 1);
     memo_parallel_prediction p = predict(&d, &l), q = predict(&d, &eight);
@@ -313,7 +313,7 @@ static void few_key_heads_are_replicated_or_refused(void) {
     CHECK_IS(fabs(p.time.attention_s / q.time.attention_s - 11 * 3 / 32.0), <, 1e-9);
 }
 
-static void descs_are_checked(void) {
+TEST(descs_are_checked) {
     const memo_parallel_desc good = make_case(llama3_8b(), 16, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 2, 1);
     memo_error error;
@@ -398,7 +398,7 @@ static int is_replicated(int q_heads, int kv_heads, int ulysses) {
     return 0;
 }
 
-static void bytes_sent_are_the_formulas(void) {
+TEST(bytes_sent_are_the_formulas) {
     int round, n = 0;
     for (round = 0; round < 600; round++) {
         memo_parallel_desc d;
@@ -459,7 +459,7 @@ static void bytes_sent_are_the_formulas(void) {
 
 /* Where heads divide: 2 Hq + 2 Hkv each way over P ranks, and the ring's 2 Hkv (P - 1), as the
  * reference page has. */
-static void even_heads_send_the_papers_bytes(void) {
+TEST(even_heads_send_the_papers_bytes) {
     int u;
     for (u = 1; u <= 8; u *= 2) {
         memo_parallel_desc d = make_case(llama3_8b(), 8, 32768, 1);
@@ -476,7 +476,7 @@ static void even_heads_send_the_papers_bytes(void) {
 /* Heads of 192 and 128 against 160 and 160, which have the same sum: memory, products of attention,
  * and bytes sent by Ulysses and the ring.  Attention's forward costs the same, its backward 3 x 192
  * + 2 x 128 instead of 5 x 160. */
-static void values_may_have_another_head_size(void) {
+TEST(values_may_have_another_head_size) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1), latent;
     memo_parallel_layout l = make_layout(1, 1, 1, 4, 2, 1);
     memo_parallel_attention even, uneven;
@@ -506,7 +506,7 @@ static void values_may_have_another_head_size(void) {
     CHECK_IS(memo_parallel_predict(&latent, &l, &p, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-static void recomputing_sends_the_forward_again(void) {
+TEST(recomputing_sends_the_forward_again) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 2);
     memo_parallel_layout l = make_layout(1, 1, 2, 2, 2, 1), again = l;
     memo_parallel_prediction p = predict(&d, &l), q;
@@ -528,7 +528,7 @@ static void recomputing_sends_the_forward_again(void) {
 
 /* 6 P / T + 12 P / N + tokens (layers * 34 h or 32 h + 6 V), which has every statement of the paper
  * right. */
-static void memory_is_the_papers(void) {
+TEST(memory_is_the_papers) {
     static const int degrees[4][3] = {{1, 8, 2}, {4, 2, 2}, {8, 1, 2}, {1, 1, 16}};
     int i;
     for (i = 0; i < 4; i++) {
@@ -545,7 +545,7 @@ static void memory_is_the_papers(void) {
 
 /* Buffers of attention are those of memo_sp.h, on the rank that needs most, in each group and
  * way. */
-static void attention_memory_is_that_of_memo_sp(void) {
+TEST(attention_memory_is_that_of_memo_sp) {
     int n, n_predicted = 0, n_grouped = 0, n_gathered = 0;
     for (n = 0; n < 3000; n++) {
         memo_parallel_desc d;
@@ -597,7 +597,7 @@ static void attention_memory_is_that_of_memo_sp(void) {
 
 /* A long sequence: more groups take less memory and more time; of the numbers that fit the fastest
  * is taken. */
-static void the_fastest_groups_that_fit_are_taken(void) {
+TEST(the_fastest_groups_that_fit_are_taken) {
     memo_parallel_desc d = make_case(llama2_7b(), 8, 1024, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
     memo_parallel_prediction whole, p;
@@ -620,7 +620,7 @@ static void the_fastest_groups_that_fit_are_taken(void) {
 
 /* Llama 3 8B at ulysses 8 has one key head a rank: without a ring its four query heads make groups,
  * with one they do not. */
-static void query_heads_of_a_key_head_make_groups(void) {
+TEST(query_heads_of_a_key_head_make_groups) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 1 << 17, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
     memo_parallel_prediction whole = predict(&d, &l), p;
@@ -634,7 +634,7 @@ static void query_heads_of_a_key_head_make_groups(void) {
 }
 
 /* 128256 logits of 2 bytes a row on two tensor ranks; logits of all rows take 6. */
-static void a_loss_in_tiles_needs_a_tile(void) {
+TEST(a_loss_in_tiles_needs_a_tile) {
     static const double tiles[] = {64 << 20, 1, 1e15}; /* some rows, less than one, more than all */
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 2, 4, 1, 1);
@@ -656,7 +656,7 @@ static void a_loss_in_tiles_needs_a_tile(void) {
     CHECK_IS(memo_parallel_predict(&d, &l, &p, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-static void memory_is_the_sum_of_its_parts(void) {
+TEST(memory_is_the_sum_of_its_parts) {
     int round, n = 0;
     for (round = 0; round < 400; round++) {
         memo_parallel_desc d;
@@ -697,7 +697,7 @@ static void memory_is_the_sum_of_its_parts(void) {
 }
 
 /* Twice the GPUs, in any one degree: no GPU holds more. */
-static void memory_shrinks_with_every_degree(void) {
+TEST(memory_shrinks_with_every_degree) {
     int round, n = 0, degree;
     for (round = 0; round < 500; round++) {
         memo_parallel_desc d, larger;
@@ -726,7 +726,7 @@ static void memory_shrinks_with_every_degree(void) {
     CHECK_CASE(n > 300, "%d", n);
 }
 
-static void parameters_are_counted(void) {
+TEST(parameters_are_counted) {
     memo_parallel_model m = llama3_8b();
     /* As published, less 65 norms. */
     CHECK(near(memo_parallel_parameters(&m), 8030261248.0 - 65 * 4096));
@@ -743,7 +743,7 @@ static void parameters_are_counted(void) {
 
 /* The first of four stages holds four micro-batches of its eight layers, or all if there are
  * fewer. */
-static void pipelines_hold_their_micro_batches(void) {
+TEST(pipelines_hold_their_micro_batches) {
     memo_parallel_desc d = make_case(llama3_8b(), 4, 4096, 8);
     memo_parallel_layout l = make_layout(1, 4, 1, 1, 1, 0);
     memo_parallel_prediction p;
@@ -764,7 +764,7 @@ static void pipelines_hold_their_micro_batches(void) {
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_HOST], 8 * 6 * (whole + p.alpha * others)));
 }
 
-static void memory_shrinks_with_the_zero_stage(void) {
+TEST(memory_shrinks_with_the_zero_stage) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     double last = 1e30;
     int zero;
@@ -780,7 +780,7 @@ static void memory_shrinks_with_the_zero_stage(void) {
 
 /* In the paper's unit, 2 s h bytes: 16 a layer, 18 + 14 alpha in two rounding buffers and a
  * scratch. */
-static void swapping_is_memos(void) {
+TEST(swapping_is_memos) {
     memo_parallel_desc d = make_case(make_model(32, 4096, 16384, 32, 32, 50257), 8, 262144, 1);
     memo_parallel_layout l = make_layout(1, 1, 4, 1, 2, 1);
     memo_parallel_prediction p;
@@ -832,7 +832,7 @@ static void swapping_is_memos(void) {
 }
 
 /* q, k and v of the recomputed rows travel again, the output does not. */
-static void swapping_sends_to_heads_again(void) {
+TEST(swapping_sends_to_heads_again) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
     memo_parallel_prediction kept = predict(&d, &l), p;
@@ -852,7 +852,7 @@ static void swapping_sends_to_heads_again(void) {
                                           a.all_to_all_s * 48 / 80)));
 }
 
-static void swapping_without_stalls_beats_recomputation(void) {
+TEST(swapping_without_stalls_beats_recomputation) {
     int round, n = 0;
     for (round = 0; round < 300; round++) {
         memo_parallel_desc d;
@@ -874,7 +874,7 @@ static void swapping_without_stalls_beats_recomputation(void) {
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static void terms_match_their_formulas(void) {
+TEST(terms_match_their_formulas) {
     memo_parallel_desc d = make_case(llama3_8b(), 32, 65536, 8);
     memo_parallel_layout l = make_layout(2, 2, 2, 2, 2, 1);
     memo_parallel_prediction p = predict(&d, &l);
@@ -920,7 +920,7 @@ static double groups_end_s(int n, double arrive_s, double compute_s, double leav
     return left[n - 1];
 }
 
-static void groups_of_heads_hide_the_all_to_all(void) {
+TEST(groups_of_heads_hide_the_all_to_all) {
     static const int64_t lengths[] = {1024, 8192, 65536, 1 << 20};
     int i, ring, n;
     for (i = 0; i < 4; i++)
@@ -976,7 +976,7 @@ static void groups_of_heads_hide_the_all_to_all(void) {
 
 /* Few key heads and a short sequence: little computation hides a hop, and many blocks are
  * merged. */
-static void keys_are_gathered_where_that_is_faster(void) {
+TEST(keys_are_gathered_where_that_is_faster) {
     memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
     memo_parallel_prediction ring = predict(&d, &l), p;
@@ -1026,7 +1026,7 @@ static void keys_are_gathered_where_that_is_faster(void) {
     CHECK(!predict(&d, &l).gathers_keys);
 }
 
-static void gathering_keys_never_loses(void) {
+TEST(gathering_keys_never_loses) {
     int k, n_gathered = 0;
     for (k = 0; k < 400; k++) {
         memo_parallel_desc d;
@@ -1047,7 +1047,7 @@ static void gathering_keys_never_loses(void) {
     CHECK(n_gathered > 0);
 }
 
-static void groups_of_heads_never_lose(void) {
+TEST(groups_of_heads_never_lose) {
     int k, n_smaller = 0, n_larger = 0;
     for (k = 0; k < 300; k++) {
         memo_parallel_desc d;
@@ -1071,7 +1071,7 @@ static void groups_of_heads_never_lose(void) {
     CHECK(n_smaller + n_larger > 10);
 }
 
-static void attention_matches_its_formulas(void) {
+TEST(attention_matches_its_formulas) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 2, 4, 1);
     memo_parallel_attention a, b;
@@ -1097,7 +1097,7 @@ static void attention_matches_its_formulas(void) {
 }
 
 /* Groups of three do not tile nodes of eight. */
-static void groups_that_straddle_nodes_use_the_nic(void) {
+TEST(groups_that_straddle_nodes_use_the_nic) {
     memo_parallel_desc d = make_case(make_model(4, 1536, 1536, 12, 6, 0), 24, 8192, 8);
     memo_parallel_layout l = make_layout(8, 1, 3, 1, 1, 1);
     memo_parallel_prediction p = predict(&d, &l);
@@ -1116,7 +1116,7 @@ static void groups_that_straddle_nodes_use_the_nic(void) {
 }
 
 /* A ring whose hops are longer than its blocks waits for the difference. */
-static void hops_hide_behind_blocks(void) {
+TEST(hops_hide_behind_blocks) {
     memo_parallel_desc d = make_case(llama2_7b(), 8, 8192, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 8, 1);
     memo_parallel_attention fast, slow, plain;
@@ -1133,7 +1133,7 @@ static void hops_hide_behind_blocks(void) {
     CHECK(near(plain.compute_s, fast.compute_s * 15 / 8));
 }
 
-static void extreme_cases_stay_finite(void) {
+TEST(extreme_cases_stay_finite) {
     memo_parallel_desc d = make_case(llama3_8b(), 1 << 20, (int64_t)1 << 40, 1 << 20);
     memo_parallel_list* list;
     memo_error error;
@@ -1156,7 +1156,7 @@ static void extreme_cases_stay_finite(void) {
 }
 
 /* Whatever the desc allows: no term is infinite, none is no number. */
-static void any_case_stays_finite(void) {
+TEST(any_case_stays_finite) {
     int n, n_predicted = 0;
     for (n = 0; n < 3000; n++) {
         memo_parallel_desc d;
@@ -1210,7 +1210,7 @@ static void any_case_stays_finite(void) {
 
 /* 16 GPUs, 8 KV heads: every (ulysses, ring) with product 16 and ulysses <= 8 is listed; at 64K and
  * 80K the best SP-only layout has both above 1. */
-static void tip_1_the_best_of_both_is_a_mixture(void) {
+TEST(tip_1_the_best_of_both_is_a_mixture) {
     int must_divide, at;
     for (must_divide = 0; must_divide < 2; must_divide++)
         for (at = 0; at < 2; at++) {
@@ -1238,7 +1238,7 @@ static void tip_1_the_best_of_both_is_a_mixture(void) {
 
 /* LLAMA2-7B, batch 8, 8 GPUs, 4K to 32K: data 8 is faster than any SP layout of the same ZeRO
  * stage. */
-static void tip_2_data_before_sequence(void) {
+TEST(tip_2_data_before_sequence) {
     int64_t k, micro;
     for (k = 4; k <= 32; k *= 2)
         for (micro = 1; micro <= 8; micro *= 2) {
@@ -1267,7 +1267,7 @@ static void tip_2_data_before_sequence(void) {
 
 /* The ZeRO group has sp * dp ranks; optimizer bytes a rank 12 P_local / (sp * dp); traffic per
  * block 12 d^2 for ZeRO 0/1/2, 18 d^2 for 3; with sp > 1 the default is ZeRO >= 1. */
-static void tip_3_zero_spans_sequence_and_data(void) {
+TEST(tip_3_zero_spans_sequence_and_data) {
     int round, zero;
     for (round = 0; round < 300; round++) {
         memo_parallel_desc d;
@@ -1298,7 +1298,7 @@ static void tip_3_zero_spans_sequence_and_data(void) {
 
 /* Ulysses sends 4 + 4 / G units of bs * L * d (5 for LLAMA3), tensor-sp 8 for any G; ring bytes
  * scale with 1 / G. */
-static void tip_4_key_groups_help_sequence_only(void) {
+TEST(tip_4_key_groups_help_sequence_only) {
     int G;
     double ring_1 = 0, unit = 2.0 * 65536 * 4096 * 7 / 8; /* bf16, of 8 ranks */
     for (G = 1; G <= 4; G *= 2) {
@@ -1331,7 +1331,7 @@ static int64_t longest_k(int n_gpus, memo_parallel_layout l) {
 
 /* 16 GPUs, LLAMA3-8B, longest length: SP + ZeRO-1 (94K) < tensor 8 x ring 2 (220K); SP + ZeRO-3
  * (227K) within 5% of it. */
-static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
+TEST(tip_5_sequence_with_zero_3_is_as_long_as_tensor) {
     int64_t sequence = longest_k(16, make_layout(1, 1, 1, 8, 2, 1));
     int64_t tensor = longest_k(16, make_layout(1, 1, 8, 1, 2, 1));
     int64_t sharded = longest_k(16, make_layout(1, 1, 1, 8, 2, 3));
@@ -1342,7 +1342,7 @@ static void tip_5_sequence_with_zero_3_is_as_long_as_tensor(void) {
 
 /* A tensor degree above the KV heads is refused with the reason; ulysses 8, growing ring, ZeRO-3:
  * longest length grows with the GPUs (227K, 481K, 989K at 16, 32, 64). */
-static void tip_6_rings_grow_where_heads_end(void) {
+TEST(tip_6_rings_grow_where_heads_end) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
     refused(&d, make_layout(1, 1, 16, 1, 1, 0), "tensor: 16 is above the 8 key/value heads");
     CHECK_IS(longest_k(16, make_layout(1, 1, 1, 8, 2, 3)), ==, 227);
@@ -1352,7 +1352,7 @@ static void tip_6_rings_grow_where_heads_end(void) {
 
 /* rank = t + T*(u + U*(r + R*(d + D*p))); with T*U dividing the GPUs of a node no tensor or ulysses
  * group leaves it. */
-static void tip_7_inner_groups_stay_in_a_node(void) {
+TEST(tip_7_inner_groups_stay_in_a_node) {
     memo_parallel_desc d = make_case(llama3_8b(), 64, 65536, 64);
     memo_parallel_list* list;
     memo_error error;
@@ -1421,7 +1421,7 @@ static int n_lines(const char* text) {
     return n;
 }
 
-static void tool_prints_the_list(void) {
+TEST(tool_prints_the_list) {
     CHECK(tool("--gpus 16 --sequence 80K --host-memory 1000") == 0 && !tool_err[0]);
     CHECK(n_lines(tool_out) == 22 && strstr(tool_out, "MFU"));
     CHECK(strstr(tool_out, "840 layouts"));
@@ -1443,7 +1443,7 @@ static void tool_prints_the_list(void) {
 
 /* A preset equals its figures given one by one; any figure can be overridden, before or after the
  * preset. */
-static void tool_takes_clusters(void) {
+TEST(tool_takes_clusters) {
     static const char* const figures[][2] = {
         {"a800", "--per-node 8 --memory 80 --flops 312 --link 150 --nic 20 --memory-bandwidth 1500 "
                  "--host-link 10 --shared-bus 0"},
@@ -1478,7 +1478,7 @@ static void tool_takes_clusters(void) {
     }
 }
 
-static void tool_explains(void) {
+TEST(tool_explains) {
     CHECK_IS(tool("--gpus 16 --explain 1,1,16,1,1"), ==, 1);
     CHECK(strstr(tool_out, "illegal: tensor: 16 is above the 8 key/value heads"));
     CHECK_IS(tool("--gpus 16 --explain 1,1,1,16,1 --kv-heads-must-divide"), ==, 1);
@@ -1515,7 +1515,7 @@ static void tool_refuses(const char* line, const char* words) {
     CHECK_CASE(strstr(tool_err, words) && n_lines(tool_err) == 1, "%s: %s", line, tool_err);
 }
 
-static void tool_refuses_in_words(void) {
+TEST(tool_refuses_in_words) {
     tool_refuses("--foo", "--foo: unknown option");
     tool_refuses("16", "16: unknown option");
     tool_refuses("--gpus", "--gpus: no value");
@@ -1547,51 +1547,4 @@ static void tool_refuses_in_words(void) {
     tool_refuses("--explain 1,2,3,4,5,6", "--explain: not five degrees");
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(no_layout_is_missing_or_twice);
-    TEST(lists_are_sorted_and_repeat);
-    TEST(lists_can_be_narrowed);
-    TEST(layouts_are_refused_in_words);
-    TEST(few_key_heads_are_replicated_or_refused);
-    TEST(descs_are_checked);
-    TEST(bytes_sent_are_the_formulas);
-    TEST(even_heads_send_the_papers_bytes);
-    TEST(values_may_have_another_head_size);
-    TEST(recomputing_sends_the_forward_again);
-    TEST(memory_is_the_papers);
-    TEST(attention_memory_is_that_of_memo_sp);
-    TEST(the_fastest_groups_that_fit_are_taken);
-    TEST(query_heads_of_a_key_head_make_groups);
-    TEST(a_loss_in_tiles_needs_a_tile);
-    TEST(memory_is_the_sum_of_its_parts);
-    TEST(memory_shrinks_with_every_degree);
-    TEST(parameters_are_counted);
-    TEST(pipelines_hold_their_micro_batches);
-    TEST(memory_shrinks_with_the_zero_stage);
-    TEST(swapping_is_memos);
-    TEST(swapping_sends_to_heads_again);
-    TEST(swapping_without_stalls_beats_recomputation);
-    TEST(terms_match_their_formulas);
-    TEST(attention_matches_its_formulas);
-    TEST(groups_of_heads_hide_the_all_to_all);
-    TEST(groups_of_heads_never_lose);
-    TEST(keys_are_gathered_where_that_is_faster);
-    TEST(gathering_keys_never_loses);
-    TEST(groups_that_straddle_nodes_use_the_nic);
-    TEST(hops_hide_behind_blocks);
-    TEST(extreme_cases_stay_finite);
-    TEST(any_case_stays_finite);
-    TEST(tip_1_the_best_of_both_is_a_mixture);
-    TEST(tip_2_data_before_sequence);
-    TEST(tip_3_zero_spans_sequence_and_data);
-    TEST(tip_4_key_groups_help_sequence_only);
-    TEST(tip_5_sequence_with_zero_3_is_as_long_as_tensor);
-    TEST(tip_6_rings_grow_where_heads_end);
-    TEST(tip_7_inner_groups_stay_in_a_node);
-    TEST(tool_prints_the_list);
-    TEST(tool_takes_clusters);
-    TEST(tool_explains);
-    TEST(tool_refuses_in_words);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

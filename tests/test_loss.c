@@ -74,7 +74,7 @@ static double row_loss(const rule* r, const double* logits, int64_t n, int64_t l
 }
 
 /* The reference's own gradient. */
-static void the_rule_s_gradient_matches_central_differences(void) {
+TEST(the_rule_s_gradient_matches_central_differences) {
     double x[20], gradient[20], ignored[20];
     int k, i;
     for (k = 0; k < 200; k++) {
@@ -102,7 +102,7 @@ static void the_rule_s_gradient_matches_central_differences(void) {
 #define MAX_WIDTH 700
 
 /* Random rows, cut into parts of any width, each with its own stride. */
-static void kernels_match_the_reference(void) {
+TEST(kernels_match_the_reference) {
     static double logits[MAX_WIDTH], gradient[MAX_WIDTH];
     static float memory[MAX_PARTS][12 * (MAX_WIDTH + 16) + 16];
     int k;
@@ -211,7 +211,7 @@ static void kernels_match_the_reference(void) {
 }
 
 /* Bytes between and after the rows stay; without d_logits all logits stay. */
-static void kernels_write_nothing_else(void) {
+TEST(kernels_write_nothing_else) {
     float logits[5 * 9], before[5 * 9], parts[4 * MEMO_LOSS_NUMBERS], losses[4];
     int32_t labels[4] = {0, 6, -1, 3};
     memo_cross_entropy_desc desc;
@@ -268,7 +268,7 @@ static void run_row(const memo_cross_entropy_desc* desc) {
 
 /* Large logits, and labels that are nearly certain: every gradient and the loss have nearly all
  * digits of fp32.  One LSE in fp32 loses them: LSE 7157 is known to 2.4e-4. */
-static void large_logits_and_confident_labels_are_exact(void) {
+TEST(large_logits_and_confident_labels_are_exact) {
     static const double bases[] = {0, 100, 7157, -7157, 60000}, gaps[] = {0, 4, 12, 20, 60};
     enum { N = 500 };
     float x[N], d[N], loss;
@@ -298,7 +298,7 @@ static void large_logits_and_confident_labels_are_exact(void) {
     printf("# worst relative error of a gradient: %.2g\n", worst);
 }
 
-static void labels_beyond_the_vocabulary_are_counted(void) {
+TEST(labels_beyond_the_vocabulary_are_counted) {
     float x[4 * 3] = {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3}, parts[4 * MEMO_LOSS_NUMBERS], losses[4];
     int32_t labels[4] = {2, 3, -7, INT32_MAX}, i;
     memo_cross_entropy_desc desc = one_row(x, x, 3, labels, losses);
@@ -310,7 +310,7 @@ static void labels_beyond_the_vocabulary_are_counted(void) {
     for (i = 0; i < 9; i++) CHECK(x[3 + i] == 0);
 }
 
-static void extremes(void) {
+TEST(extremes) {
     float logits[3] = {3e38f, -3e38f, 3e38f}, d[3], loss;
     int32_t label = 2;
     memo_cross_entropy_desc desc = one_row(logits, d, 3, &label, &loss);
@@ -334,7 +334,7 @@ static void extremes(void) {
     CHECK(loss == 0 && d[0] == 0);
 }
 
-static void descs_that_are_refused(void) {
+TEST(descs_that_are_refused) {
     float x[2 * MEMO_LOSS_NUMBERS + 2] = {0};
     int32_t labels[2] = {0, 0};
     memo_cross_entropy_desc desc;
@@ -562,7 +562,7 @@ static void check_tiles(tiles_case* c, int number) {
     free(d_weights);
 }
 
-static void tiles_match_the_reference(void) {
+TEST(tiles_match_the_reference) {
     const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
     int k;
     for (k = 0; k < 40; k++) {
@@ -637,7 +637,7 @@ static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
     memo_loss_destroy(loss);
     return status;
 }
-static void labels_beyond_the_vocabulary_are_refused_on_all_ranks(void) {
+TEST(labels_beyond_the_vocabulary_are_refused_on_all_ranks) {
     CHECK_OK(thread_ranks_run(3, invalid_label_rank, NULL, &error));
 }
 
@@ -652,7 +652,7 @@ static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_e
 
 /* The kernels of several tiles use one buffer after the other, on one stream: no race.  Scale 0:
  * only the loss. */
-static void runs_on_a_recorder(void) {
+TEST(runs_on_a_recorder) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_loss_desc desc = memo_loss_desc_default();
@@ -702,7 +702,7 @@ static void runs_on_a_recorder(void) {
     memo_host_device_destroy(host);
 }
 
-static void sizes_and_refusals(void) {
+TEST(sizes_and_refusals) {
     memo_loss_desc desc = memo_loss_desc_default();
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_loss_sizes sizes;
@@ -742,7 +742,7 @@ static void sizes_and_refusals(void) {
 
 /* A table of older code ends after the entries that a loss needs; the page after it cannot be
  * read. */
-static void nothing_behind_a_short_table_is_read(void) {
+TEST(nothing_behind_a_short_table_is_read) {
     memo_loss_desc desc = memo_loss_desc_default();
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     const int64_t n_bytes =
@@ -777,19 +777,4 @@ static void nothing_behind_a_short_table_is_read(void) {
     munmap(pages, 2 * page);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(kernels_match_the_reference);
-    TEST(kernels_write_nothing_else);
-    TEST(the_rule_s_gradient_matches_central_differences);
-    TEST(large_logits_and_confident_labels_are_exact);
-    TEST(labels_beyond_the_vocabulary_are_counted);
-    TEST(labels_beyond_the_vocabulary_are_refused_on_all_ranks);
-    TEST(extremes);
-    TEST(descs_that_are_refused);
-    TEST(tiles_match_the_reference);
-    TEST(runs_on_a_recorder);
-    TEST(sizes_and_refusals);
-    TEST(nothing_behind_a_short_table_is_read);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

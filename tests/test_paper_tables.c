@@ -36,12 +36,12 @@ static void print_everything(void) {
     paper_output = NULL;
 }
 
-static void memo_verdicts(void) {
+TEST(memo_verdicts) {
     CHECK_IS(memo.n_right_ablation, ==, 24);
     CHECK_IS(memo.n_right_7b, ==, 12);
 }
 
-static void memo_intervals_contain_the_constants(void) {
+TEST(memo_intervals_contain_the_constants) {
     CHECK(memo.reserve_gib.low < 4 && 4 < memo.reserve_gib.high);
     CHECK(memo.logit_bytes.low < 6 && 6 < memo.logit_bytes.high);
     CHECK(memo.host_fraction.low < 0.6 && 0.6 < memo.host_fraction.high);
@@ -51,12 +51,12 @@ static void memo_intervals_contain_the_constants(void) {
     CHECK(memo.host_fraction_rounded.low < 1 && 1 < memo.host_fraction_rounded.high);
 }
 
-static void memo_mfu_of_the_fitted_rows(void) {
+TEST(memo_mfu_of_the_fitted_rows) {
     CHECK_IS(memo.n_fitted, ==, 16);
     CHECK_CASE(memo.ablation_error <= 0.75, "%.3f", memo.ablation_error);
 }
 
-static void memo_mfu_without_refitting(void) {
+TEST(memo_mfu_without_refitting) {
     int i;
     CHECK_IS(memo.n_cells, ==, 44);
     CHECK_CASE(memo.cells_error <= 1.25, "%.3f", memo.cells_error);
@@ -64,22 +64,22 @@ static void memo_mfu_without_refitting(void) {
         CHECK_CASE(memo.model_error[i] <= 2, "%s: %.3f", swap_models[i].name, memo.model_error[i]);
 }
 
-static void memo_stated_pcie_cannot_explain_the_swap_row(void) {
+TEST(memo_stated_pcie_cannot_explain_the_swap_row) {
     CHECK_IS(fabs(memo.swap_64k_fitted_pcie - 37.40), <, 2);
     CHECK_IS(memo.swap_64k_stated_pcie, >, 50);
 }
 
-static void memo_figure_1b(void) {
+TEST(memo_figure_1b) {
     CHECK_CASE(fabs(memo.hidden_from_k / 192 - 1) <= 0.25, "%.0fK", memo.hidden_from_k);
 }
 
-static void memo_plan_is_no_longer_than_the_published_alpha(void) {
+TEST(memo_plan_is_no_longer_than_the_published_alpha) {
     CHECK_IS(memo.n_plan_compared, >=, 40);
     CHECK_IS(memo.n_plan_longer, ==, 0);
     CHECK_IS(memo.n_planned_longer, ==, 0);
 }
 
-static void memo_unplanned_row_reorganizes_where_memory_is_short(void) {
+TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
     memo_trace* trace = swap_unplanned_trace(128 * PAPER_K);
     memo_plan* plan = NULL;
     caching_desc desc;
@@ -104,11 +104,9 @@ static void memo_unplanned_row_reorganizes_where_memory_is_short(void) {
     memo_trace_destroy(trace);
 }
 
-static void sp_attention_alone(void) {
-    CHECK_CASE(sp.attention_mean >= 0.7, "%.3f", sp.attention_mean);
-}
+TEST(sp_attention_alone) { CHECK_CASE(sp.attention_mean >= 0.7, "%.3f", sp.attention_mean); }
 
-static void sp_end_to_end_tables(void) {
+TEST(sp_end_to_end_tables) {
     CHECK_CASE(sp.table5.spearman >= 0.8, "%.3f", sp.table5.spearman);
     CHECK_CASE(sp.table6.spearman >= 0.85, "%.3f", sp.table6.spearman);
     CHECK_CASE(sp.table6_64k.spearman >= 0.7, "%.3f", sp.table6_64k.spearman);
@@ -117,17 +115,17 @@ static void sp_end_to_end_tables(void) {
     CHECK_IS(sp.table6.spearman, >, sp.table6.by_length);
 }
 
-static void sp_memory(void) {
+TEST(sp_memory) {
     CHECK(sp.n_ran == 40 && sp.n_ran_right == sp.n_ran);
     CHECK_IS(sp.n_oom_right, ==, SP_N_OOM);
 }
 
-static void sp_seven_tips(void) {
+TEST(sp_seven_tips) {
     int i;
     for (i = 0; i < 7; i++) CHECK_CASE(sp.is_tip[i], "tip %d", i + 1);
 }
 
-static void sp_longest_lengths(void) {
+TEST(sp_longest_lengths) {
     layout_cluster c = sp_a800(16);
     layout_4d sequence = {1, 1, 1, 8, 2, 1}, tensor = {1, 1, 8, 1, 2, 1};
     CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 94), <, 0.5);
@@ -136,13 +134,13 @@ static void sp_longest_lengths(void) {
     CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 227), <, 0.5);
 }
 
-static void oases_order_of_the_schedules(void) {
+TEST(oases_order_of_the_schedules) {
     int i, j;
     for (i = 0; i < 2; i++)
         for (j = 0; j < 2; j++) CHECK_CASE(oases.n_ordered[i][j] == 6, "%d", oases.n_ordered[i][j]);
 }
 
-static void oases_calibration_meets_the_megatron_row(void) {
+TEST(oases_calibration_meets_the_megatron_row) {
     int i;
     for (i = 0; i < OASES_N_ROWS; i++) {
         oases_hardware hw = oases_calibrated(&oases_rows[i]);
@@ -152,7 +150,7 @@ static void oases_calibration_meets_the_megatron_row(void) {
     }
 }
 
-static void oases_plans(void) {
+TEST(oases_plans) {
     CHECK_IS(oases.n_equal_plans[0], >=, 5);
     CHECK_IS(oases.n_equal_plans[1], >=, 5);
     CHECK_IS(oases.n_slower_than_uniform, ==, 0);
@@ -160,7 +158,7 @@ static void oases_plans(void) {
 
 /* ---- printed tables ------------------------------------------------------------------------- */
 
-static void lines_fit_a_terminal_of_120_columns(void) {
+TEST(lines_fit_a_terminal_of_120_columns) {
     const char* line = printed;
     while (*line) {
         size_t n = strcspn(line, "\n");
@@ -169,7 +167,7 @@ static void lines_fit_a_terminal_of_120_columns(void) {
     }
 }
 
-static void constants_come_first_and_each_says_where_from(void) {
+TEST(constants_come_first_and_each_says_where_from) {
     const char* end = strstr(printed, "Table 4: MFU");
     const char* line = printed;
     int n_constants = 0, n_fitted_memo = 0;
@@ -191,7 +189,7 @@ static void constants_come_first_and_each_says_where_from(void) {
     CHECK_IS(n_fitted_memo, ==, 4);
 }
 
-static void misses_are_printed_as_misses(void) {
+TEST(misses_are_printed_as_misses) {
     int n = 0;
     const char* at = printed;
     while ((at = strstr(at, "[MISS]")) != NULL) {
@@ -206,7 +204,7 @@ static void misses_are_printed_as_misses(void) {
 
 /* ---- the machinery --------------------------------------------------------------------------- */
 
-static void fit_is_reproducible_and_a_minimum(void) {
+TEST(fit_is_reproducible_and_a_minimum) {
     swap_hardware again = swap_a800(), trial;
     double fitted, v[4];
     int i, sign;
@@ -236,13 +234,13 @@ static double rosenbrock(const double* v, void* user) {
     (void)user;
     return 100 * (v[1] - v[0] * v[0]) * (v[1] - v[0] * v[0]) + (1 - v[0]) * (1 - v[0]);
 }
-static void optimizer_finds_a_known_minimum(void) {
+TEST(optimizer_finds_a_known_minimum) {
     double v[2] = {-1.2, 1};
     paper_minimize(v, 2, rosenbrock, NULL);
     CHECK_CASE(fabs(v[0] - 1) < 1e-3 && fabs(v[1] - 1) < 1e-3, "%g %g", v[0], v[1]);
 }
 
-static void spearman_of_known_rankings(void) {
+TEST(spearman_of_known_rankings) {
     double a[5] = {1, 2, 3, 4, 5}, b[5] = {10, 20, 30, 40, 50}, c[5] = {5, 4, 3, 2, 1};
     double d[5] = {1, 1, 2, 3, 3}, e[5] = {7, 7, 7, 7, 7}, f[5] = {2, 1, 4, 3, 5};
     CHECK_IS(fabs(paper_spearman(a, b, 5) - 1), <, 1e-12);
@@ -285,7 +283,7 @@ static void after(operation* o, int before) {
     if (before >= 0) o->before[o->n_before++] = before;
 }
 
-static void swap_simulation_against_relaxation(void) {
+TEST(swap_simulation_against_relaxation) {
     int round;
     for (round = 0; round < 200; round++) {
         enum { MAX = 12 };
@@ -330,7 +328,7 @@ static void swap_simulation_against_relaxation(void) {
     }
 }
 
-static void swap_without_a_bottleneck_costs_nothing(void) {
+TEST(swap_without_a_bottleneck_costs_nothing) {
     swap_schedule s = {32, 1, 2, 0, 0.5, 0.99, 0.99, 2};
     CHECK_IS(fabs(swap_simulate(&s) - (32 * 3 + 0.5)), <, 1e-9);
 }
@@ -410,7 +408,7 @@ static double oases_backward_fine(const oases_blocks* k) {
     return comm;
 }
 
-static void oases_makespans(void) {
+TEST(oases_makespans) {
     int round, i;
     CHECK_IS(oases_n_right_makespans(), ==, 12);
     for (round = 0; round < 1000; round++) {
@@ -440,7 +438,7 @@ static void oases_makespans(void) {
     }
 }
 
-static void oases_planner_against_brute_force(void) {
+TEST(oases_planner_against_brute_force) {
     int round;
     for (round = 0; round < 60; round++) {
         oases_row row = oases_rows[memo_test_int(0, OASES_N_ROWS - 1)];
@@ -480,7 +478,7 @@ static void oases_planner_against_brute_force(void) {
     }
 }
 
-static void layouts_are_refused_in_words(void) {
+TEST(layouts_are_refused_in_words) {
     layout_cluster c = sp_a800(16);
     layout_4d l = {1, 1, 16, 1, 1, 1};
     char text[128];
@@ -499,32 +497,5 @@ static void layouts_are_refused_in_words(void) {
 int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     print_everything();
-    TEST(memo_verdicts);
-    TEST(memo_intervals_contain_the_constants);
-    TEST(memo_mfu_of_the_fitted_rows);
-    TEST(memo_mfu_without_refitting);
-    TEST(memo_stated_pcie_cannot_explain_the_swap_row);
-    TEST(memo_figure_1b);
-    TEST(memo_plan_is_no_longer_than_the_published_alpha);
-    TEST(memo_unplanned_row_reorganizes_where_memory_is_short);
-    TEST(sp_attention_alone);
-    TEST(sp_end_to_end_tables);
-    TEST(sp_memory);
-    TEST(sp_seven_tips);
-    TEST(sp_longest_lengths);
-    TEST(oases_order_of_the_schedules);
-    TEST(oases_calibration_meets_the_megatron_row);
-    TEST(oases_plans);
-    TEST(lines_fit_a_terminal_of_120_columns);
-    TEST(constants_come_first_and_each_says_where_from);
-    TEST(misses_are_printed_as_misses);
-    TEST(fit_is_reproducible_and_a_minimum);
-    TEST(optimizer_finds_a_known_minimum);
-    TEST(spearman_of_known_rankings);
-    TEST(swap_simulation_against_relaxation);
-    TEST(swap_without_a_bottleneck_costs_nothing);
-    TEST(oases_makespans);
-    TEST(oases_planner_against_brute_force);
-    TEST(layouts_are_refused_in_words);
-    return memo_test_end();
+    return memo_test_run_all();
 }

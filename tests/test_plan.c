@@ -130,7 +130,7 @@ static int64_t brute_force(const memo_plan* plan) {
 /* ---- memory plans
  * ----------------------------------------------------------------------------------- */
 
-static void greedy_is_valid(void) {
+TEST(greedy_is_valid) {
     int k;
     for (k = 0; k < 2000; k++) {
         features with;
@@ -177,7 +177,7 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
 
 /* Against a slow twin: the item with the lowest key comes next, in a tie the first in order.  If
  * its top is higher by now, or a fixed item bars it, its key rises instead. */
-static void lowest_offset_is_lowest(void) {
+TEST(lowest_offset_is_lowest) {
     int k;
     for (k = 0; k < 500; k++) {
         features with;
@@ -229,7 +229,7 @@ static void lowest_offset_is_lowest(void) {
 }
 
 /* No time at all: every rule stops, and there is a plan. */
-static void a_deadline_leaves_a_plan(void) {
+TEST(a_deadline_leaves_a_plan) {
     int k;
     for (k = 0; k < 16; k++) {
         features with;
@@ -291,7 +291,7 @@ static void cut_rectangle(memo_plan* plan, int64_t n, int64_t height, int of) {
 }
 
 /* Its height is the optimum, and greedy rarely meets it. */
-static void search_fills_cut_rectangles(void) {
+TEST(search_fills_cut_rectangles) {
     int k, n_met = 0;
     for (k = 0; k < 40; k++) {
         memo_plan* plan;
@@ -317,7 +317,7 @@ static void search_fills_cut_rectangles(void) {
 
 /* Of many pieces, too: the search goes to the bound first, before plans a little lower use it
  * up. */
-static void large_rectangles_are_filled_at_once(void) {
+TEST(large_rectangles_are_filled_at_once) {
     int k, n_met = 0;
     for (k = 0; k < 6 && n_met == 0; k++) {
         memo_plan* plan;
@@ -338,7 +338,7 @@ static void large_rectangles_are_filled_at_once(void) {
 }
 
 /* A part that the search does not finish gets the effort that other parts leave. */
-static void no_effort_is_left_over(void) {
+TEST(no_effort_is_left_over) {
     int k, n_open = 0;
     for (k = 0; k < 12; k++) {
         enum { HARD = 300, EASY = 300 };
@@ -381,7 +381,7 @@ static void no_effort_is_left_over(void) {
     CHECK_IS(n_open, >, 0);
 }
 
-static void traces_meet_their_bound(void) {
+TEST(traces_meet_their_bound) {
     static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
                                         "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
                                         "llama-1b-s8k-store"};
@@ -402,7 +402,7 @@ static void traces_meet_their_bound(void) {
     }
 }
 
-static void search_meets_brute_force(void) {
+TEST(search_meets_brute_force) {
     int k;
     for (k = 0; k < 2000; k++) {
         features with;
@@ -428,7 +428,7 @@ static void search_meets_brute_force(void) {
     }
 }
 
-static void search_is_valid_and_deterministic(void) {
+TEST(search_is_valid_and_deterministic) {
     int k;
     for (k = 0; k < 300; k++) {
         features with;
@@ -462,7 +462,7 @@ static void search_is_valid_and_deterministic(void) {
 
 /* The optimum is thousands of units above the bound: to prove unit after unit impossible would take
  * as many attempts. */
-static void proofs_halve_what_is_open(void) {
+TEST(proofs_halve_what_is_open) {
     int k, n_above = 0;
     for (k = 0; k < 200; k++) {
         memo_plan* plan;
@@ -490,7 +490,7 @@ static void proofs_halve_what_is_open(void) {
 }
 
 /* Cores answer for the whole: no plan below the least peak, and one from there on. */
-static void cores_meet_brute_force(void) {
+TEST(cores_meet_brute_force) {
     int k, n_found = 0, n_failed = 0;
     for (k = 0; k < 600; k++) {
         features with;
@@ -554,7 +554,7 @@ static int is_stackable(const memoi_problem* problem, int set, int64_t from, int
 
 /* The search knows how high a stack can begin; while it has learned too few sets, it takes a higher
  * bound. */
-static void alignments_leave_holes_in_a_stack(void) {
+TEST(alignments_leave_holes_in_a_stack) {
     int k, n_holes = 0;
     for (k = 0; k < 300; k++) {
         memo_plan* plan;
@@ -589,7 +589,7 @@ static void alignments_leave_holes_in_a_stack(void) {
 }
 
 /* Holes that alignments leave prune the search: most of these plans are proven within few nodes. */
-static void plans_with_alignments_are_proven(void) {
+TEST(plans_with_alignments_are_proven) {
     static const int64_t sizes[] = {7, 11, 13, 17, 23, 31, 37};
     int k, n_proven = 0;
     for (k = 0; k < 40; k++) {
@@ -616,7 +616,7 @@ static void plans_with_alignments_are_proven(void) {
 
 /* Each two of n buffers live together for a moment, all others being in a gap.  So they need the
  * sum of their sizes, though at no time more than two are live. */
-static void buffers_that_meet_in_pairs_are_bounded_together(void) {
+TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     enum { N = 20 };
     memo_plan_desc desc = memo_plan_desc_default();
     memo_plan* plan;
@@ -649,7 +649,7 @@ static void buffers_that_meet_in_pairs_are_bounded_together(void) {
 }
 
 /* An alignment that divides all sizes holds by itself, whatever the others are. */
-static void the_unit_is_as_large_as_alignments_allow(void) {
+TEST(the_unit_is_as_large_as_alignments_allow) {
     static const int64_t alignments[][3] = {{1, 256, 64}, {1, 2, 4}, {8, 512, 64}, {256, 1, 128}};
     memo_plan* plan;
     memo_error error;
@@ -674,7 +674,7 @@ static void the_unit_is_as_large_as_alignments_allow(void) {
 }
 
 /* What a change places again is all that first fit by the changed order moves. */
-static void a_climb_is_first_fit(void) {
+TEST(a_climb_is_first_fit) {
     int k, n_better = 0;
     for (k = 0; k < 60; k++) {
         features with;
@@ -779,7 +779,7 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
 }
 
 /* With alignments and gaps, which the exact search cannot solve in time. */
-static void a_climb_beats_an_order_search(void) {
+TEST(a_climb_beats_an_order_search) {
     int k;
     double sum = 0, sum_orders = 0;
     for (k = 0; k < 6; k++) {
@@ -804,7 +804,7 @@ static void a_climb_beats_an_order_search(void) {
 
 /* Too large for the search: valid, no worse than greedy, better if a better plan exists,
  * and the same for the same nodes. */
-static void large_plans_are_improved(void) {
+TEST(large_plans_are_improved) {
     int k, n_better = 0;
     for (k = 0; k < 2; k++) {
         features with;
@@ -839,7 +839,7 @@ static void large_plans_are_improved(void) {
 }
 
 /* Whatever the threads' order in time: a search of several gives the same offsets twice. */
-static void threads_give_the_same_plan_twice(void) {
+TEST(threads_give_the_same_plan_twice) {
     int k, n_other = 0;
     for (k = 0; k < 60; k++) {
         features with;
@@ -878,7 +878,7 @@ static void threads_give_the_same_plan_twice(void) {
     CHECK_CASE(n_other > 0, "it was always the first one that answered");
 }
 
-static void mip_meets_brute_force(void) {
+TEST(mip_meets_brute_force) {
 #ifdef MEMO_LP_SOLVE
     int k, n_proven = 0, n = 150;
     for (k = 0; k < n; k++) {
@@ -927,7 +927,7 @@ static void mip_meets_brute_force(void) {
 #endif
 }
 
-static void memory_that_runs_out_is_reported(void) {
+TEST(memory_that_runs_out_is_reported) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_SEARCH,
                                                MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL};
     size_t k;
@@ -962,7 +962,7 @@ static void memory_that_runs_out_is_reported(void) {
     }
 }
 
-static void odd_problems_are_answered(void) {
+TEST(odd_problems_are_answered) {
     memo_plan* plan;
     memo_error error;
     memo_plan_desc desc = memo_plan_desc_default();
@@ -1007,29 +1007,4 @@ static void odd_problems_are_answered(void) {
     memo_plan_destroy(plan);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(greedy_is_valid);
-    TEST(lowest_offset_is_lowest);
-    TEST(a_deadline_leaves_a_plan);
-    TEST(search_meets_brute_force);
-    TEST(search_fills_cut_rectangles);
-    TEST(large_rectangles_are_filled_at_once);
-    TEST(no_effort_is_left_over);
-    TEST(traces_meet_their_bound);
-    TEST(search_is_valid_and_deterministic);
-    TEST(proofs_halve_what_is_open);
-    TEST(cores_meet_brute_force);
-    TEST(alignments_leave_holes_in_a_stack);
-    TEST(plans_with_alignments_are_proven);
-    TEST(buffers_that_meet_in_pairs_are_bounded_together);
-    TEST(the_unit_is_as_large_as_alignments_allow);
-    TEST(a_climb_is_first_fit);
-    TEST(a_climb_beats_an_order_search);
-    TEST(large_plans_are_improved);
-    TEST(threads_give_the_same_plan_twice);
-    TEST(mip_meets_brute_force);
-    TEST(memory_that_runs_out_is_reported);
-    TEST(odd_problems_are_answered);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -222,7 +222,7 @@ static const char* plan_fault(const memo_plan* plan) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void every_case_is_planned_or_refused(void) {
+TEST(every_case_is_planned_or_refused) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_GREEDY,
                                                MEMO_PLAN_ENGINE_SEARCH};
     int round, n_planned = 0, n_refused = 0, n_infeasible = 0;
@@ -314,7 +314,7 @@ static memo_plan* small_problem(int has_fixed, int has_gaps) {
     return plan;
 }
 
-static void search_mip_and_brute_force_agree(void) {
+TEST(search_mip_and_brute_force_agree) {
     int round, n_mip = 0;
     for (round = 0; round < 2000; round++) {
         memo_plan* plan = small_problem(round % 2, round / 2 % 2);
@@ -347,9 +347,4 @@ static void search_mip_and_brute_force_agree(void) {
     (void)n_mip;
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(every_case_is_planned_or_refused);
-    TEST(search_mip_and_brute_force_agree);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

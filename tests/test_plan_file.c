@@ -187,7 +187,7 @@ static memo_plan* random_plan(int64_t n) {
 
 /* --- from a trace --- */
 
-static void lifetimes_match_the_trace(void) {
+TEST(lifetimes_match_the_trace) {
     memo_trace* trace = parsed("malloc 10 100\nmalloc 11 8\nfree 11 8\nmark iteration begin\n"
                                "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
                                "free 13 513\nmark iteration end\n");
@@ -216,7 +216,7 @@ static void lifetimes_match_the_trace(void) {
     memo_trace_destroy(trace);
 }
 
-static void sums_that_overflow_are_refused(void) {
+TEST(sums_that_overflow_are_refused) {
     memo_trace* trace = parsed("malloc 1 4611686018427387904\nmalloc 2 1\n");
     memo_plan* plan;
     CHECK(memo_plan_from_trace(trace, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
@@ -230,7 +230,7 @@ static void sums_that_overflow_are_refused(void) {
 }
 
 /* The bound of reference/dsa.md, found there by other means. */
-static void shared_traces_have_their_bounds(void) {
+TEST(shared_traces_have_their_bounds) {
     static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
                                         "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
                                         "llama-1b-s8k-store"};
@@ -253,7 +253,7 @@ static void shared_traces_have_their_bounds(void) {
 
 /* --- several streams --- */
 
-static void another_stream_keeps_a_buffer(void) {
+TEST(another_stream_keeps_a_buffer) {
     /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits after the malloc of
      * 2. */
     memo_trace* trace;
@@ -303,7 +303,7 @@ static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64
 
 /* Two buffers conflict exactly if one is not freed before the other is requested, or one has a use
  * that does not come before all operations on the other. */
-static void holds_wait_for_all_streams(void) {
+TEST(holds_wait_for_all_streams) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
         memo_trace* trace = random_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4), 1, 0, 0);
@@ -338,7 +338,7 @@ static void holds_wait_for_all_streams(void) {
 
 /* --- preparing --- */
 
-static void preparing_sorts_and_sums(void) {
+TEST(preparing_sorts_and_sums) {
     memo_plan* plan;
     CHECK_OK(memo_plan_create(3, 2, 0, &plan, &error));
     CHECK_IS(plan->alignment_bytes, ==, 1);
@@ -372,7 +372,7 @@ static void preparing_sorts_and_sums(void) {
     memo_plan_destroy(NULL);
 }
 
-static void bad_problems_are_named(void) {
+TEST(bad_problems_are_named) {
     int i;
     memo_plan* plan = (memo_plan*)&plan;
     CHECK(memo_plan_create(-1, 0, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
@@ -421,7 +421,7 @@ static void bad_problems_are_named(void) {
 
 /* --- validating --- */
 
-static void validator_agrees_with_the_slow_one(void) {
+TEST(validator_agrees_with_the_slow_one) {
     int round, n_valid = 0, n_invalid = 0;
     for (round = 0; round < 400; round++) {
         memo_plan* plan = random_plan(memo_test_int(0, 25));
@@ -453,7 +453,7 @@ static void validator_agrees_with_the_slow_one(void) {
     CHECK(n_valid > 100 && n_invalid > 100);
 }
 
-static void validator_demands_a_plan(void) {
+TEST(validator_demands_a_plan) {
     memo_plan* plan = random_plan(5);
     plan->proof = MEMO_PROOF_NONE;
     CHECK_ERROR(memo_plan_validate(plan, &error), INVALID_ARGUMENT, "it has no offsets");
@@ -465,7 +465,7 @@ static void validator_demands_a_plan(void) {
 }
 
 /* 100000 buffers, thousands of them live at once, each in its own lane. */
-static void large_plans_validate_quickly(void) {
+TEST(large_plans_validate_quickly) {
     const int64_t n = 100000, n_lanes = 20000;
     memo_plan* plan;
     clock_t start;
@@ -494,7 +494,7 @@ static void large_plans_validate_quickly(void) {
 
 /* --- files --- */
 
-static void plans_make_the_round_trip(void) {
+TEST(plans_make_the_round_trip) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_plan* plan = random_plan(memo_test_int(0, 30));
@@ -560,7 +560,7 @@ static void engine_with_a_0_byte_is_refused(void) {
     memo_plan_destroy(plan);
 }
 
-static void bad_plans_are_named(void) {
+TEST(bad_plans_are_named) {
 #define HEAD "alignment 1\ntimes 4\nbody 0\npeak 20\nbound 20\nproof feasible\nengine x\n"
     /* The first is given a persistent buffer. */
     static const char* const waits[][2] = {{"wait 0 1 0 1 0", "a buffer is persistent"},
@@ -662,7 +662,7 @@ static void bad_plans_are_named(void) {
 #undef HEAD
 }
 
-static void damaged_plans_are_refused(void) {
+TEST(damaged_plans_are_refused) {
     memo_plan* plan = random_plan(12);
     memo_plan* again;
     char* text;
@@ -686,7 +686,7 @@ static void damaged_plans_are_refused(void) {
 }
 
 /* With the checksum made right again, damage reaches the parser itself. */
-static void damage_with_a_right_checksum_is_no_crash(void) {
+TEST(damage_with_a_right_checksum_is_no_crash) {
     memo_plan* plan = random_plan(8);
     memo_plan* again;
     char *text, *copy;
@@ -713,7 +713,7 @@ static void damage_with_a_right_checksum_is_no_crash(void) {
     free(text);
 }
 
-static void invalid_plans_are_not_written(void) {
+TEST(invalid_plans_are_not_written) {
     memo_plan* plan = random_plan(6);
     plan->peak_bytes++;
     CHECK_IS(memo_plan_write(plan, temporary_path(), &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -737,7 +737,7 @@ static int n_classes(const memo_plan* plan) {
     return is_there[0] + is_there[1] + is_there[2];
 }
 
-static void pictures_are_well_formed(void) {
+TEST(pictures_are_well_formed) {
     int round;
     for (round = 0; round < 40; round++) {
         memo_plan* plan = random_plan(memo_test_int(0, 40));
@@ -766,7 +766,7 @@ static void pictures_are_well_formed(void) {
     unlink(temporary_path());
 }
 
-static void pictures_of_large_plans_stay_small(void) {
+TEST(pictures_of_large_plans_stay_small) {
     memo_plan* plan;
     char* text;
     int64_t i;
@@ -790,7 +790,7 @@ static void pictures_of_large_plans_stay_small(void) {
 
 /* --- no memory --- */
 
-static void running_out_of_memory_is_reported(void) {
+TEST(running_out_of_memory_is_reported) {
     memo_trace* trace = random_trace(100, 3, 1, 0, 0);
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
     int is_through = 0; /* no request was refused */
@@ -816,25 +816,4 @@ static void running_out_of_memory_is_reported(void) {
     memo_trace_destroy(trace);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(lifetimes_match_the_trace);
-    TEST(sums_that_overflow_are_refused);
-    TEST(shared_traces_have_their_bounds);
-    TEST(another_stream_keeps_a_buffer);
-    TEST(holds_wait_for_all_streams);
-    TEST(preparing_sorts_and_sums);
-    TEST(bad_problems_are_named);
-    TEST(validator_agrees_with_the_slow_one);
-    TEST(validator_demands_a_plan);
-    TEST(large_plans_validate_quickly);
-    TEST(plans_make_the_round_trip);
-    TEST(bad_plans_are_named);
-    TEST(damaged_plans_are_refused);
-    TEST(damage_with_a_right_checksum_is_no_crash);
-    TEST(invalid_plans_are_not_written);
-    TEST(pictures_are_well_formed);
-    TEST(pictures_of_large_plans_stay_small);
-    TEST(running_out_of_memory_is_reported);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -249,7 +249,7 @@ static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) 
 
 /* A plan from the trace keeps its promises, and the check agrees with the reference for any
  * offsets. */
-static void check_is_reachability(void) {
+TEST(check_is_reachability) {
     int round, n_refused = 0, n_accepted = 0, k;
     for (round = 0; round < 700; round++) {
         memo_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4), 0,
@@ -288,7 +288,7 @@ static void check_is_reachability(void) {
 
 /* A wait taken out of the trace: the plan of the whole trace stands or falls as the reference
  * says. */
-static void check_misses_removed_waits(void) {
+TEST(check_misses_removed_waits) {
     int round, n_refused = 0;
     for (round = 0; round < 1500; round++) {
         memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 3), 0, 0, 1);
@@ -319,7 +319,7 @@ static void check_misses_removed_waits(void) {
 
 /* Bought waits count exactly as the same waits in the trace: for holds, for the check, and if one
  * is removed. */
-static void bought_waits_match_waits_of_the_trace(void) {
+TEST(bought_waits_match_waits_of_the_trace) {
     int round, n_refused = 0, n_smaller = 0, k;
     for (round = 0; round < 1500; round++) {
         int place[200], is_safe;
@@ -446,7 +446,7 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
 
 /* What the arena enqueues for a plan with bought waits has no race.  Without a wait a race shows
  * only where the check refuses the plan. */
-static void the_arena_makes_bought_waits(void) {
+TEST(the_arena_makes_bought_waits) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device* host;
     int round, n_raced = 0, n_faults = 0;
@@ -513,7 +513,7 @@ static void the_arena_makes_bought_waits(void) {
     memo_host_device_destroy(host);
 }
 
-static void waits_of_other_plans_are_refused(void) {
+TEST(waits_of_other_plans_are_refused) {
     memo_trace *trace = random_trace(40, 2, 0, 0, 0), *other = random_trace(40, 2, 0, 0, 0);
     memo_plan* plan;
     memo_plan_desc desc = memo_plan_desc_default();
@@ -572,7 +572,7 @@ static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wa
 }
 
 /* Offers are bought only if they help; the cost is that of brute force in all but a few cases. */
-static void the_cheapest_waits_are_bought(void) {
+TEST(the_cheapest_waits_are_bought) {
     int round, n_bought = 0, n_dear = 0;
     for (round = 0; round < 400; round++) {
         memo_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0, 0);
@@ -631,7 +631,7 @@ static void the_cheapest_waits_are_bought(void) {
 
 /* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are
  * refused in turn. */
-static void buying_without_memory_is_reported(void) {
+TEST(buying_without_memory_is_reported) {
     memo_trace* trace;
     memo_plan* plan;
     memo_wait offers[5];
@@ -689,7 +689,7 @@ static int plan_conflict(const memo_plan* plan, int64_t i, int64_t k) { /* i < k
 /* Were a lifetime or a hold any shorter, some offsets that it allows would be unsafe; any longer,
  * some that it forbids would be safe.  (A persistent buffer requested in the body lives from 0,
  * longer than need be.) */
-static void conflicts_match_unsafe_pairs(void) {
+TEST(conflicts_match_unsafe_pairs) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
         int has_classes = round % 3 == 0;
@@ -765,7 +765,7 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
 }
 
 /* Every engine that proves its plan optimal has the least peak that the reference's pairs allow. */
-static void plans_by_pairs_are_the_smallest(void) {
+TEST(plans_by_pairs_are_the_smallest) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_SEARCH,
                                                MEMO_PLAN_ENGINE_BILEVEL, MEMO_PLAN_ENGINE_MIP};
     int round, n_above = 0, e;
@@ -866,7 +866,7 @@ static memo_plan* random_holds(int64_t n) {
 
 /* The bound is the largest set of buffers in conflict, or lies below it if holds make no order.
  * Sections bring together all pairs in conflict, and no others. */
-static void bounds_and_sections_follow_conflicts(void) {
+TEST(bounds_and_sections_follow_conflicts) {
     int round, n_above = 0;
     for (round = 0; round < 1500; round++) {
         memo_trace* trace = NULL;
@@ -907,7 +907,7 @@ static void bounds_and_sections_follow_conflicts(void) {
 }
 
 /* Blocks cut into buffers of several streams, and streams that wait in patterns. */
-static void tilings_and_patterns_are_proven(void) {
+TEST(tilings_and_patterns_are_proven) {
     memo_plan_desc desc = memo_plan_desc_default();
     int n_streams, which, k;
     desc.time_limit_s = 60;
@@ -931,7 +931,7 @@ static void tilings_and_patterns_are_proven(void) {
 }
 
 /* Too many buffers for sections instead of pairs.  Two streams with a wait now and then. */
-static void large_problems_keep_their_pairs(void) {
+TEST(large_problems_keep_their_pairs) {
     enum { N = 9000, LIVE = 8 };
     memo_plan_desc desc = memo_plan_desc_default();
     memo_trace* trace;
@@ -963,7 +963,7 @@ static void large_problems_keep_their_pairs(void) {
 
 /* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream
  * 1.  So many pairs are not listed. */
-static void too_many_pairs_are_planned_as_lifetimes(void) {
+TEST(too_many_pairs_are_planned_as_lifetimes) {
     enum { N = 6000 };
     memo_plan_desc desc = memo_plan_desc_default();
     memo_trace* trace;
@@ -990,7 +990,7 @@ static void too_many_pairs_are_planned_as_lifetimes(void) {
 
 /* Each buffer has a lane of its own, and its hold ends late: the bound may not take the time of
  * planning. */
-static void thousands_of_lanes_are_planned_in_time(void) {
+TEST(thousands_of_lanes_are_planned_in_time) {
     enum { N = 4000, AHEAD = 5 };
     memo_plan_desc desc = memo_plan_desc_default();
     memo_plan* plan;
@@ -1022,7 +1022,7 @@ static void thousands_of_lanes_are_planned_in_time(void) {
 }
 
 /* Stream 1 fills b without having waited for stream 0, which owns it and a. */
-static void early_users_are_seen(void) {
+TEST(early_users_are_seen) {
     memo_trace* trace;
     memo_plan* plan;
     int is_waited;
@@ -1049,7 +1049,7 @@ static void early_users_are_seen(void) {
     }
 }
 
-static void plans_of_other_traces_are_refused(void) {
+TEST(plans_of_other_traces_are_refused) {
     memo_trace* trace = random_trace(40, 2, 0, 0, 1);
     memo_plan* plan;
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
@@ -1064,7 +1064,7 @@ static void plans_of_other_traces_are_refused(void) {
     memo_trace_destroy(trace);
 }
 
-static void shared_traces_check(void) {
+TEST(shared_traces_check) {
     static const char* const names[] = {"gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute"};
     size_t k;
     for (k = 0; k < sizeof names / sizeof *names; k++) {
@@ -1082,7 +1082,7 @@ static void shared_traces_check(void) {
 }
 
 /* Peaks that pairs allow, as first fit found them; all are proven. */
-static void shared_streams_are_planned_by_pairs(void) {
+TEST(shared_streams_are_planned_by_pairs) {
     static const char* const names[] = {"fsdp-limit2-ckpt", "offload-reload-unsynced",
                                         "prefetch-mid-bwd"};
     static const int64_t peaks[] = {4877975552, 12899581952, 12901154816};
@@ -1104,25 +1104,4 @@ static void shared_streams_are_planned_by_pairs(void) {
     }
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(check_is_reachability);
-    TEST(check_misses_removed_waits);
-    TEST(bought_waits_match_waits_of_the_trace);
-    TEST(the_arena_makes_bought_waits);
-    TEST(the_cheapest_waits_are_bought);
-    TEST(buying_without_memory_is_reported);
-    TEST(waits_of_other_plans_are_refused);
-    TEST(conflicts_match_unsafe_pairs);
-    TEST(plans_by_pairs_are_the_smallest);
-    TEST(bounds_and_sections_follow_conflicts);
-    TEST(tilings_and_patterns_are_proven);
-    TEST(large_problems_keep_their_pairs);
-    TEST(too_many_pairs_are_planned_as_lifetimes);
-    TEST(thousands_of_lanes_are_planned_in_time);
-    TEST(early_users_are_seen);
-    TEST(plans_of_other_traces_are_refused);
-    TEST(shared_traces_check);
-    TEST(shared_streams_are_planned_by_pairs);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -97,7 +97,7 @@ static int check_fixed(const char* path) {
     return n;
 }
 
-static void races_that_others_shipped(void) {
+TEST(races_that_others_shipped) {
     static const char faulty[] = ".faulty.schedule";
     struct dirent* entry;
     int n_pairs = 0, n_files = 0;
@@ -142,7 +142,7 @@ static void check_why(const char* text, const char* expected) {
     memo_schedule_destroy(schedule);
 }
 
-static void diagnoses_name_the_missing_wait(void) {
+TEST(diagnoses_name_the_missing_wait) {
     check_why("stream compute\nstream h2d\n"
               "record 17 h2d\nwait 17 compute\nrun \"to device 3\" h2d writes 0x10..0x20\n"
               "record 17 h2d\nrun \"backward 3\" compute reads 0x18..0x40\n",
@@ -166,7 +166,7 @@ static void diagnoses_name_the_missing_wait(void) {
               "waits for event e after its second record (operation 4, on a)");
 }
 
-static void operations_are_described(void) {
+TEST(operations_are_described) {
     static const char* const expected[] = {
         "record of event e (operation 0, on a b)", "wait for event e (operation 1, on c)",
         "\"x\" (operation 2, on c)", "sync (operation 3, on c)", "sync for event e (operation 4)"};
@@ -334,7 +334,7 @@ static void check_fix(const memo_schedule* schedule, const memo_race* race, cons
     memo_schedule_destroy(fixed);
 }
 
-static void following_a_diagnosis_fixes_the_race(void) {
+TEST(following_a_diagnosis_fixes_the_race) {
     int round, n_recorded = 0, n_never = 0, n_late = 0;
     for (round = 0; round < 3000; round++) {
         memo_schedule *schedule = random_schedule(), *again = reread(schedule, NULL);
@@ -361,7 +361,7 @@ static void following_a_diagnosis_fixes_the_race(void) {
 
 /* --- text --- */
 
-static void every_line_of_the_format(void) {
+TEST(every_line_of_the_format) {
     memo_schedule* s = parsed("# a comment\n\n\r\n"
                               "stream compute\n\tstream \"to \\\"host\\\" \\\\\"\nstream reads\n"
                               "buffer a 100\nbuffer \"b c\" 10\nbuffer part a+10..30\n"
@@ -391,7 +391,7 @@ static void every_line_of_the_format(void) {
     memo_schedule_destroy(s);
 }
 
-static void faults_have_a_file_a_line_and_a_reason(void) {
+TEST(faults_have_a_file_a_line_and_a_reason) {
     static const struct {
         const char *text, *words;
         int64_t line;
@@ -443,7 +443,7 @@ static void faults_have_a_file_a_line_and_a_reason(void) {
 }
 
 /* A file that is cut anywhere is refused: without its last ranges a race would be missed. */
-static void cut_files_are_refused(void) {
+TEST(cut_files_are_refused) {
     int n;
     for (n = 0; n < 3; n++) {
         memo_schedule *schedule = random_schedule(), *cut = NULL;
@@ -462,7 +462,7 @@ static void cut_files_are_refused(void) {
 }
 
 /* Two streams of one name must not become one, which would have no race with itself. */
-static void streams_of_one_name_stay_two(void) {
+TEST(streams_of_one_name_stay_two) {
     memo_schedule *schedule, *again;
     memo_check* check;
     memo_op_desc op = memo_op_desc_default();
@@ -485,7 +485,7 @@ static void streams_of_one_name_stay_two(void) {
     memo_schedule_destroy(again);
 }
 
-static void names_are_checked(void) {
+TEST(names_are_checked) {
     memo_schedule* schedule;
     memo_range bytes = {3, 2};
     CHECK_OK(memo_schedule_create(&schedule, &error));
@@ -497,7 +497,7 @@ static void names_are_checked(void) {
 }
 
 /* What passes over a link takes its time in the file. */
-static void links_become_time(void) {
+TEST(links_become_time) {
     char* text;
     memo_schedule *schedule, *again;
     memo_op_desc op = memo_op_desc_default();
@@ -521,17 +521,4 @@ static void links_become_time(void) {
     memo_schedule_destroy(again);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(races_that_others_shipped);
-    TEST(diagnoses_name_the_missing_wait);
-    TEST(operations_are_described);
-    TEST(following_a_diagnosis_fixes_the_race);
-    TEST(every_line_of_the_format);
-    TEST(faults_have_a_file_a_line_and_a_reason);
-    TEST(cut_files_are_refused);
-    TEST(streams_of_one_name_stay_two);
-    TEST(names_are_checked);
-    TEST(links_become_time);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -235,7 +235,7 @@ static int is_range(const memo_schedule* s, int64_t op, int64_t k, const void* a
 
 /* --- recorded operations --- */
 
-static void calls_become_a_schedule(void) {
+TEST(calls_become_a_schedule) {
     fake* f = fake_create(0);
     memo_recorder* recorder = new_recorder(&f->device, 0);
     memo_device* d = memo_recorder_get_device(recorder);
@@ -318,7 +318,7 @@ static void calls_become_a_schedule(void) {
 }
 
 /* One line for a launch; it does nothing without a recorder. */
-static void launches_are_annotated_in_a_line(void) {
+TEST(launches_are_annotated_in_a_line) {
     fake* f = fake_create(0);
     memo_recorder* recorder = new_recorder(&f->device, 0);
     memo_device* d = memo_recorder_get_device(recorder);
@@ -353,7 +353,7 @@ static void launches_are_annotated_in_a_line(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void a_missing_wait_is_found(void) {
+TEST(a_missing_wait_is_found) {
     int with_wait;
     for (with_wait = 0; with_wait < 2; with_wait++) {
         fake* f = fake_create(0);
@@ -381,7 +381,7 @@ static void a_missing_wait_is_found(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void handles_may_come_again(void) {
+TEST(handles_may_come_again) {
     fake* f = fake_create(0);
     memo_recorder* recorder = new_recorder(&f->device, 0);
     memo_device* d = memo_recorder_get_device(recorder);
@@ -411,7 +411,7 @@ static void handles_may_come_again(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void times_match_the_device(void) {
+TEST(times_match_the_device) {
     fake* f = fake_create(0);
     memo_recorder* recorder;
     memo_device* d;
@@ -481,7 +481,7 @@ static void times_match_the_device(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void an_open_operation_ends_with_the_schedule(void) {
+TEST(an_open_operation_ends_with_the_schedule) {
     fake* f = fake_create(0);
     memo_recorder* recorder = new_recorder(&f->device, 1);
     memo_device* d = memo_recorder_get_device(recorder);
@@ -499,7 +499,7 @@ static void an_open_operation_ends_with_the_schedule(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void pauses_leave_no_trace_but_a_sync(void) {
+TEST(pauses_leave_no_trace_but_a_sync) {
     fake* f = fake_create(1);
     memo_recorder* recorder = new_recorder(&f->device, 1);
     memo_device* d = memo_recorder_get_device(recorder);
@@ -547,7 +547,7 @@ static void pauses_leave_no_trace_but_a_sync(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void recorders_stack(void) {
+TEST(recorders_stack) {
     fake* f = fake_create(0);
     memo_recorder* inner = new_recorder(&f->device, 1);
     memo_recorder* outer = new_recorder(memo_recorder_get_device(inner), 0);
@@ -571,7 +571,7 @@ static void recorders_stack(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void shorter_tables_are_understood(void) {
+TEST(shorter_tables_are_understood) {
     fake* f = fake_create(1);
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_recorder* recorder;
@@ -602,7 +602,7 @@ static memo_status fake_event_create_untimed(void* context, memo_event* event, m
     return fake_event_create(context, event, e);
 }
 
-static void untimed_events_fall_back_to_timed_ones(void) {
+TEST(untimed_events_fall_back_to_timed_ones) {
     int kind, is_recorded;
     for (kind = 0; kind < 3; kind++)
         for (is_recorded = 0; is_recorded < 2; is_recorded++) {
@@ -675,7 +675,7 @@ static memo_status short_run(fake* f) {
     return status;
 }
 
-static void no_memory_is_an_error(void) {
+TEST(no_memory_is_an_error) {
     int n;
     for (n = 0; n < 1000; n++) {
         fake* f = fake_create(0);
@@ -696,7 +696,7 @@ static void no_memory_is_an_error(void) {
 }
 
 /* Without a device nothing runs, and every call is in the schedule. */
-static void paper_records_what_nothing_runs(void) {
+TEST(paper_records_what_nothing_runs) {
     static const memo_op_kind kinds[] = {MEMO_OP_RUN, MEMO_OP_RECORD, MEMO_OP_WAIT,
                                          MEMO_OP_RUN, MEMO_OP_SYNC,   MEMO_OP_SYNC};
     memo_recorder_desc desc = memo_recorder_desc_default();
@@ -734,7 +734,7 @@ static void paper_records_what_nothing_runs(void) {
 
 /* --- the host device: threads, real time; bounds are generous, as the machine may be busy --- */
 
-static void the_host_device_is_recorded(void) {
+TEST(the_host_device_is_recorded) {
     enum { SIZE = 1 << 20 };
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device *host, *d;
@@ -812,20 +812,4 @@ static void the_host_device_is_recorded(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(calls_become_a_schedule);
-    TEST(launches_are_annotated_in_a_line);
-    TEST(a_missing_wait_is_found);
-    TEST(handles_may_come_again);
-    TEST(times_match_the_device);
-    TEST(an_open_operation_ends_with_the_schedule);
-    TEST(pauses_leave_no_trace_but_a_sync);
-    TEST(recorders_stack);
-    TEST(shorter_tables_are_understood);
-    TEST(untimed_events_fall_back_to_timed_ones);
-    TEST(no_memory_is_an_error);
-    TEST(paper_records_what_nothing_runs);
-    TEST(the_host_device_is_recorded);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

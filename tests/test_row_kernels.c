@@ -63,7 +63,7 @@ static int same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
 
 /* --- types --- */
 
-static void sixteen_bits_survive_both_ways(void) {
+TEST(sixteen_bits_survive_both_ways) {
     int bits;
     for (bits = 0; bits < 65536; bits++) {
         float half = memo_f32_from_f16((uint16_t)bits), brain = memo_f32_from_bf16((uint16_t)bits);
@@ -96,7 +96,7 @@ static void check_narrowing(float value) {
                value, brain, expected);
 }
 
-static void narrowing_rounds_to_nearest_even(void) {
+TEST(narrowing_rounds_to_nearest_even) {
     int64_t i;
     int bits;
     for (i = 0; i < 200000; i++) check_narrowing(random_f32());
@@ -123,7 +123,7 @@ static void narrowing_rounds_to_nearest_even(void) {
     CHECK(memo_f16_from_f32(-0.0f) == 0x8000 && memo_bf16_from_f32(-0.0f) == 0x8000);
 }
 
-static void casts_each_element_and_no_other(void) {
+TEST(casts_each_element_and_no_other) {
     static float from_memory[300], to_memory[300];
     int c;
     for (c = 0; c < 400; c++) {
@@ -157,7 +157,7 @@ static void casts_each_element_and_no_other(void) {
 
 /* --- rows --- */
 
-static void gathers_and_scatters_rows(void) {
+TEST(gathers_and_scatters_rows) {
     static char from_memory[16384], to_memory[16384], expected[16384];
     int64_t index[40];
     int c;
@@ -206,7 +206,7 @@ static void gathers_and_scatters_rows(void) {
     }
 }
 
-static void adds_rows_in_fp32(void) {
+TEST(adds_rows_in_fp32) {
     static float a_memory[4096], b_memory[4096], to_memory[4096];
     int c;
     for (c = 0; c < 600; c++) {
@@ -251,7 +251,7 @@ static void adds_rows_in_fp32(void) {
     }
 }
 
-static void sums_products_of_rows(void) {
+TEST(sums_products_of_rows) {
     static float a[8192], b[8192];
     float sums[20];
     int c;
@@ -303,7 +303,7 @@ static void attend(const double* scores, const double* values, int64_t n, int64_
     *lse = n ? (float)(largest + log(sum)) : -INFINITY;
 }
 
-static void merges_parts_of_attention(void) {
+TEST(merges_parts_of_attention) {
     enum { N_KEYS = 24, N_COLUMNS = 70, N_PARTS = 5 };
     static double scores[N_KEYS], values[N_KEYS * N_COLUMNS];
     static float out[N_COLUMNS], whole[N_COLUMNS], part[N_COLUMNS];
@@ -339,7 +339,7 @@ static void merges_parts_of_attention(void) {
 }
 
 /* Against sums in double; a row without keys, and a sink of -inf, which is none. */
-static void sinks_count_once(void) {
+TEST(sinks_count_once) {
     static float out[60 * 7 * 20], lse[60 * 7], dots[60 * 7], sinks[7], d_sinks[7];
     static double expected[60 * 7 * 20];
     int c;
@@ -393,7 +393,7 @@ static void sinks_count_once(void) {
 }
 
 /* 2^-24 of 8 + |a - b|, as the header promises, also of a weight that is beside one near 1. */
-static void merge_weights_are_exact(void) {
+TEST(merge_weights_are_exact) {
     int i;
     for (i = 0; i < 100000; i++) {
         float a = (float)((memo_test_real() - 0.5) * (i % 3 ? 40 : 160));
@@ -408,7 +408,7 @@ static void merge_weights_are_exact(void) {
     }
 }
 
-static void merge_survives_extremes(void) {
+TEST(merge_survives_extremes) {
     static const float lses[] = {-INFINITY, -1e30f, -200, -1, 0, 1, 88, 200, 1e30f};
     memo_merge_weights w;
     size_t i, k;
@@ -433,7 +433,7 @@ static void merge_survives_extremes(void) {
     CHECK(w.out != w.out && w.part != w.part);
 }
 
-static void merge_leaves_other_batches_alone(void) {
+TEST(merge_leaves_other_batches_alone) {
     enum { ROWS = 5, COLUMNS = 72, BATCHES = 3, STRIDE = 9 };
     static float out[BATCHES * STRIDE * COLUMNS], before[BATCHES * STRIDE * COLUMNS];
     static float lse[BATCHES * STRIDE], part_lse[BATCHES * STRIDE];
@@ -488,7 +488,7 @@ static char* reserve(int64_t n_bytes) {
     return address == MAP_FAILED ? NULL : (char*)address;
 }
 
-static void indices_pass_32_bits(void) {
+TEST(indices_pass_32_bits) {
     char* a = reserve(4 * HUGE_ELEMENTS);
     char* b = reserve(4 * HUGE_ELEMENTS);
     int64_t last = HUGE_ELEMENTS - 1;
@@ -572,7 +572,7 @@ static void indices_pass_32_bits(void) {
     }
 }
 
-static void invalid_arguments_are_refused(void) {
+TEST(invalid_arguments_are_refused) {
     static float numbers[64];
     static const int64_t index[2] = {0, 1};
     memo_rows_desc rows;
@@ -629,7 +629,7 @@ static void invalid_arguments_are_refused(void) {
 
 /* A cast, an addition and a gather one after the other on a stream, recorded: no race, right
  * names. */
-static void run_on_a_host_stream(void) {
+TEST(run_on_a_host_stream) {
     enum { N = 100 };
     static float from[N], sum[N];
     static uint16_t narrow[N], gathered[2];
@@ -691,21 +691,4 @@ static void run_on_a_host_stream(void) {
     memo_host_device_destroy(host);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(sixteen_bits_survive_both_ways);
-    TEST(narrowing_rounds_to_nearest_even);
-    TEST(casts_each_element_and_no_other);
-    TEST(gathers_and_scatters_rows);
-    TEST(adds_rows_in_fp32);
-    TEST(sums_products_of_rows);
-    TEST(merges_parts_of_attention);
-    TEST(sinks_count_once);
-    TEST(merge_weights_are_exact);
-    TEST(merge_survives_extremes);
-    TEST(merge_leaves_other_batches_alone);
-    TEST(indices_pass_32_bits);
-    TEST(invalid_arguments_are_refused);
-    TEST(run_on_a_host_stream);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -58,7 +58,7 @@ static void run_time(memo_schedule* schedule, int32_t stream, const char* name, 
 
 /* --- building --- */
 
-static void builder_refuses_and_leaves_no_trace(void) {
+TEST(builder_refuses_and_leaves_no_trace) {
     memo_schedule* schedule = new_schedule(2, 1);
     memo_op_desc good = memo_op_desc_default(), desc;
     memo_range backwards = range_of(5, 4);
@@ -113,7 +113,7 @@ static void builder_refuses_and_leaves_no_trace(void) {
 
 /* --- check --- */
 
-static void check_finds_the_textbook_cases(void) {
+TEST(check_finds_the_textbook_cases) {
     memo_schedule* schedule = new_schedule(2, 2);
     memo_check* check;
     run_bytes(schedule, 0, "write", 0, 0, 0, 100);
@@ -296,7 +296,7 @@ static int brute_conflict(const memo_schedule* schedule, int64_t a, int64_t b, u
     return touches[0] && touches[1] && (writes[0] || writes[1]);
 }
 
-static void check_agrees_with_brute_force(void) {
+TEST(check_agrees_with_brute_force) {
     static char path[SMALL][SMALL], less[SMALL][SMALL], conflict[SMALL][SMALL];
     int round, n_racy = 0, n_clean = 0, n_redundant = 0, n_needed = 0;
     for (round = 0; round < 3000; round++) {
@@ -437,7 +437,7 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
     free(users);
 }
 
-static void simulation_agrees_with_slow_one(void) {
+TEST(simulation_agrees_with_slow_one) {
     int round;
     for (round = 0; round < 2000; round++) {
         memo_schedule* schedule =
@@ -476,7 +476,7 @@ static void simulation_agrees_with_slow_one(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void links_are_shared(void) {
+TEST(links_are_shared) {
     memo_schedule* schedule = new_schedule(3, 0);
     memo_simulation* simulation;
     int32_t down, up;
@@ -508,7 +508,7 @@ static void links_are_shared(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static void waits_show_how_long_they_hold(void) {
+TEST(waits_show_how_long_they_hold) {
     memo_schedule* schedule = new_schedule(2, 1);
     memo_simulation* simulation;
     run_time(schedule, 0, "long", 10, 0, 0);
@@ -616,7 +616,7 @@ static memo_schedule* oases(oases_kind kind, double c) {
     return schedule;
 }
 
-static void oases_makespans(void) {
+TEST(oases_makespans) {
     static const struct {
         oases_kind kind;
         double c, makespan, comm_busy;
@@ -642,7 +642,7 @@ static void oases_makespans(void) {
 
 /* --- measured, compare --- */
 
-static void measured_starts_at_zero(void) {
+TEST(measured_starts_at_zero) {
     memo_schedule* schedule = new_schedule(2, 1);
     memo_simulation* times;
     int64_t i;
@@ -691,7 +691,7 @@ static memo_schedule* to_compare(int variant) {
     return schedule;
 }
 
-static void compare_names_the_first_difference(void) {
+TEST(compare_names_the_first_difference) {
     memo_schedule* promised = to_compare(0);
     static const char* const words[] = {
         NULL, NULL, "stream", "name", "size", "record", "only in the recorded"};
@@ -816,7 +816,7 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
     return data;
 }
 
-static void files_are_well_formed(void) {
+TEST(files_are_well_formed) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10, 1);
@@ -869,7 +869,7 @@ static void files_are_well_formed(void) {
 }
 
 /* Ticks are whole numbers, also from 10,000 on. */
-static void ticks_have_no_exponent(void) {
+TEST(ticks_have_no_exponent) {
     static const char* const ticks[] = {">0 s<", ">8000<", ">10000<", ">14000<"};
     memo_schedule* schedule = new_schedule(1, 0);
     memo_simulation* times;
@@ -936,7 +936,7 @@ static memo_status everything(const char* file) {
     return status;
 }
 
-static void no_memory_is_an_error(void) {
+TEST(no_memory_is_an_error) {
     char path[250];
     FILE* file;
     int n;
@@ -965,7 +965,7 @@ static void no_memory_is_an_error(void) {
 }
 
 /* Many ops with many ranges, as a long run leaves them: this must not take minutes. */
-static void large_schedules_are_handled(void) {
+TEST(large_schedules_are_handled) {
     memo_schedule* schedule = new_schedule(4, 8);
     memo_check* check;
     memo_simulation* times;
@@ -1020,20 +1020,4 @@ static void large_schedules_are_handled(void) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(builder_refuses_and_leaves_no_trace);
-    TEST(check_finds_the_textbook_cases);
-    TEST(check_agrees_with_brute_force);
-    TEST(simulation_agrees_with_slow_one);
-    TEST(links_are_shared);
-    TEST(waits_show_how_long_they_hold);
-    TEST(oases_makespans);
-    TEST(measured_starts_at_zero);
-    TEST(compare_names_the_first_difference);
-    TEST(files_are_well_formed);
-    TEST(ticks_have_no_exponent);
-    TEST(no_memory_is_an_error);
-    TEST(large_schedules_are_handled);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

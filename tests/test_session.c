@@ -238,7 +238,7 @@ static void close_device(model* m) {
 
 /* For any budget: a session within it that brings everything back, or a refusal that names a
  * budget, which then works. */
-static void any_budget_is_met_or_refused(void) {
+TEST(any_budget_is_met_or_refused) {
     const int n_rounds = memo_test_all() ? 110 : 50;
     int round, n_created = 0, n_moved = 0, n_recomputed = 0, n_spilled = 0;
     int n_device_refusals = 0, n_host_refusals = 0;
@@ -340,7 +340,7 @@ static void tight_model(model* m) {
     m->desc.device_bytes = 128 << 10; /* everything takes some 305 KiB */
 }
 
-static void forward_alone_needs_nothing_else(void) {
+TEST(forward_alone_needs_nothing_else) {
     memo_session* s = NULL;
     model m;
     int i;
@@ -358,7 +358,7 @@ static void forward_alone_needs_nothing_else(void) {
     close_device(&m);
 }
 
-static void the_first_error_is_kept(void) {
+TEST(the_first_error_is_kept) {
     memo_session* s = NULL;
     memo_batch batch = {0, 0, 0};
     model m;
@@ -407,7 +407,7 @@ static void the_first_error_is_kept(void) {
     close_device(&m);
 }
 
-static void bad_descs_are_refused(void) {
+TEST(bad_descs_are_refused) {
     memo_session* s = NULL;
     memo_profile_desc profile_desc = memo_profile_desc_default();
     memo_profile profile;
@@ -462,7 +462,7 @@ static const char* scratch_file(void) {
 
 /* Rows and addresses read are those written; a file that was altered or belongs to another model is
  * refused. */
-static void a_plan_is_written_and_read(void) {
+TEST(a_plan_is_written_and_read) {
     memo_session *s = NULL, *again = NULL;
     memo_session_info a;
     memo_step_plan* plan = NULL;
@@ -669,7 +669,7 @@ static meeting at = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 
 
 /* Ranks with unequal budgets, times and buffers of their own choose the same rows, within the least
  * budget. */
-static void ranks_choose_alike(void) {
+TEST(ranks_choose_alike) {
     int32_t i, n, round;
     for (round = 0; round < 6; round++) {
         n = 2 + round % 2;
@@ -700,7 +700,7 @@ static void ranks_choose_alike(void) {
 }
 
 /* One rank's device fails in one call: every rank gets an error, and none waits. */
-static void a_fault_on_one_rank_fails_all(void) {
+TEST(a_fault_on_one_rank_fails_all) {
     int64_t k, step, n_calls[2], n_faults = 0;
     int32_t i, victim;
     for (i = 0; i < 2; i++) open_rank(&ranks[i], &at, i);
@@ -734,7 +734,7 @@ static void a_fault_on_one_rank_fails_all(void) {
 }
 
 /* Fields that must match are named on all ranks. */
-static void unequal_descs_are_refused(void) {
+TEST(unequal_descs_are_refused) {
     static const char* const names[] = {"n_layers", "n_tensors",    "n_rows", "tile_rows",
                                         "policy",   "tensors",      "rows",   "backward_recomputes",
                                         "buffers",  "device_bytes", "shapes"};
@@ -776,7 +776,7 @@ static void unequal_descs_are_refused(void) {
 }
 
 /* Rows that the trainer gives are used as they are. */
-static void given_rows_are_used(void) {
+TEST(given_rows_are_used) {
     memo_session* s = NULL;
     memo_session_info info;
     model m;
@@ -808,7 +808,7 @@ static void given_rows_are_used(void) {
 }
 
 /* Every policy has a plan with its bytes and times, whether it fits or not, without a device. */
-static void policies_are_compared_without_a_device(void) {
+TEST(policies_are_compared_without_a_device) {
     memo_step_plan* plan = NULL;
     memo_profile profile;
     memo_text report;
@@ -863,7 +863,7 @@ static void policies_are_compared_without_a_device(void) {
 }
 
 /* Plans lengths that fit nowhere, takes no memory and computes nothing. */
-static void a_plan_takes_no_memory(void) {
+TEST(a_plan_takes_no_memory) {
     memo_step_plan* plan = NULL;
     memo_text report;
     model m;
@@ -895,7 +895,7 @@ static void a_plan_takes_no_memory(void) {
 }
 
 /* A profile from elsewhere is checked before it is planned from. */
-static void bad_profiles_are_refused(void) {
+TEST(bad_profiles_are_refused) {
     memo_profile good, bad;
     memo_step_plan* plan = NULL;
     double* times[6];
@@ -952,7 +952,7 @@ static void count_searches(void* user, const char* line) {
     n_searches += strstr(line, "searching for addresses") != NULL;
 }
 
-static void searches_are_rare(void) {
+TEST(searches_are_rare) {
     memo_step_plan* plan = NULL;
     model m;
     int k;
@@ -974,7 +974,7 @@ static void searches_are_rare(void) {
 }
 
 /* Each kind of layer has its own times, and a plan for other kinds is refused. */
-static void layers_have_kinds(void) {
+TEST(layers_have_kinds) {
     static const int32_t kinds[8] = {0, 1, 0, 0, 1, 0, 2, 0};
     static const uint32_t of_tensors[4] = {0, 1, 6, 6};
     int32_t others[8];
@@ -1084,7 +1084,7 @@ static void buffered_backward(void* user, memo_session* s, int32_t layer) {
     backward(user, s, layer);
 }
 
-static void buffers_live_as_declared(void) {
+TEST(buffers_live_as_declared) {
     memo_session* s = NULL;
     memo_swap_stats before, after;
     memo_session_info info;
@@ -1184,7 +1184,7 @@ static void shape_model(model* m) {
     m->desc.device_bytes = 112 << 10; /* the longest must swap and recompute */
 }
 
-static void shapes_share_memory(void) {
+TEST(shapes_share_memory) {
     memo_session* s = NULL;
     memo_session_info info;
     memo_step_plan* again = NULL;
@@ -1306,7 +1306,7 @@ static int64_t open_without_call(memo_step_plan* plan, model* m, int64_t k) {
     return k;
 }
 
-static void every_call_of_opening_shapes_may_fail(void) {
+TEST(every_call_of_opening_shapes_may_fail) {
     memo_step_plan* plan = NULL;
     model m;
     int64_t n, k;
@@ -1321,7 +1321,7 @@ static void every_call_of_opening_shapes_may_fail(void) {
 }
 
 /* Without a budget, the arena is that of the longest, and a forward alone takes two layers. */
-static void the_longest_shape_takes_most(void) {
+TEST(the_longest_shape_takes_most) {
     memo_step_plan *plan = NULL, *p;
     model m;
     shape_model(&m);
@@ -1340,7 +1340,7 @@ static void uneven_setup(void* user, memo_session* s) {
     m->state = (char*)memo_session_alloc(s, memo_session_get_batch(s).shape == 3 ? 2000 : 1000);
 }
 
-static void bad_shapes_are_refused(void) {
+TEST(bad_shapes_are_refused) {
     memo_session* s = NULL;
     memo_shape wrong[2] = {{64, 0}, {65, 0}};
     model m;
@@ -1466,7 +1466,7 @@ static memo_status c_run(computer* c) {
     return status;
 }
 
-static void mistakes_are_found(void) {
+TEST(mistakes_are_found) {
     static const struct {
         const char* what;
         const char* message;
@@ -1589,7 +1589,7 @@ static void computing_step(void* user, memo_session* s) {
     }
 }
 
-static void misuse_is_an_error(void) {
+TEST(misuse_is_an_error) {
     memo_session* s = NULL;
     model m;
     tight_model(&m);
@@ -1615,7 +1615,7 @@ static void hook(void* user, memo_session* s, int32_t begins) {
     n_hooks[begins]++;
 }
 
-static void measuring_is_announced(void) {
+TEST(measuring_is_announced) {
     memo_session* s = NULL;
     model m;
     tight_model(&m);
@@ -1652,7 +1652,7 @@ static int64_t create_without_request(int64_t k, int64_t* n_refused) {
 }
 
 /* Each of the first and last requests, and some of the planner's, which are many and similar. */
-static void every_lack_of_memory_is_a_status(void) {
+TEST(every_lack_of_memory_is_a_status) {
     int64_t n_refused = 0, k, n = create_without_request((int64_t)1 << 40, &n_refused);
     CHECK_IS(n_refused, ==, 0);
     for (k = 0; k < n; k += k < 100 || k >= n - 60 ? 1 : memob_min(k / 8, n - 61 - k) + 1)
@@ -1660,30 +1660,4 @@ static void every_lack_of_memory_is_a_status(void) {
     CHECK_CASE(n_refused > 50, "%lld requests, %lld refused", (long long)n, (long long)n_refused);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(any_budget_is_met_or_refused);
-    TEST(forward_alone_needs_nothing_else);
-    TEST(the_first_error_is_kept);
-    TEST(bad_descs_are_refused);
-    TEST(a_plan_is_written_and_read);
-    TEST(ranks_choose_alike);
-    TEST(a_fault_on_one_rank_fails_all);
-    TEST(unequal_descs_are_refused);
-    TEST(given_rows_are_used);
-    TEST(policies_are_compared_without_a_device);
-    TEST(a_plan_takes_no_memory);
-    TEST(bad_profiles_are_refused);
-    TEST(searches_are_rare);
-    TEST(layers_have_kinds);
-    TEST(buffers_live_as_declared);
-    TEST(shapes_share_memory);
-    TEST(the_longest_shape_takes_most);
-    TEST(every_call_of_opening_shapes_may_fail);
-    TEST(bad_shapes_are_refused);
-    TEST(mistakes_are_found);
-    TEST(misuse_is_an_error);
-    TEST(measuring_is_announced);
-    TEST(every_lack_of_memory_is_a_status);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -26,7 +26,7 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* err
                : MEMO_STATUS_OK;
 }
 
-static void sessions_agree_over_mpi(void) {
+TEST(sessions_agree_over_mpi) {
     session_rank rank;
     memset(&rank, 0, sizeof rank);
     rank.agree = agree;
@@ -38,7 +38,6 @@ static void sessions_agree_over_mpi(void) {
 
 int main(int argc, char** argv) {
     mpi_test_begin(argc, argv);
-    TEST(sessions_agree_over_mpi);
     return mpi_test_end();
 }
 #endif

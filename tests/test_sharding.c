@@ -52,7 +52,7 @@ static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_to
                : sharding_of(kind, ring, ulysses, n_tokens);
 }
 
-static void every_sharding_validates(void) {
+TEST(every_sharding_validates) {
     int32_t kind, ring, ulysses;
     int64_t n_tokens;
     memo_error error;
@@ -68,7 +68,7 @@ static void every_sharding_validates(void) {
                 }
 }
 
-static void every_sharding_of_documents_validates(void) {
+TEST(every_sharding_of_documents_validates) {
     int32_t ring, ulysses;
     int k;
     memo_error error;
@@ -85,7 +85,7 @@ static void every_sharding_of_documents_validates(void) {
 }
 
 /* If 2 rd divides its length, each document is cut as zigzag cuts a sequence. */
-static void documents_that_divide_are_zigzags(void) {
+TEST(documents_that_divide_are_zigzags) {
     static const int64_t begins[] = {0, 12, 12, 48, 60, 84};
     int32_t rank;
     int64_t d, i;
@@ -126,7 +126,7 @@ static void count_pairs(const memo_sharding* sharding, int64_t* n_pairs) {
 
 /* Equal where 2 rd divides every document; else no two ranks differ, over all documents together,
  * by more than two rows of each. */
-static void documents_are_balanced(void) {
+TEST(documents_are_balanced) {
     double worst = 0;
     int k;
     for (k = 0; k < 300; k++) {
@@ -151,7 +151,7 @@ static void documents_are_balanced(void) {
 }
 
 /* Packed documents under the zigzag of the sequence: the same documents, unequal work. */
-static void zigzag_of_the_sequence_does_not_balance_documents(void) {
+TEST(zigzag_of_the_sequence_does_not_balance_documents) {
     static const int64_t begins[] = {0, 64, 128, 192, 256, 384, 512};
     memo_sharding sharding = sharding_of_documents(4, 1, begins, 6), zigzag;
     int64_t n_pairs[4];
@@ -164,7 +164,7 @@ static void zigzag_of_the_sequence_does_not_balance_documents(void) {
 }
 
 /* The paper's Algorithm 2, literally: chunk the sequence, concatenate, chunk again. */
-static void zigzag_is_algorithm_2(void) {
+TEST(zigzag_is_algorithm_2) {
     int32_t rd, ud, r, u;
     for (rd = 1; rd <= 5; rd++)
         for (ud = 1; ud <= 5; ud++) {
@@ -184,7 +184,7 @@ static void zigzag_is_algorithm_2(void) {
 }
 
 /* The check of shardings finds faults. */
-static void the_check_finds_wrong_shardings(void) {
+TEST(the_check_finds_wrong_shardings) {
     memo_sharding good = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 50), wrong;
     memo_error error;
     CHECK_OK(sharding_check(&good, &error));
@@ -219,7 +219,7 @@ static void the_check_finds_wrong_shardings(void) {
     }
 }
 
-static void invalid_arguments_are_refused(void) {
+TEST(invalid_arguments_are_refused) {
     static const int64_t begins[] = {0, 3, 8};
     memo_sharding_desc desc = memo_sharding_desc_default();
     memo_sharding sharding;
@@ -247,7 +247,7 @@ static void invalid_arguments_are_refused(void) {
     CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-static void rows_go_and_come_back(void) {
+TEST(rows_go_and_come_back) {
     int k;
     for (k = 0; k < 200; k++) {
         int32_t ring = (int32_t)memo_test_int(1, 5), ulysses = (int32_t)memo_test_int(1, 5), rank;
@@ -281,7 +281,7 @@ static void rows_go_and_come_back(void) {
     }
 }
 
-static void positions_count_within_documents(void) {
+TEST(positions_count_within_documents) {
     static const int64_t begins[] = {0, 4, 4, 11, 20};
     memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 20);
     int64_t positions[8], i;
@@ -318,7 +318,7 @@ static double loss_of(int64_t position, int32_t label) {
 
 /* All ranks together have the labels of the sequence: none lost, none added, none across a
  * border. */
-static void labels_are_shifted_before_sharding(void) {
+TEST(labels_are_shifted_before_sharding) {
     int k;
     for (k = 0; k < 100; k++) {
         int32_t ring = (int32_t)memo_test_int(1, 4), ulysses = (int32_t)memo_test_int(1, 4), rank;
@@ -411,7 +411,7 @@ static void* loss_main(void* argument) {
     return NULL;
 }
 
-static void the_mean_loss_matches_one_rank(void) {
+TEST(the_mean_loss_matches_one_rank) {
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_device* devices[N_RANKS];
@@ -458,7 +458,7 @@ static int prints(const memo_sharding* sharding, const char* expected) {
     return is_same;
 }
 
-static void who_holds_what_is_printed(void) {
+TEST(who_holds_what_is_printed) {
     static const int64_t begins[] = {0, 8, 15};
     memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 2, 1, 15);
     CHECK(prints(&sharding, "zigzag, ring 2 x ulysses 1: 15 tokens, 1 of padding, 8 a rank\n"
@@ -477,7 +477,7 @@ static void who_holds_what_is_printed(void) {
                             "(1 of padding)\n"));
 }
 
-static void heads_are_dealt_out(void) {
+TEST(heads_are_dealt_out) {
     int32_t group, n_kv, ulysses, u;
     for (group = 1; group <= 5; group++)
         for (n_kv = 1; n_kv <= 9; n_kv++)
@@ -499,21 +499,4 @@ static void heads_are_dealt_out(void) {
             }
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(every_sharding_validates);
-    TEST(every_sharding_of_documents_validates);
-    TEST(documents_that_divide_are_zigzags);
-    TEST(documents_are_balanced);
-    TEST(zigzag_of_the_sequence_does_not_balance_documents);
-    TEST(zigzag_is_algorithm_2);
-    TEST(the_check_finds_wrong_shardings);
-    TEST(invalid_arguments_are_refused);
-    TEST(rows_go_and_come_back);
-    TEST(positions_count_within_documents);
-    TEST(labels_are_shifted_before_sharding);
-    TEST(the_mean_loss_matches_one_rank);
-    TEST(who_holds_what_is_printed);
-    TEST(heads_are_dealt_out);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

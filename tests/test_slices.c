@@ -253,7 +253,7 @@ static double distance(const model* a, const model* b) {
 }
 
 /* Without slices, and in doubles: the reference. */
-static void gradients_are_those_without_slices(void) {
+TEST(gradients_are_those_without_slices) {
     static const int64_t lengths[][3] = {{24, 6, 24}, {31, 8, 31}, {31, 8, 13}, {64, 2, 64},
                                          {20, 10, 7}, {9, 64, 9},  {96, 4, 95}};
     static model whole, sliced, first;
@@ -304,7 +304,7 @@ static void gradients_are_those_without_slices(void) {
 
 /* Device memory at one slice size, for 1 to 16 times the length: the formula, and a device that has
  * no more. */
-static void memory_does_not_grow_with_the_length(void) {
+TEST(memory_does_not_grow_with_the_length) {
     static const int64_t row = C * (int64_t)sizeof(double);
     int64_t rest = 0;
     int k;
@@ -339,7 +339,7 @@ static void memory_does_not_grow_with_the_length(void) {
 
 /* A forward alone hands rows on through the host too: its output is that of a step.  Then a step,
  * from a plan that was written and read; a file for another slice size is refused. */
-static void forwards_alone_and_plans_from_files(void) {
+TEST(forwards_alone_and_plans_from_files) {
     static model m;
     char path[512];
     double output[2][6 * C];
@@ -369,7 +369,7 @@ static void forwards_alone_and_plans_from_files(void) {
     memo_step_plan_destroy(plan);
 }
 
-static void mistakes_are_errors(void) {
+TEST(mistakes_are_errors) {
     static model m;
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
     m.breaks_order = 1;
@@ -392,7 +392,7 @@ static void mistakes_are_errors(void) {
 }
 
 /* A fault in every call: a status, nothing leaked, and the next micro-batch is right. */
-static void every_fault_is_a_status(void) {
+TEST(every_fault_is_a_status) {
     static model good, m;
     int64_t k;
     int n_failed = 0, is_done = 0;
@@ -430,7 +430,7 @@ static void every_fault_is_a_status(void) {
 }
 
 /* Each shape has its number of slices, and the bits that it has alone. */
-static void shapes_have_slices(void) {
+TEST(shapes_have_slices) {
     static const memo_shape shapes[] = {{31, 0}, {13, 0}, {31, 1}, {5, 0}};
     static const int32_t order[] = {0, 2, 1, 3, 2, 1, 0, 3};
     static model alone[4], all;
@@ -531,7 +531,7 @@ static void is_near(double a, double b) {
 
 /* Measured times are the line that they were made from, whatever the number of slices, and one slow
  * layer of five does not count. */
-static void times_are_lines(void) {
+TEST(times_are_lines) {
     static const int64_t lengths[][2] = {{48, 6}, {47, 12}, {45, 10}, {96, 32}, {31, 31}, {8, 2}};
     size_t k;
     for (k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
@@ -600,7 +600,7 @@ static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
 }
 
 /* slice_rows 0: the largest size that fits, and a plan whose time is that of the schedule. */
-static void the_planner_chooses_the_size(void) {
+TEST(the_planner_chooses_the_size) {
     static model m;
     const int64_t n = 16384, of_length = (2 * 2 + 2) * n * 768;
     int k, n_sliced = 0;
@@ -658,7 +658,7 @@ static void the_planner_chooses_the_size(void) {
 
 /* Small problems: no table is more than 1 % shorter than the plan, which may keep keys in all
  * slices of a layer. */
-static void layers_keep_their_keys_if_that_is_faster(void) {
+TEST(layers_keep_their_keys_if_that_is_faster) {
     enum { L = 3, S = 2, N = L * S };
     static const int64_t choices[] = {MEMO_ROWS_KEPT, 0, 2, 4};
     static const memo_tensor tensors[] = {{"h", 100, MEMO_TENSOR_HANDED, 0},
@@ -728,16 +728,4 @@ static void layers_keep_their_keys_if_that_is_faster(void) {
     CHECK_IS(n_keeping, >, 0);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(gradients_are_those_without_slices);
-    TEST(memory_does_not_grow_with_the_length);
-    TEST(forwards_alone_and_plans_from_files);
-    TEST(mistakes_are_errors);
-    TEST(times_are_lines);
-    TEST(the_planner_chooses_the_size);
-    TEST(layers_keep_their_keys_if_that_is_faster);
-    TEST(every_fault_is_a_status);
-    TEST(shapes_have_slices);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

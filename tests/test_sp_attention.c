@@ -103,7 +103,7 @@ static int world_run(world* all) {
 
 /* ---- tests ---- */
 
-static void one_rank_is_exact(void) {
+TEST(one_rank_is_exact) {
     attention_case c = case_of(1, 1, 150, 4, 2, 32);
     expect_exact(&c);
     c.mask = MEMO_MASK_FULL;
@@ -116,7 +116,7 @@ static void one_rank_is_exact(void) {
     report_worst();
 }
 
-static void every_pair_of_degrees_is_exact(void) {
+TEST(every_pair_of_degrees_is_exact) {
     static const int32_t degrees[] = {1, 2, 3, 4, 8};
     int r, u, k = 0;
     for (r = 0; r < 5; r++)
@@ -136,7 +136,7 @@ static void every_pair_of_degrees_is_exact(void) {
     report_worst();
 }
 
-static void every_mask_in_every_sharding_is_exact(void) {
+TEST(every_mask_in_every_sharding_is_exact) {
     int sharding, mask, window, documents;
     for (sharding = 0; sharding < 4; sharding++)
         for (mask = 0; mask < 2; mask++)
@@ -157,7 +157,7 @@ static void every_mask_in_every_sharding_is_exact(void) {
     report_worst();
 }
 
-static void every_number_of_heads_is_exact(void) {
+TEST(every_number_of_heads_is_exact) {
     /* Hq, Hkv, ulysses: fewer key heads than ranks, not dividing, fewer query heads than ranks */
     static const int32_t heads[][3] = {{4, 4, 2},  {4, 2, 4},  {8, 2, 8}, {8, 1, 4}, {32, 1, 8},
                                        {32, 4, 8}, {6, 3, 4},  {6, 2, 4}, {6, 6, 4}, {12, 3, 8},
@@ -174,7 +174,7 @@ static void every_number_of_heads_is_exact(void) {
     report_worst();
 }
 
-static void every_head_size_is_exact(void) {
+TEST(every_head_size_is_exact) {
     static const int32_t sizes[][2] = {/* of q and k, of v */
                                        {32, 0},  {64, 0},    {80, 0},  {128, 0},
                                        {1, 0},   {3, 0},     {256, 0}, {24, 16},
@@ -191,7 +191,7 @@ static void every_head_size_is_exact(void) {
 
 /* Documents of three sequences: of 1, 0, 40, 2 and 58 tokens; one; of eleven times 0, 50 and 51
  * tokens. */
-static void every_sequence_may_have_its_own_documents(void) {
+TEST(every_sequence_may_have_its_own_documents) {
     static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {1, 3}, {2, 2}, {4, 2}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
     attention_case others[2];
@@ -223,7 +223,7 @@ static void every_sequence_may_have_its_own_documents(void) {
 }
 
 /* Windows of which only one side ends, prefixes by document, and both. */
-static void windows_and_prefixes_are_exact(void) {
+TEST(windows_and_prefixes_are_exact) {
     static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {2, 2}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101}, prefixes[] = {1, 5, 17, 0, 1000};
     static const int64_t windows[][2] = {{0, 0}, {9, 0}, {9, 3}, {0, 5}, {30, -1}, {1, 1}};
@@ -251,7 +251,7 @@ static void windows_and_prefixes_are_exact(void) {
     report_worst();
 }
 
-static void softcaps_are_exact(void) {
+TEST(softcaps_are_exact) {
     int i;
     for (i = 0; i < 8; i++) {
         attention_case c = case_of(1 + i % 3, 1 + i % 2, 77, 4, 2, 16);
@@ -266,7 +266,7 @@ static void softcaps_are_exact(void) {
 
 /* A bias per head of the model, in a local attention of the user: the degree divides the heads or
  * not, with groups of heads, and with the heads of one tensor rank. */
-static void biases_by_head_are_exact(void) {
+TEST(biases_by_head_are_exact) {
     static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
     int i, ulysses, ring;
     for (i = 0; i < 6; i += 1 + IS_SLOW)
@@ -287,7 +287,7 @@ static double dominated(double lse) { return 6e-8 * (8 + 2 * lse); }
 
 /* A sink counts once, whatever the number of steps; its gradient comes from the ranks that have its
  * head. */
-static void sinks_are_exact(void) {
+TEST(sinks_are_exact) {
     static const int32_t degrees[][2] = {{1, 1}, {4, 1}, {1, 4}, {3, 2}, {2, 3}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 77};
     int i, sharding, k;
@@ -317,7 +317,7 @@ static void sinks_are_exact(void) {
 }
 
 /* One token: all that is left of its value beside a sink that takes nearly everything. */
-static void a_sink_that_dominates_leaves_the_rest(void) {
+TEST(a_sink_that_dominates_leaves_the_rest) {
     static const double sinks[] = {4, 8, 12, 20, 80};
     int i, type;
     for (type = 0; type < 2; type++)
@@ -335,7 +335,7 @@ static void a_sink_that_dominates_leaves_the_rest(void) {
 
 /* A first token without value attracts nearly all attention, as in trained models: a ring leaves of
  * the others what one rank leaves. */
-static void a_token_that_dominates_leaves_the_rest(void) {
+TEST(a_token_that_dominates_leaves_the_rest) {
     static const double scores[] = {12, 16, 20};
     int i, type, r, t;
     for (type = 0; type < 2; type++)
@@ -370,7 +370,7 @@ static void a_token_that_dominates_leaves_the_rest(void) {
 }
 
 /* Rows that see no key: output 0, and the gradient of a sink comes from the others. */
-static void sinks_of_rows_without_keys_are_exact(void) {
+TEST(sinks_of_rows_without_keys_are_exact) {
     int i;
     for (i = 0; i < 4; i++) {
         attention_case c = case_of(1 + i % 2 * 3, 1 + i / 2, 93, 4, 2, 16);
@@ -383,7 +383,7 @@ static void sinks_of_rows_without_keys_are_exact(void) {
 
 /* Keys of another length and sharding, with and without documents, of which some have no queries or
  * no keys. */
-static void cross_attention_is_exact(void) {
+TEST(cross_attention_is_exact) {
     int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
     int64_t k;
     for (i = 0; i < n; i++) {
@@ -438,7 +438,7 @@ static void set_random_mask(attention_case* c) {
     c->key_begins[c->n_documents] = c->n_keys;
 }
 
-static void random_cases_are_exact(void) {
+TEST(random_cases_are_exact) {
     int n = IS_SLOW == 2 ? 6 : IS_SLOW ? 20 : 150, i;
     attention_case others[MAX_BATCH - 1];
     int64_t k;
@@ -497,7 +497,7 @@ static void random_cases_are_exact(void) {
     report_worst();
 }
 
-static void errors_stay_small_at_1024(void) {
+TEST(errors_stay_small_at_1024) {
     attention_case c = case_of(4, 2, IS_SLOW ? 256 : 1024, 2, 2, 64);
     expect_exact(&c);
     c.ring = 1;
@@ -509,7 +509,7 @@ static void errors_stay_small_at_1024(void) {
 }
 
 /* With 16-bit inputs, sums on the ring are fp32: sixteen hops add no error. */
-static void the_ring_adds_no_error_to_bf16(void) {
+TEST(the_ring_adds_no_error_to_bf16) {
     static const int rings[] = {1, 4, 16};
     double errors[3][N_TENSORS];
     attention_case c = case_of(1, 1, IS_SLOW ? 256 : 1024, 1, 1, 64);
@@ -536,7 +536,7 @@ static void the_ring_adds_no_error_to_bf16(void) {
 }
 
 /* d_k and d_v that travel as bf16 are rounded at each hop.  The header states this growth. */
-static void rounded_gradients_lose_little(void) {
+TEST(rounded_gradients_lose_little) {
     static const int rings[] = {1, 2, 4, 8, 16};
     static const double bounds[] = {1, 1.5, 2, 2.8, 4}; /* of the error of one rank */
     attention_case c = case_of(1, 1, IS_SLOW ? 256 : 1024, 1, 1, 64);
@@ -571,7 +571,7 @@ static void rounded_gradients_lose_little(void) {
 
 /* With Ulysses, replicas, uneven heads, masks and windows: as right as 16 bits can be; fp32 loses
  * nothing. */
-static void rounded_gradients_work_in_every_way(void) {
+TEST(rounded_gradients_work_in_every_way) {
     int i;
     for (i = 0; i < (IS_SLOW ? 6 : 40); i++) {
         int32_t n_kv_heads = (int32_t)memo_test_int(1, 4);
@@ -593,7 +593,7 @@ static void rounded_gradients_work_in_every_way(void) {
     report_worst();
 }
 
-static void the_16_bit_types_work_in_every_way(void) {
+TEST(the_16_bit_types_work_in_every_way) {
     int i, type;
     for (type = 0; type < 2; type++) {
         for (i = 0; i < 6; i++) {
@@ -610,7 +610,7 @@ static void the_16_bit_types_work_in_every_way(void) {
 }
 
 /* The host's attention alone, on one block. */
-static void a_row_that_sees_nothing_is_0(void) {
+TEST(a_row_that_sees_nothing_is_0) {
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_attention_block block;
     memo_attention attention;
@@ -686,7 +686,7 @@ static void cut_up(attention_case* c) {
 
 /* Blocks whose LSEs differ by more than 1e4, with close scores within a block.  An fp32 score of
  * 5e4 has an error of 4e-3, hence the bounds. */
-static void extreme_scores_are_right(void) {
+TEST(extreme_scores_are_right) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
     int i, sharding, documents;
     for (i = 0; i < 4; i++)
@@ -705,7 +705,7 @@ static void extreme_scores_are_right(void) {
 
 /* Scores of -inf among others, in blocks without other scores, and in rows without other scores:
  * such rows have output and gradients 0.  Padded. */
-static void infinite_scores_are_right(void) {
+TEST(infinite_scores_are_right) {
     static const int32_t degrees[][2] = {{4, 2}, {8, 1}, {1, 4}, {1, 1}};
     int i, sharding, documents, window, type;
     for (i = 0; i < 4; i++)
@@ -728,7 +728,7 @@ static void infinite_scores_are_right(void) {
 
 /* Every row sees one key only, by far: gradients of q and k are 0 but for rounding of numbers of
  * size spread. */
-static void saturated_scores_are_finite(void) {
+TEST(saturated_scores_are_finite) {
     attention_case c = case_of(4, 2, 96, 2, 2, 32);
     int sharding, t;
     for (sharding = 0; sharding < 3; sharding++) {
@@ -768,7 +768,7 @@ static void merge_2(float* out, float* lse, const float* part, float part_lse) {
     CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
 }
 
-static void merging_is_exact_and_never_overflows(void) {
+TEST(merging_is_exact_and_never_overflows) {
     static const float lses[] = {0, 1, -1, 50, -50, 88, 89, 1e4f, -1e4f, 3e4f, 1e30f, -1e30f};
     const float part[2] = {-2, 5}, inf = (float)HUGE_VAL;
     float out[2] = {3, -1}, lse;
@@ -797,7 +797,7 @@ static void merging_is_exact_and_never_overflows(void) {
     CHECK(out[0] == -2 && out[1] == 5 && lse == 4);
 }
 
-static void masks_are_intervals(void) {
+TEST(masks_are_intervals) {
     int i;
     for (i = 0; i < 200; i++) {
         attention_case c = case_of(1, 1, memo_test_int(1, 40), 1, 1, 1);
@@ -834,7 +834,7 @@ static void masks_are_intervals(void) {
 }
 
 /* 16 queries and 2^60 keys that each sees: 2^64 pairs. */
-static void pairs_beyond_64_bits_are_counted(void) {
+TEST(pairs_beyond_64_bits_are_counted) {
     memo_mask mask = memo_mask_default();
     memo_run queries, keys;
     mask.kind = MEMO_MASK_FULL;
@@ -863,7 +863,7 @@ static void count_scores(memo_sharding_kind sharding, int32_t ring, int64_t n_to
 /* A tile of queries on the diagonal computes at most so many scores that the mask hides. */
 #define DIAGONAL(n_rows) ((n_rows) / MEMOI_TILE_Q * (MEMOI_TILE_Q * (MEMOI_TILE_Q - 1) / 2))
 
-static void zigzag_is_balanced_and_plain_is_not(void) {
+TEST(zigzag_is_balanced_and_plain_is_not) {
     static const int64_t lengths[] = {256, 250, 264, 1024};
     int64_t n[16], total, pairs, c, r;
     int64_t s = 1024;
@@ -997,7 +997,7 @@ static void expect_only_what_is_seen(const attention_case* c) {
     free(runs);
 }
 
-static void what_sees_nothing_is_not_computed(void) {
+TEST(what_sees_nothing_is_not_computed) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {4, 1}, {8, 1}, {2, 2}, {4, 2}};
     static const int64_t begins[] = {0, 8, 9, 9, 150, 217};
     size_t i;
@@ -1031,7 +1031,7 @@ static void what_sees_nothing_is_not_computed(void) {
 }
 
 /* Scores that ranks compute with documents of different lengths; forward and backward. */
-static void documents_are_balanced(void) {
+TEST(documents_are_balanced) {
     static const int64_t even[] = {0, 64, 72, 200, 256}, odd[] = {0, 61, 62, 75, 201, 251};
     int is_odd;
     for (is_odd = 0; is_odd < 2; is_odd++) {
@@ -1065,7 +1065,7 @@ static void documents_are_balanced(void) {
 
 /* One object, a batch of two sequences after another; one rank of a ring of one, with its own
  * reference. */
-static void documents_may_change_from_batch_to_batch(void) {
+TEST(documents_may_change_from_batch_to_batch) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
@@ -1220,7 +1220,7 @@ static int64_t rows_of_gradients(const attention_case* c, const memo_sharding* s
     return n;
 }
 
-static void only_rows_that_are_read_travel(void) {
+TEST(only_rows_that_are_read_travel) {
     int i, n = IS_SLOW ? 8 : 60;
     int64_t least_percent = 100, k;
     for (i = 0; i < n; i++) {
@@ -1306,7 +1306,7 @@ static memo_sp_attention_desc sharded(memo_sharding_kind kind, int32_t ring, int
 /* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients
  * in fp32 counted twice, that the busiest rank sends.  Whole runs would be 32768 and 163840 in a
  * zigzag ring, 8192 and 40960 in a plain one. */
-static void a_window_sends_the_ends_of_runs(void) {
+TEST(a_window_sends_the_ends_of_runs) {
     int is_plain, is_backward;
     for (is_plain = 0; is_plain < 2; is_plain++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
@@ -1340,7 +1340,7 @@ static void a_window_sends_the_ends_of_runs(void) {
 
 /* A local attention may load every row of its block: rows that did not travel hold finite numbers,
  * and those that did their own, in scratch memory that is full of NaN. */
-static void rows_that_do_not_travel_are_finite(void) {
+TEST(rows_that_do_not_travel_are_finite) {
     int sharding, window, k;
     for (sharding = 0; sharding < 3; sharding++)
         for (window = 0; window < 4; window++)
@@ -1364,7 +1364,7 @@ static void rows_that_do_not_travel_are_finite(void) {
 }
 
 /* All ranks together, under a causal mask: a plain ring sends half of the bytes of full hops. */
-static void a_causal_ring_sends_less(void) {
+TEST(a_causal_ring_sends_less) {
     static const memo_sharding_kind kinds[] = {MEMO_SHARDING_PLAIN, MEMO_SHARDING_ZIGZAG};
     int i;
     for (i = 0; i < 2; i++) {
@@ -1382,7 +1382,7 @@ static void a_causal_ring_sends_less(void) {
     }
 }
 
-static void bytes_match_the_formulas(void) {
+TEST(bytes_match_the_formulas) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 4}, {4, 1}, {2, 2}, {3, 2}, {2, 4}};
     size_t i;
     int type, again, v_size;
@@ -1427,7 +1427,7 @@ static void bytes_match_the_formulas(void) {
 }
 
 /* 48 queries and 80 keys: each tensor sends its own rows. */
-static void bytes_of_cross_attention_match_the_formulas(void) {
+TEST(bytes_of_cross_attention_match_the_formulas) {
     static const int32_t degrees[][2] = {{1, 4}, {4, 1}, {2, 2}};
     int i, again;
     for (i = 0; i < 3; i++)
@@ -1466,7 +1466,7 @@ static void bytes_of_cross_attention_match_the_formulas(void) {
 }
 
 /* Fewer key heads than ranks: each head is sent only to the ranks that need it. */
-static void replicas_are_sent_where_needed(void) {
+TEST(replicas_are_sent_where_needed) {
     attention_case c = case_of(1, 4, 32, 8, 2, 16);
     int64_t row = 32 / 4 * 16 * 4; /* bytes of a head of a rank's rows */
     world all;
@@ -1500,7 +1500,7 @@ static int64_t kv_needed(const attention_case* c, int32_t rank) {
 
 /* The bytes that each rank sends follow from the heads that each rank needs, with key heads that
  * are split, replicated or cross the borders of ranks. */
-static void bytes_follow_the_heads_that_ranks_need(void) {
+TEST(bytes_follow_the_heads_that_ranks_need) {
     static const int32_t cases[][4] = {/* ring, ulysses, query heads, key heads */
                                        {1, 4, 8, 2},  {1, 4, 6, 2},  {2, 4, 6, 2}, {2, 4, 8, 2},
                                        {4, 3, 12, 4}, {2, 2, 4, 1},  {2, 8, 8, 2}, {2, 4, 6, 6},
@@ -1562,7 +1562,7 @@ static void bytes_follow_the_heads_that_ranks_need(void) {
 
 /* Eight ranks add to the gradients of one key head.  Rounded to bf16 before or while they are
  * summed, the error would be 1.4 times as large or more. */
-static void gradients_of_replicas_are_summed_in_fp32(void) {
+TEST(gradients_of_replicas_are_summed_in_fp32) {
     static const int32_t degrees[][2] = {{1, 1}, {1, 8}, {2, 8}, {2, 4}};
     double errors[4][N_TENSORS];
     attention_case c = case_of(1, 1, IS_SLOW ? 64 : 256, 8, 1, 32);
@@ -1593,7 +1593,7 @@ static void gradients_of_replicas_are_summed_in_fp32(void) {
 
 /* Activations sent by Ulysses over parameters sent by ZeRO, 12 h^2 of a block (unified SP paper,
  * Table 2). */
-static void the_paper_s_table_2(void) {
+TEST(the_paper_s_table_2) {
     static const int64_t lengths[] = {8192, 32768, 65536};
     static const double ratios[] = {1.33, 5.33, 10.67};
     int i;
@@ -1613,7 +1613,7 @@ static void the_paper_s_table_2(void) {
     }
 }
 
-static void what_runs_is_what_was_promised(void) {
+TEST(what_runs_is_what_was_promised) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}, {5, 1}};
     size_t i;
     int sharding;
@@ -1675,7 +1675,7 @@ static void what_runs_is_what_was_promised(void) {
 }
 
 /* Gradients over the keys, with and without hops: two documents of half the tokens need none. */
-static void keys_may_be_overwritten(void) {
+TEST(keys_may_be_overwritten) {
     int i;
     for (i = 0; i < 16; i++) {
         attention_case c = case_of(1 + i % 2, 2 - i % 2, 40, 4, 2, 8);
@@ -1694,7 +1694,7 @@ static void keys_may_be_overwritten(void) {
 }
 
 /* Groups of heads: exact, and the schedule has no race; every wait is needed. */
-static void groups_of_heads_are_exact(void) {
+TEST(groups_of_heads_are_exact) {
     static const int32_t heads[][2] = {{8, 8},   {8, 4}, {12, 4}, {6, 3},  {9, 3}, {4, 1},
                                        {16, 16}, {8, 1}, {12, 2}, {15, 3}, {24, 2}};
     int i;
@@ -1725,7 +1725,7 @@ static void groups_of_heads_are_exact(void) {
 
 /* All keys in one call, in the order of positions: exact, the bytes of the formulas, no race and no
  * wait too many. */
-static void gathered_keys_are_exact(void) {
+TEST(gathered_keys_are_exact) {
     int i;
     for (i = 0; i < (IS_SLOW ? 8 : 48); i++) {
         int32_t n_kv_heads = (int32_t)memo_test_int(1, 4), r, pass;
@@ -1804,7 +1804,7 @@ static memo_status refusing_attention(void* user, memo_stream stream,
 }
 
 /* Else the trainer's next call would be compared as a step of the ring. */
-static void a_pass_that_fails_leaves_no_label(void) {
+TEST(a_pass_that_fails_leaves_no_label) {
     static float tensor[100 * 16];
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder = NULL;
@@ -1836,7 +1836,7 @@ static void a_pass_that_fails_leaves_no_label(void) {
 }
 
 /* One collective brings all keys, then all is computed, then one returns the gradients. */
-static void gathered_keys_are_simulated(void) {
+TEST(gathered_keys_are_simulated) {
     int is_backward;
     for (is_backward = 0; is_backward < 2; is_backward++) {
         memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 1024);
@@ -1868,7 +1868,7 @@ static void gathered_keys_are_simulated(void) {
 }
 
 /* The same bytes in all, and the scratch memory of a group instead of all heads. */
-static void groups_need_less_memory(void) {
+TEST(groups_need_less_memory) {
     static const int32_t groups[] = {1, 2, 4, 8};
     int64_t device_bytes[2][4];
     int i, again;
@@ -1904,7 +1904,7 @@ static void groups_need_less_memory(void) {
 
 /* More groups than heads of a rank are not made: the sizes are those of as many as there are,
  * whatever the number. */
-static void too_many_groups_cost_nothing(void) {
+TEST(too_many_groups_cost_nothing) {
     static const int32_t heads[][3] = {{32, 8, 8}, {32, 8, 3}, {6, 3, 4}, {5, 1, 3}, {16, 16, 2}};
     static const int32_t most[] = {4, 11, 2, 2, 8}; /* query heads of the rank with most */
     size_t i;
@@ -1947,7 +1947,7 @@ static double grouped_s(int n_groups, double arrive_s, double compute_s, double 
     return left_s;
 }
 
-static void groups_hide_the_exchange(void) {
+TEST(groups_hide_the_exchange) {
     static const double ratios[] = {0.1, 0.5, 1, 3}; /* all exchanges over all computation */
     int k, n_groups;
     for (k = 0; k < 4; k++)
@@ -1986,7 +1986,7 @@ static void groups_hide_the_exchange(void) {
 }
 
 /* Repeated calls give the same, and ask nobody for memory. */
-static void nothing_is_allocated_once_created(void) {
+TEST(nothing_is_allocated_once_created) {
     attention_case c = case_of(3, 2, 41, 4, 1, 16), other = c;
     world all;
     int32_t r, has_others;
@@ -2003,7 +2003,7 @@ static void nothing_is_allocated_once_created(void) {
     }
 }
 
-static void memory_does_not_grow_with_the_ring(void) {
+TEST(memory_does_not_grow_with_the_ring) {
     int64_t n_bytes[3];
     int i;
     for (i = 0; i < 3; i++) {
@@ -2039,7 +2039,7 @@ static void memory_does_not_grow_with_the_ring(void) {
 
 /* On one rank, in fp32: the local attention and nothing else; 16-bit types need a cast of the
  * output. */
-static void degree_1_costs_nothing(void) {
+TEST(degree_1_costs_nothing) {
     int type, is_backward;
     for (type = 0; type < 2; type++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
@@ -2068,7 +2068,7 @@ static void degree_1_costs_nothing(void) {
 
 /* Ulysses copies every element once, on the side that is ordered by rows, and nothing if whole rows
  * are exchanged.  Heads by rank, of one batch. */
-static void ulysses_copies_one_side_only(void) {
+TEST(ulysses_copies_one_side_only) {
     static const int32_t heads[][3] = {/* query heads, key heads, ulysses */
                                        {8, 8, 4}, {8, 4, 4}, {8, 2, 4}, {8, 1, 4},
                                        {6, 2, 4}, {6, 6, 2}, {7, 7, 3}, {12, 3, 8}};
@@ -2128,7 +2128,7 @@ static void ulysses_copies_one_side_only(void) {
         }
 }
 
-static void a_narrow_window_needs_few_hops(void) {
+TEST(a_narrow_window_needs_few_hops) {
     attention_case c = case_of(8, 1, 64, 1, 1, 4);
     world all;
     int32_t r;
@@ -2146,7 +2146,7 @@ static void a_narrow_window_needs_few_hops(void) {
 
 /* Each step takes the longer of computation and transfer: when the steps of 4 ranks end, from the
  * two times alone. */
-static void the_ring_s_schedule_overlaps(void) {
+TEST(the_ring_s_schedule_overlaps) {
     static const double hops[] = {0.05, 0.4, 0.75, 1, 1.7, 6}; /* in steps */
     size_t k;
     int is_backward;
@@ -2219,7 +2219,7 @@ static void the_ring_s_schedule_overlaps(void) {
 }
 
 /* With sleeping attention and throttled links, the run takes as long as the simulation. */
-static void the_ring_really_overlaps(void) {
+TEST(the_ring_really_overlaps) {
     int is_slow, k;
     if (IS_SLOW) SKIP("times mean nothing in this build; make test runs it");
     for (is_slow = 0; is_slow < 2; is_slow++) {
@@ -2262,7 +2262,7 @@ static void the_ring_really_overlaps(void) {
     }
 }
 
-static void layers_share_the_scratch(void) {
+TEST(layers_share_the_scratch) {
     int i;
     for (i = 0; i < 4; i++) {
         attention_case c = case_of(i == 1 ? 1 : 3, i == 2 ? 1 : 2, 50, 4, 1 + i % 2, 16);
@@ -2275,7 +2275,7 @@ static void layers_share_the_scratch(void) {
 }
 
 /* A rank that cannot go on makes all others fail, in bounded time. */
-static void a_failing_rank_is_seen_by_all(void) {
+TEST(a_failing_rank_is_seen_by_all) {
     attention_case c = case_of(2, 2, 40, 4, 4, 8);
     world all;
     whole w;
@@ -2354,7 +2354,7 @@ static memo_status stray_pass(thread_rank* rank, memo_error* error) {
 }
 
 /* In fp32 the messages of both passes have the same lengths and types. */
-static void a_rank_in_another_pass_is_an_error_on_all_ranks(void) {
+TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
     static const pass_test cases[] = {{3, 1, 1}, {4, 1, 0}, {2, 1, 1}, {1, 2, 0}, {1, 4, 3}};
     memo_error error;
     size_t i;
@@ -2373,7 +2373,7 @@ static memo_status disagree(thread_rank* rank, memo_error* error) {
 }
 
 /* An error on every rank that names the field, with every way to exchange. */
-static void ranks_that_disagree_are_refused(void) {
+TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {
         "scale",           "softcap",          "first_q_head", "n_kv_heads",
         "n_batch",         ".sinks,",          ".kind",        "window_before",
@@ -2396,7 +2396,7 @@ static void ranks_that_disagree_are_refused(void) {
 }
 
 /* Refused, or as the formulas say; reckoned in floating point. */
-static void sizes_that_overflow_are_refused(void) {
+TEST(sizes_that_overflow_are_refused) {
     int i, n_refused = 0;
     memo_error error;
     for (i = 0; i < 2000; i++) {
@@ -2424,7 +2424,7 @@ static void sizes_that_overflow_are_refused(void) {
     CHECK_CASE(n_refused > 100 && n_refused < 1900, "%d refused", n_refused);
 }
 
-static void invalid_arguments_are_refused(void) {
+TEST(invalid_arguments_are_refused) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
     memo_sharding rows[3];
@@ -2597,70 +2597,4 @@ static void invalid_arguments_are_refused(void) {
     memo_host_device_destroy(device);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(merging_is_exact_and_never_overflows);
-    TEST(masks_are_intervals);
-    TEST(pairs_beyond_64_bits_are_counted);
-    TEST(one_rank_is_exact);
-    TEST(every_pair_of_degrees_is_exact);
-    TEST(every_mask_in_every_sharding_is_exact);
-    TEST(every_sequence_may_have_its_own_documents);
-    TEST(windows_and_prefixes_are_exact);
-    TEST(softcaps_are_exact);
-    TEST(biases_by_head_are_exact);
-    TEST(sinks_are_exact);
-    TEST(cross_attention_is_exact);
-    TEST(sinks_of_rows_without_keys_are_exact);
-    TEST(a_sink_that_dominates_leaves_the_rest);
-    TEST(a_token_that_dominates_leaves_the_rest);
-    TEST(every_number_of_heads_is_exact);
-    TEST(every_head_size_is_exact);
-    TEST(random_cases_are_exact);
-    TEST(errors_stay_small_at_1024);
-    TEST(the_ring_adds_no_error_to_bf16);
-    TEST(rounded_gradients_lose_little);
-    TEST(rounded_gradients_work_in_every_way);
-    TEST(the_16_bit_types_work_in_every_way);
-    TEST(a_row_that_sees_nothing_is_0);
-    TEST(extreme_scores_are_right);
-    TEST(infinite_scores_are_right);
-    TEST(saturated_scores_are_finite);
-    TEST(zigzag_is_balanced_and_plain_is_not);
-    TEST(what_sees_nothing_is_not_computed);
-    TEST(documents_are_balanced);
-    TEST(documents_may_change_from_batch_to_batch);
-    TEST(bytes_match_the_formulas);
-    TEST(only_rows_that_are_read_travel);
-    TEST(a_window_sends_the_ends_of_runs);
-    TEST(rows_that_do_not_travel_are_finite);
-    TEST(a_causal_ring_sends_less);
-    TEST(bytes_of_cross_attention_match_the_formulas);
-    TEST(replicas_are_sent_where_needed);
-    TEST(bytes_follow_the_heads_that_ranks_need);
-    TEST(gradients_of_replicas_are_summed_in_fp32);
-    TEST(the_paper_s_table_2);
-    TEST(what_runs_is_what_was_promised);
-    TEST(gathered_keys_are_exact);
-    TEST(gathered_keys_are_simulated);
-    TEST(keys_may_be_overwritten);
-    TEST(groups_of_heads_are_exact);
-    TEST(groups_need_less_memory);
-    TEST(too_many_groups_cost_nothing);
-    TEST(groups_hide_the_exchange);
-    TEST(nothing_is_allocated_once_created);
-    TEST(memory_does_not_grow_with_the_ring);
-    TEST(degree_1_costs_nothing);
-    TEST(ulysses_copies_one_side_only);
-    TEST(a_narrow_window_needs_few_hops);
-    TEST(the_ring_s_schedule_overlaps);
-    TEST(the_ring_really_overlaps);
-    TEST(layers_share_the_scratch);
-    TEST(a_failing_rank_is_seen_by_all);
-    TEST(a_pass_that_fails_leaves_no_label);
-    TEST(a_rank_in_another_pass_is_an_error_on_all_ranks);
-    TEST(ranks_that_disagree_are_refused);
-    TEST(sizes_that_overflow_are_refused);
-    TEST(invalid_arguments_are_refused);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

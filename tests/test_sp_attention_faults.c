@@ -307,24 +307,18 @@ static void expect_statuses(int32_t ring, memo_type type, int fault) {
     CHECK_IS(n_both, >, n_runs / 3);
 }
 
-static void every_call_of_the_device_may_fail(void) {
+TEST(every_call_of_the_device_may_fail) {
     expect_statuses(2, MEMO_TYPE_F32, FAULT_DEVICE);
     expect_statuses(2, MEMO_TYPE_BF16, FAULT_DEVICE);
     expect_statuses(1, MEMO_TYPE_BF16, FAULT_DEVICE);
 }
-static void every_call_of_the_communicator_may_fail(void) {
+TEST(every_call_of_the_communicator_may_fail) {
     expect_statuses(2, MEMO_TYPE_F32, FAULT_COMM);
     expect_statuses(1, MEMO_TYPE_BF16, FAULT_COMM);
 }
-static void every_local_attention_may_fail(void) {
+TEST(every_local_attention_may_fail) {
     expect_statuses(2, MEMO_TYPE_F32, FAULT_ATTENTION);
     expect_statuses(1, MEMO_TYPE_F32, FAULT_ATTENTION);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(every_call_of_the_device_may_fail);
-    TEST(every_call_of_the_communicator_may_fail);
-    TEST(every_local_attention_may_fail);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -43,7 +43,7 @@ static void count_failures(void) {
     report_worst();
 }
 
-static void every_way_to_split_the_ranks_is_exact(void) {
+TEST(every_way_to_split_the_ranks_is_exact) {
     int32_t ring;
     int sharding, k = 0;
     for (ring = 1; ring <= n_ranks; ring++) {
@@ -64,7 +64,7 @@ static void every_way_to_split_the_ranks_is_exact(void) {
     count_failures();
 }
 
-static void packed_documents_and_16_bit_types_are_right(void) {
+TEST(packed_documents_and_16_bit_types_are_right) {
     static const int64_t begins[] = {0, 5, 5, 60, 77};
     int type;
     for (type = 0; type < 2; type++) {
@@ -80,7 +80,7 @@ static void packed_documents_and_16_bit_types_are_right(void) {
 }
 
 /* Not in debug mode: the labels at the begin of a pass tell. */
-static void ranks_that_disagree_are_refused(void) {
+TEST(ranks_that_disagree_are_refused) {
     static const char* const fields[] = {"scale", "document_begins", "gathers_keys",
                                          "ulysses_groups"};
     size_t i, way;
@@ -109,9 +109,6 @@ int main(int argc, char** argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
     if (n_ranks > 16) MPI_Abort(MPI_COMM_WORLD, 1);
-    TEST(every_way_to_split_the_ranks_is_exact);
-    TEST(packed_documents_and_16_bit_types_are_right);
-    TEST(ranks_that_disagree_are_refused);
     return mpi_test_end();
 }
 #endif

@@ -70,7 +70,7 @@ static void close_host(memo_device* host, int n_files) {
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-static void sizes_are_exact(void) {
+TEST(sizes_are_exact) {
     int32_t n_layers, n_host_layers;
     for (n_layers = 1; n_layers < 9; n_layers++) {
         for (n_host_layers = 0; n_host_layers < 9; n_host_layers++) {
@@ -93,7 +93,7 @@ static void sizes_are_exact(void) {
 }
 
 /* The most places that fit, found by trying all. */
-static void places_fit_host_memory(void) {
+TEST(places_fit_host_memory) {
     int64_t host_bytes;
     for (host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
         memo_swap_sizes sizes;
@@ -120,7 +120,7 @@ static void places_fit_host_memory(void) {
 }
 
 /* Every count of layers and of places; the file has no name meanwhile either. */
-static void rows_come_back_from_the_file(void) {
+TEST(rows_come_back_from_the_file) {
     int32_t n_layers, n_host_layers;
     for (n_layers = 1; n_layers < 9; n_layers++) {
         for (n_host_layers = 0; n_host_layers < n_layers; n_host_layers++) {
@@ -153,7 +153,7 @@ static void rows_come_back_from_the_file(void) {
 }
 
 /* Not even a program that is killed leaves the file. */
-static void a_killed_program_leaves_nothing(void) {
+TEST(a_killed_program_leaves_nothing) {
     pid_t child;
     int how = 0;
     fflush(stdout);
@@ -175,7 +175,7 @@ static void a_killed_program_leaves_nothing(void) {
 }
 
 /* On a file system in memory, on which reads and writes may use the page cache. */
-static void a_folder_in_memory_will_do(void) {
+TEST(a_folder_in_memory_will_do) {
     int n_files = n_open_files();
     memo_device* host;
     chain c;
@@ -193,7 +193,7 @@ static void a_folder_in_memory_will_do(void) {
 }
 
 /* Too small a disk is refused before the first step, with what would work. */
-static void a_full_disk_is_named(void) {
+TEST(a_full_disk_is_named) {
     struct rlimit before, small;
     int n_files = n_open_files();
     memo_device* host;
@@ -213,7 +213,7 @@ static void a_full_disk_is_named(void) {
 }
 
 /* Through the page cache: the way for lesser file systems. */
-static void plain_files_will_do(void) {
+TEST(plain_files_will_do) {
     static char memory[8192], expected[8192];
     memob_spill_file file;
     memob_spill_op op;
@@ -234,7 +234,7 @@ static void plain_files_will_do(void) {
     CHECK_IS(n_open_files(), ==, n_files);
 }
 
-static void invalid_arguments_are_refused(void) {
+TEST(invalid_arguments_are_refused) {
     memo_device table;
     memo_device* host;
     chain c;
@@ -266,7 +266,7 @@ static void invalid_arguments_are_refused(void) {
 }
 
 /* Layers that come back in another order than that in which they would find their places. */
-static void a_table_out_of_order_is_refused(void) {
+TEST(a_table_out_of_order_is_refused) {
     memo_swap_sizes sizes;
     chain c;
     int32_t layer, t;
@@ -284,7 +284,7 @@ static void a_table_out_of_order_is_refused(void) {
 }
 
 /* A limit of the system stands for a full disk: refused before anything is written. */
-static void a_full_disk_is_a_status(void) {
+TEST(a_full_disk_is_a_status) {
     struct rlimit before, small;
     int n_files = n_open_files();
     memo_device* host;
@@ -324,7 +324,7 @@ static void do_mishap(mishap what, int fd) {
 }
 
 /* A read or write that fails is returned by synchronization and by the next call; nothing hangs. */
-static void a_failing_disk_is_a_status(void) {
+TEST(a_failing_disk_is_a_status) {
     static const char* const words[] = {"the file ends there", "writing", "writing"};
     struct rlimit before;
     int what;
@@ -379,7 +379,7 @@ static memo_status failing_launch_host(void* context, memo_stream stream, memo_h
     return failing_host->launch_host(context, stream, call, e);
 }
 
-static void every_operation_may_fail(void) {
+TEST(every_operation_may_fail) {
     memo_status status = MEMO_STATUS_IO;
     for (failing_launch = 0; status && failing_launch < 50; failing_launch++) {
         int n_files = n_open_files();
@@ -405,7 +405,7 @@ static void every_operation_may_fail(void) {
 }
 
 /* A slow file shows as stall, in the time that the schedule says. */
-static void a_slow_file_takes_its_time(void) {
+TEST(a_slow_file_takes_its_time) {
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;
@@ -435,7 +435,7 @@ static void a_slow_file_takes_its_time(void) {
 }
 
 /* Sizes from one part to four, and one that no part divides. */
-static void large_operations_go_in_parts(void) {
+TEST(large_operations_go_in_parts) {
     static const int64_t sizes[] = {4096, (int64_t)16 << 20, ((int64_t)16 << 20) + 4096,
                                     ((int64_t)64 << 20) + 4096, (int64_t)70 << 20};
     const int64_t most = (int64_t)72 << 20;
@@ -472,23 +472,11 @@ static void large_operations_go_in_parts(void) {
 }
 
 int main(int argc, char** argv) {
+    int result;
     memo_test_begin(argc, argv);
     memo_test_path(folder, "spill");
     if (mkdir(folder, 0700)) return 2;
-    TEST(sizes_are_exact);
-    TEST(places_fit_host_memory);
-    TEST(rows_come_back_from_the_file);
-    TEST(a_killed_program_leaves_nothing);
-    TEST(a_folder_in_memory_will_do);
-    TEST(a_full_disk_is_named);
-    TEST(plain_files_will_do);
-    TEST(invalid_arguments_are_refused);
-    TEST(a_table_out_of_order_is_refused);
-    TEST(a_full_disk_is_a_status);
-    TEST(a_failing_disk_is_a_status);
-    TEST(every_operation_may_fail);
-    TEST(a_slow_file_takes_its_time);
-    TEST(large_operations_go_in_parts);
+    result = memo_test_run_all();
     rmdir(folder);
-    return memo_test_end();
+    return result;
 }

@@ -198,7 +198,7 @@ static memo_device* new_host(double bytes_per_s) {
 }
 
 /* Random chains, several micro-batches, some given up half-way: every row comes back. */
-static void values_come_back(void) {
+TEST(values_come_back) {
     int64_t n_spilled = 0, n_abandoned = 0, n_tables = 0, n_of_alpha[2] = {0, 0};
     int64_t n_on_host = 0, n_short = 0;
     int64_t n_of_layers[4] = {0, 0, 0, 0};
@@ -253,7 +253,7 @@ static void values_come_back(void) {
 
 /* Fused kernels: two layers are open at a time, values come back, and the enqueued operations have
  * no race. */
-static void fused_layers_are_ordered(void) {
+TEST(fused_layers_are_ordered) {
     int round;
     for (round = 0; round < 100 / SHARE; round++) {
         memo_device* host = new_host(round % 10 ? 0 : 2e6);
@@ -311,7 +311,7 @@ static int stays(const chain* c, int32_t layer, int32_t t, int64_t row) {
 
 /* Bytes of tensors that must hold their rows at the same time are never shared, and every address
  * is a multiple of 512. */
-static void places_are_disjoint(void) {
+TEST(places_are_disjoint) {
     int round;
     for (round = 0; round < 200; round++) {
         memo_device* host = new_host(0);
@@ -352,7 +352,7 @@ static void places_are_disjoint(void) {
 
 /* Asked of the desc before an engine exists, and of the engine: the same rows, and the right
  * ones. */
-static void rows_to_recompute_are_known_before(void) {
+TEST(rows_to_recompute_are_known_before) {
     int64_t n_needed = 0, n_needless = 0;
     int round;
     for (round = 0; round < 200; round++) {
@@ -396,7 +396,7 @@ static void rows_to_recompute_are_known_before(void) {
 
 /* --- sizes --- */
 
-static void sizes_follow_the_formulas(void) {
+TEST(sizes_follow_the_formulas) {
     const int64_t h = 512, s = 4096;
     int eighths;
     for (eighths = 0; eighths <= 8; eighths++) {
@@ -420,7 +420,7 @@ static void sizes_follow_the_formulas(void) {
 
 /* Device memory of a slice does not depend on the length, beside what later slices read; a host
  * device that has no more is enough. */
-static void slices_take_what_the_formula_says(void) {
+TEST(slices_take_what_the_formula_says) {
     int32_t n_slices, t;
     for (n_slices = 2; n_slices <= 5; n_slices++) {
         memo_host_device_desc host_desc = memo_host_device_desc_default();
@@ -470,7 +470,7 @@ static void slices_take_what_the_formula_says(void) {
 }
 
 /* A desc of slices that cannot be meant is refused with what would work. */
-static void bad_slices_are_refused(void) {
+TEST(bad_slices_are_refused) {
     static const char* const words[] = {
         "whole layers",          "split a tile", "are not 3 slices",       "each of one tensor",
         "of which it is a copy", "same kind",    "all slices of the layer"};
@@ -502,7 +502,7 @@ static void bad_slices_are_refused(void) {
 }
 
 /* Sizes that are no multiples of 512: at most 1 KiB a tensor more than its rows. */
-static void alignment_costs_little(void) {
+TEST(alignment_costs_little) {
     int round;
     for (round = 0; round < 200; round++) {
         memo_swap_sizes sizes;
@@ -525,7 +525,7 @@ static void alignment_costs_little(void) {
     }
 }
 
-static void bad_descs_are_refused(void) {
+TEST(bad_descs_are_refused) {
     memo_swap_sizes sizes;
     chain c;
     gpt_table(&c, 64);
@@ -549,7 +549,7 @@ static void bad_descs_are_refused(void) {
     CHECK_IS(memo_swap_desc_get_sizes(&c.desc, &sizes, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-static void calls_out_of_order_are_refused(void) {
+TEST(calls_out_of_order_are_refused) {
     memo_device* host = new_host(0);
     chain c;
     gpt_table(&c, 16);
@@ -668,7 +668,7 @@ static int64_t redundant_waits(const chain* c) {
 
 /* The recorded schedule of random chains has no race, and no redundant wait except those that a
  * table of rows explains. */
-static void recorded_steps_are_ordered(void) {
+TEST(recorded_steps_are_ordered) {
     int round;
     int64_t n_waits = 0, n_explained = 0;
     for (round = 0; round < 100; round++) {
@@ -809,7 +809,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
 }
 
 /* Over random chains: operation by operation, dependency by dependency. */
-static void the_engine_does_what_was_promised(void) {
+TEST(the_engine_does_what_was_promised) {
     int round;
     for (round = 0; round < 200 / SHARE; round++) {
         chain c;
@@ -822,7 +822,7 @@ static void the_engine_does_what_was_promised(void) {
 }
 
 /* A wait that the engine leaves out is noticed, whichever it is. */
-static void a_broken_promise_is_noticed(void) {
+TEST(a_broken_promise_is_noticed) {
     int64_t k, n_waits = 0, n_noticed = 0;
     chain c;
     do {
@@ -843,7 +843,7 @@ static void a_broken_promise_is_noticed(void) {
 }
 
 /* The example of the header: all that varies by layer, and the sizes that follow. */
-static void tables_of_rows_have_their_sizes(void) {
+TEST(tables_of_rows_have_their_sizes) {
     memo_swap_sizes sizes;
     chain c;
     int32_t layer;
@@ -917,7 +917,7 @@ static int64_t area_of(const chain* c) {
 /* Layers of several kinds: dense ones before experts, local and global attention.  Tensors that
  * only some kinds have take what two neighbors of the worst pair need, and get_address is NULL
  * where a layer lacks a tensor. */
-static void kinds_take_what_two_neighbors_need(void) {
+TEST(kinds_take_what_two_neighbors_need) {
     int round;
     for (round = 0; round < 500; round++) {
         memo_swap_sizes with_kinds, common;
@@ -957,7 +957,7 @@ static void kinds_take_what_two_neighbors_need(void) {
     }
 }
 
-static void bad_kinds_are_refused(void) {
+TEST(bad_kinds_are_refused) {
     memo_swap_sizes sizes;
     chain c;
     gpt_table(&c, 64);
@@ -983,7 +983,7 @@ static void bad_kinds_are_refused(void) {
 
 /* For every k of a short run: a status with a message, nothing leaked, and, started again, right
  * results. */
-static void every_fault_is_a_status(void) {
+TEST(every_fault_is_a_status) {
     int64_t k = 0, n_failed = 0;
     int done = 0;
     for (k = 1; !done; k++) {
@@ -1034,7 +1034,7 @@ static void every_fault_is_a_status(void) {
 
 /* A copy that fails later, on its stream: the error is kept, later operations are skipped, and no
  * call hangs. */
-static void a_late_fault_is_a_status(void) {
+TEST(a_late_fault_is_a_status) {
     memo_status status = MEMO_STATUS_DEVICE;
     int64_t k, n_late = 0;
     for (k = 1; status && k < 1000; k++) {
@@ -1069,7 +1069,7 @@ static void a_late_fault_is_a_status(void) {
 }
 
 /* A host memory too small is refused at creation, with the figures, and nothing stays allocated. */
-static void too_little_memory_is_refused(void) {
+TEST(too_little_memory_is_refused) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* host = NULL;
     chain c;
@@ -1087,7 +1087,7 @@ static void too_little_memory_is_refused(void) {
 }
 
 /* Waits are measured: copies slower than the computation show as stall, and only then. */
-static void stalls_are_measured(void) {
+TEST(stalls_are_measured) {
     double stall_s[2];
     int i;
     for (i = 0; i < 2; i++) {
@@ -1116,27 +1116,4 @@ static void stalls_are_measured(void) {
     CHECK_CASE(stall_s[0] < stall_s[1], "%g s and %g s", stall_s[0], stall_s[1]);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(sizes_follow_the_formulas);
-    TEST(alignment_costs_little);
-    TEST(slices_take_what_the_formula_says);
-    TEST(bad_slices_are_refused);
-    TEST(rows_to_recompute_are_known_before);
-    TEST(bad_descs_are_refused);
-    TEST(places_are_disjoint);
-    TEST(calls_out_of_order_are_refused);
-    TEST(values_come_back);
-    TEST(fused_layers_are_ordered);
-    TEST(tables_of_rows_have_their_sizes);
-    TEST(kinds_take_what_two_neighbors_need);
-    TEST(bad_kinds_are_refused);
-    TEST(recorded_steps_are_ordered);
-    TEST(the_engine_does_what_was_promised);
-    TEST(a_broken_promise_is_noticed);
-    TEST(every_fault_is_a_status);
-    TEST(a_late_fault_is_a_status);
-    TEST(too_little_memory_is_refused);
-    TEST(stalls_are_measured);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

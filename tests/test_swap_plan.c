@@ -343,7 +343,7 @@ static void check_plan(const problem* p, const memo_swap_plan* plan, int round) 
     CHECK_IS(plan->reason[0], !=, 0);
 }
 
-static void random_plans_are_near_the_best(void) {
+TEST(random_plans_are_near_the_best) {
     const int n = memo_test_all() ? 200 : 100;
     int round, n_planned = 0, n_spilled = 0, n_refused = 0, n_layers_only = 0, n_shorter = 0;
     int n_longer = 0;
@@ -441,7 +441,7 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
 }
 
 /* Hill climbing from the plan and from random tables seldom finds a table that is 1 % shorter. */
-static void climbing_finds_little_more(void) {
+TEST(climbing_finds_little_more) {
     int round, n_planned = 0, n_beaten = 0;
     int n_climbs = memo_test_all() ? 470 : 20, most_beaten = n_climbs / 235;
     double worst = 1;
@@ -515,7 +515,7 @@ static double slowness(void) {
 
 /* Large stacks, long sequences, little memory: planning is fast, and the plan is better than any
  * alpha. */
-static void large_stacks_are_planned_quickly(void) {
+TEST(large_stacks_are_planned_quickly) {
     static const struct {
         int32_t n_layers;
         int64_t n_rows, device_gib, host_gib, spill_gib;
@@ -560,7 +560,7 @@ static void large_stacks_are_planned_quickly(void) {
 }
 
 /* Dry runs of 16M rows and 1,000 layers; times in seconds, or in a unit of which they are many. */
-static void any_unit_and_many_layers_are_planned(void) {
+TEST(any_unit_and_many_layers_are_planned) {
     static const struct {
         double unit;
         int32_t n_layers;
@@ -607,7 +607,7 @@ static void any_unit_and_many_layers_are_planned(void) {
 
 /* 32 layers of 256K rows; seconds of tables found by hand that fit: attention swapped in every
  * layer or in the first ones. */
-static void little_memory_is_used_well(void) {
+TEST(little_memory_is_used_well) {
     static const struct {
         double device_gib, host_gib, by_hand_s;
     } cases[] = {{60, 100, 125.72}, {50, 118.75, 125.72}, {40, 112.5, 131.51},
@@ -636,7 +636,7 @@ static void little_memory_is_used_well(void) {
 }
 
 /* An input that cannot be recomputed fits neither swapped nor kept, but with a tile or two kept. */
-static void what_fits_only_in_parts_is_found(void) {
+TEST(what_fits_only_in_parts_is_found) {
     problem p;
     memo_swap_plan* plan = NULL;
     memset(&p, 0, sizeof p);
@@ -746,7 +746,7 @@ static double simulate_kinds(const kinds_problem* k, const memo_swap_desc* swap)
 
 /* Plans of layers of several kinds fit, have no race, and take what they predict, also with the
  * trainer's own copies on the link. */
-static void plans_of_kinds_take_what_they_predict(void) {
+TEST(plans_of_kinds_take_what_they_predict) {
     const int n_rounds = memo_test_all() ? 120 : 60;
     int round, n_planned[2] = {0, 0};
     for (round = 0; round < n_rounds; round++) {
@@ -801,7 +801,7 @@ static void random_rows(const memo_swap_desc* swap, int64_t* rows) {
 
 /* The planner's bytes of a table are those of the engine's places: several kinds, slices of which
  * the last is short, tensors of the layer, a file. */
-static void scores_have_the_bytes_of_places(void) {
+TEST(scores_have_the_bytes_of_places) {
     enum { LAYERS_MAX = 24 };
     int round, k, n_spilled = 0, n_sliced = 0, n_packed = 0;
     for (round = 0; round < 300; round++) {
@@ -896,7 +896,7 @@ static void scores_have_the_bytes_of_places(void) {
 }
 
 /* Every table of whole tensors in 4 layers. */
-static void no_table_of_kinds_is_shorter(void) {
+TEST(no_table_of_kinds_is_shorter) {
     int round, n_planned = 0;
     for (round = 0; round < 100; round++) {
         kinds_problem k;
@@ -952,7 +952,7 @@ static void simple_problem(problem* p) {
     p->desc.to_host_bytes_per_s = p->desc.to_device_bytes_per_s = 131072;
 }
 
-static void reasons_are_named(void) {
+TEST(reasons_are_named) {
     problem p;
     double step_s, percent = 0;
     memo_swap_plan* plan = NULL;
@@ -1011,7 +1011,7 @@ static void reasons_are_named(void) {
 }
 
 /* The host holds one of four layers, so the others spill to a disk of any speed. */
-static void the_disk_is_named(void) {
+TEST(the_disk_is_named) {
     problem p;
     memo_swap_plan* plan = NULL;
     memo_swap_desc swap;
@@ -1051,7 +1051,7 @@ static void the_disk_is_named(void) {
 }
 
 /* What is left of device memory goes to single layers. */
-static void leftover_memory_is_used(void) {
+TEST(leftover_memory_is_used) {
     problem p;
     memo_swap_plan* plan = NULL;
     int64_t stay = 0;
@@ -1074,7 +1074,7 @@ static void leftover_memory_is_used(void) {
 }
 
 /* Without host memory, tensors that cannot be recomputed are kept. */
-static void what_only_keeping_fits_is_found(void) {
+TEST(what_only_keeping_fits_is_found) {
     memo_swap_plan* plan = NULL;
     problem p;
     int32_t layer;
@@ -1097,7 +1097,7 @@ static void what_only_keeping_fits_is_found(void) {
     CHECK_IS(memo_plan_swap(&p.desc, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
 }
 
-static void out_of_host_memory_is_a_status(void) {
+TEST(out_of_host_memory_is_a_status) {
     int64_t k;
     int done = 0, n_failed = 0;
     for (k = 0; !done && k < 10000000; k += k < 200 ? 1 : k / 4) {
@@ -1120,7 +1120,7 @@ static void out_of_host_memory_is_a_status(void) {
     CHECK(done && n_failed > 15);
 }
 
-static void alpha_only_is_the_papers_alpha(void) {
+TEST(alpha_only_is_the_papers_alpha) {
     problem p;
     memo_swap_plan* plan = NULL;
     memo_swap_desc swap;
@@ -1140,7 +1140,7 @@ static void alpha_only_is_the_papers_alpha(void) {
     memo_swap_plan_destroy(plan);
 }
 
-static void bad_descs_are_refused(void) {
+TEST(bad_descs_are_refused) {
     problem p;
     memo_swap_plan* plan = NULL;
     double* const times[] = {
@@ -1198,7 +1198,7 @@ static void bad_descs_are_refused(void) {
 /* --- on the engine --- */
 
 /* Plans with little memory, run: the capacities are the device's, every row comes back. */
-static void plans_run_in_the_memory_they_were_made_for(void) {
+TEST(plans_run_in_the_memory_they_were_made_for) {
     int round, n_run = 0, n_spilled = 0;
     for (round = 0; round < 60; round++) {
         memo_host_device_desc host_desc = memo_host_device_desc_default();
@@ -1241,7 +1241,7 @@ static void plans_run_in_the_memory_they_were_made_for(void) {
 /* --- profiles --- */
 
 /* Measured copies match the set rates; times of layers are the caller's. */
-static void a_device_is_measured(void) {
+TEST(a_device_is_measured) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_profile_desc desc = memo_profile_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
@@ -1304,7 +1304,7 @@ static void a_device_is_measured(void) {
 }
 
 /* With little memory copies are smaller; only without room for two of 64 KiB it is an error. */
-static void little_memory_is_measured_by_small_copies(void) {
+TEST(little_memory_is_measured_by_small_copies) {
     memo_profile_desc desc = memo_profile_desc_default();
     memo_profile profile;
     memo_device* host = NULL;
@@ -1329,7 +1329,7 @@ static void little_memory_is_measured_by_small_copies(void) {
 }
 
 /* Rates at which measuring would take hours are refused within seconds. */
-static void slow_links_are_refused(void) {
+TEST(slow_links_are_refused) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_profile_desc desc = memo_profile_desc_default();
     memo_profile profile;
@@ -1358,7 +1358,7 @@ static void slow_links_are_refused(void) {
     memo_host_device_destroy(host);
 }
 
-static void a_disk_is_measured(void) {
+TEST(a_disk_is_measured) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_profile_desc desc = memo_profile_desc_default();
     memo_swap_plan_desc plan_desc = memo_swap_plan_desc_default();
@@ -1440,7 +1440,7 @@ static memo_status parse_profile(const char* text, int64_t n_bytes, const char* 
     return status ? status : memoi_profile_parse(&reader, profile, e);
 }
 
-static void profiles_come_back_from_their_file(void) {
+TEST(profiles_come_back_from_their_file) {
     char path[250];
     int round, i;
     memo_test_path(path, "profile");
@@ -1500,7 +1500,7 @@ static memo_status parse_lines(const char* lines, int64_t count, memo_profile* p
     return status;
 }
 
-static void bad_profiles_are_refused(void) {
+TEST(bad_profiles_are_refused) {
     memo_profile profile;
     const char* good =
         "memo profile 1\n# a comment\nrows 8 1 2 0\nlayer 1000 2000\ntensor x\nrow -\n"
@@ -1555,30 +1555,4 @@ static void bad_profiles_are_refused(void) {
     CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(little_memory_is_used_well);
-    TEST(random_plans_are_near_the_best);
-    TEST(climbing_finds_little_more);
-    TEST(large_stacks_are_planned_quickly);
-    TEST(any_unit_and_many_layers_are_planned);
-    TEST(what_fits_only_in_parts_is_found);
-    TEST(scores_have_the_bytes_of_places);
-    TEST(plans_of_kinds_take_what_they_predict);
-    TEST(no_table_of_kinds_is_shorter);
-    TEST(reasons_are_named);
-    TEST(the_disk_is_named);
-    TEST(leftover_memory_is_used);
-    TEST(what_only_keeping_fits_is_found);
-    TEST(out_of_host_memory_is_a_status);
-    TEST(alpha_only_is_the_papers_alpha);
-    TEST(bad_descs_are_refused);
-    TEST(plans_run_in_the_memory_they_were_made_for);
-    TEST(a_device_is_measured);
-    TEST(little_memory_is_measured_by_small_copies);
-    TEST(slow_links_are_refused);
-    TEST(a_disk_is_measured);
-    TEST(profiles_come_back_from_their_file);
-    TEST(bad_profiles_are_refused);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

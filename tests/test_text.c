@@ -83,7 +83,7 @@ static void end(void) {
     CHECK_IS(rmdir(folder), ==, 0);
 }
 
-static void new_files_have_the_mode_of_the_umask(void) {
+TEST(new_files_have_the_mode_of_the_umask) {
     mode_t before = umask((mode_t)027);
     begin();
     CHECK_OK(write_letters(name_of("new"), 'a', 1000));
@@ -92,7 +92,7 @@ static void new_files_have_the_mode_of_the_umask(void) {
     end();
 }
 
-static void old_files_keep_their_mode(void) {
+TEST(old_files_keep_their_mode) {
     static const mode_t modes[] = {0600, 0644, 0660, 0755};
     size_t i;
     begin();
@@ -126,7 +126,7 @@ static int write_read_only(void) {
     return !(status == MEMO_STATUS_IO && strstr(error.message, "Permission denied") &&
              holds(path, 'a', 10) && count_files() == 1);
 }
-static void read_only_files_stay(void) {
+TEST(read_only_files_stay) {
     begin();
     CHECK_OK(write_letters(name_of("old"), 'a', 10));
     CHECK_IS(chmod(path, 0444), ==, 0);
@@ -135,7 +135,7 @@ static void read_only_files_stay(void) {
     end();
 }
 
-static void the_longest_names_work(void) {
+TEST(the_longest_names_work) {
     char name[256];
     int n;
     begin();
@@ -150,7 +150,7 @@ static void the_longest_names_work(void) {
     end();
 }
 
-static void links_stay(void) {
+TEST(links_stay) {
     struct stat info;
     char linked[300];
     begin();
@@ -190,14 +190,14 @@ static int write_beyond_the_limit(void) {
     if (write_letters(name_of("old"), 'b', 100) || !holds(path, 'b', 100)) return 9;
     return count_files() != 1;
 }
-static void a_limit_on_file_sizes_is_an_error(void) {
+TEST(a_limit_on_file_sizes_is_an_error) {
     begin();
     CHECK_OK(write_letters(name_of("old"), 'a', 10));
     in_a_child(write_beyond_the_limit);
     end();
 }
 
-static void no_folder_and_no_room_are_errors(void) {
+TEST(no_folder_and_no_room_are_errors) {
     begin();
     CHECK_IS(write_letters(name_of("none/file"), 'a', 10), ==, MEMO_STATUS_IO);
     CHECK(strstr(error.message, "none/file: cannot be written: ") != NULL);
@@ -208,7 +208,7 @@ static void no_folder_and_no_room_are_errors(void) {
     end();
 }
 
-static void lack_of_memory_names_the_file(void) {
+TEST(lack_of_memory_names_the_file) {
     memo_text text;
     memset(&text, 0, sizeof text);
     text.failed = 1;
@@ -225,7 +225,7 @@ static void lack_of_memory_names_the_file(void) {
 #endif
 
 /* A process that replaces a file over and over ends by a signal: the file is whole, and alone. */
-static void signals_leave_one_whole_file(void) {
+TEST(signals_leave_one_whole_file) {
     int n, status;
     begin();
     CHECK_OK(write_letters(name_of("file"), 'a', 100000));
@@ -261,23 +261,10 @@ static int write_without_standard_descriptors(void) {
     if (pipe(pipes) || pipes[0] != 0) return 7; /* they are all closed again */
     return 0;
 }
-static void standard_descriptors_are_left_alone(void) {
+TEST(standard_descriptors_are_left_alone) {
     begin();
     in_a_child(write_without_standard_descriptors);
     end();
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(new_files_have_the_mode_of_the_umask);
-    TEST(old_files_keep_their_mode);
-    TEST(read_only_files_stay);
-    TEST(the_longest_names_work);
-    TEST(links_stay);
-    TEST(a_limit_on_file_sizes_is_an_error);
-    TEST(no_folder_and_no_room_are_errors);
-    TEST(lack_of_memory_names_the_file);
-    TEST(signals_leave_one_whole_file);
-    TEST(standard_descriptors_are_left_alone);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

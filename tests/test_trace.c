@@ -59,7 +59,7 @@ static const int shared_buffers[] = {514, 714, 917, 2505, 1865};
 
 /* --- requests --- */
 
-static void requests_are_kept(void) {
+TEST(requests_are_kept) {
     memo_trace* trace;
     CHECK_OK(memo_trace_create(&trace, &error));
     CHECK_OK(memo_trace_mark(trace, "iteration begin", &error));
@@ -78,7 +78,7 @@ static void requests_are_kept(void) {
     memo_trace_destroy(NULL);
 }
 
-static void bad_requests_leave_the_trace(void) {
+TEST(bad_requests_leave_the_trace) {
     memo_trace* trace;
     const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
     CHECK_OK(memo_trace_create(&trace, &error));
@@ -105,7 +105,7 @@ static void bad_requests_leave_the_trace(void) {
 
 /* --- text --- */
 
-static void version_0_and_1_are_read(void) {
+TEST(version_0_and_1_are_read) {
     char* text = framed("# a comment\n\nmalloc 1 10\r\n  malloc 2 20 skeletal\nmalloc 3 0 "
                         "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \nfree 1 "
                         "10\n",
@@ -143,7 +143,7 @@ static void refuses_lines(const char* lines, int64_t count, int64_t line, const 
     free(text);
 }
 
-static void bad_lines_are_named(void) {
+TEST(bad_lines_are_named) {
     const memo_status format = MEMO_STATUS_FORMAT;
     refuses("", format, 0, "empty");
     refuses("# nothing\n\n", format, 2, "empty");
@@ -237,7 +237,7 @@ static memo_trace* random_trace(int64_t n) {
     return trace;
 }
 
-static void files_make_the_round_trip(void) {
+TEST(files_make_the_round_trip) {
     int i;
     for (i = 0; i < 60; i++) {
         memo_trace* trace = random_trace(i * 5);
@@ -258,7 +258,7 @@ static void files_make_the_round_trip(void) {
     unlink(temporary_path());
 }
 
-static void unreadable_files_are_named(void) {
+TEST(unreadable_files_are_named) {
     memo_trace* trace = (memo_trace*)&trace;
     CHECK_IS(memo_trace_read("/nowhere/x.trace", &trace, &error), ==, MEMO_STATUS_IO);
     CHECK(trace == NULL && strstr(error.message, "/nowhere/x.trace"));
@@ -267,7 +267,7 @@ static void unreadable_files_are_named(void) {
     memo_trace_destroy(trace);
 }
 
-static void files_that_never_end_are_refused(void) {
+TEST(files_that_never_end_are_refused) {
     memo_trace* trace;
     FILE* file = fopen(temporary_path(), "wb");
     CHECK(file && ftruncate(fileno(file), MEMO_FILE_BYTES_MAX) == 0 && fclose(file) == 0);
@@ -280,7 +280,7 @@ static void files_that_never_end_are_refused(void) {
 }
 
 /* No damage passes, and none is a crash. */
-static void damaged_files_are_refused(void) {
+TEST(damaged_files_are_refused) {
     memo_trace* trace = random_trace(40);
     memo_trace* again;
     char* text;
@@ -306,7 +306,7 @@ static void damaged_files_are_refused(void) {
     free(text);
 }
 
-static void random_text_is_no_crash(void) {
+TEST(random_text_is_no_crash) {
     static const char* const words[] = {"malloc", "free", "mark",  "use", "record",   "wait", "1",
                                         "2",      "3",    "-1",    "0",   "\n",       "\n",   "\n",
                                         "memo",   "end",  "trace", "#",   "skeletal", "\r\n"};
@@ -333,7 +333,7 @@ static void random_text_is_no_crash(void) {
 
 /* --- marks and classes --- */
 
-static void marks_are_understood(void) {
+TEST(marks_are_understood) {
     static const char* const others[] = {"",
                                          "layer",
                                          "layer 1",
@@ -362,7 +362,7 @@ static void marks_are_understood(void) {
     CHECK_IS(memo_mark_parse(NULL).phase, ==, MEMO_PHASE_NONE);
 }
 
-static void classes_follow_from_marks(void) {
+TEST(classes_follow_from_marks) {
     memo_trace* trace =
         parsed("malloc 0 8\nmark layer 0 forward begin\nmalloc 1 8\nmalloc 2 8\nmalloc 3 8\n"
                "free 1 8\nfree 0 8\nmark layer 0 forward end\nmark layer 1 forward begin\n"
@@ -546,7 +546,7 @@ static void check_layers(const trainer* t, int recorded, int n) {
     memo_trace_destroy(result);
 }
 
-static void one_layer_becomes_n(void) {
+TEST(one_layer_becomes_n) {
     int i, n;
     for (i = 0; i < 40; i++) {
         trainer t = random_trainer(0);
@@ -554,7 +554,7 @@ static void one_layer_becomes_n(void) {
     }
 }
 
-static void three_layers_become_n(void) {
+TEST(three_layers_become_n) {
     int i, n;
     for (i = 0; i < 40; i++) {
         trainer t = random_trainer(1);
@@ -562,7 +562,7 @@ static void three_layers_become_n(void) {
     }
 }
 
-static void marks_of_no_layer_are_kept(void) {
+TEST(marks_of_no_layer_are_kept) {
     memo_trace* trace = parsed(
         "mark layer 0 forward begin\nmark layer 9223372036854775807 recompute begin\n"
         "mark layer 0 forward end\nmark layer 0 backward begin\nmark layer 0 backward end\n");
@@ -577,7 +577,7 @@ static void marks_of_no_layer_are_kept(void) {
     memo_trace_destroy(result);
 }
 
-static void unsuitable_layers_are_refused(void) {
+TEST(unsuitable_layers_are_refused) {
     static const char* const cases[][2] = {
         {"malloc 1 8\n", "0 forwards and 0 backwards"},
         {"mark layer 0 forward begin\nmark layer 0 forward end\n", "1 forwards and 0 backwards"},
@@ -632,7 +632,7 @@ static void unsuitable_layers_are_refused(void) {
 
 /* --- recorded traces of real trainers: their inner layers repeat exactly --- */
 
-static void shared_traces_are_their_three_layers(void) {
+TEST(shared_traces_are_their_three_layers) {
     int i;
     for (i = 0; i < N_SHARED; i++) {
         memo_trace* trace;
@@ -652,7 +652,7 @@ static void shared_traces_are_their_three_layers(void) {
 
 /* --- no memory: every allocation fails once, nothing is lost (run under a leak checker) --- */
 
-static void running_out_of_memory_is_reported(void) {
+TEST(running_out_of_memory_is_reported) {
     trainer t = random_trainer(1);
     memo_trace* source = record_trainer(&t, 3);
     char* text;
@@ -679,24 +679,4 @@ static void running_out_of_memory_is_reported(void) {
     memo_trace_destroy(source);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(requests_are_kept);
-    TEST(bad_requests_leave_the_trace);
-    TEST(version_0_and_1_are_read);
-    TEST(bad_lines_are_named);
-    TEST(files_make_the_round_trip);
-    TEST(unreadable_files_are_named);
-    TEST(files_that_never_end_are_refused);
-    TEST(damaged_files_are_refused);
-    TEST(random_text_is_no_crash);
-    TEST(marks_are_understood);
-    TEST(classes_follow_from_marks);
-    TEST(one_layer_becomes_n);
-    TEST(three_layers_become_n);
-    TEST(marks_of_no_layer_are_kept);
-    TEST(unsuitable_layers_are_refused);
-    TEST(shared_traces_are_their_three_layers);
-    TEST(running_out_of_memory_is_reported);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

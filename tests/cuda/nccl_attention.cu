@@ -23,7 +23,7 @@ static int world_run(world* all) {
 }
 
 /* Few cases, since each creates the communicators of a mesh. */
-static void every_way_to_split_the_ranks_is_exact(void) {
+TEST(every_way_to_split_the_ranks_is_exact) {
     int32_t ring, n;
     int k = 0;
     NEED_WORLD();
@@ -41,7 +41,7 @@ static void every_way_to_split_the_ranks_is_exact(void) {
     report_worst();
 }
 
-static void packed_documents_and_bf16_are_right(void) {
+TEST(packed_documents_and_bf16_are_right) {
     static const int64_t begins[] = {0, 5, 5, 60, 77};
     int is_bf16;
     NEED_WORLD();
@@ -57,11 +57,6 @@ static void packed_documents_and_bf16_are_right(void) {
     report_worst();
 }
 
-static void tests(void) {
-    TEST(ranks_join);
-    TEST(every_way_to_split_the_ranks_is_exact);
-    TEST(packed_documents_and_bf16_are_right);
-    ranks_leave();
-}
+TEST(the_ranks_leave) { ranks_leave(); }
 
-int main(int argc, char** argv) { return nccl_ranks_main(argc, argv, tests); }
+int main(int argc, char** argv) { return nccl_ranks_main(argc, argv); }

@@ -30,7 +30,7 @@ static memo_status nccl_ranks_run(int32_t n,
 #include "../blocks_model.h"
 
 /* The blocks' comm stream relies on this: streams of the next priority go first on this GPU. */
-static void priorities_differ(void) {
+TEST(priorities_differ) {
     int priorities[2] = {0, 0}, i;
     NEED_WORLD();
     for (i = 0; i < 2; i++) {
@@ -45,7 +45,7 @@ static void priorities_differ(void) {
 
 /* Every order against the unsplit model, which each rank runs alone; up to rounding, since NCCL
  * promises no order of sums. */
-static void every_order_is_right(void) {
+TEST(every_order_is_right) {
     model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
     double worst = 0;
     int order, T;
@@ -77,15 +77,10 @@ static void every_order_is_right(void) {
     ranks_agree();
 }
 
-static void tests(void) {
-    TEST(ranks_join);
-    TEST(priorities_differ);
-    TEST(every_order_is_right);
-    ranks_leave();
-}
+TEST(the_ranks_leave) { ranks_leave(); }
 
 int main(int argc, char** argv) {
     (void)thread_ranks_run; /* unused here */
     (void)is_same;
-    return nccl_ranks_main(argc, argv, tests);
+    return nccl_ranks_main(argc, argv);
 }

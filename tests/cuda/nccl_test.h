@@ -63,7 +63,7 @@ static void* managed_calloc(size_t n, size_t size_bytes) {
 static memo_comm* nccl_world; /* NULL: this rank has not joined */
 static memo_device* cuda_device;
 
-static void ranks_join(void) {
+TEST(ranks_join) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
     memo_cuda_device_desc device_desc = memo_cuda_device_desc_default();
     int is_concurrent = 0;

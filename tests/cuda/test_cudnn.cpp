@@ -135,7 +135,7 @@ static gpt_attention_shape random_shape(void) {
     return s;
 }
 
-static void it_is_the_trainer_s_own_but_for_rounding(void) {
+TEST(it_is_the_trainer_s_own_but_for_rounding) {
     gpt_cuda_kernels own;
     memset(&own, 0, sizeof own);
     own.type = MEMO_TYPE_BF16;
@@ -187,7 +187,7 @@ static void it_is_the_trainer_s_own_but_for_rounding(void) {
 
 /* Indices that overflow are found in each result the first time that a shape runs, by head and by
  * tensor. */
-static void wrong_rows_are_found(void) {
+TEST(wrong_rows_are_found) {
     const gpt_attention_shape s = {0, 40, 4, 2, 8, 0, 0, 0, 0};
     one_call x;
     one_call_make(&x, s, 1);
@@ -207,7 +207,7 @@ static void wrong_rows_are_found(void) {
     }
 }
 
-static void unprepared_shapes_are_refused(void) {
+TEST(unprepared_shapes_are_refused) {
     gpt_attention_shape s = {0, 12, 2, 2, 8, 0, 0, 0, 0};
     one_call x;
     one_call_make(&x, s, 2);
@@ -219,14 +219,14 @@ static void unprepared_shapes_are_refused(void) {
     CHECK_IS(fake_cudnn_n_builds, ==, n_built);
 }
 
-static void documents_and_parts_of_a_sequence_are_refused(void) {
+TEST(documents_and_parts_of_a_sequence_are_refused) {
     const gpt_attention_shape s = {6, 12, 2, 1, 8, 0, 0, 0, 3};
     CHECK_IS(hook(shapes_of(s, 1), 0).status, ==, MEMO_STATUS_UNSUPPORTED);
     CHECK(strstr(error.message, "sub-batches of whole sequences") != NULL);
 }
 
 /* The message is cuDNN's own; F32 and too little scratch memory have messages of their own. */
-static void what_cudnn_lacks_is_refused(void) {
+TEST(what_cudnn_lacks_is_refused) {
     gpt_attention_shape s = {0, 12, 2, 1, 12, 0, 0, 0, 0};
     gpt_shapes shapes = shapes_of(s, 1);
     CHECK_IS(hook(shapes, 0).status, ==, MEMO_STATUS_DEVICE);
@@ -256,7 +256,7 @@ static void what_cudnn_lacks_is_refused(void) {
 
 /* Memory that the user sets aside is used whole, and less than a key head is expected to need is
  * not taken. */
-static void scratch_memory_can_be_set(void) {
+TEST(scratch_memory_can_be_set) {
     const gpt_attention_shape s = {0, 12, 4, 2, 8, 0, 0, 0, 0};
     const int64_t large = (int64_t)100 << 20;
     fake_cudnn_head_bytes = (int64_t)40 << 20;
@@ -270,7 +270,7 @@ static void scratch_memory_can_be_set(void) {
 
 /* The stated memory: no more than the limit where groups of heads fit in it, otherwise what a key
  * head needs. */
-static void scratch_memory_is_bounded(void) {
+TEST(scratch_memory_is_bounded) {
     const int64_t limit = (int64_t)2 << 30;
     for (int64_t n = 1024; n <= 1 << 20; n *= 4)
         for (int is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
@@ -379,7 +379,7 @@ static int world_run(world* all) {
 }
 
 /* Ranks that share heads evenly and not, in calls of one key head each. */
-static void over_ranks_it_is_the_reference_but_for_rounding(void) {
+TEST(over_ranks_it_is_the_reference_but_for_rounding) {
     static const int32_t degrees[][2] = {{1, 2}, {2, 1}, {2, 2}, {3, 1}, {1, 3}, {4, 2}};
     static const int32_t heads[][2] = {{4, 2}, {6, 3}, {6, 1}, {8, 4}};
     cudnnCreate(&ranks_plans.handle);
@@ -402,7 +402,7 @@ static void over_ranks_it_is_the_reference_but_for_rounding(void) {
 
 /* Windows, packed documents, some of them empty, and both, by heads; more documents are prepared
  * than a mask has. */
-static void windows_and_documents_are_the_reference_but_for_rounding(void) {
+TEST(windows_and_documents_are_the_reference_but_for_rounding) {
     cudnnCreate(&ranks_plans.handle);
     for (int k = 0; k < 12; k++) {
         const int32_t ulysses = 1 + k % 2;
@@ -432,7 +432,7 @@ static void windows_and_documents_are_the_reference_but_for_rounding(void) {
     ranks_plans.prepared.clear();
 }
 
-static void a_sharding_with_padding_is_refused(void) {
+TEST(a_sharding_with_padding_is_refused) {
     memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     std::vector<attention_shape> shapes;
@@ -461,7 +461,7 @@ static void a_sharding_with_padding_is_refused(void) {
 }
 
 /* One key head of a rank cannot be divided. */
-static void groups_that_differ_are_refused(void) {
+TEST(groups_that_differ_are_refused) {
     memo_sharding_desc sharding = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
     std::vector<attention_shape> shapes;
@@ -479,18 +479,4 @@ static void groups_that_differ_are_refused(void) {
     CHECK_OK(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error));
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(it_is_the_trainer_s_own_but_for_rounding);
-    TEST(wrong_rows_are_found);
-    TEST(unprepared_shapes_are_refused);
-    TEST(documents_and_parts_of_a_sequence_are_refused);
-    TEST(what_cudnn_lacks_is_refused);
-    TEST(scratch_memory_can_be_set);
-    TEST(scratch_memory_is_bounded);
-    TEST(over_ranks_it_is_the_reference_but_for_rounding);
-    TEST(windows_and_documents_are_the_reference_but_for_rounding);
-    TEST(a_sharding_with_padding_is_refused);
-    TEST(groups_that_differ_are_refused);
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

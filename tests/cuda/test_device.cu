@@ -34,7 +34,7 @@ static memo_cuda_device_stats cuda_device_stats(const memo_device* device) {
 
 /* --- streams and events --- */
 
-static void creates_streams_of_each_priority(void) {
+TEST(creates_streams_of_each_priority) {
     NEED_DEVICE(device);
     int least = 0, greatest = 0, k;
     CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest) == cudaSuccess);
@@ -50,7 +50,7 @@ static void creates_streams_of_each_priority(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void waits_and_times_events(void) {
+TEST(waits_and_times_events) {
     NEED_DEVICE(device);
     memo_stream stream, other;
     memo_event begin, end;
@@ -83,7 +83,7 @@ static void waits_and_times_events(void) {
 
 /* A copy on a stream forked by an event: the capture is valid only if the stream is joined
  * again. */
-static void captures_forked_streams_that_are_joined(void) {
+TEST(captures_forked_streams_that_are_joined) {
     NEED_DEVICE(device);
     memo_stream stream, other;
     memo_event forked, joined;
@@ -137,7 +137,7 @@ static memo_status add_one(void* argument, memo_error* e) {
     return memo_error_set(e, MEMO_STATUS_IO, "the fourth");
 }
 
-static void host_functions_take_their_turn(void) {
+TEST(host_functions_take_their_turn) {
     NEED_DEVICE(device);
     memo_stream stream;
     memo_event event;
@@ -181,7 +181,7 @@ static memo_status write_slowly(void* argument, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-static void host_functions_can_be_captured_and_are_waited_for(void) {
+TEST(host_functions_can_be_captured_and_are_waited_for) {
     NEED_DEVICE(device);
     memo_stream stream;
     cudaGraph_t graph;
@@ -214,7 +214,7 @@ static void host_functions_can_be_captured_and_are_waited_for(void) {
 
 /* What fails elsewhere, a communicator's watchdog for one, is returned by every call; the first
  * failure counts. */
-static void a_device_can_be_failed_from_outside(void) {
+TEST(a_device_can_be_failed_from_outside) {
     NEED_DEVICE(device);
     memo_error why, later;
     memo_error_set(&why, MEMO_STATUS_COMM, "rank 3 is lost");
@@ -233,7 +233,7 @@ static void a_device_can_be_failed_from_outside(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void copies_rows_each_way(void) {
+TEST(copies_rows_each_way) {
     NEED_DEVICE(device);
     enum { BYTES = 1 << 16 };
     static char expected[BYTES];
@@ -278,7 +278,7 @@ static void copies_rows_each_way(void) {
     memo_cuda_device_destroy(device); /* frees the rest */
 }
 
-static void copies_across_chunks_of_pinned_memory(void) {
+TEST(copies_across_chunks_of_pinned_memory) {
     NEED_DEVICE(device);
     const int64_t size = 70 * MIB + 4096, row = 3 * MIB + 40, border = 32 * MIB;
     void *pinned, *on_device;
@@ -313,7 +313,7 @@ static void copies_across_chunks_of_pinned_memory(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void errors_name_call_and_place(void) {
+TEST(errors_name_call_and_place) {
     NEED_DEVICE(device);
     void* address = (void*)1;
     int64_t free_bytes = 0, total_bytes = 0;
@@ -354,7 +354,7 @@ static void write_text(const char* folder, const char* name, const char* text) {
 
 /* The smallest limit of a process's control group and its parents, v1 and v2; cached files do not
  * count as used. */
-static void control_groups_limit_the_share(void) {
+TEST(control_groups_limit_the_share) {
     char folder[200], command[240], groups[240];
     static const struct {
         const char* groups; /* of the process */
@@ -411,7 +411,7 @@ static void count_log(void* user, const char* message) {
 
 /* The limit is refused, logged or ignored.  It is divided by the ranks of a host, even if others
  * have taken more. */
-static void host_memory_is_shared_by_ranks(void) {
+TEST(host_memory_is_shared_by_ranks) {
     static const struct {
         int32_t local_ranks;
         const char* environment;
@@ -438,7 +438,7 @@ static void host_memory_is_shared_by_ranks(void) {
     if (before) setenv("LOCAL_WORLD_SIZE", before, 1);
 }
 
-static void host_limits_can_be_lifted(void) {
+TEST(host_limits_can_be_lifted) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     for (int limit = MEMO_CUDA_HOST_REFUSE; limit <= MEMO_CUDA_HOST_IGNORE; limit++) {
         memo_device* device = NULL;
@@ -460,7 +460,7 @@ static void host_limits_can_be_lifted(void) {
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
 }
 
-static void memory_has_a_capacity_and_a_peak(void) {
+TEST(memory_has_a_capacity_and_a_peak) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_cuda_device_stats stats;
     memo_device* device = NULL;
@@ -493,7 +493,7 @@ static void memory_has_a_capacity_and_a_peak(void) {
 }
 
 /* An event without timing orders streams, and fails with a message if its time is requested. */
-static void untimed_events_have_no_time(void) {
+TEST(untimed_events_have_no_time) {
     NEED_DEVICE(device);
     memo_event event, timed;
     double elapsed_s;
@@ -511,7 +511,7 @@ static void untimed_events_have_no_time(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void refuses_wrong_descs(void) {
+TEST(refuses_wrong_descs) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device *device = NULL, *host = NULL;
@@ -539,7 +539,7 @@ static void refuses_wrong_descs(void) {
 #ifdef FAKE_CUDA
 /* Memory that others may map: of whole pages, freed once; a GPU without it gets usual memory.  Each
  * of the driver's calls fails once, and nothing is lost. */
-static void exportable_memory_is_taken_and_given_back(void) {
+TEST(exportable_memory_is_taken_and_given_back) {
     static const char* const calls[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemMap",
                                         "cuMemSetAccess"};
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
@@ -580,7 +580,7 @@ static void exportable_memory_is_taken_and_given_back(void) {
 #endif
 
 /* 2 TiB of addresses. */
-static void phantom_memory_repeats_one_chunk(void) {
+TEST(phantom_memory_repeats_one_chunk) {
     NEED_DEVICE(device);
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* phantom = NULL;
@@ -646,7 +646,7 @@ static void run_requests(const memo_device* device, memo_trace* trace) {
     memo_arena_destroy(arena);
 }
 
-static void phantom_records_what_a_real_run_records(void) {
+TEST(phantom_records_what_a_real_run_records) {
     NEED_DEVICE(device);
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* phantom = NULL;
@@ -691,7 +691,7 @@ static void phantom_records_what_a_real_run_records(void) {
 #ifdef FAKE_CUDA
 
 /* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */
-static void not_ready_is_no_error(void) {
+TEST(not_ready_is_no_error) {
     NEED_DEVICE(device);
     memo_event begin, end;
     double elapsed_s;
@@ -734,7 +734,7 @@ static void not_ready_is_no_error(void) {
 }
 
 /* A device other than the thread's: everything is created there, and the thread keeps its own. */
-static void the_thread_s_device_stays(void) {
+TEST(the_thread_s_device_stays) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     memo_stream stream, other;
@@ -774,7 +774,7 @@ static void the_thread_s_device_stays(void) {
 
 /* Nothing is made on GPU 0 for a rank that works on GPU 1, and a caller's own context, or none, is
  * there again. */
-static void the_thread_s_context_stays(void) {
+TEST(the_thread_s_context_stays) {
     for (int is_foreign = 0; is_foreign < 2; is_foreign++) {
         memo_cuda_device_desc desc = memo_cuda_device_desc_default();
         memo_device* device = NULL;
@@ -808,7 +808,7 @@ static void the_thread_s_context_stays(void) {
     }
 }
 
-static void without_stream_waits_cuda_s_thread_runs_host_functions(void) {
+TEST(without_stream_waits_cuda_s_thread_runs_host_functions) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     memo_host_call call = {write_slowly, NULL, NULL};
@@ -826,7 +826,7 @@ static void without_stream_waits_cuda_s_thread_runs_host_functions(void) {
     fake_set_wait_value(1);
 }
 
-static void one_hardware_queue_is_logged(void) {
+TEST(one_hardware_queue_is_logged) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     desc.log.write = count_log;
     for (int n = 1; n <= 8; n += 7) {
@@ -841,7 +841,7 @@ static void one_hardware_queue_is_logged(void) {
 }
 
 /* The child has no page of it, so nothing is copied; the parent's stay. */
-static void fork_leaves_registered_memory_alone(void) {
+TEST(fork_leaves_registered_memory_alone) {
     NEED_DEVICE(device);
     void* address;
     unsigned char resident;
@@ -857,7 +857,7 @@ static void fork_leaves_registered_memory_alone(void) {
 
 /* Another thread, which has not called CUDA before: the driver's functions need more than its
  * device's number. */
-static void any_thread_can_make_phantom_memory(void) {
+TEST(any_thread_can_make_phantom_memory) {
     std::thread other([] {
         memo_cuda_device_desc desc = memo_cuda_device_desc_default();
         memo_device* device = NULL;
@@ -870,7 +870,7 @@ static void any_thread_can_make_phantom_memory(void) {
     CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
 }
 
-static void late_streams_are_waited_for(void) {
+TEST(late_streams_are_waited_for) {
     fake_set_late(1);
     waits_and_times_events();
     captures_forked_streams_that_are_joined();
@@ -898,7 +898,7 @@ static int64_t address_space_bytes(void) {
     return n_pages * sysconf(_SC_PAGESIZE);
 }
 
-static void pinning_that_fails_leaves_nothing(void) {
+TEST(pinning_that_fails_leaves_nothing) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     void* address = NULL;
@@ -959,7 +959,7 @@ int __wrap_madvise(void* address, size_t n_bytes, int advice) {
 }
 }
 
-static void memory_that_kernels_could_not_reach_is_not_registered(void) {
+TEST(memory_that_kernels_could_not_reach_is_not_registered) {
     void* address = NULL;
     fake_set_same_pointers(0);
     NEED_DEVICE(device);
@@ -970,7 +970,7 @@ static void memory_that_kernels_could_not_reach_is_not_registered(void) {
     fake_set_same_pointers(1);
 }
 
-static void long_pinning_is_reported_and_shared(void) {
+TEST(long_pinning_is_reported_and_shared) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     void* address = NULL;
@@ -991,7 +991,7 @@ static void long_pinning_is_reported_and_shared(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void pages_that_are_missing_are_an_error(void) {
+TEST(pages_that_are_missing_are_an_error) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     void* address = NULL;
@@ -1017,7 +1017,7 @@ static void pages_that_are_missing_are_an_error(void) {
     CHECK(fake_n_objects() == 0);
 }
 
-static void creating_fails_at_each_call(void) {
+TEST(creating_fails_at_each_call) {
     static const char* const calls[] = {"cudaGetDeviceCount",
                                         "cudaGetDriverEntryPointByVersion",
                                         "cuDevicePrimaryCtxRetain",
@@ -1046,7 +1046,7 @@ static void creating_fails_at_each_call(void) {
     }
 }
 
-static void later_calls_report_their_failure(void) {
+TEST(later_calls_report_their_failure) {
     NEED_DEVICE(device);
     memo_stream stream;
     memo_event event;
@@ -1089,7 +1089,7 @@ static void later_calls_report_their_failure(void) {
 
 /* After an error that CUDA keeps every call says so, and destroying ends; also when the runtime is
  * unloaded. */
-static void destroying_ends_whatever_cuda_says(void) {
+TEST(destroying_ends_whatever_cuda_says) {
     static const cudaError_t kept[] = {cudaErrorIllegalAddress, cudaErrorCudartUnloading};
     for (cudaError_t code : kept) {
         NEED_DEVICE(device);
@@ -1116,7 +1116,7 @@ static void destroying_ends_whatever_cuda_says(void) {
 
 /* Strides above the limit of one call, and rows that cross borders: the fake refuses them like
  * CUDA. */
-static void long_strides_go_row_by_row(void) {
+TEST(long_strides_go_row_by_row) {
     NEED_DEVICE(device);
     memo_stream stream;
     void *memory, *host;
@@ -1137,7 +1137,7 @@ static void long_strides_go_row_by_row(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void kernels_are_launched_with_enough_threads(void) {
+TEST(kernels_are_launched_with_enough_threads) {
     static float numbers[4];
     memo_cast_desc cast;
     memo_merge_desc merge;
@@ -1167,46 +1167,4 @@ static void kernels_are_launched_with_enough_threads(void) {
 
 #endif
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(creates_streams_of_each_priority);
-    TEST(waits_and_times_events);
-    TEST(captures_forked_streams_that_are_joined);
-    TEST(host_functions_take_their_turn);
-    TEST(copies_rows_each_way);
-    TEST(copies_across_chunks_of_pinned_memory);
-    TEST(errors_name_call_and_place);
-    TEST(control_groups_limit_the_share);
-    TEST(host_memory_is_shared_by_ranks);
-    TEST(host_limits_can_be_lifted);
-    TEST(memory_has_a_capacity_and_a_peak);
-    TEST(untimed_events_have_no_time);
-    TEST(host_functions_can_be_captured_and_are_waited_for);
-    TEST(a_device_can_be_failed_from_outside);
-    TEST(refuses_wrong_descs);
-#ifdef FAKE_CUDA
-    TEST(exportable_memory_is_taken_and_given_back);
-#endif
-    TEST(phantom_memory_repeats_one_chunk);
-    TEST(phantom_records_what_a_real_run_records);
-#ifdef FAKE_CUDA
-    TEST(not_ready_is_no_error);
-    TEST(the_thread_s_device_stays);
-    TEST(the_thread_s_context_stays);
-    TEST(without_stream_waits_cuda_s_thread_runs_host_functions);
-    TEST(one_hardware_queue_is_logged);
-    TEST(fork_leaves_registered_memory_alone);
-    TEST(any_thread_can_make_phantom_memory);
-    TEST(late_streams_are_waited_for);
-    TEST(pinning_that_fails_leaves_nothing);
-    TEST(pages_that_are_missing_are_an_error);
-    TEST(memory_that_kernels_could_not_reach_is_not_registered);
-    TEST(long_pinning_is_reported_and_shared);
-    TEST(creating_fails_at_each_call);
-    TEST(destroying_ends_whatever_cuda_says);
-    TEST(later_calls_report_their_failure);
-    TEST(long_strides_go_row_by_row);
-    TEST(kernels_are_launched_with_enough_threads);
-#endif
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -31,7 +31,7 @@ __global__ static void count_threads(int* counts) {
     counts[blockIdx.x * blockDim.x + threadIdx.x] += 1 + (int)gridDim.x;
 }
 
-static void runs_each_thread_once(void) {
+TEST(runs_each_thread_once) {
     int counts[8 * 1024], i;
     memset(counts, 0, sizeof counts);
     CHECK(launch(count_threads, dim3(7), dim3(96), counts) == cudaSuccess);
@@ -42,7 +42,7 @@ static void runs_each_thread_once(void) {
     for (i = 0; i < 7 * 96; i++) CHECK(counts[i] == (i < 5 * 96 ? 8 : 16));
 }
 
-static void refuses_grids_that_no_gpu_has(void) {
+TEST(refuses_grids_that_no_gpu_has) {
     int counts[1];
     const struct {
         dim3 blocks, threads;
@@ -65,7 +65,7 @@ __global__ static void read_then_replace(int* cells, int* seen, int group, int n
     if (thread % group == 0) cells[thread / group] = 1;
 }
 
-static void shows_that_a_barrier_is_missing(void) {
+TEST(shows_that_a_barrier_is_missing) {
     for (int group : {32, 128})
         for (int n_safe : {0, 32, 128}) {
             int cells[16], seen[16 * 32], n_late = 0, k;
@@ -83,7 +83,7 @@ __global__ static void exchange(float* to, int apart, int width) {
 
 /* Of 8 lanes, 0 to 7 read from 8 to 15, a later segment: their own value.  8 to 15 read from an
  * earlier one. */
-static void shuffles_as_cuda_says(void) {
+TEST(shuffles_as_cuda_says) {
     float got[64];
     int k;
     CHECK(launch(exchange, dim3(1), dim3(64), got, 5, 8) == cudaSuccess);
@@ -101,7 +101,7 @@ __global__ static void part_ways(int way) {
         sum += __shfl_xor_sync(way == 2 ? 0xffffu : 0xffffffffu, sum, 1, 32);
 }
 
-static void lanes_that_part_ways_abort(void) {
+TEST(lanes_that_part_ways_abort) {
     static const char* const says[] = {"lane 5 has ended", "__syncwarp", "mask 0000ffff",
                                        "has ended"};
     for (int way = 0; way < 4; way++) {
@@ -158,7 +158,7 @@ static int64_t extent(int64_t n_rows, int64_t n_columns, int64_t stride) {
 
 static int64_t random_columns(void) { return pick(memo_test_int(1, 40), 8 * memo_test_int(1, 20)); }
 
-static void stays_within_its_arrays(void) {
+TEST(stays_within_its_arrays) {
     fake_set_n_processors(1);
     for (int c = 0; c < 60; c++) {
         const int64_t n_rows = memo_test_int(1, 300), n_columns = random_columns();
@@ -322,7 +322,7 @@ static void fill_tail(char* array, int64_t n, int64_t n_tail) {
     for (int64_t i = n - n_tail; i < n; i++) ((float*)(void*)array)[i] = far_number(i);
 }
 
-static void casts_far_elements(void) {
+TEST(casts_far_elements) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
         memo_cast_desc cast;
@@ -342,7 +342,7 @@ static void casts_far_elements(void) {
     }
 }
 
-static void adds_far_elements(void) {
+TEST(adds_far_elements) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
         memo_add_desc add;
@@ -361,7 +361,7 @@ static void adds_far_elements(void) {
 }
 
 /* Rows of three blocks, so two items; index mirrors the last rows. */
-static void moves_far_rows(void) {
+TEST(moves_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
         const int64_t n_rows = f.n_items / 2, n_tail = FAR_TAIL, n_each = 12;
@@ -389,7 +389,7 @@ static void moves_far_rows(void) {
 }
 
 /* Equal LSEs: halfway between 0 and the part. */
-static void merges_far_rows(void) {
+TEST(merges_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
         const int64_t n = f.n_items * FAR_ROW;
@@ -411,7 +411,7 @@ static void merges_far_rows(void) {
     }
 }
 
-static void sums_far_rows(void) {
+TEST(sums_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
         memo_row_sums_desc sums;
@@ -432,7 +432,7 @@ static void sums_far_rows(void) {
 }
 
 /* Rows of one column: the loss of its label is 0, that of another label infinite. */
-static void finds_losses_of_far_rows(void) {
+TEST(finds_losses_of_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS / MEMO_LOSS_LANES) {
         memo_cross_entropy_desc entropy;
@@ -460,17 +460,5 @@ static void finds_losses_of_far_rows(void) {
 int main(int argc, char** argv) {
     alarm(300); /* a stride that passes 32 bits may never end */
     memo_test_begin(argc, argv);
-    TEST(runs_each_thread_once);
-    TEST(refuses_grids_that_no_gpu_has);
-    TEST(shows_that_a_barrier_is_missing);
-    TEST(shuffles_as_cuda_says);
-    TEST(lanes_that_part_ways_abort);
-    TEST(stays_within_its_arrays);
-    TEST(casts_far_elements);
-    TEST(adds_far_elements);
-    TEST(moves_far_rows);
-    TEST(merges_far_rows);
-    TEST(sums_far_rows);
-    TEST(finds_losses_of_far_rows);
-    return memo_test_end();
+    return memo_test_run_all();
 }

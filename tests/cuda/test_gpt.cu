@@ -180,16 +180,16 @@ static gpt_config with_masks(gpt_config config, int64_t window) {
     return config;
 }
 
-static void f32_is_the_host_but_for_rounding(void) {
+TEST(f32_is_the_host_but_for_rounding) {
     check_model(with_masks(config_of(MEMO_TYPE_F32, 16, 19, 1), 8), 1e-6, 2e-5);
 }
-static void bf16_is_the_host_but_for_rounding(void) {
+TEST(bf16_is_the_host_but_for_rounding) {
     check_model(config_of(MEMO_TYPE_BF16, 16, 13, 2), 1e-4, 3e-2);
 }
 /* No row begins at a multiple of 16 bytes. */
-static void odd_widths_work(void) { check_model(config_of(MEMO_TYPE_BF16, 12, 11, 1), 1e-4, 3e-2); }
+TEST(odd_widths_work) { check_model(config_of(MEMO_TYPE_BF16, 12, 11, 1), 1e-4, 3e-2); }
 
-static void swiglu_is_the_host_but_for_rounding(void) {
+TEST(swiglu_is_the_host_but_for_rounding) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 13, 2);
     config.mlp = GPT_MLP_SWIGLU;
     check_model(config, 1e-4, 3e-2);
@@ -199,7 +199,7 @@ static void swiglu_is_the_host_but_for_rounding(void) {
     check_model(config, 1e-6, 2e-5);
 }
 /* Three updates of any gradients, with moments in bf16. */
-static void states_in_bf16_are_the_host_but_for_rounding(void) {
+TEST(states_in_bf16_are_the_host_but_for_rounding) {
     enum { N = 300 };
     struct arrays {
         float parameters[N], gradients[N];
@@ -442,7 +442,7 @@ static void check_row_kernels(memo_device* device, memo_type type, int64_t hidde
     gpt_cuda_kernels_destroy(cuda);
 }
 
-static void rows_of_every_width_are_right(void) {
+TEST(rows_of_every_width_are_right) {
     NEED_DEVICE(device);
     for (int64_t hidden : {8, 30, 264, 1032, 2056})
         check_row_kernels(device, MEMO_TYPE_BF16, hidden);
@@ -450,7 +450,7 @@ static void rows_of_every_width_are_right(void) {
     memo_cuda_device_destroy(device);
 }
 
-static void sums_stay_float_in_bf16(void) {
+TEST(sums_stay_float_in_bf16) {
     NEED_DEVICE(device);
     gpt_cuda_kernels* cuda = NULL;
     CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
@@ -550,7 +550,7 @@ static void check_graph(memo_device* device, gpt_config config, memo_policy poli
 
 /* Losses, norms and parameters, while dropout, learning rate, clipping, decay and loss scale
  * change. */
-static void a_graph_gives_the_bits_of_calls(void) {
+TEST(a_graph_gives_the_bits_of_calls) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
     std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
@@ -566,7 +566,7 @@ static void a_graph_gives_the_bits_of_calls(void) {
 #ifndef __CUDACC__
 /* A capture that fails at its first copy, or in the middle of the layers, leaves a model that goes
  * on. */
-static void a_failed_capture_can_be_repeated(void) {
+TEST(a_failed_capture_can_be_repeated) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_F32, 16, 5, 1);
     std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
@@ -577,7 +577,7 @@ static void a_failed_capture_can_be_repeated(void) {
     CHECK_IS(fake_n_objects(), ==, 0);
 }
 
-static void a_graph_gives_the_bits_of_calls_on_late_streams(void) {
+TEST(a_graph_gives_the_bits_of_calls_on_late_streams) {
     fake_set_late(1);
     a_graph_gives_the_bits_of_calls();
     fake_set_late(0);
@@ -585,7 +585,7 @@ static void a_graph_gives_the_bits_of_calls_on_late_streams(void) {
 
 /* Call by call the host waits once a step, at its end: not for loss, clipping or step number.  The
  * second wait would fail. */
-static void a_step_waits_once(void) {
+TEST(a_step_waits_once) {
     NEED_DEVICE(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
     const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
@@ -618,7 +618,7 @@ static void a_step_waits_once(void) {
 
 /* Another number of micro-batches than the graph's is refused, and so are kernels without
  * graphs. */
-static void what_is_no_graph_is_refused(void) {
+TEST(what_is_no_graph_is_refused) {
     const gpt_config config = config_of(MEMO_TYPE_F32, 16, 13, 1);
     const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
     const uint8_t text[14] = {0};
@@ -650,7 +650,7 @@ static void what_is_no_graph_is_refused(void) {
 }
 #endif
 
-static void slices_with_an_mlp_in_chunks_work(void) {
+TEST(slices_with_an_mlp_in_chunks_work) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 13, 2);
     config.mlp_rows = 8;
     config.slice_rows = 12;
@@ -677,7 +677,7 @@ static gpt_config config_for_cudnn(int32_t n_kv_heads, int64_t sequence, int64_t
     return config;
 }
 
-static void with_cudnn_it_is_the_host_but_for_rounding(void) {
+TEST(with_cudnn_it_is_the_host_but_for_rounding) {
     gpt_cudnn* cudnn = begin_cudnn(1, 0);
     check_model(with_masks(config_for_cudnn(2, 13, 2), 6), 2e-4, 3e-2);
     gpt_config in_slices = config_for_cudnn(4, 19, 2);
@@ -687,7 +687,7 @@ static void with_cudnn_it_is_the_host_but_for_rounding(void) {
     end_cudnn(cudnn);
 }
 
-static void groups_of_heads_give_the_same_bits(void) {
+TEST(groups_of_heads_give_the_same_bits) {
     NEED_DEVICE(device);
     const gpt_config config = config_for_cudnn(2, 19, 2);
     uint8_t* text = text_of(&config);
@@ -725,7 +725,7 @@ static void forbid_builds(void) {
 
 /* A step builds no graph, and the stand-in has not been misused.  Gradients that are not
  * deterministic differ, so that equal ones mean something. */
-static void cudnn_is_ready_before_the_first_step(void) {
+TEST(cudnn_is_ready_before_the_first_step) {
     NEED_DEVICE(device);
     const gpt_config config = config_for_cudnn(2, 13, 2);
     uint8_t* text = text_of(&config);
@@ -749,13 +749,13 @@ static void cudnn_is_ready_before_the_first_step(void) {
 }
 
 /* A product is cut so that no matrix of rows has as many elements as fail. */
-static void products_are_cut_below_the_limit(void) {
+TEST(products_are_cut_below_the_limit) {
     fake_lt_n_too_long = 0;
     check_model(config_of(MEMO_TYPE_BF16, 16, 13, 2), 1e-4, 3e-2); /* 26 x 64 elements */
     CHECK_IS(fake_lt_n_too_long, ==, 0);
 }
 
-static void a_library_that_only_splits_sums_is_refused(void) {
+TEST(a_library_that_only_splits_sums_is_refused) {
     gpt_cuda_kernels* cuda = NULL;
     gpt_linear_args a;
     memset(&a, 0, sizeof a);
@@ -770,7 +770,7 @@ static void a_library_that_only_splits_sums_is_refused(void) {
 
 /* Products whose algorithms look at the number of rows, or fail, give every policy the same
  * bits. */
-static void products_in_tiles_give_policies_the_same_bits(void) {
+TEST(products_in_tiles_give_policies_the_same_bits) {
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 13, 2);
     fake_lt_offers_bad_ones_only = 1;
     check_model(config, 1e-4, 3e-2);
@@ -782,33 +782,8 @@ static void products_in_tiles_give_policies_the_same_bits(void) {
 #endif
 
 int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
 #ifndef __CUDACC__
     fake_lt_elements = N_ELEMENTS;
 #endif
-    TEST(f32_is_the_host_but_for_rounding);
-    TEST(bf16_is_the_host_but_for_rounding);
-    TEST(odd_widths_work);
-    TEST(swiglu_is_the_host_but_for_rounding);
-    TEST(states_in_bf16_are_the_host_but_for_rounding);
-    TEST(slices_with_an_mlp_in_chunks_work);
-    TEST(rows_of_every_width_are_right);
-    TEST(sums_stay_float_in_bf16);
-    TEST(a_graph_gives_the_bits_of_calls);
-
-#ifdef HAS_CUDNN
-    TEST(with_cudnn_it_is_the_host_but_for_rounding);
-    TEST(groups_of_heads_give_the_same_bits);
-#endif
-#ifndef __CUDACC__
-    TEST(cudnn_is_ready_before_the_first_step);
-    TEST(products_are_cut_below_the_limit);
-    TEST(a_library_that_only_splits_sums_is_refused);
-    TEST(products_in_tiles_give_policies_the_same_bits);
-    TEST(a_graph_gives_the_bits_of_calls_on_late_streams);
-    TEST(a_failed_capture_can_be_repeated);
-    TEST(a_step_waits_once);
-    TEST(what_is_no_graph_is_refused);
-#endif
-    return memo_test_end();
+    return memo_test_main(argc, argv);
 }

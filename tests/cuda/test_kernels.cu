@@ -89,7 +89,7 @@ static void run(sides* s, memo_row_kind kind, const void* desc, const void* on_g
 
 #define QUARTER (SIDE_BYTES / 4)
 
-static void casts_as_on_the_host(void) {
+TEST(casts_as_on_the_host) {
     sides s;
     int c;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -120,7 +120,7 @@ static void casts_as_on_the_host(void) {
     close_sides(&s);
 }
 
-static void every_sixteen_bits_widen_alike(void) {
+TEST(every_sixteen_bits_widen_alike) {
     sides s;
     int t, i;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -147,7 +147,7 @@ static void every_sixteen_bits_widen_alike(void) {
     close_sides(&s);
 }
 
-static void moves_rows_as_on_the_host(void) {
+TEST(moves_rows_as_on_the_host) {
     sides s;
     int c;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -187,7 +187,7 @@ static void moves_rows_as_on_the_host(void) {
     close_sides(&s);
 }
 
-static void adds_as_on_the_host(void) {
+TEST(adds_as_on_the_host) {
     sides s;
     int c;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -231,7 +231,7 @@ static void adds_as_on_the_host(void) {
     close_sides(&s);
 }
 
-static void sums_rows_as_on_the_host(void) {
+TEST(sums_rows_as_on_the_host) {
     sides s;
     int c;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -262,7 +262,7 @@ static void sums_rows_as_on_the_host(void) {
 }
 
 /* As for merges; a sum over rows differs by as much for each of them. */
-static void adds_sinks_as_on_the_host(void) {
+TEST(adds_sinks_as_on_the_host) {
     sides s;
     int c;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -313,7 +313,7 @@ static void adds_sinks_as_on_the_host(void) {
 
 /* The stated difference: 4 units in the last place of the weight, times |O_b - O|; and of the LSE's
  * larger term. */
-static void merges_as_on_the_host(void) {
+TEST(merges_as_on_the_host) {
     sides s;
     int c;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -369,7 +369,7 @@ static void merges_as_on_the_host(void) {
 
 /* The stated difference: each exp by 2 units, the LSE by 4 units of 1 or of itself.  On the
  * emulated grid the bits are the same. */
-static void finds_losses_as_on_the_host(void) {
+TEST(finds_losses_as_on_the_host) {
     sides s;
     int c;
     if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -565,7 +565,7 @@ static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) 
     const char* reason;                                                                            \
     if (!open_huge(&h, &reason)) SKIP(reason)
 
-static void casts_huge_arrays(void) {
+TEST(casts_huge_arrays) {
     OPEN_HUGE(h);
     for (int t = 1; t < 3; t++) {
         memo_cast_desc cast;
@@ -586,7 +586,7 @@ static void casts_huge_arrays(void) {
     close_huge(&h);
 }
 
-static void adds_huge_arrays(void) {
+TEST(adds_huge_arrays) {
     OPEN_HUGE(h);
     memo_add_desc add;
     memset(&add, 0, sizeof add);
@@ -598,7 +598,7 @@ static void adds_huge_arrays(void) {
     close_huge(&h);
 }
 
-static void gathers_and_scatters_huge_arrays(void) {
+TEST(gathers_and_scatters_huge_arrays) {
     OPEN_HUGE(h);
     memo_rows_desc rows;
     memset(&rows, 0, sizeof rows);
@@ -618,7 +618,7 @@ static void gathers_and_scatters_huge_arrays(void) {
     close_huge(&h);
 }
 
-static void merges_huge_arrays(void) {
+TEST(merges_huge_arrays) {
     OPEN_HUGE(h);
     memo_merge_desc merge;
     memset(&merge, 0, sizeof merge);
@@ -636,7 +636,7 @@ static void merges_huge_arrays(void) {
     close_huge(&h);
 }
 
-static void sums_huge_arrays(void) {
+TEST(sums_huge_arrays) {
     OPEN_HUGE(h);
     memo_row_sums_desc sums;
     memset(&sums, 0, sizeof sums);
@@ -654,18 +654,5 @@ int main(int argc, char** argv) {
 #ifndef __CUDACC__
     fake_set_n_processors(1); /* a small grid, whose threads take several strides */
 #endif
-    TEST(casts_as_on_the_host);
-    TEST(every_sixteen_bits_widen_alike);
-    TEST(moves_rows_as_on_the_host);
-    TEST(adds_as_on_the_host);
-    TEST(sums_rows_as_on_the_host);
-    TEST(merges_as_on_the_host);
-    TEST(finds_losses_as_on_the_host);
-    TEST(adds_sinks_as_on_the_host);
-    TEST(casts_huge_arrays);
-    TEST(adds_huge_arrays);
-    TEST(gathers_and_scatters_huge_arrays);
-    TEST(merges_huge_arrays);
-    TEST(sums_huge_arrays);
-    return memo_test_end();
+    return memo_test_run_all();
 }

@@ -313,7 +313,7 @@ static float* kept_result(void) { /* NULL: no GPU */
 static const double alphas[] = {0, 0.37, 1};
 static const int32_t host_layers[] = {0, 1, 2}; /* 0: nothing goes on to a file */
 
-static void swapping_gives_the_bits_of_keeping(void) {
+TEST(swapping_gives_the_bits_of_keeping) {
     const float* kept = kept_result();
     if (!kept) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     CHECK(kept[RESULT_BYTES / sizeof(float) - 1] != 0);
@@ -334,7 +334,7 @@ static void swapping_gives_the_bits_of_keeping(void) {
 }
 
 /* Else a step that calls them could pass. */
-static void forbidden_calls_are_seen(void) {
+TEST(forbidden_calls_are_seen) {
     static const char* const names[] = {
         "cudaMalloc",
         "cudaFree",
@@ -384,7 +384,7 @@ static void forbidden_calls_are_seen(void) {
     for (const char* name : names) CHECK_CASE(forbidden.count(name), "%s was not seen", name);
 }
 
-static void a_step_neither_allocates_nor_synchronizes(void) {
+TEST(a_step_neither_allocates_nor_synchronizes) {
     model m;
     if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2))
         SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
@@ -395,7 +395,7 @@ static void a_step_neither_allocates_nor_synchronizes(void) {
     close_model(&m);
 }
 
-static void a_graph_gives_the_same_bits(void) {
+TEST(a_graph_gives_the_same_bits) {
     const float* kept = kept_result();
     if (!kept) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
     for (double alpha : alphas) {
@@ -443,7 +443,7 @@ static void a_graph_gives_the_same_bits(void) {
 
 /* How long the compute stream waits before each layer, by events and by simulation; both are
  * drawn. */
-static void the_waits_of_each_layer_are_measured(void) {
+TEST(the_waits_of_each_layer_are_measured) {
     const double link_bytes_per_s = 50e9;
     const char* folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
     memo_schedule* schedule;
@@ -507,7 +507,7 @@ static void the_waits_of_each_layer_are_measured(void) {
 }
 
 /* An allocation in the middle spoils a capture; the engine goes on without it. */
-static void a_spoiled_capture_is_left_behind(void) {
+TEST(a_spoiled_capture_is_left_behind) {
     const float* kept = kept_result();
     cudaGraph_t graph = NULL;
     void* memory;
@@ -533,7 +533,7 @@ static void a_spoiled_capture_is_left_behind(void) {
     close_model(&m);
 }
 
-static void the_arena_reserves_the_plan_s_peak(void) {
+TEST(the_arena_reserves_the_plan_s_peak) {
     NEED_DEVICE(device);
     memo_arena_desc desc = memo_arena_desc_default();
     memo_trace* trace = NULL;
@@ -575,7 +575,7 @@ static void the_arena_reserves_the_plan_s_peak(void) {
 
 #ifdef FAKE_CUDA
 /* Copies that nothing waits for come too late. */
-static void late_copies_give_the_same_bits(void) {
+TEST(late_copies_give_the_same_bits) {
     fake_set_late(1);
     swapping_gives_the_bits_of_keeping();
     a_graph_gives_the_same_bits();
@@ -584,17 +584,4 @@ static void late_copies_give_the_same_bits(void) {
 }
 #endif
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
-    TEST(swapping_gives_the_bits_of_keeping);
-    TEST(forbidden_calls_are_seen);
-    TEST(a_step_neither_allocates_nor_synchronizes);
-    TEST(a_graph_gives_the_same_bits);
-    TEST(the_waits_of_each_layer_are_measured);
-    TEST(a_spoiled_capture_is_left_behind);
-    TEST(the_arena_reserves_the_plan_s_peak);
-#ifdef FAKE_CUDA
-    TEST(late_copies_give_the_same_bits);
-#endif
-    return memo_test_end();
-}
+int main(int argc, char** argv) { return memo_test_main(argc, argv); }
