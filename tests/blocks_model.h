@@ -1,5 +1,6 @@
-/* blocks_model.h - a small GPT, split over threads, for the tests of overlapped blocks: norm,
- * attention, MLP, and dropout keyed by position. */
+/* blocks_model.h - a small transformer split over threads, for the tests of overlapped blocks: norm,
+ * attention, MLP, and dropout keyed by position.  It has stages, each of its own degree.  The loss
+ * is a weighted sum of the output. */
 #ifndef BLOCKS_MODEL_H
 #define BLOCKS_MODEL_H
 
@@ -15,210 +16,73 @@
 #define CASE_RANKS_RUN thread_ranks_run
 #endif
 
-#define ROWS       32 /* of the batch: sequences x tokens */
-#define HIDDEN     16
-#define HEAD       2
-#define N_HEADS    8
-#define WIDTH      32 /* of the MLP */
-#define VOCABULARY 23
-#define N_LAYERS   2
-#define N_BLOCKS   (2 * N_LAYERS)
-#define MAX_SPLIT  4 /* parts */
-#define N_LINEARS  6 /* of a layer: q, k, v, o, up, down */
+enum {
+    HIDDEN = 16,
+    HEAD = 2,
+    N_HEADS = 8,
+    WIDTH = 32,    /* of the MLP */
+    MAX_SPLIT = 4, /* parts */
+    MAX_ROWS = 128,
+    MAX_KEYS = 32, /* tokens of a sequence */
+    MAX_STAGES = 3,
+    MAX_LAYERS = 2, /* of a stage */
+    N_LINEARS = 6,  /* of a layer: q, k, v, o, up, down */
+    LAYER_WEIGHTS = 4 * HIDDEN * HIDDEN + 2 * HIDDEN * WIDTH,
+    LAYER_GRADIENTS = LAYER_WEIGHTS + 5 * HIDDEN + WIDTH, /* biases follow the weights */
+    MAX_GRADIENTS = MAX_STAGES * LAYER_GRADIENTS
+};
 
 typedef struct model_setup {
     memo_blocks_order order;
     int32_t n_parts, splits_sequence;
-    int32_t by_layer;    /* call layer by layer */
+    int32_t n_rows, tokens; /* of the batch, of a sequence that is not split */
+    int32_t n_stages, n_layers, degrees[MAX_STAGES]; /* n_layers: of a stage */
+    int32_t by_layer;                                /* call layer by layer */
     int32_t is_recorded; /* compare the enqueued operations with the schedule */
     int32_t n_steps;     /* of accumulation */
 } model_setup;
 
+/* The recording of one rank. */
+typedef struct recorded_rank {
+    memo_status compared;
+    char difference[200];
+    int64_t n_recorded, n_races;
+} recorded_rank;
+
+typedef struct job {
+    model_setup setup;
+    /* Of each rank, of the rows and weights that it has, at their places in the whole model. */
+    float losses[8][MAX_ROWS], gradients[8][MAX_GRADIENTS];
+    char has_row[8][MAX_ROWS], has[8][MAX_GRADIENTS], has_run[8];
+    recorded_rank recorded[8][MAX_STAGES];
+    int n_calls[4]; /* of rank 0, in the first stage */
+    /* One weight of the unsplit model moved by this much. */
+    int64_t nudged;
+    float nudge;
+} job;
+
+/* One stage on one rank. */
 typedef struct blocks_model {
     const model_setup* setup;
     thread_rank* rank;
-    int32_t T, part_rows, sequence; /* tokens of one */
-    memo_share heads, width, vocabulary;
-    int32_t tokens[ROWS], labels[ROWS];
-    linear_layer linears[N_LAYERS][N_LINEARS], head;
-    float *table, *d_table;
-    float *h[N_BLOCKS], *out, *d, *dy, *y, *g; /* (ROWS, HIDDEN) */
-    float* x[2];                               /* normed inputs */
-    float *q, *k, *v, *o, *dq, *dk, *dv, *d_o; /* (ROWS, heads.count * HEAD) */
-    float *up, *act;                           /* (ROWS, width.count) */
-    float* piece;                              /* (ROWS, HIDDEN) */
-    float *final_x, *logits, *losses, *scratch, *d_final;
-    void* memory[96];
+    memo_degree_comms comms;
+    memo_recorder* recorder;
+    memo_blocks* blocks;
+    blocks_log log;
+    int32_t first_layer, n_blocks, n_rows, part_rows, tokens;
+    int32_t row[MAX_ROWS];   /* of the batch */
+    memo_share heads, width; /* heads: in elements */
+    linear_layer linears[MAX_LAYERS][N_LINEARS];
+    float *h[2 * MAX_LAYERS], *out, *d, *dy, *y, *g, *piece; /* (n_rows, HIDDEN) */
+    float* x[2];                                             /* normed inputs */
+    float *q, *k, *v, *o, *dq, *dk, *dv, *d_o;               /* (n_rows, heads.count) */
+    float *up, *act;                                         /* (n_rows, width.count) */
+    float losses[MAX_ROWS];
+    void* memory[64];
     int n_memory;
     int n_calls[4];
-    int32_t is_kept[N_BLOCKS]; /* inputs that recomputation will find */
+    int32_t is_kept[2 * MAX_LAYERS]; /* inputs that recomputation will find */
 } blocks_model;
-
-/* ---- embedding and cross-entropy over a vocabulary that is split over the ranks ---- */
-
-/* table (share.count, hidden): out (n_rows, hidden) is the sum over the ranks.  A token outside the
- * vocabulary gives zeros. */
-
-typedef struct model_embedding_args {
-    const float* from; /* table, d_out */
-    float* to;         /* out, d_table */
-    memo_share share;
-    const int32_t* tokens;
-    int64_t n_rows, hidden;
-} model_embedding_args;
-
-static memo_status model_embedding_forward_run(void* args, memo_error* error) {
-    const model_embedding_args* a = (const model_embedding_args*)args;
-    int64_t r, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        int64_t row = a->tokens[r] - a->share.begin;
-        int is_own = row >= 0 && row < a->share.count;
-        for (i = 0; i < a->hidden; i++)
-            a->to[r * a->hidden + i] = is_own ? a->from[row * a->hidden + i] : 0;
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_embedding_backward_run(void* args, memo_error* error) {
-    const model_embedding_args* a = (const model_embedding_args*)args;
-    int64_t r, i;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        int64_t row = a->tokens[r] - a->share.begin;
-        if (row < 0 || row >= a->share.count) continue;
-        for (i = 0; i < a->hidden; i++) a->to[row * a->hidden + i] += a->from[r * a->hidden + i];
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_embedding_launch(memo_device* host_device, memo_stream stream,
-                                          memo_host_function run, const float* from, float* to,
-                                          memo_share share, const int32_t* tokens, int64_t n_rows,
-                                          int64_t hidden, memo_error* error) {
-    model_embedding_args args;
-    args.from = from;
-    args.to = to;
-    args.share = share;
-    args.tokens = tokens;
-    args.n_rows = n_rows;
-    args.hidden = hidden;
-    return memo_host_device_launch(host_device, stream, run, &args, sizeof args, error);
-}
-
-static memo_status model_embedding_forward(memo_device* host_device, memo_comm* comm,
-                                           memo_stream stream, const float* table, memo_share share,
-                                           const int32_t* tokens, int64_t n_rows, int64_t hidden,
-                                           float* out, memo_error* error) {
-    memo_status status = model_embedding_launch(host_device, stream, model_embedding_forward_run,
-                                                table, out, share, tokens, n_rows, hidden, error);
-    if (status) return status;
-    return memo_all_reduce(comm, stream, out, out, n_rows * hidden, MEMO_TYPE_F32,
-                           MEMO_REDUCTION_SUM, error);
-}
-
-static memo_status model_embedding_backward(memo_device* host_device, memo_stream stream,
-                                            float* d_table, memo_share share, const int32_t* tokens,
-                                            int64_t n_rows, int64_t hidden, const float* d_out,
-                                            memo_error* error) {
-    return model_embedding_launch(host_device, stream, model_embedding_backward_run, d_out, d_table,
-                                  share, tokens, n_rows, hidden, error);
-}
-
-/* loss = log(sum exp(l_j - m)) + m - l_label, m = max l_j; gradient exp(l_j - m) / sum - [j =
- * label].  m, the sum and the label's logit are of all ranks. */
-
-typedef struct model_entropy_args {
-    float* logits;
-    memo_share share;
-    int64_t vocabulary;
-    const int32_t* labels;
-    int64_t n_rows;
-    float scale;
-    float *losses, *maxima, *sums; /* sums, then the labels' logits */
-} model_entropy_args;
-
-static memo_status model_entropy_max_run(void* args, memo_error* error) {
-    const model_entropy_args* a = (const model_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        const float* row = a->logits + r * a->share.count;
-        float most = -INFINITY; /* a rank may have none */
-        for (j = 0; j < a->share.count; j++) most = row[j] > most ? row[j] : most;
-        a->maxima[r] = most;
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_entropy_sum_run(void* args, memo_error* error) {
-    const model_entropy_args* a = (const model_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        float* row = a->logits + r * a->share.count;
-        int64_t label = a->labels[r] - a->share.begin;
-        float sum = 0;
-        a->sums[a->n_rows + r] = label >= 0 && label < a->share.count ? row[label] : 0;
-        for (j = 0; j < a->share.count; j++) {
-            row[j] = expf(row[j] - a->maxima[r]);
-            sum += row[j];
-        }
-        a->sums[r] = sum;
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_entropy_loss_run(void* args, memo_error* error) {
-    const model_entropy_args* a = (const model_entropy_args*)args;
-    int64_t r, j;
-    (void)error;
-    for (r = 0; r < a->n_rows; r++) {
-        float* row = a->logits + r * a->share.count;
-        int is_counted = a->labels[r] >= 0 && a->labels[r] < a->vocabulary;
-        int64_t label = a->labels[r] - a->share.begin;
-        float factor = is_counted ? a->scale / a->sums[r] : 0;
-        for (j = 0; j < a->share.count; j++) row[j] *= factor;
-        if (is_counted && label >= 0 && label < a->share.count) row[label] -= a->scale;
-        a->losses[r] = is_counted ? logf(a->sums[r]) + a->maxima[r] - a->sums[a->n_rows + r] : 0;
-    }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_cross_entropy(memo_device* host_device, memo_comm* comm,
-                                       memo_stream stream, float* logits, memo_share share,
-                                       int64_t vocabulary, const int32_t* labels, int64_t n_rows,
-                                       float scale, float* losses, float* scratch,
-                                       memo_error* error) {
-    model_entropy_args args;
-    memo_status status;
-    args.logits = logits;
-    args.share = share;
-    args.vocabulary = vocabulary;
-    args.labels = labels;
-    args.n_rows = n_rows;
-    args.scale = scale;
-    args.losses = losses;
-    args.maxima = scratch;
-    args.sums = scratch + n_rows;
-
-    /* Maxima and sums over all ranks make the softmax, then each rank has its losses. */
-    status = memo_host_device_launch(host_device, stream, model_entropy_max_run, &args, sizeof args,
-                                     error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, args.maxima, args.maxima, n_rows, MEMO_TYPE_F32,
-                                 MEMO_REDUCTION_MAX, error);
-    if (!status)
-        status = memo_host_device_launch(host_device, stream, model_entropy_sum_run, &args,
-                                         sizeof args, error);
-    if (!status)
-        status = memo_all_reduce(comm, stream, args.sums, args.sums, 2 * n_rows, MEMO_TYPE_F32,
-                                 MEMO_REDUCTION_SUM, error);
-    if (!status)
-        status = memo_host_device_launch(host_device, stream, model_entropy_loss_run, &args,
-                                         sizeof args, error);
-    return status;
-}
 
 static float* model_floats(blocks_model* m, int64_t n) {
     float* array = (float*)CASE_CALLOC((size_t)n + 1, sizeof(float));
@@ -236,8 +100,9 @@ static float model_value(uint64_t tag, int64_t index) {
 }
 
 /* One in eight is dropped, the others grow. */
-static float model_keep(int32_t block, int64_t row, int64_t column) {
-    return model_value(900 + (uint64_t)block, row * HIDDEN + column) < -0.375f ? 0.0f : 8.0f / 7.0f;
+static float model_keep(const blocks_model* m, int32_t block, int64_t r, int64_t column) {
+    uint64_t tag = 900 + 2 * (uint64_t)m->first_layer + (uint64_t)block;
+    return model_value(tag, m->row[r] * HIDDEN + column) < -0.375f ? 0.0f : 8.0f / 7.0f;
 }
 
 /* ---- one row ---- */
@@ -264,227 +129,163 @@ static void model_residual(const blocks_model* m, int32_t block, int64_t r, floa
     int i;
     for (i = 0; i < HIDDEN; i++)
         to[r * HIDDEN + i] =
-            m->h[block][r * HIDDEN + i] + model_keep(block, r, i) * m->y[r * HIDDEN + i];
+            m->h[block][r * HIDDEN + i] + model_keep(m, block, r, i) * m->y[r * HIDDEN + i];
 }
 
-static int64_t model_first_key(const blocks_model* m, int64_t row) {
-    return row / m->sequence * m->sequence;
-}
-
-/* Probabilities of a row's visible keys. */
-static void model_softmax(const blocks_model* m, int64_t row, int64_t head, float* p) {
-    int64_t first = model_first_key(m, row), w = m->heads.count * HEAD, c;
-    float most = -INFINITY, sum = 0;
+/* Row r of the head at column `at` over the tokens before it in its sequence: output, or
+ * gradients. */
+static void model_attend(blocks_model* m, int64_t r, int64_t at, int is_backward) {
+    const int64_t w = m->heads.count, first = r / m->tokens * m->tokens;
+    const float *q = m->q + at, *k = m->k + at, *v = m->v + at, *d_o = m->d_o + at;
+    float *dq = m->dq + at, *dk = m->dk + at, *dv = m->dv + at;
+    float p[MAX_KEYS], dp[MAX_KEYS], sum = 0, dot = 0;
+    int64_t c;
     int i;
-    for (c = first; c <= row; c++) {
-        float s = 0;
-        for (i = 0; i < HEAD; i++)
-            s += m->q[row * w + head * HEAD + i] * m->k[c * w + head * HEAD + i];
-        p[c - first] = s;
-        most = s > most ? s : most;
+    for (c = first; c <= r; c++) {
+        float score = 0;
+        for (i = 0; i < HEAD; i++) score += q[r * w + i] * k[c * w + i];
+        sum += p[c - first] = expf(score); /* small numbers: no overflow */
     }
-    for (c = first; c <= row; c++) sum += p[c - first] = expf(p[c - first] - most);
-    for (c = first; c <= row; c++) p[c - first] /= sum;
+    for (c = first; c <= r; c++) p[c - first] /= sum;
+    for (i = 0; i < HEAD && !is_backward; i++) {
+        float o = 0;
+        for (c = first; c <= r; c++) o += p[c - first] * v[c * w + i];
+        m->o[r * w + at + i] = o;
+        dk[r * w + i] = dv[r * w + i] = 0;
+    }
+    if (!is_backward) return;
+
+    /* dp and dv, and the row sum of p dp; then through the softmax to dq and dk. */
+    for (c = first; c <= r; c++) {
+        dp[c - first] = 0;
+        for (i = 0; i < HEAD; i++) {
+            dp[c - first] += d_o[r * w + i] * v[c * w + i];
+            dv[c * w + i] += p[c - first] * d_o[r * w + i];
+        }
+        dot += dp[c - first] * p[c - first];
+    }
+    for (i = 0; i < HEAD; i++) dq[r * w + i] = 0;
+    for (c = first; c <= r; c++)
+        for (i = 0; i < HEAD; i++) {
+            float ds = p[c - first] * (dp[c - first] - dot);
+            dq[r * w + i] += ds * k[c * w + i];
+            dk[c * w + i] += ds * q[r * w + i];
+        }
 }
 
 /* ---- functions on the streams, between the products ---- */
 
+typedef enum model_piece {
+    MODEL_ENTER,
+    MODEL_ATTEND,
+    MODEL_ACTIVATE,
+    MODEL_LEAVE,
+    MODEL_RETURN,
+    MODEL_ATTEND_BACKWARD,
+    MODEL_DERIVE,
+    MODEL_ADD,
+    MODEL_LEAVE_BACKWARD,
+    MODEL_INPUT, /* from here on of all rows */
+    MODEL_FORGET,
+    MODEL_LOSS
+} model_piece;
+
 typedef struct model_work {
     blocks_model* m;
     memo_block_call call;
+    model_piece piece;
+    /* By value, because the next step's forward changes them while this step's work is still in the
+     * stream. */
+    int32_t is_kept[2 * MAX_LAYERS];
 } model_work;
 
-/* Rows of a part. */
-static int64_t model_begin(const model_work* w) { return (int64_t)w->call.part * w->m->part_rows; }
-static int64_t model_end(const model_work* w) { return model_begin(w) + w->m->part_rows; }
-/* The block's normed input. */
-static memo_status model_enter(void* args, memo_error* error) {
+/* What recomputation has to bring back. */
+static void model_forget(blocks_model* m, const int32_t* is_kept) {
+    int64_t n = (int64_t)m->n_rows * HIDDEN, j;
+    int i;
+    for (i = 0; i < m->n_blocks; i++)
+        for (j = 0; j < n && !is_kept[i]; j++) m->h[i][j] = NAN;
+    for (j = 0; j < n; j++) m->x[0][j] = m->x[1][j] = m->y[j] = m->g[j] = NAN;
+    n = m->n_rows * m->heads.count;
+    for (j = 0; j < n; j++) m->q[j] = m->k[j] = m->v[j] = m->o[j] = NAN;
+    n = m->n_rows * m->width.count;
+    for (j = 0; j < n; j++) m->up[j] = m->act[j] = NAN;
+}
+
+static memo_status model_run_piece(void* args, memo_error* e) {
     const model_work* w = (const model_work*)args;
     blocks_model* m = w->m;
-    int32_t i = w->call.block;
-    int64_t r;
-    (void)error;
-    for (r = model_begin(w); r < model_end(w); r++) {
-        if (!w->call.is_input_saved) model_residual(m, i - 1, r, m->h[i]);
-        model_norm(m->h[i] + r * HIDDEN, m->x[i % 2] + r * HIDDEN);
+    const int32_t block = w->call.block;
+    const int is_all = w->piece >= MODEL_INPUT;
+    const int64_t begin = is_all ? 0 : (int64_t)w->call.part * m->part_rows;
+    const int64_t end = begin + (is_all ? m->n_rows : m->part_rows), wide = m->width.count;
+    int64_t r, j, i;
+    (void)e;
+    switch (w->piece) {
+    case MODEL_ENTER: /* the block's normed input */
+        for (r = begin; r < end; r++) {
+            if (!w->call.is_input_saved) model_residual(m, block - 1, r, m->h[block]);
+            model_norm(m->h[block] + r * HIDDEN, m->x[block % 2] + r * HIDDEN);
+        }
+        break;
+    case MODEL_ATTEND:
+    case MODEL_ATTEND_BACKWARD:
+        for (r = begin; r < end; r++)
+            for (i = 0; i < m->heads.count; i += HEAD)
+                model_attend(m, r, i, w->piece == MODEL_ATTEND_BACKWARD);
+        break;
+    case MODEL_ACTIVATE:
+        for (j = begin * wide; j < end * wide; j++) m->act[j] = tanhf(m->up[j]);
+        break;
+    case MODEL_RETURN: /* the gradient of the output stream, from the block above */
+        for (r = begin; r < end; r++) {
+            if (block < m->n_blocks - 1)
+                model_norm_backward(m->h[block + 1] + r * HIDDEN, m->g + r * HIDDEN,
+                                    m->d + r * HIDDEN);
+            for (i = 0; i < HIDDEN; i++)
+                m->dy[r * HIDDEN + i] = model_keep(m, block, r, i) * m->d[r * HIDDEN + i];
+        }
+        break;
+    case MODEL_DERIVE: /* up holds the gradient of act by now */
+        for (j = begin * wide; j < end * wide; j++) m->up[j] *= 1 - m->act[j] * m->act[j];
+        break;
+    case MODEL_ADD:
+        for (j = begin * HIDDEN; j < end * HIDDEN; j++) m->g[j] += m->piece[j];
+        break;
+    case MODEL_LEAVE:
+        for (r = begin; r < end; r++) model_residual(m, m->n_blocks - 1, r, m->out);
+        break;
+    case MODEL_LEAVE_BACKWARD:
+        for (r = begin; r < end; r++)
+            model_norm_backward(m->h[0] + r * HIDDEN, m->g + r * HIDDEN, m->d + r * HIDDEN);
+        break;
+    case MODEL_INPUT:
+        for (r = begin; r < end; r++)
+            for (i = 0; i < HIDDEN; i++)
+                m->h[0][r * HIDDEN + i] = model_value(78, m->row[r] * HIDDEN + i);
+        break;
+    case MODEL_FORGET: model_forget(m, w->is_kept); break;
+    case MODEL_LOSS:
+        for (r = begin; r < end; r++)
+            for (m->losses[r] = 0, i = 0; i < HIDDEN; i++) {
+                float weight = model_value(79, m->row[r] * HIDDEN + i) / (float)m->setup->n_rows;
+                m->losses[r] += weight * m->out[r * HIDDEN + i];
+                m->d[r * HIDDEN + i] = weight;
+            }
     }
     return MEMO_STATUS_OK;
 }
 
-static memo_status model_attend(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    blocks_model* m = w->m;
-    int64_t r, c, a, n = m->heads.count * HEAD;
-    float p[ROWS];
-    int i;
-    (void)error;
-    for (r = model_begin(w); r < model_end(w); r++)
-        for (a = 0; a < m->heads.count; a++) {
-            int64_t first = model_first_key(m, r);
-            model_softmax(m, r, a, p);
-            for (i = 0; i < HEAD; i++) {
-                float sum = 0;
-                for (c = first; c <= r; c++) sum += p[c - first] * m->v[c * n + a * HEAD + i];
-                m->o[r * n + a * HEAD + i] = sum;
-                m->dk[r * n + a * HEAD + i] = m->dv[r * n + a * HEAD + i] = 0;
-            }
-        }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_activate(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    blocks_model* m = w->m;
-    int64_t j;
-    (void)error;
-    for (j = model_begin(w) * m->width.count; j < model_end(w) * m->width.count; j++)
-        m->act[j] = tanhf(m->up[j]);
-    return MEMO_STATUS_OK;
-}
-
-/* The gradient of the output stream, from the block above. */
-static memo_status model_return(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    blocks_model* m = w->m;
-    int32_t i = w->call.block;
-    int64_t r;
-    (void)error;
-    for (r = model_begin(w); r < model_end(w) && i < N_BLOCKS - 1; r++)
-        model_norm_backward(m->h[i + 1] + r * HIDDEN, m->g + r * HIDDEN, m->d + r * HIDDEN);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_drop(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    blocks_model* m = w->m;
-    int64_t r;
-    int i;
-    (void)error;
-    for (r = model_begin(w); r < model_end(w); r++)
-        for (i = 0; i < HIDDEN; i++)
-            m->dy[r * HIDDEN + i] = model_keep(w->call.block, r, i) * m->d[r * HIDDEN + i];
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_attend_backward(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    blocks_model* m = w->m;
-    int64_t r, c, a, n = m->heads.count * HEAD;
-    float p[ROWS], dp[ROWS];
-    int i;
-    (void)error;
-    for (r = model_begin(w); r < model_end(w); r++)
-        for (a = 0; a < m->heads.count; a++) {
-            int64_t first = model_first_key(m, r), at = a * HEAD;
-            float dot = 0;
-            model_softmax(m, r, a, p);
-
-            /* dp and dv, and the row sum of p dp. */
-            for (c = first; c <= r; c++) {
-                float sum = 0;
-                for (i = 0; i < HEAD; i++) {
-                    sum += m->d_o[r * n + at + i] * m->v[c * n + at + i];
-                    m->dv[c * n + at + i] += p[c - first] * m->d_o[r * n + at + i];
-                }
-                dp[c - first] = sum;
-                dot += sum * p[c - first];
-            }
-
-            /* Through the softmax to dq and dk. */
-            for (i = 0; i < HEAD; i++) m->dq[r * n + at + i] = 0;
-            for (c = first; c <= r; c++) {
-                float ds = p[c - first] * (dp[c - first] - dot);
-                for (i = 0; i < HEAD; i++) {
-                    m->dq[r * n + at + i] += ds * m->k[c * n + at + i];
-                    m->dk[c * n + at + i] += ds * m->q[r * n + at + i];
-                }
-            }
-        }
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_activate_backward(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    blocks_model* m = w->m;
-    int64_t j;
-    (void)error;
-    for (j = model_begin(w) * m->width.count; j < model_end(w) * m->width.count; j++)
-        m->up[j] *= 1 - m->act[j] * m->act[j]; /* up holds the gradient of act by now */
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_add_piece(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    int64_t j;
-    (void)error;
-    for (j = model_begin(w) * HIDDEN; j < model_end(w) * HIDDEN; j++) w->m->g[j] += w->m->piece[j];
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_leave(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    int64_t r;
-    (void)error;
-    for (r = model_begin(w); r < model_end(w); r++)
-        model_residual(w->m, N_BLOCKS - 1, r, w->m->out);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_leave_backward(void* args, memo_error* error) {
-    const model_work* w = (const model_work*)args;
-    int64_t r;
-    (void)error;
-    for (r = model_begin(w); r < model_end(w); r++)
-        model_norm_backward(w->m->h[0] + r * HIDDEN, w->m->g + r * HIDDEN, w->m->d + r * HIDDEN);
-    return MEMO_STATUS_OK;
-}
-
-/* By value, because the next step's forward changes them while this step's work is still in the
- * stream. */
-typedef struct forget_work {
-    blocks_model* m;
-    int32_t is_kept[N_BLOCKS];
-} forget_work;
-
-/* What recomputation has to bring back. */
-static memo_status model_forget(void* args, memo_error* error) {
-    const forget_work* work = (const forget_work*)args;
-    blocks_model* m = work->m;
-    int64_t w = m->heads.count * HEAD, j;
-    int i;
-    (void)error;
-    for (i = 0; i < N_BLOCKS; i++)
-        for (j = 0; j < ROWS * HIDDEN && !work->is_kept[i]; j++) m->h[i][j] = NAN;
-    for (j = 0; j < ROWS * HIDDEN; j++) m->x[0][j] = m->x[1][j] = m->y[j] = m->g[j] = NAN;
-    for (j = 0; j < ROWS * w; j++) m->q[j] = m->k[j] = m->v[j] = m->o[j] = NAN;
-    for (j = 0; j < ROWS * m->width.count; j++) m->up[j] = m->act[j] = NAN;
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_norm_all(void* args, memo_error* error) {
-    blocks_model* m = ((const model_work*)args)->m;
-    int64_t r;
-    (void)error;
-    for (r = 0; r < ROWS; r++) model_norm(m->out + r * HIDDEN, m->final_x + r * HIDDEN);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_norm_all_backward(void* args, memo_error* error) {
-    blocks_model* m = ((const model_work*)args)->m;
-    int64_t r;
-    (void)error;
-    memset(m->d, 0, ROWS * HIDDEN * sizeof(float));
-    for (r = 0; r < ROWS; r++)
-        model_norm_backward(m->out + r * HIDDEN, m->d_final + r * HIDDEN, m->d + r * HIDDEN);
-    return MEMO_STATUS_OK;
-}
-
-static memo_status model_launch(blocks_model* m, const memo_block_call* call, memo_host_function f,
-                                memo_error* error) {
+static memo_status model_launch(blocks_model* m, const memo_block_call* call, model_piece piece,
+                                memo_error* e) {
     model_work work;
+    memset(&work, 0, sizeof work);
     work.m = m;
-    work.call = *call;
-    return memo_host_device_launch(m->rank->device, call->stream, f, &work, sizeof work, error);
+    work.piece = piece;
+    if (call) work.call = *call;
+    memcpy(work.is_kept, m->is_kept, sizeof work.is_kept);
+    return memo_host_device_launch(m->rank->device, m->rank->stream, model_run_piece, &work,
+                                   sizeof work, e);
 }
 
 /* ---- block functions ---- */
@@ -494,20 +295,20 @@ static memo_status model_launch(blocks_model* m, const memo_block_call* call, me
 static memo_status model_compute(blocks_model* m, const memo_block_call* call, int has_output,
                                  memo_error* error) {
     linear_layer* l = m->linears[call->block / 2];
-    int64_t n = m->part_rows, w = m->heads.count * HEAD;
+    int64_t n = m->part_rows, w = m->heads.count;
     const float* x = AT(m->x[call->block % 2], HIDDEN);
-    if (model_launch(m, call, model_enter, error)) return error->status;
+    if (model_launch(m, call, MODEL_ENTER, error)) return error->status;
     if (call->block % 2 == 0) {
         if (linear_forward(&l[0], call->stream, x, AT(m->q, w), n, error) ||
             linear_forward(&l[1], call->stream, x, AT(m->k, w), n, error) ||
             linear_forward(&l[2], call->stream, x, AT(m->v, w), n, error) ||
-            model_launch(m, call, model_attend, error))
+            model_launch(m, call, MODEL_ATTEND, error))
             return error->status;
         if (!has_output) return MEMO_STATUS_OK;
         return linear_forward(&l[3], call->stream, AT(m->o, w), AT(m->y, HIDDEN), n, error);
     }
     if (linear_forward(&l[4], call->stream, x, AT(m->up, m->width.count), n, error) ||
-        model_launch(m, call, model_activate, error))
+        model_launch(m, call, MODEL_ACTIVATE, error))
         return error->status;
     if (!has_output) return MEMO_STATUS_OK;
     return linear_forward(&l[5], call->stream, AT(m->act, m->width.count), AT(m->y, HIDDEN), n,
@@ -530,32 +331,31 @@ static memo_status model_recompute(void* context, const memo_block_call* call, m
 static memo_status model_backward(void* context, const memo_block_call* call, memo_error* error) {
     blocks_model* m = (blocks_model*)context;
     linear_layer* l = m->linears[call->block / 2];
-    int64_t n = m->part_rows, w = m->heads.count * HEAD, wide = m->width.count;
+    int64_t n = m->part_rows, w = m->heads.count, wide = m->width.count;
     float *g = AT(m->g, HIDDEN), *piece = AT(m->piece, HIDDEN), *dy = AT(m->dy, HIDDEN);
     m->n_calls[2]++;
-    if (model_launch(m, call, model_return, error) || model_launch(m, call, model_drop, error))
-        return error->status;
+    if (model_launch(m, call, MODEL_RETURN, error)) return error->status;
     if (call->block % 2) {
         if (linear_backward(&l[5], call->stream, dy, AT(m->up, wide), n, error) ||
-            model_launch(m, call, model_activate_backward, error) ||
+            model_launch(m, call, MODEL_DERIVE, error) ||
             linear_backward(&l[4], call->stream, AT(m->up, wide), g, n, error))
             return error->status;
         return MEMO_STATUS_OK;
     }
     if (linear_backward(&l[3], call->stream, dy, AT(m->d_o, w), n, error) ||
-        model_launch(m, call, model_attend_backward, error) ||
+        model_launch(m, call, MODEL_ATTEND_BACKWARD, error) ||
         linear_backward(&l[0], call->stream, AT(m->dq, w), g, n, error) ||
         linear_backward(&l[1], call->stream, AT(m->dk, w), piece, n, error) ||
-        model_launch(m, call, model_add_piece, error) ||
+        model_launch(m, call, MODEL_ADD, error) ||
         linear_backward(&l[2], call->stream, AT(m->dv, w), piece, n, error))
         return error->status;
-    return model_launch(m, call, model_add_piece, error);
+    return model_launch(m, call, MODEL_ADD, error);
 }
 
 static memo_status model_weights(void* context, const memo_block_call* call, memo_error* error) {
     blocks_model* m = (blocks_model*)context;
     linear_layer* l = m->linears[call->block / 2];
-    int64_t n = m->part_rows, w = m->heads.count * HEAD, wide = m->width.count;
+    int64_t n = m->part_rows, w = m->heads.count, wide = m->width.count;
     const float *x = AT(m->x[call->block % 2], HIDDEN), *dy = AT(m->dy, HIDDEN);
     m->n_calls[3]++;
     if (call->block % 2) {
@@ -572,134 +372,127 @@ static memo_status model_weights(void* context, const memo_block_call* call, mem
 
 static memo_status model_forward_end(void* context, const memo_block_call* call,
                                      memo_error* error) {
-    return model_launch((blocks_model*)context, call, model_leave, error);
+    return model_launch((blocks_model*)context, call, MODEL_LEAVE, error);
 }
 static memo_status model_backward_end(void* context, const memo_block_call* call,
                                       memo_error* error) {
-    return model_launch((blocks_model*)context, call, model_leave_backward, error);
+    return model_launch((blocks_model*)context, call, MODEL_LEAVE_BACKWARD, error);
 }
-/* ---- a rank ---- */
 
-static void model_linear(blocks_model* m, linear_layer* l, linear_split split, uint64_t tag,
-                         int64_t n_out, int64_t n_in, memo_share share, int has_bias) {
-    int64_t o, i, rows = split == LINEAR_COLUMN ? share.count : n_out;
-    int64_t columns = split == LINEAR_COLUMN ? n_in : share.count;
-    float *weights = model_floats(m, rows * columns), *bias = model_floats(m, rows);
-    memset(l, 0, sizeof *l);
+/* ---- a stage ---- */
+
+/* Weights of a linear on this rank; its biases follow. */
+static int64_t model_size(const linear_layer* l) { return l->n_in * l->n_out; }
+
+/* Where weight or bias j of a linear lies in the whole model. */
+static int64_t model_place(const blocks_model* m, int32_t layer, int linear, int64_t j) {
+    const linear_layer* l = &m->linears[layer][linear];
+    const int is_mlp = linear > 3, is_row = l->split == LINEAR_ROW;
+    const memo_share share = is_mlp ? m->width : m->heads;
+    const int64_t n_split = is_mlp ? WIDTH : HIDDEN, bias = j - model_size(l);
+    int64_t at = (int64_t)(m->first_layer + layer) * LAYER_GRADIENTS;
+    if (bias >= 0)
+        return at + LAYER_WEIGHTS + linear * HIDDEN + (linear == 5 ? WIDTH - HIDDEN : 0) +
+               (is_row ? 0 : share.begin) + bias;
+    at += is_mlp ? 4 * HIDDEN * HIDDEN + (linear - 4) * HIDDEN * WIDTH : linear * HIDDEN * HIDDEN;
+    return is_row ? at + j / share.count * n_split + share.begin + j % share.count
+                  : at + share.begin * HIDDEN + j;
+}
+
+/* The weights depend on their place only, so every split has the same model. */
+static void model_linear(blocks_model* m, const job* all, int32_t layer, int linear) {
+    linear_layer* l = &m->linears[layer][linear];
+    const int64_t share = linear > 3 ? m->width.count : m->heads.count;
+    float* weights;
+    int64_t j;
     l->device = m->rank->device;
-    l->split = split;
-    l->rank = m->rank->comm->rank;
-    l->n_in = columns;
-    l->n_out = rows;
-
-    /* The weights depend on their place in the whole matrix only, so every split has the same
-     * model. */
-    for (o = 0; o < rows; o++) {
-        int64_t row = split == LINEAR_COLUMN ? share.begin + o : o;
-        for (i = 0; i < columns; i++)
-            weights[o * columns + i] =
-                0.5f * model_value(tag, row * n_in + (split == LINEAR_ROW ? share.begin : 0) + i);
-        bias[o] = 0.2f * model_value(tag + 1000, row);
-    }
-
+    l->split = linear == 3 || linear == 5 ? LINEAR_ROW : LINEAR_COLUMN;
+    l->rank = m->comms.tensor->rank;
+    l->n_in = l->split == LINEAR_ROW ? share : HIDDEN;
+    l->n_out = l->split == LINEAR_ROW ? HIDDEN : share;
+    weights = model_floats(m, model_size(l) + l->n_out);
     l->weights = weights;
-    l->d_weights = model_floats(m, rows * columns);
-    if (has_bias) {
-        l->bias = bias;
-        l->d_bias = model_floats(m, rows);
+    l->bias = weights + model_size(l);
+    l->d_weights = model_floats(m, model_size(l) + l->n_out);
+    l->d_bias = l->d_weights + model_size(l);
+    for (j = 0; j < model_size(l) + l->n_out; j++) {
+        const int64_t at = model_place(m, layer, linear, j);
+        weights[j] = (j < model_size(l) ? 0.5f : 0.2f) * model_value(77, at);
+        if (at == all->nudged) weights[j] += all->nudge;
     }
 }
 
-static void model_make(blocks_model* m, thread_rank* rank, const model_setup* setup) {
-    int32_t T = rank->comm->size, me = rank->comm->rank, i, layer;
-    int64_t w, r, c;
-    memset(m, 0, sizeof *m);
+/* The rows of this rank: part s of a group of ranks is part s of each of the smallest groups in
+ * it. */
+static void model_rows(blocks_model* m, int32_t degree) {
+    const model_setup* setup = m->setup;
+    int32_t low = degree, k, r, n_groups, part;
+    for (k = 0; k < setup->n_stages; k++)
+        if (setup->degrees[k] < low) low = setup->degrees[k];
+    n_groups = degree / low;
+    part = setup->n_rows * low / m->rank->comm->size / setup->n_parts;
+    m->part_rows = n_groups * part;
+    m->n_rows = setup->n_parts * m->part_rows;
+    for (r = 0; r < m->n_rows; r++) {
+        int32_t in_part = r % m->part_rows;
+        int32_t group = m->rank->comm->rank / degree * n_groups + in_part / part;
+        m->row[r] = (group * setup->n_parts + r / m->part_rows) * part + in_part % part;
+    }
+}
 
-    /* This rank's share of heads, width and vocabulary. */
+static void model_memory(blocks_model* m) {
+    float** const hidden[] = {&m->out, &m->d, &m->dy, &m->y, &m->g, &m->piece, &m->x[0], &m->x[1]};
+    float** const by_head[] = {&m->q, &m->k, &m->v, &m->o, &m->dq, &m->dk, &m->dv, &m->d_o};
+    int i;
+    for (i = 0; i < m->n_blocks; i++) m->h[i] = model_floats(m, m->n_rows * HIDDEN);
+    for (i = 0; i < 8; i++) *hidden[i] = model_floats(m, m->n_rows * HIDDEN);
+    for (i = 0; i < 8; i++) *by_head[i] = model_floats(m, m->n_rows * m->heads.count);
+    m->up = model_floats(m, m->n_rows * m->width.count);
+    m->act = model_floats(m, m->n_rows * m->width.count);
+}
+
+/* Stage k.  The log wraps the recorder, which wraps the device. */
+static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all, int k,
+                              memo_error* e) {
+    const model_setup* setup = &all->setup;
+    const int32_t degree = setup->degrees[k];
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
+    memo_block_buffers buffers[MAX_SPLIT];
+    int32_t layer, i;
     m->setup = setup;
     m->rank = rank;
-    m->T = T;
-    m->part_rows = ROWS / setup->n_parts;
-    m->sequence = setup->splits_sequence ? ROWS : ROWS / MAX_SPLIT;
-    m->heads = memo_share_of(N_HEADS, T, me);
-    m->width = memo_share_of(WIDTH, T, me);
-    m->vocabulary = memo_share_of(VOCABULARY, T, me); /* 23: ranks have different shares */
-    w = m->heads.count * HEAD;
+    m->first_layer = k * setup->n_layers;
+    m->n_blocks = 2 * setup->n_layers;
+    m->tokens = setup->splits_sequence ? setup->n_rows : setup->tokens;
+    if (memo_degree_comms_create(rank->comm, degree,
+                                 k + 1 < setup->n_stages ? setup->degrees[k + 1] : 0, &m->comms, e))
+        return e->status;
+    m->width = memo_share_of(WIDTH, degree, m->comms.tensor->rank);
+    m->heads = memo_share_of(N_HEADS, degree, m->comms.tensor->rank);
+    m->heads.begin *= HEAD;
+    m->heads.count *= HEAD;
+    model_rows(m, degree);
+    for (layer = 0; layer < setup->n_layers; layer++)
+        for (i = 0; i < N_LINEARS; i++) model_linear(m, all, layer, i);
+    model_memory(m);
 
-    /* Tokens and labels; some labels are ignored. */
-    for (r = 0; r < ROWS; r++) {
-        m->tokens[r] = (int32_t)((model_value(7, r) + 0.5f) * VOCABULARY);
-        m->labels[r] = r % 9 == 8 ? -1 : (int32_t)((model_value(8, r) + 0.5f) * VOCABULARY);
+    memset(buffers, 0, sizeof buffers);
+    for (i = 0; i < setup->n_parts; i++) {
+        int64_t at = (int64_t)i * m->part_rows * HIDDEN;
+        buffers[i].output = m->y + at;
+        buffers[i].gradient = m->g + at;
+        buffers[i].count = (int64_t)m->part_rows * HIDDEN;
     }
-
-    /* Linear layers: q, k, v, projection, and the MLP's two. */
-    for (layer = 0; layer < N_LAYERS; layer++) {
-        memo_share by_head;
-        linear_layer* l = m->linears[layer];
-        uint64_t tag = 10 + 20 * (uint64_t)layer;
-        by_head.begin = m->heads.begin * HEAD;
-        by_head.count = m->heads.count * HEAD;
-        for (i = 0; i < 3; i++)
-            model_linear(m, &l[i], LINEAR_COLUMN, tag + (uint64_t)i, N_HEADS * HEAD, HIDDEN,
-                         by_head, 1);
-        model_linear(m, &l[3], LINEAR_ROW, tag + 3, HIDDEN, N_HEADS * HEAD, by_head, 1);
-        model_linear(m, &l[4], LINEAR_COLUMN, tag + 4, WIDTH, HIDDEN, m->width, 1);
-        model_linear(m, &l[5], LINEAR_ROW, tag + 5, HIDDEN, WIDTH, m->width, 1);
-    }
-    model_linear(m, &m->head, LINEAR_COLUMN, 5, VOCABULARY, HIDDEN, m->vocabulary, 0);
-
-    m->table = model_floats(m, m->vocabulary.count * HIDDEN);
-    m->d_table = model_floats(m, m->vocabulary.count * HIDDEN);
-    for (r = 0; r < m->vocabulary.count; r++)
-        for (c = 0; c < HIDDEN; c++)
-            m->table[r * HIDDEN + c] = model_value(6, (m->vocabulary.begin + r) * HIDDEN + c);
-
-    /* Activations of all rows. */
-    for (i = 0; i < N_BLOCKS; i++) m->h[i] = model_floats(m, ROWS * HIDDEN);
-    m->out = model_floats(m, ROWS * HIDDEN);
-    m->d = model_floats(m, ROWS * HIDDEN);
-    m->dy = model_floats(m, ROWS * HIDDEN);
-    m->y = model_floats(m, ROWS * HIDDEN);
-    m->g = model_floats(m, ROWS * HIDDEN);
-    m->piece = model_floats(m, ROWS * HIDDEN);
-    m->final_x = model_floats(m, ROWS * HIDDEN);
-    m->d_final = model_floats(m, ROWS * HIDDEN);
-    for (i = 0; i < 2; i++) m->x[i] = model_floats(m, ROWS * HIDDEN);
-
-    m->q = model_floats(m, ROWS * w);
-    m->k = model_floats(m, ROWS * w);
-    m->v = model_floats(m, ROWS * w);
-    m->o = model_floats(m, ROWS * w);
-    m->dq = model_floats(m, ROWS * w);
-    m->dk = model_floats(m, ROWS * w);
-    m->dv = model_floats(m, ROWS * w);
-    m->d_o = model_floats(m, ROWS * w);
-    m->up = model_floats(m, ROWS * m->width.count);
-    m->act = model_floats(m, ROWS * m->width.count);
-    m->logits = model_floats(m, ROWS * m->vocabulary.count);
-    m->losses = model_floats(m, ROWS);
-    m->scratch = model_floats(m, 3 * ROWS);
-}
-
-static void model_free(blocks_model* m) {
-    while (m->n_memory > 0) CASE_FREE(m->memory[--m->n_memory]);
-}
-
-static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
-                                   memo_block_buffers* buffers) {
-    memo_blocks_desc desc = memo_blocks_desc_default();
-    int s;
-    desc.device = device;
-    desc.compute_stream = m->rank->stream;
-    desc.comm = m->rank->comm;
+    desc.device = rank->device;
+    desc.compute_stream = rank->stream;
+    desc.comm = m->comms.tensor;
     desc.type = MEMO_TYPE_F32;
-
-    desc.schedule.order = m->setup->order;
-    desc.schedule.n_blocks = N_BLOCKS;
-    desc.schedule.n_parts = m->setup->n_parts;
-    desc.schedule.splits_sequence = m->setup->splits_sequence;
+    desc.schedule.order = setup->order;
+    desc.schedule.n_blocks = m->n_blocks;
+    desc.schedule.n_parts = setup->n_parts;
+    desc.schedule.splits_sequence = setup->splits_sequence;
     desc.buffers = buffers;
-
     desc.functions.context = m;
     desc.functions.forward = model_forward;
     desc.functions.recompute = model_recompute;
@@ -707,112 +500,96 @@ static memo_blocks_desc model_desc(blocks_model* m, const memo_device* device,
     desc.functions.weights = model_weights;
     desc.functions.forward_end = model_forward_end;
     desc.functions.backward_end = model_backward_end;
-
-    for (s = 0; s < m->setup->n_parts; s++) {
-        int64_t at = (int64_t)s * m->part_rows * HIDDEN;
-        memset(&buffers[s], 0, sizeof buffers[s]);
-        buffers[s].output = m->y + at;
-        buffers[s].gradient = m->g + at;
-        buffers[s].count = (int64_t)m->part_rows * HIDDEN;
+    if (setup->is_recorded) {
+        recorder_desc.device = rank->device;
+        if (memo_recorder_create(&recorder_desc, &m->recorder, e) ||
+            memo_recorder_name_stream(m->recorder, rank->stream, "compute", e))
+            return e->status;
+        desc.device = memo_recorder_get_device(m->recorder);
     }
-    return desc;
+    blocks_log_init(&m->log, &desc);
+    return memo_blocks_create(&desc, &m->blocks, e);
 }
 
-static memo_status model_pass(blocks_model* m, memo_blocks* blocks, int is_backward,
-                              memo_error* error) {
+static void model_free(blocks_model* m) {
+    memo_blocks_destroy(m->blocks);
+    memo_recorder_destroy(m->recorder);
+    memo_degree_comms_destroy(&m->comms);
+    blocks_log_free(&m->log);
+    while (m->n_memory > 0) CASE_FREE(m->memory[--m->n_memory]);
+}
+
+/* ---- a step of all stages ---- */
+
+static memo_status model_pass(blocks_model* m, int is_backward, memo_error* e) {
     memo_status status = MEMO_STATUS_OK;
-    int32_t layer;
+    int32_t layer, n = m->setup->n_layers;
     if (!m->setup->by_layer)
-        return is_backward ? memo_blocks_backward(blocks, error)
-                           : memo_blocks_forward(blocks, error);
-    for (layer = 0; layer < N_LAYERS && !status; layer++)
-        status = is_backward ? memo_blocks_backward_layer(blocks, N_LAYERS - 1 - layer, error)
-                             : memo_blocks_forward_layer(blocks, layer, error);
+        return is_backward ? memo_blocks_backward(m->blocks, e) : memo_blocks_forward(m->blocks, e);
+    for (layer = 0; layer < n && !status; layer++)
+        status = is_backward ? memo_blocks_backward_layer(m->blocks, n - 1 - layer, e)
+                             : memo_blocks_forward_layer(m->blocks, layer, e);
     return status;
 }
 
-static memo_status model_step(blocks_model* m, memo_blocks* blocks, memo_error* error) {
-    memo_stream stream = m->rank->stream;
-    memo_device* device = m->rank->device;
-    memo_comm* comm = m->rank->comm;
-    memo_block_call call;
-    forget_work forget;
-    memset(&call, 0, sizeof call);
-    call.stream = stream;
+/* The rows of one stage for the other, part by part: gathered if that has more rows, cut if it has
+ * fewer. */
+static memo_status model_exchange(const blocks_model* from, const float* rows,
+                                  const blocks_model* to, float* to_rows, memo_comm* across,
+                                  memo_error* e) {
+    const int64_t n_from = (int64_t)from->part_rows * HIDDEN,
+                  n_to = (int64_t)to->part_rows * HIDDEN;
+    const memo_stream stream = from->rank->stream;
+    const int64_t n_across = n_from > n_to ? n_from / n_to : n_to / n_from;
+    memo_status status = MEMO_STATUS_OK;
+    int32_t s;
+    if (n_across > 1 && across->size != n_across)
+        return memo_error_set(e, MEMO_STATUS_INVALID_STATE, "across has %d ranks, not %d",
+                              (int)across->size, (int)n_across);
+    for (s = 0; s < from->setup->n_parts && !status; s++, rows += n_from, to_rows += n_to)
+        status = n_from < n_to
+                     ? memo_all_gather(across, stream, rows, to_rows, n_from, MEMO_TYPE_F32, e)
+                     : memo_copy(from->rank->device, stream, MEMO_COPY_ON_DEVICE, to_rows,
+                                 rows + (n_from > n_to ? across->rank * n_to : 0),
+                                 n_to * (int64_t)sizeof(float), e);
+    return status;
+}
 
-    if (model_embedding_forward(device, comm, stream, m->table, m->vocabulary, m->tokens, ROWS,
-                                HIDDEN, m->h[0], error) ||
-        model_pass(m, blocks, 0, error))
-        return error->status;
+static memo_status model_step(blocks_model* m, memo_error* e) {
+    const int n = m->setup->n_stages;
+    int k;
+    if (model_launch(m, NULL, MODEL_INPUT, e)) return e->status;
+    for (k = 0; k < n; k++)
+        if (model_pass(&m[k], 0, e) ||
+            (k + 1 < n &&
+             model_exchange(&m[k], m[k].out, &m[k + 1], m[k + 1].h[0], m[k].comms.across, e)))
+            return e->status;
+    for (k = 0; k < n; k++)
+        if (model_launch(&m[k], NULL, MODEL_FORGET, e)) return e->status;
+    if (model_launch(&m[n - 1], NULL, MODEL_LOSS, e)) return e->status;
+    for (k = n - 1; k >= 0; k--)
+        if (model_pass(&m[k], 1, e) ||
+            (k > 0 &&
+             model_exchange(&m[k], m[k].d, &m[k - 1], m[k - 1].d, m[k - 1].comms.across, e)))
+            return e->status;
+    return MEMO_STATUS_OK;
+}
 
-    /* Activations that recomputation restores are overwritten. */
-    forget.m = m;
-    memcpy(forget.is_kept, m->is_kept, sizeof forget.is_kept);
-    if (memo_host_device_launch(device, stream, model_forget, &forget, sizeof forget, error) ||
-        model_launch(m, &call, model_norm_all, error) ||
-        linear_forward(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
-        model_cross_entropy(device, comm, stream, m->logits, m->vocabulary, VOCABULARY, m->labels,
-                            ROWS, 1.0f / ROWS, m->losses, m->scratch, error) ||
-        linear_backward(&m->head, stream, m->logits, m->d_final, ROWS, error) ||
-        linear_weights(&m->head, stream, m->final_x, m->logits, ROWS, error) ||
-        memo_all_reduce(comm, stream, m->d_final, m->d_final, ROWS * HIDDEN, MEMO_TYPE_F32,
-                        MEMO_REDUCTION_SUM, error) ||
-        model_launch(m, &call, model_norm_all_backward, error) || model_pass(m, blocks, 1, error))
-        return error->status;
-
-    return model_embedding_backward(device, stream, m->d_table, m->vocabulary, m->tokens, ROWS,
-                                    HIDDEN, m->d, error);
+/* Gradients are summed over the data-parallel ranks. */
+static memo_status model_sum(blocks_model* m, memo_error* e) {
+    int i;
+    for (i = 0; i < m->setup->n_layers * N_LINEARS && m->comms.data->size > 1; i++) {
+        const linear_layer* l = &m->linears[i / N_LINEARS][i % N_LINEARS];
+        if (memo_all_reduce(m->comms.data, m->rank->stream, l->d_weights, l->d_weights,
+                            model_size(l) + l->n_out, MEMO_TYPE_F32, MEMO_REDUCTION_SUM, e))
+            return e->status;
+    }
+    return MEMO_STATUS_OK;
 }
 
 static memo_error error;
 
 /* ---- one run ---- */
-
-/* The recording of one rank. */
-typedef struct recorded_rank {
-    memo_status compared;
-    char difference[200];
-    int64_t n_recorded, n_races;
-} recorded_rank;
-
-typedef struct job {
-    model_setup setup;
-    float* losses;       /* ROWS */
-    float* gradients[8]; /* of each rank */
-    int64_t n_gradients[8];
-    int n_calls[4]; /* of rank 0 */
-    recorded_rank recorded[8];
-    /* Of all ranks: the first that differs, the sum of races. */
-    int64_t n_recorded, n_races;
-    memo_status compared;
-    char difference[240];
-    /* One weight of the unsplit model moved by this much. */
-    int64_t nudged;
-    float nudge;
-} job;
-
-/* All gradients of a rank in one array, or the weights if gradients is NULL. */
-static int64_t for_gradients(blocks_model* m, float* to, float** weight, int64_t at) {
-    int64_t n = 0;
-    int layer, k;
-    for (layer = 0; layer <= N_LAYERS; layer++)
-        for (k = 0; k < (layer < N_LAYERS ? N_LINEARS : 1); k++) {
-            linear_layer* l = layer < N_LAYERS ? &m->linears[layer][k] : &m->head;
-            int64_t size = l->n_in * l->n_out;
-            if (to) memcpy(to + n, l->d_weights, (size_t)size * sizeof(float));
-            if (weight && at >= n && at < n + size)
-                *weight = (float*)(uintptr_t)l->weights + (at - n);
-            n += size;
-            if (!l->d_bias) continue;
-            if (to) memcpy(to + n, l->d_bias, (size_t)l->n_out * sizeof(float));
-            if (weight && at >= n && at < n + l->n_out)
-                *weight = (float*)(uintptr_t)l->bias + (at - n);
-            n += l->n_out;
-        }
-    if (to) memcpy(to + n, m->d_table, (size_t)(m->vocabulary.count * HIDDEN) * sizeof(float));
-    if (weight && at >= n) *weight = m->table + (at - n);
-    return n + m->vocabulary.count * HIDDEN;
-}
 
 /* The enqueued operations have the papers' order, and are those of the generated schedule of a step
  * and of the recording, if there is one, which has no race. */
@@ -840,106 +617,65 @@ static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
     memo_schedule_destroy(generated);
 }
 
-static memo_status run_model(blocks_model* m, thread_rank* rank, job* j, memo_error* e) {
-    memo_block_buffers buffers[MAX_SPLIT];
-    memo_blocks_desc desc = model_desc(m, rank->device, buffers);
-    memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-    memo_recorder* recorder = NULL;
-    memo_blocks* blocks = NULL;
-    memo_status status = MEMO_STATUS_OK;
-    blocks_log log;
-    int step;
-    memset(&log, 0, sizeof log);
-    recorder_desc.device = rank->device;
-
-    /* The log wraps the recorder, which wraps the device. */
-    if (j->setup.is_recorded) {
-        status = memo_recorder_create(&recorder_desc, &recorder, e);
-        if (status) return status;
-        desc.device = memo_recorder_get_device(recorder);
-        blocks_log_init(&log, &desc);
-        status = memo_recorder_name_stream(recorder, rank->stream, "compute", e);
+static void model_result(blocks_model* m, job* all, int k) {
+    const int me = m->rank->comm->rank;
+    memo_schedule* recorded = NULL;
+    int32_t layer, i;
+    int64_t j;
+    for (layer = 0; layer < m->setup->n_layers; layer++)
+        for (i = 0; i < N_LINEARS; i++) {
+            const linear_layer* l = &m->linears[layer][i];
+            for (j = 0; j < model_size(l) + l->n_out; j++) {
+                int64_t at = model_place(m, layer, i, j);
+                all->gradients[me][at] = l->d_weights[j];
+                all->has[me][at] = 1;
+            }
+        }
+    for (i = 0; i < m->n_rows && k == m->setup->n_stages - 1; i++) {
+        all->losses[me][m->row[i]] = m->losses[i];
+        all->has_row[me][m->row[i]] = 1;
     }
-
-    if (!status) status = memo_blocks_create(&desc, &blocks, e);
-    for (step = 0; step < j->setup.n_steps && !status; step++) status = model_step(m, blocks, e);
-    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
-
-    if (!status && recorder) {
-        memo_schedule* recorded;
-        status = memo_recorder_get_schedule(recorder, &recorded, e);
-        if (!status)
-            compare_recorded(&desc, j->setup.n_steps, recorded, &log,
-                             &j->recorded[rank->comm->rank]);
-    }
-
-    memo_blocks_destroy(blocks);
-    memo_recorder_destroy(recorder);
-    blocks_log_free(&log);
-    return status;
+    all->has_run[me] = 1;
+    if (me == 0 && k == 0) memcpy(all->n_calls, m->n_calls, sizeof m->n_calls);
+    if (m->recorder) CHECK_OK(memo_recorder_get_schedule(m->recorder, &recorded, &error));
+    compare_recorded(&m->log.inner, m->setup->n_steps, recorded, &m->log, &all->recorded[me][k]);
 }
 
 static memo_status run_rank(thread_rank* rank, memo_error* e) {
-    job* j = (job*)rank->user;
-    int32_t me = rank->comm->rank;
-    blocks_model* m = (blocks_model*)malloc(sizeof *m);
-    memo_status status;
+    job* all = (job*)rank->user;
+    const int n = all->setup.n_stages;
+    blocks_model* m = (blocks_model*)calloc((size_t)n, sizeof *m);
+    memo_status status = MEMO_STATUS_OK;
+    int k;
     if (!m) abort();
-    model_make(m, rank, &j->setup);
-    if (j->nudge != 0) {
-        float* weight = NULL;
-        (void)for_gradients(m, NULL, &weight, j->nudged);
-        *weight += j->nudge;
+    for (k = 0; k < n && !status; k++) status = model_make(&m[k], rank, all, k, e);
+    for (k = 0; k < all->setup.n_steps && !status; k++) status = model_step(m, e);
+    for (k = 0; k < n && !status; k++) status = model_sum(&m[k], e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+    for (k = 0; k < n; k++) {
+        if (!status) model_result(&m[k], all, k);
+        model_free(&m[k]);
     }
-    status = run_model(m, rank, j, e);
-    j->n_gradients[me] = for_gradients(m, NULL, NULL, 0);
-    j->gradients[me] = (float*)malloc((size_t)j->n_gradients[me] * sizeof(float));
-    if (!j->gradients[me]) abort();
-    (void)for_gradients(m, j->gradients[me], NULL, 0);
-    if (me == 0) {
-        memcpy(j->losses, m->losses, ROWS * sizeof(float));
-        memcpy(j->n_calls, m->n_calls, sizeof j->n_calls);
-    }
-    model_free(m);
     free(m);
     return status;
 }
 
-static job* run_job(int T, const model_setup* setup) {
-    job* j = (job*)calloc(1, sizeof *j);
-    int r;
-    if (!j) abort();
-    j->setup = *setup;
-    j->losses = (float*)calloc(ROWS, sizeof(float));
-    CHECK_OK(CASE_RANKS_RUN(T, run_rank, j, &error));
-    for (r = 0; r < 8; r++) { /* ranks of other processes have recorded nothing here */
-        const recorded_rank* of = &j->recorded[r];
-        j->n_recorded += of->n_recorded;
-        j->n_races += of->n_races;
-        if (of->compared && !j->compared)
-            snprintf(j->difference, sizeof j->difference, "rank %d, %s", r, of->difference);
-        if (of->compared) j->compared = of->compared;
-    }
-    return j;
+/* On T ranks; a single stage has degree T.  nudge: added to the weight at that place. */
+static job* run_nudged(int T, const model_setup* setup, int64_t nudged, float nudge) {
+    job* all = (job*)calloc(1, sizeof *all);
+    if (!all) abort();
+    all->setup = *setup;
+    if (setup->n_stages == 1) all->setup.degrees[0] = T;
+    all->nudged = nudged;
+    all->nudge = nudge;
+    CHECK_OK(CASE_RANKS_RUN(T, run_rank, all, &error));
+    return all;
 }
-
-static void free_job(job* j) {
-    int r;
-    for (r = 0; r < 8; r++) free(j->gradients[r]);
-    free(j->losses);
-    free(j);
-}
+static job* run_job(int T, const model_setup* setup) { return run_nudged(T, setup, -1, 0); }
 
 static int is_same(const job* a, const job* b) {
-    int r;
-    if (memcmp(a->losses, b->losses, ROWS * sizeof(float))) return 0;
-    for (r = 0; r < 8; r++) {
-        if (a->n_gradients[r] != b->n_gradients[r]) return 0;
-        if (a->n_gradients[r] &&
-            memcmp(a->gradients[r], b->gradients[r], (size_t)a->n_gradients[r] * sizeof(float)))
-            return 0;
-    }
-    return 1;
+    return !memcmp(a->losses, b->losses, sizeof a->losses) &&
+           !memcmp(a->gradients, b->gradients, sizeof a->gradients);
 }
 
 static model_setup setup_of(memo_blocks_order order, int n_parts) {
@@ -947,8 +683,20 @@ static model_setup setup_of(memo_blocks_order order, int n_parts) {
     memset(&setup, 0, sizeof setup);
     setup.order = order;
     setup.n_parts = n_parts;
+    setup.n_rows = 32;
+    setup.tokens = 8;
+    setup.n_stages = 1;
+    setup.n_layers = 2;
     setup.n_steps = 1;
     return setup;
+}
+
+static const char* setup_text(int T, const model_setup* s) {
+    static char text[120];
+    snprintf(text, sizeof text, "%s, T = %d, degrees %d %d %d, %d parts%s",
+             memo_blocks_order_name(s->order), T, (int)s->degrees[0], (int)s->degrees[1],
+             (int)s->degrees[2], (int)s->n_parts, s->splits_sequence ? " of a sequence" : "");
+    return text;
 }
 
 /* ---- within rounding: the unsplit model, one rank and one part ---- */
@@ -959,56 +707,32 @@ static void keep_worst(double* worst, double a, double b) {
     if (!(difference <= *worst)) *worst = difference == difference ? difference : INFINITY;
 }
 
-/* The largest difference of losses and gradients, each in its place in the unsplit model. */
-static double compare_unsplit(const job* whole, const job* split, int T, const char* what) {
-    int r, layer, k;
-    double worst = 0;
-    for (r = 0; r < ROWS; r++) {
-        keep_worst(&worst, (double)whole->losses[r], (double)split->losses[r]);
-    }
-
-    for (r = 0; r < T; r++) {
-        int64_t at = 0, base = 0, o, i;
-        const float *g = split->gradients[r], *w = whole->gradients[0];
-        memo_share heads = memo_share_of(N_HEADS, T, r), width = memo_share_of(WIDTH, T, r);
-        memo_share vocabulary = memo_share_of(VOCABULARY, T, r);
-        if (!g) continue; /* a rank of another process */
-
-        /* Weights, then biases, in the order of model_linear. */
-        for (layer = 0; layer <= N_LAYERS; layer++)
-            for (k = 0; k < (layer < N_LAYERS ? N_LINEARS : 1); k++) {
-                int is_row = layer < N_LAYERS && (k == 3 || k == 5);
-                int64_t n_out = layer == N_LAYERS ? VOCABULARY
-                                : is_row          ? HIDDEN
-                                : k == 4          ? WIDTH
-                                                  : N_HEADS * HEAD;
-                int64_t n_in = k == 3 ? N_HEADS * HEAD : k == 5 ? WIDTH : HIDDEN;
-                memo_share s = layer == N_LAYERS ? vocabulary : k >= 4 ? width : heads;
-                if (layer < N_LAYERS && k < 4) {
-                    s.begin *= HEAD;
-                    s.count *= HEAD;
-                }
-                for (o = 0; o < (is_row ? n_out : s.count); o++)
-                    for (i = 0; i < (is_row ? s.count : n_in); i++) {
-                        int64_t from =
-                            base + (is_row ? o * n_in + s.begin + i : (s.begin + o) * n_in + i);
-                        keep_worst(&worst, (double)g[at++], (double)w[from]);
-                    }
-                base += n_out * n_in;
-                if (layer == N_LAYERS) continue;
-                for (o = 0; o < (is_row ? n_out : s.count); o++) {
-                    keep_worst(&worst, (double)g[at++],
-                               (double)w[base + (is_row ? 0 : s.begin) + o]);
-                }
-                base += n_out;
-            }
-
-        for (o = 0; o < vocabulary.count * HIDDEN; o++) {
-            keep_worst(&worst, (double)g[at++], (double)w[base + vocabulary.begin * HIDDEN + o]);
+/* The operations of the ranks of this process are those of the schedule, without a race. */
+static void check_recorded(const job* split, int T) {
+    int r, k;
+    for (r = 0; r < T; r++)
+        for (k = 0; k < split->setup.n_stages; k++) {
+            const recorded_rank* recorded = &split->recorded[r][k];
+            if (!split->has_run[r]) continue;
+            CHECK_CASE(!recorded->compared && !recorded->n_races && recorded->n_recorded > 0,
+                       "%s, rank %d, stage %d: %d races, %s", setup_text(T, &split->setup), r, k,
+                       (int)recorded->n_races, recorded->difference);
         }
-        CHECK_IS(at, ==, split->n_gradients[r]);
+}
+
+/* The largest difference of losses and gradients, which are at most about 0.2. */
+static double compare_unsplit(const job* whole, const job* split, int T) {
+    double worst = 0;
+    int r, i;
+    for (r = 0; r < T; r++) {
+        for (i = 0; i < MAX_GRADIENTS; i++)
+            if (split->has[r][i])
+                keep_worst(&worst, (double)split->gradients[r][i], (double)whole->gradients[0][i]);
+        for (i = 0; i < MAX_ROWS; i++)
+            if (split->has_row[r][i])
+                keep_worst(&worst, (double)split->losses[r][i], (double)whole->losses[0][i]);
     }
-    CHECK_CASE(worst < 3e-6, "%s: %g", what, worst); /* values are of order 1 */
+    CHECK_CASE(worst < 1e-6, "%s: %g", setup_text(T, &split->setup), worst);
     return worst;
 }
 
