@@ -14,6 +14,8 @@
 
 #include "cuda_test.h"
 
+#include <vector>
+
 static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
 
 static memo_type random_type(void) { return types[memo_test_int(0, 2)]; }
@@ -44,13 +46,21 @@ static int open_sides(sides* s) {
     return s->gpu && s->host && s->copy;
 }
 
-static void close_sides(sides* s) {
+/* Returns 0. */
+static int close_sides(sides* s) {
     CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
     CHECK_OK(memo_stream_destroy(s->device, s->stream, &error));
     CHECK_OK(memo_host_free(s->device, s->host, &error));
     CHECK_OK(memo_host_free(s->device, s->copy, &error));
     memo_cuda_device_destroy(s->device);
+    return 0;
 }
+
+#define FOR_CASES(n)                                                                               \
+    sides s;                                                                                       \
+    int c;                                                                                         \
+    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");    \
+    for (c = 0; c < (n) || close_sides(&s); c++)
 
 /* Numbers in [-2, 2] of a type, n_bytes of them from begin on. */
 static void fill_numbers(char* begin, memo_type type, int64_t n_bytes) {
@@ -66,35 +76,52 @@ static void fill_numbers(char* begin, memo_type type, int64_t n_bytes) {
     }
 }
 
-static void send(sides* s) {
-    CHECK_OK(
-        memo_copy(s->device, s->stream, MEMO_COPY_TO_DEVICE, s->gpu, s->host, SIDE_BYTES, &error));
-    CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
-}
-static void receive(sides* s) {
-    CHECK_OK(
-        memo_copy(s->device, s->stream, MEMO_COPY_TO_HOST, s->copy, s->gpu, SIDE_BYTES, &error));
+static void copy_sides(sides* s, memo_copy_kind kind, char* to, const char* from) {
+    CHECK_OK(memo_copy(s->device, s->stream, kind, to, from, SIDE_BYTES, &error));
     CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
 }
 
-/* The same kernel on both sides, then the GPU's bytes in copy. */
-static void run(sides* s, memo_row_kind kind, const void* desc, const void* on_gpu) {
-    CHECK_OK(memo_row_run(kind, desc, &error));
-    CHECK_OK(memo_cuda_row_kernel(s->stream, kind, on_gpu, &error));
-    receive(s);
+/* The same kernels on both sides.  The GPU's desc points to the same places in its own bytes, which
+ * are in copy afterwards. */
+static void run_kinds(sides* s, const void* desc, size_t desc_bytes, const memo_row_kind* kinds,
+                      int n) {
+    std::vector<uintptr_t> on_gpu(desc_bytes / sizeof(uintptr_t));
+    const uintptr_t host = (uintptr_t)s->host;
+    int k;
+    memcpy(on_gpu.data(), desc, on_gpu.size() * sizeof(uintptr_t));
+    for (uintptr_t& word : on_gpu)
+        if (word - host < SIDE_BYTES) word = (uintptr_t)s->gpu + (word - host);
+    copy_sides(s, MEMO_COPY_TO_DEVICE, s->gpu, s->host);
+    for (k = 0; k < n; k++) {
+        CHECK_OK(memo_row_run(kinds[k], desc, &error));
+        CHECK_OK(memo_cuda_row_kernel(s->stream, kinds[k], on_gpu.data(), &error));
+    }
+    copy_sides(s, MEMO_COPY_TO_HOST, s->copy, s->gpu);
 }
+#define RUN(desc, ...)                                                                             \
+    do {                                                                                           \
+        const memo_row_kind kinds_[] = {__VA_ARGS__};                                              \
+        run_kinds(&s, &desc, sizeof desc, kinds_, (int)(sizeof kinds_ / sizeof kinds_[0]));        \
+    } while (0)
 
-/* Where the bytes at offset lie for the GPU. */
-#define ON_GPU(pointer) ((char*)s.gpu + ((const char*)(pointer)-s.host))
+/* Floats from byte `begin` to `end` that differ by more than this. */
+static int64_t n_far_off(const sides* s, int64_t begin, int64_t end, float relative,
+                         float absolute) {
+    int64_t n = 0, i;
+    for (i = begin / 4; i < end / 4; i++) {
+        const float x = ((float*)(void*)s->host)[i], y = ((float*)(void*)s->copy)[i];
+        n += !(x == y || fabsf(x - y) <= relative * fabsf(x) + absolute);
+    }
+    return n;
+}
+static int is_same(const sides* s) { return memcmp(s->host, s->copy, SIDE_BYTES) == 0; }
 
 #define QUARTER (SIDE_BYTES / 4)
+#define UNITS   (4 * 1.2e-7f) /* in the last place */
 
 TEST(casts_as_on_the_host) {
-    sides s;
-    int c;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (c = 0; c < 60; c++) {
-        memo_cast_desc cast, on_gpu;
+    FOR_CASES(60) {
+        memo_cast_desc cast;
         memset(&cast, 0, sizeof cast);
         cast.to_type = random_type();
         cast.from_type = random_type();
@@ -110,49 +137,34 @@ TEST(casts_as_on_the_host) {
                 ((uint32_t*)s.host)[i] = bits;
             }
         }
-        send(&s);
-        on_gpu = cast;
-        on_gpu.from = ON_GPU(cast.from);
-        on_gpu.to = ON_GPU(cast.to);
-        run(&s, MEMO_ROW_CAST, &cast, &on_gpu);
-        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+        RUN(cast, MEMO_ROW_CAST);
+        CHECK_CASE(is_same(&s), "case %d", c);
     }
-    close_sides(&s);
 }
 
 TEST(every_sixteen_bits_widen_alike) {
-    sides s;
-    int t, i;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (t = 1; t < 3; t++) {
-        memo_cast_desc cast, on_gpu;
+    FOR_CASES(2) {
+        memo_cast_desc cast;
+        int i;
         memset(&cast, 0, sizeof cast);
         cast.to_type = MEMO_TYPE_F32;
-        cast.from_type = types[t];
+        cast.from_type = types[1 + c];
         cast.n = 65536;
         cast.from = s.host;
         cast.to = s.host + 2 * QUARTER;
         memset(s.host, 0, SIDE_BYTES);
         for (i = 0; i < 65536; i++) ((uint16_t*)s.host)[i] = (uint16_t)i;
-        send(&s);
-        on_gpu = cast;
-        on_gpu.from = ON_GPU(cast.from);
-        on_gpu.to = ON_GPU(cast.to);
-        run(&s, MEMO_ROW_CAST, &cast, &on_gpu);
+        RUN(cast, MEMO_ROW_CAST);
         for (i = 0; i < 65536; i++) {
             float x = ((float*)cast.to)[i], y = ((float*)(s.copy + 2 * QUARTER))[i];
             CHECK_CASE((x != x && y != y) || memcmp(&x, &y, 4) == 0, "%04x", i);
         }
     }
-    close_sides(&s);
 }
 
 TEST(moves_rows_as_on_the_host) {
-    sides s;
-    int c;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (c = 0; c < 80; c++) {
-        memo_rows_desc rows, on_gpu;
+    FOR_CASES(80) {
+        memo_rows_desc rows;
         int64_t* index = (int64_t*)(void*)(s.host + 3 * QUARTER);
         int is_many = memo_test_int(0, 3) == 0; /* short rows */
         int64_t unit = !is_many && memo_test_int(0, 2) ? 16 : 1, n_most = is_many ? 15000 : 500, i;
@@ -176,23 +188,14 @@ TEST(moves_rows_as_on_the_host) {
             index[i] = other;
         }
         index[memo_test_int(0, n_most - 1)] = -1;
-        send(&s);
-        on_gpu = rows;
-        on_gpu.from = ON_GPU(rows.from);
-        on_gpu.to = ON_GPU(rows.to);
-        on_gpu.index = (const int64_t*)(void*)ON_GPU(rows.index);
-        run(&s, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER, &rows, &on_gpu);
-        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+        RUN(rows, is_gather ? MEMO_ROW_GATHER : MEMO_ROW_SCATTER);
+        CHECK_CASE(is_same(&s), "case %d", c);
     }
-    close_sides(&s);
 }
 
 TEST(adds_as_on_the_host) {
-    sides s;
-    int c;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (c = 0; c < 80; c++) {
-        memo_add_desc add, on_gpu;
+    FOR_CASES(80) {
+        memo_add_desc add;
         memset(&add, 0, sizeof add);
         add.a_type = random_type();
         add.b_type = random_type();
@@ -214,29 +217,19 @@ TEST(adds_as_on_the_host) {
         fill_numbers(s.host, add.a_type, QUARTER);
         fill_numbers(s.host + QUARTER, add.b_type, QUARTER);
         memset(s.host + 2 * QUARTER, 0x55, 2 * QUARTER);
-        send(&s);
-        on_gpu = add;
-        on_gpu.a = ON_GPU(add.a);
-        on_gpu.b = ON_GPU(add.b);
-        on_gpu.to = ON_GPU(add.to);
         if (memo_test_int(0, 2) == 0) { /* in place */
             add.a = add.to;
-            on_gpu.a = on_gpu.to;
-            add.a_type = on_gpu.a_type = add.to_type;
-            add.a_stride = on_gpu.a_stride = add.to_stride;
+            add.a_type = add.to_type;
+            add.a_stride = add.to_stride;
         }
-        run(&s, MEMO_ROW_ADD, &add, &on_gpu);
-        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+        RUN(add, MEMO_ROW_ADD);
+        CHECK_CASE(is_same(&s), "case %d", c);
     }
-    close_sides(&s);
 }
 
 TEST(sums_rows_as_on_the_host) {
-    sides s;
-    int c;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (c = 0; c < 80; c++) {
-        memo_row_sums_desc sums, on_gpu;
+    FOR_CASES(80) {
+        memo_row_sums_desc sums;
         memset(&sums, 0, sizeof sums);
         sums.a_type = random_type();
         sums.b_type = random_type();
@@ -250,26 +243,18 @@ TEST(sums_rows_as_on_the_host) {
         fill_numbers(s.host, sums.a_type, QUARTER);
         fill_numbers(s.host + QUARTER, sums.b_type, QUARTER);
         memset(s.host + 2 * QUARTER, 0x55, 2 * QUARTER);
-        send(&s);
-        on_gpu = sums;
-        on_gpu.a = ON_GPU(sums.a);
-        on_gpu.b = ON_GPU(sums.b);
-        on_gpu.sums = (float*)(void*)ON_GPU(sums.sums);
-        run(&s, MEMO_ROW_SUMS, &sums, &on_gpu);
-        CHECK_CASE(memcmp(s.host, s.copy, SIDE_BYTES) == 0, "case %d", c);
+        RUN(sums, MEMO_ROW_SUMS);
+        CHECK_CASE(is_same(&s), "case %d", c);
     }
-    close_sides(&s);
 }
 
 /* As for merges; a sum over rows differs by as much for each of them. */
 TEST(adds_sinks_as_on_the_host) {
-    sides s;
-    int c;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (c = 0; c < 80; c++) {
+    FOR_CASES(80) {
         const int64_t rows_bytes = 16384;
-        memo_sinks_desc sinks, on_gpu;
-        int64_t i, n_wrong = 0;
+        memo_sinks_desc sinks;
+        int64_t i, n_wrong;
+        float terms;
         memset(&sinks, 0, sizeof sinks);
         sinks.n_heads = memo_test_int(1, 40);
         sinks.n_rows = memo_test_int(0, 100);
@@ -285,42 +270,23 @@ TEST(adds_sinks_as_on_the_host) {
             if (memo_test_int(0, 5) == 0) sinks.lse[i] = -INFINITY;
         for (i = 0; i < sinks.n_heads; i++)
             if (memo_test_int(0, 5) == 0) ((float*)(uintptr_t)sinks.sinks)[i] = -INFINITY;
-        send(&s);
-        on_gpu = sinks;
-        on_gpu.sinks = (const float*)(void*)ON_GPU(sinks.sinks);
-        on_gpu.d_sinks = (float*)(void*)ON_GPU(sinks.d_sinks);
-        on_gpu.lse = (float*)(void*)ON_GPU(sinks.lse);
-        on_gpu.row_dots = (const float*)(void*)ON_GPU(sinks.row_dots);
-        on_gpu.out = (float*)(void*)ON_GPU(sinks.out);
-        CHECK_OK(memo_row_run(MEMO_ROW_SINKS, &sinks, &error));
-        CHECK_OK(memo_row_run(MEMO_ROW_SINK_SUMS, &sinks, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SINKS, &on_gpu, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SINK_SUMS, &on_gpu, &error));
-        receive(&s);
-        for (i = 0; i < (2048 + 2 * rows_bytes) / 4; i++) {
-            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
-            float terms = i >= 256 && i < 512 ? (float)(sinks.n_rows + 1) * 8 : 1;
-            n_wrong += !(x == y || fabsf(x - y) <= 4 * 1.2e-7f * terms * (fabsf(x) + 0.6932f));
-        }
-        for (i = QUARTER / 4; i < 3 * QUARTER / 4; i++) {
-            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
-            n_wrong += !(fabsf(x - y) <= 4 * 1.2e-7f * 4);
-        }
+        RUN(sinks, MEMO_ROW_SINKS, MEMO_ROW_SINK_SUMS);
+        terms = (float)(sinks.n_rows + 1) * 8;
+        n_wrong = n_far_off(&s, 0, 1024, UNITS, UNITS * 0.6932f) +
+                  n_far_off(&s, 1024, 2048, UNITS * terms, UNITS * terms * 0.6932f) +
+                  n_far_off(&s, 2048, 2048 + 2 * rows_bytes, UNITS, UNITS * 0.6932f) +
+                  n_far_off(&s, QUARTER, 3 * QUARTER, 0, UNITS * 4);
         CHECK_CASE(n_wrong == 0, "case %d: %d numbers", c, (int)n_wrong);
     }
-    close_sides(&s);
 }
 
 /* The stated difference: 4 units in the last place of the weight, times |O_b - O|; and of the LSE's
  * larger term. */
 TEST(merges_as_on_the_host) {
-    sides s;
-    int c;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (c = 0; c < 80; c++) {
+    FOR_CASES(80) {
         const int64_t rows_bytes = 16384;
-        memo_merge_desc merge, on_gpu;
-        int64_t i, n_wrong = 0;
+        memo_merge_desc merge;
+        int64_t i, n_wrong;
         memset(&merge, 0, sizeof merge);
         merge.part_type = random_type();
         merge.n_batches = memo_test_int(0, 3);
@@ -343,40 +309,22 @@ TEST(merges_as_on_the_host) {
             if (memo_test_int(0, 5) == 0) ((float*)(uintptr_t)merge.part_lse)[i] = -INFINITY;
             if (memo_test_int(0, 5) == 0) merge.lse[i] *= 200;
         }
-        send(&s);
-        on_gpu = merge;
-        on_gpu.lse = (float*)(void*)ON_GPU(merge.lse);
-        on_gpu.part_lse = (float*)(void*)ON_GPU(merge.part_lse);
-        on_gpu.out = (float*)(void*)ON_GPU(merge.out);
-        on_gpu.part_out = ON_GPU(merge.part_out);
-        CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_MERGE, &on_gpu, &error));
-        receive(&s);
-        for (i = 0; i < (2 * rows_bytes) / 4; i++) {
-            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
-            /* The larger term is at most |LSE| + log 2. */
-            n_wrong += !(x == y || fabsf(x - y) <= 4 * 1.2e-7f * (fabsf(x) + 0.6932f));
-        }
-        for (i = QUARTER / 4; i < 3 * QUARTER / 4; i++) {
-            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
-            n_wrong += !(fabsf(x - y) <= 4 * 1.2e-7f * 4);
-        }
+        RUN(merge, MEMO_ROW_MERGE);
+        /* An LSE's larger term is at most |LSE| + log 2. */
+        n_wrong = n_far_off(&s, 0, 2 * rows_bytes, UNITS, UNITS * 0.6932f) +
+                  n_far_off(&s, QUARTER, 3 * QUARTER, 0, UNITS * 4);
         CHECK_CASE(n_wrong == 0, "case %d: %d numbers", c, (int)n_wrong);
         CHECK(memcmp(s.host + 3 * QUARTER, s.copy + 3 * QUARTER, QUARTER) == 0);
     }
-    close_sides(&s);
 }
 
 /* The stated difference: each exp by 2 units, the LSE by 4 units of 1 or of itself.  On the
  * emulated grid the bits are the same. */
 TEST(finds_losses_as_on_the_host) {
-    sides s;
-    int c;
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
-    for (c = 0; c < 40; c++) {
+    FOR_CASES(40) {
         const int64_t n_most = 20000;
-        memo_cross_entropy_desc entropy, on_gpu;
-        int64_t i, n_wrong = 0, n_others = 0;
+        memo_cross_entropy_desc entropy;
+        int64_t i, n_wrong, n_others = 0;
         int32_t* labels = (int32_t*)(void*)s.host;
         int64_t n_logits;
         memset(&entropy, 0, sizeof entropy);
@@ -410,25 +358,8 @@ TEST(finds_losses_as_on_the_host) {
         fill_numbers(s.host + QUARTER, entropy.type, 3 * QUARTER);
         for (i = 0; i < entropy.n_rows; i++)
             labels[i] = (int32_t)memo_test_int(-1, entropy.vocabulary - 1);
-        send(&s);
-        on_gpu = entropy;
-        on_gpu.labels = (const int32_t*)(void*)ON_GPU(entropy.labels);
-        on_gpu.sums = (double*)(void*)ON_GPU(entropy.sums);
-        on_gpu.losses = (float*)(void*)ON_GPU(entropy.losses);
-        on_gpu.parts = (float*)(void*)ON_GPU(entropy.parts);
-        on_gpu.logits = ON_GPU(entropy.logits);
-        on_gpu.d_logits = ON_GPU(entropy.d_logits);
-        CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &entropy, &error));
-        CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &entropy, &error));
-        CHECK_OK(memo_row_run(MEMO_ROW_LOSS_SUMS, &entropy, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_SOFTMAX_PARTS, &on_gpu, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_CROSS_ENTROPY, &on_gpu, &error));
-        CHECK_OK(memo_cuda_row_kernel(s.stream, MEMO_ROW_LOSS_SUMS, &on_gpu, &error));
-        receive(&s);
-        for (i = 4096 / 4; i < QUARTER / 4; i++) {
-            float x = ((float*)(void*)s.host)[i], y = ((float*)(void*)s.copy)[i];
-            n_wrong += !(x == y || fabsf(x - y) <= 8 * 1.2e-7f * (1 + fabsf(x)));
-        }
+        RUN(entropy, MEMO_ROW_SOFTMAX_PARTS, MEMO_ROW_CROSS_ENTROPY, MEMO_ROW_LOSS_SUMS);
+        n_wrong = n_far_off(&s, 4096, QUARTER, 2 * UNITS, 2 * UNITS);
         for (i = 0; i < 3; i++) {
             double x = ((double*)(void*)(s.host + 2048))[i],
                    y = ((double*)(void*)(s.copy + 2048))[i];
@@ -460,7 +391,6 @@ TEST(finds_losses_as_on_the_host) {
         CHECK_CASE(n_wrong == 0 && n_others == 0, "case %d: %d numbers, %d others", c, (int)n_wrong,
                    (int)n_others);
     }
-    close_sides(&s);
 }
 
 /* --- beyond 32 bits --- */
