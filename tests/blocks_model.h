@@ -408,8 +408,8 @@ static void model_linear(blocks_model* m, const job* all, int32_t layer, int lin
     l->device = m->rank->device;
     l->split = linear == 3 || linear == 5 ? LINEAR_ROW : LINEAR_COLUMN;
     l->rank = m->comms.tensor->rank;
-    l->n_in = l->split == LINEAR_ROW ? share : HIDDEN;
-    l->n_out = l->split == LINEAR_ROW ? HIDDEN : share;
+    l->n_in = l->split == LINEAR_ROW ? share : (int64_t)HIDDEN;
+    l->n_out = l->split == LINEAR_ROW ? (int64_t)HIDDEN : share;
     weights = model_floats(m, model_size(l) + l->n_out);
     l->weights = weights;
     l->bias = weights + model_size(l);
