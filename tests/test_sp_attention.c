@@ -101,6 +101,88 @@ static int world_run(world* all) {
     return is_good;
 }
 
+/* What the ranks report of a case. */
+static void world_of(const attention_case* c, world* all) {
+    whole w;
+    whole_create(&w, c);
+    world_init(all, c, &w);
+    CHECK_CASE(world_run(all), "%s", case_text(c));
+    whole_destroy(&w);
+}
+
+/* The errors of the tensors of a case whose reference w has. */
+static void errors_of(const attention_case* c, whole* w, double errors[N_TENSORS]) {
+    world all;
+    int t;
+    world_init(&all, c, w);
+    CHECK_CASE(world_run(&all), "%s", case_text(c));
+    for (t = OUT; t < N_TENSORS; t++) errors[t] = error_of(c, w, t);
+}
+
+static void expect_bytes(const attention_case* c, const run_result* x, int64_t ulysses_forward,
+                         int64_t ulysses_backward, int64_t ring_forward, int64_t ring_backward) {
+    CHECK_CASE(x->ulysses_forward_bytes == ulysses_forward, "%s", case_text(c));
+    CHECK_CASE(x->ulysses_backward_bytes == ulysses_backward, "%s", case_text(c));
+    CHECK_CASE(x->ring_forward_bytes == ring_forward, "%s", case_text(c));
+    CHECK_CASE(x->ring_backward_bytes == ring_backward, "%s", case_text(c));
+    CHECK_IS(x->sizes.ulysses_forward_bytes, ==, ulysses_forward);
+    CHECK_IS(x->sizes.ulysses_backward_bytes, ==, ulysses_backward);
+    CHECK_IS(x->sizes.ring_forward_bytes, ==, ring_forward);
+    CHECK_IS(x->sizes.ring_backward_bytes, ==, ring_backward);
+}
+
+/* n documents; begins has n + 1 numbers. */
+static void set_documents(attention_case* c, const int64_t* begins, int64_t n) {
+    memcpy(c->document_begins, begins, (size_t)(n + 1) * sizeof *begins);
+    c->n_documents = n;
+}
+
+static void random_documents(attention_case* c, int64_t most) {
+    int64_t k;
+    c->n_documents = memo_test_int(1, most);
+    for (k = 1; k < c->n_documents; k++)
+        c->document_begins[k] = memo_test_int(c->document_begins[k - 1], c->n_tokens);
+    c->document_begins[c->n_documents] = c->n_tokens;
+}
+
+static memo_sp_attention_desc desc_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
+                                      int64_t n_tokens, int32_t n_q_heads, int32_t n_kv_heads,
+                                      int32_t head_size, memo_type type) {
+    memo_sharding_desc sharding = memo_sharding_desc_default();
+    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
+    memo_error error;
+    sharding.kind = kind;
+    sharding.ring = ring;
+    sharding.ulysses = ulysses;
+    sharding.n_tokens = n_tokens;
+    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
+    desc.n_q_heads = n_q_heads;
+    desc.n_kv_heads = n_kv_heads;
+    desc.head_size = head_size;
+    desc.type = type;
+    return desc;
+}
+
+static memo_sp_attention_sizes sizes_of(const memo_sp_attention_desc* desc) {
+    memo_sp_attention_sizes sizes;
+    memo_error error;
+    memset(&sizes, 0, sizeof sizes);
+    CHECK_OK(memo_sp_attention_desc_get_sizes(desc, &sizes, &error));
+    return sizes;
+}
+
+/* The schedule of all ranks in one pass, and its simulation if that is not NULL. */
+static memo_schedule* schedule_of(const memo_sp_attention_desc* desc, const memo_mask* mask,
+                                  int is_backward, const ring_costs* costs,
+                                  memo_simulation** simulation) {
+    memo_schedule* schedule = NULL;
+    memo_error error;
+    CHECK_OK(memo_schedule_create(&schedule, &error));
+    CHECK_OK(ring_schedule(desc, mask, is_backward, costs, schedule, &error));
+    if (simulation) CHECK_OK(memo_schedule_simulate(schedule, simulation, &error));
+    return schedule;
+}
+
 /* ---- tests ---- */
 
 TEST(one_rank_is_exact) {
@@ -149,8 +231,7 @@ TEST(every_mask_in_every_sharding_is_exact) {
                     if (documents ||
                         c.sharding == MEMO_SHARDING_DOCUMENTS) { /* of 1, 0, 40, 2 and 58 tokens */
                         static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
-                        memcpy(c.document_begins, begins, sizeof begins);
-                        c.n_documents = 5;
+                        set_documents(&c, begins, 5);
                     }
                     expect_exact(&c);
                 }
@@ -204,8 +285,7 @@ TEST(every_sequence_may_have_its_own_documents) {
                 c.n_batch = 3;
                 c.sends_again = window;
                 others[0] = others[1] = c;
-                memcpy(c.document_begins, begins, sizeof begins);
-                c.n_documents = 5;
+                set_documents(&c, begins, 5);
                 others[0].document_begins[1] = 101;
                 others[0].n_documents = 1;
                 others[1].document_begins[12] = 50; /* eleven times 0 before it */
@@ -240,10 +320,9 @@ TEST(windows_and_prefixes_are_exact) {
                         c.window_after = windows[window][1];
                         c.has_prefixes = has_prefixes;
                         memcpy(c.prefixes, prefixes, sizeof prefixes);
-                        if (window % 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
-                            memcpy(c.document_begins, begins, sizeof begins);
-                            c.n_documents = 5;
-                        } else
+                        if (window % 2 || sharding == MEMO_SHARDING_DOCUMENTS)
+                            set_documents(&c, begins, 5);
+                        else
                             c.prefixes[0] = 23;
                         c.gathers_keys = i == 1 && window % 3 == 2;
                         expect_exact(&c);
@@ -304,10 +383,7 @@ TEST(sinks_are_exact) {
                 c.ulysses_groups = k;
                 c.gathers_keys = k == 2 && i % 2;
                 c.type = k == 1 && i == 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-                if (k == 2 || sharding == MEMO_SHARDING_DOCUMENTS) {
-                    memcpy(c.document_begins, begins, sizeof begins);
-                    c.n_documents = 5;
-                }
+                if (k == 2 || sharding == MEMO_SHARDING_DOCUMENTS) set_documents(&c, begins, 5);
                 if (c.type)
                     expect_right(&c, 2e-3, 6e-3, NULL);
                 else
@@ -514,16 +590,13 @@ TEST(the_ring_adds_no_error_to_bf16) {
     double errors[3][N_TENSORS];
     attention_case c = case_of(1, 1, IS_SLOW ? 256 : 1024, 1, 1, 64);
     whole w;
-    world all;
     int i, t;
     c.type = MEMO_TYPE_BF16;
     whole_create(&w, &c);
     reference_run(&c, &w);
     for (i = 0; i < 3; i++) {
         c.ring = rings[i];
-        world_init(&all, &c, &w);
-        CHECK(world_run(&all));
-        for (t = OUT; t < N_TENSORS; t++) errors[i][t] = error_of(&c, &w, t);
+        errors_of(&c, &w, errors[i]);
         printf("# bf16, ring %2d: out %.4g, d_q %.4g, d_k %.4g, d_v %.4g\n", rings[i],
                errors[i][OUT], errors[i][D_Q], errors[i][D_K], errors[i][D_V]);
     }
@@ -807,12 +880,7 @@ TEST(masks_are_intervals) {
         c.mask = (memo_mask_kind)memo_test_int(0, 1);
         c.window = memo_test_int(0, 9);
         c.window_after = memo_test_int(-1, 9);
-        if (memo_test_int(0, 1)) {
-            c.n_documents = memo_test_int(1, 5);
-            for (k = 1; k < c.n_documents; k++)
-                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
-            c.document_begins[c.n_documents] = c.n_tokens;
-        }
+        if (memo_test_int(0, 1)) random_documents(&c, 5);
         c.has_prefixes = (int32_t)memo_test_int(0, 1);
         for (k = 0; k < 5; k++) c.prefixes[k] = memo_test_int(0, 12);
         mask = mask_of_case(&c);
@@ -849,15 +917,11 @@ TEST(pairs_beyond_64_bits_are_counted) {
 static void count_scores(memo_sharding_kind sharding, int32_t ring, int64_t n_tokens,
                          int64_t n_scores[16]) {
     attention_case c = case_of(ring, 1, n_tokens, 1, 1, 4);
-    whole w;
     world all;
     int32_t r;
     c.sharding = sharding;
-    whole_create(&w, &c);
-    world_init(&all, &c, &w);
-    CHECK(world_run(&all));
+    world_of(&c, &all);
     for (r = 0; r < ring; r++) n_scores[r] = all.results[r].n_scores;
-    whole_destroy(&w);
 }
 
 /* A tile of queries on the diagonal computes at most so many scores that the mask hides. */
@@ -949,11 +1013,8 @@ static void expect_only_what_is_seen(const attention_case* c) {
     memo_sharding sharding;
     memo_error error;
     world all;
-    whole w;
     int32_t r, s, i, pass;
-    whole_create(&w, c);
-    world_init(&all, c, &w);
-    CHECK(world_run(&all));
+    world_of(c, &all);
     for (r = 0; r < c->ring * c->ulysses; r++) {
         const run_result* result = &all.results[r];
         int32_t n_calls = 0;
@@ -993,7 +1054,6 @@ static void expect_only_what_is_seen(const attention_case* c) {
                    case_text(c), (int)r, (long long)result->n_scores,
                    (long long)(2 * n_heads * pairs), (long long)(2 * n_heads * most_scores));
     }
-    whole_destroy(&w);
     free(runs);
 }
 
@@ -1014,10 +1074,8 @@ TEST(what_sees_nothing_is_not_computed) {
                     c.has_prefixes = i % 3 == 1 && sharding != MEMO_SHARDING_STRIPED;
                     c.prefixes[0] = 5;
                     c.prefixes[3] = 100;
-                    if (documents || c.sharding == MEMO_SHARDING_DOCUMENTS) {
-                        memcpy(c.document_begins, begins, sizeof begins);
-                        c.n_documents = 5;
-                    }
+                    if (documents || c.sharding == MEMO_SHARDING_DOCUMENTS)
+                        set_documents(&c, begins, 5);
                     expect_only_what_is_seen(&c);
                     others = c; /* the other sequence has other documents, and no window */
                     others.window = 0;
@@ -1038,14 +1096,10 @@ TEST(documents_are_balanced) {
         attention_case c = case_of(4, 1, is_odd ? 251 : 256, 1, 1, 4);
         int64_t least, most, i, total = 0, expected = 0;
         world all;
-        whole w;
         int32_t r;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
-        c.n_documents = is_odd ? 5 : 4;
-        memcpy(c.document_begins, is_odd ? odd : even, is_odd ? sizeof odd : sizeof even);
-        whole_create(&w, &c);
-        world_init(&all, &c, &w);
-        CHECK(world_run(&all));
+        set_documents(&c, is_odd ? odd : even, is_odd ? 5 : 4);
+        world_of(&c, &all);
         least = most = all.results[0].n_scores;
         for (r = 0; r < 4; r++) {
             if (all.results[r].n_scores < least) least = all.results[r].n_scores;
@@ -1059,7 +1113,6 @@ TEST(documents_are_balanced) {
         CHECK_IS(total, >=, expected);
         CHECK_IS(most - least, <=, (is_odd ? 4 * c.n_tokens : 0));
         printf("# scores of ranks: %lld to %lld\n", (long long)least, (long long)most);
-        whole_destroy(&w);
     }
 }
 
@@ -1228,11 +1281,9 @@ TEST(only_rows_that_are_read_travel) {
         int64_t n_carried;
         attention_case c = case_of(ring, 1 + i % 2, memo_test_int(12 * ring, 150), 4, 2, 8),
                        others[2];
-        memo_sharding_desc sharding_desc = memo_sharding_desc_default();
         memo_sharding sharding;
         memo_error error;
         world all;
-        whole w;
         c.sharding = (memo_sharding_kind)(i % 4);
         c.mask = i % 5 == 4 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
         c.window = memo_test_int(0, 1) * memo_test_int(ring, 40);
@@ -1240,16 +1291,8 @@ TEST(only_rows_that_are_read_travel) {
         c.n_batch = (int32_t)memo_test_int(1, 3);
         c.type = memo_test_int(0, 1) ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         if (c.sharding == MEMO_SHARDING_DOCUMENTS ||
-            (c.sharding != MEMO_SHARDING_STRIPED && memo_test_int(0, 1))) {
-            c.n_documents = memo_test_int(1, 6);
-            for (k = 1; k < c.n_documents; k++)
-                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
-            c.document_begins[c.n_documents] = c.n_tokens;
-        }
-        if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
-            sharding_desc.document_begins = c.document_begins;
-            sharding_desc.n_documents = c.n_documents;
-        }
+            (c.sharding != MEMO_SHARDING_STRIPED && memo_test_int(0, 1)))
+            random_documents(&c, 6);
         if (i % 3 == 0 && c.sharding != MEMO_SHARDING_DOCUMENTS) { /* a mask for each sequence */
             for (k = 0; k < 2; k++) {
                 others[k] = c;
@@ -1259,14 +1302,8 @@ TEST(only_rows_that_are_read_travel) {
             }
             c.others = others;
         }
-        sharding_desc.kind = c.sharding;
-        sharding_desc.ring = c.ring;
-        sharding_desc.ulysses = c.ulysses;
-        sharding_desc.n_tokens = c.n_tokens;
-        CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
-        whole_create(&w, &c);
-        world_init(&all, &c, &w);
-        CHECK(world_run(&all));
+        CHECK_OK(sharding_of_case(&c, &sharding, &error));
+        world_of(&c, &all);
         n_carried = rows_of_gradients(&c, &sharding, &last_step);
         for (r = 0; r < ring * c.ulysses; r++) {
             const run_result* x = &all.results[r];
@@ -1285,22 +1322,8 @@ TEST(only_rows_that_are_read_travel) {
             if (100 * forward < least_percent * x->sizes.ring_forward_bytes)
                 least_percent = 100 * forward / x->sizes.ring_forward_bytes;
         }
-        whole_destroy(&w);
     }
     CHECK_IS(least_percent, ==, 0); /* the last rank of a plain ring */
-}
-
-static memo_sp_attention_desc sharded(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
-                                      int64_t n_tokens) {
-    memo_sharding_desc sharding = memo_sharding_desc_default();
-    memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_error error;
-    sharding.kind = kind;
-    sharding.ring = ring;
-    sharding.ulysses = ulysses;
-    sharding.n_tokens = n_tokens;
-    CHECK_OK(memo_sharding_make(&sharding, &desc.sharding, &error));
-    return desc;
 }
 
 /* 65536 tokens over a ring of 8, a window of 128: rows of keys and values, and of their gradients
@@ -1311,22 +1334,17 @@ TEST(a_window_sends_the_ends_of_runs) {
     for (is_plain = 0; is_plain < 2; is_plain++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
             memo_sp_attention_desc desc =
-                sharded(is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG, 8, 1, 65536);
+                desc_of(is_plain ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG, 8, 1, 65536, 8, 1,
+                        64, MEMO_TYPE_BF16);
             memo_mask mask = memo_mask_default();
-            memo_schedule* schedule = NULL;
-            memo_error error;
+            memo_schedule* schedule;
             int64_t op, n_rows = 0;
             /* A run's last 127 rows go to its successor.  In zigzag the successors of a rank's two
              * runs are one and seven steps away; both runs' gradients make eight hops. */
             int64_t expected = is_plain ? 127 + is_backward * 2 * 2 * 127
                                         : 2 * 127 + 6 * 127 + is_backward * 8 * 2 * 254;
-            desc.n_q_heads = 8;
-            desc.n_kv_heads = 1;
-            desc.head_size = 64;
-            desc.type = MEMO_TYPE_BF16;
             mask.window_before = 128;
-            CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
             for (op = 0; op < schedule->n_ops; op++)
                 if (!strcmp(memo_schedule_op_name(schedule, op), "ring exchange"))
                     n_rows += schedule->ops[op].link_bytes / (2 * 64 * 2);
@@ -1401,28 +1419,15 @@ TEST(bytes_match_the_formulas) {
                     int64_t ring = 4 * both * n * (rd - 1) * element;
                     int64_t carried = rd > 1 ? 4 * both * n * rd * 4 : 0;
                     world all;
-                    whole w;
                     c.n_batch = 2;
                     c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
                     c.sends_again = again;
                     c.v_head_size = v_size;
                     c.mask = MEMO_MASK_FULL; /* every rank reads all keys */
-                    whole_create(&w, &c);
-                    world_init(&all, &c, &w);
-                    CHECK(world_run(&all));
-                    for (r = 0; r < rd * ud; r++) {
-                        const run_result* x = &all.results[r];
-                        CHECK_CASE(x->ulysses_forward_bytes == forward, "%s", case_text(&c));
-                        CHECK_CASE(x->ulysses_backward_bytes == forward + dots + resent, "%s",
-                                   case_text(&c));
-                        CHECK_CASE(x->ring_forward_bytes == ring, "%s", case_text(&c));
-                        CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s", case_text(&c));
-                        CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
-                        CHECK_IS(x->sizes.ulysses_backward_bytes, ==, forward + dots + resent);
-                        CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
-                        CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
-                    }
-                    whole_destroy(&w);
+                    world_of(&c, &all);
+                    for (r = 0; r < rd * ud; r++)
+                        expect_bytes(&c, &all.results[r], forward, forward + dots + resent, ring,
+                                     ring + carried);
                 }
 }
 
@@ -1441,27 +1446,14 @@ TEST(bytes_of_cross_attention_match_the_formulas) {
             int64_t ring = 4 * both * m * (rd - 1) * 4;
             int64_t ring_backward = ring + (rd > 1 ? 4 * both * m * rd * 4 : 0);
             world all;
-            whole w;
             c.n_keys = 80;
             c.n_batch = 2;
             c.v_head_size = 8;
             c.mask = MEMO_MASK_FULL;
             c.sends_again = again;
-            whole_create(&w, &c);
-            world_init(&all, &c, &w);
-            CHECK(world_run(&all));
-            for (r = 0; r < rd * ud; r++) {
-                const run_result* x = &all.results[r];
-                CHECK_IS(x->ulysses_forward_bytes, ==, forward);
-                CHECK_IS(x->ulysses_backward_bytes, ==, backward);
-                CHECK_IS(x->ring_forward_bytes, ==, ring);
-                CHECK_IS(x->ring_backward_bytes, ==, ring_backward);
-                CHECK_IS(x->sizes.ulysses_forward_bytes, ==, forward);
-                CHECK_IS(x->sizes.ulysses_backward_bytes, ==, backward);
-                CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
-                CHECK_IS(x->sizes.ring_backward_bytes, ==, ring_backward);
-            }
-            whole_destroy(&w);
+            world_of(&c, &all);
+            for (r = 0; r < rd * ud; r++)
+                expect_bytes(&c, &all.results[r], forward, backward, ring, ring_backward);
         }
 }
 
@@ -1470,11 +1462,8 @@ TEST(replicas_are_sent_where_needed) {
     attention_case c = case_of(1, 4, 32, 8, 2, 16);
     int64_t row = 32 / 4 * 16 * 4; /* bytes of a head of a rank's rows */
     world all;
-    whole w;
     int32_t r;
-    whole_create(&w, &c);
-    world_init(&all, &c, &w);
-    CHECK(world_run(&all));
+    world_of(&c, &all);
     for (r = 0; r < 4; r++) {
         /* q and out: 2 heads to each of 3 ranks.  k and v: 1 head to each of 3; their gradients
          * likewise. */
@@ -1482,7 +1471,6 @@ TEST(replicas_are_sent_where_needed) {
         CHECK_IS(all.results[r].ulysses_backward_bytes, ==,
                  (2 * 2 * 3 + 2 * 3) * row + 8 / 4 * 3 * (32 / 4) * 4);
     }
-    whole_destroy(&w);
 }
 
 /* Key heads that a rank needs, counted one by one. */
@@ -1515,7 +1503,6 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                 int64_t element = type ? 2 : 4, all_kv = 0, padded = 47, both;
                 int32_t rd = c.ring, ud = c.ulysses, r;
                 world all;
-                whole w;
                 c.type = type == 0 ? MEMO_TYPE_F32 : type == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F16;
                 c.sends_again = again;
                 c.n_batch = 1 + type % 2;
@@ -1524,9 +1511,7 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                 both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
                 for (r = 0; r < ud; r++) all_kv += kv_needed(&c, r);
                 while (padded % (2 * rd) || padded % (rd * ud)) padded++; /* zigzag */
-                whole_create(&w, &c);
-                world_init(&all, &c, &w);
-                CHECK(world_run(&all));
+                world_of(&c, &all);
                 for (r = 0; r < rd * ud; r++) {
                     const run_result* x = &all.results[r];
                     int32_t u = x->ulysses_rank;
@@ -1544,19 +1529,8 @@ TEST(bytes_follow_the_heads_that_ranks_need) {
                     int64_t backward = d_out + dots + d_q + d_kv + (again ? to_heads : 0);
                     int64_t ring = n_kv * ud * both * n * (rd - 1) * element;
                     int64_t carried = rd > 1 ? n_kv * ud * both * n * rd * 4 : 0;
-                    CHECK_CASE(x->ulysses_forward_bytes == to_heads + out, "%s, rank %d",
-                               case_text(&c), (int)r);
-                    CHECK_CASE(x->ulysses_backward_bytes == backward, "%s, rank %d", case_text(&c),
-                               (int)r);
-                    CHECK_CASE(x->ring_forward_bytes == ring, "%s, rank %d", case_text(&c), (int)r);
-                    CHECK_CASE(x->ring_backward_bytes == ring + carried, "%s, rank %d",
-                               case_text(&c), (int)r);
-                    CHECK_IS(x->sizes.ulysses_forward_bytes, ==, to_heads + out);
-                    CHECK_IS(x->sizes.ulysses_backward_bytes, ==, backward);
-                    CHECK_IS(x->sizes.ring_forward_bytes, ==, ring);
-                    CHECK_IS(x->sizes.ring_backward_bytes, ==, ring + carried);
+                    expect_bytes(&c, x, to_heads + out, backward, ring, ring + carried);
                 }
-                whole_destroy(&w);
             }
 }
 
@@ -1567,7 +1541,6 @@ TEST(gradients_of_replicas_are_summed_in_fp32) {
     double errors[4][N_TENSORS];
     attention_case c = case_of(1, 1, IS_SLOW ? 64 : 256, 8, 1, 32);
     whole w;
-    world all;
     int i, t;
     c.type = MEMO_TYPE_BF16;
     whole_create(&w, &c);
@@ -1575,16 +1548,12 @@ TEST(gradients_of_replicas_are_summed_in_fp32) {
     for (i = 0; i < 4; i++) {
         c.ring = degrees[i][0];
         c.ulysses = degrees[i][1];
-        world_init(&all, &c, &w);
-        CHECK(world_run(&all));
-        for (t = OUT; t < N_TENSORS; t++) {
-            errors[i][t] = error_of(&c, &w, t);
+        errors_of(&c, &w, errors[i]);
+        for (t = OUT; t < N_TENSORS; t++)
             if (t != D_OUT)
                 CHECK_CASE(errors[i][t] <= 1.02 * errors[0][t],
-                           "%s: %s is off by %.4g, on one "
-                           "rank by %.4g",
-                           case_text(&c), tensor_names[t], errors[i][t], errors[0][t]);
-        }
+                           "%s: %s is off by %.4g, on one rank by %.4g", case_text(&c),
+                           tensor_names[t], errors[i][t], errors[0][t]);
     }
     printf("# bf16, d_k and d_v: one rank %.4g %.4g, 8 replicas %.4g %.4g\n", errors[0][D_K],
            errors[0][D_V], errors[1][D_K], errors[1][D_V]);
@@ -1598,14 +1567,10 @@ TEST(the_paper_s_table_2) {
     static const double ratios[] = {1.33, 5.33, 10.67};
     int i;
     for (i = 0; i < 3; i++) {
-        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 1, 8, lengths[i]);
-        memo_sp_attention_sizes sizes;
-        memo_error error;
+        memo_sp_attention_desc desc =
+            desc_of(MEMO_SHARDING_ZIGZAG, 1, 8, lengths[i], 32, 32, 128, MEMO_TYPE_BF16);
+        memo_sp_attention_sizes sizes = sizes_of(&desc);
         double sent, ratio;
-        desc.n_q_heads = desc.n_kv_heads = 32;
-        desc.head_size = 128;
-        desc.type = MEMO_TYPE_BF16;
-        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
         /* All ranks; the paper takes (n - 1) / n for 1. */
         sent = (double)(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes) * 8 * 8 / 7;
         ratio = sent / (12.0 * 4096 * 4096 * 2);
@@ -1656,8 +1621,7 @@ TEST(what_runs_is_what_was_promised) {
         attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4), others;
         world all;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
-        memcpy(c.document_begins, begins, sizeof begins);
-        c.n_documents = 4;
+        set_documents(&c, begins, 4);
         world_init(&all, &c, NULL);
         all.recorded_rank = c.ring * c.ulysses - 1;
         all.n_repeats = 2;
@@ -1733,7 +1697,6 @@ TEST(gathered_keys_are_exact) {
                                    memo_test_int(2, 70), n_kv_heads * (int32_t)memo_test_int(1, 3),
                                    n_kv_heads, (int32_t)memo_test_int(2, 16)),
                        other;
-        int64_t k;
         world all;
         c.gathers_keys = 1;
         c.rounds_gradients = i % 5 == 4;
@@ -1746,10 +1709,7 @@ TEST(gathered_keys_are_exact) {
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.ulysses_groups = (int32_t)memo_test_int(0, 3);
         if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
-            c.n_documents = memo_test_int(1, 5);
-            for (k = 1; k < c.n_documents; k++)
-                c.document_begins[k] = memo_test_int(c.document_begins[k - 1], c.n_tokens);
-            c.document_begins[c.n_documents] = c.n_tokens;
+            random_documents(&c, 5);
         } else if (c.n_batch == 2) { /* another mask for the second sequence */
             other = c;
             other.window = 3;
@@ -1767,18 +1727,9 @@ TEST(gathered_keys_are_exact) {
             const run_result* x = &all.results[r];
             int64_t padded, n_rings = n_rings_of(&c, &x->sizes.heads), n, carried;
             int64_t both = c.head_size + (c.v_head_size ? c.v_head_size : c.head_size);
-            memo_sharding_desc sharding_desc = memo_sharding_desc_default();
             memo_sharding sharding;
             memo_error error;
-            sharding_desc.kind = c.sharding;
-            sharding_desc.ring = c.ring;
-            sharding_desc.ulysses = c.ulysses;
-            sharding_desc.n_tokens = c.n_tokens;
-            if (c.sharding == MEMO_SHARDING_DOCUMENTS) {
-                sharding_desc.document_begins = c.document_begins;
-                sharding_desc.n_documents = c.n_documents;
-            }
-            CHECK_OK(memo_sharding_make(&sharding_desc, &sharding, &error));
+            CHECK_OK(sharding_of_case(&c, &sharding, &error));
             padded = sharding.ring_tokens;
             n = x->sizes.heads.n_kv * both * padded * c.n_batch * (c.ring - 1);
             carried = c.rounds_gradients ? memo_type_bytes(c.type) : 4;
@@ -1808,7 +1759,7 @@ TEST(a_pass_that_fails_leaves_no_label) {
     static float tensor[100 * 16];
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder = NULL;
-    memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 3, 1, 300);
+    memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 3, 1, 300, 1, 1, 16, MEMO_TYPE_F32);
     memo_sp_attention* attention = NULL;
     memo_sp_attention_tensors t;
     memo_mask mask = memo_mask_default();
@@ -1820,8 +1771,6 @@ TEST(a_pass_that_fails_leaves_no_label) {
     desc.device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.stream, &error));
     desc.ring = &ring;
-    desc.n_q_heads = desc.n_kv_heads = 1;
-    desc.head_size = 16;
     desc.attention.forward = desc.attention.backward = refusing_attention;
     desc.device_memory = (void*)((uintptr_t)1 << 40); /* never accessed */
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
@@ -1839,24 +1788,20 @@ TEST(a_pass_that_fails_leaves_no_label) {
 TEST(gathered_keys_are_simulated) {
     int is_backward;
     for (is_backward = 0; is_backward < 2; is_backward++) {
-        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 1024);
+        memo_sp_attention_desc desc =
+            desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 1024, 1, 1, 64, MEMO_TYPE_F32);
         ring_costs costs;
         memo_mask mask = memo_mask_default();
-        memo_schedule* schedule = NULL;
+        memo_schedule* schedule;
         memo_simulation* simulation = NULL;
-        memo_error error;
         double bytes = 3 * 256 * 64 * 4, computed_s = 1024.0 * 1025 / 2 / 4 * 1e-9; /* of k or v */
-        desc.n_q_heads = desc.n_kv_heads = 1;
-        desc.head_size = 64;
         desc.gathers_keys = 1;
         memset(&costs, 0, sizeof costs);
         costs.forward_s_per_score = 1e-9;
         costs.backward_s_per_score = 2e-9;
         costs.ring_bytes_per_s = 1e9;
         costs.ring_latency_s = 1e-4;
-        CHECK_OK(memo_schedule_create(&schedule, &error));
-        CHECK_OK(ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
-        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        schedule = schedule_of(&desc, &mask, is_backward, &costs, &simulation);
         /* Zigzag ranks differ by nothing. */
         CHECK_IS(fabs(simulation->makespan_s / ((is_backward ? 4 : 2) * (bytes / 1e9 + 1e-4) +
                                                 (is_backward ? 2 : 1) * computed_s) -
@@ -1874,16 +1819,13 @@ TEST(groups_need_less_memory) {
     int i, again;
     for (again = 0; again < 2; again++)
         for (i = 0; i < 4; i++) {
-            memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 2, 4, 1 << 20);
+            memo_sp_attention_desc desc =
+                desc_of(MEMO_SHARDING_ZIGZAG, 2, 4, 1 << 20, 32, 32, 128, MEMO_TYPE_BF16);
             memo_sp_attention_sizes sizes, all;
-            memo_error error;
-            desc.n_q_heads = desc.n_kv_heads = 32;
-            desc.head_size = 128;
-            desc.type = MEMO_TYPE_BF16;
             desc.sends_again = again;
-            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &all, &error));
+            all = sizes_of(&desc);
             desc.ulysses_groups = groups[i];
-            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            sizes = sizes_of(&desc);
             CHECK_IS(sizes.ulysses_forward_bytes, ==, all.ulysses_forward_bytes);
             CHECK_IS(sizes.ulysses_backward_bytes, ==, all.ulysses_backward_bytes);
             CHECK_IS(sizes.saved_bytes, ==, all.saved_bytes);
@@ -1913,19 +1855,15 @@ TEST(too_many_groups_cost_nothing) {
         for (again = 0; again < 2; again++)
             for (rank = 0; rank < heads[i][2]; rank++) {
                 memo_sp_attention_desc desc =
-                    sharded(MEMO_SHARDING_ZIGZAG, 1, heads[i][2], 1 << 20);
+                    desc_of(MEMO_SHARDING_ZIGZAG, 1, heads[i][2], 1 << 20, heads[i][0], heads[i][1],
+                            128, MEMO_TYPE_BF16);
                 memo_sp_attention_sizes some, many;
-                memo_error error;
-                desc.n_q_heads = heads[i][0];
-                desc.n_kv_heads = heads[i][1];
-                desc.head_size = 128;
-                desc.type = MEMO_TYPE_BF16;
                 desc.sends_again = again;
                 desc.ulysses_rank = rank;
                 desc.ulysses_groups = most[i];
-                CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &some, &error));
+                some = sizes_of(&desc);
                 desc.ulysses_groups = INT32_MAX; /* takes no longer */
-                CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &many, &error));
+                many = sizes_of(&desc);
                 CHECK_CASE(!memcmp(&some, &many, sizeof some), "%d/%d heads over %d: %lld, %lld",
                            heads[i][0], heads[i][1], heads[i][2], (long long)some.device_bytes,
                            (long long)many.device_bytes);
@@ -1952,25 +1890,21 @@ TEST(groups_hide_the_exchange) {
     int k, n_groups;
     for (k = 0; k < 4; k++)
         for (n_groups = 1; n_groups <= 8; n_groups *= 2) {
-            memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 1, 4, 1024);
+            memo_sp_attention_desc desc =
+                desc_of(MEMO_SHARDING_ZIGZAG, 1, 4, 1024, 32, 32, 64, MEMO_TYPE_F32);
             ring_costs costs;
             memo_sp_attention_sizes sizes;
             memo_mask mask = memo_mask_default();
-            memo_schedule* schedule = NULL;
+            memo_schedule* schedule;
             memo_simulation* simulation = NULL;
-            memo_error error;
             double compute_s = 8 * 1024 * 1025.0 / 2 * 1e-9, expected_s, exposed_s;
-            desc.n_q_heads = desc.n_kv_heads = 32;
-            desc.head_size = 64;
             desc.ulysses_groups = n_groups;
-            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            sizes = sizes_of(&desc);
             memset(&costs, 0, sizeof costs);
             costs.forward_s_per_score = 1e-9;
             costs.ulysses_bytes_per_s =
                 (double)sizes.ulysses_forward_bytes / (ratios[k] * compute_s);
-            CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(ring_schedule(&desc, &mask, 0, &costs, schedule, &error));
-            CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+            schedule = schedule_of(&desc, &mask, 0, &costs, &simulation);
             expected_s = grouped_s(n_groups, 0.75 * ratios[k] * compute_s / n_groups,
                                    compute_s / n_groups, 0.25 * ratios[k] * compute_s / n_groups);
             CHECK_CASE(fabs(simulation->makespan_s / expected_s - 1) < 1e-6,
@@ -2008,14 +1942,9 @@ TEST(memory_does_not_grow_with_the_ring) {
     int i;
     for (i = 0; i < 3; i++) {
         int32_t ring = 2 << i;
-        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, ring, 2, 1024 * ring);
-        memo_sp_attention_sizes sizes;
-        memo_error error;
-        desc.n_q_heads = 8;
-        desc.n_kv_heads = 2;
-        desc.head_size = 64;
-        desc.type = MEMO_TYPE_BF16;
-        CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+        memo_sp_attention_desc desc =
+            desc_of(MEMO_SHARDING_ZIGZAG, ring, 2, 1024 * ring, 8, 2, 64, MEMO_TYPE_BF16);
+        memo_sp_attention_sizes sizes = sizes_of(&desc);
         n_bytes[i] = sizes.device_bytes + sizes.saved_bytes + sizes.lse_bytes;
     }
     CHECK(n_bytes[0] > 0 && n_bytes[0] == n_bytes[1] && n_bytes[1] == n_bytes[2]);
@@ -2023,17 +1952,13 @@ TEST(memory_does_not_grow_with_the_ring) {
     for (i = 0; i < 3; i++) {
         attention_case c = case_of(2 << i, 1, 16 << i, 2, 1, 8);
         world all;
-        whole w;
         int32_t r;
-        whole_create(&w, &c);
-        world_init(&all, &c, &w);
-        CHECK(world_run(&all));
+        world_of(&c, &all);
         for (r = 0; r < c.ring; r++) {
             CHECK_IS(all.results[r].device_bytes, ==, all.results[0].sizes.device_bytes);
             if (i == 0 && r == 0) n_bytes[0] = all.results[r].device_bytes;
             CHECK_IS(all.results[r].device_bytes, ==, n_bytes[0]);
         }
-        whole_destroy(&w);
     }
 }
 
@@ -2043,21 +1968,16 @@ TEST(degree_1_costs_nothing) {
     int type, is_backward;
     for (type = 0; type < 2; type++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 1, 1, 1024);
-            memo_sp_attention_sizes sizes;
+            memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 1024, 8, 8, 64,
+                                                  type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32);
+            memo_sp_attention_sizes sizes = sizes_of(&desc);
             memo_mask mask = memo_mask_default();
-            memo_schedule* schedule = NULL;
-            memo_error error;
-            desc.n_q_heads = desc.n_kv_heads = 8;
-            desc.head_size = 64;
-            desc.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-            CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
+            memo_schedule* schedule;
             CHECK_IS(sizes.saved_bytes, ==, 0);
             CHECK_IS(sizes.ring_forward_bytes + sizes.ring_backward_bytes, ==, 0);
             CHECK_IS(sizes.ulysses_forward_bytes + sizes.ulysses_backward_bytes, ==, 0);
             if (!type) CHECK_IS(sizes.device_bytes, ==, 1024 * 8 * 4); /* row dots */
-            CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
             /* Backward: row dots, three fills, attention. */
             CHECK_CASE(schedule->n_ops == (is_backward ? 5 + 3 * type : 1 + type), "%d",
                        (int)schedule->n_ops);
@@ -2077,18 +1997,15 @@ TEST(ulysses_copies_one_side_only) {
     for (i = 0; i < sizeof heads / sizeof *heads; i++)
         for (k = 0; k < 8; k++) { /* backward, a ring, sent again */
             memo_sp_attention_desc desc =
-                sharded(MEMO_SHARDING_ZIGZAG, k / 2 % 2 ? 2 : 1, heads[i][2], 64);
+                desc_of(MEMO_SHARDING_ZIGZAG, k / 2 % 2 ? 2 : 1, heads[i][2], 64, heads[i][0],
+                        heads[i][1], 4, MEMO_TYPE_F32);
             memo_mask mask = memo_mask_default();
-            memo_schedule* schedule = NULL;
-            memo_error error;
+            memo_schedule* schedule;
             attention_case c = case_of(1, heads[i][2], 64, heads[i][0], heads[i][1], 4);
             int64_t n_copies = 0, n_bytes = 0, op, kv_heads = 0, kv_copies = 0, q_heads, q_copies;
             int64_t expected_copies, expected_bytes, row_bytes;
             int is_backward = k % 2, is_replicated, to_heads;
             int32_t p;
-            desc.n_q_heads = c.n_q_heads;
-            desc.n_kv_heads = c.n_kv_heads;
-            desc.head_size = 4;
             desc.sends_again = k / 4;
             /* A pack for each rank that needs some of the heads, and one copy of the heads that
              * stay. */
@@ -2112,8 +2029,7 @@ TEST(ulysses_copies_one_side_only) {
                 expected_copies += 2 * c.ulysses;
                 expected_bytes += 2 * (int64_t)c.n_kv_heads * 4 * row_bytes;
             }
-            CHECK_OK(memo_schedule_create(&schedule, &error));
-            CHECK_OK(ring_schedule(&desc, &mask, is_backward, NULL, schedule, &error));
+            schedule = schedule_of(&desc, &mask, is_backward, NULL, NULL);
             for (op = 0; op < schedule->n_ops; op++) /* of ring rank 0 */
                 if (schedule->ops[op].stream == 0 &&
                     !strcmp(memo_schedule_op_name(schedule, op), "on device")) {
@@ -2151,19 +2067,17 @@ TEST(the_ring_s_schedule_overlaps) {
     size_t k;
     int is_backward;
     for (k = 0; k < 2 * sizeof hops / sizeof *hops; k++) {
-        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 4096);
+        memo_sp_attention_desc desc =
+            desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 4096, 1, 1, 64, MEMO_TYPE_F32);
         ring_costs costs;
         memo_mask mask = memo_mask_default();
-        memo_schedule* schedule = NULL;
+        memo_schedule* schedule;
         memo_simulation* simulation = NULL;
-        memo_error error;
         double step_s = 512.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s, sum_s = 0;
         double computed_s[4], sent_s[5], carried_s;
         int64_t op, n_steps = 0, n_exchanges = 0;
         int s;
         is_backward = k % 2;
-        desc.n_q_heads = desc.n_kv_heads = 1;
-        desc.head_size = 64;
         memset(&costs, 0, sizeof costs);
         costs.forward_s_per_score = 1e-9;
         costs.backward_s_per_score = 2e-9;
@@ -2184,9 +2098,7 @@ TEST(the_ring_s_schedule_overlaps) {
         }
         sent_s[4] = fmax(sent_s[3], computed_s[3]) + hop_s;
         sum_s = is_backward ? sent_s[4] : computed_s[3];
-        CHECK_OK(memo_schedule_create(&schedule, &error));
-        CHECK_OK(ring_schedule(&desc, &mask, is_backward, &costs, schedule, &error));
-        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
+        schedule = schedule_of(&desc, &mask, is_backward, &costs, &simulation);
         CHECK_CASE(fabs(simulation->makespan_s / sum_s - 1) < 1e-6, "%g s, not %g",
                    simulation->makespan_s, sum_s);
         for (op = 0; op < schedule->n_ops; op++) { /* of rank 0, or of all */
@@ -2224,7 +2136,8 @@ TEST(the_ring_really_overlaps) {
     if (IS_SLOW) SKIP("times mean nothing in this build; make test runs it");
     for (is_slow = 0; is_slow < 2; is_slow++) {
         attention_case c = case_of(4, 1, 512, 2, 2, 8);
-        memo_sp_attention_desc desc = sharded(MEMO_SHARDING_ZIGZAG, 4, 1, 512);
+        memo_sp_attention_desc desc =
+            desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 512, 2, 2, 8, MEMO_TYPE_F32);
         ring_costs costs;
         memo_mask mask = memo_mask_default();
         memo_schedule* schedule = NULL;
@@ -2236,8 +2149,6 @@ TEST(the_ring_really_overlaps) {
         int32_t r;
         c.s_per_score = step_s / (128.0 * 128 / 2 * 2);
         c.bytes_per_s = hop_bytes / (is_slow ? 2 * step_s : step_s / 4);
-        desc.n_q_heads = desc.n_kv_heads = 2;
-        desc.head_size = 8;
         memset(&costs, 0, sizeof costs);
         costs.forward_s_per_score = costs.backward_s_per_score = c.s_per_score;
         costs.ring_bytes_per_s = c.bytes_per_s;
@@ -2403,7 +2314,7 @@ TEST(sizes_that_overflow_are_refused) {
         memo_sharding_kind kind = (memo_sharding_kind)memo_test_int(0, 2);
         int32_t rd = (int32_t)1 << memo_test_int(0, 20);
         int64_t n_tokens = memo_test_int(1, (int64_t)1 << memo_test_int(20, 60));
-        memo_sp_attention_desc desc = sharded(kind, rd, 1, n_tokens);
+        memo_sp_attention_desc desc = desc_of(kind, rd, 1, n_tokens, 1, 1, 1, MEMO_TYPE_F32);
         memo_sp_attention_sizes sizes;
         double n, ring;
         memo_status status;
@@ -2427,7 +2338,7 @@ TEST(sizes_that_overflow_are_refused) {
 TEST(invalid_arguments_are_refused) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
-    memo_sharding rows[3];
+    memo_sharding rows[3], other;
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8},
                          negative[] = {1, -1};
@@ -2447,56 +2358,39 @@ TEST(invalid_arguments_are_refused) {
     CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
     good.n_q_heads = good.n_kv_heads = 2;
     good.head_size = 4;
+#define REFUSED(change, text)                                                                      \
+    do {                                                                                           \
+        desc = good;                                                                               \
+        change;                                                                                    \
+        CHECK_ERROR(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,     \
+                    text);                                                                         \
+    } while (0)
     CHECK_OK(memo_sp_attention_desc_get_sizes(&good, &sizes, &error));
-    desc = good;
-    desc.n_kv_heads = 3;
-    CHECK_FAILS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT);
-    desc = good;
-    desc.softcap = -1;
-    CHECK_FAILS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT);
-    for (k = 0; k < 3; k++) {
-        desc = good;
-        desc.scale = k ? k > 1 ? -(float)HUGE_VAL : (float)HUGE_VAL : (float)nan("");
-        CHECK_ERROR(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,
-                    "scale");
-    }
-    for (k = 0; k < 3; k++) { /* sums of two that pass 2^31 */
-        desc = good;
-        *(k ? k > 1 ? &desc.first_q_head : &desc.v_head_size : &desc.head_size) = INT32_MAX - 1;
-        desc.sharding.local_tokens = desc.sharding.ring_tokens = 1;
-        CHECK_ERROR(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,
-                    k ? k > 1 ? "first_q_head" : "v_head_size" : "head_size");
-    }
-    desc = good;
-    desc.type = MEMO_TYPE_I32;
-    CHECK_FAILS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT);
-    desc = good;
-    memset(&desc.sharding, 0, sizeof desc.sharding);
-    CHECK_FAILS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT);
-    desc = good;
-    desc.ring_rank = 1;
-    CHECK_FAILS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT);
-    desc = good;
-    desc.n_batch = 3;
-    desc.n_masks = 2;
-    CHECK_ERROR(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,
-                "n_masks");
+    REFUSED(desc.n_kv_heads = 3, "n_kv_heads");
+    REFUSED(desc.softcap = -1, "softcap");
+    REFUSED(desc.scale = (float)nan(""), "scale");
+    REFUSED(desc.scale = (float)HUGE_VAL, "scale");
+    REFUSED(desc.scale = -(float)HUGE_VAL, "scale");
+    good.sharding.local_tokens = good.sharding.ring_tokens = 1; /* sums of two that pass 2^31 */
+    REFUSED(desc.head_size = INT32_MAX - 1, "head_size");
+    REFUSED(desc.v_head_size = INT32_MAX - 1, "v_head_size");
+    REFUSED(desc.first_q_head = INT32_MAX - 1, "first_q_head");
+    CHECK_OK(memo_sharding_make(&sharding_desc, &good.sharding, &error));
+    REFUSED(desc.type = MEMO_TYPE_I32, "type");
+    REFUSED(memset(&desc.sharding, 0, sizeof desc.sharding), "sharding");
+    REFUSED(desc.ring_rank = 1, "rank");
+    REFUSED((desc.n_batch = 3, desc.n_masks = 2), "n_masks");
     desc.n_masks = 3;
     CHECK_OK(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error));
     rows[0] = rows[1] = rows[2] = good.sharding;
     rows[2].n_tokens = 7;
-    desc.row_shardings = rows;
-    CHECK_ERROR(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,
-                "row_shardings[2]");
-    desc = good; /* keys of other degrees */
+    REFUSED((desc.n_batch = desc.n_masks = 3, desc.row_shardings = rows), "row_shardings[2]");
     sharding_desc.ring = 2;
-    CHECK_OK(memo_sharding_make(&sharding_desc, &desc.key_sharding, &error));
+    CHECK_OK(memo_sharding_make(&sharding_desc, &other, &error));
     sharding_desc.ring = 0;
-    CHECK_ERROR(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT,
-                "key_sharding");
-    desc = good;
-    desc.max_documents = -1;
-    CHECK_FAILS(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), INVALID_ARGUMENT);
+    REFUSED(desc.key_sharding = other, "key_sharding"); /* keys of other degrees */
+    REFUSED(desc.max_documents = -1, "max_documents");
+#undef REFUSED
     CHECK_IS(memo_sp_attention_create(&good, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
     state.device = device;
