@@ -340,6 +340,12 @@ static void tight_model(model* m) {
     m->desc.device_bytes = 128 << 10; /* everything takes some 305 KiB */
 }
 
+/* Of three layers, whose search is short, for tests with many sessions. */
+static void shorten(model* m) {
+    m->desc.n_layers = m->n_backward = 3;
+    m->desc.device_bytes = 80 << 10;
+}
+
 TEST(forward_alone_needs_nothing_else) {
     memo_session* s = NULL;
     model m;
@@ -627,7 +633,8 @@ static void* rank_main(void* argument) {
     r->status = memo_session_create(&r->m.desc, &r->session, &r->error);
     if (r->status) return NULL;
     memo_session_get_info(r->session, &info);
-    memcpy(r->rows, info.plan->swap.rows, sizeof r->rows);
+    memcpy(r->rows, info.plan->swap.rows,
+           (size_t)(r->m.desc.n_layers * r->m.desc.n_tensors) * sizeof *r->rows);
     r->device_bytes = info.plan->device_bytes;
     r->faults.failing_call = 0;
     r->status = memo_session_run(r->session, NULL, &r->error);
@@ -699,11 +706,16 @@ TEST(ranks_choose_alike) {
     }
 }
 
+static void open_short_rank(rank_model* r, meeting* m, int32_t rank) {
+    open_rank(r, m, rank);
+    shorten(&r->m);
+}
+
 /* One rank's device fails in one call: every rank gets an error, and none waits. */
 TEST(a_fault_on_one_rank_fails_all) {
     int64_t k, step, n_calls[2], n_faults = 0;
     int32_t i, victim;
-    for (i = 0; i < 2; i++) open_rank(&ranks[i], &at, i);
+    for (i = 0; i < 2; i++) open_short_rank(&ranks[i], &at, i);
     run_ranks(ranks, &at, 2);
     for (i = 0; i < 2; i++) {
         CHECK_IS(ranks[i].status, ==, MEMO_STATUS_OK);
@@ -713,7 +725,7 @@ TEST(a_fault_on_one_rank_fails_all) {
     for (victim = 0; victim < 2; victim++) {
         step = n_calls[victim] / 80 + 1;
         for (k = 1; k < n_calls[victim]; k += k < 40 ? 1 : memo_test_int(1, 2 * step)) {
-            for (i = 0; i < 2; i++) open_rank(&ranks[i], &at, i);
+            for (i = 0; i < 2; i++) open_short_rank(&ranks[i], &at, i);
             ranks[victim].faults.failing_call = k;
             if (!run_ranks(ranks, &at, 2)) return;
             if (ranks[victim].faults.failed && ranks[victim].status) {
@@ -1636,6 +1648,7 @@ static int64_t create_without_request(int64_t k, int64_t* n_refused) {
     int is_through;
     model m;
     tight_model(&m);
+    shorten(&m);
     m.desc.shapes = two_shapes;
     m.desc.n_shapes = 2;
     open_device(&m, m.desc.device_bytes, 0);

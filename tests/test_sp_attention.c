@@ -2130,9 +2130,21 @@ TEST(the_ring_s_schedule_overlaps) {
     }
 }
 
+/* Whether one of ten sleeps takes a twentieth longer: the machine is busy. */
+static int sleeps_end_late(double duration_s) {
+    const struct timespec time = {0, (long)(1e9 * duration_s)};
+    int n_late = 0, i;
+    for (i = 0; i < 10; i++) {
+        const double begin_s = test_now_s();
+        nanosleep(&time, NULL);
+        n_late += test_now_s() - begin_s > 1.05 * duration_s;
+    }
+    return n_late > 0;
+}
+
 /* With sleeping attention and throttled links, the run takes as long as the simulation. */
 TEST(the_ring_really_overlaps) {
-    int is_slow, k;
+    int is_slow, k, is_late = 0;
     if (IS_SLOW) SKIP("times mean nothing in this build; make test runs it");
     for (is_slow = 0; is_slow < 2; is_slow++) {
         attention_case c = case_of(4, 1, 512, 2, 2, 8);
@@ -2166,11 +2178,13 @@ TEST(the_ring_really_overlaps) {
         }
         printf("# %s links: %.1f ms, simulated %.1f\n", is_slow ? "slow" : "fast", 1e3 * best_s,
                1e3 * simulation->makespan_s);
-        CHECK_IS(fabs(best_s / simulation->makespan_s - 1), <=, 0.1);
+        if (best_s > 1.1 * simulation->makespan_s && sleeps_end_late(step_s)) is_late = 1;
+        CHECK(is_late || fabs(best_s / simulation->makespan_s - 1) <= 0.1);
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
         whole_destroy(&w);
     }
+    if (is_late) SKIP("sleeps end late on this busy machine; run it again");
 }
 
 TEST(layers_share_the_scratch) {
