@@ -1822,7 +1822,7 @@ MEMOI_CUDA memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block,
 MEMOI_CUDA_ITEMS(gather_rows, memo_rows_desc, memo_gather_item)
 MEMOI_CUDA_ITEMS(scatter_rows, memo_rows_desc, memo_scatter_item)
 MEMOI_CUDA_ITEMS(add, memo_add_desc, memo_add_item)
-MEMOI_CUDA_ITEMS(cast, memo_cast_desc, memo_cast_item)
+MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
 
 /* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
 #define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
@@ -1853,74 +1853,39 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
     }
 }
 
-/* Four blocks, as above. */
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, 4)
-    memoi_cuda_row_sums_kernel(const __grid_constant__ memo_row_sums_desc sums, int64_t n_rows) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMO_ROW_LANES);
-    int64_t first = memoi_cuda_first_row();
-    for (; first < n_rows; first += memoi_cuda_row_step()) {
-        int64_t row = first + threadIdx.x % 32 / MEMO_ROW_LANES;
-        float sum = row < n_rows ? memo_row_sum_lane(&sums, row, lane) : 0;
-        int apart;
-        for (apart = MEMO_ROW_LANES / 2; apart > 0; apart /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, apart, MEMO_ROW_LANES);
-        if (row < n_rows && lane == 0) sums.sums[row] = sum;
-    }
-}
+MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memo_entropy_item)
 
-/* A warp per row: MEMO_LOSS_LANES is 32. */
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
-    memoi_cuda_softmax_parts_kernel(const __grid_constant__ memo_cross_entropy_desc entropy,
-                                    int64_t n_rows) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMO_LOSS_LANES);
-    int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_LOSS_LANES;
-    for (; row < n_rows; row += (int64_t)gridDim.x * blockDim.x / MEMO_LOSS_LANES) {
-        memo_softmax_sum sum = memo_softmax_lane(&entropy, row, lane);
-        int apart;
-        for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2) {
-            memo_softmax_sum other;
-            other.max = __shfl_xor_sync(0xffffffffu, sum.max, apart, MEMO_LOSS_LANES);
-            other.sum = __shfl_xor_sync(0xffffffffu, sum.sum, apart, MEMO_LOSS_LANES);
-            other.below = __shfl_xor_sync(0xffffffffu, sum.below, apart, MEMO_LOSS_LANES);
-            other.n = __shfl_xor_sync(0xffffffffu, sum.n, apart, MEMO_LOSS_LANES);
-            other.top = __shfl_xor_sync(0xffffffffu, sum.top, apart, MEMO_LOSS_LANES);
-            sum = memo_softmax_join(sum, other);
-        }
-        if (lane == 0) memo_softmax_end(&entropy, row, sum);
-    }
-}
-
-/* Lanes of a row need nothing from each other: an item is a row and a lane. */
-MEMOI_CUDA __device__ void memoi_cuda_entropy_item(const memo_cross_entropy_desc* entropy,
-                                                   int64_t item) {
-    memo_entropy_lane(entropy, item / MEMO_LOSS_LANES, (int32_t)(item % MEMO_LOSS_LANES));
-}
-MEMOI_CUDA_ITEMS(cross_entropy, memo_cross_entropy_desc, memoi_cuda_entropy_item)
-
-/* A shuffle moves 32 bits. */
-MEMOI_CUDA __device__ double memoi_cuda_shuffle(double value, int apart) {
-    float halves[2];
-    memcpy(halves, &value, sizeof halves);
-    halves[0] = __shfl_xor_sync(0xffffffffu, halves[0], apart, MEMO_LOSS_LANES);
-    halves[1] = __shfl_xor_sync(0xffffffffu, halves[1], apart, MEMO_LOSS_LANES);
-    memcpy(&value, halves, sizeof value);
+/* Shuffles move 32 bits. */
+template <typename Value>
+static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) {
+    float words[sizeof value / 4];
+    int k;
+    memcpy(words, &value, sizeof value);
+    MEMOI_UNROLL
+    for (k = 0; k < (int)(sizeof value / 4); k++)
+        words[k] = __shfl_xor_sync(0xffffffffu, words[k], apart, n_lanes);
+    memcpy(&value, words, sizeof value);
     return value;
 }
-/* One warp, so that the order of additions is fixed. */
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
-    memoi_cuda_loss_sums_kernel(const __grid_constant__ memo_cross_entropy_desc entropy,
-                                int64_t n_warps) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMO_LOSS_LANES);
-    memo_loss_sum sum;
-    int apart, k;
-    if (((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_LOSS_LANES >= n_warps) return;
-    sum = memo_loss_lane(&entropy, lane);
-    for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2) {
-        for (k = 0; k < 3; k++) sum.numbers[k] += memoi_cuda_shuffle(sum.numbers[k], apart);
+
+/* The order of joins is fixed.  Four blocks at a time, as above; five, if a warp has one row. */
+#define MEMOI_CUDA_LANES(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)      \
+    static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS, (n_lanes) == 32 ? 5 : 4)          \
+        memoi_cuda_##name##_kernel(const __grid_constant__ desc_type desc, int64_t n_rows) {       \
+        const int64_t each = 32 / (n_lanes); /* rows of a warp */                                  \
+        int32_t lane = (int32_t)(threadIdx.x % (n_lanes));                                         \
+        int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * each;              \
+        for (; first < n_rows; first += (int64_t)gridDim.x * blockDim.x / 32 * each) {             \
+            int64_t row = first + threadIdx.x % 32 / (n_lanes);                                    \
+            value_type value = value_type();                                                       \
+            int apart;                                                                             \
+            if (row < n_rows) value = lane_of(&desc, row, lane);                                   \
+            for (apart = (n_lanes) / 2; apart > 0; apart /= 2)                                     \
+                value = join(value, memoi_cuda_shuffle(value, apart, n_lanes));                    \
+            if (row < n_rows && lane == 0) end(&desc, row, value);                                 \
+        }                                                                                          \
     }
-    if (lane || !entropy.sums) return;
-    for (k = 0; k < 3; k++) entropy.sums[k] += sum.numbers[k];
-}
+MEMO_ROW_JOINS(MEMOI_CUDA_LANES)
 
 /* kernel<<<n_blocks, MEMOI_CUDA_THREADS, 0, stream>>>(desc, n_items), but returns only its own
  * error, not an earlier one. */
@@ -1944,20 +1909,6 @@ static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
         if (place < n_places) memo_sink_lane(&sinks, place, lane);
         __syncwarp(); /* all lanes have read the LSE that lane 0 replaces */
         if (place < n_places && lane == 0) memo_sink_end(&sinks, place);
-    }
-}
-
-/* A warp per head, so that the order of additions is fixed. */
-static __global__ void __launch_bounds__(MEMOI_CUDA_THREADS)
-    memoi_cuda_sink_sums_kernel(const __grid_constant__ memo_sinks_desc sinks, int64_t n_heads) {
-    int32_t lane = (int32_t)(threadIdx.x % MEMO_SINK_LANES);
-    int64_t head = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / MEMO_SINK_LANES;
-    for (; head < n_heads; head += (int64_t)gridDim.x * blockDim.x / MEMO_SINK_LANES) {
-        double sum = memo_sink_sum_lane(&sinks, head, lane);
-        int apart;
-        for (apart = MEMO_SINK_LANES / 2; apart > 0; apart /= 2)
-            sum += memoi_cuda_shuffle(sum, apart);
-        if (lane == 0) sinks.d_sinks[head] -= (float)sum;
     }
 }
 
@@ -1991,8 +1942,8 @@ MEMOI_CUDA memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_ki
         MEMOI_CUDA_CASE(MEMO_ROW_SCATTER, scatter_rows, memo_rows_items(&d.rows), items)
         MEMOI_CUDA_CASE(MEMO_ROW_MERGE, merge, d.merge.n_batches * d.merge.n_rows, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memo_add_items(&d.add), items)
-        MEMOI_CUDA_CASE(MEMO_ROW_SUMS, row_sums, d.sums.n_rows, rows)
-        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_cast_items(&d.cast), items)
+        MEMOI_CUDA_CASE(MEMO_ROW_SUMS, sums, d.sums.n_rows, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_add_items(&d.add), items)
         MEMOI_CUDA_CASE(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, d.entropy.n_rows, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,
                         items)

@@ -1602,10 +1602,10 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
     }
 }
 
-/* --- add: to = a + b --- */
+/* --- add: to = a + b; cast: to = a --- */
 typedef struct memo_add_desc {
     void* to;          /* (n_rows, n_columns) */
-    const void *a, *b; /* likewise; a may be to */
+    const void *a, *b; /* likewise; a may be to; cast has no b */
     memo_type to_type, a_type, b_type;
     int64_t n_rows; /* 0: 1 */
     int64_t n_columns;
@@ -1618,7 +1618,7 @@ MEMO_INLINE int64_t memoi_add_pairs(const memo_add_desc* add) {
 MEMO_INLINE int64_t memo_add_items(const memo_add_desc* add) {
     return add->n_rows * memoi_add_pairs(add);
 }
-MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+MEMO_INLINE void memoi_add_item(const memo_add_desc* add, int64_t item, int has_b) {
     const int shift = memoi_row_shift(add->to_type);
     int64_t row = 0, column = item, n_pairs = memoi_add_pairs(add);
     memoi_row_pair pair;
@@ -1626,23 +1626,27 @@ MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
     int i, k;
     if (add->n_rows > 1) row = memoi_row_of(item, n_pairs, &column);
     pair = memoi_row_pair_at(add->n_columns, column << shift, (column + n_pairs) << shift, shift);
-    MEMOI_UNROLL
-    for (i = 0; i < 2; i++) {
-        memoi_group_load_at(&a[i], add->a, add->a_type, add->a_stride, row, pair.column[i],
-                            pair.n[i]);
-        memoi_group_load_at(&b[i], add->b, add->b_type, add->b_stride, row, pair.column[i],
-                            pair.n[i]);
-    }
+    memoi_pair_load(a, add->a, add->a_type, add->a_stride, row, &pair);
+    if (has_b) memoi_pair_load(b, add->b, add->b_type, add->b_stride, row, &pair);
     MEMOI_UNROLL
     for (i = 0; i < 2; i++) {
         float x[MEMOI_ROW_GROUP], y[MEMOI_ROW_GROUP];
         memoi_group_widen(x, &a[i], add->a_type);
-        memoi_group_widen(y, &b[i], add->b_type);
-        MEMOI_UNROLL
-        for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
+        if (has_b) {
+            memoi_group_widen(y, &b[i], add->b_type);
+            MEMOI_UNROLL
+            for (k = 0; k < MEMOI_ROW_GROUP; k++) x[k] += y[k];
+        }
         memoi_group_store_at(add->to, add->to_type, add->to_stride, row, pair.column[i], x,
                              pair.n[i]);
     }
+}
+/* has_b is a constant, so that a cast loads nothing for it. */
+MEMO_INLINE void memo_add_item(const memo_add_desc* add, int64_t item) {
+    memoi_add_item(add, item, 1);
+}
+MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
+    memoi_add_item(add, item, 0);
 }
 
 /* --- row sums: sums[row] = sum over columns of a * b ---
@@ -1679,31 +1683,8 @@ MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row,
     }
     return sum;
 }
-
-/* --- cast --- */
-typedef struct memo_cast_desc {
-    void* to;
-    const void* from;
-    memo_type to_type, from_type;
-    int64_t n; /* elements */
-} memo_cast_desc;
-
-MEMO_INLINE int64_t memo_cast_items(const memo_cast_desc* cast) {
-    return memoi_n_pairs(memoi_n_shifted(cast->n, memoi_row_shift(cast->to_type)));
-}
-MEMO_INLINE void memo_cast_item(const memo_cast_desc* cast, int64_t item) {
-    const int shift = memoi_row_shift(cast->to_type);
-    const memoi_row_pair pair =
-        memoi_row_pair_at(cast->n, item << shift, (item + memo_cast_items(cast)) << shift, shift);
-    memoi_row_group groups[2];
-    int i;
-    memoi_pair_load(groups, cast->from, cast->from_type, 0, 0, &pair);
-    MEMOI_UNROLL
-    for (i = 0; i < 2; i++) {
-        float values[MEMOI_ROW_GROUP];
-        memoi_group_widen(values, &groups[i], cast->from_type);
-        memoi_group_store_at(cast->to, cast->to_type, 0, 0, pair.column[i], values, pair.n[i]);
-    }
+MEMO_INLINE void memo_row_sum_end(const memo_row_sums_desc* sums, int64_t row, float sum) {
+    sums->sums[row] = sum;
 }
 
 /* --- cross-entropy of logits, of which this rank may hold only some columns ---
@@ -1960,15 +1941,20 @@ MEMO_INLINE void memo_entropy_lane(const memo_cross_entropy_desc* entropy, int64
     }
 }
 
+/* A row and lane: lanes of a row need nothing from each other. */
+MEMO_INLINE void memo_entropy_item(const memo_cross_entropy_desc* entropy, int64_t item) {
+    memo_entropy_lane(entropy, item / MEMO_LOSS_LANES, (int32_t)(item % MEMO_LOSS_LANES));
+}
+
 /* What loss_sums adds up: losses, labels, labels that are not valid. */
 typedef struct memo_loss_sum {
     double numbers[3];
 } memo_loss_sum;
 
-/* One lane's share of loss_sums. */
-MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int32_t lane) {
+/* One lane's share of all rows; its loss_sums are one row, number 0. */
+MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy, int64_t row,
+                                         int32_t lane) {
     memo_loss_sum sum = {{0, 0, 0}};
-    int64_t row;
     for (row = lane; row < entropy->n_rows; row += MEMO_LOSS_LANES) {
         int is_valid = entropy->labels[row] < entropy->vocabulary;
         if (entropy->labels[row] < 0) continue;
@@ -1977,6 +1963,16 @@ MEMO_INLINE memo_loss_sum memo_loss_lane(const memo_cross_entropy_desc* entropy,
         sum.numbers[2] += !is_valid;
     }
     return sum;
+}
+MEMO_INLINE memo_loss_sum memo_loss_join(memo_loss_sum a, memo_loss_sum b) {
+    int k;
+    for (k = 0; k < 3; k++) a.numbers[k] += b.numbers[k];
+    return a;
+}
+MEMO_INLINE void memo_loss_end(const memo_cross_entropy_desc* entropy, int64_t row,
+                               memo_loss_sum sum) {
+    int k;
+    for (k = 0; k < 3; k++) entropy->sums[3 * row + k] += sum.numbers[k];
 }
 
 /* --- attention sinks ---
@@ -2026,8 +2022,24 @@ MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head
     }
     return sum;
 }
+MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, double sum) {
+    sinks->d_sinks[head] -= (float)sum;
+}
 
 /* --- running them --- */
+
+/* The kernels that join the lanes of a row: K(name, desc, number of rows, lanes, type of what a
+ * lane computes, its function, join of two lanes, end of a row). */
+#define MEMOI_ADD(a, b) ((a) + (b))
+#define MEMO_ROW_JOINS(K)                                                                          \
+    K(sums, memo_row_sums_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD, \
+      memo_row_sum_end)                                                                            \
+    K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
+      memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
+    K(loss_sums, memo_cross_entropy_desc, desc->n_rows > 0 && desc->sums, MEMO_LOSS_LANES,         \
+      memo_loss_sum, memo_loss_lane, memo_loss_join, memo_loss_end)                                \
+    K(sink_sums, memo_sinks_desc, desc->n_heads, MEMO_SINK_LANES, double, memo_sink_sum_lane,      \
+      MEMOI_ADD, memo_sink_sum_end)
 
 /* All row kernels: K(memo_row_kind, name, name in schedules, desc). */
 #define MEMO_ROW_KERNELS(K)                                                                        \
@@ -2036,7 +2048,7 @@ MEMO_INLINE double memo_sink_sum_lane(const memo_sinks_desc* sinks, int64_t head
     K(MEMO_ROW_MERGE, merge, "merge", memo_merge_desc)                                             \
     K(MEMO_ROW_ADD, add, "add", memo_add_desc)                                                     \
     K(MEMO_ROW_SUMS, sums, "row sums", memo_row_sums_desc)                                         \
-    K(MEMO_ROW_CAST, cast, "cast", memo_cast_desc)                                                 \
+    K(MEMO_ROW_CAST, cast, "cast", memo_add_desc)                                                  \
     K(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, "softmax parts", memo_cross_entropy_desc)             \
     K(MEMO_ROW_CROSS_ENTROPY, cross_entropy, "cross entropy", memo_cross_entropy_desc)             \
     K(MEMO_ROW_LOSS_SUMS, loss_sums, "loss sums", memo_cross_entropy_desc)                         \
@@ -2058,7 +2070,6 @@ typedef union memo_row_desc {
     memo_merge_desc merge;
     memo_add_desc add;
     memo_row_sums_desc sums;
-    memo_cast_desc cast;
     memo_cross_entropy_desc entropy;
     memo_sinks_desc sinks;
 } memo_row_desc;
@@ -2120,6 +2131,12 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
 /* The name of an enum's value. */
 #define MEMOI_NAME(names, value, unknown)                                                          \
     ((size_t)(value) < sizeof(names) / sizeof *(names) ? (names)[(size_t)(value)] : (unknown))
+
+/* Check a field of a desc; desc: its type in errors. */
+#define MEMOI_INTEGER(desc, x, field, least, most)                                                 \
+    memob_check_integer(desc, #field, (x)->field, least, most, error)
+#define MEMOI_REAL(desc, x, field, least, most)                                                    \
+    memob_check_real(desc, #field, (double)(x)->field, least, most, error)
 
 typedef struct memoi_type {
     int64_t n_bytes;
@@ -2350,20 +2367,86 @@ MEMOI const char* memoi_comm_label_text(char text[64], const memo_label* label) 
  * Knows: the inline functions of chapter 10, the device table.  Knows nothing of CUDA, attention or
  * its callers. */
 
+/* --- the loops; descs are resolved --- */
+
+#define MEMOI_ROW_LOOP(name, desc_type, n_items, item_function)                                    \
+    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
+        const desc_type* desc = (const desc_type*)args;                                            \
+        int64_t item, n = n_items;                                                                 \
+        for (item = 0; item < n; item++) item_function(desc, item);                                \
+    }
+MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items(desc), memo_gather_item)
+MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items(desc), memo_scatter_item)
+MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items(desc), memo_add_item)
+MEMOI_ROW_LOOP(cast, memo_add_desc, memo_add_items(desc), memo_cast_item)
+MEMOI_ROW_LOOP(cross_entropy, memo_cross_entropy_desc, desc->n_rows* MEMO_LOSS_LANES,
+               memo_entropy_item)
+
+/* Lanes are joined in the order of the GPU's shuffles. */
+#define MEMOI_ROW_LANES_LOOP(name, desc_type, n_rows_of, n_lanes, value_type, lane_of, join, end)  \
+    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
+        const desc_type* desc = (const desc_type*)args;                                            \
+        int64_t row, n = n_rows_of;                                                                \
+        for (row = 0; row < n; row++) {                                                            \
+            value_type lanes[n_lanes];                                                             \
+            int32_t lane, apart;                                                                   \
+            for (lane = 0; lane < n_lanes; lane++) lanes[lane] = lane_of(desc, row, lane);         \
+            for (apart = n_lanes / 2; apart > 0; apart /= 2)                                       \
+                for (lane = 0; lane < apart; lane++)                                               \
+                    lanes[lane] = join(lanes[lane], lanes[lane + apart]);                          \
+            end(desc, row, lanes[0]);                                                              \
+        }                                                                                          \
+    }
+MEMO_ROW_JOINS(MEMOI_ROW_LANES_LOOP)
+
+MEMOI void memoi_row_loop_merge(const void* desc) {
+    const memo_merge_desc* merge = (const memo_merge_desc*)desc;
+    int64_t row, n = merge->n_batches * merge->n_rows, place;
+    for (row = 0; row < n; row++) {
+        memo_merge_weights weights;
+        float a, b;
+        int32_t lane;
+        place = memo_merge_place(merge, row);
+        a = merge->lse[place];
+        b = merge->part_lse[place];
+        weights = memo_merge_weights_of(a, b);
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weights);
+        merge->lse[place] = memo_merge_lse(a, b);
+    }
+}
+MEMOI void memoi_row_loop_sinks(const void* desc) {
+    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
+    int64_t place;
+    int32_t lane;
+    for (place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
+        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
+        memo_sink_end(sinks, place);
+    }
+}
+
+typedef struct memoi_row_kernel {
+    const char *name, *desc;
+    size_t desc_bytes;
+    void (*loop)(const void* desc);
+} memoi_row_kernel;
+
+#define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
+    {shown, #desc_type, sizeof(desc_type), memoi_row_loop_##name},
+static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
+
 /* --- descs --- */
 
 /* An array of a desc, which the kernel reads or writes. */
 enum { MEMOI_ROW_READS = 1, MEMOI_ROW_WRITES = 2, MEMOI_ROW_UPDATES = 3 };
 typedef struct memoi_row_matrix {
+    int access;
     const char* name;
     const void* address;
     int64_t n_rows, n_columns, element_bytes;
     int64_t* stride; /* of the desc; NULL: contiguous rows */
-    int access;
 } memoi_row_matrix;
 
 typedef struct memoi_row_arrays {
-    const char* desc;
     memoi_row_matrix all[6];
     int n;
 } memoi_row_arrays;
@@ -2371,112 +2454,91 @@ typedef struct memoi_row_arrays {
 MEMOI void memoi_row_add(memoi_row_arrays* arrays, int access, const char* name,
                          const void* address, int64_t n_rows, int64_t n_columns,
                          int64_t element_bytes, int64_t* stride) {
-    memoi_row_matrix* m = &arrays->all[arrays->n++];
-    m->name = name;
-    m->address = address;
-    m->n_rows = n_rows;
-    m->n_columns = n_columns;
-    m->element_bytes = element_bytes;
-    m->stride = stride;
-    m->access = access;
+    const memoi_row_matrix m = {access, name, address, n_rows, n_columns, element_bytes, stride};
+    arrays->all[arrays->n++] = m;
 }
+/* A field of the desc x; one with rows, type and stride of its own. */
+#define MEMOI_ROW_ARRAY(access, field, n, m, element_bytes, stride)                                \
+    memoi_row_add(arrays, access, #field, x->field, n, m, element_bytes, stride)
+#define MEMOI_ROW_MATRIX(access, field)                                                            \
+    MEMOI_ROW_ARRAY(access, field, x->n_rows, x->n_columns, memoi_row_type_bytes(x->field##_type), \
+                    &x->field##_stride)
 
 /* The arrays of a desc whose counts are valid. */
-MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_arrays* to) {
+MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_arrays* arrays) {
     enum { R = MEMOI_ROW_READS, W = MEMOI_ROW_WRITES, RW = MEMOI_ROW_UPDATES };
     int64_t n;
-    memset(to, 0, sizeof *to);
+    memset(arrays, 0, sizeof *arrays);
     switch (kind) {
     case MEMO_ROW_GATHER:
     case MEMO_ROW_SCATTER: {
-        memo_rows_desc* rows = &d->rows;
-        int64_t n_indexed = rows->n_rows ? rows->n_indexed_rows : 0;
-        int64_t n_to = kind == MEMO_ROW_GATHER ? rows->n_rows : n_indexed;
-        int64_t n_from = kind == MEMO_ROW_GATHER ? n_indexed : rows->n_rows;
-        to->desc = "memo_rows_desc";
-        memoi_row_add(to, W, "to", rows->to, n_to, rows->row_bytes, 1, &rows->to_stride_bytes);
-        memoi_row_add(to, R, "from", rows->from, n_from, rows->row_bytes, 1,
-                      &rows->from_stride_bytes);
-        memoi_row_add(to, R, "index", rows->index, rows->n_rows, 1, 8, NULL);
+        memo_rows_desc* x = &d->rows;
+        const int is_gather = kind == MEMO_ROW_GATHER;
+        n = x->n_rows ? x->n_indexed_rows : 0;
+        MEMOI_ROW_ARRAY(W, to, is_gather ? x->n_rows : n, x->row_bytes, 1, &x->to_stride_bytes);
+        MEMOI_ROW_ARRAY(R, from, is_gather ? n : x->n_rows, x->row_bytes, 1, &x->from_stride_bytes);
+        MEMOI_ROW_ARRAY(R, index, x->n_rows, 1, 8, NULL);
         break;
     }
     case MEMO_ROW_MERGE: {
-        memo_merge_desc* merge = &d->merge;
-        to->desc = "memo_merge_desc";
-        n = merge->n_rows ? (merge->n_batches - 1) * merge->batch_stride_rows + merge->n_rows : 0;
-        memoi_row_add(to, RW, "out", merge->out, n, merge->n_columns, 4, NULL);
-        memoi_row_add(to, R, "part_out", merge->part_out, n, merge->n_columns,
-                      memoi_row_type_bytes(merge->part_type), NULL);
-        memoi_row_add(to, RW, "lse", merge->lse, n, 1, 4, NULL);
-        memoi_row_add(to, R, "part_lse", merge->part_lse, n, 1, 4, NULL);
+        memo_merge_desc* x = &d->merge;
+        n = x->n_rows ? (x->n_batches - 1) * x->batch_stride_rows + x->n_rows : 0;
+        MEMOI_ROW_ARRAY(RW, out, n, x->n_columns, 4, NULL);
+        MEMOI_ROW_ARRAY(R, part_out, n, x->n_columns, memoi_row_type_bytes(x->part_type), NULL);
+        MEMOI_ROW_ARRAY(RW, lse, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(R, part_lse, n, 1, 4, NULL);
         break;
     }
-    case MEMO_ROW_ADD: {
-        memo_add_desc* add = &d->add;
-        to->desc = "memo_add_desc";
-        memoi_row_add(to, W, "to", add->to, add->n_rows, add->n_columns,
-                      memoi_row_type_bytes(add->to_type), &add->to_stride);
-        memoi_row_add(to, R, "a", add->a, add->n_rows, add->n_columns,
-                      memoi_row_type_bytes(add->a_type), &add->a_stride);
-        memoi_row_add(to, R, "b", add->b, add->n_rows, add->n_columns,
-                      memoi_row_type_bytes(add->b_type), &add->b_stride);
+    case MEMO_ROW_ADD:
+    case MEMO_ROW_CAST: {
+        memo_add_desc* x = &d->add;
+        MEMOI_ROW_MATRIX(W, to);
+        MEMOI_ROW_MATRIX(R, a);
+        if (kind == MEMO_ROW_ADD) MEMOI_ROW_MATRIX(R, b);
         break;
     }
     case MEMO_ROW_SUMS: {
-        memo_row_sums_desc* sums = &d->sums;
-        to->desc = "memo_row_sums_desc";
-        memoi_row_add(to, R, "a", sums->a, sums->n_rows, sums->n_columns,
-                      memoi_row_type_bytes(sums->a_type), &sums->a_stride);
-        memoi_row_add(to, R, "b", sums->b, sums->n_rows, sums->n_columns,
-                      memoi_row_type_bytes(sums->b_type), &sums->b_stride);
-        memoi_row_add(to, W, "sums", sums->sums, sums->n_rows, 1, 4, NULL);
+        memo_row_sums_desc* x = &d->sums;
+        MEMOI_ROW_MATRIX(R, a);
+        MEMOI_ROW_MATRIX(R, b);
+        MEMOI_ROW_ARRAY(W, sums, x->n_rows, 1, 4, NULL);
         break;
     }
-    case MEMO_ROW_CAST:
-        to->desc = "memo_cast_desc";
-        memoi_row_add(to, W, "to", d->cast.to, 1, d->cast.n, memoi_row_type_bytes(d->cast.to_type),
-                      NULL);
-        memoi_row_add(to, R, "from", d->cast.from, 1, d->cast.n,
-                      memoi_row_type_bytes(d->cast.from_type), NULL);
-        break;
     case MEMO_ROW_SOFTMAX_PARTS:
     case MEMO_ROW_CROSS_ENTROPY:
     case MEMO_ROW_LOSS_SUMS: {
-        memo_cross_entropy_desc* e = &d->entropy;
-        const int64_t n_loss = e->n_rows, n_numbers = MEMO_LOSS_NUMBERS * n_loss;
-        to->desc = "memo_cross_entropy_desc";
+        memo_cross_entropy_desc* x = &d->entropy;
+        const int64_t bytes = memoi_row_type_bytes(x->type), n_numbers = MEMO_LOSS_NUMBERS;
+        n = x->n_rows;
         if (kind != MEMO_ROW_LOSS_SUMS)
-            memoi_row_add(to, R, "logits", e->logits, n_loss, e->n_columns,
-                          memoi_row_type_bytes(e->type), &e->stride);
-        memoi_row_add(to, R, "labels", e->labels, n_loss, 1, 4, NULL);
+            MEMOI_ROW_ARRAY(R, logits, n, x->n_columns, bytes, &x->stride);
+        MEMOI_ROW_ARRAY(R, labels, n, 1, 4, NULL);
         if (kind == MEMO_ROW_SOFTMAX_PARTS)
-            memoi_row_add(to, W, "parts", e->parts ? e->parts + e->part * n_numbers : NULL, 1,
-                          n_numbers, 4, NULL);
-        if (kind == MEMO_ROW_CROSS_ENTROPY)
-            memoi_row_add(to, R, "parts", e->parts, e->n_parts, n_numbers, 4, NULL);
-        if (kind != MEMO_ROW_SOFTMAX_PARTS)
-            memoi_row_add(to, kind == MEMO_ROW_LOSS_SUMS ? R : W, "losses", e->losses, n_loss, 1, 4,
-                          NULL);
-        if (kind == MEMO_ROW_CROSS_ENTROPY && e->d_logits)
-            memoi_row_add(to, W, "d_logits", e->d_logits, n_loss, e->n_columns,
-                          memoi_row_type_bytes(e->type), &e->stride);
-        if (kind == MEMO_ROW_LOSS_SUMS && e->sums)
-            memoi_row_add(to, RW, "sums", e->sums, 1, 3, 8, NULL);
+            memoi_row_add(arrays, W, "parts", x->parts ? x->parts + x->part * n * n_numbers : NULL,
+                          n, n_numbers, 4, NULL);
+        if (kind == MEMO_ROW_CROSS_ENTROPY) {
+            MEMOI_ROW_ARRAY(R, parts, x->n_parts, n * n_numbers, 4, NULL);
+            MEMOI_ROW_ARRAY(W, losses, n, 1, 4, NULL);
+            if (x->d_logits) MEMOI_ROW_ARRAY(W, d_logits, n, x->n_columns, bytes, &x->stride);
+        }
+        if (kind == MEMO_ROW_LOSS_SUMS) {
+            MEMOI_ROW_ARRAY(R, losses, n, 1, 4, NULL);
+            if (x->sums) MEMOI_ROW_ARRAY(RW, sums, 1, 3, 8, NULL);
+        }
         break;
     }
     case MEMO_ROW_SINKS:
     case MEMO_ROW_SINK_SUMS: {
-        memo_sinks_desc* sinks = &d->sinks;
-        to->desc = "memo_sinks_desc";
-        n = sinks->n_rows * sinks->n_heads;
-        memoi_row_add(to, kind == MEMO_ROW_SINKS ? RW : R, "lse", sinks->lse, n, 1, 4, NULL);
-        memoi_row_add(to, R, "sinks", sinks->sinks, 1, sinks->n_heads, 4, NULL);
+        memo_sinks_desc* x = &d->sinks;
+        n = x->n_rows * x->n_heads;
+        MEMOI_ROW_ARRAY(kind == MEMO_ROW_SINKS ? RW : R, lse, n, 1, 4, NULL);
+        MEMOI_ROW_ARRAY(R, sinks, 1, x->n_heads, 4, NULL);
         if (kind == MEMO_ROW_SINKS) {
-            memoi_row_add(to, RW, "out", sinks->out, n, sinks->n_columns, 4, NULL);
-            break;
+            MEMOI_ROW_ARRAY(RW, out, n, x->n_columns, 4, NULL);
+        } else {
+            MEMOI_ROW_ARRAY(R, row_dots, n, 1, 4, NULL);
+            MEMOI_ROW_ARRAY(RW, d_sinks, 1, x->n_heads, 4, NULL);
         }
-        memoi_row_add(to, R, "row_dots", sinks->row_dots, n, 1, 4, NULL);
-        memoi_row_add(to, RW, "d_sinks", sinks->d_sinks, 1, sinks->n_heads, 4, NULL);
         break;
     }
     }
@@ -2518,198 +2580,64 @@ MEMOI memo_status memoi_row_check(const char* desc, const memoi_row_matrix* m, m
 
 /* Checks counts, on which the sizes of arrays depend, and replaces 0 by its default. */
 MEMOI memo_status memoi_row_counts(memo_row_kind kind, memo_row_desc* d, memo_error* error) {
+    const char* name = memoi_row_kernels[kind].desc;
     const int64_t most = MEMOB_BYTES_MAX;
-    memo_status status = MEMO_STATUS_OK;
-    if (kind == MEMO_ROW_GATHER || kind == MEMO_ROW_SCATTER) {
-        status = memob_check_integer("memo_rows_desc", "n_rows", d->rows.n_rows, 0, most, error)
-                     ? MEMO_STATUS_INVALID_ARGUMENT
-                     : memob_check_integer("memo_rows_desc", "n_indexed_rows",
-                                           d->rows.n_indexed_rows, 0, most, error);
-    } else if (kind == MEMO_ROW_MERGE) {
-        static const char desc[] = "memo_merge_desc";
-        memo_merge_desc* merge = &d->merge;
+    memo_rows_desc* rows = &d->rows;
+    memo_merge_desc* merge = &d->merge;
+    memo_cross_entropy_desc* e = &d->entropy;
+    memo_sinks_desc* sinks = &d->sinks;
+    int is_refused = 0;
+    switch (kind) {
+    case MEMO_ROW_GATHER:
+    case MEMO_ROW_SCATTER:
+        is_refused = MEMOI_INTEGER(name, rows, n_rows, 0, most) ||
+                     MEMOI_INTEGER(name, rows, n_indexed_rows, 0, most);
+        break;
+    case MEMO_ROW_MERGE:
         if (merge->n_batches == 0) merge->n_batches = 1;
         if (merge->batch_stride_rows == 0) merge->batch_stride_rows = merge->n_rows;
-        if ((status = memob_check_integer(desc, "n_batches", merge->n_batches, 0, most, error)) ||
-            (status = memob_check_integer(desc, "n_rows", merge->n_rows, 0, most, error)))
-            return status;
-        if (merge->n_batches > 1 && merge->batch_stride_rows < merge->n_rows)
-            return MEMOB_INVALID(
-                error,
-                "%s.batch_stride_rows: below n_rows (%lld of %lld), so that batches overlap; 0 "
-                "means n_rows",
-                desc, (long long)merge->batch_stride_rows, (long long)merge->n_rows);
-        if (merge->batch_stride_rows > most / merge->n_batches)
-            return MEMOB_INVALID(
-                error, "%s.n_batches: too large (%lld, %lld rows apart); 2^62 rows are the limit",
-                desc, (long long)merge->n_batches, (long long)merge->batch_stride_rows);
-    } else if (kind == MEMO_ROW_ADD) {
+        is_refused = MEMOI_INTEGER(name, merge, n_batches, 0, most) ||
+                     MEMOI_INTEGER(name, merge, n_rows, 0, most) ||
+                     MEMOI_INTEGER(name, merge, batch_stride_rows,
+                                   merge->n_batches > 1 ? merge->n_rows : INT64_MIN,
+                                   most / merge->n_batches);
+        break;
+    case MEMO_ROW_ADD:
+    case MEMO_ROW_CAST:
         if (d->add.n_rows == 0) d->add.n_rows = 1;
-    } else if (kind >= MEMO_ROW_SINKS) {
-        static const char desc[] = "memo_sinks_desc";
-        memo_sinks_desc* sinks = &d->sinks;
-        if ((status = memob_check_integer(desc, "n_rows", sinks->n_rows, 0, most, error)) ||
-            (status = memob_check_integer(desc, "n_heads", sinks->n_heads, 0, most, error)))
-            return status;
-        if (sinks->n_heads && sinks->n_rows > most / sinks->n_heads)
-            return MEMOB_INVALID(
-                error, "%s.n_rows: too large (%lld of %lld heads); 2^62 in all are the limit", desc,
-                (long long)sinks->n_rows, (long long)sinks->n_heads);
-    } else if (kind >= MEMO_ROW_SOFTMAX_PARTS) {
-        static const char desc[] = "memo_cross_entropy_desc";
-        memo_cross_entropy_desc* e = &d->entropy;
+        break;
+    case MEMO_ROW_SUMS: break;
+    case MEMO_ROW_SOFTMAX_PARTS:
+    case MEMO_ROW_CROSS_ENTROPY:
+    case MEMO_ROW_LOSS_SUMS:
         if (e->n_parts == 0) e->n_parts = 1;
-        if ((status = memob_check_integer(desc, "n_parts", e->n_parts, 1, INT32_MAX, error)) ||
-            (status = memob_check_integer(desc, "part", e->part, 0, e->n_parts - 1, error)) ||
-            (status = memob_check_integer(desc, "n_columns", e->n_columns, 0, most / 2, error)) ||
-            (status =
-                 memob_check_integer(desc, "first_column", e->first_column, 0, most / 2, error)) ||
-            (status = memob_check_integer(desc, "vocabulary", e->vocabulary, e->n_parts > 1, most,
-                                          error)) ||
-            (status = memob_check_integer(desc, "n_rows", e->n_rows, 0,
-                                          most / (4 * MEMO_LOSS_NUMBERS) / e->n_parts, error)) ||
-            (status = memob_check_real(desc, "softcap", (double)e->softcap, 0, 3e38, error)) ||
-            (status = memob_check_real(desc, "smoothing", (double)e->smoothing, 0, 1, error)) ||
-            (status = memob_check_real(desc, "z_weight", (double)e->z_weight, 0, 3e38, error)))
-            return status;
+        is_refused =
+            MEMOI_INTEGER(name, e, n_parts, 1, INT32_MAX) ||
+            MEMOI_INTEGER(name, e, part, 0, e->n_parts - 1) ||
+            MEMOI_INTEGER(name, e, n_columns, 0, most / 2) ||
+            MEMOI_INTEGER(name, e, first_column, 0, most / 2) ||
+            MEMOI_INTEGER(name, e, vocabulary, e->n_parts > 1, most) ||
+            MEMOI_INTEGER(name, e, n_rows, 0, most / (4 * MEMO_LOSS_NUMBERS) / e->n_parts) ||
+            MEMOI_REAL(name, e, softcap, 0, 3e38) || MEMOI_REAL(name, e, smoothing, 0, 1) ||
+            MEMOI_REAL(name, e, z_weight, 0, 3e38);
         if (!e->vocabulary) e->vocabulary = e->first_column + e->n_columns;
+        break;
+    case MEMO_ROW_SINKS:
+    case MEMO_ROW_SINK_SUMS:
+        is_refused =
+            MEMOI_INTEGER(name, sinks, n_heads, 0, most) ||
+            MEMOI_INTEGER(name, sinks, n_rows, 0, sinks->n_heads ? most / sinks->n_heads : most);
+        break;
     }
-    return status;
+    return is_refused ? MEMO_STATUS_INVALID_ARGUMENT : MEMO_STATUS_OK;
 }
-
-MEMOI memo_status memoi_row_resolve(memo_row_kind kind, memo_row_desc* d, memo_error* error) {
-    memoi_row_arrays arrays;
-    memo_add_desc* add = &d->add;
-    memo_status status = memoi_row_counts(kind, d, error);
-    int i;
-    if (status) return status;
-    memoi_row_arrays_of(kind, d, &arrays);
-    for (i = 0; i < arrays.n && !status; i++)
-        status = memoi_row_check(arrays.desc, &arrays.all[i], error);
-    if (!status && kind == MEMO_ROW_ADD && add->to_stride == add->n_columns &&
-        add->a_stride == add->n_columns && add->b_stride == add->n_columns) { /* one long row */
-        add->n_columns *= add->n_rows;
-        add->n_rows = 1;
-        add->to_stride = add->a_stride = add->b_stride = add->n_columns;
-    }
-    return status;
-}
-
-/* --- the loops; descs are resolved --- */
-
-#define MEMOI_ROW_LOOP(name, desc_type, n_items_of, item_function)                                 \
-    MEMOI void memoi_row_loop_##name(const void* args) {                                           \
-        const desc_type* desc = (const desc_type*)args;                                            \
-        int64_t item, n = n_items_of(desc);                                                        \
-        for (item = 0; item < n; item++) item_function(desc, item);                                \
-    }
-MEMOI_ROW_LOOP(gather, memo_rows_desc, memo_rows_items, memo_gather_item)
-MEMOI_ROW_LOOP(scatter, memo_rows_desc, memo_rows_items, memo_scatter_item)
-MEMOI_ROW_LOOP(add, memo_add_desc, memo_add_items, memo_add_item)
-MEMOI_ROW_LOOP(cast, memo_cast_desc, memo_cast_items, memo_cast_item)
-
-MEMOI void memoi_row_loop_merge(const void* desc) {
-    const memo_merge_desc* merge = (const memo_merge_desc*)desc;
-    int64_t row, n = merge->n_batches * merge->n_rows, place;
-    for (row = 0; row < n; row++) {
-        memo_merge_weights weights;
-        float a, b;
-        int32_t lane;
-        place = memo_merge_place(merge, row);
-        a = merge->lse[place];
-        b = merge->part_lse[place];
-        weights = memo_merge_weights_of(a, b);
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_merge_lane(merge, row, lane, weights);
-        merge->lse[place] = memo_merge_lse(a, b);
-    }
-}
-MEMOI void memoi_row_loop_sums(const void* desc) {
-    const memo_row_sums_desc* sums = (const memo_row_sums_desc*)desc;
-    int64_t row;
-    for (row = 0; row < sums->n_rows; row++) {
-        float parts[MEMO_ROW_LANES];
-        int32_t lane, apart;
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++)
-            parts[lane] = memo_row_sum_lane(sums, row, lane);
-        for (apart = MEMO_ROW_LANES / 2; apart > 0; apart /= 2)
-            for (lane = 0; lane < apart; lane++) parts[lane] += parts[lane + apart];
-        sums->sums[row] = parts[0];
-    }
-}
-
-MEMOI void memoi_row_loop_softmax_parts(const void* desc) {
-    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    int64_t row;
-    for (row = 0; row < entropy->n_rows; row++) {
-        memo_softmax_sum parts[MEMO_LOSS_LANES];
-        int32_t lane, apart;
-        for (lane = 0; lane < MEMO_LOSS_LANES; lane++)
-            parts[lane] = memo_softmax_lane(entropy, row, lane);
-        for (apart = MEMO_LOSS_LANES / 2; apart > 0; apart /= 2)
-            for (lane = 0; lane < apart; lane++)
-                parts[lane] = memo_softmax_join(parts[lane], parts[lane + apart]);
-        memo_softmax_end(entropy, row, parts[0]);
-    }
-}
-MEMOI void memoi_row_loop_cross_entropy(const void* desc) {
-    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    int64_t row;
-    int32_t lane;
-    for (row = 0; row < entropy->n_rows; row++)
-        for (lane = 0; lane < MEMO_LOSS_LANES; lane++) memo_entropy_lane(entropy, row, lane);
-}
-/* The sum of a power of two of lanes, in the order of the GPU's shuffles. */
-MEMOI double memoi_row_lanes_sum(double* lanes, int32_t n_lanes) {
-    int32_t lane, apart;
-    for (apart = n_lanes / 2; apart > 0; apart /= 2)
-        for (lane = 0; lane < apart; lane++) lanes[lane] += lanes[lane + apart];
-    return lanes[0];
-}
-MEMOI void memoi_row_loop_loss_sums(const void* desc) {
-    const memo_cross_entropy_desc* entropy = (const memo_cross_entropy_desc*)desc;
-    double lanes[MEMO_LOSS_LANES];
-    int32_t lane, k;
-    for (k = 0; k < 3 && entropy->sums; k++) {
-        for (lane = 0; lane < MEMO_LOSS_LANES; lane++)
-            lanes[lane] = memo_loss_lane(entropy, lane).numbers[k];
-        entropy->sums[k] += memoi_row_lanes_sum(lanes, MEMO_LOSS_LANES);
-    }
-}
-MEMOI void memoi_row_loop_sinks(const void* desc) {
-    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    int64_t place;
-    int32_t lane;
-    for (place = 0; place < sinks->n_rows * sinks->n_heads; place++) {
-        for (lane = 0; lane < MEMO_ROW_LANES; lane++) memo_sink_lane(sinks, place, lane);
-        memo_sink_end(sinks, place);
-    }
-}
-MEMOI void memoi_row_loop_sink_sums(const void* desc) {
-    const memo_sinks_desc* sinks = (const memo_sinks_desc*)desc;
-    double sums[MEMO_SINK_LANES];
-    int64_t head;
-    int32_t lane;
-    for (head = 0; head < sinks->n_heads; head++) {
-        for (lane = 0; lane < MEMO_SINK_LANES; lane++)
-            sums[lane] = memo_sink_sum_lane(sinks, head, lane);
-        sinks->d_sinks[head] -= (float)memoi_row_lanes_sum(sums, MEMO_SINK_LANES);
-    }
-}
-
-/* --- of every kind --- */
-
-typedef struct memoi_row_kernel {
-    const char* name;
-    size_t desc_bytes;
-    void (*loop)(const void* desc);
-} memoi_row_kernel;
-
-#define MEMOI_ROW_ENTRY(kind, name, shown, desc_type)                                              \
-    {shown, sizeof(desc_type), memoi_row_loop_##name},
-static const memoi_row_kernel memoi_row_kernels[] = {MEMO_ROW_KERNELS(MEMOI_ROW_ENTRY)};
 
 memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* taken,
                           memo_error* error) {
+    memoi_row_arrays arrays;
+    memo_add_desc* add = &taken->add;
+    memo_status status;
+    int i;
     if (kind < MEMO_ROW_GATHER || kind > MEMO_ROW_SINK_SUMS)
         return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d); 0 to %d are valid",
                              (int)kind, (int)MEMO_ROW_SINK_SUMS);
@@ -2717,8 +2645,22 @@ memo_status memo_row_take(memo_row_kind kind, const void* desc, memo_row_desc* t
         return MEMOB_INVALID(error, "row kernel '%s': desc is NULL; pass the desc of its kind",
                              memoi_row_kernels[kind].name);
     memcpy(taken, desc, memoi_row_kernels[kind].desc_bytes);
-    return memoi_row_resolve(kind, taken, error);
+    status = memoi_row_counts(kind, taken, error);
+    if (status) return status;
+    memoi_row_arrays_of(kind, taken, &arrays);
+    for (i = 0; i < arrays.n && !status; i++)
+        status = memoi_row_check(memoi_row_kernels[kind].desc, &arrays.all[i], error);
+    if (!status && (kind == MEMO_ROW_CAST || kind == MEMO_ROW_ADD) &&
+        add->to_stride == add->n_columns && add->a_stride == add->n_columns &&
+        (kind == MEMO_ROW_CAST || add->b_stride == add->n_columns)) { /* one long row */
+        add->n_columns *= add->n_rows;
+        add->n_rows = 1;
+        add->to_stride = add->a_stride = add->b_stride = add->n_columns;
+    }
+    return status;
 }
+
+/* --- running them --- */
 
 /* A kernel on its way to a stream. */
 typedef struct memoi_row_args {
@@ -2809,7 +2751,6 @@ memo_status memo_row_kernel(const memo_device* device, memo_stream stream, memo_
 #define MEMOI_REDUCE_CHUNK 512 /* elements; partial results stay in the first-level cache */
 
 #define MEMOI_AS_IS(a)              (a)
-#define MEMOI_ADD(a, b)             ((a) + (b))
 #define MEMOI_ADD_I32(a, b)         ((int32_t)((uint32_t)(a) + (uint32_t)(b)))
 #define MEMOI_ADD_I64(a, b)         ((int64_t)((uint64_t)(a) + (uint64_t)(b)))
 #define MEMOI_ADD_U8(a, b)          ((uint8_t)((unsigned)(a) + (unsigned)(b)))
@@ -5355,14 +5296,14 @@ MEMOI void memoi_target_add(memoi_target* target, int stream, void* to, memo_typ
 /* to (type) = from (from_type), n elements. */
 MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_type type,
                              const void* from, memo_type from_type, int64_t n) {
-    memo_cast_desc cast;
+    memo_add_desc cast;
     if (!n) return;
     memset(&cast, 0, sizeof cast);
     cast.to = to;
-    cast.from = from;
+    cast.a = from;
     cast.to_type = type;
-    cast.from_type = from_type;
-    cast.n = n;
+    cast.a_type = from_type;
+    cast.n_columns = n;
     memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
 }
 

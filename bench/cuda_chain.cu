@@ -416,12 +416,12 @@ static void attention(const policy* w) {
 }
 
 static void cast_gradient(const policy* w, bf16* to, const float* from) {
-    memo_cast_desc cast;
+    memo_add_desc cast;
     memset(&cast, 0, sizeof cast);
     cast.to = to;
     cast.to_type = MEMO_TYPE_BF16;
-    cast.from = from;
-    cast.n = options.n_tokens * H;
+    cast.a = from;
+    cast.n_columns = options.n_tokens * H;
     check(memo_cuda_row_kernel(w->compute, MEMO_ROW_CAST, &cast, &error));
 }
 

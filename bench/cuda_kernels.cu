@@ -168,13 +168,13 @@ int main(int argc, char** argv) {
                  {"cast fp32 to fp16", MEMO_TYPE_F32, MEMO_TYPE_F16},
                  {"cast fp16 to fp32", MEMO_TYPE_F16, MEMO_TYPE_F32}};
     for (const auto& each : casts) {
-        memo_cast_desc cast;
+        memo_add_desc cast;
         memset(&cast, 0, sizeof cast);
         cast.to = b;
-        cast.from = a;
-        cast.from_type = each.from;
+        cast.a = a;
+        cast.a_type = each.from;
         cast.to_type = each.to;
-        cast.n = n;
+        cast.n_columns = n;
         TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_CAST, &cast, &error)));
         print(each.name, 6.0 * (double)n, seconds);
     }

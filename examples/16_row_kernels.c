@@ -25,9 +25,8 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     const int64_t picked[N_PICKED] = {2, 0, 3}; /* the tokens that a router sends to this expert */
     float packed[N_PICKED][N_COLUMNS];
     memo_rows_desc rows = {0};
-    memo_add_desc add = {0};
+    memo_add_desc add = {0}, cast = {0};
     memo_row_sums_desc products = {0};
-    memo_cast_desc cast = {0};
 
     /* Gather the picked tokens. */
     rows.index = picked;
@@ -58,10 +57,10 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     products.n_columns = N_COLUMNS;
     if (memo_row_run(MEMO_ROW_SUMS, &products, error)) return error->status;
 
-    cast.from = y;
+    cast.a = y;
     cast.to = narrow;
     cast.to_type = MEMO_TYPE_BF16;
-    cast.n = N_TOKENS * N_COLUMNS;
+    cast.n_columns = N_TOKENS * N_COLUMNS;
     return memo_row_run(MEMO_ROW_CAST, &cast, error);
 }
 

@@ -127,31 +127,31 @@ TEST(casts_each_element_and_no_other) {
     static float from_memory[300], to_memory[300];
     int c;
     for (c = 0; c < 400; c++) {
-        memo_cast_desc cast;
+        memo_add_desc cast;
         char* to;
         const char* from;
         int64_t i, element;
         memset(&cast, 0, sizeof cast);
         cast.to_type = types[memo_test_int(0, N_TYPES - 1)];
-        cast.from_type = types[memo_test_int(0, N_TYPES - 1)];
-        cast.n = memo_test_int(0, 100);
+        cast.a_type = types[memo_test_int(0, N_TYPES - 1)];
+        cast.n_columns = memo_test_int(0, 100);
         /* Aligned to 16 bytes or only to the element. */
         to = (char*)to_memory + memoi_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
-        from = (char*)from_memory + memoi_row_type_bytes(cast.from_type) * memo_test_int(0, 8);
-        fill_random(from_memory, cast.from_type, 150);
+        from = (char*)from_memory + memoi_row_type_bytes(cast.a_type) * memo_test_int(0, 8);
+        fill_random(from_memory, cast.a_type, 150);
         memset(to_memory, 0x55, sizeof to_memory);
         cast.to = to;
-        cast.from = from;
+        cast.a = from;
         CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
-        for (i = 0; i < cast.n; i++) {
-            float value = get(from, cast.from_type, i);
+        for (i = 0; i < cast.n_columns; i++) {
+            float value = get(from, cast.a_type, i);
             if (cast.to_type == MEMO_TYPE_BF16)
                 value = memo_f32_from_bf16(memo_bf16_from_f32(value));
             if (cast.to_type == MEMO_TYPE_F16) value = memo_f32_from_f16(memo_f16_from_f32(value));
             CHECK_CASE(same_bits(get(to, cast.to_type, i), value), "element %d", (int)i);
         }
         element = memoi_row_type_bytes(cast.to_type);
-        CHECK(to[-1] == 0x55 && to[cast.n * element] == 0x55);
+        CHECK(to[-1] == 0x55 && to[cast.n_columns * element] == 0x55);
     }
 }
 
@@ -493,8 +493,7 @@ TEST(indices_pass_32_bits) {
     char* b = reserve(4 * HUGE_ELEMENTS);
     int64_t last = HUGE_ELEMENTS - 1;
     if (a && b) {
-        memo_cast_desc cast;
-        memo_add_desc add;
+        memo_add_desc add, cast;
         memo_rows_desc rows;
         memo_row_sums_desc sums;
         memo_merge_desc merge;
@@ -503,11 +502,12 @@ TEST(indices_pass_32_bits) {
         float sum = 0;
         memset(&cast, 0, sizeof cast);
         cast.to = b;
-        cast.from = a;
+        cast.a = a;
         cast.to_type = MEMO_TYPE_BF16;
-        cast.n = HUGE_ELEMENTS;
+        cast.n_columns = HUGE_ELEMENTS;
+        cast.n_rows = 1;
         ((float*)a)[last] = 3.0f;
-        memo_cast_item(&cast, memo_cast_items(&cast) - 2); /* its second group is the last one */
+        memo_cast_item(&cast, memo_add_items(&cast) - 2); /* its second group is the last one */
         CHECK_IS(memo_f32_from_bf16(((uint16_t*)b)[last]), ==, 3.0f);
 
         memset(&add, 0, sizeof add);
@@ -577,9 +577,8 @@ TEST(invalid_arguments_are_refused) {
     static const int64_t index[2] = {0, 1};
     memo_rows_desc rows;
     memo_merge_desc merge;
-    memo_add_desc add;
+    memo_add_desc add, cast;
     memo_row_sums_desc sums;
-    memo_cast_desc cast;
     memset(&rows, 0, sizeof rows);
     rows.to = numbers;
     rows.from = numbers + 32;
@@ -596,8 +595,8 @@ TEST(invalid_arguments_are_refused) {
     CHECK_IS(memo_row_run(MEMO_ROW_SCATTER, &rows, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memset(&cast, 0, sizeof cast);
     cast.to = numbers;
-    cast.from = numbers + 32;
-    cast.n = 4;
+    cast.a = numbers + 32;
+    cast.n_columns = 4;
     cast.to_type = MEMO_TYPE_I64;
     CHECK_ERROR(memo_row_run(MEMO_ROW_CAST, &cast, &error), INVALID_ARGUMENT,
                 "to: its type is not supported; f32, bf16 and f16 are");
@@ -605,7 +604,7 @@ TEST(invalid_arguments_are_refused) {
     cast.to = (char*)numbers + 2;
     CHECK_ERROR(memo_row_run(MEMO_ROW_CAST, &cast, &error), INVALID_ARGUMENT, "not aligned");
     cast.to = numbers;
-    cast.n = -1;
+    cast.n_columns = -1;
     CHECK_IS(memo_row_run(MEMO_ROW_CAST, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memset(&add, 0, sizeof add);
     CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error)); /* nothing to do needs no addresses */
@@ -617,7 +616,8 @@ TEST(invalid_arguments_are_refused) {
     merge.n_rows = 4;
     merge.n_columns = 1;
     merge.batch_stride_rows = 2;
-    CHECK_ERROR(memo_row_run(MEMO_ROW_MERGE, &merge, &error), INVALID_ARGUMENT, "overlap");
+    CHECK_ERROR(memo_row_run(MEMO_ROW_MERGE, &merge, &error), INVALID_ARGUMENT,
+                "batch_stride_rows");
     memset(&sums, 0, sizeof sums);
     CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &sums, &error));
     sums.n_rows = (int64_t)1 << 40;
@@ -642,8 +642,7 @@ TEST(run_on_a_host_stream) {
     memo_schedule* schedule;
     memo_check* check;
     memo_stream stream;
-    memo_cast_desc cast;
-    memo_add_desc add;
+    memo_add_desc add, cast;
     memo_rows_desc rows;
     int64_t i, n = 0;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
@@ -657,8 +656,8 @@ TEST(run_on_a_host_stream) {
     memset(&rows, 0, sizeof rows);
     cast.to = narrow;
     cast.to_type = MEMO_TYPE_F16;
-    cast.from = from;
-    cast.n = N;
+    cast.a = from;
+    cast.n_columns = N;
     add.to = sum;
     add.a = from;
     add.b = narrow;
@@ -674,7 +673,7 @@ TEST(run_on_a_host_stream) {
     CHECK_OK(memo_row_add(device, stream, &add, &error));
     CHECK_OK(memo_row_gather(device, stream, &rows, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
-    cast.n = -1;
+    cast.n_columns = -1;
     CHECK_IS(memo_row_cast(device, stream, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     for (i = 0; i < N; i++) CHECK_IS(sum[i], ==, (float)(2 * i));
     CHECK(memo_f32_from_f16(gathered[0]) == 99.0f && gathered[1] == 0);

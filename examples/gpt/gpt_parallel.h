@@ -307,12 +307,13 @@ static void gpt_set_masters(gpt_model* model) {
     if (!gpt_has_masters(&model->config)) return;
     for (int64_t b = 0; b < gpt_n_buckets(&model->config) && !gpt_is_idle(model); b++) {
         const gpt_part part = gpt_updated_part(model, b);
-        memo_cast_desc cast;
+        memo_add_desc cast;
+        memset(&cast, 0, sizeof cast);
         cast.to = part.masters;
         cast.to_type = gpt_sum_type(model->config.type);
-        cast.from = gpt_weight(model, part.begin);
-        cast.from_type = model->config.type;
-        cast.n = part.end - part.begin;
+        cast.a = gpt_weight(model, part.begin);
+        cast.a_type = model->config.type;
+        cast.n_columns = part.end - part.begin;
         model->status = memo_row_cast(&model->device, model->compute, &cast, &model->error);
     }
 }

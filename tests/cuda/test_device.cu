@@ -1139,18 +1139,18 @@ TEST(long_strides_go_row_by_row) {
 
 TEST(kernels_are_launched_with_enough_threads) {
     static float numbers[4];
-    memo_cast_desc cast;
+    memo_add_desc cast;
     memo_merge_desc merge;
     memset(&cast, 0, sizeof cast);
     cast.to = numbers;
-    cast.from = numbers;
-    cast.n = ((int64_t)1 << 31) + 8;
+    cast.a = numbers;
+    cast.n_columns = ((int64_t)1 << 31) + 8;
     CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
     CHECK(fake_grid() == 32 * 132); /* the fake has 132 processors */
-    cast.n = 1;
+    cast.n_columns = 1;
     CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
     CHECK(fake_grid() == 1);
-    cast.n = -1;
+    cast.n_columns = -1;
     CHECK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     memset(&merge, 0, sizeof merge);
     merge.out = merge.lse = numbers;

@@ -167,8 +167,7 @@ TEST(stays_within_its_arrays) {
         const int64_t type_bytes = memoi_row_type_bytes(type),
                       other_bytes = memoi_row_type_bytes(other);
         const int64_t dense = n_rows * n_columns, wide = extent(n_rows, n_columns, stride);
-        memo_cast_desc cast;
-        memo_add_desc add;
+        memo_add_desc add, cast;
         memo_row_sums_desc sums;
         memo_merge_desc merge;
         memo_rows_desc rows;
@@ -177,11 +176,11 @@ TEST(stays_within_its_arrays) {
         int32_t* labels;
 
         memset(&cast, 0, sizeof cast);
-        cast.n = memo_test_int(1, 40000);
+        cast.n_columns = memo_test_int(1, 40000);
         cast.to_type = type;
-        cast.from_type = other;
-        cast.to = guarded(0, cast.n * type_bytes);
-        cast.from = guarded(1, cast.n * other_bytes);
+        cast.a_type = other;
+        cast.to = guarded(0, cast.n_columns * type_bytes);
+        cast.a = guarded(1, cast.n_columns * other_bytes);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
 
         memset(&add, 0, sizeof add);
@@ -325,20 +324,20 @@ static void fill_tail(char* array, int64_t n, int64_t n_tail) {
 TEST(casts_far_elements) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
-        memo_cast_desc cast;
+        memo_add_desc cast;
         memset(&cast, 0, sizeof cast);
-        cast.n = 8 * f.n_items - 1;
+        cast.n_columns = 8 * f.n_items - 1;
         cast.to = f.to;
-        cast.from = f.from;
-        fill_tail(f.from, cast.n / 2 + 1,
+        cast.a = f.from;
+        fill_tail(f.from, cast.n_columns / 2 + 1,
                   4 * FAR_TAIL); /* of the first groups, and of the second */
-        fill_tail(f.from, cast.n, 4 * FAR_TAIL);
+        fill_tail(f.from, cast.n_columns, 4 * FAR_TAIL);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error));
-        for (int64_t i = cast.n - 4 * FAR_TAIL; i < cast.n; i++)
+        for (int64_t i = cast.n_columns - 4 * FAR_TAIL; i < cast.n_columns; i++)
             CHECK(((float*)(void*)f.to)[i] == far_number(i));
-        for (int64_t i = cast.n / 2 + 1 - 4 * FAR_TAIL; i < cast.n / 2 + 1; i++)
+        for (int64_t i = cast.n_columns / 2 + 1 - 4 * FAR_TAIL; i < cast.n_columns / 2 + 1; i++)
             CHECK(((float*)(void*)f.to)[i] == far_number(i));
-        CHECK(((float*)(void*)f.to)[cast.n] == 0);
+        CHECK(((float*)(void*)f.to)[cast.n_columns] == 0);
     }
 }
 

@@ -121,15 +121,15 @@ static int is_same(const sides* s) { return memcmp(s->host, s->copy, SIDE_BYTES)
 
 TEST(casts_as_on_the_host) {
     FOR_CASES(60) {
-        memo_cast_desc cast;
+        memo_add_desc cast;
         memset(&cast, 0, sizeof cast);
         cast.to_type = random_type();
-        cast.from_type = random_type();
-        cast.n = memo_test_int(0, 120000);
-        cast.from = s.host + memo_test_int(0, 5) * memoi_row_type_bytes(cast.from_type);
+        cast.a_type = random_type();
+        cast.n_columns = memo_test_int(0, 120000);
+        cast.a = s.host + memo_test_int(0, 5) * memoi_row_type_bytes(cast.a_type);
         cast.to = s.host + 2 * QUARTER + memo_test_int(0, 5) * memoi_row_type_bytes(cast.to_type);
-        fill_numbers(s.host, cast.from_type, 2 * QUARTER);
-        if (cast.from_type == MEMO_TYPE_F32) { /* any finite bits, infinities */
+        fill_numbers(s.host, cast.a_type, 2 * QUARTER);
+        if (cast.a_type == MEMO_TYPE_F32) { /* any finite bits, infinities */
             int64_t i;
             for (i = 0; i < 2 * QUARTER / 4; i++) {
                 uint32_t bits = (uint32_t)memo_test_random();
@@ -144,13 +144,13 @@ TEST(casts_as_on_the_host) {
 
 TEST(every_sixteen_bits_widen_alike) {
     FOR_CASES(2) {
-        memo_cast_desc cast;
+        memo_add_desc cast;
         int i;
         memset(&cast, 0, sizeof cast);
         cast.to_type = MEMO_TYPE_F32;
-        cast.from_type = types[1 + c];
-        cast.n = 65536;
-        cast.from = s.host;
+        cast.a_type = types[1 + c];
+        cast.n_columns = 65536;
+        cast.a = s.host;
         cast.to = s.host + 2 * QUARTER;
         memset(s.host, 0, SIDE_BYTES);
         for (i = 0; i < 65536; i++) ((uint16_t*)s.host)[i] = (uint16_t)i;
@@ -369,16 +369,16 @@ TEST(finds_losses_as_on_the_host) {
         /* Gradients are at most 1; a 16-bit one may round the other way. */
         n_logits = (entropy.n_rows - 1) * entropy.stride + entropy.n_columns;
         for (i = 0; i < n_logits; i++) {
-            memo_cast_desc cast;
+            memo_add_desc cast;
             float x[2];
             int side;
             for (side = 0; side < 2; side++) {
                 memset(&cast, 0, sizeof cast);
                 cast.to = &x[side];
-                cast.from_type = entropy.type;
-                cast.n = 1;
-                cast.from = (side ? s.copy : s.host) + ((char*)entropy.d_logits - s.host) +
-                            i * memoi_row_type_bytes(entropy.type);
+                cast.a_type = entropy.type;
+                cast.n_columns = 1;
+                cast.a = (side ? s.copy : s.host) + ((char*)entropy.d_logits - s.host) +
+                         i * memoi_row_type_bytes(entropy.type);
                 CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
             }
             if (i % entropy.stride >= entropy.n_columns)
@@ -498,17 +498,17 @@ static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) 
 TEST(casts_huge_arrays) {
     OPEN_HUGE(h);
     for (int t = 1; t < 3; t++) {
-        memo_cast_desc cast;
+        memo_add_desc cast;
         memset(&cast, 0, sizeof cast);
-        cast.n = HUGE_ELEMENTS;
-        cast.from = h.a;
+        cast.n_columns = HUGE_ELEMENTS;
+        cast.a = h.a;
         cast.to = h.b;
         cast.to_type = types[t];
         CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
         CHECK_OK(memo_fill(h.device, h.stream, h.a, 0xff, HUGE_ELEMENTS * 4, &error));
-        cast.from = h.b;
+        cast.a = h.b;
         cast.to = h.a;
-        cast.from_type = types[t];
+        cast.a_type = types[t];
         cast.to_type = MEMO_TYPE_F32;
         CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
         compare_huge(&h, h.a, 1, 0);
