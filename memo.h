@@ -211,7 +211,7 @@ typedef struct memo_text {
 /* Appends like printf. */
 MEMO_API void memo_text_put(memo_text* text, const char* format, ...) MEMO_PRINTF(2, 3);
 /* Append a string inside an XML element or attribute, or inside a JSON string.  Markup and quotes
- * are escaped; control characters are dropped. */
+ * are escaped, control characters are dropped, and a byte that is not UTF-8 becomes U+FFFD. */
 MEMO_API void memo_text_put_xml(memo_text* text, const char* string);
 MEMO_API void memo_text_put_json(memo_text* text, const char* string);
 /* Writes text to path and frees it, on failure too.  A regular file is replaced by rename: readers
@@ -1702,25 +1702,42 @@ void memo_text_put(memo_text* text, const char* format, ...) {
     if (!text->failed) text->n_bytes += length;
 }
 
-void memo_text_put_xml(memo_text* text, const char* s) {
-    for (; *s; s++) {
-        switch (*s) {
-        case '&': memo_text_put(text, "&amp;"); break;
-        case '<': memo_text_put(text, "&lt;"); break;
-        case '>': memo_text_put(text, "&gt;"); break;
-        case '"': memo_text_put(text, "&quot;"); break;
-        default:
-            if ((unsigned char)*s >= 32) memo_text_put(text, "%c", *s);
-        }
+/* Bytes of the character at s, if it is UTF-8 that XML allows, apart from controls; else 0. */
+MEMOI int memoi_text_character(const char* s) {
+    static const uint32_t least[] = {UINT32_MAX, 32, 0x80, 0x800, 0x10000};
+    const unsigned char* p = (const unsigned char*)s;
+    const int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;
+    uint32_t code = n < 2 ? *p : *p & (127u >> n);
+    int i;
+    for (i = 1; i < n; i++) {
+        if (p[i] >> 6 != 2) return 0;
+        code = code << 6 | (p[i] & 63);
+    }
+    return code < least[n] || code >> 11 == 27 || code >> 1 == 0x7fff || code > 0x10ffff ? 0 : n;
+}
+
+MEMOI void memob_text_put_escaped(memo_text* text, const char* s, int64_t n_bytes, int is_json) {
+    const char* const stop = s + n_bytes;
+    while (s < stop) {
+        const int n = memoi_text_character(s);
+        if (is_json && (*s == '"' || *s == '\\'))
+            memo_text_put(text, "\\%c", *s);
+        else if (!is_json && strchr("&<>\"", *s))
+            memo_text_put(text, "&%s;",
+                          *s == '&'   ? "amp"
+                          : *s == '<' ? "lt"
+                          : *s == '>' ? "gt"
+                                      : "quot");
+        else if (n || (unsigned char)*s >= 32)
+            memo_text_put(text, "%.*s", n ? n : 3, n ? s : "\xef\xbf\xbd");
+        s += n ? n : 1;
     }
 }
+void memo_text_put_xml(memo_text* text, const char* s) {
+    memob_text_put_escaped(text, s, (int64_t)strlen(s), 0);
+}
 void memo_text_put_json(memo_text* text, const char* s) {
-    for (; *s; s++) {
-        if (*s == '"' || *s == '\\')
-            memo_text_put(text, "\\%c", *s);
-        else if ((unsigned char)*s >= 32)
-            memo_text_put(text, "%c", *s);
-    }
+    memob_text_put_escaped(text, s, (int64_t)strlen(s), 1);
 }
 
 #ifdef PATH_MAX

@@ -184,8 +184,9 @@ MEMO_API memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace
  * inside that buffer.  NAME is a word, or text in double quotes with \ before a quote or backslash.
  * A quoted name is never a keyword or number.  Declare streams and buffers before their use; a
  * buffer may be declared again.  memo_schedule_write writes names, order, ranges and durations;
- * bytes on a link become time; nothing else is written.  If streams have the same name, the later
- * ones get their number appended.  Paths and errors: as for traces. */
+ * bytes on a link become time; nothing else is written.  If streams or events have the same name,
+ * the later ones get their number appended; an event without a name is its number.  Paths and
+ * errors: as for traces. */
 MEMO_API memo_status memo_schedule_read(const char* path, memo_schedule** schedule,
                                         memo_error* error);
 MEMO_API memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
@@ -1737,12 +1738,8 @@ MEMOI void memoi_svg_put_line(memo_text* text, const char* attributes, double x1
 /* The first n_bytes of label, and what follows them. */
 MEMOI void memoi_svg_put_part(memo_text* text, const char* attributes, double x, double y,
                               const char* label, int64_t n_bytes, const char* behind) {
-    char letter[2] = {0, 0};
     MEMOI_PUT_NUMBERS(text, "<text%s x=\"%.2f\" y=\"%.2f\">", attributes, x, y);
-    for (; n_bytes; n_bytes--) {
-        letter[0] = *label++;
-        memo_text_put_xml(text, letter);
-    }
+    memob_text_put_escaped(text, label, n_bytes, 0);
     memo_text_put(text, "%s</text>\n", behind);
 }
 MEMOI void memoi_svg_put_label(memo_text* text, const char* attributes, double x, double y,
@@ -2411,17 +2408,54 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
 /* ---- >>schedule file ----------------------------------------------------------------------------
  * Knows: the text of a schedule.  Knows nothing of its meaning. */
 
-enum { MEMOI_NAME_STREAM, MEMOI_NAME_EVENT, MEMOI_NAME_BUFFER, MEMOI_NAME_KINDS };
+/* --- names with numbers --- */
+
+typedef struct memoi_name {
+    int64_t text, number;
+} memoi_name;
+
+typedef struct memoi_names {
+    memo_text text;   /* each ended by a zero */
+    memoi_name* list; /* where they begin in text */
+    int64_t n;
+    memob_map places; /* a name's hash, or the next free key, to its place in list */
+} memoi_names;
+
+MEMOI void memoi_names_free(memoi_names* names) {
+    memo_text_free(&names->text);
+    MEMO_FREE(names->list);
+    memob_map_free(&names->places);
+}
+
+/* Finds a name.  It is added with this number if it is new, unless that is -1.  NULL: there is
+ * none, or no memory. */
+MEMOI memoi_name* memoi_names_get(memoi_names* names, const char* word, int64_t number) {
+    uint64_t key = memob_hash(word, (int64_t)strlen(word));
+    memoi_name* name;
+    int64_t i;
+    for (; (i = memob_map_get(&names->places, (int64_t)key)) >= 0; key++)
+        if (!strcmp(names->text.data + names->list[i].text, word)) return &names->list[i];
+    if (number < 0 || !memob_grow(&names->list, names->n, 1, sizeof *name)) return NULL;
+    name = &names->list[names->n];
+    name->text = names->text.n_bytes;
+    name->number = number;
+    memo_text_put(&names->text, "%s%c", word, 0);
+    if (names->text.failed || !memob_map_put(&names->places, (int64_t)key, names->n)) return NULL;
+    names->n++;
+    return name;
+}
+
+/* --- reading --- */
 
 typedef struct memoi_schedule_reader {
     memob_reader reader;
     memo_schedule* schedule;
     memo_error* error;
-    memob_map names[MEMOI_NAME_KINDS]; /* a name's hash, or the next free key, to its number */
-    uint64_t next_byte;                /* after all buffers */
-    char* text;                        /* of the line: words without quotes, each ended by a zero */
+    memoi_names streams, events, buffers;
+    uint64_t next_byte; /* after all buffers */
+    char* text;         /* of the line: words without quotes, each ended by a zero */
     int64_t n_text, text_capacity;
-    int32_t* streams; /* what a run lists; ranges: reads, writes */
+    int32_t* listed; /* the streams of a run; ranges: reads, writes */
     memo_range* ranges[2];
     char* word; /* the current one; NULL at the end of the line */
     char* rest; /* what follows the current one's quotes; NULL: it has none */
@@ -2433,28 +2467,11 @@ MEMOI memo_status memoi_schedule_bad_word(const memoi_schedule_reader* r, const 
     return MEMOB_BAD_LINE(&r->reader, r->error, "`%.60s`: %s", r->word, fault);
 }
 
-MEMOI const char* memoi_schedule_name_at(const memo_schedule* schedule, int64_t kind,
-                                         int64_t number) {
-    return schedule->text + (kind == MEMOI_NAME_STREAM  ? schedule->streams[number]
-                             : kind == MEMOI_NAME_EVENT ? schedule->events[number]
-                                                        : schedule->named[number].name);
-}
-
-/* The number of the current word, or -1.  *key: its place, or the place to insert it. */
-MEMOI int64_t memoi_schedule_find_name(const memoi_schedule_reader* r, int64_t kind, int64_t* key) {
-    uint64_t hash = memob_hash(r->word, (int64_t)strlen(r->word));
-    int64_t value;
-    do {
-        *key = (int64_t)hash++;
-        value = memob_map_get(&r->names[kind], *key);
-    } while (value >= 0 && strcmp(memoi_schedule_name_at(r->schedule, kind, value), r->word));
-    return value;
-}
-
-MEMOI memo_status memoi_schedule_put_number_of(memoi_schedule_reader* r, int64_t kind, int64_t key,
-                                               int64_t number) {
-    return memob_map_put(&r->names[kind], key, number) ? MEMO_STATUS_OK
-                                                       : memob_no_memory(r->error, "a name");
+/* The entry of a word, which gets this number if it is new. */
+MEMOI memo_status memoi_schedule_declare(const memoi_schedule_reader* r, memoi_names* names,
+                                         const char* word, int64_t number, memoi_name** name) {
+    *name = memoi_names_get(names, word, number);
+    return *name ? MEMO_STATUS_OK : memob_no_memory(r->error, "a name");
 }
 
 /* Moves to the next word of the line. */
@@ -2494,26 +2511,26 @@ MEMOI int memoi_schedule_is_keyword(const memoi_schedule_reader* r, const char* 
 }
 
 /* The current word names a stream. */
-MEMOI memo_status memoi_schedule_token_stream(const memoi_schedule_reader* r, int32_t* stream) {
-    int64_t key;
-    *stream = (int32_t)memoi_schedule_find_name(r, MEMOI_NAME_STREAM, &key);
-    return *stream < 0 ? memoi_schedule_bad_word(r, "no such stream is declared above")
-                       : MEMO_STATUS_OK;
+MEMOI memo_status memoi_schedule_token_stream(memoi_schedule_reader* r, int32_t* stream) {
+    const memoi_name* name = memoi_names_get(&r->streams, r->word, -1);
+    if (!name) return memoi_schedule_bad_word(r, "no such stream is declared above");
+    *stream = (int32_t)name->number;
+    return MEMO_STATUS_OK;
 }
 
 /* An event exists from its first use on. */
 MEMOI memo_status memoi_schedule_expect_event(memoi_schedule_reader* r, int32_t* event) {
-    int64_t key, name;
+    const int32_t n = r->schedule->n_events;
+    memoi_name* name;
     memo_status status = memoi_schedule_expect_token(r, "an event is expected");
+    if (!status) status = memoi_schedule_declare(r, &r->events, r->word, n, &name);
     if (status) return status;
-    *event = (int32_t)memoi_schedule_find_name(r, MEMOI_NAME_EVENT, &key);
-    if (*event >= 0) return MEMO_STATUS_OK;
+    *event = (int32_t)name->number;
+    if (*event < n) return MEMO_STATUS_OK;
     status = memo_schedule_add_event(r->schedule, event, r->error);
     if (status) return status;
-    name = memob_schedule_add_text(r->schedule, r->word);
-    if (name < 0) return memob_no_memory(r->error, "a name");
-    r->schedule->events[*event] = name;
-    return memoi_schedule_put_number_of(r, MEMOI_NAME_EVENT, key, *event);
+    r->schedule->events[n] = memob_schedule_add_text(r->schedule, r->word);
+    return r->schedule->events[n] < 0 ? memob_no_memory(r->error, "a name") : MEMO_STATUS_OK;
 }
 
 /* Decimal, or 0x and hexadecimal. */
@@ -2536,13 +2553,13 @@ MEMOI int memoi_schedule_word_address(const char* word, int64_t length, uint64_t
 MEMOI memo_status memoi_schedule_token_range(memoi_schedule_reader* r, memo_range* range) {
     memo_range whole = {0, UINT64_MAX};
     char *part = r->word, *dots;
-    int64_t key, buffer;
+    const memoi_name* name;
     if (r->rest || *r->word < '0' || *r->word > '9') {
         part = r->rest ? r->rest : strchr(r->word, '+');
         if (part && *part == '+') *part++ = 0; /* ends the name here */
-        buffer = memoi_schedule_find_name(r, MEMOI_NAME_BUFFER, &key);
-        if (buffer < 0) return memoi_schedule_bad_word(r, "no such buffer is declared above");
-        whole = r->schedule->named[buffer].bytes;
+        name = memoi_names_get(&r->buffers, r->word, -1);
+        if (!name) return memoi_schedule_bad_word(r, "no such buffer is declared above");
+        whole = r->schedule->named[name->number].bytes;
         *range = whole;
         if (!part || !*part) return MEMO_STATUS_OK;
     }
@@ -2558,25 +2575,22 @@ MEMOI memo_status memoi_schedule_token_range(memoi_schedule_reader* r, memo_rang
 }
 
 MEMOI memo_status memoi_schedule_parse_stream(memoi_schedule_reader* r) {
-    int64_t key;
-    int32_t stream = 0;
+    int32_t stream = r->schedule->n_streams;
+    memoi_name* name;
     memo_status status = memoi_schedule_expect_token(r, "a stream has a name");
-    if (!status && memoi_schedule_find_name(r, MEMOI_NAME_STREAM, &key) >= 0)
-        status = memoi_schedule_bad_word(r, "declared twice");
-    if (!status) status = memo_schedule_add_stream(r->schedule, r->word, &stream, r->error);
-    return status ? status : memoi_schedule_put_number_of(r, MEMOI_NAME_STREAM, key, stream);
+    if (!status) status = memoi_schedule_declare(r, &r->streams, r->word, stream, &name);
+    if (!status && name->number < stream) status = memoi_schedule_bad_word(r, "declared twice");
+    return status ? status : memo_schedule_add_stream(r->schedule, r->word, &stream, r->error);
 }
 
 MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
     memo_range bytes = {r->next_byte, r->next_byte};
     uint64_t size_bytes;
-    int64_t key;
-    char* name;
+    memoi_name* name;
+    char* word;
     memo_status status = memoi_schedule_expect_token(r, "a buffer has a name");
     if (status) return status;
-    (void)memoi_schedule_find_name(r, MEMOI_NAME_BUFFER,
-                                   &key); /* declared again: another from here on */
-    name = r->word;
+    word = r->word;
     status = memoi_schedule_next_token(r);
     if (!status && !r->word) status = memoi_schedule_bad_word(r, "a buffer has a size or a range");
     if (status) return status;
@@ -2586,12 +2600,13 @@ MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
         status = memoi_schedule_bad_word(r, "too large");
     else
         bytes.end += size_bytes;
+
+    /* Declared again: another from here on. */
+    if (!status) status = memoi_schedule_declare(r, &r->buffers, word, r->schedule->n_named, &name);
     if (status) return status;
+    name->number = r->schedule->n_named;
     if (bytes.end > r->next_byte) r->next_byte = bytes.end;
-    status = memo_schedule_name_bytes(r->schedule, bytes, name, r->error);
-    return status
-               ? status
-               : memoi_schedule_put_number_of(r, MEMOI_NAME_BUFFER, key, r->schedule->n_named - 1);
+    return memo_schedule_name_bytes(r->schedule, bytes, word, r->error);
 }
 
 MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
@@ -2615,8 +2630,8 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
                 status = memoi_schedule_bad_word(r, "no number of nanoseconds");
             if (!status) desc.duration_s = (double)takes / 1e9;
         } else if (list < 0) {
-            status = memob_grow(&r->streams, n_streams, 1, sizeof(int32_t))
-                         ? memoi_schedule_token_stream(r, &r->streams[n_streams++])
+            status = memob_grow(&r->listed, n_streams, 1, sizeof(int32_t))
+                         ? memoi_schedule_token_stream(r, &r->listed[n_streams++])
                          : memob_no_memory(r->error, "a line");
         } else {
             memo_range** ranges = &r->ranges[list];
@@ -2629,8 +2644,8 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
     if (status) return status;
 
     /* memo_schedule_add_op checks the rest; its message gets the line. */
-    desc.stream = r->streams[0];
-    desc.more_streams = r->streams + 1;
+    desc.stream = r->listed[0];
+    desc.more_streams = r->listed + 1;
     desc.n_more_streams = n_streams - 1;
     desc.reads = r->ranges[0];
     desc.n_reads = n_ranges[0];
@@ -2691,29 +2706,26 @@ MEMOI memo_status memoi_schedule_parse_line(memoi_schedule_reader* r, const char
     return status ? status : memob_expect_line_end(&r->reader, r->error);
 }
 
-MEMOI memo_status memoi_schedule_parse_lines(memoi_schedule_reader* r) {
-    const char* word;
-    int64_t length, count;
-    memob_reader last_line;
-    memo_status status = memob_read_frame(&r->reader, "schedule", 1, &count, &last_line, r->error);
-    while (!status && memob_next_entry(&r->reader, &word, &length))
-        status = memoi_schedule_parse_line(r, word, length);
-    return status ? status : memob_check_count(&last_line, count, r->schedule->n_ops, r->error);
-}
-
 MEMOI memo_status memoi_schedule_parse(const memob_reader* reader, memo_schedule** schedule,
                                        memo_error* error) {
     memoi_schedule_reader r;
-    int i;
+    memob_reader last_line;
+    const char* word;
+    int64_t length, count = -1;
     memo_status status;
     memset(&r, 0, sizeof r);
     r.reader = *reader;
     r.error = error;
     status = memo_schedule_create(&r.schedule, error);
-    if (!status) status = memoi_schedule_parse_lines(&r);
-    for (i = 0; i < MEMOI_NAME_KINDS; i++) memob_map_free(&r.names[i]);
+    if (!status) status = memob_read_frame(&r.reader, "schedule", 1, &count, &last_line, error);
+    while (!status && memob_next_entry(&r.reader, &word, &length))
+        status = memoi_schedule_parse_line(&r, word, length);
+    if (!status) status = memob_check_count(&last_line, count, r.schedule->n_ops, error);
+    memoi_names_free(&r.streams);
+    memoi_names_free(&r.events);
+    memoi_names_free(&r.buffers);
     MEMO_FREE(r.text);
-    MEMO_FREE(r.streams);
+    MEMO_FREE(r.listed);
     MEMO_FREE(r.ranges[0]);
     MEMO_FREE(r.ranges[1]);
     if (status)
@@ -2734,39 +2746,62 @@ memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_
 
 /* --- writing --- */
 
-/* A blank and a name in quotes, which keep it from being read as a keyword or a number. */
-MEMOI void memoi_schedule_put_name(memo_text* text, const char* name) {
+typedef struct memoi_schedule_writer {
+    const memo_schedule* schedule;
+    memo_text text;
+    memoi_names streams, events; /* as they are written; the first of equal names has it */
+} memoi_schedule_writer;
+
+/* A blank and a name after a quote, which keeps it from being read as a keyword or a number. */
+MEMOI void memoi_schedule_begin_name(memo_text* text, const char* name) {
     memo_text_put(text, " \"");
-    memo_text_put_json(text, name);
+    for (; *name; name++)
+        if ((unsigned char)*name >= 32)
+            memo_text_put(text, *name == '"' || *name == '\\' ? "\\%c" : "%c", *name);
+}
+
+/* A name that the reader would take for another's gets its number appended, more than once if
+ * necessary.  names NULL: any will do. */
+MEMOI void memoi_schedule_put_name(memo_text* text, const char* name, memoi_names* names,
+                                   int64_t number) {
+    const int64_t begin = text->n_bytes;
+    const memoi_name* other;
+    memoi_schedule_begin_name(text, name);
+    while (names && !text->failed && (other = memoi_names_get(names, text->data + begin, -1)) &&
+           other->number != number)
+        memo_text_put(text, " #%lld", (long long)number);
     memo_text_put(text, "\"");
 }
 
-/* Streams of one name would be one to the reader: the later ones get their number appended. */
-MEMOI void memoi_schedule_put_stream_name(memo_text* text, const memo_schedule* schedule,
-                                          int32_t stream) {
-    const char* name = memoi_schedule_stream_name(schedule, stream);
-    int32_t i = 0;
-    while (strcmp(name, memoi_schedule_stream_name(schedule, i))) i++;
-    memoi_schedule_put_name(text, name);
-    if (i == stream) return;
-    text->n_bytes -= text->failed ? 0 : 1; /* the quote comes after the number */
-    memo_text_put(text, " #%d\"", (int)stream);
+/* 0: no memory. */
+MEMOI int memoi_schedule_take_name(memo_text* text, const char* name, memoi_names* names,
+                                   int64_t number) {
+    text->n_bytes = 0;
+    memoi_schedule_begin_name(text, name);
+    return !text->failed && memoi_names_get(names, text->data, number);
 }
 
-MEMOI void memoi_schedule_put_op_line(memo_text* text, const memo_schedule* schedule,
-                                      const memo_op* op) {
+MEMOI void memoi_schedule_put_stream_name(memoi_schedule_writer* w, int32_t stream) {
+    memoi_schedule_put_name(&w->text, memoi_schedule_stream_name(w->schedule, stream), &w->streams,
+                            stream);
+}
+
+MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* op) {
+    const memo_schedule* schedule = w->schedule;
     const memo_range* ranges = schedule->ranges + op->first_range;
     const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
     double duration_s = op->duration_s + (link ? (double)op->link_bytes / link->bytes_per_s : 0);
+    memo_text* text = &w->text;
     char number[16];
     int64_t k;
     memo_text_put(text, "%s", memoi_schedule_words[op->kind]);
-    if (op->kind == MEMO_OP_RUN) memoi_schedule_put_name(text, schedule->text + op->name);
+    if (op->kind == MEMO_OP_RUN) memoi_schedule_put_name(text, schedule->text + op->name, NULL, 0);
     if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
     if (op->event >= 0)
-        memoi_schedule_put_name(text, memoi_schedule_event_name(schedule, op->event, number));
+        memoi_schedule_put_name(text, memoi_schedule_event_name(schedule, op->event, number),
+                                &w->events, op->event);
     for (k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
-        memoi_schedule_put_stream_name(text, schedule, memoi_schedule_op_stream(schedule, op, k));
+        memoi_schedule_put_stream_name(w, memoi_schedule_op_stream(schedule, op, k));
     for (k = 0; k < op->n_reads + op->n_writes; k++)
         memo_text_put(text, "%s 0x%llx..0x%llx",
                       k == op->n_reads ? " writes"
@@ -2781,24 +2816,39 @@ MEMOI void memoi_schedule_put_op_line(memo_text* text, const memo_schedule* sche
 memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                 memo_error* error) {
     const memo_named_bytes* named = schedule->named;
-    memo_text text;
+    memoi_schedule_writer w;
+    memo_text name;
+    int is_done = 1;
     int64_t i;
-    memset(&text, 0, sizeof text);
-    memo_text_put(&text, "memo schedule 1\n");
+    memset(&w, 0, sizeof w);
+    memset(&name, 0, sizeof name);
+    w.schedule = schedule;
+    for (i = 0; i < schedule->n_streams && is_done; i++)
+        is_done = memoi_schedule_take_name(&name, memoi_schedule_stream_name(schedule, (int32_t)i),
+                                           &w.streams, i);
+    for (i = 0; i < schedule->n_events && is_done; i++) /* one without a name is its number */
+        is_done =
+            !schedule->events[i] ||
+            memoi_schedule_take_name(&name, schedule->text + schedule->events[i], &w.events, i);
+    memo_text_free(&name);
+
+    memo_text_put(&w.text, "memo schedule 1\n");
     for (i = 0; i < schedule->n_streams; i++) {
-        memo_text_put(&text, "stream");
-        memoi_schedule_put_stream_name(&text, schedule, (int32_t)i);
-        memo_text_put(&text, "\n");
+        memo_text_put(&w.text, "stream");
+        memoi_schedule_put_stream_name(&w, (int32_t)i);
+        memo_text_put(&w.text, "\n");
     }
     for (i = 0; i < schedule->n_named; i++) {
-        memo_text_put(&text, "buffer");
-        memoi_schedule_put_name(&text, schedule->text + named[i].name);
-        memo_text_put(&text, " 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
+        memo_text_put(&w.text, "buffer");
+        memoi_schedule_put_name(&w.text, schedule->text + named[i].name, NULL, 0);
+        memo_text_put(&w.text, " 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
                       (unsigned long long)named[i].bytes.end);
     }
-    for (i = 0; i < schedule->n_ops; i++)
-        memoi_schedule_put_op_line(&text, schedule, &schedule->ops[i]);
-    return memob_write_lines(&text, schedule->n_ops, path, MEMO_STATUS_OK, error);
+    for (i = 0; i < schedule->n_ops; i++) memoi_schedule_put_op_line(&w, &schedule->ops[i]);
+    memoi_names_free(&w.streams);
+    memoi_names_free(&w.events);
+    return memob_write_lines(&w.text, schedule->n_ops, path,
+                             is_done ? MEMO_STATUS_OK : memob_no_memory(error, "names"), error);
 }
 
 /* ---- >>passed calls -----------------------------------------------------------------------------

@@ -485,6 +485,48 @@ TEST(streams_of_one_name_stay_two) {
     memo_schedule_destroy(again);
 }
 
+/* The reader tells streams apart, and events, whatever their names: equal ones, ones that look like
+ * a number that was appended, numbers of events without a name, names with control characters. */
+TEST(names_that_look_alike_stay_apart) {
+    static const char* const names[] = {"a", "a #1", "a #2", "a #1 #1", "a\n",
+                                        "",  " #1",  "1",    "\xff"};
+    static const char* const events[] = {"0", "1", "2", "1 #1", "2 #2"};
+    int round, i, n_renamed = 0;
+    for (round = 0; round < 300; round++) {
+        const int n = (int)memo_test_int(1, 6), n_named = (int)memo_test_int(0, 2);
+        memo_schedule *schedule, *again;
+        char text[200] = "stream x\n";
+        for (i = 0; i < n_named; i++) /* read names twice: then there is one event */
+            snprintf(text + strlen(text), sizeof text - strlen(text), "record \"%s\" x\n",
+                     events[memo_test_int(0, 4)]);
+        schedule = parsed(text);
+        for (i = 0; i < n; i++) {
+            int32_t stream, event;
+            CHECK_OK(
+                memo_schedule_add_stream(schedule, names[memo_test_int(0, 8)], &stream, &error));
+            CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
+            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
+        }
+        again = reread(schedule, NULL);
+        CHECK_CASE(again, "round %d", round);
+        if (again) {
+            CHECK_IS(again->n_streams, ==, schedule->n_streams);
+            CHECK_IS(again->n_events, ==, schedule->n_events);
+            CHECK_IS(again->n_ops, ==, schedule->n_ops);
+            for (i = 0; i < again->n_ops && i < schedule->n_ops; i++) {
+                CHECK_IS(again->ops[i].stream, ==, schedule->ops[i].stream);
+                CHECK_IS(again->ops[i].event, ==, schedule->ops[i].event);
+            }
+            for (i = 0; i < again->n_streams; i++)
+                n_renamed += strcmp(again->text + again->streams[i],
+                                    schedule->text + schedule->streams[i]) != 0;
+        }
+        memo_schedule_destroy(schedule);
+        memo_schedule_destroy(again);
+    }
+    CHECK_CASE(n_renamed > 100, "%d", n_renamed);
+}
+
 TEST(names_are_checked) {
     memo_schedule* schedule;
     memo_range bytes = {3, 2};

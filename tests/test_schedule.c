@@ -796,6 +796,27 @@ static int is_xml(const char* p) {
     return depth == 0 && n_roots == 1;
 }
 
+/* UTF-8 without controls and surrogates, by the table of well-formed bytes (Unicode, table 3-7). */
+static int is_utf8(const char* text) {
+    static const unsigned char rows[][5] = {
+        /* first byte, length, second byte */
+        {0x20, 0x7f, 1, 0, 0},       {0xc2, 0xdf, 2, 0x80, 0xbf}, {0xe0, 0xe0, 3, 0xa0, 0xbf},
+        {0xe1, 0xec, 3, 0x80, 0xbf}, {0xed, 0xed, 3, 0x80, 0x9f}, {0xee, 0xef, 3, 0x80, 0xbf},
+        {0xf0, 0xf0, 4, 0x90, 0xbf}, {0xf1, 0xf3, 4, 0x80, 0xbf}, {0xf4, 0xf4, 4, 0x80, 0x8f},
+        {'\n', '\n', 1, 0, 0}};
+    const unsigned char* p = (const unsigned char*)text;
+    while (*p) {
+        int k = 0, n;
+        while (k < 10 && (*p < rows[k][0] || *p > rows[k][1])) k++;
+        if (k == 10 || !memcmp(p, "\xef\xbf\xbe", 3) || !memcmp(p, "\xef\xbf\xbf", 3)) return 0;
+        if (rows[k][2] > 1 && (p[1] < rows[k][3] || p[1] > rows[k][4])) return 0;
+        for (n = 2; n < rows[k][2]; n++)
+            if (p[n] < 0x80 || p[n] > 0xbf) return 0;
+        p += rows[k][2];
+    }
+    return 1;
+}
+
 static int count_of(const char* text, const char* word) {
     int n = 0;
     for (text = strstr(text, word); text; text = strstr(text + 1, word)) n++;
@@ -823,11 +844,17 @@ TEST(files_are_well_formed) {
         memo_simulation* times;
         char *chrome, *svg;
         const char* end;
+        static const char letters[] =
+            "a\x80\x9f\xa0\xbf\xc0\xc3\xe0\xed\xef\xf0\xf4\xf5\xff\xbe\x7f\x01";
+        char name[13] = "";
         int64_t i;
         int n_drawn = 0, n_waits = 0;
         int32_t stream;
         CHECK_OK(memo_schedule_add_stream(schedule, "a \"quoted\" <name> & \\ more\n\x01", &stream,
                                           &error));
+        for (i = 0; i < 12; i++) name[i] = letters[memo_test_int(0, sizeof letters - 2)];
+        CHECK_OK(memo_schedule_add_stream(schedule, name, &stream, &error));
+        run_time(schedule, stream, name, 1, 0, 0);
         run_time(schedule, stream, "x < y && \"z\" \\ 3", round ? 1e-7 : 0, 0, 7);
         if (round % 7 == 0)
             for (i = 0; i < schedule->n_ops; i++) schedule->ops[i].duration_s *= 1e-6;
@@ -839,12 +866,13 @@ TEST(files_are_well_formed) {
         }
         chrome = written(schedule, times, NULL, 0);
         end = json_blank(json_value(chrome));
-        CHECK_CASE(end && !*end, "%.2000s", chrome);
+        CHECK_CASE(end && !*end && is_utf8(chrome), "%.2000s", chrome);
         CHECK_IS(count_of(chrome, "\"cat\":\"run\",\"ph\":\"X\""), ==, n_drawn);
         CHECK_IS(count_of(chrome, "\"cat\":\"wait\",\"ph\":\"X\""), ==, n_waits);
         CHECK_IS(count_of(chrome, "\"thread_name\""), ==, schedule->n_streams);
         svg = written(schedule, times, "Losses & <gains>", 1);
-        CHECK_CASE(is_xml(svg), "%.2000s", svg);
+        CHECK_CASE(is_xml(svg) && is_utf8(svg), "%.2000s", svg);
+        CHECK(strstr(svg, "\xef\xbf\xbd") != NULL);
         CHECK_IS(count_of(svg, "<title>"), ==, n_drawn + n_waits);
         CHECK(!strstr(svg, "nan") && !strstr(svg, "inf"));
         free(chrome);
