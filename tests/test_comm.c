@@ -131,51 +131,6 @@ TEST(types_have_sizes_and_names) {
           !strcmp(memo_type_name(MEMO_TYPE_I64), "i64") && memo_type_name((memo_type)99) != NULL);
 }
 
-/* The nearest 16-bit number, found among all of them; ties go to the even one. */
-static uint16_t nearest_half(double x, int exponent_bits, int fraction_bits) {
-    double best = -1;
-    uint16_t found = 0;
-    unsigned bits, bias = (1u << (exponent_bits - 1)) - 1, top = (1u << exponent_bits) - 1;
-    double magnitude = x < 0 ? -x : x;
-    for (bits = 0; bits <= top << fraction_bits; bits++) {
-        unsigned exponent = bits >> fraction_bits, fraction = bits & ((1u << fraction_bits) - 1);
-        double value = (double)(fraction + (exponent ? 1u << fraction_bits : 0)), distance;
-        int power = (int)(exponent ? exponent : 1) - (int)bias - fraction_bits;
-        for (; power > 0; power--) value *= 2;
-        for (; power < 0; power++) value /= 2;
-        distance = value > magnitude ? value - magnitude : magnitude - value;
-        if (best < 0 || distance < best || (distance == best && !(bits & 1))) {
-            best = distance;
-            found = (uint16_t)bits;
-        }
-    }
-    return (uint16_t)(found | (x < 0 ? 0x8000u : 0));
-}
-
-TEST(halves_round_to_nearest_even) {
-    uint32_t bits;
-    int i;
-    for (bits = 0; bits < 65536; bits++) { /* every half survives the way there and back */
-        uint16_t half = (uint16_t)bits;
-        float f = memo_f32_from_f16(half), b = memo_f32_from_bf16(half);
-        CHECK_CASE(f != f || memo_f16_from_f32(f) == half, "f16 %04x", (unsigned)bits);
-        CHECK_CASE(b != b || memo_bf16_from_f32(b) == half, "bf16 %04x", (unsigned)bits);
-        if (f != f) CHECK_IS((memo_f16_from_f32(f) & 0x7fff), >, 0x7c00);
-        if (b != b) CHECK_IS((memo_bf16_from_f32(b) & 0x7fff), >, 0x7f80);
-    }
-    for (i = 0; i < 200; i++) {
-        static const float scales[] = {1.0f, 1e-7f, 3e-5f, 60000.0f, 1000.0f};
-        float x = (float)(memo_test_real() * 2 - 1) * scales[i % 5];
-        CHECK_CASE(memo_f16_from_f32(x) == nearest_half((double)x, 5, 10), "f16 of %.9g",
-                   (double)x);
-        if (i < 60)
-            CHECK_CASE(memo_bf16_from_f32(x) == nearest_half((double)x, 8, 7), "bf16 of %.9g",
-                       (double)x);
-    }
-    CHECK(memo_f16_from_f32(65519.0f) == 0x7bff && memo_f16_from_f32(65520.0f) == 0x7c00);
-    CHECK(memo_f16_from_f32(-1e30f) == 0xfc00 && memo_f16_from_f32(1e-30f) == 0);
-}
-
 /* --- bits --- */
 
 #define BITS_COUNT 1531

@@ -8,9 +8,9 @@
  *                                                ring 1, at ring 16)
  *    2 a wrong backward of the ring              every_pair_of_degrees_is_exact,
  *                                                random_cases_are_exact: all gradients
- *    3 exp overflows in the merge                merging_is_exact_and_never_overflows,
- *                                                extreme_scores_are_right,
- *                                                infinite_scores_are_right
+ *    3 exp overflows in the merge                extreme_scores_are_right,
+ *                                                infinite_scores_are_right; test_row_kernels:
+ *                                                merge_survives_extremes
  *    4 the degree is capped by key heads         every_number_of_heads_is_exact,
  *                                                replicas_are_sent_where_needed,
  *                                                gradients_of_replicas_are_summed_in_fp32
@@ -825,49 +825,6 @@ TEST(saturated_scores_are_finite) {
         }
         whole_destroy(&w);
     }
-}
-
-/* Merges out and lse of two parts, like memo_row_merge for rows of 2 numbers. */
-static void merge_2(float* out, float* lse, const float* part, float part_lse) {
-    memo_merge_desc merge;
-    memo_error error;
-    memset(&merge, 0, sizeof merge);
-    merge.out = out;
-    merge.lse = lse;
-    merge.part_out = part;
-    merge.part_lse = &part_lse;
-    merge.n_rows = 1;
-    merge.n_columns = 2;
-    CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
-}
-
-TEST(merging_is_exact_and_never_overflows) {
-    static const float lses[] = {0, 1, -1, 50, -50, 88, 89, 1e4f, -1e4f, 3e4f, 1e30f, -1e30f};
-    const float part[2] = {-2, 5}, inf = (float)HUGE_VAL;
-    float out[2] = {3, -1}, lse;
-    size_t i, j;
-    for (i = 0; i < sizeof lses / sizeof *lses; i++)
-        for (j = 0; j < sizeof lses / sizeof *lses; j++) {
-            double a = lses[i], b = lses[j], high = a > b ? a : b;
-            double wa = exp(a - high), wb = exp(b - high), sum = high + log(wa + wb);
-            out[0] = 3;
-            out[1] = -1;
-            lse = lses[i];
-            merge_2(out, &lse, part, lses[j]);
-            CHECK_IS(fabs(out[0] - (3 * wa - 2 * wb) / (wa + wb)), <=, 1e-6 * 4);
-            CHECK_IS(fabs(out[1] - (-1 * wa + 5 * wb) / (wa + wb)), <=, 1e-6 * 6);
-            CHECK_IS(fabs(lse - sum), <=, 1e-6 * (1 + fabs(sum)));
-        }
-    out[0] = 3;
-    out[1] = -1;
-    lse = 7;
-    merge_2(out, &lse, part, -inf); /* sees nothing: no change */
-    CHECK(out[0] == 3 && out[1] == -1 && lse == 7);
-    lse = -inf;
-    merge_2(out, &lse, part, -inf);
-    CHECK(out[0] == 3 && lse == -inf);
-    merge_2(out, &lse, part, 4);
-    CHECK(out[0] == -2 && out[1] == 5 && lse == 4);
 }
 
 TEST(masks_are_intervals) {
