@@ -397,7 +397,7 @@ MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
  * computes: a step that needs a plan to fit cannot run before it has one, and memo_session_plan has
  * no device.  The begin calls are needed anyway: they also return 0 after an error and for an empty
  * slice.  forward, between, backward and recompute need no such checks.  Two layers may be open at
- * a time, for fused kernels (memo.h, chapter 9).
+ * a time, for fused kernels (memo.h, chapter 8).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
  * need not check them.  memo_session_end and memo_session_run return the error.
@@ -546,12 +546,12 @@ typedef struct memo_session_desc {
     double alpha;     /* of policy ALPHA; negative (the default): planned */
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
-     * guards, and hashed when their layer ends.  Every row must have its bytes again when its
-     * backward begins.  The first difference is an error that names layer, tensor, row and the
-     * likely cause.  One layer recomputes every tensor once, whatever the plan, and logs the least
-     * tile_rows that gives the bits.  memo_session_measure checks its first micro-batch.  It takes
-     * three layers of device memory and two of host memory beside the budgets, 8 bytes for each row
-     * of each tensor of each layer, and waits in every layer. */
+     * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
+     * again when its backward begins.  The first difference is an error that names layer, tensor,
+     * row and the likely cause.  One layer of each kind recomputes every tensor once, whatever the
+     * plan, and logs the least tile_rows that gives the bits.  memo_session_measure checks its
+     * first micro-batch.  It takes three layers of device memory and two of host memory beside the
+     * budgets, 8 bytes for each row of each tensor of each layer, and waits in every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -5726,9 +5726,11 @@ void memo_swap_plan_apply(const memo_swap_plan* plan, memo_swap_desc* desc) {
 /* --- >>row words ---
  * Knows: tables of rows in words, a profile as times of a desc.  Knows nothing of planning. */
 
+/* -1: kept, -2: the layer lacks the tensor. */
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
     int64_t rows = desc->rows[(int64_t)layer * desc->n_tensors + t];
     int64_t tile_rows = memob_swap_tile_rows(desc);
+    if (!memob_layer_has(desc, layer, t)) return -2;
     return rows < 0 ? -1 : (rows + tile_rows - 1) / tile_rows;
 }
 
@@ -5757,17 +5759,20 @@ void memo_swap_put_rows(const memo_swap_desc* desc, memo_text* text) {
         }
         if (other < t || !memoi_rows_are_shown(desc, t)) continue;
 
-        /* A line for each run of layers with the same tiles. */
+        /* A line for each run of layers with the same tiles, beside layers that lack the tensor. */
         for (first = 0; first < desc->n_layers; first = layer) {
             int64_t rows = desc->rows[(int64_t)first * desc->n_tensors + t];
             int64_t kept = rows < 0 ? desc->n_rows : 0, swapped = rows < 0 ? 0 : rows;
+            int64_t tiles = memoi_rows_tiles(desc, first, t), next = tiles;
+            int32_t last = first;
             char layers[48];
-            for (layer = first + 1; layer < desc->n_layers && memoi_rows_tiles(desc, layer, t) ==
-                                                                  memoi_rows_tiles(desc, first, t);
-                 layer++) {
+            for (layer = first + 1; layer < desc->n_layers; layer++) {
+                next = memoi_rows_tiles(desc, layer, t);
+                if (next >= -1 && next != tiles) break;
+                if (next == tiles) last = layer;
             }
-            snprintf(layers, sizeof layers, layer - first > 1 ? "%d-%d" : "%d", (int)first,
-                     (int)layer - 1);
+            if (tiles < -1) continue;
+            snprintf(layers, sizeof layers, last > first ? "%d-%d" : "%d", (int)first, (int)last);
             memo_text_put(text, "          %-6s %7lld %8lld %11lld   ", layers, (long long)kept,
                           (long long)swapped, (long long)(desc->n_rows - kept - swapped));
             for (other = t; other < desc->n_tensors; other++)
@@ -7884,10 +7889,9 @@ struct memo_session {
     memo_error call_error;             /* of the latest call */
     memo_batch batch;                  /* n_rows is not 0 */
     int32_t n_passed;                  /* steps of both passes that have ended */
-    int32_t open; /* the step that is open; -1: none.  Without slices not used */
+    int32_t open, open_next;           /* steps that are open, the older one first; -1: none */
     int is_setting_up, is_recomputing;
     int is_running; /* between begin and end */
-    int is_midway;  /* a forward began and no backward ended */
 
     memoi_inspector* checker; /* NULL: not checked */
 
@@ -8052,6 +8056,9 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                     (int)t, desc->tensors[t].name, (int)other);
         if (!desc->recompute && computes && desc->tensors[t].rule <= MEMO_TENSOR_WHOLE)
             field = "recompute: NULL, but a tensor has rule ROWS or WHOLE; set recompute";
+        if (!desc->layer_kinds && desc->tensor_kinds && desc->tensor_kinds[t] &&
+            !(desc->tensor_kinds[t] & 1))
+            field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
     if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
     for (t = 0; t < desc->n_shapes; t++)
@@ -8585,12 +8592,20 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
  * they are kept, moved or recomputed.
  *
  * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
- * memory.  In a slot each tensor lies between guards, and all bytes begin as MEMOI_POISON.  The end
- * of a forward copies the slot to the engine; the begin of a backward takes back what the engine
- * has, and recomputes the rest. */
+ * memory.  In a slot each tensor lies between guards.  All bytes are poison unless a layer is
+ * open there: readers of a layer that has ended get NaN, and the next layer finds what was written.
+ * The end of a forward copies the slot to the engine; the begin of a backward takes back what the
+ * engine has, and recomputes the rest. */
 
-#define MEMOI_POISON 0xff /* NaN in every floating-point type */
-#define MEMOI_GUARD  512
+#define MEMOI_GUARD 512
+
+/* Signaling NaN in most numbers of every floating-point type, and NaN in the others: arithmetic
+ * with one gives NaN of other bytes, so that a tensor that is updated in place changes.  Depends on
+ * the address. */
+MEMOI unsigned char memoi_poison_at(const char* address) {
+    static const unsigned char poison[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
+    return poison[(uintptr_t)address % 8];
+}
 
 struct memoi_inspector {
     memob_arrays arrays;
@@ -8598,10 +8613,9 @@ struct memoi_inspector {
     char* slots;         /* on the device; two, and room behind them for what overflows */
     char *image, *probe; /* of a slot, pinned */
     int64_t slot_bytes;
-    int64_t* offsets;  /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
-    uint64_t* hashes;  /* (n_steps, n_tensors, slice_rows) */
-    int32_t closed[2]; /* 1 + the layer whose forward ended in the slot and is still there */
-    int32_t are_tiles_tested;
+    int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
+    uint64_t* hashes; /* (n_steps, n_tensors, slice_rows) */
+    uint32_t kinds;   /* bit k: recomputation of a layer of kind k is tested */
 };
 
 /* Where the step is computed. */
@@ -8662,8 +8676,12 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
 
 MEMOI int memoi_inspector_is_poison(const char* bytes, int64_t n_bytes) {
     int64_t i = 0;
-    while (i < n_bytes && (unsigned char)bytes[i] == MEMOI_POISON) i++;
+    while (i < n_bytes && (unsigned char)bytes[i] == memoi_poison_at(bytes + i)) i++;
     return i == n_bytes;
+}
+
+MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
+    for (; n_bytes > 0; n_bytes--, bytes++) *bytes = (char)memoi_poison_at(bytes);
 }
 
 /* Copies a slot to or from the host, and waits. */
@@ -8756,45 +8774,49 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, const char* image, int3
                           (long long)(layer % s->n_slices * s->step_rows + row), why);
 }
 
-/* Does the image have the forward's bytes?  Before the backward, which may have recomputed some, or
- * when another layer takes the slot. */
-MEMOI memo_status memoi_inspector_compare(memo_session* s, int32_t layer, int is_backward) {
+/* Before the backward: does the image have the forward's bytes? */
+MEMOI memo_status memoi_inspector_compare(memo_session* s, int32_t layer) {
     const memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->part->plan->swap.tensors, t);
         const int64_t row = memoi_inspector_first(s, c->image, layer, t, 0, n);
-        const char* why = "its bytes changed after the layer had ended; a kernel of another layer "
-                          "writes there";
-        int64_t begin = 0, end = 0;
+        int64_t begin, end;
         if (row == n) continue;
-        if (is_backward) {
-            memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
-            if (memoi_session_is_timed(s, layer) && rule <= MEMO_TENSOR_WHOLE) begin = 0, end = n;
-            why = "it came back with other bytes; something writes to memory of the session";
-        }
-        if (row >= begin && row < end) {
-            if (s->desc.backward_recomputes) continue;
-            why = NULL;
-        }
-        return memoi_inspector_blame(s, c->image, layer, t, row, why);
+        memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
+        if (memoi_session_is_timed(s, layer) && rule <= MEMO_TENSOR_WHOLE) begin = 0, end = n;
+        if (row < begin || row >= end)
+            return memoi_inspector_blame(
+                s, c->image, layer, t, row,
+                "it came back with other bytes; something writes to memory of the session");
+        if (!s->desc.backward_recomputes)
+            return memoi_inspector_blame(s, c->image, layer, t, row, NULL);
     }
     return MEMO_STATUS_OK;
 }
 
-/* Nobody writes to a layer that has ended.  Then poisons its slot for another. */
-MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer) {
-    memoi_inspector* c = s->checker;
-    const int32_t closed = c->closed[layer & 1] - 1;
-    memo_status status = MEMO_STATUS_OK;
-    c->closed[layer & 1] = 0;
-    if (closed >= 0) status = memoi_inspector_fetch(s, layer, c->image, 1);
-    if (closed >= 0 && !status) status = memoi_inspector_compare(s, closed, 0);
-    if (!status)
-        status = memo_fill(s->device, c->stream, memoi_inspector_slot(s, layer), MEMOI_POISON,
-                           c->slot_bytes, &s->call_error);
-    return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
+/* Poisons a slot: nobody uses a layer that has ended. */
+MEMOI memo_status memoi_inspector_close(memo_session* s, int32_t layer) {
+    memoi_inspector_poison(s->checker->image, s->checker->slot_bytes);
+    return memoi_inspector_fetch(s, layer, s->checker->image, 0);
+}
+
+/* Nobody wrote to the slot since another layer, or the forward of this one, ended there. */
+MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, int is_backward) {
+    const memoi_inspector* c = s->checker;
+    const int32_t other = is_backward ? layer + 2 : layer - 2;
+    const int32_t closed = other >= 0 && other < s->n_steps ? other : layer;
+    memo_status status = memoi_inspector_fetch(s, layer, c->image, 1);
+    int64_t i = 0;
+    int32_t t = 0;
+    if (status || memoi_inspector_is_poison(c->image, c->slot_bytes)) return status;
+    while (memoi_inspector_is_poison(c->image + i, 1)) i++;
+    while (i >= c->offsets[t + 1]) t++;
+    i = memob_max(i - c->offsets[t], 0) / memob_max(s->part->plan->swap.tensors[t].row_bytes, 1);
+    return memoi_inspector_blame(s, c->image, closed, t, i,
+                                 "its bytes changed after the layer had ended; a kernel of another "
+                                 "layer, or on another stream, writes there");
 }
 
 /* After a forward: the rows to the engine, guards, and hashes; also of tensors without bytes. */
@@ -8803,20 +8825,20 @@ MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->slice_rows;
     int64_t row;
     int32_t t;
-    memo_status status = memoi_inspector_exchange(s, layer, 0);
+    memo_status status = s->part->swap ? memoi_inspector_exchange(s, layer, 0) : MEMO_STATUS_OK;
     if (!status) status = memoi_inspector_fetch_whole(s, layer, "forward");
     for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->slice_rows) {
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         for (row = 0; row < memoi_session_rows(s, layer); row++)
             hash[row] = memob_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
     }
-    c->closed[layer & 1] = layer + 1;
+    if (!status) status = memoi_inspector_close(s, layer);
     (void)memoi_session_is_ok(s, status);
 }
 
 /* What the engine has of a layer, in its slot; the rest is poison until it is recomputed. */
 MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
-    memo_status status = memoi_inspector_reuse(s, layer);
+    memo_status status = memoi_inspector_reuse(s, layer, 1);
     if (!status) status = memoi_inspector_exchange(s, layer, 1);
     (void)memoi_session_is_ok(s, status);
 }
@@ -8841,8 +8863,8 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     memcpy(c->probe, c->image, (size_t)c->slot_bytes);
     for (u = 0; u < s->desc.n_tensors; u++)
         if (memoi_inspector_is_with(s, t, u))
-            memset(c->probe + c->offsets[u], MEMOI_POISON,
-                   (size_t)(n * memoi_inspector_row_bytes(s, layer, u)));
+            memoi_inspector_poison(c->probe + c->offsets[u],
+                                   n * memoi_inspector_row_bytes(s, layer, u));
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 0))) return 0;
     for (i = 0; i < N_RUNS; i++) {
         begin[i] = i * last / (N_RUNS - 1) * tile_rows;
@@ -8862,7 +8884,7 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     return memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0)) && keeps;
 }
 
-/* Once: does recompute give each tensor its bits?  Also the least tile_rows that does. */
+/* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
     const int64_t given = memob_swap_tile_rows(&s->part->plan->swap);
     const int64_t n = memoi_session_rows(s, layer);
@@ -8897,17 +8919,24 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
+    const uint32_t kind = 1u << memob_layer_kind(&s->part->plan->swap, layer);
     memo_status status;
     if (s->error.status) return;
     status = memoi_inspector_fetch_whole(s, layer, "recomputation");
-    if (!status) status = memoi_inspector_compare(s, layer, 1);
-    if (!memoi_session_is_ok(s, status) || c->are_tiles_tested || s->desc.backward_recomputes ||
-        layer != s->n_steps / 2 || memoi_session_rows(s, layer) == 0)
+    if (!status) status = memoi_inspector_compare(s, layer);
+    if (!memoi_session_is_ok(s, status) || (c->kinds & kind) || s->desc.backward_recomputes ||
+        layer % s->n_slices)
         return;
-    c->are_tiles_tested = 1;
+    c->kinds |= kind;
     s->is_recomputing = 1;
     memoi_inspector_test_tiles(s, layer);
     s->is_recomputing = 0;
+}
+
+MEMOI void memoi_inspector_backward_end(memo_session* s, int32_t layer) {
+    memo_status status = memoi_inspector_fetch_whole(s, layer, "backward");
+    if (!status) status = memoi_inspector_close(s, layer);
+    (void)memoi_session_is_ok(s, status);
 }
 
 /* --- >>session running ---
@@ -9003,13 +9032,19 @@ MEMOI void memoi_session_forget_buffers(memo_session* s, int outputs_too) {
             s->buffer_addresses[i] = NULL;
 }
 
+/* A forward alone moves what slices hand on, and nothing without slices. */
+MEMOI int memoi_session_moves(const memo_session* s) {
+    return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
+}
+
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
     memo_status status = MEMO_STATUS_OK;
     if (is_failed) memo_arena_abandon(s->part->arena);
-    if (s->is_midway && s->part->swap) status = memo_swap_abandon(s->part->swap, &s->call_error);
+    if (memoi_session_moves(s) && (s->open >= 0 || s->n_passed % (2 * s->n_steps)))
+        status = memo_swap_abandon(s->part->swap, &s->call_error);
     (void)memoi_session_is_ok(s, status);
-    s->is_running = s->is_midway = 0;
+    s->is_running = 0;
 }
 
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
@@ -9022,7 +9057,6 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     }
     if (s->is_running) memoi_session_give_up(s, 1);
     memoi_session_forget_buffers(s, 1);
-    if (s->checker) s->checker->closed[0] = s->checker->closed[1] = 0;
     memset(&s->error, 0, sizeof s->error);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
@@ -9035,7 +9069,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
     if (!s->batch.n_rows) s->batch.n_rows = s->layer_rows;
     s->n_passed = 0;
-    s->open = -1;
+    s->open = s->open_next = -1;
     if (s->batch.n_rows < 1 || s->batch.n_rows > s->layer_rows)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
@@ -9045,6 +9079,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                                                 s->batch.is_forward_only, &s->call_error)
                            : MEMO_STATUS_OK;
     if (!status) status = memo_arena_begin(s->part->arena, &s->call_error);
+    if (s->checker && !status) status = memoi_inspector_close(s, 0);
+    if (s->checker && !status) status = memoi_inspector_close(s, 1);
     s->is_running = memoi_session_is_ok(s, status);
     return memo_session_computes(s);
 }
@@ -9054,6 +9090,10 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_end: no micro-batch is under way; call "
                           "memo_session_begin first");
+    if (s->is_running && s->open >= 0)
+        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_end: layer %d is still open; end each layer that begins",
+                           (int)(s->open / s->n_slices));
     if (s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
     memoi_session_forget_buffers(s, s->error.status != MEMO_STATUS_OK);
@@ -9083,6 +9123,10 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
     else if (n_slices > 1 && (step < 0 || step / n_slices != layer ||
                               is_backward != (s->n_passed >= n) || is_end != (s->open >= 0)))
         why = "out of order; begin and end each layer once for each slice, in a row";
+    else if (is_end ? s->open != step : s->open_next >= 0) {
+        snprintf(text, sizeof text, "layer %d must end first", (int)(s->open / n_slices));
+        why = s->open < 0 ? "it has not begun" : text;
+    }
     if (layer < 0 || layer >= s->desc.n_layers) {
         why = "out of range";
         status = MEMO_STATUS_INVALID_ARGUMENT;
@@ -9095,8 +9139,8 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
     }
     if (s->error.status) return -1;
-    if (n_slices > 1) s->open = step;
     if (is_end) return step;
+    *(s->open < 0 ? &s->open : &s->open_next) = step;
     if (is_backward && step == n - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, pass, step, 0);
     return step;
@@ -9104,27 +9148,22 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
 
 /* Ends every call of an end. */
 MEMOI void memoi_session_leave(memo_session* s, int32_t step, memo_pass pass) {
+    if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_turn_buffers(s, pass, step, 1);
     if (pass == MEMO_PASS_FORWARD && step == s->n_steps - 1)
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
-    s->open = -1;
+    s->open = s->open_next;
+    s->open_next = -1;
     s->n_passed++;
-}
-
-/* A forward alone moves what slices hand on, and nothing without slices. */
-MEMOI int memoi_session_moves(const memo_session* s) {
-    return s->is_open && (!s->batch.is_forward_only || s->n_slices > 1);
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
     layer = memoi_session_enter(s, layer, MEMO_PASS_FORWARD, 0);
     if (layer < 0 || !s->is_open) return 0;
-    if (memoi_session_moves(s)) {
-        s->is_midway = 1;
+    if (memoi_session_moves(s))
         (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->part->swap, layer, &s->call_error));
-        if (s->checker && !s->error.status)
-            (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer));
-    }
+    if (s->checker && !s->error.status)
+        (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer, 0));
     memoi_session_mark(s, layer, MEMOI_SPAN_FORWARD, 0);
     return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
 }
@@ -9134,12 +9173,9 @@ void memo_session_forward_end(memo_session* s, int32_t layer) {
     if (layer < 0) return;
     memoi_session_mark(s, layer, MEMOI_SPAN_FORWARD, 1);
     memoi_session_mark(s, layer, MEMOI_SPAN_BETWEEN, 0);
-    if (memoi_session_moves(s)) {
-        if (s->checker) memoi_inspector_forward_end(s, layer);
-        if (!s->error.status)
-            (void)memoi_session_is_ok(s,
-                                      memo_swap_forward_end(s->part->swap, layer, &s->call_error));
-    }
+    if (s->checker) memoi_inspector_forward_end(s, layer);
+    if (memoi_session_moves(s) && !s->error.status)
+        (void)memoi_session_is_ok(s, memo_swap_forward_end(s->part->swap, layer, &s->call_error));
     memoi_session_leave(s, layer, MEMO_PASS_FORWARD);
 }
 
@@ -9178,9 +9214,8 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
     if (layer < 0) return;
     if (s->is_open) {
         memoi_session_mark(s, layer, MEMOI_SPAN_BACKWARD, 1);
-        if (memoi_session_is_ok(s, memo_swap_backward_end(s->part->swap, layer, &s->call_error)) &&
-            layer == 0)
-            s->is_midway = 0;
+        if (s->checker) memoi_inspector_backward_end(s, layer);
+        (void)memoi_session_is_ok(s, memo_swap_backward_end(s->part->swap, layer, &s->call_error));
     }
     memoi_session_leave(s, layer, MEMO_PASS_BACKWARD);
 }
@@ -9781,7 +9816,7 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
     memoi_put_bytes(text, " device memory of ", most[0]);
     memoi_put_bytes(text, " instead of ", sums[0]);
     memoi_put_bytes(text, ", host memory of ", most[1]);
-    memoi_put_bytes(text, " instead of ", sums[1]);
+    memoi_put_bytes(text, " instead of ", sums[1] > most[1] ? sums[1] : 0);
     memo_text_put(text, "\n");
 }
 

@@ -985,6 +985,27 @@ TEST(searches_are_rare) {
     memo_step_plan_destroy(plan);
 }
 
+/* Lines of a tensor are of layers that have it. */
+static void rows_of_kinds(const model* m) {
+    memo_swap_desc desc = memo_swap_desc_default();
+    memo_text text = {NULL, 0, 0, 0};
+    int64_t rows[8][4] = {{64, 8, 1, 1},   {64, 0, 0, 0},  {64, 8, 2, 2}, {64, 16, 3, 3},
+                          {64, 0, 64, 64}, {64, 16, 4, 4}, {64, 0, 0, 0}, {64, 16, 5, 5}};
+    desc.tensors = m->tensors, desc.n_tensors = 4, desc.n_layers = 8, desc.n_rows = 64;
+    desc.tile_rows = 8, desc.rows = rows[0];
+    desc.layer_kinds = m->desc.layer_kinds, desc.tensor_kinds = m->desc.tensor_kinds;
+    memo_swap_put_rows(&desc, &text);
+    CHECK_CASE(!strcmp(strchr(text.data, '\n'),
+                       "\n          0-7          0       64           0   input"
+                       "\n          0-2          0        8          56   up"
+                       "\n          3-7          0       16          48   up"
+                       "\n          1            0        0          64   attention, lse"
+                       "\n          4            0       64           0   attention, lse"
+                       "\n          6            0        0          64   attention, lse\n"),
+               "%s", text.data);
+    memo_text_free(&text);
+}
+
 /* Each kind of layer has its own times, and a plan for other kinds is refused. */
 TEST(layers_have_kinds) {
     static const int32_t kinds[8] = {0, 1, 0, 0, 1, 0, 2, 0};
@@ -1003,6 +1024,10 @@ TEST(layers_have_kinds) {
     m.desc.device_bytes = 96 << 10;
     m.desc.computes_on_host = 1;
     open_device(&m, m.desc.device_bytes, 0);
+    m.desc.layer_kinds = NULL;
+    CHECK_ERROR(memo_session_measure(&m.desc, &profile, &error), INVALID_ARGUMENT,
+                "memo_session_desc.layer_kinds: NULL, so all layers are");
+    m.desc.layer_kinds = kinds;
     CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
     CHECK_IS(profile.n_kinds, ==, 3);
     for (k = 0; k < 3; k++) {
@@ -1022,6 +1047,7 @@ TEST(layers_have_kinds) {
     CHECK_IS(m.n_wrong, ==, 0);
     memo_session_destroy(s);
     memcpy(others, kinds, sizeof others);
+    rows_of_kinds(&m);
     others[3] = 1;
     m.desc.layer_kinds = others;
     CHECK_ERROR(memo_session_open(&m.desc, plan, &s, &error), INVALID_ARGUMENT,
@@ -1383,7 +1409,7 @@ typedef struct computer {
     double x[C_ROWS * C_WIDTH], d[C_ROWS * C_WIDTH], sum;
     int64_t block; /* rows that one product takes: its rounding depends on them */
     int places[3]; /* where the kernels think that the tensors are */
-    int forgets, clobbers, misplaces, counts, n_runs;
+    int forgets, clobbers, misplaces, counts, reads, n_runs;
     char log[2000];
 } computer;
 
@@ -1418,19 +1444,23 @@ static void c_forward(void* user, memo_session* s, int32_t layer) {
     c_hidden(c, s, layer, 0, C_ROWS);
     c_out(c, s, layer, 0, C_ROWS);
     memcpy(c->x, c_at(c, s, layer, C_OUT), sizeof c->x);
-    if (c->clobbers && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] = 1;
+    if (c->clobbers == 1 && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] = 1;
+    if (c->clobbers == 2 && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] *= 2;
 }
 static void c_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor, int64_t begin,
                         int64_t end) {
     computer* c = (computer*)user;
     if (c->misplaces) end -= begin, begin = 0;
     if (tensor == c->places[C_HIDDEN]) c_hidden(c, s, layer, begin, end);
-    if (tensor == c->places[C_OUT] && !c->forgets) c_out(c, s, layer, begin, end);
+    if (tensor == c->places[C_OUT] && (!c->forgets || (c->forgets == 2 && layer != 2)))
+        c_out(c, s, layer, begin, end);
 }
 static void c_backward(void* user, memo_session* s, int32_t layer) {
     computer* c = (computer*)user;
-    const double *hidden = c_at(c, s, layer, C_HIDDEN), *out = c_at(c, s, layer, C_OUT);
+    const int32_t read = layer + (c->reads && layer + 1 < C_LAYERS); /* that one has ended */
+    const double *hidden = c_at(c, s, layer, C_HIDDEN), *out = c_at(c, s, read, C_OUT);
     int64_t i;
+    if (c->clobbers == 3) c_at(c, s, layer, C_OUT)[C_ROWS * C_WIDTH] = 1;
     for (i = 0; i < C_ROWS * C_WIDTH; i++) c->sum += hidden[2 * i] * out[i] * (double)(layer + 1);
 }
 static void c_log(void* user, const char* line) {
@@ -1479,6 +1509,8 @@ static memo_status c_run(computer* c) {
 }
 
 TEST(mistakes_are_found) {
+    static const int32_t kinds[C_LAYERS] = {0, 0, 1, 0, 0, 0};
+    static const memo_shape forward_only = {C_ROWS / 2, 1};
     static const struct {
         const char* what;
         const char* message;
@@ -1493,7 +1525,11 @@ TEST(mistakes_are_found) {
         {"not by rows", "but not if all 48 are; compute rows from `begin`, or make"},
         {"another layer's bytes", "layer 4, tensor `input`, row 7: its bytes changed"},
         {"rows at another place", "but not if all 48 are; compute rows from `begin`, or make"},
-        {"another run each time", "recompute gives it other bytes than the forward"}};
+        {"another run each time", "recompute gives it other bytes than the forward"},
+        {"an update in place, later", "layer 4, tensor `input`, row 7: its bytes changed"},
+        {"a backward", "layer 5, tensor `out`, row 48: the backward wrote behind"},
+        {"one kind", "layer 2, tensor `out`, row 0: recompute did not write it"},
+        {"a forward alone", "layer 0, tensor `input`, row 24: the forward wrote behind"}};
     computer c;
     double right;
     int i, k;
@@ -1525,6 +1561,10 @@ TEST(mistakes_are_found) {
         if (i == 8 && k % 3 == 0) c.desc.policy = MEMO_POLICY_SWAP;
         if (i == 9) c.misplaces = 1;
         if (i == 10) c.counts = 1;
+        if (i == 11) c.clobbers = 2;
+        if (i == 12) c.clobbers = 3;
+        if (i == 13) c.desc.layer_kinds = kinds, c.forgets = 2; /* in layer 2 alone */
+        if (i == 14) c.desc.shapes = &forward_only, c.desc.n_shapes = 1;
         status = c_run(&c);
         if (i == 0) {
             CHECK_OK(status);
@@ -1536,6 +1576,18 @@ TEST(mistakes_are_found) {
                        strstr(error.message, mistakes[i].message),
                    "%s: %s: %s", mistakes[i].what, memo_policy_name(c.desc.policy),
                    status ? error.message : "not found");
+    }
+
+    /* Who reads a layer that has ended gets NaN. */
+    c_make(&c, 1);
+    c.desc.policy = MEMO_POLICY_KEEP;
+    c.reads = 1;
+    {
+        memo_session* s = NULL;
+        CHECK_OK(memo_session_create(&c.desc, &s, &error));
+        CHECK_OK(memo_session_run(s, NULL, &error));
+        CHECK(c.sum != c.sum);
+        memo_session_destroy(s);
     }
 
     /* Under every policy, on the calling thread or a stream, with layers of several kinds. */
@@ -1601,8 +1653,27 @@ static void computing_step(void* user, memo_session* s) {
     }
 }
 
+/* Forgets the end of a layer, which a dry run finds as well. */
+static void forgetful_step(void* user, memo_session* s) {
+    model* m = (model*)user;
+    int32_t l;
+    for (l = 0; l < m->desc.n_layers; l++) {
+        if (memo_session_forward_begin(s, l)) forward(user, s, l);
+        if (l != misuse - 10) memo_session_forward_end(s, l);
+    }
+    if (misuse == 9) memo_session_backward_end(s, 7);
+}
+
 TEST(misuse_is_an_error) {
+    static const struct {
+        int misuse;
+        const char* message;
+    } orders[] = {{11, "memo_session: forward end of layer 2 of 8: layer 1 must end first"},
+                  {17, "memo_session_end: layer 7 is still open; end each layer that begins"},
+                  {9, "memo_session: backward end of layer 7 of 8: it has not begun"}};
     memo_session* s = NULL;
+    memo_step_plan* plan = NULL;
+    int k;
     model m;
     tight_model(&m);
     m.desc.setup = misused_setup;
@@ -1618,6 +1689,12 @@ TEST(misuse_is_an_error) {
     misuse = 2;
     CHECK_ERROR(memo_session_create(&m.desc, &s, &error), INVALID_STATE,
                 "called inside recompute; declare a buffer");
+    m.desc.step = forgetful_step;
+    for (k = 0; k < 3; k++) {
+        misuse = orders[k].misuse;
+        CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_STATE,
+                    orders[k].message);
+    }
     close_device(&m);
 }
 
