@@ -104,7 +104,12 @@ static memo_status find_races(int with_wait, const char* path, memo_error* error
 
 int main(int argc, char** argv) {
     memo_error error;
-    memo_status status = find_races(0, argc > 1 ? argv[1] : NULL, &error);
+    memo_status status;
+    if (argc > 2 || (argc > 1 && *argv[1] == '-')) {
+        fprintf(stderr, "usage: 14_find_a_race [FILE]   FILE: for the first schedule\n");
+        return 2;
+    }
+    status = find_races(0, argc > 1 ? argv[1] : NULL, &error);
     if (!status) status = find_races(1, NULL, &error);
     if (status) fprintf(stderr, "14_find_a_race: %s\n", error.message);
     return status ? 1 : 0;

@@ -396,7 +396,7 @@ int main(int argc, char** argv) {
     memo_error error;
     memo_status status;
     int is_same;
-    if (argc > 3 || !(mib > 0) || mib > 1e6) {
+    if (argc > 3 || *path == '-' || !(mib > 0) || mib > 1e6) {
         fprintf(stderr, "usage: 19_gpt [FILE [MIB]]   MIB above 0; 0.8 is the default\n");
         return 2;
     }

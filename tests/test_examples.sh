@@ -40,6 +40,11 @@ example() { # FILE
         cat "$place/output"
         return 1
     }
+
+    # An option that an example does not have is a usage error, not the name of a file.
+    grep -q argv "$1" || return 0
+    (cd "$place" && "./$name" --help >log 2>&1)
+    [ $? -eq 2 ] && grep -q usage "$place/log" && [ ! -e "$place/--help" ] || { echo "--help: no usage"; return 1; }
 }
 
 for file in examples/[0-9]*.c; do
