@@ -696,13 +696,13 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>lowest offset          greedy: the item that can lie lowest comes next
  *     >>online                 greedy: items in the order of time, as an allocator places them
  *     >>first fit              greedy: each item into the lowest hole
+ *     >>climb                  first fit by an order that is changed item by item
  *     >>exact search           is there a plan within a capacity?
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
  *     >>branching              which item is first among its neighbors
  *     >>smallest peak          runs, rounds of attempts, parts
  *     >>side by side           several searches on threads
- *     >>climb                  first fit by an order that is changed item by item
  *     >>cores                  a few items that decide whether a capacity is too small
  *     >>mixed-integer program  the paper's, by lp_solve
  *     >>bi-level               layers once, then what joins them
@@ -789,6 +789,7 @@ typedef struct memoi_item {
     int64_t alignment;  /* 1 if the unit guarantees it */
     int64_t fixed;      /* offset, or -1 */
     int64_t begin, end; /* sections from first to last, including those in gaps */
+    int64_t until;      /* end, or later: where the last item held against it begins */
     int64_t first_range, n_ranges;
     int64_t lifetime; /* in the plan's time */
     int64_t buffer;   /* index in the plan */
@@ -800,6 +801,7 @@ typedef struct memoi_problem {
     int64_t n_items, n_ranges, n_sections, n_fixed;
     int64_t* section_bounds; /* at least the sum of sizes */
     int64_t lower_bound;
+    int64_t ground; /* the top of the highest fixed item */
     int64_t unit_bytes;
     int32_t has_alignment, has_gaps;
     int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
@@ -986,7 +988,7 @@ MEMOI void memoi_problem_limits(memoi_problem* problem) {
         memoi_item* item = &problem->items[i];
         begin = memob_min(begin, problem->ranges[item->first_range].begin);
         item->begin = begin;
-        item->end = problem->ranges[item->first_range + item->n_ranges - 1].end;
+        item->end = item->until = problem->ranges[item->first_range + item->n_ranges - 1].end;
     }
 }
 
@@ -1005,8 +1007,9 @@ MEMOI int memoi_problem_bounds(memoi_problem* problem) {
             bounds[problem->ranges[k].end] -= item->size;
         }
         if (item->fixed >= 0)
-            problem->lower_bound = memob_max(problem->lower_bound, item->fixed + item->size);
+            problem->ground = memob_max(problem->ground, item->fixed + item->size);
     }
+    problem->lower_bound = memob_max(problem->lower_bound, problem->ground);
     for (i = 0; i < n; i++) {
         if (i > 0) bounds[i] += bounds[i - 1];
         problem->lower_bound = memob_max(problem->lower_bound, bounds[i]);
@@ -1281,8 +1284,11 @@ MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
     }
     for (i = 0; i < n; i++) {
         end = fill[i]; /* what is held against i; later items have not come yet */
-        for (k = problem->first_held[i]; k < end; k++)
+        for (k = problem->first_held[i]; k < end; k++) {
             problem->held[fill[problem->held[k]]++] = (int32_t)i;
+            problem->items[problem->held[k]].until =
+                memob_max(problem->items[problem->held[k]].until, problem->items[i].begin + 1);
+        }
     }
     MEMO_FREE(fill);
     return 1;
@@ -1706,29 +1712,21 @@ typedef struct memoi_solution {
     int64_t* offsets;
     int64_t peak;
     int32_t is_optimal;
-    int64_t fit_peak;  /* of the lowest first fit of a problem that is not easy */
-    int32_t fit_order; /* the memoi_item_order that gives it, or else the plan; -1: none */
 } memoi_solution;
 
 /* Nothing yet, in the caller's array of n offsets. */
 MEMOI void memoi_solution_begin(memoi_solution* best, int64_t* offsets) {
     best->offsets = offsets;
-    best->peak = best->fit_peak = INT64_MAX;
+    best->peak = INT64_MAX;
     best->is_optimal = 0;
-    best->fit_order = -1;
 }
 
 /* Takes offsets if they are better. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
-                                int32_t fit_order, memoi_solution* best) {
+                                memoi_solution* best) {
     int64_t i, peak = 0;
     for (i = 0; i < problem->n_items; i++)
         if (offsets[i] + problem->items[i].size > peak) peak = offsets[i] + problem->items[i].size;
-    if (memoi_problem_is_easy(problem) ? peak < best->peak
-                                       : fit_order >= 0 && peak < best->fit_peak) {
-        best->fit_order = fit_order;
-        best->fit_peak = peak;
-    }
     if (peak >= best->peak) return;
     best->peak = peak;
     best->is_optimal = peak <= problem->lower_bound;
@@ -1815,14 +1813,14 @@ MEMOI int memoi_unplaced_create(memoi_unplaced* unplaced, const memoi_problem* p
 
     /* Items along the curve. */
     for (k = 0; k < n; k++) {
-        curve[k].key = memoi_unplaced_key(problem->items[k].begin, problem->items[k].end);
+        curve[k].key = memoi_unplaced_key(problem->items[k].begin, problem->items[k].until);
         curve[k].index = k;
     }
     memob_keyed_sort(curve, n);
     for (k = 0; k < n; k++) {
         unplaced->place_of[curve[k].index] = (int32_t)k;
         unplaced->begin[k] = (int32_t)problem->items[curve[k].index].begin;
-        unplaced->end[k] = (int32_t)problem->items[curve[k].index].end;
+        unplaced->end[k] = (int32_t)problem->items[curve[k].index].until;
     }
     for (s = 0, k = 0; s <= problem->n_sections; s++) {
         while (k < n && curve[k].key < memoi_unplaced_key(s, s)) k++;
@@ -1910,14 +1908,17 @@ MEMOI int32_t memoi_unplaced_find(const memoi_unplaced* unplaced, int32_t begin,
  * Knows: the problem and orders of its items.  Knows nothing of plans found before.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.
- * First fit: take the items in an order; put each into the lowest hole. */
+ * First fit: take the items in an order; put each into the lowest hole.
+ *
+ * Here lowest offset takes no notice of gaps, and places all items above the fixed ones.  Then
+ * every item lives in one piece, and it is fast for any number of items.  First fit, and lowest
+ * offset of what is not easy (memoi_fit_stack), need lists of neighbors. */
 
 /* The orders of the portfolio, each a permutation of the items. */
 typedef enum memoi_item_order {
     MEMOI_ORDER_LIFETIME = 0, /* longest, then largest area */
     MEMOI_ORDER_AREA,         /* size times lifetime */
     MEMOI_ORDER_SIZE,         /* largest, then longest */
-    MEMOI_ORDER_SIZE_START,   /* largest, then as requested: for many items of few sizes */
     MEMOI_ORDER_START,        /* as requested */
     MEMOI_ORDER_SECTIONS,     /* number of sections, then size: for the search */
     MEMOI_N_ORDERS,
@@ -1963,14 +1964,24 @@ MEMOI void memoi_greedy_order_items(const memoi_problem* problem, memoi_item_ord
             ranked[i].first = size;
             ranked[i].second = lifetime;
         }
-        if (order == MEMOI_ORDER_SIZE_START) ranked[i].first = size;
         if (order == MEMOI_ORDER_SECTIONS) {
             ranked[i].first = (double)(item->end - item->begin);
             ranked[i].second = size;
         }
-        if (order == MEMOI_ORDER_START || order == MEMOI_ORDER_SIZE_START)
-            ranked[i].second = -(double)item->begin;
+        if (order == MEMOI_ORDER_START) ranked[i].second = -(double)item->begin;
         if (random) ranked[i].first *= 0.95 + 0.1 * memoi_search_random_real(random);
+    }
+    qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
+}
+
+/* The order by offsets: first fit by it raises no item. */
+MEMOI void memoi_greedy_order_by_offsets(const memoi_problem* problem, const int64_t* offsets,
+                                         memoi_ranked* ranked) {
+    int64_t i;
+    for (i = 0; i < problem->n_items; i++) {
+        ranked[i].index = i;
+        ranked[i].first = -(double)offsets[i];
+        ranked[i].second = 0;
     }
     qsort(ranked, (size_t)problem->n_items, sizeof *ranked, memoi_greedy_compare_ranked);
 }
@@ -2005,19 +2016,18 @@ typedef struct memoi_greedy {
     double deadline;
     memoi_ranked* ranked;
     int64_t* offsets;
-    memoi_queue queue; /* plateaus by top; or ranks of items, by a bound of their offset */
+    memoi_queue queue; /* plateaus by top */
     memoi_turn* turns; /* by rank */
     int64_t* load;     /* bounds of sections, as the leaves of a tree of their largest */
 
-    memoi_unplaced unplaced; /* of an easy problem */
-    memoi_plateau* plateau;  /* of a first section */
-    int64_t* minimum;        /* of an item of another problem: the highest top of its neighbors */
+    memoi_unplaced unplaced;
+    memoi_plateau* plateau; /* of a first section */
 } memoi_greedy;
 
 /* The caller frees the arrays, whether it succeeds or not. */
 MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem, double deadline) {
     int64_t n = problem->n_items;
-    int64_t n_queued = 3 * n + 4; /* plateaus entered by one run; items are fewer */
+    int64_t n_queued = 3 * n + 4; /* plateaus entered by one run */
     memob_arrays* a = &greedy->arrays;
     memset(greedy, 0, sizeof *greedy);
     greedy->problem = problem;
@@ -2027,14 +2037,11 @@ MEMOI int memoi_greedy_create(memoi_greedy* greedy, const memoi_problem* problem
     greedy->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     greedy->turns = (memoi_turn*)memob_arrays_add(a, n, sizeof(memoi_turn));
     greedy->load = (int64_t*)memob_arrays_add(a, 2 * problem->n_sections, sizeof(int64_t));
-    if (!memoi_problem_is_easy(problem)) {
-        greedy->minimum = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-        return !a->failed;
-    }
     greedy->plateau =
         (memoi_plateau*)memob_arrays_add(a, problem->n_sections + 1, sizeof(memoi_plateau));
     return memoi_unplaced_create(&greedy->unplaced, problem, a);
 }
+
 /* The time at which a run ends that has placed so many of n items.  The present if these are too
  * few to tell. */
 MEMOI double memoi_greedy_end(double begin, int64_t n_placed, int64_t n) {
@@ -2105,10 +2112,7 @@ MEMOI void memoi_queue_pop(memoi_queue* heap) {
  * neighbor.
  *
  * An aligned item leaves a hole between what is below it and itself.  (Plans with items that wait
- * until others reach their alignment are higher.)
- *
- * Gaps, fixed items and holds keep items off their plateau.  With any of them all items wait in a
- * queue, each with a lower bound of its offset, since tops only rise. */
+ * until others reach their alignment are higher.) */
 
 MEMOI void memoi_plateau_add(memoi_greedy* greedy, int64_t begin, int64_t end, int64_t top,
                              int64_t previous) {
@@ -2176,37 +2180,30 @@ MEMOI void memoi_plateau_raise(memoi_greedy* greedy, int64_t begin) {
     memoi_plateau_join(greedy, begin);
 }
 
-/* Nothing is placed: all items are on the tree, or wait, in their order.  0: no lists of
- * neighbors. */
-MEMOI int memoi_greedy_begin(memoi_greedy* greedy, int is_easy) {
+/* Nothing is placed: all free items are on the tree. */
+MEMOI void memoi_greedy_begin(memoi_greedy* greedy) {
     const memoi_problem* problem = greedy->problem;
     int64_t n = problem->n_items, rank, i;
     greedy->queue.n = 0;
-    if (!is_easy && memoi_neighbors_list(problem) <= 0) return 0;
     for (rank = 0; rank < n; rank++) {
         const memoi_item* item = &problem->items[i = greedy->ranked[rank].index];
         memoi_turn* turn = &greedy->turns[rank];
         turn->size = item->size;
         turn->alignment = item->alignment;
         turn->begin = (int32_t)item->begin;
-        turn->end = (int32_t)item->end;
+        turn->end = (int32_t)item->until;
         turn->item = (int32_t)i;
-        if (is_easy) {
-            turn->place = greedy->unplaced.place_of[i];
-            greedy->unplaced.turn[turn->place] = (int32_t)rank;
-        } else {
-            greedy->minimum[i] = memob_max(item->fixed, 0);
-            memoi_queue_push(&greedy->queue, greedy->minimum[i], rank);
-        }
+        turn->place = greedy->unplaced.place_of[i];
+        greedy->unplaced.turn[turn->place] = item->fixed < 0 ? (int32_t)rank : INT32_MAX;
+        greedy->offsets[i] = item->fixed;
     }
-    if (!is_easy || n == 0) return 1;
+    if (n == 0) return;
 
-    /* Build the tree from its leaves, then one plateau at offset 0 over all sections. */
+    /* Build the tree from its leaves, then one plateau over all sections. */
     memoi_unplaced_begin(&greedy->unplaced);
     for (i = 0; i < problem->n_sections; i++) greedy->plateau[i].top = -1;
-    memoi_plateau_add(greedy, 0, problem->n_sections, 0, -1);
+    memoi_plateau_add(greedy, 0, problem->n_sections, problem->ground, -1);
     memoi_plateau_join(greedy, 0);
-    return 1;
 }
 
 /* Places the first item that fits the lowest plateau, and returns 1.  If there is none, that
@@ -2229,44 +2226,17 @@ MEMOI int memoi_greedy_step(memoi_greedy* greedy) {
     return 1;
 }
 
-/* Places the item that waits with the lowest bound, and returns 1, if it can lie there.  If not,
- * its bound rises. */
-MEMOI int memoi_greedy_step_waiting(memoi_greedy* greedy) {
-    const memoi_problem* problem = greedy->problem;
-    const memoi_neighbors* neighbors = problem->neighbors;
-    memob_keyed* lowest = greedy->queue.list;
-    int64_t i = greedy->turns[lowest->index].item, offset = problem->items[i].fixed, top, k;
-    top = offset >= 0 ? offset : greedy->minimum[i];
-    if (offset < 0) offset = memoi_neighbors_clear(problem, i, top);
-    if (offset > memob_align_up(top, problem->items[i].alignment))
-        top = offset; /* by a fixed one */
-    if (top > lowest->key) {
-        lowest->key = top;
-        memoi_queue_sink(&greedy->queue);
-        return 0;
-    }
-    memoi_queue_pop(&greedy->queue);
-    greedy->offsets[i] = offset;
-    top = offset + problem->items[i].size;
-    for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
-        int64_t* minimum = &greedy->minimum[neighbors->list[k]];
-        *minimum = memob_max(*minimum, top);
-    }
-    return 1;
-}
-
 /* Places the item that can lie lowest, until none is left; in a tie the first of greedy->ranked.
- * Returns 0 without lists of neighbors, or as soon as the deadline cannot be met. */
+ * Returns 0 as soon as the deadline cannot be met. */
 MEMOI int memoi_greedy_run(memoi_greedy* greedy) {
-    int64_t n = greedy->problem->n_items, n_placed = 0, round;
-    int is_easy = memoi_problem_is_easy(greedy->problem);
+    int64_t n = greedy->problem->n_items, n_placed = greedy->problem->n_fixed, round;
     double begin = memob_now_s();
-    if (!memoi_greedy_begin(greedy, is_easy)) return 0;
+    memoi_greedy_begin(greedy);
     for (round = 1; n_placed < n; round++) {
         if (round % MEMOI_GREEDY_CLOCK == 0 &&
             memoi_greedy_end(begin, n_placed, n) > greedy->deadline)
             return 0;
-        n_placed += is_easy ? memoi_greedy_step(greedy) : memoi_greedy_step_waiting(greedy);
+        n_placed += memoi_greedy_step(greedy);
     }
     return 1;
 }
@@ -2288,7 +2258,7 @@ MEMOI int memoi_greedy_repeat(const memoi_problem* problem, int64_t target, uint
     for (n_runs = 0; ok && best->peak > target && *nodes_left > 0 && memoi_greedy_run(&greedy);
          n_runs++) {
         *nodes_left -= n / MEMOI_CLIMB_NODES + 1;
-        memoi_solution_offer(problem, greedy.offsets, -1, best);
+        memoi_solution_offer(problem, greedy.offsets, best);
         for (k = 0; k < n; k++) {
             memoi_ranked* ranked = &greedy.ranked[k];
             if (greedy.offsets[ranked->index] + problem->items[ranked->index].size > target)
@@ -2318,7 +2288,6 @@ typedef struct memoi_tenant {
 typedef struct memoi_online {
     const memoi_problem* problem;
     int64_t* offsets;
-    int64_t ground;       /* the lowest offset */
     memoi_tenant* blocks; /* of an item; the last one is below the lowest and above the highest */
     int32_t bins[MEMOI_ONLINE_BINS]; /* the first of each, or -1 */
 } memoi_online;
@@ -2331,7 +2300,7 @@ MEMOI int memoi_online_bin(int64_t size) {
 }
 
 MEMOI int64_t memoi_online_top(const memoi_online* online, int64_t i) {
-    return i == online->problem->n_items ? online->ground
+    return i == online->problem->n_items ? online->problem->ground
                                          : online->offsets[i] + online->problem->items[i].size;
 }
 
@@ -2404,14 +2373,8 @@ MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
         return 0;
     }
     for (i = 0; i < n; i++) {
-        const memoi_item* item = &problem->items[i];
-        if (item->fixed >= 0) online.ground = memob_max(online.ground, item->fixed + item->size);
-        ends[i].key = item->end;
+        ends[i].key = problem->items[i].until;
         ends[i].index = i;
-        if (problem->held && problem->first_held[i] < problem->first_held[i + 1]) {
-            int64_t last = problem->held[problem->first_held[i + 1] - 1];
-            ends[i].key = memob_max(item->end, problem->items[last].begin + 1);
-        }
     }
     memob_keyed_sort(ends, n);
     online.blocks[n].below = online.blocks[n].above = (int32_t)n;
@@ -2435,145 +2398,100 @@ MEMOI int memoi_online_run(const memoi_problem* problem, int64_t* offsets) {
 /* --- >>first fit ---
  * Knows: an order and the items placed so far.  Knows nothing of sections.
  *
- * Each item, in order, goes into the lowest hole that the items before it have left.  A grid finds
- * its conflicts.  It stores ranges of similar length together, by their begin, so the ranges that
- * overlap one range are in a few places. */
+ * Each item, in its turn, goes into the lowest hole that the items before it have left.
+ *
+ * After a change of the order only a few items are placed again, in their turn: those that moved in
+ * the order, those that an item placed again now covers, and those above a place that it has left.
+ * For every other item the lowest hole is still the one that it lies in. */
 
-/* A range of an item, and its place in memory. */
-typedef struct memoi_stay {
-    int64_t low, high;  /* bytes [low, high), in units */
-    int32_t begin, end; /* sections */
-    int32_t item, turn; /* fixed items come first */
-} memoi_stay;
+enum {
+    MEMOI_FIT_MOVES = 3,  /* at most, in one change of the order */
+    MEMOI_FIT_CLOCK = 64, /* items placed between two looks at the clock */
+    MEMOI_FIT_ROUNDS = 16
+};
 
-enum { MEMOI_FIT_LEVELS = 16, MEMOI_FIT_STEP = 2, MEMOI_FIT_ROUNDS = 16 };
+/* An item in the order, and its place. */
+typedef struct memoi_place {
+    int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
+    int64_t low, high;
+    int64_t from;      /* open: below, no hole is large enough */
+    int32_t is_open;   /* to be placed again */
+    int32_t is_forced; /* open: it cannot stay */
+} memoi_place;
+
+/* What a change has replaced: keys of moved items, then offsets, in the order of the changes. */
+typedef struct memoi_replaced {
+    int64_t item, value;
+} memoi_replaced;
 
 typedef struct memoi_fit {
-    const memoi_problem* problem;
+    const memoi_problem* problem; /* NULL: it has not begun */
     memob_arrays arrays;
-    memoi_stay* stays;                      /* by level, then bucket */
-    int32_t* stay_of;                       /* of a range */
-    int64_t* buckets;                       /* where each begins; one more at the end */
-    int64_t first_bucket[MEMOI_FIT_LEVELS]; /* level l: 2^(l * STEP) sections a bucket, ranges as
-                                               long as that, shorter than the next level's */
-    int n_levels;
-    int32_t* order;     /* the item whose turn it is */
-    memoi_range* taken; /* scratch: bytes that an item must keep away from */
+    const memoi_neighbors* neighbors;
+    memoi_place* places;  /* of an item */
+    memoi_queue open;     /* by key */
+    memoi_range* taken;   /* scratch */
+    int64_t* offsets;     /* scratch */
+    memoi_ranked* ranked; /* scratch */
+    memoi_replaced *keys, *lows;
+    int64_t n_keys, n_lows;
+
+    int64_t goal;
+    double above;      /* bytes times sections above the goal */
+    int64_t* critical; /* items that end above the goal, in any order */
+    int64_t* rank;     /* of an item in that list, or -1 */
+    int64_t n_critical;
+
+    uint64_t random;
+    double deadline;
+    int64_t n_nodes; /* items placed */
+    int32_t is_out_of_time;
 } memoi_fit;
 
-MEMOI int64_t memoi_fit_bucket(const memoi_fit* fit, const memoi_range* range) {
-    int level = 0;
-    while ((range->end - range->begin) >> (level + 1) * MEMOI_FIT_STEP) level++;
-    return fit->first_bucket[level] + (range->begin >> level * MEMOI_FIT_STEP);
+/* Does item j come before item i? */
+MEMOI int memoi_fit_is_before(const memoi_fit* fit, int64_t j, int64_t i) {
+    int64_t key_j = fit->places[j].key, key_i = fit->places[i].key;
+    return (key_j < key_i) | ((key_j == key_i) & (j < i));
 }
 
-/* The caller frees the arrays, whether it succeeds or not. */
-MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_ranges = problem->n_ranges, n_buckets = 0, longest = 1, i, k;
-    memob_arrays* a = &fit->arrays;
-    memset(fit, 0, sizeof *fit);
-    fit->problem = problem;
-
-    /* A range belongs to the level of its length, so a bucket has few ranges without an overlap. */
-    for (k = 0; k < n_ranges; k++)
-        longest = memob_max(longest, problem->ranges[k].end - problem->ranges[k].begin);
-    for (; longest >> fit->n_levels * MEMOI_FIT_STEP; fit->n_levels++) {
-        fit->first_bucket[fit->n_levels] = n_buckets;
-        n_buckets += (problem->n_sections >> fit->n_levels * MEMOI_FIT_STEP) + 1;
-    }
-    fit->stays = (memoi_stay*)memob_arrays_add(a, n_ranges, sizeof(memoi_stay));
-    fit->stay_of = (int32_t*)memob_arrays_add(a, n_ranges, sizeof(int32_t));
-    fit->buckets = (int64_t*)memob_arrays_add(a, n_buckets + 1, sizeof(int64_t));
-    fit->order = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
-    fit->taken = (memoi_range*)memob_arrays_add(a, n_ranges + n, sizeof(memoi_range));
-    if (a->failed) return 0;
-
-    /* Counting sort of the ranges into buckets. */
-    for (k = 0; k < n_ranges; k++) fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1]++;
-    for (k = 0; k < n_buckets; k++) fit->buckets[k + 1] += fit->buckets[k];
-    for (i = n - 1; i >= 0; i--) { /* from the back, so that each bucket keeps the order of items */
-        const memoi_item* item = &problem->items[i];
-        for (k = item->first_range + item->n_ranges - 1; k >= item->first_range; k--) {
-            int64_t at = --fit->buckets[memoi_fit_bucket(fit, &problem->ranges[k]) + 1];
-            fit->stay_of[k] = (int32_t)at;
-            fit->stays[at].begin = (int32_t)problem->ranges[k].begin;
-            fit->stays[at].end = (int32_t)problem->ranges[k].end;
-            fit->stays[at].item = (int32_t)i;
-        }
-    }
-
-    /* The begin of bucket k is at k + 1 now; move it to k. */
-    for (k = 0; k < n_buckets; k++) fit->buckets[k] = fit->buckets[k + 1];
-    fit->buckets[n_buckets] = n_ranges;
-    return 1;
-}
-
-MEMOI const memoi_stay* memoi_fit_stay(const memoi_fit* fit, int64_t i) {
-    return &fit->stays[fit->stay_of[fit->problem->items[i].first_range]];
-}
-
-MEMOI void memoi_fit_set_turn(memoi_fit* fit, int64_t i, int64_t turn) {
+/* Bytes times sections of item i above the goal. */
+MEMOI double memoi_fit_over(const memoi_fit* fit, int64_t i) {
     const memoi_item* item = &fit->problem->items[i];
-    int64_t k;
-    fit->order[turn] = (int32_t)i;
-    for (k = 0; k < item->n_ranges; k++)
-        fit->stays[fit->stay_of[item->first_range + k]].turn = (int32_t)turn;
+    int64_t over = fit->places[i].high - fit->goal;
+    if (over <= 0) return 0;
+    return (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
 }
 
-MEMOI void memoi_fit_put(memoi_fit* fit, int64_t i, int64_t offset) {
-    const memoi_item* item = &fit->problem->items[i];
-    int64_t k;
-    for (k = 0; k < item->n_ranges; k++) {
-        memoi_stay* stay = &fit->stays[fit->stay_of[item->first_range + k]];
-        stay->low = offset;
-        stay->high = offset + item->size;
+MEMOI void memoi_fit_put(memoi_fit* fit, int64_t i, int64_t low) {
+    memoi_place* place = &fit->places[i];
+    int64_t rank = fit->rank[i];
+    fit->above -= memoi_fit_over(fit, i);
+    place->low = low;
+    place->high = low + fit->problem->items[i].size;
+    fit->above += memoi_fit_over(fit, i);
+    if (place->high > fit->goal && rank < 0) {
+        fit->rank[i] = fit->n_critical;
+        fit->critical[fit->n_critical++] = i;
+    } else if (place->high <= fit->goal && rank >= 0) {
+        int64_t last = fit->critical[--fit->n_critical];
+        fit->critical[rank] = last;
+        fit->rank[last] = rank;
+        fit->rank[i] = -1;
     }
 }
 
-/* The order of ranked, fixed items first. */
-MEMOI void memoi_fit_order(memoi_fit* fit, const memoi_ranked* ranked) {
-    int64_t n = fit->problem->n_items, turn = 0, k;
-    int is_free;
-    for (is_free = fit->problem->n_fixed == 0; is_free < 2; is_free++)
-        for (k = 0; k < n; k++)
-            if ((fit->problem->items[ranked[k].index].fixed < 0) == is_free)
-                memoi_fit_set_turn(fit, ranked[k].index, turn++);
-}
-
-/* Lists the items that conflict with item i and come before it; returns their number. */
-MEMOI int64_t memoi_fit_list(const memoi_fit* fit, int64_t i) {
-    const memoi_problem* problem = fit->problem;
-    const memoi_item* item = &problem->items[i];
-    int32_t turn = memoi_fit_stay(fit, i)->turn, before = -1;
-    int64_t n = 0, r, k, l;
-
-    /* Overlapping ranges, from the buckets of each level that the range meets. */
-    for (r = item->first_range; r < item->first_range + item->n_ranges; r++) {
-        int32_t begin = (int32_t)problem->ranges[r].begin, end = (int32_t)problem->ranges[r].end;
-        for (l = 0; l < fit->n_levels; l++) {
-            int64_t from = begin - ((int64_t)1 << (l + 1) * MEMOI_FIT_STEP) + 1;
-            const int64_t* buckets = fit->buckets + fit->first_bucket[l];
-            const memoi_stay* stay = &fit->stays[buckets[memob_max(from, 0) >> l * MEMOI_FIT_STEP]];
-            const memoi_stay* last = &fit->stays[buckets[((end - 1) >> l * MEMOI_FIT_STEP) + 1]];
-            for (; stay < last; stay++) { /* stays that an earlier range met are listed already */
-                fit->taken[n].begin = stay->low;
-                fit->taken[n].end = stay->high;
-                n += (stay->begin < end) & (stay->end > begin) & (stay->begin >= before) &
-                     (stay->turn < turn);
-            }
-        }
-        before = end;
+/* Item i is to be placed again; below `from` there is no hole for it. */
+MEMOI void memoi_fit_open(memoi_fit* fit, int64_t i, int64_t from, int is_forced) {
+    memoi_place* place = &fit->places[i];
+    if (fit->problem->items[i].fixed >= 0) return;
+    if (!place->is_open) {
+        place->is_open = 1;
+        place->is_forced = 0;
+        place->from = place->low;
+        memoi_queue_push(&fit->open, place->key, i);
     }
-
-    /* Items held against it conflict as well, even if their ranges do not overlap. */
-    for (k = problem->held ? problem->first_held[i] : 0;
-         problem->held && k < problem->first_held[i + 1]; k++) {
-        const memoi_stay* stay = memoi_fit_stay(fit, problem->held[k]);
-        if (stay->turn > turn) continue;
-        fit->taken[n].begin = stay->low;
-        fit->taken[n++].end = stay->high;
-    }
-    return n;
+    if (from < place->from) place->from = from;
+    place->is_forced |= is_forced;
 }
 
 MEMOI int memoi_fit_compare_ranges(const void* a, const void* b) {
@@ -2603,108 +2521,298 @@ MEMOI int64_t memoi_fit_lowest_taken(memoi_range* taken, int64_t n, int64_t from
     return offset;
 }
 
+/* The lowest hole for item i between those before it.  Unless it is forced, it can stay. */
 MEMOI int64_t memoi_fit_find(memoi_fit* fit, int64_t i) {
     const memoi_item* item = &fit->problem->items[i];
-    if (item->fixed >= 0) return item->fixed;
-    return memoi_fit_lowest_taken(fit->taken, memoi_fit_list(fit, i), 0, item);
+    const memoi_place* place = &fit->places[i];
+    const int32_t* list = fit->neighbors->list;
+    int64_t from = memob_align_up(memob_max(place->from, 0), item->alignment);
+    int64_t to = place->is_forced ? INT64_MAX : place->high, key = place->key, n = 0, k;
+    for (k = fit->neighbors->first[i]; k < fit->neighbors->first[i + 1]; k++) {
+        const memoi_place* other = &fit->places[list[k]];
+        fit->taken[n].begin = other->low;
+        fit->taken[n].end = other->high;
+        n += ((other->key < key) | ((other->key == key) & (list[k] < i))) & (other->high > from) &
+             (other->low < to);
+    }
+    return memoi_fit_lowest_taken(fit->taken, n, from, item);
 }
 
-/* Finds two fixed items that share a byte; returns 0 if there are none.  ranked: scratch. */
-MEMOI int memoi_fit_clash(memoi_fit* fit, memoi_ranked* ranked, int64_t* first, int64_t* second) {
-    const memoi_problem* problem = fit->problem;
-    int64_t turn, n, k, i, j;
-    memoi_greedy_order_items(problem, MEMOI_ORDER_START, NULL, ranked);
-    memoi_fit_order(fit, ranked);
-    for (turn = 0; turn < problem->n_fixed; turn++) {
-        memoi_item item = problem->items[i = *second = fit->order[turn]];
-        item.alignment = 1;
-        n = memoi_fit_list(fit, i);
-        if (memoi_fit_lowest_taken(fit->taken, n, item.fixed, &item) > item.fixed) {
-            for (k = 0; k < turn; k++) {
-                j = *first = fit->order[k];
-                if (problem->items[j].fixed + problem->items[j].size > item.fixed &&
-                    problem->items[j].fixed < item.fixed + item.size &&
-                    memoi_problem_items_conflict(problem, i, j))
-                    return 1;
-            }
+/* Item i moves from low to now: which later items must be placed again? */
+MEMOI void memoi_fit_spread(memoi_fit* fit, int64_t i, int64_t low, int64_t now) {
+    int64_t high = now + fit->problem->items[i].size, k;
+    for (k = fit->neighbors->first[i]; k < fit->neighbors->first[i + 1]; k++) {
+        int64_t j = fit->neighbors->list[k];
+        const memoi_place* other = &fit->places[j];
+        int is_covered = (other->low < high) & (other->high > now);
+        if (!(is_covered | (low < other->low)) || !memoi_fit_is_before(fit, i, j)) continue;
+        memoi_fit_open(fit, j, low < other->low ? low - (other->high - other->low) + 1 : low,
+                       is_covered);
+    }
+}
+
+/* Places all open items; 0 if more than limit would lie above the goal, or time is up. */
+MEMOI int memoi_fit_settle(memoi_fit* fit, double limit) {
+    double above = 0; /* of items that have been placed: none is placed twice */
+    while (fit->open.n > 0) {
+        int64_t i = fit->open.list[0].index, low = fit->places[i].low, now;
+        memoi_queue_pop(&fit->open);
+        fit->places[i].is_open = 0;
+        if (above > limit || fit->is_out_of_time) continue;
+        if (++fit->n_nodes % MEMOI_FIT_CLOCK == 0 && memob_now_s() > fit->deadline)
+            fit->is_out_of_time = 1;
+        now = memoi_fit_find(fit, i);
+        if (now != low) {
+            fit->lows[fit->n_lows].item = i;
+            fit->lows[fit->n_lows++].value = low;
+            memoi_fit_put(fit, i, now);
+            memoi_fit_spread(fit, i, low, now);
         }
-        memoi_fit_put(fit, i, item.fixed);
+        above += memoi_fit_over(fit, i);
     }
-    return 0;
+    return above <= limit && fit->above <= limit && !fit->is_out_of_time;
 }
 
-/* Everything in its turn.  Returns 0 as soon as the deadline cannot be met. */
-MEMOI int memoi_fit_run(memoi_fit* fit, double deadline, int64_t* offsets) {
-    int64_t n = fit->problem->n_items, turn;
-    double begin = memob_now_s();
-    for (turn = 0; turn < n; turn++) {
-        int64_t i = fit->order[turn];
-        if (turn % 64 == 63 && memoi_greedy_end(begin, turn, n) > deadline) return 0;
-        offsets[i] = memoi_fit_find(fit, i);
-        memoi_fit_put(fit, i, offsets[i]);
+/* Places all items in the order of ranked, fixed ones first.  Returns 0 if time is up. */
+MEMOI int memoi_fit_run(memoi_fit* fit, const memoi_ranked* ranked) {
+    const memoi_problem* problem = fit->problem;
+    int64_t k;
+    fit->goal = INT64_MAX;
+    for (k = 0; k < problem->n_items; k++) {
+        int64_t i = ranked[k].index, fixed = problem->items[i].fixed;
+        fit->rank[i] = -1;
+        fit->places[i].key = fixed < 0 ? k << 32 : INT64_MIN;
+        memoi_fit_put(fit, i, fixed);
+        memoi_fit_open(fit, i, 0, 1);
     }
+    fit->n_lows = 0;
+    return memoi_fit_settle(fit, HUGE_VAL);
+}
+
+/* Lowest offset with gaps, fixed items or holds: the item that can lie lowest, above all its placed
+ * neighbors, comes next.  Each waits with a bound of its offset, which only rises.  0: out of
+ * time. */
+MEMOI int memoi_fit_stack(memoi_fit* fit, const memoi_ranked* ranked) {
+    const memoi_problem* problem = fit->problem;
+    const memoi_neighbors* neighbors = fit->neighbors;
+    int64_t n = problem->n_items, i, k;
+    for (k = 0; k < n; k++) {
+        int64_t fixed = problem->items[i = ranked[k].index].fixed;
+        fit->places[i].is_open = 1;
+        fit->places[i].low = memob_max(fixed, 0);
+        memoi_queue_push(&fit->open, fit->places[i].low, k);
+    }
+    while (fit->open.n > 0) {
+        memob_keyed* lowest = fit->open.list;
+        const memoi_item* item = &problem->items[i = ranked[lowest->index].index];
+        memoi_place* place = &fit->places[i];
+        int64_t offset =
+            item->fixed < 0 ? memoi_neighbors_clear(problem, i, place->low) : item->fixed;
+        if (offset > memob_align_up(place->low, item->alignment))
+            place->low = offset; /* by a fixed one */
+        if (place->low > lowest->key) {
+            lowest->key = place->low;
+            memoi_queue_sink(&fit->open);
+            continue;
+        }
+        memoi_queue_pop(&fit->open);
+        if (++fit->n_nodes % MEMOI_FIT_CLOCK == 0 && memob_now_s() > fit->deadline)
+            fit->is_out_of_time = 1;
+        place->is_open = 0;
+        place->low = offset;
+        for (k = neighbors->first[i]; k < neighbors->first[i + 1] && !fit->is_out_of_time; k++) {
+            memoi_place* other = &fit->places[neighbors->list[k]];
+            if (other->is_open && problem->items[neighbors->list[k]].fixed < 0)
+                other->low = memob_max(other->low, place->low + problem->items[i].size);
+        }
+    }
+    return !fit->is_out_of_time;
+}
+
+/* Takes the offsets if they are better. */
+MEMOI void memoi_fit_offer(memoi_fit* fit, memoi_solution* best) {
+    int64_t i;
+    for (i = 0; i < fit->problem->n_items; i++) fit->offsets[i] = fit->places[i].low;
+    memoi_solution_offer(fit->problem, fit->offsets, best);
+}
+
+/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long.  The caller frees
+ * the arrays. */
+MEMOI int memoi_fit_create(memoi_fit* fit, const memoi_problem* problem, uint64_t seed,
+                           double deadline) {
+    int64_t n = problem->n_items;
+    int listed = memoi_neighbors_list(problem);
+    memob_arrays* a = &fit->arrays;
+    memset(fit, 0, sizeof *fit);
+    if (listed <= 0) return listed;
+    fit->problem = problem;
+    fit->neighbors = problem->neighbors;
+    fit->random = seed;
+    fit->deadline = deadline;
+    fit->places = (memoi_place*)memob_arrays_add(a, n, sizeof(memoi_place));
+    fit->open.list = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
+    fit->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
+    fit->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    fit->ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    fit->keys = (memoi_replaced*)memob_arrays_add(a, MEMOI_FIT_MOVES, sizeof(memoi_replaced));
+    fit->lows = (memoi_replaced*)memob_arrays_add(a, n, sizeof(memoi_replaced));
+    fit->critical = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    fit->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
+    return !a->failed;
+}
+
+/* --- >>climb ---
+ * Knows: first fit and an order.  Knows nothing of the exact search.
+ *
+ * First fit by an order that is changed a little, again and again.  A change is kept unless more
+ * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
+ * one of these. */
+
+enum { MEMOI_CLIMB_FIRST = 100 }; /* items placed by a problem's first climb, per item */
+
+/* Sets another goal, and counts everything again. */
+MEMOI void memoi_climb_set_goal(memoi_fit* fit, int64_t goal) {
+    int64_t i;
+    fit->goal = goal;
+    fit->above = 0;
+    fit->n_critical = 0;
+    for (i = 0; i < fit->problem->n_items; i++) {
+        fit->rank[i] = -1;
+        fit->places[i].high = goal;
+        memoi_fit_put(fit, i, fit->places[i].low);
+    }
+}
+
+/* Chooses an item and a neighbor to move it before, which lies lower; sometimes one to move it
+ * behind.  Of two neighbors it takes the nearer in the order.  0: there is none. */
+MEMOI int memoi_climb_choose(memoi_fit* fit, int64_t* moved, int64_t* to, int* is_behind) {
+    const int64_t* first = fit->neighbors->first;
+    uint64_t* random = &fit->random;
+    int64_t i = fit->critical[memoi_search_random(random) % (uint64_t)fit->n_critical];
+    int64_t n_found = 0, n, k, pair[2];
+    *is_behind = 0;
+
+    /* Usually take a neighbor of the critical item instead, because moving it can make room. */
+    n = first[i + 1] - first[i];
+    if (n > 0 && memoi_search_random(random) % 4 > 0) {
+        i = fit->neighbors->list[first[i] + (int64_t)(memoi_search_random(random) % (uint64_t)n)];
+        *is_behind = memoi_search_random(random) % 4 == 0;
+    }
+    if (fit->problem->items[i].fixed >= 0) return 0;
+
+    /* Two random neighbors on the right side; the nearer one changes the order less. */
+    pair[0] = pair[1] = -1;
+    for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
+        int64_t j = fit->neighbors->list[k];
+        if (fit->problem->items[j].fixed >= 0 || memoi_fit_is_before(fit, j, i) == *is_behind ||
+            (!*is_behind && fit->places[j].low >= fit->places[i].low))
+            continue;
+        n_found++;
+        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[0] = j;
+        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[1] = j;
+    }
+    if (n_found == 0) return 0;
+    *moved = i;
+    *to = memoi_fit_is_before(fit, pair[0], pair[1]) == *is_behind ? pair[0] : pair[1];
     return 1;
 }
 
-/* Orders by lowest offset or first fit: the first that come are those that find the most. */
-typedef struct memoi_rule {
-    memoi_item_order order;
-    int is_fit;
-} memoi_rule;
+/* Moves an item in the order, and opens what that may move. */
+MEMOI void memoi_climb_move(memoi_fit* fit, int64_t i, int64_t to, int is_behind) {
+    memoi_place* place = &fit->places[i];
+    int64_t step = 1 + (int64_t)(memoi_search_random(&fit->random) >> 34), k;
+    fit->keys[fit->n_keys].item = i;
+    fit->keys[fit->n_keys++].value = place->key;
+    place->key = fit->places[to].key + (is_behind ? step : -step);
+    for (k = fit->neighbors->first[i]; is_behind && k < fit->neighbors->first[i + 1]; k++) {
+        int64_t j = fit->neighbors->list[k];
+        const memoi_place* other = &fit->places[j];
+        if (other->low > place->low && memoi_fit_is_before(fit, j, i))
+            memoi_fit_open(fit, j, place->low - (other->high - other->low) + 1, 0);
+    }
+}
 
-/* Orders with both rules, until one meets target or time is up; there is always a plan.  After
- * last_begin no other is tried, though one may go on to the deadline. */
-MEMOI memo_status memoi_greedy_solve(const memo_plan* plan, const memoi_problem* problem,
-                                     int64_t target, double last_begin, double deadline,
-                                     memoi_solution* best, memo_error* error) {
-    static const memoi_rule rules[] = {{MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_LIFETIME, 0},
-                                       {MEMOI_ORDER_AREA, 0},     {MEMOI_ORDER_LOAD, 0},
-                                       {MEMOI_ORDER_SIZE, 0},     {MEMOI_ORDER_START, 0},
-                                       {MEMOI_ORDER_SIZE, 1},     {MEMOI_ORDER_SIZE_START, 1},
-                                       {MEMOI_ORDER_LIFETIME, 1}, {MEMOI_ORDER_AREA, 1}};
-    enum { AGAIN = 6 }; /* repeats the first rule, for easy problems, which skip that */
+/* Makes one change, and undoes it if it is not kept. */
+MEMOI void memoi_climb_change(memoi_fit* fit) {
+    double above = fit->above;
+    int64_t n = 1 + (int64_t)(memoi_search_random(&fit->random) % MEMOI_FIT_MOVES), moved, to, k;
+    int is_behind;
+    fit->n_keys = fit->n_lows = 0;
+    for (; n > 0; n--) {
+        if (!memoi_climb_choose(fit, &moved, &to, &is_behind)) continue;
+        for (k = 0; k < fit->n_keys && fit->keys[k].item != moved;) k++;
+        if (k == fit->n_keys && !fit->places[moved].is_open)
+            memoi_climb_move(fit, moved, to, is_behind);
+    }
+    for (k = 0; k < fit->n_keys; k++) memoi_fit_open(fit, fit->keys[k].item, 0, 1);
+    fit->n_nodes++; /* a change that places nothing counts too */
+    if (memoi_fit_settle(fit, above)) return;
+    while (fit->n_lows > 0) {
+        const memoi_replaced* replaced = &fit->lows[--fit->n_lows];
+        memoi_fit_put(fit, replaced->item, replaced->value);
+    }
+    while (fit->n_keys > 0) {
+        const memoi_replaced* replaced = &fit->keys[--fit->n_keys];
+        fit->places[replaced->item].key = replaced->value;
+    }
+    fit->above = above; /* as it was to the last bit */
+}
+
+/* Lowers best->peak toward goal with a limit on placed items; returns their number. */
+MEMOI int64_t memoi_climb_run(memoi_fit* fit, int64_t goal, int64_t n_nodes, memoi_solution* best) {
+    int64_t begin = fit->n_nodes, peak, k;
+    memoi_climb_set_goal(fit, goal);
+    while (fit->n_critical > 0 && fit->n_nodes - begin < n_nodes && !fit->is_out_of_time) {
+        memoi_climb_change(fit);
+        if (memob_now_s() > fit->deadline) fit->is_out_of_time = 1;
+        for (peak = goal, k = 0; k < fit->n_critical && peak < best->peak; k++)
+            peak = memob_max(peak, fit->places[fit->critical[k]].high);
+        if (peak >= best->peak) continue;
+        memoi_fit_offer(fit, best);
+    }
+    return fit->n_nodes - begin;
+}
+
+/* Orders by first fit, or by lowest offset, until one meets target or time is up; there is always a
+ * plan.  After last_begin no other is tried, though one may go on to the deadline. */
+MEMOI memo_status memoi_greedy_solve(const memoi_problem* problem, int64_t target,
+                                     double last_begin, double deadline, memoi_solution* best,
+                                     memo_error* error) {
+    static const memoi_item_order orders[] = {MEMOI_ORDER_SIZE, MEMOI_ORDER_LIFETIME,
+                                              MEMOI_ORDER_AREA, MEMOI_ORDER_LOAD,
+                                              MEMOI_ORDER_SIZE, MEMOI_ORDER_START};
+    enum { FIT_ORDERS = 4 }; /* first fit has the first, lowest offset the last five */
     memoi_greedy greedy;
     memoi_fit fit;
-    int64_t first, second;
-    int is_easy = memoi_problem_is_easy(problem), k, ok;
+    int is_easy = memoi_problem_is_easy(problem), is_fit = !is_easy;
+    int ok = memoi_greedy_create(&greedy, problem, deadline), pass, k;
     memset(&fit, 0, sizeof fit);
-    ok = memoi_greedy_create(&greedy, problem, deadline);
-
-    /* No order can help fixed items that overlap. */
-    if (ok && problem->n_fixed) ok = memoi_fit_create(&fit, problem);
-    if (ok && problem->n_fixed && memoi_fit_clash(&fit, greedy.ranked, &first, &second)) {
-        memob_arrays_free(&fit.arrays);
-        memob_arrays_free(&greedy.arrays);
-        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT,
-                              "buffers %lld and %lld are fixed to overlapping places",
-                              (long long)plan->buffers[problem->items[first].buffer].id,
-                              (long long)plan->buffers[problem->items[second].buffer].id);
-    }
-
     if (ok && best->peak == INT64_MAX) {
         ok = memoi_online_run(problem, greedy.offsets);
-        if (ok) memoi_solution_offer(problem, greedy.offsets, -1, best);
+        if (ok) memoi_solution_offer(problem, greedy.offsets, best);
     }
 
-    /* One attempt for each rule, given up as soon as it would last too long.  With gaps, fixed
-     * items or holds, lowest offset is slow. */
-    for (k = is_easy; k < (int)(sizeof rules / sizeof *rules) && best->peak > target && ok; k++) {
-        int is_done;
-        if (k == AGAIN && !is_easy) continue;
-        if (rules[k].is_fit ? MEMOI_WITHOUT(first_fit) : MEMOI_WITHOUT(lowest_offset)) continue;
-        if (memob_now_s() > last_begin) break;
-        if (rules[k].order == MEMOI_ORDER_LOAD)
-            memoi_greedy_order_by_load(&greedy);
-        else
-            memoi_greedy_order_items(problem, rules[k].order, NULL, greedy.ranked);
-        if (rules[k].is_fit && !fit.problem) ok = memoi_fit_create(&fit, problem);
-        if (!ok) break;
-        if (rules[k].is_fit) memoi_fit_order(&fit, greedy.ranked);
-        is_done = rules[k].is_fit ? memoi_fit_run(&fit, greedy.deadline, greedy.offsets)
-                                  : memoi_greedy_run(&greedy);
-        if (!is_done) continue;
-        memoi_solution_offer(problem, greedy.offsets,
-                             rules[k].is_fit ? (int32_t)rules[k].order : -1, best);
+    /* One attempt for each order by each rule, given up as soon as it would last too long. */
+    for (pass = 0; pass < 2 && ok; pass++, is_fit = !is_fit) {
+        int n_orders = is_fit ? (int)FIT_ORDERS : (int)(sizeof orders / sizeof *orders);
+        if (is_fit ? MEMOI_WITHOUT(first_fit) : MEMOI_WITHOUT(lowest_offset)) continue;
+        if (best->peak <= target || memob_now_s() > last_begin) break;
+        if (is_fit) ok = memoi_fit_create(&fit, problem, 0, deadline) != 0;
+        if (is_fit && !fit.problem) continue;
+        for (k = !is_fit; k < n_orders && ok; k++) {
+            if (best->peak <= target || memob_now_s() > last_begin) break;
+            if (orders[k] == MEMOI_ORDER_LOAD && MEMOI_WITHOUT(load)) continue;
+            if (orders[k] == MEMOI_ORDER_LOAD)
+                memoi_greedy_order_by_load(&greedy);
+            else
+                memoi_greedy_order_items(problem, orders[k], NULL, greedy.ranked);
+            if (is_fit || (!is_easy && fit.problem)) {
+                if ((is_fit ? memoi_fit_run : memoi_fit_stack)(&fit, greedy.ranked))
+                    memoi_fit_offer(&fit, best);
+            } else if (memoi_greedy_run(&greedy)) {
+                memoi_solution_offer(problem, greedy.offsets, best);
+            }
+        }
     }
 
     memob_arrays_free(&fit.arrays);
@@ -3685,336 +3793,34 @@ MEMOI void memoi_search_report(const memoi_effort* effort, const memoi_problem* 
     effort->log->write(effort->log->user, message);
 }
 
-/* --- >>climb ---
- * Knows: first fit and an order.  Knows nothing of the exact search.
- *
- * First fit by an order that is changed a little, again and again.  A change is kept unless more
- * lies above the goal than before.  Items are moved that end above the goal, or that conflict with
- * one of these.
- *
- * After a change only a few items are placed again, in their turn: those that moved in the order,
- * those that an item placed again now covers, and those above a place that it has left.  For every
- * other item the lowest hole is still the one that it lies in. */
-
-enum {
-    MEMOI_CLIMB_MOVES = 3,  /* at most, in one change */
-    MEMOI_CLIMB_CLOCK = 64, /* items placed between two looks at the clock */
-    MEMOI_CLIMB_FIRST = 100 /* items placed by a problem's first climb, per item */
-};
-
-/* An item in the order, and its place. */
-typedef struct memoi_place {
-    int64_t key; /* its turn: least first, ties by index; fixed items INT64_MIN */
-    int64_t low, high;
-    int64_t from;      /* open: below, no hole is large enough */
-    int32_t is_open;   /* to be placed again */
-    int32_t is_forced; /* open: it cannot stay */
-} memoi_place;
-
-/* What a change has replaced: keys of moved items, then offsets, in the order of the changes. */
-typedef struct memoi_replaced {
-    int64_t item, value;
-} memoi_replaced;
-
-typedef struct memoi_climb {
-    const memoi_problem* problem; /* NULL: it has not begun */
-    memob_arrays arrays;
-    const memoi_neighbors* neighbors;
-    memoi_place* places; /* of an item */
-    memoi_queue open;    /* by key */
-    memoi_range* taken;  /* scratch */
-    int64_t* offsets;    /* scratch */
-    memoi_replaced *keys, *lows;
-    int64_t n_keys, n_lows;
-
-    int64_t goal;
-    double above;      /* bytes times sections above the goal */
-    int64_t* critical; /* items that end above the goal, in any order */
-    int64_t* rank;     /* of an item in that list, or -1 */
-    int64_t n_critical;
-
-    uint64_t random;
-    double deadline;
-    int64_t n_nodes; /* items placed */
-    int32_t is_out_of_time;
-} memoi_climb;
-
-/* Does item j come before item i? */
-MEMOI int memoi_climb_is_before(const memoi_climb* climb, int64_t j, int64_t i) {
-    int64_t key_j = climb->places[j].key, key_i = climb->places[i].key;
-    return (key_j < key_i) | ((key_j == key_i) & (j < i));
-}
-
-/* Bytes times sections of item i above the goal. */
-MEMOI double memoi_climb_over(const memoi_climb* climb, int64_t i) {
-    const memoi_item* item = &climb->problem->items[i];
-    int64_t over = climb->places[i].high - climb->goal;
-    if (over <= 0) return 0;
-    return (double)(over < item->size ? over : item->size) * (double)(item->end - item->begin);
-}
-
-MEMOI void memoi_climb_put(memoi_climb* climb, int64_t i, int64_t low) {
-    memoi_place* place = &climb->places[i];
-    int64_t rank = climb->rank[i];
-    climb->above -= memoi_climb_over(climb, i);
-    place->low = low;
-    place->high = low + climb->problem->items[i].size;
-    climb->above += memoi_climb_over(climb, i);
-    if (place->high > climb->goal && rank < 0) {
-        climb->rank[i] = climb->n_critical;
-        climb->critical[climb->n_critical++] = i;
-    } else if (place->high <= climb->goal && rank >= 0) {
-        int64_t last = climb->critical[--climb->n_critical];
-        climb->critical[rank] = last;
-        climb->rank[last] = rank;
-        climb->rank[i] = -1;
-    }
-}
-
-/* Sets another goal, and counts everything again. */
-MEMOI void memoi_climb_set_goal(memoi_climb* climb, int64_t goal) {
-    int64_t i;
-    climb->goal = goal;
-    climb->above = 0;
-    climb->n_critical = 0;
-    for (i = 0; i < climb->problem->n_items; i++) {
-        climb->rank[i] = -1;
-        climb->places[i].high = goal;
-        memoi_climb_put(climb, i, climb->places[i].low);
-    }
-}
-
-/* Item i is to be placed again; below `from` there is no hole for it. */
-MEMOI void memoi_climb_open(memoi_climb* climb, int64_t i, int64_t from, int is_forced) {
-    memoi_place* place = &climb->places[i];
-    if (climb->problem->items[i].fixed >= 0) return;
-    if (!place->is_open) {
-        place->is_open = 1;
-        place->is_forced = 0;
-        place->from = place->low;
-        memoi_queue_push(&climb->open, place->key, i);
-    }
-    if (from < place->from) place->from = from;
-    place->is_forced |= is_forced;
-}
-
-/* The lowest hole for item i between those before it.  Unless it is forced, it can stay. */
-MEMOI int64_t memoi_climb_find(memoi_climb* climb, int64_t i) {
-    const memoi_item* item = &climb->problem->items[i];
-    const memoi_place* place = &climb->places[i];
-    const int32_t* list = climb->neighbors->list;
-    int64_t from = memob_align_up(memob_max(place->from, 0), item->alignment);
-    int64_t to = place->is_forced ? INT64_MAX : place->high, key = place->key, n = 0, k;
-    for (k = climb->neighbors->first[i]; k < climb->neighbors->first[i + 1]; k++) {
-        const memoi_place* other = &climb->places[list[k]];
-        climb->taken[n].begin = other->low;
-        climb->taken[n].end = other->high;
-        n += ((other->key < key) | ((other->key == key) & (list[k] < i))) & (other->high > from) &
-             (other->low < to);
-    }
-    return memoi_fit_lowest_taken(climb->taken, n, from, item);
-}
-
-/* Item i moves from low to now: which later items must be placed again? */
-MEMOI void memoi_climb_spread(memoi_climb* climb, int64_t i, int64_t low, int64_t now) {
-    int64_t high = now + climb->problem->items[i].size, k;
-    for (k = climb->neighbors->first[i]; k < climb->neighbors->first[i + 1]; k++) {
-        int64_t j = climb->neighbors->list[k];
-        const memoi_place* other = &climb->places[j];
-        int is_covered = (other->low < high) & (other->high > now);
-        if (!(is_covered | (low < other->low)) || !memoi_climb_is_before(climb, i, j)) continue;
-        memoi_climb_open(climb, j, low < other->low ? low - (other->high - other->low) + 1 : low,
-                         is_covered);
-    }
-}
-
-/* Places all open items; 0 if more than limit would lie above the goal, or time is up. */
-MEMOI int memoi_climb_settle(memoi_climb* climb, double limit) {
-    double above = 0; /* of items that have been placed: none is placed twice */
-    while (climb->open.n > 0) {
-        int64_t i = climb->open.list[0].index, low = climb->places[i].low, now;
-        memoi_queue_pop(&climb->open);
-        climb->places[i].is_open = 0;
-        if (above > limit || climb->is_out_of_time) continue;
-        if (++climb->n_nodes % MEMOI_CLIMB_CLOCK == 0 && memob_now_s() > climb->deadline)
-            climb->is_out_of_time = 1;
-        now = memoi_climb_find(climb, i);
-        if (now != low) {
-            climb->lows[climb->n_lows].item = i;
-            climb->lows[climb->n_lows++].value = low;
-            memoi_climb_put(climb, i, now);
-            memoi_climb_spread(climb, i, low, now);
-        }
-        above += memoi_climb_over(climb, i);
-    }
-    return above <= limit && climb->above <= limit && !climb->is_out_of_time;
-}
-
-/* Begins with the first fit by best's order.  (In a problem that is not easy it becomes lower than
- * a better plan by another rule.)  If there is none, with the order of the offsets, which raises
- * nothing.  ranked: scratch, one per item. */
-MEMOI void memoi_climb_begin(memoi_climb* climb, const memoi_solution* best, memoi_ranked* ranked) {
-    const memoi_problem* problem = climb->problem;
-    int64_t n = problem->n_items, i, k;
-    if (best->fit_order >= 0) {
-        memoi_greedy_order_items(problem, (memoi_item_order)best->fit_order, NULL, ranked);
-    } else {
-        for (k = 0; k < n; k++) {
-            ranked[k].index = k;
-            ranked[k].first = -(double)best->offsets[k];
-            ranked[k].second = 0;
-        }
-        qsort(ranked, (size_t)n, sizeof *ranked, memoi_greedy_compare_ranked);
-    }
-    climb->goal = INT64_MAX;
-    for (k = 0; k < n; k++) {
-        i = ranked[k].index;
-        climb->rank[i] = -1;
-        climb->places[i].key = problem->items[i].fixed < 0 ? k << 32 : INT64_MIN;
-        memoi_climb_put(climb, i, best->offsets[i]);
-        if (best->fit_order < 0 || problem->items[i].fixed >= 0) continue;
-        climb->places[i].low = -1;
-        memoi_climb_open(climb, i, 0, 1);
-    }
-    memoi_climb_settle(climb, HUGE_VAL);
-}
-
-/* Returns 1; 0 without memory; -1 if the lists of neighbors would be too long.  The caller frees
- * the arrays. */
-MEMOI int memoi_climb_create(memoi_climb* climb, const memoi_problem* problem,
-                             const memoi_effort* effort, const memoi_solution* best) {
-    int64_t n = problem->n_items;
-    int listed = memoi_neighbors_list(problem);
-    memob_arrays* a = &climb->arrays;
-    memoi_ranked* ranked;
-    memset(climb, 0, sizeof *climb);
-    if (listed <= 0) return listed;
-    climb->problem = problem;
-    climb->neighbors = problem->neighbors;
-    climb->random = effort->seed;
-    climb->deadline = effort->deadline;
-    climb->places = (memoi_place*)memob_arrays_add(a, n, sizeof(memoi_place));
-    climb->open.list = (memob_keyed*)memob_arrays_add(a, n, sizeof(memob_keyed));
-    climb->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
-    climb->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    climb->keys = (memoi_replaced*)memob_arrays_add(a, MEMOI_CLIMB_MOVES, sizeof(memoi_replaced));
-    climb->lows = (memoi_replaced*)memob_arrays_add(a, n, sizeof(memoi_replaced));
-    climb->critical = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    climb->rank = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
-    ranked = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    if (a->failed) return 0;
-    memoi_climb_begin(climb, best, ranked);
+/* Begins with a first fit: by the order of the best offsets, which raises nothing; in a problem
+ * that is not easy by size, which becomes lower than a better plan.  As memoi_fit_create. */
+MEMOI int memoi_climb_begin(memoi_fit* fit, const memoi_problem* problem,
+                            const memoi_effort* effort, const memoi_solution* best) {
+    int created = memoi_fit_create(fit, problem, effort->seed, effort->deadline);
+    if (created <= 0) return created;
+    if (memoi_problem_is_easy(problem))
+        memoi_greedy_order_by_offsets(problem, best->offsets, fit->ranked);
+    else
+        memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, fit->ranked);
+    memoi_fit_run(fit, fit->ranked);
     return 1;
-}
-
-/* Chooses an item and a neighbor to move it before, which lies lower; sometimes one to move it
- * behind.  Of two neighbors it takes the nearer in the order.  0: there is none. */
-MEMOI int memoi_climb_choose(memoi_climb* climb, int64_t* moved, int64_t* to, int* is_behind) {
-    const int64_t* first = climb->neighbors->first;
-    uint64_t* random = &climb->random;
-    int64_t i = climb->critical[memoi_search_random(random) % (uint64_t)climb->n_critical];
-    int64_t n_found = 0, n, k, pair[2];
-    *is_behind = 0;
-
-    /* Usually take a neighbor of the critical item instead, because moving it can make room. */
-    n = first[i + 1] - first[i];
-    if (n > 0 && memoi_search_random(random) % 4 > 0) {
-        i = climb->neighbors->list[first[i] + (int64_t)(memoi_search_random(random) % (uint64_t)n)];
-        *is_behind = memoi_search_random(random) % 4 == 0;
-    }
-    if (climb->problem->items[i].fixed >= 0) return 0;
-
-    /* Two random neighbors on the right side; the nearer one changes the order less. */
-    pair[0] = pair[1] = -1;
-    for (k = first[i]; k < first[i + 1]; k++) { /* each is in the pair with the same chance */
-        int64_t j = climb->neighbors->list[k];
-        if (climb->problem->items[j].fixed >= 0 ||
-            memoi_climb_is_before(climb, j, i) == *is_behind ||
-            (!*is_behind && climb->places[j].low >= climb->places[i].low))
-            continue;
-        n_found++;
-        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[0] = j;
-        if (memoi_search_random(random) % (uint64_t)n_found == 0) pair[1] = j;
-    }
-    if (n_found == 0) return 0;
-    *moved = i;
-    *to = memoi_climb_is_before(climb, pair[0], pair[1]) == *is_behind ? pair[0] : pair[1];
-    return 1;
-}
-
-/* Moves an item in the order, and opens what that may move. */
-MEMOI void memoi_climb_move(memoi_climb* climb, int64_t i, int64_t to, int is_behind) {
-    memoi_place* place = &climb->places[i];
-    int64_t step = 1 + (int64_t)(memoi_search_random(&climb->random) >> 34), k;
-    climb->keys[climb->n_keys].item = i;
-    climb->keys[climb->n_keys++].value = place->key;
-    place->key = climb->places[to].key + (is_behind ? step : -step);
-    for (k = climb->neighbors->first[i]; is_behind && k < climb->neighbors->first[i + 1]; k++) {
-        int64_t j = climb->neighbors->list[k];
-        const memoi_place* other = &climb->places[j];
-        if (other->low > place->low && memoi_climb_is_before(climb, j, i))
-            memoi_climb_open(climb, j, place->low - (other->high - other->low) + 1, 0);
-    }
-}
-
-/* Makes one change, and undoes it if it is not kept. */
-MEMOI void memoi_climb_change(memoi_climb* climb) {
-    double above = climb->above;
-    int64_t n = 1 + (int64_t)(memoi_search_random(&climb->random) % MEMOI_CLIMB_MOVES), moved, to,
-            k;
-    int is_behind;
-    climb->n_keys = climb->n_lows = 0;
-    for (; n > 0; n--) {
-        if (!memoi_climb_choose(climb, &moved, &to, &is_behind)) continue;
-        for (k = 0; k < climb->n_keys && climb->keys[k].item != moved;) k++;
-        if (k == climb->n_keys && !climb->places[moved].is_open)
-            memoi_climb_move(climb, moved, to, is_behind);
-    }
-    for (k = 0; k < climb->n_keys; k++) memoi_climb_open(climb, climb->keys[k].item, 0, 1);
-    climb->n_nodes++; /* a change that places nothing counts too */
-    if (memoi_climb_settle(climb, above)) return;
-    while (climb->n_lows > 0) {
-        const memoi_replaced* replaced = &climb->lows[--climb->n_lows];
-        memoi_climb_put(climb, replaced->item, replaced->value);
-    }
-    while (climb->n_keys > 0) {
-        const memoi_replaced* replaced = &climb->keys[--climb->n_keys];
-        climb->places[replaced->item].key = replaced->value;
-    }
-    climb->above = above; /* as it was to the last bit */
-}
-
-/* Lowers best->peak toward goal with a limit on placed items; returns their number. */
-MEMOI int64_t memoi_climb_run(memoi_climb* climb, int64_t goal, int64_t n_nodes,
-                              memoi_solution* best) {
-    int64_t begin = climb->n_nodes, peak, k, i;
-    memoi_climb_set_goal(climb, goal);
-    while (climb->n_critical > 0 && climb->n_nodes - begin < n_nodes && !climb->is_out_of_time) {
-        memoi_climb_change(climb);
-        if (memob_now_s() > climb->deadline) climb->is_out_of_time = 1;
-        for (peak = goal, k = 0; k < climb->n_critical && peak < best->peak; k++)
-            peak = memob_max(peak, climb->places[climb->critical[k]].high);
-        if (peak >= best->peak) continue;
-        for (i = 0; i < climb->problem->n_items; i++) climb->offsets[i] = climb->places[i].low;
-        memoi_solution_offer(climb->problem, climb->offsets, -1, best);
-    }
-    return climb->n_nodes - begin;
 }
 
 /* Climbs toward goal for a given number of placed items.  It repeats this as long as each climb
  * lowers the bytes above the goal by a twentieth.  It does nothing if the lists of neighbors are
  * too long.  0: no memory. */
-MEMOI int memoi_search_climb(memoi_climb* climb, const memoi_problem* problem, int64_t goal,
+MEMOI int memoi_search_climb(memoi_fit* fit, const memoi_problem* problem, int64_t goal,
                              int64_t n_placed, memoi_effort* effort, memoi_solution* best) {
-    int created = climb->problem ? 1 : memoi_climb_create(climb, problem, effort, best);
+    int created = fit->problem ? 1 : memoi_climb_begin(fit, problem, effort, best);
     double above = HUGE_VAL;
     if (MEMOI_WITHOUT(climb)) return 1;
     while (created > 0 && effort->nodes_left > 0 && memob_now_s() < effort->deadline) {
         int64_t most = MEMOI_CLIMB_NODES * memob_min(effort->nodes_left, INT64_MAX / 16);
         effort->nodes_left -=
-            memoi_climb_run(climb, goal, memob_min(n_placed, most), best) / MEMOI_CLIMB_NODES + 1;
-        if (climb->n_critical == 0 || climb->is_out_of_time || climb->above >= 0.95 * above) break;
-        above = climb->above;
+            memoi_climb_run(fit, goal, memob_min(n_placed, most), best) / MEMOI_CLIMB_NODES + 1;
+        if (fit->n_critical == 0 || fit->is_out_of_time || fit->above >= 0.95 * above) break;
+        above = fit->above;
     }
     return created != 0;
 }
@@ -4169,7 +3975,7 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
         if (*verdict == MEMOI_FOUND && missing >= 0) memoi_core_add(cores, missing);
     }
     if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
-    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, -1, best);
+    if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, best);
     *n_nodes -= left;
     return 1;
 }
@@ -4186,7 +3992,7 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
  *
  * If nearly every section is as full as the bound, failures show soon, and only at the goal.  Then
  * the first attempt has three quarters of the time for it. */
-MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores* cores,
+MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
@@ -4245,7 +4051,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
 
         /* A plan lowers the best; an exhausted search raises the bound. */
         if (answer && answer->verdict == MEMOI_FOUND)
-            memoi_solution_offer(problem, answer->minimum, -1, best);
+            memoi_solution_offer(problem, answer->minimum, best);
         else
             given_up = capacity;
         if (answer && answer->verdict == MEMOI_FAILED) *bound = capacity + 1;
@@ -4271,7 +4077,7 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_climb* climb, memoi_cores*
 MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
-    memoi_climb climb;
+    memoi_fit climb;
     memoi_cores cores;
     int created = MEMOI_WITHOUT(search) ? -1
                                         : memoi_team_create(&team, problem, effort->n_threads,
@@ -4312,10 +4118,9 @@ MEMOI int64_t memoi_search_extent(const memoi_problem* problem, const int64_t* o
 }
 
 /* Lowers the part that begins with item first to goal if it can: sets its offsets and its peak. */
-MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_problem* problem,
-                                       int64_t first, int64_t goal, memoi_effort* effort,
-                                       memoi_solution* best, int64_t* bound, int64_t* peak,
-                                       memo_error* error) {
+MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t first, int64_t goal,
+                                       memoi_effort* effort, memoi_solution* best, int64_t* bound,
+                                       int64_t* peak, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t end, n = memoi_search_extent(problem, best->offsets, first, &end, peak) - first;
     int64_t proven, *offsets = best->offsets + first;
@@ -4330,11 +4135,9 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
     }
     proven = part->lower_bound;
     memoi_solution_begin(&own, own_offsets);
-    memoi_solution_offer(part, offsets, -1, &own);
-    own.fit_order = best->fit_order;
+    memoi_solution_offer(part, offsets, &own);
     if (!is_whole) /* else the greedy planner has done what it can */
-        status =
-            memoi_greedy_solve(plan, part, goal, effort->deadline, effort->deadline, &own, error);
+        status = memoi_greedy_solve(part, goal, effort->deadline, effort->deadline, &own, error);
 
     if (!status && ok && own.peak > goal)
         ok = memoi_search_minimize(part, goal, effort, &own, &proven);
@@ -4352,10 +4155,9 @@ MEMOI memo_status memoi_search_part_at(const memo_plan* plan, const memoi_proble
 /* Searches the parts that end above the goal, the highest first.  The others need not become lower
  * than its result.  Each part gets half of the remaining effort; the last one gets all.  parts:
  * scratch, one per item.  *peak: of all parts. */
-MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* problem,
-                                    int64_t target, memoi_effort* effort, memob_keyed* parts,
-                                    memoi_solution* best, int64_t* bound, int64_t* peak,
-                                    memo_error* error) {
+MEMOI memo_status memoi_search_pass(const memoi_problem* problem, int64_t target,
+                                    memoi_effort* effort, memob_keyed* parts, memoi_solution* best,
+                                    int64_t* bound, int64_t* peak, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t n = 0, first, last, end, part_peak, k;
 
@@ -4382,8 +4184,8 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
         }
         is_last = k + 1 == n || -parts[k + 1].key <= goal;
         own = memoi_effort_take(effort, is_last ? 1 : 0.5);
-        status = memoi_search_part_at(plan, problem, parts[k].index, goal, &own, best, bound,
-                                      &part_peak, error);
+        status = memoi_search_part_at(problem, parts[k].index, goal, &own, best, bound, &part_peak,
+                                      error);
         effort->nodes_left += own.nodes_left;
         *peak = memob_max(*peak, part_peak);
     }
@@ -4392,8 +4194,8 @@ MEMOI memo_status memoi_search_pass(const memo_plan* plan, const memoi_problem* 
 
 /* What easy parts leave of their shares goes to the others in another pass, with another seed.
  * best holds a plan of the whole, which stays one whatever happens to a part. */
-MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem* problem,
-                                     int64_t target, memoi_effort* effort, memoi_solution* best,
+MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t target,
+                                     memoi_effort* effort, memoi_solution* best,
                                      memo_error* error) {
     memo_status status;
     int64_t bound = problem->lower_bound, peak = 0, nodes_before;
@@ -4402,9 +4204,7 @@ MEMOI memo_status memoi_search_solve(const memo_plan* plan, const memoi_problem*
     if (!parts) return memob_no_memory(error, "the parts of the plan");
     do {
         nodes_before = effort->nodes_left;
-        status =
-            memoi_search_pass(plan, problem, target, effort, parts, best, &bound, &peak, error);
-        best->fit_order = -1;
+        status = memoi_search_pass(problem, target, effort, parts, best, &bound, &peak, error);
         effort->seed++;
     } while (!status && peak > memob_max(target, bound) && effort->nodes_left > 0 &&
              effort->nodes_left < nodes_before && memob_now_s() < effort->deadline);
@@ -4545,34 +4345,6 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     return ok;
 }
 
-/* Offsets from the order z by longest path: repeatedly places items with nothing unplaced below. */
-MEMOI int memoi_mip_rebuild(const memoi_mip* mip, const double* columns, int64_t* offsets) {
-    const memoi_problem* problem = mip->problem;
-    int64_t n = problem->n_items, n_placed = 0, i, j;
-    for (i = 0; i < n; i++) offsets[i] = -1;
-    while (n_placed < n) {
-        int64_t before = n_placed;
-        for (i = 0; i < n; i++) {
-            const memoi_item* item = &problem->items[i];
-            int64_t offset = item->fixed > 0 ? item->fixed : 0;
-            if (offsets[i] >= 0) continue;
-            for (j = 0; j < n; j++) {
-                int32_t column = i < j ? mip->pair[i * n + j] : mip->pair[j * n + i];
-                if (j == i || !column || (columns[column - 1] > 0.5) == (i < j)) continue;
-                if (offsets[j] < 0) break;
-                if (offsets[j] + problem->items[j].size > offset)
-                    offset = offsets[j] + problem->items[j].size;
-            }
-            if (j < n) continue;
-            if (item->fixed >= 0 && offset > item->fixed) return 0;
-            offsets[i] = offset;
-            n_placed++;
-        }
-        if (n_placed == before) return 0; /* a cycle: z was not whole after all */
-    }
-    return 1;
-}
-
 MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -4580,7 +4352,9 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     int64_t* offsets;
     double* columns = NULL;
     memoi_mip mip;
+    memoi_fit fit;
     memset(&mip, 0, sizeof mip);
+    memset(&fit, 0, sizeof fit);
     mip.problem = problem;
     mip.deadline = deadline;
 
@@ -4611,7 +4385,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         mip.value = (double*)memob_arrays_add(&mip.arrays, n + 3, sizeof(double));
         mip.column = (int*)memob_arrays_add(&mip.arrays, n + 3, sizeof(int));
         columns = (double*)memob_arrays_add(&mip.arrays, n + 1 + mip.n_pairs, sizeof(double));
-        if (mip.arrays.failed) status = memob_no_memory(error, "the MIP");
+        if (mip.arrays.failed || memoi_fit_create(&fit, problem, 0, HUGE_VAL) <= 0)
+            status = memob_no_memory(error, "the MIP");
     }
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
@@ -4623,9 +4398,10 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     if (!status) {
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
-        if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns) &&
-            memoi_mip_rebuild(&mip, columns, offsets)) {
-            memoi_solution_offer(problem, offsets, -1, best);
+        if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
+            for (i = 0; i < n; i++) offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
+            memoi_greedy_order_by_offsets(problem, offsets, fit.ranked);
+            if (memoi_fit_run(&fit, fit.ranked)) memoi_fit_offer(&fit, best);
 
             /* The search was complete, and the rebuilt plan is within half a unit of the proven
              * peak. */
@@ -4633,6 +4409,7 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         }
     }
     if (mip.lp) delete_lp(mip.lp);
+    memob_arrays_free(&fit.arrays);
     memob_arrays_free(&mip.arrays);
     return status;
 }
@@ -4930,7 +4707,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
         for (i = 0; i < problem->n_items; i++)
             offsets[i] =
                 bilevel->plan->buffers[problem->items[i].buffer].offset_bytes / problem->unit_bytes;
-        memoi_solution_offer(problem, offsets, -1, best);
+        memoi_solution_offer(problem, offsets, best);
     }
     MEMO_FREE(offsets);
     memo_plan_destroy(outer);
@@ -4999,6 +4776,29 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
+/* Checks the fixed buffers, as a plan of these alone: no order of the others can help them. */
+MEMOI memo_status memoi_plan_check_fixed(const memo_plan* plan, memo_error* error) {
+    memo_plan fixed = *plan;
+    memo_status status;
+    int64_t n_fixed = 0, i;
+    fixed.buffers = (memo_buffer*)memob_calloc(plan->n_buffers, sizeof(memo_buffer));
+    if (!fixed.buffers) return memob_no_memory(error, "the fixed buffers");
+    fixed.proof = MEMO_PROOF_FEASIBLE;
+    fixed.peak_bytes = 0;
+    for (i = 0; i < plan->n_buffers; i++) {
+        memo_buffer* buffer = &fixed.buffers[i];
+        *buffer = plan->buffers[i];
+        n_fixed += buffer->is_fixed;
+        if (!buffer->is_fixed) buffer->size_bytes = buffer->offset_bytes = 0;
+        fixed.peak_bytes =
+            memob_max(fixed.peak_bytes, buffer->offset_bytes + memob_buffer_bytes(&fixed, i));
+    }
+    status = n_fixed > 0 ? memo_plan_prepare(&fixed, error) : MEMO_STATUS_OK;
+    if (!status && n_fixed > 0) status = memo_plan_validate(&fixed, error);
+    MEMO_FREE(fixed.buffers);
+    return status;
+}
+
 /* The problem to solve.  With too many holds it is *stretched*: a lifetime reaches to the end of
  * its last hold.  Then its plans are valid, but what is proven of them is not. */
 typedef struct memoi_task {
@@ -5057,6 +4857,7 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     int64_t n_entries = memoi_neighbors_count(problem), bound = problem->lower_bound;
     int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY, is_search, stage;
     int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    int is_free = memoi_problem_is_easy(problem) || n_entries > MEMOI_NEIGHBORS;
     int is_dense = n_entries > MEMOI_DENSE && n_entries > 2 * MEMOI_SMALL_ITEMS * problem->n_items;
     double now = memob_now_s(), deadline = effort->deadline;
     double last_greedy = now + (is_greedy ? 1 : is_large ? 0.4 : 0.5) * (deadline - now);
@@ -5075,11 +4876,11 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
             status =
                 memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
         if (stage == 1)
-            status = memoi_greedy_solve(plan, problem, target, last_greedy,
+            status = memoi_greedy_solve(problem, target, last_greedy,
                                         is_large ? last_greedy : deadline, best, error);
         if (stage == 3 && engine == MEMO_PLAN_ENGINE_MIP)
             status = memoi_mip_solve(problem, deadline, best, error);
-        if (stage == 4 && is_search && is_large && !MEMOI_WITHOUT(repeat)) {
+        if (stage == 4 && is_search && is_large && is_free && !MEMOI_WITHOUT(repeat)) {
             memoi_effort own = memoi_effort_take(effort, is_dense ? 1 : 0.75);
             if (!memoi_greedy_repeat(problem, target, own.seed, own.deadline, &own.nodes_left,
                                      best))
@@ -5087,7 +4888,7 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
             effort->nodes_left += own.nodes_left;
         }
         if (stage == 5 && is_search)
-            status = memoi_search_solve(plan, problem, target, effort, best, error);
+            status = memoi_search_solve(problem, target, effort, best, error);
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
 
@@ -5151,6 +4952,8 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
             "or frees differ; pass the trace that the plan was made from");
+    status = memoi_plan_check_fixed(plan, error);
+    if (status) return status;
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* The problems, and room for the best plan. */

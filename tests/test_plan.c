@@ -156,6 +156,20 @@ TEST(greedy_is_valid) {
     }
 }
 
+/* The top of the placed items, whose offsets are not negative, that live within the time of item i;
+ * of all fixed ones as well. */
+static int64_t slow_top(const memoi_problem* problem, const int64_t* offsets, int64_t i) {
+    const memoi_item* item = &problem->items[i];
+    int64_t top = 0, k;
+    for (k = 0; k < problem->n_items; k++) {
+        const memoi_item* other = &problem->items[k];
+        if (other->fixed >= 0 ||
+            (offsets[k] >= 0 && other->begin < item->end && item->begin < other->end))
+            top = memob_max(top, offsets[k] + other->size);
+    }
+    return top;
+}
+
 /* The lowest offset of item i above the placed ones, whose offsets are not negative; *top: of
  * these. */
 static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets, int64_t i,
@@ -181,7 +195,8 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
 }
 
 /* Against a slow twin: the item with the lowest key comes next, in a tie the first in order.  If
- * its top is higher by now, or a fixed item bars it, its key rises instead. */
+ * the top below it is higher by now, or a fixed item bars it, its key rises instead.  With every
+ * item in one piece (rule 0), and with its gaps, among fixed ones (rule 1). */
 TEST(lowest_offset_is_lowest) {
     int k;
     for (k = 0; k < 500; k++) {
@@ -190,8 +205,9 @@ TEST(lowest_offset_is_lowest) {
         memo_error error;
         memoi_problem problem;
         memoi_greedy greedy;
+        memoi_fit fit;
         int64_t i, rank, n_placed, offsets[80], key[80];
-        int order;
+        int run;
         memset(&with, 0, sizeof with);
         with.has_fixed = k % 7 == 1;
         with.has_gaps = k % 5 == 1;
@@ -200,33 +216,40 @@ TEST(lowest_offset_is_lowest) {
         CHECK_OK(memo_plan_prepare(plan, &error));
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
         CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
-        for (order = 0; order < MEMOI_N_ORDERS; order++) {
-            memoi_greedy_order_items(&problem, (memoi_item_order)order, NULL, greedy.ranked);
-            CHECK(memoi_greedy_run(&greedy));
+        CHECK_IS(memoi_fit_create(&fit, &problem, 0, HUGE_VAL), ==, 1);
+        for (run = 0; run < 2 * (int)MEMOI_N_ORDERS; run++) {
+            int rule = run % 2;
+            memoi_greedy_order_items(&problem, (memoi_item_order)(run / 2), NULL, greedy.ranked);
+            CHECK(rule ? memoi_fit_stack(&fit, greedy.ranked) : memoi_greedy_run(&greedy));
             for (i = 0; i < problem.n_items; i++) {
-                offsets[i] = -1;
+                if (rule) greedy.offsets[i] = fit.places[i].low;
+                offsets[i] = rule ? -1 : problem.items[i].fixed;
+                CHECK(problem.items[i].fixed < 0 || greedy.offsets[i] == problem.items[i].fixed);
                 key[i] = memob_max(problem.items[i].fixed, 0);
             }
-            for (n_placed = 0; n_placed < problem.n_items;) {
+            for (n_placed = rule ? 0 : problem.n_fixed; n_placed < problem.n_items;) {
                 int64_t best = -1, top, lowest;
                 for (rank = 0; rank < problem.n_items; rank++) {
                     i = greedy.ranked[rank].index;
                     if (offsets[i] < 0 && (best < 0 || key[i] < key[best])) best = i;
                 }
-                lowest = slow_lowest(&problem, offsets, best, &top);
-                if (problem.items[best].fixed < 0 &&
+                top = slow_top(&problem, offsets, best);
+                lowest = rounded(top, problem.items[best].alignment);
+                if (rule) lowest = slow_lowest(&problem, offsets, best, &top);
+                if (rule && problem.items[best].fixed < 0 &&
                     lowest != rounded(top, problem.items[best].alignment))
                     top = lowest;
                 if (top > key[best]) {
                     key[best] = top;
                     continue;
                 }
-                CHECK_CASE(greedy.offsets[best] == lowest, "case %d, order %d: %lld, not %lld", k,
-                           order, (long long)greedy.offsets[best], (long long)lowest);
+                CHECK_CASE(greedy.offsets[best] == lowest, "case %d, run %d: %lld, not %lld", k,
+                           run, (long long)greedy.offsets[best], (long long)lowest);
                 offsets[best] = greedy.offsets[best];
                 n_placed++;
             }
         }
+        memob_arrays_free(&fit.arrays);
         memob_arrays_free(&greedy.arrays);
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
@@ -249,9 +272,8 @@ TEST(a_deadline_leaves_a_plan) {
         CHECK(memoi_greedy_create(&greedy, &problem, 0));
         memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, greedy.ranked);
         CHECK(!memoi_greedy_run(&greedy));
-        CHECK(memoi_fit_create(&fit, &problem));
-        memoi_fit_order(&fit, greedy.ranked);
-        CHECK(!memoi_fit_run(&fit, 0, greedy.offsets));
+        CHECK_IS(memoi_fit_create(&fit, &problem, 0, 0), ==, 1);
+        CHECK(!memoi_fit_run(&fit, greedy.ranked));
         memob_arrays_free(&fit.arrays);
         memob_arrays_free(&greedy.arrays);
         memoi_problem_free(&problem);
@@ -369,9 +391,9 @@ TEST(no_effort_is_left_over) {
         effort.log = &log;
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)problem.n_items, sizeof(int64_t)));
         CHECK(best.offsets);
-        CHECK_OK(memoi_greedy_solve(plan, &problem, problem.lower_bound, HUGE_VAL, HUGE_VAL, &best,
-                                    &error));
-        CHECK_OK(memoi_search_solve(plan, &problem, problem.lower_bound, &effort, &best, &error));
+        CHECK_OK(
+            memoi_greedy_solve(&problem, problem.lower_bound, HUGE_VAL, HUGE_VAL, &best, &error));
+        CHECK_OK(memoi_search_solve(&problem, problem.lower_bound, &effort, &best, &error));
         n_open += !best.is_optimal;
         CHECK_CASE(best.is_optimal || effort.nodes_left <= 0, "case %d: %lld nodes are left", k,
                    (long long)effort.nodes_left);
@@ -662,20 +684,36 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
     }
 }
 
+/* The lowest hole for each item, one after the other. */
+static void slow_fit(const memoi_problem* problem, const memob_keyed* turns, int64_t* offsets) {
+    int64_t i, j, k;
+    for (k = 0; k < problem->n_items; k++) {
+        const memoi_item* item = &problem->items[i = turns[k].index];
+        int64_t low = memob_max(item->fixed, 0);
+        for (j = 0; j < k && item->fixed < 0; j++) {
+            int64_t other = turns[j].index, end = offsets[other] + problem->items[other].size;
+            if (end <= low || offsets[other] >= low + item->size ||
+                !memoi_problem_items_conflict(problem, i, other))
+                continue;
+            low = rounded(end, item->alignment);
+            j = -1; /* again from the start */
+        }
+        offsets[i] = low;
+    }
+}
+
 /* What a change places again is all that first fit by the changed order moves. */
 TEST(a_climb_is_first_fit) {
-    int k, n_better = 0;
+    int k, n_better = 0, is_climbed;
     for (k = 0; k < 60; k++) {
         memo_plan* plan;
         memo_error error;
         memoi_problem problem;
-        memoi_climb climb;
-        memoi_solution best;
         memoi_fit fit;
-        memoi_effort effort;
+        memoi_solution best;
         memoi_ranked* ranked;
         memob_keyed* turns;
-        int64_t *offsets, before, n, i;
+        int64_t *offsets, before = 0, n, i;
         plan = random_plan(memo_test_int(2, 80), memo_test_int(1, 1000), features_of(k));
         CHECK_OK(memo_plan_prepare(plan, &error));
         CHECK_OK(memoi_problem_create(plan, &problem, &error));
@@ -684,37 +722,36 @@ TEST(a_climb_is_first_fit) {
         turns = (memob_keyed*)calloc((size_t)n, sizeof(memob_keyed));
         ranked = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
-        CHECK(best.offsets && offsets && turns && ranked && memoi_fit_create(&fit, &problem));
+        CHECK(best.offsets && offsets && turns && ranked);
+        CHECK_IS(memoi_fit_create(&fit, &problem, (uint64_t)k, HUGE_VAL), ==, 1);
         memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, ranked);
-        memoi_fit_order(&fit, ranked);
-        CHECK(memoi_fit_run(&fit, HUGE_VAL, offsets));
-        memoi_solution_offer(&problem, offsets, MEMOI_ORDER_SIZE, &best);
 
-        before = best.peak;
-        memset(&effort, 0, sizeof effort);
-        effort.deadline = HUGE_VAL;
-        effort.seed = (uint64_t)k;
-        CHECK_IS(memoi_climb_create(&climb, &problem, &effort, &best), ==, 1);
-        memoi_climb_run(&climb, problem.lower_bound, 100 * n, &best);
-        n_better += best.peak < before;
-
-        for (i = 0; i < n; i++) {
-            turns[i].key = climb.places[i].key;
-            turns[i].index = i;
+        /* As first fit has placed them, and after changes. */
+        for (is_climbed = 0; is_climbed < 2; is_climbed++) {
+            if (is_climbed) {
+                memoi_climb_run(&fit, problem.lower_bound, 100 * n, &best);
+                n_better += best.peak < before;
+            } else {
+                CHECK(memoi_fit_run(&fit, ranked));
+                memoi_fit_offer(&fit, &best);
+                before = best.peak;
+            }
+            for (i = 0; i < n; i++) {
+                turns[i].key = fit.places[i].key;
+                turns[i].index = i;
+            }
+            qsort(turns, (size_t)n, sizeof *turns, memob_keyed_compare);
+            slow_fit(&problem, turns, offsets);
+            for (i = 0; i < n; i++)
+                CHECK_CASE(fit.places[i].low == offsets[i], "case %d, item %d: %lld and %lld", k,
+                           (int)i, (long long)fit.places[i].low, (long long)offsets[i]);
         }
-        qsort(turns, (size_t)n, sizeof *turns, memob_keyed_compare);
-        for (i = 0; i < n; i++) memoi_fit_set_turn(&fit, turns[i].index, i);
-        CHECK(memoi_fit_run(&fit, HUGE_VAL, offsets));
-        for (i = 0; i < n; i++)
-            CHECK_CASE(climb.places[i].low == offsets[i], "case %d, item %d: %lld and %lld", k,
-                       (int)i, (long long)climb.places[i].low, (long long)offsets[i]);
 
         free(ranked);
         free(turns);
         free(offsets);
         free(best.offsets);
         memob_arrays_free(&fit.arrays);
-        memob_arrays_free(&climb.arrays);
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
     }
@@ -730,7 +767,8 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
     memoi_ranked* tried = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
     int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     int64_t* high = (int64_t*)calloc((size_t)n, sizeof(int64_t));
-    CHECK(order && tried && offsets && high && memoi_fit_create(&fit, problem));
+    CHECK(order && tried && offsets && high);
+    CHECK_IS(memoi_fit_create(&fit, problem, 0, HUGE_VAL), ==, 1);
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, order);
     for (; n_runs > 0; n_runs--) {
         int64_t n_high = 0, from, to;
@@ -747,10 +785,11 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
             memmove(tried + to + 1, tried + to, (size_t)(from - to) * sizeof moved);
             tried[to] = moved;
         }
-        memoi_fit_order(&fit, tried);
-        CHECK(memoi_fit_run(&fit, HUGE_VAL, offsets));
-        for (peak = 0, i = 0; i < n; i++)
-            peak = memob_max(peak, offsets[i] + problem->items[i].size);
+        CHECK(memoi_fit_run(&fit, tried));
+        for (peak = 0, i = 0; i < n; i++) {
+            offsets[i] = fit.places[i].low;
+            peak = memob_max(peak, fit.places[i].high);
+        }
         if (peak > best) continue;
         best = peak;
         memcpy(order, tried, (size_t)n * sizeof *order);
@@ -876,7 +915,7 @@ static void check_program(const memo_plan* plan, int k) {
         if (problem.items[i].fixed < 0) top += problem.items[i].size;
     }
     memoi_solution_begin(&best, offsets);
-    memoi_solution_offer(&problem, stacked, -1, &best);
+    memoi_solution_offer(&problem, stacked, &best);
     CHECK_OK(memoi_mip_solve(&problem, HUGE_VAL, &best, &error));
     CHECK_CASE(best.is_optimal && best.peak * problem.unit_bytes == brute_force(plan),
                "case %d: program %lld, brute force %lld", k,
