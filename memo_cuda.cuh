@@ -1861,7 +1861,7 @@ static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) 
     float words[sizeof value / 4];
     int k;
     memcpy(words, &value, sizeof value);
-    MEMOI_UNROLL
+#pragma unroll
     for (k = 0; k < (int)(sizeof value / 4); k++)
         words[k] = __shfl_xor_sync(0xffffffffu, words[k], apart, n_lanes);
     memcpy(&value, words, sizeof value);
