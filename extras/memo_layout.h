@@ -794,9 +794,7 @@ MEMOI double memoi_parallel_link(const memo_parallel_cluster* c, double extent) 
 MEMOI double memoi_parallel_group_link(const memo_parallel_cluster* c, double n, double stride) {
     if (!memoi_parallel_leaves(c, n * stride)) return c->link_bytes_per_s;
     if (stride > 1) return c->nic_bytes_per_s;
-    return c->link_bytes_per_s < c->gpus_per_node * c->nic_bytes_per_s
-               ? c->link_bytes_per_s
-               : c->gpus_per_node * c->nic_bytes_per_s;
+    return fmin(c->link_bytes_per_s, c->gpus_per_node * c->nic_bytes_per_s);
 }
 
 /* --- >>layout attention ---
@@ -913,8 +911,7 @@ MEMOI memo_parallel_memory memoi_parallel_states(const memoi_parallel_share* s) 
     if (s->desc->loss_tile_bytes > 0) {
         double row_bytes =
             s->desc->element_bytes * (double)s->desc->model.vocabulary / s->l->tensor;
-        double tile_bytes = fmax(row_bytes, s->desc->loss_tile_bytes);
-        if (tile_bytes < memory.logits_bytes) memory.logits_bytes = tile_bytes;
+        memory.logits_bytes = fmin(memory.logits_bytes, fmax(row_bytes, s->desc->loss_tile_bytes));
     }
     memory.device_bytes = memory.parameters_bytes + memory.gathered_bytes + memory.gradients_bytes +
                           memory.optimizer_bytes + memory.logits_bytes;

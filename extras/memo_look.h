@@ -1105,7 +1105,6 @@ typedef struct memoi_places {
     int32_t n_streams;       /* of the trace */
     int is_second;           /* the schedule of places */
     int64_t body;            /* the mark that begins the body; -1: there is none */
-    memob_keyed* mallocs;    /* of each buffer: its request */
     int64_t* buffers;        /* of each request that is a malloc */
     uint64_t* early;         /* of each buffer: streams that may use it directly */
     uint8_t* ends;           /* of each buffer: it is freed, and not persistent */
@@ -1113,8 +1112,10 @@ typedef struct memoi_places {
     memob_arrays arrays;
 } memoi_places;
 
-MEMOI int memoi_places_is_lifted(const memoi_places* p, int64_t request) {
-    return p->trace->requests[request].memory_class == MEMO_CLASS_PERSISTENT && request > p->body;
+MEMOI int memoi_places_is_lifted(const memoi_places* p, int64_t i) {
+    const memo_request* request = &p->trace->requests[i];
+    return request->kind == MEMO_REQUEST_MALLOC && i > p->body &&
+           request->memory_class == MEMO_CLASS_PERSISTENT;
 }
 
 /* An operation of buffer b: its malloc, or a later request. */
@@ -1184,24 +1185,24 @@ MEMOI memo_status memoi_places_request(memoi_places* p, int64_t i, memo_error* e
 }
 
 MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
-    const int64_t n_buffers = p->plan->n_buffers;
+    const int64_t n_requests = p->trace->n_requests;
     memo_status status = memo_schedule_create(&p->schedule, error);
-    int64_t i, b;
+    int64_t i, k;
     int32_t none;
     for (i = 0; i < p->n_streams + 2 && !status; i++)
         status = memo_schedule_add_stream(p->schedule, "", &none, error);
     for (i = 0; i < p->plan->n_waits && !status; i++)
         status = memo_schedule_add_event(p->schedule, &none, error);
-    for (i = 0; i < p->trace->n_requests && !status; i++) {
-        for (b = 0; b < n_buffers && !status && p->is_second && i == p->body + 1; b++)
-            if (memoi_places_is_lifted(p, p->mallocs[b].index))
-                status = memoi_places_add(p, p->n_streams + 1, b, 0, error);
+    for (i = 0; i < n_requests && !status; i++) {
+        for (k = i; k < n_requests && !status && p->is_second && i == p->body + 1; k++)
+            if (memoi_places_is_lifted(p, k))
+                status = memoi_places_add(p, p->n_streams + 1, p->buffers[k], 0, error);
         if (!status) status = memoi_places_request(p, i, error);
     }
 
     /* Buffers that never end block their place for ever. */
-    for (b = 0; b < n_buffers && !status && p->is_second; b++)
-        if (!p->ends[b]) status = memoi_places_add(p, 0, b, 0, error);
+    for (k = 0; k < p->plan->n_buffers && !status && p->is_second; k++)
+        if (!p->ends[k]) status = memoi_places_add(p, 0, k, 0, error);
     return status;
 }
 
@@ -1221,12 +1222,11 @@ MEMOI memo_status memoi_places_judge(memoi_places* p, const memo_check* check, m
         if (first == second || stream >= p->n_streams ||
             (!after->n_reads && before->stream != p->n_streams))
             continue;
-        if (p->mallocs[first].index > p->mallocs[second].index) {
+        if (before->stream == p->n_streams) { /* the second is malloced before the first ends */
             second = first;
             first = after->link_bytes;
+            stream = before[-1].stream; /* its operation before this one */
         }
-        if (before->stream >= p->n_streams)
-            stream = p->trace->requests[p->mallocs[second].index].stream;
         return MEMOB_INVALID(
             error,
             "buffers %lld (id %lld) and %lld (id %lld) share bytes, and stream %d may use the "
@@ -1237,34 +1237,30 @@ MEMOI memo_status memoi_places_judge(memoi_places* p, const memo_check* check, m
     return MEMO_STATUS_OK;
 }
 
-/* Finds the malloc of each buffer of the plan, which is ordered by begin. */
+/* Finds the malloc of each buffer of the plan.  Position by position, both must agree. */
 MEMOI memo_status memoi_places_match(memoi_places* p, memo_error* error) {
     const memo_trace* trace = p->trace;
-    int64_t i, n = 0, time = 0;
+    int64_t i, n = 0, time;
+    int is_later;
 
-    /* The order that memo_plan_from_trace gives its buffers. */
-    for (i = 0; i < trace->n_requests; i++) {
-        const memo_request* request = &trace->requests[i];
-        if (request->kind == MEMO_REQUEST_MALLOC) {
-            p->mallocs[n].key = memoi_places_is_lifted(p, i) ? 0 : time;
-            p->mallocs[n++].index = i;
+    /* The order that memo_plan_from_trace gives its buffers: first those that begin at 0. */
+    for (is_later = 0; is_later < 2; is_later++)
+        for (i = time = 0; i < trace->n_requests; i++) {
+            const memo_request* request = &trace->requests[i];
+            const memo_buffer* buffer = &p->plan->buffers[n];
+            time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
+            if (request->kind != MEMO_REQUEST_MALLOC ||
+                (time == 1 || memoi_places_is_lifted(p, i)) == is_later)
+                continue;
+            if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
+                return MEMOB_INVALID(
+                    error,
+                    "plan.buffers[%lld]: id %lld of %lld bytes does not match the trace's id %lld "
+                    "of %lld bytes; plan this trace",
+                    (long long)n, (long long)buffer->id, (long long)buffer->size_bytes,
+                    (long long)request->id, (long long)request->size_bytes);
+            p->buffers[i] = n++;
         }
-        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
-    }
-    qsort(p->mallocs, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-
-    /* Position by position, plan and trace must agree. */
-    for (i = 0; i < n; i++) {
-        const memo_buffer* buffer = &p->plan->buffers[i];
-        const memo_request* request = &trace->requests[p->mallocs[i].index];
-        if (buffer->id != request->id || buffer->size_bytes < request->size_bytes)
-            return MEMOB_INVALID(error,
-                                 "plan.buffers[%lld]: id %lld of %lld bytes does not match the "
-                                 "trace's id %lld of %lld bytes; plan this trace",
-                                 (long long)i, (long long)buffer->id, (long long)buffer->size_bytes,
-                                 (long long)request->id, (long long)request->size_bytes);
-        p->buffers[p->mallocs[i].index] = i;
-    }
     return MEMO_STATUS_OK;
 }
 
@@ -1279,7 +1275,6 @@ MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
         n_streams = memob_max(n_streams, (int64_t)p->trace->requests[i].stream + 1);
     }
 
-    p->mallocs = (memob_keyed*)memob_arrays_add(&p->arrays, n_buffers, sizeof(memob_keyed));
     p->buffers = (int64_t*)memob_arrays_add(&p->arrays, p->trace->n_requests, 8);
     p->early = (uint64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
     p->ends = (uint8_t*)memob_arrays_add(&p->arrays, n_buffers, 1);
@@ -1372,10 +1367,11 @@ typedef struct memoi_simulator {
     memo_simulation* simulation;
     memoi_graph graph;
     double now;
-    int64_t* next; /* of stream s at s + 1: the first op that has not ended; -1: syncs of events */
+    /* Of stream s at s + 1 (-1: syncs of events): its first op that has not ended; 1 + an op that
+     * ends before this one can. */
+    int64_t *next, *awaited;
     memoi_flow* flows;
-    memoi_moment* moments; /* of all flows */
-    memob_arrays arrays;   /* all of these */
+    memob_arrays arrays; /* all of these */
 } memoi_simulator;
 
 /* start_s owns the memory of all arrays, and of two numbers for each stream behind them. */
@@ -1481,17 +1477,22 @@ MEMOI void memoi_simulator_start(memoi_simulator* s) {
     do {
         n_started = 0;
         for (stream = -1; stream < schedule->n_streams; stream++) {
+            if (s->awaited[stream + 1] && end_s[s->awaited[stream + 1] - 1] < 0) continue;
             for (i = s->next[stream + 1]; i < schedule->n_ops; i++) {
                 const memo_op* op = &schedule->ops[i];
-                if (end_s[i] >= 0 || !memoi_schedule_is_on(schedule, i, stream)) continue;
-                if (start_s[i] >= 0) break;
-                for (k = 0; k < memoi_graph_n_after(op); k++) {
+                if ((op->stream != stream && !op->n_more_streams) || end_s[i] >= 0 ||
+                    !memoi_schedule_is_on(schedule, i, stream))
+                    continue;
+                for (before = -1, k = 0; start_s[i] < 0 && k < memoi_graph_n_after(op); k++) {
                     before = memoi_graph_after(&s->graph, op, i, k);
                     if (before >= 0 && end_s[before] < 0) break;
+                    before = -1;
                 }
-                if (k < memoi_graph_n_after(op)) break;
-                memoi_simulation_start_op(s, i);
-                n_started++;
+                if (before < 0 && start_s[i] < 0) {
+                    memoi_simulation_start_op(s, i);
+                    n_started++;
+                }
+                s->awaited[stream + 1] = 1 + (before < 0 ? i : before);
                 if (end_s[i] < 0) break;
             }
             s->next[stream + 1] = i;
@@ -1502,12 +1503,14 @@ MEMOI void memoi_simulator_start(memoi_simulator* s) {
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     const int64_t n_streams = s->schedule->n_streams, n_flows = (int64_t)s->schedule->n_links + 1;
     memob_arrays* arrays = &s->arrays;
+    memoi_moment* moments;
     int64_t i;
     s->next = (int64_t*)memob_arrays_add(arrays, n_streams + 1, sizeof(int64_t));
+    s->awaited = (int64_t*)memob_arrays_add(arrays, n_streams + 1, sizeof(int64_t));
     s->flows = (memoi_flow*)memob_arrays_add(arrays, n_flows, sizeof(memoi_flow));
-    s->moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * n_streams, sizeof(memoi_moment));
+    moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * n_streams, sizeof(memoi_moment));
     if (arrays->failed) return 0;
-    for (i = 0; i < n_flows; i++) s->flows[i].list = s->moments + i * n_streams;
+    for (i = 0; i < n_flows; i++) s->flows[i].list = moments + i * n_streams;
     for (i = 0; i < s->schedule->n_ops; i++) s->simulation->start_s[i] = -1;
     for (i = 0; i < s->schedule->n_ops; i++) s->simulation->end_s[i] = -1;
     return 1;
@@ -1916,7 +1919,7 @@ typedef struct memoi_timeline {
     const memo_simulation* times;
     memo_text text;
     memoi_legend legend;
-    double left, right; /* of time 0 and of the last end */
+    double left;        /* of time 0 */
     double top, bottom; /* of the rows */
     double scale;       /* pixels a second */
 } memoi_timeline;
@@ -2036,12 +2039,12 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
     for (i = 0; i < schedule->n_streams; i++) {
         const char* name = memoi_schedule_stream_name(schedule, (int32_t)i);
         double width = memoi_svg_text_width(name, (int64_t)strlen(name), 12) + 40;
-        if (width > t->left) t->left = width < 240 ? width : 240;
+        t->left = fmin(240, fmax(t->left, width));
     }
-    t->right = MEMOI_SVG_WIDTH - 84;
     t->top = 72;
     t->bottom = t->top + MEMOI_ROW_HEIGHT * schedule->n_streams;
-    t->scale = times->makespan_s > 1e-300 ? (t->right - t->left) / times->makespan_s : 0;
+    t->scale =
+        times->makespan_s > 1e-300 ? (MEMOI_SVG_WIDTH - 84 - t->left) / times->makespan_s : 0;
 
     /* Head: title and figures. */
     memoi_svg_begin(&t->text, t->bottom + 60,
@@ -2100,8 +2103,7 @@ MEMOI void memoi_picture_axes(memoi_picture* picture) {
     }
 
     /* Ticks at whole times. */
-    step = memoi_svg_nice_step(picture->n_times, 10);
-    if (step < 1) step = 1;
+    step = fmax(1, memoi_svg_nice_step(picture->n_times, 10));
     for (value = 0; value <= picture->n_times; value += step) {
         double x = memoi_picture_x(picture, value);
         memoi_svg_put_line(text, " class=\"axis\"", x, picture->bottom, x, picture->bottom + 5);
@@ -2223,6 +2225,7 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
     memoi_span* spans = (memoi_span*)memob_calloc(trace->n_requests, sizeof(memoi_span));
     double y = picture->top - 38, label_width = 3;
     int64_t i, k, n, last = 1;
+    int is_end;
     if (!spans) return memob_no_memory(error, "a picture");
     n = memoi_picture_spans(picture, trace, spans);
     for (i = 0; i < n; i = k) {
@@ -2235,12 +2238,11 @@ MEMOI memo_status memoi_picture_phases(memoi_picture* picture, const memo_trace*
         if (run.phase == MEMO_PHASE_RECOMPUTE) continue;
         memoi_picture_band(picture, memoi_phase_colors[run.phase][1], run.begin, run.end, y, 64,
                            memob_phase_names[run.phase], memob_phase_names[run.phase]);
-        run.begin = memoi_picture_x(picture, run.begin);
-        run.end = memoi_picture_x(picture, run.end);
-        memoi_svg_put_line(&picture->text, " class=\"phase\"", run.begin, picture->top, run.begin,
-                           picture->bottom);
-        memoi_svg_put_line(&picture->text, " class=\"phase\"", run.end, picture->top, run.end,
-                           picture->bottom);
+        for (is_end = 0; is_end < 2; is_end++) {
+            const double x = memoi_picture_x(picture, is_end ? run.end : run.begin);
+            memoi_svg_put_line(&picture->text, " class=\"phase\"", x, picture->top, x,
+                               picture->bottom);
+        }
     }
 
     /* All layers get a label, or none: the longest must fit. */
@@ -2383,8 +2385,7 @@ memo_status memo_plan_write_svg(const memo_plan* plan, const memo_trace* trace, 
     picture.top = has_phases ? 112 : 78;
     picture.bottom = 640;
     picture.n_times = plan->n_times > 0 ? (double)plan->n_times : 1;
-    picture.n_bytes = 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes);
-    if (picture.n_bytes < 8) picture.n_bytes = 8;
+    picture.n_bytes = fmax(8, 1.03 * (double)memob_max(plan->peak_bytes, plan->lower_bound_bytes));
 
     /* Later elements cover earlier ones: names and axes come after the pieces. */
     memoi_picture_head(&picture, plan, title);
@@ -2533,20 +2534,18 @@ MEMOI memo_status memoi_schedule_expect_event(memoi_schedule_reader* r, int32_t*
     return r->schedule->events[n] < 0 ? memob_no_memory(r->error, "a name") : MEMO_STATUS_OK;
 }
 
-/* Decimal, or 0x and hexadecimal. */
-MEMOI int memoi_schedule_word_address(const char* word, int64_t length, uint64_t* value) {
-    int is_hexadecimal = length > 2 && word[0] == '0' && word[1] == 'x';
-    uint64_t base = is_hexadecimal ? 16 : 10;
-    int64_t i;
-    *value = 0;
-    for (i = is_hexadecimal ? 2 : 0; i < length; i++) {
-        static const char digits[] = "00112233445566778899aAbBcCdDeEfF";
-        const char* digit = (const char*)memchr(digits, word[i], sizeof digits - 1);
-        uint64_t next = digit ? (uint64_t)(digit - digits) / 2 : 16;
-        if (next >= base || *value > (UINT64_MAX - next) / base) return 0;
-        *value = *value * base + next;
-    }
-    return length > 0;
+/* Decimal, or 0x and hexadecimal, up to `stop`. */
+MEMOI int memoi_schedule_address(const char* word, const char* stop, uint64_t* value) {
+    char* end;
+    if (*word < '0' || *word > '9') return 0; /* strtoull takes a sign */
+    errno = 0;
+    *value = strtoull(word, &end, word[0] == '0' && word[1] == 'x' ? 16 : 10);
+    return end == stop && !errno;
+}
+
+/* The current word is such a number. */
+MEMOI int memoi_schedule_token_number(const memoi_schedule_reader* r, uint64_t* value) {
+    return memoi_schedule_address(r->word, r->word + strlen(r->word), value);
 }
 
 /* The current word is A..B, NAME or NAME+A..B. */
@@ -2564,8 +2563,8 @@ MEMOI memo_status memoi_schedule_token_range(memoi_schedule_reader* r, memo_rang
         if (!part || !*part) return MEMO_STATUS_OK;
     }
     dots = strstr(part, "..");
-    if (!dots || !memoi_schedule_word_address(part, dots - part, &range->begin) ||
-        !memoi_schedule_word_address(dots + 2, (int64_t)strlen(dots + 2), &range->end) ||
+    if (!dots || !memoi_schedule_address(part, dots, &range->begin) ||
+        !memoi_schedule_address(dots + 2, dots + strlen(dots), &range->end) ||
         range->begin > range->end || range->end > whole.end - whole.begin)
         return memoi_schedule_bad_word(
             r, "a range must be A..B, NAME or NAME+A..B, A <= B, inside the buffer");
@@ -2594,7 +2593,7 @@ MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
     status = memoi_schedule_next_token(r);
     if (!status && !r->word) status = memoi_schedule_bad_word(r, "a buffer has a size or a range");
     if (status) return status;
-    if (r->rest || !memoi_schedule_word_address(r->word, (int64_t)strlen(r->word), &size_bytes))
+    if (r->rest || !memoi_schedule_token_number(r, &size_bytes))
         status = memoi_schedule_token_range(r, &bytes);
     else if (size_bytes > UINT64_MAX - bytes.begin)
         status = memoi_schedule_bad_word(r, "too large");
@@ -2626,7 +2625,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
             list = 1;
         } else if (memoi_schedule_is_keyword(r, "takes")) {
             status = memoi_schedule_expect_token(r, "nanoseconds are expected");
-            if (!status && !memoi_schedule_word_address(r->word, (int64_t)strlen(r->word), &takes))
+            if (!status && !memoi_schedule_token_number(r, &takes))
                 status = memoi_schedule_bad_word(r, "no number of nanoseconds");
             if (!status) desc.duration_s = (double)takes / 1e9;
         } else if (list < 0) {
@@ -3668,7 +3667,7 @@ typedef struct memoi_blocks_generator {
     memo_recorder* recorder;
     const memo_block_times* times; /* NULL: all 0 */
     int32_t n_parts;
-    memo_block_call latest;
+    int64_t place; /* of the latest function in times */
 } memoi_blocks_generator;
 
 /* The latest operation, which has just been announced, takes duration_s. */
@@ -3679,7 +3678,7 @@ MEMOI memo_status memoi_blocks_generate_time(memoi_blocks_generator* g, double d
         return MEMOB_INVALID(error,
                              "memo_block_times: negative or not a number (block %d, part %d); use "
                              "times of at least 0",
-                             (int)g->latest.block + 1, (int)g->latest.part + 1);
+                             (int)(g->place / g->n_parts) + 1, (int)(g->place % g->n_parts) + 1);
     if (!g->recorder->is_paused) schedule->ops[schedule->n_ops - 1].duration_s = duration_s;
     return MEMO_STATUS_OK;
 }
@@ -3688,23 +3687,21 @@ MEMOI memo_status memoi_blocks_generate_time(memoi_blocks_generator* g, double d
     MEMOI memo_status memoi_blocks_generate_##function(void* context, const memo_block_call* call, \
                                                        memo_error* error) {                        \
         memoi_blocks_generator* g = (memoi_blocks_generator*)context;                              \
-        const int64_t place = (int64_t)call->block * g->n_parts + call->part;                      \
-        g->latest = *call;                                                                         \
-        return memoi_blocks_generate_time(g, g->times ? g->times[place].function##_s : 0, error);  \
+        g->place = (int64_t)call->block * g->n_parts + call->part;                                 \
+        return memoi_blocks_generate_time(g, g->times ? g->times[g->place].function##_s : 0,       \
+                                          error);                                                  \
     }
 MEMOI_BLOCKS_GENERATE(forward)
 MEMOI_BLOCKS_GENERATE(recompute)
 MEMOI_BLOCKS_GENERATE(backward)
 MEMOI_BLOCKS_GENERATE(weights)
-/* The collective of the latest function. */
-MEMOI_BLOCKS_GENERATE(reduce)
+/* Of the latest function. */
 MEMOI memo_status memoi_blocks_generate_collective(memo_comm* comm, memo_stream stream,
                                                    const memo_collective_call* call,
                                                    memo_error* error) {
     memoi_blocks_generator* g = (memoi_blocks_generator*)comm->context;
-    const memo_block_call latest = g->latest;
     (void)stream, (void)call;
-    return memoi_blocks_generate_reduce(g, &latest, error);
+    return memoi_blocks_generate_time(g, g->times ? g->times[g->place].reduce_s : 0, error);
 }
 
 /* On a recorder that pauses in passes that are not wanted. */
