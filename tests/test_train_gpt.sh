@@ -69,7 +69,7 @@ printf 'short' >short
 
 # ---- options ---------------------------------------------------------------------------------------
 
-help_lists_every_option() {
+help_lists_every_option() { # test
     run --help
     expect_code 0
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
@@ -86,7 +86,7 @@ help_lists_every_option() {
     expect_same help out
 }
 
-unknown_options_are_refused() {
+unknown_options_are_refused() { # test
     refused 'unknown option; the nearest is --layers' $tiny --layer 3
     refused 'unknown option; the nearest is --device-memory' $tiny --devicememory 3MiB
     refused 'unknown option; --help lists all' $tiny --zzzzzzzz
@@ -97,7 +97,7 @@ unknown_options_are_refused() {
     refused '--dry-run takes no value' $tiny --dry-run=yes
 }
 
-bad_values_are_refused() {
+bad_values_are_refused() { # test
     for value in 0 -1 1.5 x 3x '' 1e300 nan inf 0x10; do refused '^train_gpt: --layers .*not a whole number' $tiny --layers "$value"; done
     for value in -0.1 1.01 half nan; do refused '^train_gpt: --alpha .*not a number from 0 to 1' $tiny --alpha "$value"; done
     for value in 0 -5MiB 5XB 5MiBs MiB inf 1e30; do refused '^train_gpt: --device-memory .*not a size' $tiny --device-memory "$value"; done
@@ -107,7 +107,7 @@ bad_values_are_refused() {
     refused '^train_gpt: --steps 0: not a whole number from 1 to 1000000000$' $tiny --steps 0
 }
 
-options_without_effect_are_refused() {
+options_without_effect_are_refused() { # test
     for option in '--output d' '--loss-log l' '--compare 2' '--sample 5'; do
         run $tiny --dry-run $option
         expect_code 2
@@ -131,13 +131,13 @@ options_without_effect_are_refused() {
     expect_code 0
 }
 
-invalid_models_are_refused() {
+invalid_models_are_refused() { # test
     refused '--hidden 18 is not a multiple of --heads 4; --hidden 24 would be' $tiny --hidden 18
     refused 'rotary positions need an even size' $tiny --hidden 12
     refused '--heads 4 is not a multiple of --kv-heads 3' $tiny --kv-heads 3
 }
 
-invalid_ranks_are_refused() {
+invalid_ranks_are_refused() { # test
     refused '--ranks 3 cannot be divided into --ring 1 x --ulysses 2; --ranks 4 can' $tiny --ranks 3 --ulysses 2
     refused '--ranks 4 is not --data 3 x --ring 1 x --ulysses 1; --ranks 3 would be' $tiny --ranks 4 --data 3
     refused '--batch 2 cannot be divided by --data 4; --batch 4 can' $tiny --ranks 4
@@ -154,7 +154,7 @@ invalid_ranks_are_refused() {
     refused 'of device memory cannot hold this run' $tiny --ranks 2 --device-memory 100KiB
 }
 
-invalid_texts_are_refused() {
+invalid_texts_are_refused() { # test
     refused 'missing: cannot be read: No such file' $tiny --text missing
     refused 'empty: the file is empty' $tiny --text text empty
     refused 'the text has 5 bytes, and a sequence of --seq 50 needs one more' $tiny --text short
@@ -164,7 +164,7 @@ invalid_texts_are_refused() {
     refused "no text: the project's own sources are not in this directory" --layers 2
 }
 
-shortest_text() {
+shortest_text() { # test
     run $tiny --text short --seq 4 --batch 1
     expect_code 0
 }
@@ -172,7 +172,7 @@ shortest_text() {
 # Paths are checked before the run plans and measures, which would take time and print lines.
 expect_nothing_planned() { [ ! -s out ] || fail "printed before the refusal: $(head -n 1 out)"; }
 
-invalid_outputs_are_refused() {
+invalid_outputs_are_refused() { # test
     : >plain
     run $tiny --output plain/run --loss-log left.log
     expect_code 2
@@ -196,7 +196,7 @@ invalid_outputs_are_refused() {
 }
 
 # A limit of file sizes is an error, not a signal.
-a_full_loss_log_fails_after_the_run() {
+a_full_loss_log_fails_after_the_run() { # test
     (ulimit -f 4 && exec "$program" $tiny --steps 1000 --loss-log full.log >/dev/null 2>err)
     code=$?
     expect_code 1
@@ -208,7 +208,7 @@ a_full_loss_log_fails_after_the_run() {
 }
 
 # The file of a checkpoint is too large for the limit, the log is not.
-a_failed_save_ends_no_training() {
+a_failed_save_ends_no_training() { # test
     (ulimit -f 100 && exec "$program" $tiny --save kept2 --save-every 1 --loss-log all.log >/dev/null 2>err)
     code=$?
     expect_code 1
@@ -216,7 +216,7 @@ a_failed_save_ends_no_training() {
     [ "$(wc -l <all.log)" -eq 4 ] && [ ! -e kept2 ] || fail 'steps are missing, or a file is there'
 }
 
-inputs_are_not_overwritten() {
+inputs_are_not_overwritten() { # test
     cp text own
     ln -sf own link
     block_degrees 2 2 2 2 2 2 2 2
@@ -255,7 +255,7 @@ inputs_are_not_overwritten() {
 # ---- checkpoints -----------------------------------------------------------------------------------
 
 # A pause changes no bit, with every split of the states; the file is replaced whole.
-a_resumed_run_has_the_same_losses() {
+a_resumed_run_has_the_same_losses() { # test
     for ranks in '' '--data 2 --zero 2' '--tensor 2 --type bf16 --states bf16' '--ring 2 --policy recompute'; do
         rm -f saved*
         run $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --loss-log whole.log
@@ -275,7 +275,7 @@ a_resumed_run_has_the_same_losses() {
     expect_out '^resume    saved, after step 6$'
 }
 
-bad_checkpoints_are_refused() {
+bad_checkpoints_are_refused() { # test
     refused '--resume missing: cannot be read: No such file' $tiny --resume missing
     refused '--save no/such/file: cannot be written: No such file' $tiny --save no/such/file
     refused '--save text: is also the file of --text' $tiny --save text
@@ -291,7 +291,7 @@ bad_checkpoints_are_refused() {
 
 # ---- budgets ---------------------------------------------------------------------------------------
 
-impossible_budgets_are_refused() {
+impossible_budgets_are_refused() { # test
     refused '100.0 KiB of device memory cannot hold this run: policy memo needs, even with all but layer inputs recomputed, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --device-memory 100KiB
     refused 'policy alpha needs, even at alpha 0, [0-9.]* [KM]iB (parameters.*; try --device-memory [0-9]*[KM]iB' $tiny --policy alpha --device-memory 100KiB
     refused 'policy keep needs' $tiny --policy keep --device-memory 100KiB
@@ -315,7 +315,7 @@ impossible_budgets_are_refused() {
 }
 
 # What a refusal suggests works, and a KiB less does not.
-suggested_budget_is_exact() {
+suggested_budget_is_exact() { # test
     run $tiny --policy keep --device-memory 100KiB
     enough=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
     run $tiny --policy keep --device-memory "${enough}KiB" --compare 1
@@ -326,7 +326,7 @@ suggested_budget_is_exact() {
 }
 
 # So does an MLP in chunks, where its tensors are too many.
-suggested_chunks_are_enough() {
+suggested_chunks_are_enough() { # test
     for policy in recompute 'alpha --alpha 0'; do
         run $tiny --seq 400 --policy $policy --device-memory 100KiB
         enough=$(sed -n 's/.*try --device-memory \([0-9]*\)[KM]iB.*/\1/p' err)
@@ -340,7 +340,7 @@ suggested_chunks_are_enough() {
     ! grep -q mlp-rows err || fail 'chunks are suggested that do not fit'
 }
 
-dry_run() {
+dry_run() { # test
     run $tiny --dry-run
     expect_code 0
     for policy in keep recompute swap alpha memo; do expect_out "^$policy .* yes"; done
@@ -353,7 +353,7 @@ dry_run() {
 }
 
 # Planning takes seconds for every length; long times of a step are no obstacle.
-long_contexts_are_planned() {
+long_contexts_are_planned() { # test
     for size in '--layers 32 --seq 524288' '--layers 1000 --seq 16777216' '--layers 1000 --seq 16777216 --flops 0.001' \
         '--layers 1000 --seq 16777216 --device-memory 30TiB --host-memory 500TiB --link-bandwidth 10GB'; do
         timeout 60 "$program" --hidden 4096 --heads 32 --batch 1 --dry-run $size >out 2>err
@@ -379,7 +379,7 @@ predicted_ms() {
     sed -n 's/^predicted \([0-9]*\)\..*/\1/p' out
 }
 
-rates_give_times() {
+rates_give_times() { # test
     # 8 layers of 12 h^2 multiplications a row, 3 times, at 0.75 of the peak, and 2 + 5 products of the causal
     # half of attention, at 0.6 and 0.55 of it; the classifier adds 1 in 10^4.
     exact=$(awk 'BEGIN { n = 65536; h = 4096; peak = 312e12
@@ -403,7 +403,7 @@ rates_give_times() {
 
 # ---- the same numbers under every policy -----------------------------------------------------------
 
-losses_equal_over_policies_and_alphas() {
+losses_equal_over_policies_and_alphas() { # test
     run $tiny --policy keep --loss-log keep.log
     expect_code 0
     [ "$(wc -l <keep.log)" -eq 4 ] || fail "the log has $(wc -l <keep.log) lines, not 4"
@@ -422,7 +422,7 @@ losses_equal_over_policies_and_alphas() {
     cmp -s keep.log seed.log && fail 'another seed makes the same losses'
 }
 
-spilled_rows_come_back() {
+spilled_rows_come_back() { # test
     mkdir spilled
     for layers in 4 7; do
         run $tiny --layers $layers --policy keep --loss-log kept.log
@@ -451,7 +451,7 @@ spilled_rows_come_back() {
         --device-memory 680KiB --host-memory 4KiB --spill spilled
 }
 
-losses_equal_with_accumulation_and_few_layers() {
+losses_equal_with_accumulation_and_few_layers() { # test
     run $tiny --accumulate 3 --layers 5 --policy keep --loss-log keep3.log
     for policy in recompute swap alpha memo; do
         run $tiny --accumulate 3 --layers 5 --policy $policy --loss-log $policy.log --link-bandwidth 200MB
@@ -467,7 +467,7 @@ losses_equal_with_accumulation_and_few_layers() {
 }
 
 # Policies, ranks and plans have its tensors; the rate counts its parameters.
-swiglu_is_compared_and_drawn() {
+swiglu_is_compared_and_drawn() { # test
     refused '--mlp relu: unknown mlp; use gelu or swiglu' $tiny --mlp relu
     run $tiny --mlp swiglu --compare 2 --sample 30 --output swiglu/run --device-memory 600KiB
     expect_code 0
@@ -484,7 +484,7 @@ swiglu_is_compared_and_drawn() {
 }
 
 # The MLP's tensors are recomputed under every policy, and no plan has them.
-mlp_in_chunks() {
+mlp_in_chunks() { # test
     run $tiny --mlp-rows 20 --policy keep --loss-log keep.log
     expect_code 0
     for policy in recompute swap 'memo --alpha 0.5'; do
@@ -510,7 +510,7 @@ mlp_in_chunks() {
 }
 
 # Each slice size has the losses of all rows at once, and every policy its gradients.
-in_slices() {
+in_slices() { # test
     run $tiny --policy keep --steps 1 --loss-log one.log
     expect_code 0
     run $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --loss-log slices.log --output slices
@@ -528,7 +528,7 @@ in_slices() {
 }
 
 # They are chosen if all rows at once do not fit, also where measuring finds that out; every policy takes the same.
-slices_are_chosen() {
+slices_are_chosen() { # test
     long="$tiny --seq 2300 --batch 1 --steps 2"
     run $long --slice-rows 2304 --device-memory 2800KiB
     expect_code 2
@@ -553,7 +553,7 @@ expect_near() {
 }
 
 # 50 tokens are padded on 4 ranks of a ring.
-ranks_have_the_losses_of_one() {
+ranks_have_the_losses_of_one() { # test
     run $tiny --policy keep --loss-log one.log
     for ranks in '--ranks 2' '--ulysses 2 --zero 1' '--ring 4' '--ranks 8 --ring 2 --ulysses 2 --zero 2'; do
         rm -f ranks.log
@@ -571,7 +571,7 @@ ranks_have_the_losses_of_one() {
 }
 
 # Each rank measures; all take the first one's figures, and so the same rows.
-ranks_plan_their_rows() {
+ranks_plan_their_rows() { # test
     for ranks in '--ring 2' '--tensor 2 --sub-batches 2' '--tensor 2 --sub-batches 2 --schedule cross' \
         '--tensor 2 --ulysses 2 --schedule fine'; do
         run $tiny $ranks --policy keep --loss-log ranks.log
@@ -594,7 +594,7 @@ block_degrees() {
     done >degrees
 }
 
-tensor_ranks_have_the_losses_of_one() {
+tensor_ranks_have_the_losses_of_one() { # test
     run $tiny --policy keep --loss-log one.log
     block_degrees 2 2 1 1 1 2 2 1
     for split in '--tensor 2 --sub-batches 2' '--tensor 2 --data 2 --sub-batches 2' '--sub-batches 2 --ulysses 2 --tensor 2' \
@@ -621,7 +621,7 @@ tensor_ranks_have_the_losses_of_one() {
     expect_out ' 100.5 KiB        100.5 KiB$'
 }
 
-bad_degrees_are_refused() {
+bad_degrees_are_refused() { # test
     refused '^train_gpt: --degrees nowhere: cannot be read\|^train_gpt: --degrees .*nowhere' $tiny --degrees nowhere
     block_degrees 2 2 1
     refused 'degrees: has 3 blocks, but --layers 4 are 8' $tiny --degrees degrees
@@ -665,7 +665,7 @@ random_options() {
 }
 
 # Options that go together give equal bits under every policy, and the losses of one rank.  Others are refused in one line.
-random_options_work_or_are_refused() {
+random_options_work_or_are_refused() { # test
     n_cases=10 n_run=0
     tests_all && n_cases=100
     for case in $(seq "$tap_seed" $((tap_seed + n_cases - 1))); do
@@ -690,7 +690,7 @@ random_options_work_or_are_refused() {
     [ $((3 * n_run)) -ge $n_cases ] || fail "only $n_run of $n_cases cases ran"
 }
 
-tensor_ranks_compare_and_draw() {
+tensor_ranks_compare_and_draw() { # test
     run $tiny --tensor 2 --sub-batches 2 --schedule fine --zero 1 --data 2 --batch 4 --compare 2 --sample 30 --output tensor/run
     expect_code 0
     expect_out 'bitwise the same'
@@ -708,7 +708,7 @@ tensor_ranks_compare_and_draw() {
 expect_same_lines() { [ "$(head -n "$1" "$2")" = "$(head -n "$1" "$3")" ] || fail "$2 and $3 begin differently"; }
 
 # Activations and weights in bf16: as equal, with other losses.
-bf16_is_compared_and_drawn() {
+bf16_is_compared_and_drawn() { # test
     refused '--type f16: unknown type; use f32 or bf16' $tiny --type f16
     run $tiny --loss-log f32.log
     run $tiny --type bf16 --data 2 --zero 1 --batch 2 --compare 2 --sample 30 --output bf16/run --loss-log bf16.log
@@ -726,7 +726,7 @@ bf16_is_compared_and_drawn() {
 }
 
 # Tokens of any number; the rate and its share of a peak are one number, and one of the options.
-random_tokens_have_a_rate() {
+random_tokens_have_a_rate() { # test
     refused '--vocabulary has no effect on a text, whose 256 tokens' $tiny --vocabulary 300
     refused '--sample has no effect with --random-tokens' $tiny --random-tokens --sample 3
     run --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
@@ -743,7 +743,7 @@ random_tokens_have_a_rate() {
 }
 
 # All that is done with one rank is done with several.
-ranks_compare_and_draw() {
+ranks_compare_and_draw() { # test
     run $tiny --ring 2 --ulysses 2 --zero 1 --compare 2 --sample 30 --output ranks/run
     expect_code 0
     expect_out 'bitwise the same'
@@ -752,7 +752,7 @@ ranks_compare_and_draw() {
     [ "$(ls ranks/run | wc -l)" -eq 8 ] || fail "unexpected files: $(ls ranks/run)"
 }
 
-alpha_is_rounded_to_tiles_and_said() {
+alpha_is_rounded_to_tiles_and_said() { # test
     run $tiny --alpha 0.3
     expect_code 0
     expect_out 'alpha     0.32: 32 of 100 rows swapped.*rounded from --alpha 0.3'
@@ -763,7 +763,7 @@ alpha_is_rounded_to_tiles_and_said() {
 # A budget between the needs of alpha 0 and alpha 1.  In a dry run copies cost nothing, so only memory
 # limits the plan.  In a run on a device that cannot keep everything, measured times decide how much of
 # the budget is used.
-plans_keep_within_host_memory() {
+plans_keep_within_host_memory() { # test
     for alpha in 0 1; do
         run $tiny --seq 200 --dry-run --alpha $alpha
         eval "host$alpha=$(awk '/^memo / { print int($5) }' out)" # KiB
@@ -788,7 +788,7 @@ plans_keep_within_host_memory() {
 }
 
 # The least that is suggested is enough, for both memories, and no host memory will do too.
-plans_keep_within_device_memory() {
+plans_keep_within_device_memory() { # test
     for policy in alpha memo; do
         run $tiny --hidden 32 --device-memory 1MiB --seq 200 --policy $policy
         least=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
@@ -808,7 +808,7 @@ plans_keep_within_device_memory() {
 }
 
 # A table of rows has one line for all equal tensors and layers, and its lines cover all rows.
-plans_are_printed() {
+plans_are_printed() { # test
     run $tiny --layers 6 --device-memory 600KiB --dry-run
     expect_code 0
     awk '/^rows / { n = $7; inside = 1; next }
@@ -819,7 +819,7 @@ plans_are_printed() {
         fail "not every row of 13 tensors in 6 layers is in the table: $(cat out)"
 }
 
-comparison_of_policies() {
+comparison_of_policies() { # test
     run $tiny --compare 3 --device-memory 500KiB
     expect_code 0
     expect_out '^keep .*reference'
@@ -838,7 +838,7 @@ expect_calls() {
 }
 
 # Each policy is planned once, from one profile, and opened once: to be compared, trained and recorded.
-a_session_for_each_policy() {
+a_session_for_each_policy() { # test
     cat >counted.c <<'END'
 #include <stdio.h>
 #define COUNTED(name, parameters, arguments)  \
@@ -864,7 +864,7 @@ END
 
 # The report repeats the plan's figures, times the micro-batches of a step, beside the measured ones.
 report='ms for forward and backward of a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* ms, stalled [0-9.]* ms$'
-prediction_beside_measurement() {
+prediction_beside_measurement() { # test
     run $tiny --device-memory 500KiB --output timed
     expect_code 0
     for options in '' '--policy alpha' '--compare 1' '--accumulate 40'; do
@@ -900,7 +900,7 @@ prediction_beside_measurement() {
 }
 
 # The table comes before training; a run that would take longer takes fewer steps.
-runs_are_shortened_to_seconds() {
+runs_are_shortened_to_seconds() { # test
     run $tiny --steps 1000000 --seconds 4 --compare 2
     expect_code 0
     expect_out '^steps     [0-9]*, to end within 4 s: one takes [0-9]* ms'
@@ -914,7 +914,7 @@ runs_are_shortened_to_seconds() {
 
 # ---- files -----------------------------------------------------------------------------------------
 
-files_are_written() {
+files_are_written() { # test
     run $tiny --output new/run --sample 30 --compare 1
     expect_code 0
     for file in plan.svg loss.svg step.svg timeline.svg timeline.json step.trace step.plan step.profile; do
@@ -931,7 +931,7 @@ files_are_written() {
 }
 
 # A profile that one run has written plans the next, and a dry run without a device.
-profile_is_read() {
+profile_is_read() { # test
     run $tiny --output measured --device-memory 600KiB
     expect_code 0
     grep '^profile ' out >measured.line
@@ -955,7 +955,7 @@ profile_is_read() {
     expect_err '--cluster has no effect with --profile'
 }
 
-output_into_a_file() {
+output_into_a_file() { # test
     run $tiny --steps 120
     lines=$(grep -c '^  step ' out)
     [ "$lines" -ge 20 ] && [ "$lines" -le 40 ] || fail "$lines lines of progress for 120 steps"
@@ -965,14 +965,14 @@ output_into_a_file() {
     expect_same german.log plain.log
 }
 
-generated_text_is_escaped() {
+generated_text_is_escaped() { # test
     printf 'tab\there, bell\007, caf\303\251, and a line\n%.0s' 1 2 3 4 5 6 7 8 >strange
     run $tiny --text strange --seq 40 --sample 60
     expect_code 0
     [ -z "$(LC_ALL=C tr -d '\n -~' <out)" ] || fail 'unprintable bytes reach the output'
 }
 
-default_text() {
+default_text() { # test
     (cd "$sources" && "$program" --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --steps 1 >"$directory/a folder/out" 2>"$directory/a folder/err")
     code=$?
     expect_code 0
@@ -982,7 +982,7 @@ default_text() {
 # ---- Ctrl-C ----------------------------------------------------------------------------------------
 
 # (A shell lets background jobs ignore SIGINT; the program's own handler undoes that.)
-interrupt_keeps_the_log() {
+interrupt_keeps_the_log() { # test
     "$program" $tiny --steps 1000000 --loss-log interrupted.log --output interrupted.dir >out 2>err &
     child=$!
     wait_for interrupted.log
@@ -997,7 +997,7 @@ interrupt_keeps_the_log() {
 }
 
 # A closed terminal, or a scheduler that ends the job, loses no step.
-other_signals_save_too() {
+other_signals_save_too() { # test
     for signal in TERM HUP; do
         rm -f signal.log signal.save
         "$program" $tiny --steps 1000000 --loss-log signal.log --save signal.save >out 2>err &
@@ -1012,7 +1012,7 @@ other_signals_save_too() {
     done
 }
 
-interrupt_ends_all_ranks() {
+interrupt_ends_all_ranks() { # test
     rm -f interrupted.log
     "$program" $tiny --ranks 2 --ring 2 --steps 1000000 --loss-log interrupted.log >out 2>err &
     child=$!
@@ -1026,7 +1026,7 @@ interrupt_ends_all_ranks() {
 }
 
 # No signal leaves an empty directory behind.
-signals_leave_no_directory() {
+signals_leave_no_directory() { # test
     for signal in INT TERM HUP; do
         rm -f signal.log
         "$program" $tiny --steps 1000000 --loss-log signal.log --output d >out 2>err &
@@ -1043,7 +1043,7 @@ signals_leave_no_directory() {
 }
 
 # Ctrl-C of one leaves the other's files alone.
-two_runs_share_a_new_directory() {
+two_runs_share_a_new_directory() { # test
     rm -f first.log second.log
     "$program" $tiny --steps 1000000 --loss-log first.log --output shared/new >/dev/null 2>&1 &
     first=$!
@@ -1074,60 +1074,7 @@ progress_on_a_terminal() {
     grep -q '^train_gpt: interrupted after step' out || fail 'the progress line is not ended'
 }
 
-for name in help_lists_every_option \
-    unknown_options_are_refused \
-    bad_values_are_refused \
-    options_without_effect_are_refused \
-    invalid_models_are_refused \
-    invalid_ranks_are_refused \
-    invalid_texts_are_refused \
-    shortest_text \
-    a_resumed_run_has_the_same_losses \
-    bad_checkpoints_are_refused \
-    invalid_outputs_are_refused \
-    a_full_loss_log_fails_after_the_run \
-    a_failed_save_ends_no_training \
-    inputs_are_not_overwritten \
-    impossible_budgets_are_refused \
-    suggested_budget_is_exact \
-    suggested_chunks_are_enough \
-    dry_run \
-    long_contexts_are_planned \
-    rates_give_times \
-    losses_equal_over_policies_and_alphas \
-    spilled_rows_come_back \
-    losses_equal_with_accumulation_and_few_layers \
-    mlp_in_chunks \
-    in_slices \
-    slices_are_chosen \
-    swiglu_is_compared_and_drawn \
-    ranks_have_the_losses_of_one \
-    ranks_plan_their_rows \
-    ranks_compare_and_draw \
-    bf16_is_compared_and_drawn \
-    random_tokens_have_a_rate \
-    tensor_ranks_have_the_losses_of_one \
-    bad_degrees_are_refused \
-    random_options_work_or_are_refused \
-    tensor_ranks_compare_and_draw \
-    alpha_is_rounded_to_tiles_and_said \
-    plans_keep_within_host_memory \
-    plans_keep_within_device_memory \
-    plans_are_printed \
-    comparison_of_policies \
-    a_session_for_each_policy \
-    prediction_beside_measurement \
-    runs_are_shortened_to_seconds \
-    files_are_written \
-    profile_is_read \
-    output_into_a_file \
-    generated_text_is_escaped \
-    default_text \
-    interrupt_keeps_the_log \
-    other_signals_save_too \
-    interrupt_ends_all_ranks \
-    signals_leave_no_directory \
-    two_runs_share_a_new_directory; do
+for name in $(sed -n 's/^\([a-z_0-9]*\)() { # test$/\1/p' "$sources/tests/test_train_gpt.sh"); do
     test_is "$(echo $name | tr _ ' ')" judged $name
 done
 if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
