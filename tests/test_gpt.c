@@ -669,37 +669,41 @@ static void history_free(history* result) {
     free(result->parameters);
 }
 
-/* A step, with everything kept. */
-static void train_alone(const gpt_config* config, const uint8_t* text, history* result) {
-    const gpt_desc desc = gpt_test_desc(*config, MEMO_POLICY_KEEP, 0);
+/* A new model. */
+static void train_anew(const gpt_desc* desc, int64_t n_steps, const uint8_t* text,
+                       history* result) {
     gpt_test_run run;
     memo_error error;
-    CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, config, 1, text, result, &error));
+    CHECK_OK(gpt_test_open(desc, &run, &error));
+    if (run.model) CHECK_OK(train(run.model, &desc->config, n_steps, text, result, &error));
     gpt_test_close(&run);
+}
+
+/* N_STEPS with everything kept.  Returns their text, which the caller frees. */
+static uint8_t* train_kept(const gpt_config* config, history* result) {
+    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config->batch * config->sequence + 1;
+    const gpt_desc desc = gpt_test_desc(*config, MEMO_POLICY_KEEP, 0);
+    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
+    gpt_test_text(text, n_bytes);
+    *result = history_make(config);
+    train_anew(&desc, N_STEPS, text, result);
+    return text;
 }
 
 static void check_rows(const gpt_desc* desc, const char* name, const uint8_t* text,
                        const history* expected) {
     const int64_t n = gpt_n_parameters(&desc->config);
     history result = history_make(&desc->config);
-    gpt_test_run run;
-    memo_error error;
-    CHECK_OK(gpt_test_open(desc, &run, &error));
-    if (run.model) {
-        CHECK_OK(train(run.model, &desc->config, N_STEPS, text, &result, &error));
-        CHECK_CASE(!memcmp(result.loss, expected->loss, sizeof result.loss), "%s", name);
-        CHECK_CASE(
-            !memcmp(result.gradient_norm, expected->gradient_norm, sizeof result.gradient_norm),
-            "%s", name);
-        CHECK_CASE(!memcmp(result.digests, expected->digests, sizeof result.digests), "%s", name);
-        CHECK_CASE(!memcmp(result.gradients, expected->gradients,
-                           (size_t)(N_STEPS * n) * sizeof(gpt_real)),
-                   "%s", name);
-        CHECK_CASE(!memcmp(result.parameters, expected->parameters, (size_t)n * sizeof(gpt_real)),
-                   "%s", name);
-    }
-    gpt_test_close(&run);
+    train_anew(desc, N_STEPS, text, &result);
+    CHECK_CASE(!memcmp(result.loss, expected->loss, sizeof result.loss), "%s", name);
+    CHECK_CASE(!memcmp(result.gradient_norm, expected->gradient_norm, sizeof result.gradient_norm),
+               "%s", name);
+    CHECK_CASE(!memcmp(result.digests, expected->digests, sizeof result.digests), "%s", name);
+    CHECK_CASE(
+        !memcmp(result.gradients, expected->gradients, (size_t)(N_STEPS * n) * sizeof(gpt_real)),
+        "%s", name);
+    CHECK_CASE(!memcmp(result.parameters, expected->parameters, (size_t)n * sizeof(gpt_real)), "%s",
+               name);
     history_free(&result);
 }
 
@@ -710,29 +714,19 @@ static void check_policies(gpt_config config) {
     } cases[7] = {{MEMO_POLICY_RECOMPUTE, 0}, {MEMO_POLICY_SWAP, 0},     {MEMO_POLICY_ALPHA, 0},
                   {MEMO_POLICY_ALPHA, 0.125}, {MEMO_POLICY_ALPHA, 0.25}, {MEMO_POLICY_ALPHA, 0.5},
                   {MEMO_POLICY_ALPHA, 1}};
-    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
-    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
-    history expected = history_make(&config);
-    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    gpt_test_run run;
-    memo_error error;
+    history expected;
+    uint8_t* text = train_kept(&config, &expected);
     int i;
-    gpt_test_text(text, n_bytes);
-    CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) {
-        CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
-        CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
-        for (i = 0; i < 7; i++) {
-            char name[64];
-            snprintf(name, sizeof name, "policy %d, alpha %g, %d layers", (int)cases[i].policy,
-                     cases[i].alpha, config.n_layers);
-            desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
-            gpt_helpers_begin(1 + i % 3); /* nor does the number of threads change a bit */
-            check_rows(&desc, name, text, &expected);
-            gpt_helpers_end();
-        }
+    CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
+    for (i = 0; i < 7; i++) {
+        const gpt_desc desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
+        char name[64];
+        snprintf(name, sizeof name, "policy %d, alpha %g, %d layers", (int)cases[i].policy,
+                 cases[i].alpha, config.n_layers);
+        gpt_helpers_begin(1 + i % 3); /* nor does the number of threads change a bit */
+        check_rows(&desc, name, text, &expected);
+        gpt_helpers_end();
     }
-    gpt_test_close(&run);
     history_free(&expected);
     free(text);
 }
@@ -754,12 +748,9 @@ TEST(a_digest_has_every_bit) {
     const int64_t n = gpt_n_parameters(&config);
     uint8_t text[N_ACCUMULATED * 20 + 1];
     history result = history_make(&config);
-    gpt_test_run run;
-    memo_error error;
     int trial;
     gpt_test_text(text, (int64_t)sizeof text);
-    CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, 1, text, &result, &error));
+    train_anew(&desc, 1, text, &result);
     CHECK(result.digests[0] != 0 && result.digests[0] == plain_digest(result.gradients, n));
     for (trial = 0; trial < 100; trial++) {
         unsigned char* byte =
@@ -769,7 +760,6 @@ TEST(a_digest_has_every_bit) {
         CHECK(plain_digest(result.gradients, n) != result.digests[0]);
         *byte ^= bit;
     }
-    gpt_test_close(&run);
     history_free(&result);
 }
 
@@ -785,14 +775,15 @@ TEST(policies_give_the_same_bits_in_slices) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, 83, 2, 8, 0.1);
     const int64_t n = gpt_n_parameters(&config);
     history at_once = history_make(&config), sliced = history_make(&config);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     uint8_t text[N_STEPS * N_ACCUMULATED * 83 * 2 + 1];
     double largest = 0;
     int64_t i;
     gpt_test_text(text, (int64_t)sizeof text);
-    train_alone(&config, text, &at_once);
-    config.slice_rows = 40;
+    train_anew(&desc, 1, text, &at_once);
+    config.slice_rows = desc.config.slice_rows = 40;
     CHECK_IS(gpt_n_slices(&config), ==, 5);
-    train_alone(&config, text, &sliced);
+    train_anew(&desc, 1, text, &sliced);
     CHECK_CASE(at_once.loss[0] == sliced.loss[0], "%.17g instead of %.17g", sliced.loss[0],
                at_once.loss[0]);
     for (i = 0; i < n; i++)
@@ -869,16 +860,9 @@ static int64_t* random_rows(const gpt_config* config) {
 }
 
 static void check_tables(gpt_config config, int n_tables) {
-    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
-    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
-    history expected = history_make(&config);
+    history expected;
+    uint8_t* text = train_kept(&config, &expected);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    gpt_test_run run;
-    memo_error error;
-    gpt_test_text(text, n_bytes);
-    CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
-    gpt_test_close(&run);
     for (; n_tables > 0; n_tables--) {
         desc.rows = random_rows(&config);
         check_rows(&desc, "a table", text, &expected);
@@ -915,19 +899,13 @@ TEST(chunks_of_the_mlp_give_the_same_bits) {
  * are kept. */
 TEST(an_mlp_in_chunks_is_the_same_mlp) {
     const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
-    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const gpt_desc in_chunks =
         gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), MEMO_POLICY_RECOMPUTE, 0);
-    uint8_t text[N_STEPS * N_ACCUMULATED * 50 + 1];
-    history expected = history_make(&config);
-    gpt_test_run run;
-    memo_error error;
-    gpt_test_text(text, (int64_t)sizeof text);
-    CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
-    gpt_test_close(&run);
+    history expected;
+    uint8_t* text = train_kept(&config, &expected);
     check_rows(&in_chunks, "in chunks", text, &expected);
     history_free(&expected);
+    free(text);
 }
 
 /* Of the arena in a dry run. */
@@ -1117,8 +1095,6 @@ TEST(bf16_is_close_to_float) {
     const int64_t n = gpt_n_parameters(&config);
     double difference = 0, squares = 0;
     history histories[2];
-    gpt_test_run run;
-    memo_error error;
     int64_t i;
     int is_bf16;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
@@ -1127,9 +1103,7 @@ TEST(bf16_is_close_to_float) {
         const gpt_desc desc =
             gpt_test_desc(is_bf16 ? bf16_config(config) : config, MEMO_POLICY_SWAP, 0);
         histories[is_bf16] = history_make(&config);
-        CHECK_OK(gpt_test_open(&desc, &run, &error));
-        if (run.model) CHECK_OK(train(run.model, &config, 1, text, &histories[is_bf16], &error));
-        gpt_test_close(&run);
+        train_anew(&desc, 1, text, &histories[is_bf16]);
     }
     /* Of the first step only: Adam divides by the gradient's size, and small ones are noise. */
     CHECK_CASE(fabs(histories[1].loss[0] / histories[0].loss[0] - 1) < 1e-3, "%g instead of %g",
