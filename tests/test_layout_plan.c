@@ -99,20 +99,25 @@ static memo_parallel_desc random_case(void) {
     return d;
 }
 
-/* Some legal layout of a random case. */
+/* Some legal layout of a random case; 0 if 200 random ones are not. */
 static int random_legal(memo_parallel_desc* d, memo_parallel_layout* l) {
-    memo_parallel_list* list;
-    memo_error error;
-    int has_one;
+    int32_t* const degrees[] = {&l->data, &l->pipeline, &l->tensor, &l->ulysses, &l->ring};
+    int trial, i;
     *d = random_case();
-    if (memo_plan_layouts(d, &list, &error)) {
-        CHECK_CASE(0, "%s", error.message);
-        return 0;
+    for (trial = 0; trial < 200; trial++) {
+        int32_t left = d->cluster.n_gpus, first = (int32_t)memo_test_int(0, 4);
+        memo_parallel_prediction p;
+        for (i = 0; i < 5; i++) { /* the last one takes the rest */
+            int32_t* degree = degrees[(first + i) % 5];
+            do *degree = i < 4 ? (int32_t)memo_test_int(1, left) : left;
+            while (left % *degree);
+            left /= *degree;
+        }
+        l->zero_stage = (int32_t)memo_test_int(0, 3);
+        l->activations = (memo_parallel_activations)memo_test_int(0, 2);
+        if (memo_parallel_predict(d, l, &p, NULL) == MEMO_STATUS_OK) return 1;
     }
-    has_one = list->n_legal > 0;
-    if (has_one) *l = list->entries[memo_test_int(0, list->n_legal - 1)].layout;
-    memo_parallel_list_destroy(list);
-    return has_one;
+    return 0;
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
