@@ -626,7 +626,7 @@ TEST(too_many_documents_are_refused) {
 /* ---- every policy, bit by bit ------------------------------------------------------------------
  */
 
-enum { N_STEPS = 3, N_ACCUMULATED = 2 };
+enum { N_STEPS = 2, N_ACCUMULATED = 2 };
 
 typedef struct history {
     double loss[N_STEPS], gradient_norm[N_STEPS];
