@@ -8547,14 +8547,25 @@ MEMOI memo_status memoi_inspector_fetch_whole(memo_session* s, int32_t layer, co
     return status;
 }
 
+/* 0: nothing was written. */
+MEMOI uint64_t memoi_inspector_hash(const char* bytes, int64_t n_bytes) {
+    return memoi_inspector_is_poison(bytes, n_bytes) ? 0 : memob_hash(bytes, n_bytes);
+}
+
+/* Of rows of tensor t in a step. */
+MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int32_t t) {
+    return s->checker->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->slice_rows;
+}
+
 /* The first row in [begin, end) of an image that differs from the forward's; end: none. */
 MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, int32_t layer,
                                     int32_t t, int64_t begin, int64_t end) {
     const memoi_inspector* c = s->checker;
-    const uint64_t* hash = c->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->slice_rows;
+    const uint64_t* hash = memoi_inspector_hashes(s, layer, t);
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
     const char* rows = image + c->offsets[t];
-    while (begin < end && memob_hash(rows + begin * row_bytes, row_bytes) == hash[begin]) begin++;
+    while (begin < end && memoi_inspector_hash(rows + begin * row_bytes, row_bytes) == hash[begin])
+        begin++;
     return begin;
 }
 
@@ -8565,7 +8576,10 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, const char* image, int3
     const char* bytes = image + s->checker->offsets[t] + row * row_bytes;
     if (!why)
         why =
-            memoi_inspector_is_poison(bytes, row_bytes)
+            !memoi_inspector_hashes(s, layer, t)[row]
+                ? "recompute writes it, but the forward had not when the layer ended; give layers "
+                  "that lack it another kind, or compute on compute_stream"
+            : memoi_inspector_is_poison(bytes, row_bytes)
                 ? "recompute did not write it; recompute it, name in `with` the tensor that it is "
                   "computed with, or declare it SWAPPED"
                 : "recompute gives it other bytes than the forward; it must compute the same rows "
@@ -8625,15 +8639,15 @@ MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, int is_b
 /* After a forward: the rows to the engine, guards, and hashes; also of tensors without bytes. */
 MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
-    uint64_t* hash = c->hashes + (int64_t)layer * s->desc.n_tensors * s->slice_rows;
     int64_t row;
     int32_t t;
     memo_status status = s->part->swap ? memoi_inspector_exchange(s, layer, 0) : MEMO_STATUS_OK;
     if (!status) status = memoi_inspector_fetch_whole(s, layer, "forward");
-    for (t = 0; t < s->desc.n_tensors && !status; t++, hash += s->slice_rows) {
+    for (t = 0; t < s->desc.n_tensors && !status; t++) {
+        uint64_t* hash = memoi_inspector_hashes(s, layer, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         for (row = 0; row < memoi_session_rows(s, layer); row++)
-            hash[row] = memob_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
+            hash[row] = memoi_inspector_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
     }
     if (!status) status = memoi_inspector_close(s, layer);
     (void)memoi_session_is_ok(s, status);
@@ -9628,7 +9642,8 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
 
 static const memob_value memoi_step_plan_buffer_values[] = {
     {"size", MEMOB_VALUE_INT64, offsetof(memo_buffer, size_bytes), 0, MEMOB_BYTES_MAX, NULL},
-    {"offset", MEMOB_VALUE_INT64, offsetof(memo_buffer, offset_bytes), 0, MEMOB_BYTES_MAX, NULL}};
+    {"offset", MEMOB_VALUE_INT64, offsetof(memo_buffer, offset_bytes), 0, MEMOB_BYTES_MAX - 1,
+     NULL}};
 static const memob_record memoi_step_plan_buffer = {"buffer", memoi_step_plan_buffer_values, 2, 0};
 
 memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
@@ -9649,11 +9664,10 @@ memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, m
 
 /* The current shape of the file as the stage: its rows, a dry run, and the file's addresses. */
 MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, memo_error* error) {
-    memo_plan_desc desc = memo_plan_desc_default();
     memo_step_plan* plan = s->part->plan;
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
-    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0;
+    int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0, peak_bytes = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
     for (i = 0; !status && !*text && memoi_step_plan_get_line(plan, i, &own); i++) {
@@ -9677,23 +9691,24 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
                      (long long)n_buffers, (long long)n);
     }
 
-    /* As fixed addresses the planner checks them, and finds the peak. */
     for (i = 0; i < n && !status && !*text; i++) {
         memo_buffer* buffer = &plan->addresses->buffers[i];
         const int64_t size_bytes = buffer->size_bytes;
         status = memob_line(lines, &memoi_step_plan_buffer, buffer);
-        buffer->is_fixed = 1;
         if (!status && buffer->size_bytes != size_bytes)
             snprintf(text, sizeof text, "request %lld of a micro-batch has %lld bytes, not %lld",
                      (long long)i, (long long)buffer->size_bytes, (long long)size_bytes);
+        peak_bytes =
+            memob_max(peak_bytes, buffer->offset_bytes + memob_buffer_bytes(plan->addresses, i));
     }
     if (*text)
         status = memob_line_error(lines->reader, error, MEMO_STATUS_INVALID_ARGUMENT,
                                   "wrong plan: %s; plan again", text);
-    desc.engine = MEMO_PLAN_ENGINE_GREEDY;
-    if (!status) status = memo_plan_solve(plan->addresses, &desc, error);
-    for (i = 0; i < n; i++) plan->addresses->buffers[i].is_fixed = 0;
-    return status;
+    if (status) return status;
+    plan->addresses->peak_bytes = peak_bytes;
+    plan->addresses->proof =
+        peak_bytes == plan->addresses->lower_bound_bytes ? MEMO_PROOF_OPTIMAL : MEMO_PROOF_FEASIBLE;
+    return memo_plan_validate(plan->addresses, error);
 }
 
 /* Of the shapes in a file, if any is in slices. */

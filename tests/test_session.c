@@ -471,14 +471,14 @@ static const char* scratch_file(void) {
 TEST(a_plan_is_written_and_read) {
     memo_session *s = NULL, *again = NULL;
     memo_session_info a;
-    memo_step_plan* plan = NULL;
+    memo_step_plan *plan = NULL, *above = NULL;
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
     memo_text report;
     model m, other;
     char* text = NULL;
-    int64_t n_bytes = 0, i;
+    int64_t n_bytes = 0, highest = 0, i;
     tight_model(&m);
     open_device(&m, m.desc.device_bytes, 0);
     CHECK_OK(memo_session_create(&m.desc, &s, &error));
@@ -525,6 +525,29 @@ TEST(a_plan_is_written_and_read) {
         CHECK_OK(memo_session_run(again, NULL, &error));
         CHECK_IS(other.n_wrong, ==, 0);
         memo_session_destroy(again);
+
+        /* Addresses above the bound are valid; those that share bytes are not. */
+        for (i = 1; i < plan->addresses->n_buffers; i++)
+            if (plan->addresses->buffers[i].offset_bytes >
+                plan->addresses->buffers[highest].offset_bytes)
+                highest = i;
+        other.desc.device_bytes *= 2;
+        plan->addresses->buffers[highest].offset_bytes += 512;
+        CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
+        plan->addresses->buffers[highest].offset_bytes = 0;
+        CHECK_OK(memo_step_plan_read(&other.desc, scratch_file(), &above, &error));
+        CHECK(above->addresses->proof == MEMO_PROOF_FEASIBLE);
+        CHECK_IS(above->device_bytes, ==, plan->device_bytes + 512);
+        CHECK_OK(memo_session_open(&other.desc, above, &again, &error));
+        CHECK_OK(memo_session_run(again, NULL, &error));
+        CHECK_IS(other.n_wrong, ==, 0);
+        memo_session_destroy(again);
+        memo_step_plan_destroy(above);
+        CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
+        CHECK_ERROR(memo_step_plan_read(&other.desc, scratch_file(), &above, &error),
+                    INVALID_ARGUMENT, "share bytes");
+        other.desc.device_bytes /= 2;
+        CHECK_OK(memo_step_plan_write(a.plan, scratch_file(), &error));
 
         /* A plan belongs to its tensors. */
         other.tensors[1].row_bytes++;
@@ -1410,7 +1433,7 @@ typedef struct computer {
     double x[C_ROWS * C_WIDTH], d[C_ROWS * C_WIDTH], sum;
     int64_t block; /* rows that one product takes: its rounding depends on them */
     int places[3]; /* where the kernels think that the tensors are */
-    int forgets, clobbers, misplaces, counts, reads, n_runs;
+    int forgets, clobbers, misplaces, counts, reads, lacks, n_runs;
     char log[2000];
 } computer;
 
@@ -1443,7 +1466,7 @@ static void c_forward(void* user, memo_session* s, int32_t layer) {
     for (i = 0; i < C_ROWS * C_WIDTH && layer == 0; i++) c->x[i] = sin((double)i);
     memcpy(c_at(c, s, layer, C_INPUT), c->x, sizeof c->x);
     c_hidden(c, s, layer, 0, C_ROWS);
-    c_out(c, s, layer, 0, C_ROWS);
+    if (!c->lacks || layer != 2) c_out(c, s, layer, 0, C_ROWS);
     memcpy(c->x, c_at(c, s, layer, C_OUT), sizeof c->x);
     if (c->clobbers == 1 && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] = 1;
     if (c->clobbers == 2 && layer == 5) c_at(c, s, 4, C_INPUT)[7 * C_WIDTH] *= 2;
@@ -1530,7 +1553,9 @@ TEST(mistakes_are_found) {
         {"an update in place, later", "layer 4, tensor `input`, row 7: its bytes changed"},
         {"a backward", "layer 5, tensor `out`, row 48: the backward wrote behind"},
         {"one kind", "layer 2, tensor `out`, row 0: recompute did not write it"},
-        {"a forward alone", "layer 0, tensor `input`, row 24: the forward wrote behind"}};
+        {"a forward alone", "layer 0, tensor `input`, row 24: the forward wrote behind"},
+        {"a layer without it",
+         "layer 2, tensor `out`, row 0: recompute writes it, but the forward"}};
     computer c;
     double right;
     int i, k;
@@ -1565,6 +1590,7 @@ TEST(mistakes_are_found) {
         if (i == 11) c.clobbers = 2;
         if (i == 12) c.clobbers = 3;
         if (i == 13) c.desc.layer_kinds = kinds, c.forgets = 2; /* in layer 2 alone */
+        if (i == 15) c.desc.layer_kinds = kinds, c.lacks = 1;   /* and no tensor_kinds */
         if (i == 14) c.desc.shapes = &forward_only, c.desc.n_shapes = 1;
         status = c_run(&c);
         if (i == 0) {
