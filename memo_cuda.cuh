@@ -1942,7 +1942,7 @@ MEMOI_CUDA memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_ki
         MEMOI_CUDA_CASE(MEMO_ROW_SCATTER, scatter_rows, memo_rows_items(&d.rows), items)
         MEMOI_CUDA_CASE(MEMO_ROW_MERGE, merge, d.merge.n_batches * d.merge.n_rows, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_ADD, add, memo_add_items(&d.add), items)
-        MEMOI_CUDA_CASE(MEMO_ROW_SUMS, sums, d.sums.n_rows, rows)
+        MEMOI_CUDA_CASE(MEMO_ROW_SUMS, sums, d.add.n_rows, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_CAST, cast, memo_add_items(&d.add), items)
         MEMOI_CUDA_CASE(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, d.entropy.n_rows, warps)
         MEMOI_CUDA_CASE(MEMO_ROW_CROSS_ENTROPY, cross_entropy, d.entropy.n_rows * MEMO_LOSS_LANES,

@@ -142,8 +142,7 @@ typedef struct memo_message_call {
 } memo_message_call;
 
 typedef struct memo_comm {
-    int64_t struct_bytes; /* sizeof(memo_comm) in the code that filled the table */
-    const char* name;     /* back end and group: "threads world", "nccl ring" */
+    const char* name; /* back end and group: "threads world", "nccl ring" */
     void* context;
     int32_t rank, size;
     /* Bytes this rank has sent to other ranks, counted when a call is enqueued.  A collective
@@ -265,11 +264,11 @@ MEMO_FUNCTION memo_status memo_barrier(memo_comm* comm, memo_stream stream, memo
  *   broadcast b, but 0 for rank root-1 (mod n), the end of the chain */
 MEMO_API int64_t memo_comm_bytes(const memo_collective_call* call, int32_t size, int32_t rank);
 
-/* For back ends: to = from[0] + from[1] + ... (or the maximum), count elements each, in that order.
- * It runs on the host before it returns, and gives the bits that memo_all_reduce promises.  to may
- * be one of from. */
-MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t count,
-                               memo_type type, memo_reduction reduction);
+/* For back ends: to = from[0] + from[1] + ... (or the maximum), of elements [begin, end) of each
+ * from, in that order.  It runs on the host before it returns, and gives the bits that
+ * memo_all_reduce promises.  to may be the same elements of one of from. */
+MEMO_API void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin,
+                               int64_t end, memo_type type, memo_reduction reduction);
 
 /* --- ranks as threads ---
  *
@@ -324,7 +323,7 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
  * threads back end.  The first message between two ranks creates their connection; the call that
  * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels (memo_sp_attention and memo_blocks have them), and there is no debug mode.  If calls
+ * labels (memo_sp_attention, memo_blocks and memo_loss have them), and there is no debug mode.  If calls
  * differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same program over
  * threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
@@ -1134,8 +1133,10 @@ MEMO_API memo_status memo_loss_create(const memo_loss_desc* desc, memo_loss** lo
 /* Waits for the desc's stream. */
 MEMO_API void memo_loss_destroy(memo_loss* loss);
 /* Enqueues all tiles on the desc's stream.  All tensor ranks must call it with the same n_rows,
- * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); errors of
- * the functions, of comm and of the device. */
+ * labels and scale.  Errors: INVALID_ARGUMENT (a missing array, or functions.gradients); COMM (a
+ * rank runs another pass, or has another desc, n_rows or scale; the error names the field.  With
+ * NCCL a later call or memo_comm_status returns it); errors of the functions, of comm and of the
+ * device. */
 MEMO_API memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors,
                                    memo_error* error);
 /* Reads sums, of this rank or added over ranks, and waits for the desc's stream.  mean: the loss
@@ -1603,11 +1604,11 @@ MEMO_INLINE void memo_merge_lane(const memo_merge_desc* merge, int64_t row, int3
 }
 
 /* --- add: to = a + b; cast: to = a --- */
-typedef struct memo_add_desc {
-    void* to;          /* (n_rows, n_columns) */
-    const void *a, *b; /* likewise; a may be to; cast has no b */
+typedef struct memo_add_desc { /* of row sums too */
+    void* to;                  /* (n_rows, n_columns) */
+    const void *a, *b;         /* likewise; a may be to; cast has no b */
     memo_type to_type, a_type, b_type;
-    int64_t n_rows; /* 0: 1 */
+    int64_t n_rows; /* 0: 1; of row sums: none */
     int64_t n_columns;
     int64_t to_stride, a_stride, b_stride;
 } memo_add_desc;
@@ -1649,19 +1650,11 @@ MEMO_INLINE void memo_cast_item(const memo_add_desc* add, int64_t item) {
     memoi_add_item(add, item, 0);
 }
 
-/* --- row sums: sums[row] = sum over columns of a * b ---
+/* --- row sums: to[row] = sum over columns of a * b ---
  *
- * With a = dO and b = O it is D of attention's backward.  Each lane adds its products in order, by
- * fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
-typedef struct memo_row_sums_desc {
-    float* sums;       /* (n_rows) */
-    const void *a, *b; /* (n_rows, n_columns) */
-    memo_type a_type, b_type;
-    int64_t n_rows, n_columns;
-    int64_t a_stride, b_stride;
-} memo_row_sums_desc;
-
-MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row, int32_t lane) {
+ * With a = dO and b = O it is D of attention's backward.  to is F32, one number a row.  Each lane
+ * adds its products in order, by fma; then lanes l and l + 4, l and l + 2, 0 and 1 are added. */
+MEMO_INLINE float memo_row_sum_lane(const memo_add_desc* sums, int64_t row, int32_t lane) {
     const int64_t step = MEMO_ROW_LANES * MEMOI_ROW_GROUP;
     float sum = 0;
     int64_t column;
@@ -1683,8 +1676,8 @@ MEMO_INLINE float memo_row_sum_lane(const memo_row_sums_desc* sums, int64_t row,
     }
     return sum;
 }
-MEMO_INLINE void memo_row_sum_end(const memo_row_sums_desc* sums, int64_t row, float sum) {
-    sums->sums[row] = sum;
+MEMO_INLINE void memo_row_sum_end(const memo_add_desc* sums, int64_t row, float sum) {
+    ((float*)sums->to)[row] = sum;
 }
 
 /* --- cross-entropy of logits, of which this rank may hold only some columns ---
@@ -2032,7 +2025,7 @@ MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, d
  * lane computes, its function, join of two lanes, end of a row). */
 #define MEMOI_ADD(a, b) ((a) + (b))
 #define MEMO_ROW_JOINS(K)                                                                          \
-    K(sums, memo_row_sums_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD, \
+    K(sums, memo_add_desc, desc->n_rows, MEMO_ROW_LANES, float, memo_row_sum_lane, MEMOI_ADD,      \
       memo_row_sum_end)                                                                            \
     K(softmax_parts, memo_cross_entropy_desc, desc->n_rows, MEMO_LOSS_LANES, memo_softmax_sum,     \
       memo_softmax_lane, memo_softmax_join, memo_softmax_end)                                      \
@@ -2047,7 +2040,7 @@ MEMO_INLINE void memo_sink_sum_end(const memo_sinks_desc* sinks, int64_t head, d
     K(MEMO_ROW_SCATTER, scatter, "scatter rows", memo_rows_desc)                                   \
     K(MEMO_ROW_MERGE, merge, "merge", memo_merge_desc)                                             \
     K(MEMO_ROW_ADD, add, "add", memo_add_desc)                                                     \
-    K(MEMO_ROW_SUMS, sums, "row sums", memo_row_sums_desc)                                         \
+    K(MEMO_ROW_SUMS, sums, "row sums", memo_add_desc)                                              \
     K(MEMO_ROW_CAST, cast, "cast", memo_add_desc)                                                  \
     K(MEMO_ROW_SOFTMAX_PARTS, softmax_parts, "softmax parts", memo_cross_entropy_desc)             \
     K(MEMO_ROW_CROSS_ENTROPY, cross_entropy, "cross entropy", memo_cross_entropy_desc)             \
@@ -2069,7 +2062,6 @@ typedef union memo_row_desc {
     memo_rows_desc rows;
     memo_merge_desc merge;
     memo_add_desc add;
-    memo_row_sums_desc sums;
     memo_cross_entropy_desc entropy;
     memo_sinks_desc sinks;
 } memo_row_desc;
@@ -2137,6 +2129,10 @@ MEMO_ROW_KERNELS(MEMOI_ROW_INLINE)
     memob_check_integer(desc, #field, (x)->field, least, most, error)
 #define MEMOI_REAL(desc, x, field, least, most)                                                    \
     memob_check_real(desc, #field, (double)(x)->field, least, most, error)
+/* The numbers of the rule of memo_cross_entropy_desc. */
+#define MEMOI_LOSS_RULE(desc, x)                                                                   \
+    (MEMOI_REAL(desc, x, softcap, 0, 3e38) || MEMOI_REAL(desc, x, smoothing, 0, 1) ||              \
+     MEMOI_REAL(desc, x, z_weight, 0, 3e38))
 
 typedef struct memoi_type {
     int64_t n_bytes;
@@ -2172,6 +2168,13 @@ MEMOI memo_status memoi_check_row_type(const char* what, memo_type type, memo_st
     if (memoi_row_type_bytes(type)) return MEMO_STATUS_OK;
     return memo_error_set(error, status, "%s.type: not supported (%s); f32, bf16 and f16 are", what,
                           memo_type_name(type));
+}
+
+/* desc: "memo_loss_desc". */
+MEMOI memo_status memoi_check_memory(const char* desc, const void* address, memo_error* error) {
+    if ((uintptr_t)address % MEMOB_DEVICE_ALIGNMENT == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s.device_memory: not aligned (%p); align it to %d bytes", desc,
+                         address, MEMOB_DEVICE_ALIGNMENT);
 }
 
 MEMOI const char* memoi_comm_collective_name(memo_collective kind) {
@@ -2321,7 +2324,11 @@ memo_status memo_comm_collective(memo_comm* comm, memo_stream stream,
 
 /* --- labels --- */
 
-MEMOI void memoi_comm_label(memo_comm* comm, const char* text, int64_t number) {
+/* Of the next group or collective; agreed: digests that go with it.  is_first: of a pass. */
+MEMOI void memoi_comm_label(memo_comm* comm, const memo_label* agreed, int is_first,
+                            const char* text, int64_t number) {
+    comm->label = *agreed;
+    comm->label.is_first = is_first;
     comm->label.text = text;
     comm->label.number = number;
 }
@@ -2490,18 +2497,15 @@ MEMOI void memoi_row_arrays_of(memo_row_kind kind, memo_row_desc* d, memoi_row_a
         break;
     }
     case MEMO_ROW_ADD:
-    case MEMO_ROW_CAST: {
-        memo_add_desc* x = &d->add;
-        MEMOI_ROW_MATRIX(W, to);
-        MEMOI_ROW_MATRIX(R, a);
-        if (kind == MEMO_ROW_ADD) MEMOI_ROW_MATRIX(R, b);
-        break;
-    }
+    case MEMO_ROW_CAST:
     case MEMO_ROW_SUMS: {
-        memo_row_sums_desc* x = &d->sums;
+        memo_add_desc* x = &d->add;
+        if (kind == MEMO_ROW_SUMS)
+            MEMOI_ROW_ARRAY(W, to, x->n_rows, 1, 4, NULL);
+        else
+            MEMOI_ROW_MATRIX(W, to);
         MEMOI_ROW_MATRIX(R, a);
-        MEMOI_ROW_MATRIX(R, b);
-        MEMOI_ROW_ARRAY(W, sums, x->n_rows, 1, 4, NULL);
+        if (kind != MEMO_ROW_CAST) MEMOI_ROW_MATRIX(R, b);
         break;
     }
     case MEMO_ROW_SOFTMAX_PARTS:
@@ -2618,8 +2622,7 @@ MEMOI memo_status memoi_row_counts(memo_row_kind kind, memo_row_desc* d, memo_er
             MEMOI_INTEGER(name, e, first_column, 0, most / 2) ||
             MEMOI_INTEGER(name, e, vocabulary, e->n_parts > 1, most) ||
             MEMOI_INTEGER(name, e, n_rows, 0, most / (4 * MEMO_LOSS_NUMBERS) / e->n_parts) ||
-            MEMOI_REAL(name, e, softcap, 0, 3e38) || MEMOI_REAL(name, e, smoothing, 0, 1) ||
-            MEMOI_REAL(name, e, z_weight, 0, 3e38);
+            MEMOI_LOSS_RULE(name, e);
         if (!e->vocabulary) e->vocabulary = e->first_column + e->n_columns;
         break;
     case MEMO_ROW_SINKS:
@@ -2795,21 +2798,14 @@ MEMOI_REDUCE_ALL(MEMOI_REDUCE)
 #define MEMOI_REDUCE_CASE(NAME, TYPE, WIDE, WIDEN, NARROW, SUM, IS_ABOVE)                          \
     case MEMO_TYPE_##NAME: memoi_reduce_##NAME(to, from, n_from, begin, n, reduction); break;
 
-/* Elements [begin, end) of the reduction. */
-MEMOI void memoi_reduce(char* to, const void* const* from, int32_t n_from, int64_t begin,
-                        int64_t end, memo_type type, memo_reduction reduction) {
-    int64_t element_bytes = memo_type_bytes(type);
+void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t begin, int64_t end,
+                      memo_type type, memo_reduction reduction) {
     while (begin < end) {
-        int64_t n = end - begin < MEMOI_REDUCE_CHUNK ? end - begin : MEMOI_REDUCE_CHUNK;
+        int64_t n = memob_min(end - begin, MEMOI_REDUCE_CHUNK);
         switch (type) { MEMOI_REDUCE_ALL(MEMOI_REDUCE_CASE) }
-        to += n * element_bytes;
+        to = (char*)to + n * memo_type_bytes(type);
         begin += n;
     }
-}
-
-void memo_comm_reduce(void* to, const void* const* from, int32_t n_from, int64_t count,
-                      memo_type type, memo_reduction reduction) {
-    memoi_reduce((char*)to, from, n_from, 0, count, type, reduction);
 }
 
 /* ---- >>threads back end -------------------------------------------------------------------------
@@ -3444,8 +3440,8 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
     switch (call->kind) {
     case MEMO_COLLECTIVE_ALL_REDUCE:
         if (!stage)
-            memoi_reduce(to + share.begin * bytes, me->sources, n, share.begin,
-                         share.begin + share.count, call->type, call->reduction);
+            memo_comm_reduce(to + share.begin * bytes, me->sources, n, share.begin,
+                             share.begin + share.count, call->type, call->reduction);
         for (r = 0; r < n && stage; r++) {
             share = memo_share_of(call->count, n, r);
             memoi_threads_copy(to + share.begin * bytes,
@@ -3457,8 +3453,8 @@ MEMOI void memoi_threads_work(memoi_threads_rank* me, const memo_collective_call
         for (r = 0; r < n; r++) memoi_threads_copy(to + r * part_bytes, me->sources[r], part_bytes);
         break;
     case MEMO_COLLECTIVE_REDUCE_SCATTER:
-        memoi_reduce(to, me->sources, n, rank * call->count, (rank + 1) * call->count, call->type,
-                     call->reduction);
+        memo_comm_reduce(to, me->sources, n, rank * call->count, (rank + 1) * call->count,
+                         call->type, call->reduction);
         break;
     case MEMO_COLLECTIVE_BROADCAST:
         memoi_threads_copy(to, me->sources[call->root], part_bytes);
@@ -3688,7 +3684,6 @@ MEMOI memoi_threads_group* memoi_threads_group_create(memoi_threads_world* world
         me->last = group->last + (int64_t)r * n_ranks;
         me->sources = group->sources + (int64_t)r * n_ranks;
         comms[r] = table = &me->table;
-        table->struct_bytes = (int64_t)sizeof *table;
         table->name = group->name;
         table->context = me;
         table->rank = r;
@@ -3778,8 +3773,7 @@ MEMOB_ZERO_DEFAULT(memo_comm_threads_desc)
 MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, memo_error* error) {
     static const char name[] = "memo_comm_threads_desc";
     int32_t r;
-    memo_status status = memob_check_integer(name, "n_ranks", desc->n_ranks, 1, 32768, error);
-    if (status) return status;
+    if (MEMOI_INTEGER(name, desc, n_ranks, 1, 32768)) return MEMO_STATUS_INVALID_ARGUMENT;
     if (!desc->devices)
         return MEMOB_INVALID(
             error, "memo_comm_threads_desc.devices: NULL; pass a host device for each rank");
@@ -3789,12 +3783,13 @@ MEMOI memo_status memoi_threads_check_desc(const memo_comm_threads_desc* desc, m
             return MEMOB_INVALID(error, "memo_comm_threads_desc.devices, rank %d: %.400s", (int)r,
                                  reason.message);
     }
-    if ((status = memob_check_real(name, "timeout_s", desc->timeout_s, 0, 1e9, error)) ||
-        (status = memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error)) ||
-        (status = memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error)) ||
-        (status = memob_check_real(name, "latency_s", desc->latency_s, 0, 1e3, error)))
-        return status;
-    return memob_check_integer(name, "ranks_per_node", desc->ranks_per_node, 0, INT32_MAX, error);
+    if (MEMOI_REAL(name, desc, timeout_s, 0, 1e9) ||
+        memob_check_rate(name, "bytes_per_s", desc->bytes_per_s, error) ||
+        memob_check_rate(name, "outer_bytes_per_s", desc->outer_bytes_per_s, error) ||
+        MEMOI_REAL(name, desc, latency_s, 0, 1e3) ||
+        MEMOI_INTEGER(name, desc, ranks_per_node, 0, INT32_MAX))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc, memo_comm** comms,
@@ -4403,7 +4398,6 @@ MEMOI memo_status memoi_nccl_make(const char* name, memoi_nccl_world* world, mem
     for (k = 0; k < MEMOI_NCCL_DIGESTS; k++) me->agreed[MEMOI_NCCL_AGREED].own[k] = INT32_MIN;
     snprintf(me->name, sizeof me->name, "%.63s", name);
     table = &me->table;
-    table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->name;
     table->context = me;
     table->split = memoi_nccl_split;
@@ -4607,128 +4601,111 @@ memo_status memo_comm_nccl_register(memo_comm* comm, void* address, int64_t size
 
 MEMOB_ZERO_DEFAULT(memo_mesh_desc)
 
-/* The axes in the order in which messages list them. */
+/* The axes in the order in which messages list them, and the groups of more than one axis. */
 enum {
-    MEMOI_AXIS_DATA = 0,
-    MEMOI_AXIS_PIPELINE,
-    MEMOI_AXIS_TENSOR,
-    MEMOI_AXIS_RING,
-    MEMOI_AXIS_ULYSSES,
-    MEMOI_MESH_AXES
+    MEMOI_MESH_DATA = 0,
+    MEMOI_MESH_PIPELINE,
+    MEMOI_MESH_TENSOR,
+    MEMOI_MESH_RING,
+    MEMOI_MESH_ULYSSES,
+    MEMOI_MESH_AXES,
+    MEMOI_MESH_SEQUENCE = MEMOI_MESH_AXES,
+    MEMOI_MESH_GRADIENT,
+    MEMOI_MESH_GROUPS
 };
-typedef struct memoi_mesh_axis {
-    const char* name;
-    size_t degree, rank; /* offsets in memo_mesh_desc and in memo_mesh */
-} memoi_mesh_axis;
-static const memoi_mesh_axis memoi_mesh_axes[MEMOI_MESH_AXES] = {
-    {"data", offsetof(memo_mesh_desc, data), offsetof(memo_mesh, data_rank)},
-    {"pipeline", offsetof(memo_mesh_desc, pipeline), offsetof(memo_mesh, pipeline_rank)},
-    {"tensor", offsetof(memo_mesh_desc, tensor), offsetof(memo_mesh, tensor_rank)},
-    {"ring", offsetof(memo_mesh_desc, ring), offsetof(memo_mesh, ring_rank)},
-    {"ulysses", offsetof(memo_mesh_desc, ulysses), offsetof(memo_mesh, ulysses_rank)}};
+static const char* const memoi_mesh_names[] = {"data",    "pipeline", "tensor",  "ring",
+                                               "ulysses", "sequence", "gradient"};
 
-MEMOI int32_t memoi_mesh_degree(const memo_mesh_desc* degrees, int axis) {
-    int32_t degree;
-    memcpy(&degree, (const char*)degrees + memoi_mesh_axes[axis].degree, sizeof degree);
-    return degree ? degree : 1;
+MEMOI int32_t* memoi_mesh_degree(memo_mesh_desc* d, int axis) {
+    int32_t* const degrees[] = {&d->data, &d->pipeline, &d->tensor, &d->ring, &d->ulysses};
+    return degrees[axis];
+}
+MEMOI int32_t* memoi_mesh_rank(memo_mesh* m, int group) {
+    int32_t* const ranks[] = {&m->data_rank,    &m->pipeline_rank, &m->tensor_rank,  &m->ring_rank,
+                              &m->ulysses_rank, &m->sequence_rank, &m->gradient_rank};
+    return ranks[group];
+}
+MEMOI memo_comm** memoi_mesh_comm(memo_mesh* m, int group) {
+    memo_comm** const comms[] = {&m->data,    &m->pipeline, &m->tensor,  &m->ring,
+                                 &m->ulysses, &m->sequence, &m->gradient};
+    return comms[group];
 }
 
 /* Writes "data 4, or ring 6": the single degrees that could change so that the product is size. */
-MEMOI void memoi_mesh_hint(const memo_mesh_desc* desc, int32_t size, char text[200]) {
+MEMOI void memoi_mesh_hint(memo_mesh_desc* degrees, int32_t size, char text[200]) {
     int length = 0, i, k;
     text[0] = 0;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
         int64_t others = 1;
         for (k = 0; k < MEMOI_MESH_AXES; k++)
-            if (k != i && others <= size) others *= memoi_mesh_degree(desc, k);
+            if (k != i && others <= size) others *= *memoi_mesh_degree(degrees, k);
         if (size % others) continue;
         length += snprintf(text + length, 200 - (size_t)length, "%s%s %lld", length ? ", or " : "",
-                           memoi_mesh_axes[i].name, (long long)(size / others));
+                           memoi_mesh_names[i], (long long)(size / others));
     }
 }
 
-MEMOI memo_status memoi_mesh_check(const memo_mesh_desc* desc, int32_t size, memo_error* error) {
+/* Fills in the defaults. */
+MEMOI memo_status memoi_mesh_check(memo_mesh_desc* degrees, int32_t size, memo_error* error) {
     char text[160], hint[200];
     int length = 0, i;
     int64_t product = 1;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        const int32_t degree = memoi_mesh_degree(desc, i);
-        if (memob_check_integer("memo_mesh_desc", memoi_mesh_axes[i].name, degree, 0, INT32_MAX,
+        int32_t* degree = memoi_mesh_degree(degrees, i);
+        if (memob_check_integer("memo_mesh_desc", memoi_mesh_names[i], *degree, 0, INT32_MAX,
                                 error))
             return MEMO_STATUS_INVALID_ARGUMENT;
+        if (!*degree) *degree = 1;
         /* A product above size is wrong anyway; stop there, so that it cannot overflow. */
-        product = product > size ? product : product * degree;
+        product = product > size ? product : product * *degree;
     }
     if (product == size) return MEMO_STATUS_OK;
 
     for (i = 0; i < MEMOI_MESH_AXES; i++)
         length += snprintf(text + length, sizeof text - (size_t)length, "%s%s %d", i ? " x " : "",
-                           memoi_mesh_axes[i].name, (int)memoi_mesh_degree(desc, i));
-    memoi_mesh_hint(desc, size, hint);
+                           memoi_mesh_names[i], (int)*memoi_mesh_degree(degrees, i));
+    memoi_mesh_hint(degrees, size, hint);
     return MEMOB_INVALID(error, "memo_mesh_desc: %s is not the world's size (%d); %s%s", text,
                          (int)size, hint[0] ? "what fits: " : "no change of one degree fits", hint);
 }
 
 memo_status memo_mesh_place(const memo_mesh_desc* desc, int32_t size, int32_t rank, memo_mesh* mesh,
                             memo_error* error) {
-    memo_mesh_desc* degrees = &mesh->degrees;
+    memo_mesh_desc degrees = *desc;
     const int is_ring_inner = desc->ring_is_inner != 0;
     const int from_the_fastest[MEMOI_MESH_AXES] = {
-        MEMOI_AXIS_TENSOR, is_ring_inner ? MEMOI_AXIS_RING : MEMOI_AXIS_ULYSSES,
-        is_ring_inner ? MEMOI_AXIS_ULYSSES : MEMOI_AXIS_RING, MEMOI_AXIS_DATA, MEMOI_AXIS_PIPELINE};
+        MEMOI_MESH_TENSOR, is_ring_inner ? MEMOI_MESH_RING : MEMOI_MESH_ULYSSES,
+        is_ring_inner ? MEMOI_MESH_ULYSSES : MEMOI_MESH_RING, MEMOI_MESH_DATA, MEMOI_MESH_PIPELINE};
     int32_t rest = rank, i;
-    memo_status status = memoi_mesh_check(desc, size, error);
+    memo_status status = memoi_mesh_check(&degrees, size, error);
     memset(mesh, 0, sizeof *mesh);
     if (!status) status = memob_check_integer("mesh", "rank", rank, 0, size - 1, error);
     if (status) return status;
-    degrees->ring_is_inner = desc->ring_is_inner;
+    mesh->degrees = degrees;
     mesh->rank = rank;
     mesh->size = size;
     for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        const memoi_mesh_axis* axis = &memoi_mesh_axes[from_the_fastest[i]];
-        const int32_t degree = memoi_mesh_degree(desc, from_the_fastest[i]), own = rest % degree;
-        memcpy((char*)degrees + axis->degree, &degree, sizeof degree);
-        memcpy((char*)mesh + axis->rank, &own, sizeof own);
+        const int32_t degree = *memoi_mesh_degree(&degrees, from_the_fastest[i]);
+        *memoi_mesh_rank(mesh, from_the_fastest[i]) = rest % degree;
         rest /= degree;
     }
-    mesh->sequence_rank = mesh->ring_rank * degrees->ulysses + mesh->ulysses_rank;
-    mesh->gradient_rank = mesh->data_rank * degrees->ring * degrees->ulysses + mesh->sequence_rank;
+    mesh->sequence_rank = mesh->ring_rank * degrees.ulysses + mesh->ulysses_rank;
+    mesh->gradient_rank = mesh->data_rank * degrees.ring * degrees.ulysses + mesh->sequence_rank;
     return MEMO_STATUS_OK;
 }
 
-/* A number that is equal for ranks which differ only along axes (bits). */
-MEMOI int32_t memoi_mesh_color(const memo_mesh* mesh, int axes) {
-    int32_t color = 0, rank;
+/* A number that is equal for the ranks of a group, which differ only along its axes. */
+MEMOI int32_t memoi_mesh_color(memo_mesh* mesh, int group) {
+    const int sequence = 1 << MEMOI_MESH_RING | 1 << MEMOI_MESH_ULYSSES;
+    const int axes = group == MEMOI_MESH_SEQUENCE   ? sequence
+                     : group == MEMOI_MESH_GRADIENT ? sequence | 1 << MEMOI_MESH_DATA
+                                                    : 1 << group;
+    int32_t color = 0;
     int i;
-    for (i = 0; i < MEMOI_MESH_AXES; i++) {
-        if (axes >> i & 1) continue;
-        memcpy(&rank, (const char*)mesh + memoi_mesh_axes[i].rank, sizeof rank);
-        color = color * memoi_mesh_degree(&mesh->degrees, i) + rank;
-    }
+    for (i = 0; i < MEMOI_MESH_AXES; i++)
+        if (!(axes >> i & 1))
+            color = color * *memoi_mesh_degree(&mesh->degrees, i) + *memoi_mesh_rank(mesh, i);
     return color;
-}
-
-#define MEMOI_MESH_GROUPS 7
-
-typedef struct memoi_mesh_group {
-    const char* name;
-    int axes;
-    int32_t key;
-    memo_comm** comm;
-} memoi_mesh_group;
-
-MEMOI memoi_mesh_group memoi_mesh_group_at(memo_mesh* mesh, int index) {
-    enum { SEQUENCE = 1 << MEMOI_AXIS_RING | 1 << MEMOI_AXIS_ULYSSES };
-    const memoi_mesh_group groups[MEMOI_MESH_GROUPS] = {
-        {"data", 1 << MEMOI_AXIS_DATA, mesh->data_rank, &mesh->data},
-        {"pipeline", 1 << MEMOI_AXIS_PIPELINE, mesh->pipeline_rank, &mesh->pipeline},
-        {"tensor", 1 << MEMOI_AXIS_TENSOR, mesh->tensor_rank, &mesh->tensor},
-        {"ring", 1 << MEMOI_AXIS_RING, mesh->ring_rank, &mesh->ring},
-        {"ulysses", 1 << MEMOI_AXIS_ULYSSES, mesh->ulysses_rank, &mesh->ulysses},
-        {"sequence", SEQUENCE, mesh->sequence_rank, &mesh->sequence},
-        {"gradient", 1 << MEMOI_AXIS_DATA | SEQUENCE, mesh->gradient_rank, &mesh->gradient},
-    };
-    return groups[index];
 }
 
 memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_mesh** result,
@@ -4740,11 +4717,9 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
     if (!mesh) return memob_no_memory(error, "a mesh");
     status = memo_mesh_place(desc, world->size, world->rank, mesh, error);
     mesh->world = world;
-    for (i = 0; i < MEMOI_MESH_GROUPS && !status; i++) {
-        memoi_mesh_group group = memoi_mesh_group_at(mesh, i);
-        status = memo_comm_split(world, memoi_mesh_color(mesh, group.axes), group.key, group.name,
-                                 group.comm, error);
-    }
+    for (i = 0; i < MEMOI_MESH_GROUPS && !status; i++)
+        status = memo_comm_split(world, memoi_mesh_color(mesh, i), *memoi_mesh_rank(mesh, i),
+                                 memoi_mesh_names[i], memoi_mesh_comm(mesh, i), error);
     if (status) {
         memo_mesh_destroy(mesh);
         return status;
@@ -4756,7 +4731,7 @@ memo_status memo_mesh_create(memo_comm* world, const memo_mesh_desc* desc, memo_
 void memo_mesh_destroy(memo_mesh* mesh) {
     int i;
     if (!mesh) return;
-    for (i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_group_at(mesh, i).comm);
+    for (i = 0; i < MEMOI_MESH_GROUPS; i++) memo_comm_destroy(*memoi_mesh_comm(mesh, i));
     MEMO_FREE(mesh);
 }
 
@@ -4791,14 +4766,11 @@ MEMOI memo_status memoi_sharding_check_documents(const char* name, const int64_t
 
 MEMOI memo_status memoi_sharding_check(const memo_sharding_desc* desc, memo_error* error) {
     static const char name[] = "memo_sharding_desc";
-    memo_status status;
-    if ((status = memob_check_integer(name, "kind", (int)desc->kind, MEMO_SHARDING_ZIGZAG,
-                                      MEMO_SHARDING_DOCUMENTS, error)) ||
-        (status = memob_check_integer(name, "ring", desc->ring, 0, INT32_MAX, error)) ||
-        (status = memob_check_integer(name, "ulysses", desc->ulysses, 0, INT32_MAX, error)) ||
-        (status =
-             memob_check_integer(name, "n_tokens", desc->n_tokens, 1, MEMOB_BYTES_MAX / 2, error)))
-        return status;
+    if (MEMOI_INTEGER(name, desc, kind, MEMO_SHARDING_ZIGZAG, MEMO_SHARDING_DOCUMENTS) ||
+        MEMOI_INTEGER(name, desc, ring, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, ulysses, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+        return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Documents belong to one kind, which needs them. */
     if (desc->kind != MEMO_SHARDING_DOCUMENTS && desc->document_begins)
@@ -5173,7 +5145,7 @@ typedef struct memoi_target {
     const memo_device* device;
     memo_stream streams[MEMOI_TARGET_N_STREAMS];
     const memo_event* events;
-    const memo_label* agreed; /* its fields and digests go with each message; NULL: none */
+    const memo_label* agreed; /* its fields and digests go with each message */
     memo_comm* begun[2];      /* the communicators that this pass has used */
     memo_status status;
     memo_error* error;
@@ -5236,15 +5208,10 @@ MEMOI void memoi_target_transfer(memoi_target* target, int stream, const char* n
 /* Of the next group or collective. */
 MEMOI void memoi_target_label(memoi_target* target, memo_comm* comm, const char* text,
                               int64_t number) {
-    memo_comm** begun;
+    memo_comm** begun = &target->begun[target->begun[0] && target->begun[0] != comm];
     if (target->status) return; /* nothing is called that ends the label */
-    begun = &target->begun[target->begun[0] && target->begun[0] != comm];
-    if (target->agreed) {
-        comm->label = *target->agreed;
-        comm->label.is_first = *begun != comm;
-        *begun = comm;
-    }
-    memoi_comm_label(comm, text, number);
+    memoi_comm_label(comm, target->agreed, *begun != comm, text, number);
+    *begun = comm;
 }
 
 /* The label holds until the group ends. */
@@ -5907,87 +5874,94 @@ typedef struct memoi_ulysses {
     char* staging; /* holds all heads needed, of all local rows */
 } memoi_ulysses;
 
-/* The measures of one exchange. */
-typedef struct memoi_ulysses_measures {
-    int32_t degree, me;
-    int64_t n_heads, own_heads, first_head;
+/* One exchange. */
+typedef struct memoi_ulysses_move {
+    const memoi_ulysses* u;
+    const memoi_exchanged* x;
+    int32_t degree, me, n_batch;
+    int64_t n_heads, n_needed; /* all; that all ranks need together */
+    memoi_heads own;
     int64_t unit;                 /* bytes of a head in a row */
     int64_t n_local, n_rows;      /* rows of this rank: of a sequence, of the batch */
     int64_t ring_tokens;          /* rows by heads, of a sequence */
     int64_t row_bytes, own_bytes; /* of a row with all heads, with the own heads */
-} memoi_ulysses_measures;
+} memoi_ulysses_move;
 
-MEMOI memoi_ulysses_measures memoi_ulysses_measure(const memoi_ulysses* u,
-                                                   const memoi_exchanged* x) {
+MEMOI memoi_ulysses_move memoi_ulysses_measure(const memoi_ulysses* u, const memoi_exchanged* x) {
     const memoi_shape* shape = u->shape;
-    memoi_heads own = memoi_ulysses_heads_for(shape, x->is_kv, shape->ulysses_rank);
-    memoi_ulysses_measures m;
+    memoi_ulysses_move m;
+    m.u = u;
+    m.x = x;
     m.degree = shape->sharding.ulysses;
     m.me = shape->ulysses_rank;
+    m.n_batch = shape->n_batch;
     m.n_heads = x->is_kv ? shape->n_kv_heads : shape->n_q_heads;
-    m.own_heads = own.n;
-    m.first_head = own.first;
+    m.n_needed = memoi_ulysses_heads_needed(shape, x->is_kv);
+    m.own = memoi_ulysses_heads_for(shape, x->is_kv, m.me);
     m.unit = x->n * memo_type_bytes(x->type);
     m.n_local = memoi_shape_sharding(shape, x->is_kv)->local_tokens;
     m.n_rows = shape->n_batch * m.n_local;
     m.ring_tokens = memoi_shape_sharding(shape, x->is_kv)->ring_tokens;
     m.row_bytes = m.n_heads * m.unit;
-    m.own_bytes = m.own_heads * m.unit;
+    m.own_bytes = m.own.n * m.unit;
     return m;
 }
 
 /* The peer to send to in a step; the one to receive from, if step is negative.  In step k every
  * rank sends to another one, so that no rank is everyone's first. */
-MEMOI int32_t memoi_ulysses_peer(const memoi_ulysses_measures* m, int32_t step) {
+MEMOI int32_t memoi_ulysses_peer(const memoi_ulysses_move* m, int32_t step) {
     return (m->me + step + m->degree) % m->degree;
+}
+MEMOI memoi_heads memoi_ulysses_peer_heads(const memoi_ulysses_move* m, int32_t step) {
+    return memoi_ulysses_heads_for(m->u->shape, m->x->is_kv, memoi_ulysses_peer(m, step));
 }
 
 /* Rows to heads, first part: what the peers need goes to staging, what this rank needs to its
  * place. A peer that needs all heads is sent whole rows, unpacked.  Returns the bytes of staging
  * used. */
-MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses* u, const memoi_exchanged* x, const char* from,
-                                 char* to) {
-    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+MEMOI int64_t memoi_ulysses_pack(const memoi_ulysses_move* m, const char* from, char* to) {
+    const memoi_ulysses* u = m->u;
     int64_t staged = 0;
     int32_t step, b;
-    for (step = 1; step < m.degree; step++) {
-        memoi_heads peer =
-            memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_peer(&m, step));
-        if (peer.n == m.n_heads) continue;
-        memoi_target_copy_rows(u->target, u->stream, u->staging + staged, peer.n * m.unit,
-                               from + peer.first * m.unit, m.row_bytes, peer.n * m.unit, m.n_rows);
-        staged += peer.n * m.unit * m.n_rows;
+    for (step = 1; step < m->degree; step++) {
+        const memoi_heads peer = memoi_ulysses_peer_heads(m, step);
+        const int64_t bytes = peer.n * m->unit;
+        if (peer.n == m->n_heads) continue;
+        memoi_target_copy_rows(u->target, u->stream, u->staging + staged, bytes,
+                               from + peer.first * m->unit, m->row_bytes, bytes, m->n_rows);
+        staged += bytes * m->n_rows;
     }
-    for (b = 0; b < u->shape->n_batch; b++)
+    for (b = 0; b < m->n_batch; b++)
         memoi_target_copy_rows(
-            u->target, u->stream, to + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
-            m.own_bytes, from + b * m.n_local * m.row_bytes + m.first_head * m.unit, m.row_bytes,
-            m.own_bytes, m.n_local);
+            u->target, u->stream, to + (b * m->ring_tokens + m->me * m->n_local) * m->own_bytes,
+            m->own_bytes, from + b * m->n_local * m->row_bytes + m->own.first * m->unit,
+            m->row_bytes, m->own_bytes, m->n_local);
     return staged;
 }
 
 /* The messages between the side by heads, in place, and rows of the peers' heads, which are packed;
  * whole, if not NULL, holds the rows of a peer that has all heads. */
-MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_exchanged* x, int to_heads,
-                                  const char* heads, const char* packed, const char* whole) {
-    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+MEMOI void memoi_ulysses_exchange(const memoi_ulysses_move* m, int to_heads, const char* heads,
+                                  const char* packed, const char* whole) {
+    const memoi_ulysses* u = m->u;
     int32_t step, b;
-    memoi_target_group_begin(u->target, u->comm, x->name, 0);
-    for (step = 1; step < m.degree; step++) {
-        int32_t rows_rank = memoi_ulysses_peer(&m, to_heads ? step : -step);
-        int32_t heads_rank = memoi_ulysses_peer(&m, to_heads ? -step : step);
-        memoi_heads peer = memoi_ulysses_heads_for(u->shape, x->is_kv, rows_rank);
-        int is_whole = whole && peer.n == m.n_heads;
+    memoi_target_group_begin(u->target, u->comm, m->x->name, 0);
+    for (step = 1; step < m->degree; step++) {
+        const int32_t rows_step = to_heads ? step : -step;
+        const int32_t heads_rank = memoi_ulysses_peer(m, -rows_step);
+        const memoi_heads peer = memoi_ulysses_peer_heads(m, rows_step);
+        const int is_whole = whole && peer.n == m->n_heads;
         const char* rows = is_whole ? whole : packed;
-        for (b = 0; b < u->shape->n_batch; b++) {
-            memoi_target_message(u->target, u->stream, u->comm, to_heads,
-                                 rows + b * m.n_local * peer.n * m.unit, m.n_local * peer.n * x->n,
-                                 x->type, rows_rank);
+        for (b = 0; b < m->n_batch; b++) {
+            memoi_target_message(
+                u->target, u->stream, u->comm, to_heads, rows + b * m->n_local * peer.n * m->unit,
+                m->n_local * peer.n * m->x->n, m->x->type, memoi_ulysses_peer(m, rows_step));
             memoi_target_message(u->target, u->stream, u->comm, !to_heads,
-                                 heads + (b * m.ring_tokens + heads_rank * m.n_local) * m.own_bytes,
-                                 m.n_local * m.own_heads * x->n, x->type, heads_rank);
+                                 heads +
+                                     (b * m->ring_tokens + heads_rank * m->n_local) * m->own_bytes,
+                                 m->n_local * m->own.n * m->x->n, m->x->type, heads_rank);
         }
-        if (!is_whole) packed += peer.n * m.unit * m.n_rows;
+        if (!is_whole) packed += peer.n * m->unit * m->n_rows;
     }
     memoi_target_group_end(u->target, u->stream, u->comm);
 }
@@ -5995,29 +5969,28 @@ MEMOI void memoi_ulysses_exchange(const memoi_ulysses* u, const memoi_exchanged*
 /* from (n_batch, local_tokens, all heads, n) -> to (n_batch, ring_tokens, own heads, n) */
 MEMOI void memoi_ulysses_to_heads(const memoi_ulysses* u, const memoi_exchanged* x,
                                   const void* from, void* to) {
-    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
+    const memoi_ulysses_move m = memoi_ulysses_measure(u, x);
     memo_range reads[2], write;
-    if (!memoi_ulysses_heads_needed(u->shape, x->is_kv)) return; /* on no rank */
+    if (!m.n_needed) return; /* on no rank */
     reads[0] = memob_range_at(from, m.n_rows * m.row_bytes);
-    reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(u, x, (const char*)from, (char*)to));
-    write = memob_range_at(to, u->shape->n_batch * m.ring_tokens * m.own_bytes);
+    reads[1] = memob_range_at(u->staging, memoi_ulysses_pack(&m, (const char*)from, (char*)to));
+    write = memob_range_at(to, m.n_batch * m.ring_tokens * m.own_bytes);
     memoi_target_transfer(u->target, u->stream, x->name, reads, 2, &write, 1,
                           memoi_ulysses_bytes(u->shape, x, 1));
-    memoi_ulysses_exchange(u, x, 1, (const char*)to, u->staging, (const char*)from);
+    memoi_ulysses_exchange(&m, 1, (const char*)to, u->staging, (const char*)from);
 }
 
-/* Puts rows of n_heads heads to their place in to or, if sums, adds them there. */
-MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchanged* x, char* to,
-                               float* sums, int64_t first_row, int64_t first_head, const char* rows,
-                               int64_t n_heads, int64_t n_rows) {
-    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
-    int64_t at = (first_row * m.n_heads + first_head) * x->n;
+/* Puts rows of some heads to their place in to or, if sums, adds them there. */
+MEMOI void memoi_ulysses_place(const memoi_ulysses_move* m, char* to, float* sums,
+                               int64_t first_row, memoi_heads heads, const char* rows,
+                               int64_t n_rows) {
+    const int64_t at = (first_row * m->n_heads + heads.first) * m->x->n, n = heads.n * m->x->n;
     if (sums)
-        memoi_target_add(u->target, u->stream, sums + at, MEMO_TYPE_F32, m.n_heads * x->n,
-                         (const float*)(const void*)rows, n_heads * x->n, n_heads * x->n, n_rows);
+        memoi_target_add(m->u->target, m->u->stream, sums + at, MEMO_TYPE_F32, m->n_heads * m->x->n,
+                         (const float*)(const void*)rows, n, n, n_rows);
     else
-        memoi_target_copy_rows(u->target, u->stream, to + at * memo_type_bytes(x->type),
-                               m.row_bytes, rows, n_heads * m.unit, n_heads * m.unit, n_rows);
+        memoi_target_copy_rows(m->u->target, m->u->stream, to + at * memo_type_bytes(m->x->type),
+                               m->row_bytes, rows, heads.n * m->unit, heads.n * m->unit, n_rows);
 }
 
 /* from (n_batch, ring_tokens, own heads, n) -> to (n_batch, local_tokens, all heads, n).  With sums
@@ -6025,30 +5998,27 @@ MEMOI void memoi_ulysses_place(const memoi_ulysses* u, const memoi_exchanged* x,
  * group clears.  The heads of the peers arrive in staging. */
 MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* x,
                                  const void* from_heads, void* to_rows, float* sums) {
-    memoi_ulysses_measures m = memoi_ulysses_measure(u, x);
-    const int64_t n_needed = memoi_ulysses_heads_needed(u->shape, x->is_kv);
+    const memoi_ulysses_move m = memoi_ulysses_measure(u, x);
     const char *from = (const char*)from_heads, *packed = u->staging;
     char* to = (char*)to_rows;
-    memo_range read = memob_range_at(from, u->shape->n_batch * m.ring_tokens * m.own_bytes);
-    memo_range write = memob_range_at(packed, (n_needed - m.own_heads) * m.unit * m.n_rows);
+    memo_range read = memob_range_at(from, m.n_batch * m.ring_tokens * m.own_bytes);
+    memo_range write = memob_range_at(packed, (m.n_needed - m.own.n) * m.unit * m.n_rows);
     int32_t step, b;
-    if (n_needed) { /* on any rank */
+    if (m.n_needed) { /* on any rank */
         memoi_target_transfer(u->target, u->stream, x->name, &read, 1, &write, 1,
                               memoi_ulysses_bytes(u->shape, x, 0));
-        memoi_ulysses_exchange(u, x, 0, from, packed, NULL);
+        memoi_ulysses_exchange(&m, 0, from, packed, NULL);
     }
     if (sums && u->shape->group <= 0)
         memoi_target_fill(u->target, u->stream, sums, m.n_rows * m.row_bytes);
 
     /* The own heads, then those of each peer. */
-    for (b = 0; b < u->shape->n_batch; b++)
-        memoi_ulysses_place(u, x, to, sums, b * m.n_local, m.first_head,
-                            from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes,
-                            m.own_heads, m.n_local);
+    for (b = 0; b < m.n_batch; b++)
+        memoi_ulysses_place(&m, to, sums, b * m.n_local, m.own,
+                            from + (b * m.ring_tokens + m.me * m.n_local) * m.own_bytes, m.n_local);
     for (step = 1; step < m.degree; step++) {
-        memoi_heads peer =
-            memoi_ulysses_heads_for(u->shape, x->is_kv, memoi_ulysses_peer(&m, -step));
-        memoi_ulysses_place(u, x, to, sums, 0, peer.first, packed, peer.n, m.n_rows);
+        const memoi_heads peer = memoi_ulysses_peer_heads(&m, -step);
+        memoi_ulysses_place(&m, to, sums, 0, peer, packed, m.n_rows);
         packed += peer.n * m.unit * m.n_rows;
     }
 }
@@ -6850,22 +6820,18 @@ MEMOI memo_status memoi_hybrid_rank_check(const char* name, const char* rank_nam
 
 MEMOI memo_status memoi_hybrid_heads_check(const memo_sp_attention_desc* desc, memo_error* error) {
     static const char name[] = "memo_sp_attention_desc";
-    memo_status status;
     if (desc->n_q_heads < 1 || desc->n_kv_heads < 1 || desc->n_q_heads % desc->n_kv_heads)
         return MEMOB_INVALID(error,
                              "memo_sp_attention_desc.n_q_heads: not a positive multiple of "
                              "n_kv_heads (%d, %d); choose one that is",
                              (int)desc->n_q_heads, (int)desc->n_kv_heads);
-    if ((status = memob_check_integer(name, "n_batch", desc->n_batch, 0, INT32_MAX, error)) ||
-        (status = memob_check_integer(name, "ulysses_groups", desc->ulysses_groups, 0, INT32_MAX,
-                                      error)) ||
-        (status = memob_check_integer(name, "head_size", desc->head_size, 1, 1 << 24, error)) ||
-        (status = memob_check_integer(name, "v_head_size", desc->v_head_size, 0, 1 << 24, error)) ||
-        (status = memob_check_integer(name, "first_q_head", desc->first_q_head, 0,
-                                      INT32_MAX - desc->n_q_heads, error)) ||
-        (status = memob_check_real(name, "softcap", (double)desc->softcap, 0, 3e38, error)) ||
-        (status = memob_check_real(name, "scale", (double)desc->scale, -3e38, 3e38, error)))
-        return status;
+    if (MEMOI_INTEGER(name, desc, n_batch, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, ulysses_groups, 0, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, head_size, 1, 1 << 24) ||
+        MEMOI_INTEGER(name, desc, v_head_size, 0, 1 << 24) ||
+        MEMOI_INTEGER(name, desc, first_q_head, 0, INT32_MAX - desc->n_q_heads) ||
+        MEMOI_REAL(name, desc, softcap, 0, 3e38) || MEMOI_REAL(name, desc, scale, -3e38, 3e38))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     return memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error);
 }
 
@@ -7343,11 +7309,7 @@ MEMOI memo_status memoi_hybrid_device_check(const memo_sp_attention_desc* desc, 
         return MEMOB_INVALID(
             error, "memo_sp_attention_desc.%s: NULL; it is required for ring %d x ulysses %d",
             missing, (int)desc->sharding.ring, (int)desc->sharding.ulysses);
-    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return MEMOB_INVALID(
-            error, "memo_sp_attention_desc.device_memory: not aligned (%p); align it to %d bytes",
-            desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
-    return MEMO_STATUS_OK;
+    return memoi_check_memory("memo_sp_attention_desc", desc->device_memory, error);
 }
 
 static const char* const memoi_hybrid_streams[MEMOI_TARGET_N_STREAMS] = {"compute", "ring",
@@ -7461,9 +7423,8 @@ MEMOI memo_status memoi_hybrid_one_mask_check(const memo_mask* mask, int has_key
         return MEMOB_INVALID(error,
                              "memo_mask.kind: not a memo_mask_kind (%d); CAUSAL and FULL are valid",
                              (int)mask->kind);
-    if (memob_check_integer("memo_mask", "window_before", mask->window_before, 0, INT64_MAX,
-                            error) ||
-        memob_check_integer("memo_mask", "window_after", mask->window_after, 0, INT64_MAX, error))
+    if (MEMOI_INTEGER("memo_mask", mask, window_before, 0, INT64_MAX) ||
+        MEMOI_INTEGER("memo_mask", mask, window_after, 0, INT64_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (mask->document_begins)
         status = memoi_sharding_check_documents("memo_mask.document_begins", mask->document_begins,
@@ -7735,11 +7696,11 @@ MEMOI void memoi_hybrid_open(memoi_hybrid_walk* walk) {
     const memoi_shape* shape = walk->shape;
     const memo_sp_attention_tensors* t = &walk->tensors;
     memoi_target* target = &walk->target;
-    memo_row_sums_desc dots;
+    memo_add_desc dots;
     if (walk->ring.is_backward) {
         /* Row dots are computed from rows, where out and d_out are, then exchanged with d_out. */
         memset(&dots, 0, sizeof dots);
-        dots.sums = walk->buffers.dots_rows;
+        dots.to = walk->buffers.dots_rows;
         dots.a = t->out;
         dots.b = t->d_out;
         dots.a_type = dots.b_type = shape->type;
@@ -7847,9 +7808,9 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_sp_attention
     memo_status status = memoi_hybrid_check_call(a, tensors, mask, is_backward, error);
     if (status) return status;
     memoi_hybrid_walk_init(&walk, a, tensors, mask, is_backward, error);
+    walk.target.agreed = &agreed;
     if (a->shape.sharding.ring * a->shape.sharding.ulysses > 1) {
         memoi_agreed_call(&agreed, &a->shape, tensors, mask, is_backward);
-        walk.target.agreed = &agreed;
         memoi_hybrid_meet(a, &walk.target);
     }
     return memoi_hybrid_walk_through(&walk);
@@ -7914,13 +7875,12 @@ enum { MEMOI_BLOCKS_READY, MEMOI_BLOCKS_REDUCED, MEMOI_BLOCKS_RETURNED, MEMOI_BL
 
 /* Fills in the defaults. */
 MEMOI memo_status memoi_blocks_check(memo_blocks_schedule_desc* desc, memo_error* error) {
+    static const char name[] = "memo_blocks_schedule_desc";
     if (desc->blocks_per_layer == 0) desc->blocks_per_layer = 2;
     if (desc->n_parts == 0) desc->n_parts = 2;
 
-    if (memob_check_integer("memo_blocks_schedule_desc", "order", (int)desc->order,
-                            MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE, error) ||
-        memob_check_integer("memo_blocks_schedule_desc", "n_parts", desc->n_parts, 1,
-                            MEMOI_BLOCKS_MAX, error))
+    if (MEMOI_INTEGER(name, desc, order, MEMO_BLOCKS_DEFAULT, MEMO_BLOCKS_FINE) ||
+        MEMOI_INTEGER(name, desc, n_parts, 1, MEMOI_BLOCKS_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (desc->n_blocks < 1 || desc->blocks_per_layer < 1 || desc->n_blocks % desc->blocks_per_layer)
         return MEMOB_INVALID(error,
@@ -8043,12 +8003,9 @@ MEMOI memo_status memoi_blocks_reduce(memo_blocks* b, const memoi_blocks_step* s
     const memo_block_buffers* buffers = &b->desc.buffers[step->part];
     memo_comm* comm = b->desc.comm;
     void* buffer = step->kind == MEMOI_BLOCKS_REDUCE_BACKWARD ? buffers->gradient : buffers->output;
-    if (!b->has_met) {
-        comm->label = b->agreed;
-        comm->label.digests[MEMOI_BLOCKS_PASS] = (uint32_t)b->is_backward;
-        comm->label.is_first = b->has_met = 1;
-    }
-    memoi_comm_label(comm, b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
+    memoi_comm_label(comm, &b->agreed, !b->has_met,
+                     b->is_backward ? "blocks backward" : "blocks forward", b->n_ops);
+    b->has_met = 1;
     return memo_all_reduce(comm, b->desc.comm_stream, buffer, buffer, buffers->count, b->desc.type,
                            MEMO_REDUCTION_SUM, b->target.error);
 }
@@ -8288,6 +8245,7 @@ MEMOI memo_status memoi_blocks_run(memo_blocks* blocks, int is_backward, int32_t
                                    memo_error* error) {
     if (layer == (is_backward ? blocks->n_layers - 1 : 0)) blocks->n_ops = blocks->has_met = 0;
     blocks->is_backward = is_backward;
+    blocks->agreed.digests[MEMOI_BLOCKS_PASS] = (uint32_t)is_backward;
     blocks->target.status = MEMO_STATUS_OK;
     blocks->target.error = error;
     blocks->next_forward = blocks->next_backward = -1;
@@ -8410,19 +8368,16 @@ MEMOI int64_t memoi_loss_carve(memo_loss* loss, char* base) {
 
 memo_status memo_loss_desc_get_sizes(const memo_loss_desc* desc, memo_loss_sizes* sizes,
                                      memo_error* error) {
+    static const char name[] = "memo_loss_desc";
     int32_t n_ranks = desc->tensor ? desc->tensor->size : 1;
     int32_t rank = desc->tensor ? desc->tensor->rank : 0;
     int64_t row_bytes;
     memo_share share;
     memo_loss loss;
     memset(sizes, 0, sizeof *sizes);
-    if (memob_check_integer("memo_loss_desc", "vocabulary", desc->vocabulary, 1, INT32_MAX,
-                            error) ||
-        memob_check_integer("memo_loss_desc", "tile_rows", desc->tile_rows, 0, 1 << 28, error) ||
-        memob_check_real("memo_loss_desc", "softcap", (double)desc->softcap, 0, 3e38, error) ||
-        memob_check_real("memo_loss_desc", "smoothing", (double)desc->smoothing, 0, 1, error) ||
-        memob_check_real("memo_loss_desc", "z_weight", (double)desc->z_weight, 0, 3e38, error) ||
-        memoi_check_row_type("memo_loss_desc", desc->type, MEMO_STATUS_INVALID_ARGUMENT, error))
+    if (MEMOI_INTEGER(name, desc, vocabulary, 1, INT32_MAX) ||
+        MEMOI_INTEGER(name, desc, tile_rows, 0, 1 << 28) || MEMOI_LOSS_RULE(name, desc) ||
+        memoi_check_row_type(name, desc->type, MEMO_STATUS_INVALID_ARGUMENT, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Rank 0 has the largest share, so all ranks find the same tile. */
@@ -8446,10 +8401,8 @@ MEMOI memo_status memoi_loss_check(const memo_loss_desc* desc, memo_error* error
                           : !desc->functions.logits ? "functions.logits"
                                                     : NULL;
     if (missing) return MEMOB_INVALID(error, "memo_loss_desc.%s: NULL; it is required", missing);
-    if ((uintptr_t)desc->device_memory % MEMOB_DEVICE_ALIGNMENT)
-        return MEMOB_INVALID(error,
-                             "memo_loss_desc.device_memory: not aligned (%p); align it to %d bytes",
-                             desc->device_memory, MEMOB_DEVICE_ALIGNMENT);
+    if (memoi_check_memory("memo_loss_desc", desc->device_memory, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
     if (!MEMO_DEVICE_HAS(desc->device, row_kernel))
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "device '%s': it has no row kernels; use a device that has them",
@@ -8487,8 +8440,30 @@ void memo_loss_destroy(memo_loss* loss) {
     MEMO_FREE(loss);
 }
 
+/* What tensor ranks must agree on. */
+static const char* const memoi_loss_fields[MEMO_LABEL_FIELDS] = {
+    "memo_loss_run on one rank, another pass on another",
+    "memo_loss_desc: vocabulary, type, tile_rows, softcap, smoothing or z_weight",
+    "memo_loss_tensors: n_rows or scale"};
+
+MEMOI memo_label memoi_loss_agree(const memo_loss* loss, const memo_loss_tensors* tensors) {
+    const memo_loss_desc* d = &loss->desc;
+    const int64_t sizes[] = {d->vocabulary, d->type, loss->sizes.tile_rows};
+    const float rule[] = {d->softcap, d->smoothing, d->z_weight};
+    memo_label label;
+    memset(&label, 0, sizeof label);
+    label.fields = memoi_loss_fields;
+    memoi_label_add(&label, 0, "loss", 4);
+    memoi_label_add(&label, 1, sizes, sizeof sizes);
+    memoi_label_add(&label, 1, rule, sizeof rule);
+    memoi_label_add_number(&label, 2, tensors->n_rows);
+    memoi_label_add(&label, 2, &tensors->scale, sizeof tensors->scale);
+    return label;
+}
+
 MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* tensors,
-                                      const memo_loss_tile* tile, memo_error* error) {
+                                      const memo_loss_tile* tile, const memo_label* agreed,
+                                      memo_error* error) {
     const memo_loss_functions* functions = &loss->desc.functions;
     const memo_device* device = loss->desc.device;
     memo_comm* tensor = loss->desc.tensor;
@@ -8517,7 +8492,7 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
     /* In place: this rank's part is where the gather puts it. */
     if (!status && entropy.n_parts > 1) {
         int64_t count = tile->n_rows * MEMO_LOSS_NUMBERS;
-        memoi_comm_label(tensor, "loss", tile->first_row);
+        memoi_comm_label(tensor, agreed, !tile->first_row, "loss", tile->first_row);
         status = memo_all_gather(tensor, tile->stream, loss->parts + entropy.part * count,
                                  loss->parts, count, MEMO_TYPE_F32, error);
     }
@@ -8530,6 +8505,7 @@ MEMOI memo_status memoi_loss_tile_run(memo_loss* loss, const memo_loss_tensors* 
 }
 
 memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, memo_error* error) {
+    const memo_label agreed = memoi_loss_agree(loss, tensors);
     memo_status status = MEMO_STATUS_OK;
     memo_loss_tile tile;
     if (tensors->n_rows < 0 || (tensors->n_rows && !tensors->labels))
@@ -8548,7 +8524,7 @@ memo_status memo_loss_run(memo_loss* loss, const memo_loss_tensors* tensors, mem
          tile.first_row += tile.n_rows) {
         int64_t rest = tensors->n_rows - tile.first_row;
         tile.n_rows = rest < loss->sizes.tile_rows ? rest : loss->sizes.tile_rows;
-        status = memoi_loss_tile_run(loss, tensors, &tile, error);
+        status = memoi_loss_tile_run(loss, tensors, &tile, &agreed, error);
     }
     return status;
 }

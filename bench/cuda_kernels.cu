@@ -146,11 +146,11 @@ int main(int argc, char** argv) {
     TIME(seconds, check(memo_cuda_row_kernel(stream, MEMO_ROW_ADD, &add, &error)));
     print("add, bf16, rows that do not touch", 6.0 * (double)n, seconds);
 
-    memo_row_sums_desc sums;
+    memo_add_desc sums;
     memset(&sums, 0, sizeof sums);
     sums.a = a;
     sums.b = b;
-    sums.sums = (float*)(void*)small;
+    sums.to = (float*)(void*)small;
     sums.n_rows = n_rows;
     sums.n_columns = COLUMNS;
     sums.a_type = sums.b_type = MEMO_TYPE_BF16;

@@ -26,7 +26,7 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     float packed[N_PICKED][N_COLUMNS];
     memo_rows_desc rows = {0};
     memo_add_desc add = {0}, cast = {0};
-    memo_row_sums_desc products = {0};
+    memo_add_desc products = {0};
 
     /* Gather the picked tokens. */
     rows.index = picked;
@@ -50,7 +50,7 @@ static memo_status experts(float x[N_TOKENS][N_COLUMNS], float y[N_TOKENS][N_COL
     rows.to = y;
     if (memo_row_run(MEMO_ROW_SCATTER, &rows, error)) return error->status;
 
-    products.sums = sums;
+    products.to = sums;
     products.a = x;
     products.b = y;
     products.n_rows = N_TOKENS;

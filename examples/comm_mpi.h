@@ -333,7 +333,7 @@ static memo_status comm_mpi_reduce(comm_mpi* me, const memo_collective_call* cal
             : memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "MPI: a reduction");
     for (r = 0; r < n && !status; r++)
         sources[r] = r == me->table.rank ? from + mine * bytes : parts + r * count * bytes;
-    if (!status) memo_comm_reduce(to, sources, n, count, call->type, call->reduction);
+    if (!status) memo_comm_reduce(to, sources, n, 0, count, call->type, call->reduction);
     free(parts);
     free((void*)sources);
     return status;
@@ -578,7 +578,6 @@ static memo_status comm_mpi_make(comm_mpi_world* world, MPI_Comm mpi, const char
     snprintf(me->name, sizeof me->name, "mpi %.50s", name ? name : "part");
 
     table = &me->table;
-    table->struct_bytes = (int64_t)sizeof *table;
     table->name = me->name;
     table->context = me;
     table->rank = rank;

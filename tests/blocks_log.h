@@ -182,7 +182,6 @@ static inline void blocks_log_init(blocks_log* log, memo_blocks_desc* desc) {
     log->device.event_wait = log_event_wait;
     log->device.annotate = log_annotate;
 
-    log->comm.struct_bytes = (int64_t)sizeof log->comm;
     log->comm.name = "log";
     log->comm.context = log;
     log->comm.rank = desc->comm->rank;

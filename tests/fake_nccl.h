@@ -212,7 +212,8 @@ static void fake_reduce(const fake_op* op, uint64_t begin, uint64_t end, int c) 
     int r;
     for (r = 0; r < n; r++)
         from[r] = op->temporary + ((uint64_t)((c + 1 + r) % n) * op->count + begin) * element;
-    memo_comm_reduce(op->to + begin * element, from, n, (int64_t)(end - begin), (memo_type)op->type,
+    memo_comm_reduce(op->to + begin * element, from, n, 0, (int64_t)(end - begin),
+                     (memo_type)op->type,
                      op->reduction == ncclSum ? MEMO_REDUCTION_SUM : MEMO_REDUCTION_MAX);
 }
 

@@ -78,7 +78,7 @@ TEST(sums_have_the_bits_of_the_threads_back_end) {
             all[r][i] = (float)((memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6));
         from[r] = all[r];
     }
-    memo_comm_reduce(expected, from, rank.comm->size, COUNT, MEMO_TYPE_F32, MEMO_REDUCTION_SUM);
+    memo_comm_reduce(expected, from, rank.comm->size, 0, COUNT, MEMO_TYPE_F32, MEMO_REDUCTION_SUM);
     CHECK_OK(memo_all_reduce(rank.comm, rank.streams[0], all[rank.comm->rank], to, COUNT,
                              MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error));
     CHECK_OK(memo_stream_synchronize(device, rank.streams[0], &error));

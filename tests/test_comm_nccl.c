@@ -285,6 +285,64 @@ TEST(a_label_that_differs_fails_on_all_ranks) {
     }
 }
 
+/* Kernels and products whose numbers nobody reads. */
+static memo_status no_kernel(void* context, memo_stream stream, const memo_row_call* call,
+                             memo_error* error) {
+    (void)context, (void)stream, (void)call, (void)error;
+    return MEMO_STATUS_OK;
+}
+static memo_status no_product(void* context, const memo_loss_tile* tile, memo_error* error) {
+    (void)context, (void)tile, (void)error;
+    return MEMO_STATUS_OK;
+}
+
+/* The last rank has another desc, or another scale; then none has. */
+TEST(a_loss_that_differs_fails_on_all_ranks) {
+    static const char* const expected[] = {"smoothing or z_weight on", "n_rows or scale on", NULL};
+    static const int32_t labels[5] = {0, 1, 2, 3, 4};
+    memo_error error;
+    int way;
+    for (way = 0; way < 3; way++) {
+        memo_loss_desc desc = memo_loss_desc_default();
+        memo_loss_tensors tensors;
+        memo_loss* loss = NULL;
+        memo_device table;
+        memo_status status;
+        char* memory;
+        int is_last, i;
+        if (!world_begin()) return;
+        is_last = rank.comm->size > 1 && rank.comm->rank == rank.comm->size - 1;
+        table = device;
+        table.struct_bytes = (int64_t)sizeof table;
+        table.row_kernel = no_kernel;
+        desc.device = &table;
+        desc.stream = rank.streams[0];
+        desc.tensor = rank.comm;
+        desc.vocabulary = 16;
+        desc.z_weight = way == 0 && is_last ? 1 : 0;
+        desc.tile_rows = 2; /* three tiles */
+        memory = (char*)CASE_MALLOC(1 << 16);
+        desc.device_memory = memory + (512 - (uintptr_t)memory % 512) % 512;
+        desc.functions.logits = desc.functions.gradients = no_product;
+        memset(&tensors, 0, sizeof tensors);
+        tensors.n_rows = 5;
+        tensors.labels = labels;
+        tensors.scale = way == 1 && is_last ? 2 : 1;
+        CHECK_OK(memo_loss_create(&desc, &loss, &error));
+        status = memo_loss_run(loss, &tensors, &error);
+        for (i = 0; i < 2 && !status; i++)
+            status = memo_comm_nccl_synchronize(rank.comm, rank.streams[0], 60, &error);
+        if (rank.comm->size == 1 || !expected[way])
+            CHECK_OK(status);
+        else
+            CHECK_CASE(status == MEMO_STATUS_COMM && strstr(error.message, expected[way]),
+                       "rank %d: %s", (int)rank.comm->rank, status ? error.message : "OK");
+        memo_loss_destroy(loss);
+        world_end();
+        CASE_FREE(memory);
+    }
+}
+
 /* A world of one by an id of the caller's own. */
 TEST(an_id_of_the_callers_own_serves) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();

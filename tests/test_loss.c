@@ -641,6 +641,34 @@ TEST(labels_beyond_the_vocabulary_are_refused_on_all_ranks) {
     CHECK_OK(thread_ranks_run(3, invalid_label_rank, NULL, &error));
 }
 
+/* All ranks learn what differs. */
+static memo_status other_scale_rank(thread_rank* rank, memo_error* e) {
+    static const int32_t labels[3] = {0, 1, -1};
+    memo_loss_desc desc = memo_loss_desc_default();
+    memo_loss_tensors tensors;
+    memo_loss* loss = NULL;
+    memo_status status;
+    desc.device = rank->device;
+    desc.stream = rank->stream;
+    desc.tensor = rank->comm;
+    desc.vocabulary = 7;
+    desc.functions.context = rank;
+    desc.functions.logits = desc.functions.gradients = zero_logits;
+    memset(&tensors, 0, sizeof tensors);
+    tensors.n_rows = 3;
+    tensors.labels = labels;
+    tensors.scale = (float)(1 + rank->comm->rank / 2);
+    status = memo_loss_create(&desc, &loss, e);
+    if (!status) status = memo_loss_run(loss, &tensors, e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+    CHECK(status == MEMO_STATUS_COMM && strstr(e->message, "n_rows or scale: rank 0 and rank 2"));
+    memo_loss_destroy(loss);
+    return MEMO_STATUS_OK;
+}
+TEST(another_scale_is_refused_on_all_ranks) {
+    CHECK_OK(thread_ranks_run(3, other_scale_rank, NULL, &error));
+}
+
 /* ---- one rank ---- */
 
 static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_error* e) {

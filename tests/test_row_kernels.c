@@ -256,7 +256,7 @@ TEST(sums_products_of_rows) {
     float sums[20];
     int c;
     for (c = 0; c < 300; c++) {
-        memo_row_sums_desc desc;
+        memo_add_desc desc;
         int64_t row, column;
         memset(&desc, 0, sizeof desc);
         desc.a_type = types[memo_test_int(0, N_TYPES - 1)];
@@ -266,7 +266,7 @@ TEST(sums_products_of_rows) {
         desc.b_stride = memo_test_int(0, 1) * (desc.n_columns + 8);
         desc.a = a;
         desc.b = b;
-        desc.sums = sums;
+        desc.to = sums;
         fill_random(a, desc.a_type, 8192);
         fill_random(b, desc.b_type, 8192);
         CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &desc, &error));
@@ -495,7 +495,7 @@ TEST(indices_pass_32_bits) {
     if (a && b) {
         memo_add_desc add, cast;
         memo_rows_desc rows;
-        memo_row_sums_desc sums;
+        memo_add_desc sums;
         memo_merge_desc merge;
         memo_row_desc taken;
         int64_t index[3] = {0, 0, 0}, n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
@@ -546,7 +546,7 @@ TEST(indices_pass_32_bits) {
         memset(&sums, 0, sizeof sums);
         sums.a = a;
         sums.b = a;
-        sums.sums = &sum;
+        sums.to = &sum;
         sums.n_rows = n_rows;
         sums.n_columns = sums.a_stride = sums.b_stride = n_columns;
         ((float*)a)[n_rows * n_columns - 128] = 7.0f;
@@ -578,7 +578,7 @@ TEST(invalid_arguments_are_refused) {
     memo_rows_desc rows;
     memo_merge_desc merge;
     memo_add_desc add, cast;
-    memo_row_sums_desc sums;
+    memo_add_desc sums;
     memset(&rows, 0, sizeof rows);
     rows.to = numbers;
     rows.from = numbers + 32;
@@ -623,7 +623,7 @@ TEST(invalid_arguments_are_refused) {
     sums.n_rows = (int64_t)1 << 40;
     sums.n_columns = (int64_t)1 << 40;
     sums.a = sums.b = numbers;
-    sums.sums = numbers;
+    sums.to = numbers;
     CHECK_ERROR(memo_row_run(MEMO_ROW_SUMS, &sums, &error), INVALID_ARGUMENT, "2^62");
 }
 

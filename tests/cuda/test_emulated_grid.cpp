@@ -168,7 +168,7 @@ TEST(stays_within_its_arrays) {
                       other_bytes = memoi_row_type_bytes(other);
         const int64_t dense = n_rows * n_columns, wide = extent(n_rows, n_columns, stride);
         memo_add_desc add, cast;
-        memo_row_sums_desc sums;
+        memo_add_desc sums;
         memo_merge_desc merge;
         memo_rows_desc rows;
         memo_cross_entropy_desc entropy;
@@ -200,7 +200,7 @@ TEST(stays_within_its_arrays) {
         sums.a_stride = stride;
         sums.a_type = other;
         sums.b_type = type;
-        sums.sums = (float*)guarded(0, n_rows * 4);
+        sums.to = (float*)guarded(0, n_rows * 4);
         sums.a = guarded(1, wide * other_bytes);
         sums.b = guarded(2, dense * type_bytes);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SUMS, &sums, &error));
@@ -413,19 +413,19 @@ TEST(merges_far_rows) {
 TEST(sums_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
-        memo_row_sums_desc sums;
+        memo_add_desc sums;
         memset(&sums, 0, sizeof sums);
         sums.n_rows = f.n_items;
         sums.n_columns = FAR_ROW;
         sums.a = sums.b = f.from;
-        sums.sums = (float*)(void*)f.to;
+        sums.to = (float*)(void*)f.to;
         fill_tail(f.from, f.n_items * FAR_ROW, FAR_TAIL * FAR_ROW);
         CHECK_OK(memo_cuda_row_kernel(NULL, MEMO_ROW_SUMS, &sums, &error));
         for (int64_t row = f.n_items - FAR_TAIL; row < f.n_items; row++) {
             float expected = 0;
             for (int64_t i = row * FAR_ROW; i < (row + 1) * FAR_ROW; i++)
                 expected += far_number(i) * far_number(i); /* integers below 2^24: exact */
-            CHECK(sums.sums[row] == expected);
+            CHECK(((float*)sums.to)[row] == expected);
         }
     }
 }

@@ -229,7 +229,7 @@ TEST(adds_as_on_the_host) {
 
 TEST(sums_rows_as_on_the_host) {
     FOR_CASES(80) {
-        memo_row_sums_desc sums;
+        memo_add_desc sums;
         memset(&sums, 0, sizeof sums);
         sums.a_type = random_type();
         sums.b_type = random_type();
@@ -239,7 +239,7 @@ TEST(sums_rows_as_on_the_host) {
         sums.n_rows = memo_test_int(0, QUARTER / 4 / (sums.n_columns + 16));
         sums.a = s.host;
         sums.b = s.host + QUARTER;
-        sums.sums = (float*)(void*)(s.host + 2 * QUARTER);
+        sums.to = (float*)(void*)(s.host + 2 * QUARTER);
         fill_numbers(s.host, sums.a_type, QUARTER);
         fill_numbers(s.host + QUARTER, sums.b_type, QUARTER);
         memset(s.host + 2 * QUARTER, 0x55, 2 * QUARTER);
@@ -568,10 +568,10 @@ TEST(merges_huge_arrays) {
 
 TEST(sums_huge_arrays) {
     OPEN_HUGE(h);
-    memo_row_sums_desc sums;
+    memo_add_desc sums;
     memset(&sums, 0, sizeof sums);
     sums.a = sums.b = h.a;
-    sums.sums = (float*)h.small;
+    sums.to = (float*)h.small;
     sums.n_rows = HUGE_ELEMENTS / 8;
     sums.n_columns = 8;
     CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_SUMS, &sums, &error));
