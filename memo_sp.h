@@ -323,9 +323,9 @@ MEMO_API memo_status memo_comm_create_threads(const memo_comm_threads_desc* desc
  * cudaStream_t.  NCCL computes the sums: all ranks get the same bits, but not the bits of the
  * threads back end.  The first message between two ranks creates their connection; the call that
  * enqueues it waits for both ranks.  Calls are not compared between ranks, except the digests of
- * labels (memo_sp_attention, memo_blocks and memo_loss have them), and there is no debug mode.  If calls
- * differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same program over
- * threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
+ * labels (memo_sp_attention, memo_blocks and memo_loss have them), and there is no debug mode.  If
+ * calls differ, NCCL hangs or moves the wrong bytes.  To find such an error, run the same program
+ * over threads, which always compares, or over MPI (examples/comm_mpi.h, is_debug).
  *
  * FAILURE.  A world and all its parts fail together.  A watchdog thread of the world looks at every
  * communicator.  It aborts all of them after an asynchronous error, or if an operation has not
@@ -3864,11 +3864,9 @@ typedef struct memoi_nccl_world {
     pthread_mutex_t mutex; /* of everything here and of NCCL's calls */
     pthread_t watchdog;
     int32_t is_ending;
-    memoi_nccl* comms;  /* the world and its parts */
-    memo_error failure; /* status OK: none */
-    double join_timeout_s, timeout_s;
-    void (*failed)(void* failed_user, const memo_error* why);
-    void* failed_user;
+    memoi_nccl* comms;        /* the world and its parts */
+    memo_error failure;       /* status OK: none */
+    memo_comm_nccl_desc desc; /* with the default time-outs; no name or id */
     int gpu;
     int32_t orders_by_events; /* NCCL does not order communicators itself */
     memoi_nccl* latest;       /* the communicator of the latest operation that was not captured */
@@ -3973,7 +3971,7 @@ MEMOI memo_status memoi_nccl_fail(memoi_nccl* me, const char* what, const char* 
         memo_error_set(&world->failure, MEMO_STATUS_COMM, "%s on '%s', rank %d: %.350s", what,
                        me->name, (int)me->table.rank, why);
         /* First, so that a wait which the abort ends already finds it. */
-        if (world->failed) world->failed(world->failed_user, &world->failure);
+        if (world->desc.failed) world->desc.failed(world->desc.failed_user, &world->failure);
     }
     return memo_error_set(error, world->failure.status, "%s", world->failure.message);
 }
@@ -4018,7 +4016,7 @@ MEMOI memo_status memoi_nccl_finish(memoi_nccl* me, const char* what, ncclResult
         memo_status status;
         pthread_mutex_lock(&me->world->mutex);
         status = memoi_nccl_look(me, what, result, &is_done, error);
-        if (!status && !is_done && waited_s > me->world->join_timeout_s)
+        if (!status && !is_done && waited_s > me->world->desc.join_timeout_s)
             status = memoi_nccl_fail(me, what, "its peers did not join within the time-out", error);
         pthread_mutex_unlock(&me->world->mutex);
         if (status || is_done) return status;
@@ -4065,7 +4063,7 @@ MEMOI void memoi_nccl_watch(memoi_nccl* me) {
     int is_done;
     memoi_nccl_watch_agreed(me);
     if (memoi_nccl_look(me, "an operation", ncclSuccess, &is_done, NULL)) return;
-    if (now_s - me->enqueued_s > me->world->timeout_s &&
+    if (now_s - me->enqueued_s > me->world->desc.timeout_s &&
         cudaEventQuery(me->done) == cudaErrorNotReady) /* never recorded: success */
         (void)memoi_nccl_fail(me, "an operation", "it did not end within the time-out", NULL);
     else if (me->wait_ends_at_s > 0 && now_s > me->wait_ends_at_s)
@@ -4113,7 +4111,7 @@ MEMOI void* memoi_nccl_watchdog(void* argument) {
 memo_status memo_comm_nccl_synchronize(memo_comm* comm, memo_stream stream, double timeout_s,
                                        memo_error* error) {
     memoi_nccl* me = (memoi_nccl*)comm->context;
-    double limit_s = timeout_s > 0 ? timeout_s : me->world->timeout_s;
+    double limit_s = timeout_s > 0 ? timeout_s : me->world->desc.timeout_s;
     cudaError_t result;
     memo_status status;
     pthread_mutex_lock(&me->world->mutex);
@@ -4307,10 +4305,9 @@ MEMOI memo_status memoi_nccl_world_make(const memo_comm_nccl_desc* desc, memoi_n
     const char* is_implicit;
     *result = NULL;
     if (!world) return memob_no_memory(error, "a world of communicators");
-    world->join_timeout_s = desc->join_timeout_s > 0 ? desc->join_timeout_s : 120;
-    world->timeout_s = desc->timeout_s > 0 ? desc->timeout_s : 600;
-    world->failed = desc->failed;
-    world->failed_user = desc->failed_user;
+    world->desc = *desc;
+    if (!(desc->join_timeout_s > 0)) world->desc.join_timeout_s = 120;
+    if (!(desc->timeout_s > 0)) world->desc.timeout_s = 600;
     (void)cudaGetDevice(&world->gpu);
 
     /* Order of communicators: NCCL's, or by events.  NCCL reads the variable at its first use. */
@@ -5144,7 +5141,7 @@ enum {
 typedef struct memoi_target {
     const memo_device* device;
     memo_stream streams[MEMOI_TARGET_N_STREAMS];
-    const memo_event* events;
+    memo_event* events;
     const memo_label* agreed; /* its fields and digests go with each message */
     memo_comm* begun[2];      /* the communicators that this pass has used */
     memo_status status;
@@ -6033,7 +6030,7 @@ typedef struct memoi_ring_rows {
     int64_t begin, end;
 } memoi_ring_rows;
 
-/* Ascending, apart; some may be empty. */
+/* One range of each run, ascending; some may be empty. */
 typedef struct memoi_ring_ranges {
     memoi_ring_rows rows[MEMO_RUNS_MAX];
     int32_t is_cut; /* a part of a run, not all of it */
@@ -6218,7 +6215,7 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
         }
     }
 
-    /* From rows of a run to rows of the rank; neighbors are one range. */
+    /* From rows of a run to rows of the rank. */
     for (k = 0; k < n_runs; row += runs[k++].count) {
         memoi_ring_rows* rows = &ranges.rows[k];
         int64_t n = rows->end - rows->begin;
@@ -6229,35 +6226,25 @@ MEMOI memoi_ring_ranges memoi_ring_needed(const memoi_ring* ring, int32_t part, 
         ranges.is_cut |= n && n < runs[k].count;
         rows->begin += n ? row : 0;
         rows->end += n ? row : 0;
-        if (!k || !n || rows[-1].end != rows->begin) continue;
-        rows->begin = rows[-1].begin;
-        rows[-1].begin = rows[-1].end = 0;
     }
     return ranges;
 }
 
 /* The rows whose gradients travel: those that are needed of any rank's keys.  So no hop overwrites
- * the gradients of the others, which stay where step 0 left them.  Apart in each run of rank 0. */
+ * the gradients of the others, which stay where step 0 left them.  Runs of all ranks are alike. */
 MEMOI memoi_ring_ranges memoi_ring_carried(const memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    const int64_t n_tokens = shape->key_sharding.ring_tokens;
-    int32_t part, owner, n_runs, i, k, is_whole = 0;
-    const memo_run* runs = memoi_shape_runs(shape, 1, 0, 0, &n_runs);
+    int32_t part, owner, k;
     memoi_ring_ranges carried;
     memset(&carried, 0, sizeof carried);
-    for (part = 0; part < shape->n_parts && !is_whole; part++)
-        for (owner = 0; owner < shape->sharding.ring && !is_whole; owner++) {
-            memoi_ring_ranges needed = memoi_ring_needed(ring, part, owner, 0);
-            int64_t row = 0;
-            is_whole = memoi_ring_ranges_count(&needed) == n_tokens;
-            for (k = 0; k < n_runs && !is_whole; row += runs[k++].count)
-                for (i = 0; i < MEMO_RUNS_MAX; i++)
-                    memoi_ring_extend(&carried.rows[k], memob_max(needed.rows[i].begin, row),
-                                      memob_min(needed.rows[i].end, row + runs[k].count));
+    for (part = 0; part < shape->n_parts; part++)
+        for (owner = 0; owner < shape->sharding.ring &&
+                        memoi_ring_ranges_count(&carried) < shape->key_sharding.ring_tokens;
+             owner++) {
+            const memoi_ring_ranges needed = memoi_ring_needed(ring, part, owner, 0);
+            for (k = 0; k < MEMO_RUNS_MAX; k++)
+                memoi_ring_extend(&carried.rows[k], needed.rows[k].begin, needed.rows[k].end);
         }
-    if (!is_whole && memoi_ring_ranges_count(&carried) < n_tokens) return carried;
-    memset(&carried, 0, sizeof carried); /* one range */
-    carried.rows[0].end = n_tokens;
     return carried;
 }
 
@@ -6322,8 +6309,11 @@ MEMOI int64_t memoi_ring_send(const memoi_ring* ring, const memoi_ring_message* 
         if (message->is_kv && (b == 0 || differs)) ranges = memoi_ring_needed(ring, b, owner, s);
         n_alike = memoi_ring_ranges_count(&ranges) == n_tokens && !differs ? shape->n_batch : 1;
         for (k = 0; k < MEMO_RUNS_MAX; k++) {
-            int64_t at = (b * n_tokens + ranges.rows[k].begin) * row_bytes;
-            int64_t n = (ranges.rows[k].end - ranges.rows[k].begin) * n_alike * row;
+            int64_t begin = ranges.rows[k].begin, end = ranges.rows[k].end, at, n;
+            while (k + 1 < MEMO_RUNS_MAX && ranges.rows[k + 1].begin == end) /* neighbors */
+                end = ranges.rows[++k].end;
+            at = (b * n_tokens + begin) * row_bytes;
+            n = (end - begin) * n_alike * row;
             n_bytes += n * memo_type_bytes(message->type);
             if (enqueues)
                 memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
@@ -6402,20 +6392,14 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
                                             const memoi_rectangle* r, int32_t s) {
     const memoi_shape* shape = ring->shape;
     const memoi_ring_buffers* buffers = &ring->buffers;
-    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs, is_v;
+    int32_t rd = shape->sharding.ring, k_rank = (shape->ring_rank - s + rd) % rd, n_runs;
     const memo_run* q_runs = memoi_shape_runs(shape, 0, part, shape->ring_rank, &n_runs);
     const memo_run* k_runs = memoi_shape_runs(shape, 1, part, k_rank, &n_runs);
     const int64_t n_keys = shape->key_sharding.ring_tokens;
     /* The step's d_k and d_v, from the ones that travel. */
     const int is_apart = s || shape->carried_type != MEMO_TYPE_F32;
-    const char* kv[2];
-    float* d_kv[2];
     memo_attention_block block;
     memset(&block, 0, sizeof block);
-    for (is_v = 0; is_v < 2; is_v++) {
-        kv[is_v] = s ? buffers->kv[is_v][(s + 1) % 2] : ring->kv[is_v];
-        d_kv[is_v] = is_apart ? buffers->d_kv_step[is_v] : (float*)(void*)buffers->d_kv[is_v][1];
-    }
     block.type = shape->type;
     block.scale = shape->scale;
     block.softcap = shape->softcap;
@@ -6439,15 +6423,15 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t part
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
     block.q = ring->q;
-    block.k = kv[0];
-    block.v = kv[1];
+    block.k = s ? buffers->kv[0][(s + 1) % 2] : ring->kv[0];
+    block.v = s ? buffers->kv[1][(s + 1) % 2] : ring->kv[1];
     block.lse = s && !ring->is_backward ? buffers->block_lse : ring->lse;
     if (ring->is_backward) {
         block.d_out = ring->d_out;
         block.row_dots = ring->row_dots;
         block.d_q = ring->d_q;
-        block.d_k = d_kv[0];
-        block.d_v = d_kv[1];
+        block.d_k = is_apart ? buffers->d_kv_step[0] : (float*)(void*)buffers->d_kv[0][1];
+        block.d_v = is_apart ? buffers->d_kv_step[1] : (float*)(void*)buffers->d_kv[1][1];
     } else {
         block.out = s ? buffers->block_out : ring->out;
     }
@@ -7860,7 +7844,6 @@ typedef struct memoi_blocks_step {
 struct memo_blocks {
     memo_blocks_desc desc; /* with defaults filled in */
     memoi_target target;   /* events: n_parts each: ready, reduced, returned */
-    memo_event* events;    /* the target's */
     memob_arrays arrays;   /* buffers and events */
     int32_t owns_comm_stream, n_layers;
     memo_label agreed;                   /* digests of the desc; text is not used */
@@ -8188,13 +8171,12 @@ MEMOI memo_status memoi_blocks_prepare(memo_blocks* blocks, memo_error* error) {
     memoi_target* target = &blocks->target;
     memo_status status = MEMO_STATUS_OK;
     int32_t k;
-    target->events = blocks->events =
-        (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
+    target->events = (memo_event*)memob_arrays_add(&blocks->arrays, n_events, sizeof(memo_event));
     if (blocks->arrays.failed) return memob_no_memory(error, "overlapped blocks");
     memcpy(buffers, blocks->desc.buffers, (size_t)n_parts * sizeof *buffers);
     blocks->desc.buffers = buffers;
     for (k = 0; k < n_events && !status; k++)
-        status = memo_event_create_untimed(d, &blocks->events[k], error);
+        status = memo_event_create_untimed(d, &target->events[k], error);
     if (!status && !blocks->desc.comm_stream) {
         status = memo_stream_create(d, "comm", 1, &blocks->desc.comm_stream, error);
         blocks->owns_comm_stream = !status;
@@ -8229,13 +8211,15 @@ memo_status memo_blocks_create(const memo_blocks_desc* desc, memo_blocks** block
 
 void memo_blocks_destroy(memo_blocks* blocks) {
     const memo_device* d;
+    memo_event* events;
     int32_t k;
     if (!blocks) return;
     d = blocks->desc.device;
+    events = blocks->target.events;
     (void)memo_stream_synchronize(d, blocks->desc.compute_stream, NULL);
     if (blocks->desc.comm_stream) (void)memo_stream_synchronize(d, blocks->desc.comm_stream, NULL);
-    for (k = 0; blocks->events && k < MEMOI_BLOCKS_EVENTS * blocks->desc.schedule.n_parts; k++)
-        if (blocks->events[k]) (void)memo_event_destroy(d, blocks->events[k], NULL);
+    for (k = 0; events && k < MEMOI_BLOCKS_EVENTS * blocks->desc.schedule.n_parts; k++)
+        if (events[k]) (void)memo_event_destroy(d, events[k], NULL);
     if (blocks->owns_comm_stream) (void)memo_stream_destroy(d, blocks->desc.comm_stream, NULL);
     memob_arrays_free(&blocks->arrays);
     MEMO_FREE(blocks);

@@ -216,7 +216,7 @@ TEST(a_lost_peer_ends_every_wait) {
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "all", &part, &error));
     CHECK_IS(n_world_failures, ==, 0);
     if (rank.comm->rank != 1) {
-        if (is_plain) ((memoi_nccl*)rank.comm->context)->world->timeout_s = 0.5;
+        if (is_plain) ((memoi_nccl*)rank.comm->context)->world->desc.timeout_s = 0.5;
         status = memo_all_reduce(part, rank.streams[0], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
                                  &error);
         if (!status && is_plain)
