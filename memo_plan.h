@@ -805,6 +805,8 @@ typedef struct memoi_problem {
     int64_t unit_bytes;
     int32_t has_alignment, has_gaps;
     int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
+    int32_t is_stretched; /* an item lives to the end of its last hold, because pairs are too many:
+                             plans are valid, but what is proven of them is not */
     /* Of item i, at [first_held[i], first_held[i + 1]): those held against it and those that it is
      * held against, ascending.  NULL: there are none. */
     int64_t* first_held;
@@ -1675,8 +1677,30 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
     return ok;
 }
 
-/* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  Returns 1;
- * 0 without memory; -1 if the pairs are too many. */
+/* Each item lives to the end of its last hold.  The bound stays that of the plan.  0: no memory. */
+MEMOI int memoi_problem_stretch(memoi_problem* problem, const memo_plan* plan,
+                                const int64_t* item_of) {
+    int64_t bound = problem->lower_bound, i;
+    int ok;
+    for (i = 0; i < problem->n_items; i++) { /* holds exclude gaps */
+        const memo_buffer* buffer = &plan->buffers[problem->items[i].buffer];
+        problem->ranges[i].begin = buffer->begin;
+        problem->ranges[i].end = buffer->end;
+    }
+    for (i = 0; i < plan->n_holds; i++) {
+        int64_t item = item_of[plan->holds[i].buffer];
+        if (item < 0) continue;
+        problem->ranges[item].end = memob_max(problem->ranges[item].end, plan->holds[i].until);
+        problem->items[item].lifetime = problem->ranges[item].end - problem->ranges[item].begin;
+    }
+    ok = memoi_problem_sections(problem) && memoi_problem_bounds(problem);
+    problem->lower_bound = bound;
+    problem->is_stretched = 1;
+    return ok;
+}
+
+/* Adds holds to a problem: the bound, and in reasonable time sections instead of pairs.  0: no
+ * memory. */
 MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan) {
     int64_t n = problem->n_items, i;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
@@ -1697,9 +1721,11 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
         }
         memob_keyed_sort(lanes.list, n);
         added = memoi_problem_hold(problem, &lanes, item_of);
-        if (added > 0 &&
-            (!memoi_problem_reuse(problem, is_in_set) || !memoi_problem_cover(problem, is_in_set)))
-            added = 0;
+        if (added > 0)
+            added =
+                memoi_problem_reuse(problem, is_in_set) && memoi_problem_cover(problem, is_in_set);
+        else if (added < 0)
+            added = memoi_problem_stretch(problem, plan, item_of);
     }
     MEMO_FREE(lanes.list);
     MEMO_FREE(item_of);
@@ -4799,62 +4825,30 @@ MEMOI memo_status memoi_plan_check_fixed(const memo_plan* plan, memo_error* erro
     return status;
 }
 
-/* The problem to solve.  With too many holds it is *stretched*: a lifetime reaches to the end of
- * its last hold.  Then its plans are valid, but what is proven of them is not. */
-typedef struct memoi_task {
-    memo_plan* plan;
-    memoi_problem problem;
-    int32_t is_stretched;
-} memoi_task;
-
-MEMOI memo_status memoi_task_stretch(memoi_task* task, memo_error* error) {
-    const memo_plan* plan = task->plan;
-    memo_plan* stretched;
-    int64_t bound = task->problem.lower_bound, i;
-    memo_status status =
-        memo_plan_create(plan->n_buffers, 0, plan->alignment_bytes, &stretched, error);
-    if (status) return status;
-    memoi_problem_free(&task->problem);
-    memcpy(stretched->buffers, plan->buffers, (size_t)plan->n_buffers * sizeof(memo_buffer));
-    for (i = 0; i < plan->n_holds; i++) {
-        memo_buffer* buffer = &stretched->buffers[plan->holds[i].buffer];
-        buffer->end = memob_max(buffer->end, plan->holds[i].until);
-    }
-    status = memo_plan_prepare(stretched, error);
-    if (!status) status = memoi_problem_create(stretched, &task->problem, error);
-    task->problem.lower_bound = bound; /* the target is the original's */
-    task->is_stretched = 1;
-    memo_plan_destroy(stretched);
-    return status;
-}
-
-MEMOI memo_status memoi_task_create(memoi_task* task, memo_plan* plan, memo_error* error) {
-    memo_status status;
-    int added = 1;
-    memset(task, 0, sizeof *task);
-    task->plan = plan;
-    status = memoi_problem_create(plan, &task->problem, error);
+/* The problem of a plan with its holds. */
+MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* problem,
+                                     memo_error* error) {
+    memo_status status = memoi_problem_create(plan, problem, error);
+    int ok = 1;
     if (!status && plan->n_holds > 0)
-        added = memoi_problem_add_holds(&task->problem, plan);
-    else if (!status && task->problem.has_gaps && task->problem.n_items <= MEMOI_SMALL_ITEMS)
-        added = memoi_problem_cover(&task->problem, NULL);
-    if (!added) status = memob_no_memory(error, "the holds of the plan");
-    if (added < 0) status = memoi_task_stretch(task, error);
-    if (status) memoi_problem_free(&task->problem);
-    return status;
+        ok = memoi_problem_add_holds(problem, plan);
+    else if (!status && problem->has_gaps && problem->n_items <= MEMOI_SMALL_ITEMS)
+        ok = memoi_problem_cover(problem, NULL);
+    if (ok) return status;
+    memoi_problem_free(problem);
+    return memob_no_memory(error, "the holds of the plan");
 }
 
 /* Runs the engines that the settings select, each only if those before it missed the target; *name
  * becomes the engine of the best plan. */
-MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* settings, int64_t target,
-                                 memoi_effort* effort, memoi_solution* best, const char** name,
-                                 memo_error* error) {
+MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
+                                      const memo_plan_desc* settings, int64_t target,
+                                      memoi_effort* effort, memoi_solution* best, const char** name,
+                                      memo_error* error) {
     static const char* const names[] = {"bilevel", "greedy", "bilevel", "mip", "greedy", "search"};
-    memo_plan* plan = task->plan;
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
-    memoi_problem* problem = &task->problem;
-    int64_t n_entries = memoi_neighbors_count(problem), bound = problem->lower_bound;
+    int64_t n_entries = memoi_neighbors_count(problem);
     int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY, is_search, stage;
     int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
     int is_free = memoi_problem_is_easy(problem) || n_entries > MEMOI_NEIGHBORS;
@@ -4893,12 +4887,12 @@ MEMOI memo_status memoi_task_run(memoi_task* task, const memo_plan_desc* setting
     }
 
     /* Optimality in the stretched problem does not prove the original. */
-    if (task->is_stretched) best->is_optimal = best->peak <= bound;
+    if (problem->is_stretched) best->is_optimal = best->peak <= problem->lower_bound;
     return status;
 }
 
 /* Returns 0 if trace belongs to another plan. */
-MEMOI int memoi_task_trace_fits(const memo_trace* trace, const memo_plan* plan) {
+MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* plan) {
     int64_t i, n_times = 0;
     for (i = 0; i < trace->n_requests; i++)
         n_times += trace->requests[i].kind == MEMO_REQUEST_MALLOC ||
@@ -4911,7 +4905,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     const char* engine = "greedy";
     int64_t target;
     memoi_effort effort;
-    memoi_task task;
+    memoi_problem problem;
     memoi_solution best;
     memo_status status;
     double begin = memob_now_s(), reserved_s;
@@ -4947,7 +4941,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     /* A trace of another plan would put its marks on the wrong buffers. */
     status = memo_plan_prepare(plan, error);
     if (status) return status;
-    if (settings.trace && !memoi_task_trace_fits(settings.trace, plan))
+    if (settings.trace && !memoi_problem_trace_fits(settings.trace, plan))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
@@ -4957,11 +4951,11 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
     plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* The problems, and room for the best plan. */
-    status = memoi_task_create(&task, plan, error);
+    status = memoi_problem_pose(plan, &problem, error);
     if (status) return status;
-    memoi_solution_begin(&best, (int64_t*)memob_calloc(task.problem.n_items, sizeof(int64_t)));
+    memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
     if (!best.offsets) {
-        memoi_problem_free(&task.problem);
+        memoi_problem_free(&problem);
         return memob_no_memory(error, "the plan");
     }
 
@@ -4971,16 +4965,16 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 
     /* No plan is below the bound, so a smaller capacity is no useful target. */
     target = settings.capacity_bytes > MEMOB_BYTES_MAX ? MEMOB_BYTES_MAX : settings.capacity_bytes;
-    target /= task.problem.unit_bytes;
-    if (target < task.problem.lower_bound) target = task.problem.lower_bound;
-    status = memoi_task_run(&task, &settings, target, &effort, &best, &engine, error);
+    target /= problem.unit_bytes;
+    if (target < problem.lower_bound) target = problem.lower_bound;
+    status = memoi_problem_solve(plan, &problem, &settings, target, &effort, &best, &engine, error);
 
     /* The plan is stored even if it misses the capacity, so that the caller can look at it. */
     if (!status) {
-        memoi_plan_store(plan, &task.problem, &best, engine);
+        memoi_plan_store(plan, &problem, &best, engine);
         if (settings.capacity_bytes > 0 && plan->peak_bytes > settings.capacity_bytes) {
-            int64_t bound = memob_max(task.problem.lower_bound * task.problem.unit_bytes,
-                                      plan->lower_bound_bytes);
+            int64_t bound =
+                memob_max(problem.lower_bound * problem.unit_bytes, plan->lower_bound_bytes);
             status = memo_error_set(
                 error, MEMO_STATUS_INFEASIBLE,
                 "the capacity of %lld bytes is not met: the best plan found needs %lld, and none "
@@ -4992,7 +4986,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
 
     /* Reached after a failure as well. */
     MEMO_FREE(best.offsets);
-    memoi_problem_free(&task.problem);
+    memoi_problem_free(&problem);
     return status;
 }
 

@@ -1119,16 +1119,16 @@ static void print_cell(double seconds, const memo_plan* plan, int64_t bound) {
 
 /* A row of memo beside its peers; frees the plan. */
 static void print_peer_row(const char* name, memo_plan* plan, const clocked* clocks, double limit) {
-    memoi_task task;
+    memoi_problem problem;
     memo_error error;
     int64_t bound;
     double seconds;
     int k;
     shuffle_buffers(plan, SHUFFLE_SEED);
-    if (memo_plan_prepare(plan, &error) || memoi_task_create(&task, plan, &error))
+    if (memo_plan_prepare(plan, &error) || memoi_problem_pose(plan, &problem, &error))
         fail(name, &error);
-    bound = memob_max(plan->lower_bound_bytes, task.problem.lower_bound * task.problem.unit_bytes);
-    memoi_problem_free(&task.problem);
+    bound = memob_max(plan->lower_bound_bytes, problem.lower_bound * problem.unit_bytes);
+    memoi_problem_free(&problem);
 
     seconds = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).cpu_s;
     printf("| %s | %lld | %lld |", name, (long long)plan->n_buffers, (long long)bound);
@@ -1557,12 +1557,12 @@ static void print_streams(void) {
 static void print_clocks(const char* name, int n_streams, memo_plan* plan, int64_t optimum,
                          double limit) {
     outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0);
-    memoi_task task;
+    memoi_problem problem;
     memo_error error;
     int64_t bound;
-    if (memoi_task_create(&task, plan, &error)) fail(name, &error);
-    bound = task.problem.lower_bound * task.problem.unit_bytes;
-    memoi_problem_free(&task.problem);
+    if (memoi_problem_pose(plan, &problem, &error)) fail(name, &error);
+    bound = problem.lower_bound * problem.unit_bytes;
+    memoi_problem_free(&problem);
     printf("| %s | %d | %lld | %.2f | %.2f | %s | %.2f |\n", name, n_streams,
            (long long)plan->n_buffers,
            100 * ((double)result.peak_bytes / (double)plan->lower_bound_bytes - 1),

@@ -745,7 +745,7 @@ static int64_t least_peak(const memo_plan* plan, const unsigned char* clash, int
 
 /* The verdict of cores on a capacity. */
 static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
-    memoi_task task;
+    memoi_problem problem;
     memoi_cores cores;
     memoi_effort effort;
     memoi_solution best;
@@ -753,14 +753,13 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
     int64_t n_nodes = 1000000, offsets[8];
     memset(&effort, 0, sizeof effort);
     effort.deadline = HUGE_VAL;
-    CHECK_OK(memoi_task_create(&task, plan, &error));
-    CHECK(memoi_neighbors_list(&task.problem) == 1);
+    CHECK_OK(memoi_problem_pose(plan, &problem, &error));
+    CHECK(memoi_neighbors_list(&problem) == 1);
     memoi_solution_begin(&best, offsets);
-    CHECK(memoi_cores_create(&cores, &task.problem, &effort));
-    CHECK(
-        memoi_cores_attempt(&cores, capacity / task.problem.unit_bytes, &n_nodes, &verdict, &best));
+    CHECK(memoi_cores_create(&cores, &problem, &effort));
+    CHECK(memoi_cores_attempt(&cores, capacity / problem.unit_bytes, &n_nodes, &verdict, &best));
     memob_arrays_free(&cores.arrays);
-    memoi_problem_free(&task.problem);
+    memoi_problem_free(&problem);
     return verdict;
 }
 
@@ -871,8 +870,7 @@ TEST(bounds_and_sections_follow_conflicts) {
     for (round = 0; round < 1500; round++) {
         memo_trace* trace = NULL;
         memo_plan* plan;
-        memoi_task task;
-        const memoi_problem* problem = &task.problem;
+        memoi_problem problem;
         int64_t largest, i, k;
         if (round % 2) {
             trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0, 0,
@@ -888,18 +886,18 @@ TEST(bounds_and_sections_follow_conflicts) {
         }
         CHECK_OK(memo_plan_prepare(plan, &error));
         largest = largest_set(plan);
-        CHECK_OK(memoi_task_create(&task, plan, &error));
-        CHECK_CASE(problem->lower_bound * problem->unit_bytes == largest ||
-                       (!trace && problem->lower_bound * problem->unit_bytes < largest),
+        CHECK_OK(memoi_problem_pose(plan, &problem, &error));
+        CHECK_CASE(problem.lower_bound * problem.unit_bytes == largest ||
+                       (!trace && problem.lower_bound * problem.unit_bytes < largest),
                    "round %d: %lld, the largest set has %lld", round,
-                   (long long)(problem->lower_bound * problem->unit_bytes), (long long)largest);
-        CHECK(problem->n_items == 0 || !problem->held);
-        for (i = 0; i < problem->n_items; i++)
+                   (long long)(problem.lower_bound * problem.unit_bytes), (long long)largest);
+        CHECK(problem.n_items == 0 || !problem.held);
+        for (i = 0; i < problem.n_items; i++)
             for (k = 0; k < i; k++)
-                CHECK_IS(memoi_problem_items_overlap(problem, k, i), ==,
-                         plan_conflict(plan, problem->items[k].buffer, problem->items[i].buffer));
+                CHECK_IS(memoi_problem_items_overlap(&problem, k, i), ==,
+                         plan_conflict(plan, problem.items[k].buffer, problem.items[i].buffer));
         n_above += largest > plan->lower_bound_bytes;
-        memoi_problem_free(&task.problem);
+        memoi_problem_free(&problem);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
@@ -936,7 +934,7 @@ TEST(large_problems_keep_their_pairs) {
     memo_plan_desc desc = memo_plan_desc_default();
     memo_trace* trace;
     memo_plan* plan;
-    memoi_task task;
+    memoi_problem problem;
     int64_t i;
     CHECK_OK(memo_trace_create(&trace, &error));
     for (i = 0; i < N + LIVE; i++) {
@@ -950,9 +948,9 @@ TEST(large_problems_keep_their_pairs) {
         }
     }
     CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-    CHECK_OK(memoi_task_create(&task, plan, &error));
-    CHECK(task.problem.held && task.problem.lower_bound > plan->lower_bound_bytes);
-    memoi_problem_free(&task.problem);
+    CHECK_OK(memoi_problem_pose(plan, &problem, &error));
+    CHECK(problem.held && problem.lower_bound > plan->lower_bound_bytes);
+    memoi_problem_free(&problem);
     desc.time_limit_s = 1;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
