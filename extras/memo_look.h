@@ -2537,8 +2537,9 @@ MEMOI memo_status memoi_schedule_expect_event(memoi_schedule_reader* r, int32_t*
 /* Decimal, or 0x and hexadecimal, up to `stop`. */
 MEMOI int memoi_schedule_address(const char* word, const char* stop, uint64_t* value) {
     char* end;
-    if (*word < '0' || *word > '9') return 0; /* strtoull takes a sign */
     errno = 0;
+    *value = 0;
+    if (*word < '0' || *word > '9') return 0; /* strtoull takes a sign */
     *value = strtoull(word, &end, word[0] == '0' && word[1] == 'x' ? 16 : 10);
     return end == stop && !errno;
 }
@@ -2584,7 +2585,7 @@ MEMOI memo_status memoi_schedule_parse_stream(memoi_schedule_reader* r) {
 
 MEMOI memo_status memoi_schedule_parse_buffer(memoi_schedule_reader* r) {
     memo_range bytes = {r->next_byte, r->next_byte};
-    uint64_t size_bytes;
+    uint64_t size_bytes = 0;
     memoi_name* name;
     char* word;
     memo_status status = memoi_schedule_expect_token(r, "a buffer has a name");
@@ -2618,7 +2619,7 @@ MEMOI memo_status memoi_schedule_parse_run(memoi_schedule_reader* r) {
 
     /* Streams come first; then each keyword opens a list or takes a number. */
     while (!status && !(status = memoi_schedule_next_token(r)) && r->word) {
-        uint64_t takes;
+        uint64_t takes = 0;
         if (memoi_schedule_is_keyword(r, "reads")) {
             list = 0;
         } else if (memoi_schedule_is_keyword(r, "writes")) {
