@@ -1,7 +1,7 @@
 /* memo.h - memory for long-context transformer training: plan it, replay it, move it.
  *
- * A trainer written in C or CUDA runs out of device memory long before it runs out of time.  memo
- * has three parts for it, and each is usable alone:
+ * A trainer written in C or CUDA runs out of device memory long before it runs out of time.  This
+ * header has three parts against that, each usable alone:
  *
  *   trace, plan, arena    Record the memory requests of one training step.  Choose an offset for
  *                         each buffer before training.  Replay the plan every step, without a lock,
@@ -15,7 +15,7 @@
  * a device of host memory and threads; memo_cuda.cuh contains the CUDA device.
  *
  * License: MIT, see LICENSE.  Language: the subset of C99 that is also C++11.  Dependencies: none.
- * Needs 64-bit addresses.
+ * Needs 64-bit addresses.  docs/proofs.md lists what is claimed, and the command that shows it.
  *
  * USE.  Include memo.h where you need it.  Define MEMO_IMPLEMENTATION in exactly one source file,
  * preferably a small memo.c, and compile it without -ffast-math:
@@ -62,8 +62,8 @@
  *     }
  *
  * RULES.  A function that can fail returns memo_status and takes a memo_error, which may be NULL;
- * its message names the object, the problem, the value and what would work.  The calls inside a
- * session's micro-batch are the exception: memo_session_end returns their error.  A desc is a
+ * its message names the object, the problem, the value and what would work.  Only calls inside a
+ * micro-batch of memo_plan.h's session do not: memo_session_end returns their error.  A desc is a
  * plain struct in which zero means default; start from memo_x_desc_default().  A function that
  * creates an object sets it to NULL on failure; destroying NULL does nothing.  memo_x_get_y fills a
  * struct, or returns a handle or an address.  There is no global state.  After creation no function
@@ -377,12 +377,12 @@ typedef struct memo_hold {
 } memo_hold;
 
 /* Stream `from` records an event when one buffer is freed, and stream `to` waits for it before
- * another is requested.  So all work on `from` up to that free comes first: what the recorded step
- * has enqueued by then, every micro-batch must have. */
+ * another is requested.  Work that the recorded step enqueued on `from` before that free must come
+ * before it in every micro-batch too. */
 typedef struct memo_wait {
     int64_t freed, requested; /* indices into buffers; not persistent; freed first */
     int32_t from, to;
-    double cost_s; /* what the caller says; 0 or more */
+    double cost_s; /* the caller's estimate, 0 or more */
 } memo_wait;
 
 typedef struct memo_plan {
@@ -414,7 +414,7 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * n_times; it is persistent if it was requested before the body.  A persistent buffer lives to
  * n_times even if it is freed, and from 0 on if it is requested in the body, because the body
  * repeats.  With several streams there are holds: two buffers conflict if and only if
- * memo_plan_check refuses to let them share a byte.
+ * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
@@ -767,7 +767,7 @@ typedef struct memo_host_device_desc {
     /* Rate of copies; 0: no limit. */
     double to_host_bytes_per_s;
     double to_device_bytes_per_s;
-    int64_t queue_operations; /* of a stream's queue; enqueueing waits if it is full; 0: 4096 */
+    int64_t queue_operations; /* places in a stream's queue, which enqueueing waits for; 0: 4096 */
 } memo_host_device_desc;
 
 typedef struct memo_host_device_stats {
@@ -1279,6 +1279,24 @@ typedef struct memo_kind_times {
         return desc;                                                                               \
     }
 
+/* The functions of a device: that every engine calls, that every device of memo has, and others. */
+#define MEMOB_DEVICE_NEEDS(X)                                                                      \
+    X(device_alloc)                                                                                \
+    X(device_free)                                                                                 \
+    X(host_alloc)                                                                                  \
+    X(host_free)                                                                                   \
+    X(stream_create)                                                                               \
+    X(stream_destroy)                                                                              \
+    X(stream_synchronize)                                                                          \
+    X(event_create)                                                                                \
+    X(event_destroy) X(event_record) X(event_wait) X(event_elapsed) X(copy)
+
+#define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
+    MEMOB_DEVICE_NEEDS(X)                                                                          \
+    X(memory_info) X(event_query) X(event_synchronize) X(copy_rows) X(fill) X(status)
+
+#define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
+
 /* Sets error like memo_error_set, and is the status. */
 #define MEMOB_INVALID(error, ...) memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
 
@@ -1325,6 +1343,29 @@ MEMOI memo_status memob_check_rate(const char* desc, const char* field, double b
     if (memob_is_in(bytes_per_s, 1, 1e18) || memob_is_in(bytes_per_s, 0, 0)) return MEMO_STATUS_OK;
     return MEMOB_INVALID(error, "%s.%s: out of range (%g); 0 (no limit) and 1 to 1e18 are valid",
                          desc, field, bytes_per_s);
+}
+
+/* Checks the arguments of a device's copy_rows. */
+MEMOI memo_status memob_check_copy(memo_copy_kind kind, const void* to, int64_t to_stride_bytes,
+                                   const void* from, int64_t from_stride_bytes, int64_t row_bytes,
+                                   int64_t n_rows, memo_error* error) {
+    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
+        return MEMOB_INVALID(error,
+                             "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
+                             (long long)n_rows, (long long)row_bytes);
+    if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
+                       to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
+                       from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
+        return MEMOB_INVALID(
+            error,
+            "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
+            (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
+            (long long)row_bytes);
+    if ((!to || !from) && row_bytes > 0 && n_rows > 0)
+        return MEMOB_INVALID(error, "copy.%s: NULL; pass an address", to ? "from" : "to");
+    return MEMO_STATUS_OK;
 }
 
 /* -1, 0 or 1: a is below, equal to or above b. */
@@ -2064,6 +2105,12 @@ typedef struct memob_value {
     int64_t least, most;
     const char* const* words; /* WORD: of 0 and the following numbers */
 } memob_value;
+#define MEMOB_VALUE(what, type, of, field, least, most)                                            \
+    { what, type, offsetof(of, field), least, most, NULL }
+#define MEMOB_WORD(what, of, field, most, words)                                                   \
+    { what, MEMOB_VALUE_WORD, offsetof(of, field), 0, most, words }
+#define MEMOB_NUMBER(what, of, field)                                                              \
+    MEMOB_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX)
 
 typedef struct memob_record {
     const char* word;
@@ -2266,14 +2313,9 @@ MEMOI memo_status memoi_reader_first(memob_reader* reader, const char* kind, mem
                               memob_word_text(shown, word, length), kind);
     if (!memoi_next_word(reader, &word, &length) || !memob_word_number(word, length, &version))
         return MEMOB_BAD_LINE(reader, error, "the version is missing, or not a whole number");
-    if (version > 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "version %lld is newer than this reader; version 1 is supported",
-                                (long long)version);
-    if (version < 1)
-        return memob_line_error(reader, error, MEMO_STATUS_VERSION,
-                                "invalid version %lld; version 1 is supported", (long long)version);
-    return MEMO_STATUS_OK;
+    if (version == 1) return MEMO_STATUS_OK;
+    return memob_line_error(reader, error, MEMO_STATUS_VERSION, "%s version %lld; 1 is supported",
+                            version > 1 ? "newer" : "invalid", (long long)version);
 }
 
 typedef struct memoi_frame_end {
@@ -2281,8 +2323,8 @@ typedef struct memoi_frame_end {
     char checksum[17]; /* of all bytes before the line, in 16 hexadecimal digits */
 } memoi_frame_end;
 static const memob_value memoi_frame_end_values[] = {
-    {"count", MEMOB_VALUE_INT64, offsetof(memoi_frame_end, count), 0, INT64_MAX, NULL},
-    {"checksum", MEMOB_VALUE_NAME, offsetof(memoi_frame_end, checksum), 1, 17, NULL}};
+    MEMOB_VALUE("count", MEMOB_VALUE_INT64, memoi_frame_end, count, 0, INT64_MAX),
+    MEMOB_VALUE("checksum", MEMOB_VALUE_NAME, memoi_frame_end, checksum, 1, 17)};
 static const memob_record memoi_frame_end_record = {"end", memoi_frame_end_values, 2, 0};
 
 MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
@@ -2373,7 +2415,6 @@ static const char* const memob_class_names[] MEMO_UNUSED = {"transient", "skelet
 
 /* memo_trace.reserved points to it. */
 typedef struct memoi_trace_book {
-    int64_t requests_capacity, origin_capacity, text_capacity;
     int64_t* origin;  /* of each request: index of the malloc that it refers to; -1: none */
     memob_map live;   /* id -> index of its malloc */
     memob_map events; /* event -> index of its first record */
@@ -2466,9 +2507,8 @@ MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request request, memo_
     if (status) return status;
 
     /* All that can fail, before the trace changes. */
-    fits =
-        memob_reserve(&trace->requests, &book->requests_capacity, at + 1, sizeof(memo_request)) &&
-        memob_reserve(&book->origin, &book->origin_capacity, at + 1, 8);
+    fits = memob_grow(&trace->requests, at, 1, sizeof(memo_request)) &&
+           memob_grow(&book->origin, at, 1, 8);
     if (kind == MEMO_REQUEST_MALLOC) fits = fits && memob_map_put(&book->live, request.id, at);
     if (kind == MEMO_REQUEST_RECORD && memob_map_get(&book->events, request.id) < 0)
         fits = fits && memob_map_put(&book->events, request.id, at);
@@ -2511,7 +2551,6 @@ memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, me
 
 MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t length,
                                    memo_error* error) {
-    memoi_trace_book* book = memoi_trace_book_of(trace);
     const int64_t begin = trace->text_bytes;
     const memo_request request = {MEMO_REQUEST_MARK, MEMO_CLASS_TRANSIENT, 0, begin, 0};
     int64_t i;
@@ -2523,8 +2562,7 @@ MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t 
                 error, "mark: the text has a control character (%d); pass one line of text",
                 (int)(unsigned char)text[i]);
     }
-    if (!memob_reserve(&trace->text, &book->text_capacity, begin + length + 1, 1))
-        return memob_no_memory(error, "a trace");
+    if (!memob_grow(&trace->text, begin, length + 1, 1)) return memob_no_memory(error, "a trace");
     memcpy(trace->text + begin, text, (size_t)length);
     trace->text[begin + length] = 0;
     status = memoi_trace_add(trace, request, error);
@@ -2539,20 +2577,17 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 /* ---- >>trace file -------------------------------------------------------------------------------
  * Knows: the text of a trace.  Knows nothing of plans. */
 
-#define MEMOI_TRACE_VALUE(what, type, field, least, most)                                          \
-    { what, type, offsetof(memo_request, field), least, most, memob_class_names }
 /* By kind of request.  MARK is parsed apart, and free states the size of its malloc. */
 static const memob_value memoi_trace_buffer_values[] = {
-    MEMOI_TRACE_VALUE("id", MEMOB_VALUE_INT64, id, INT64_MIN, INT64_MAX),
-    MEMOI_TRACE_VALUE("size", MEMOB_VALUE_INT64, size_bytes, INT64_MIN, INT64_MAX),
-    MEMOI_TRACE_VALUE("class", MEMOB_VALUE_WORD, memory_class, 0, 2),
-    MEMOI_TRACE_VALUE("stream", MEMOB_VALUE_INT32, stream, 0, MEMOB_STREAMS - 1)};
+    MEMOB_NUMBER("id", memo_request, id), MEMOB_NUMBER("size", memo_request, size_bytes),
+    MEMOB_WORD("class", memo_request, memory_class, 2, memob_class_names),
+    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
 static const memob_value memoi_trace_use_values[] = {
-    MEMOI_TRACE_VALUE("id", MEMOB_VALUE_INT64, id, INT64_MIN, INT64_MAX),
-    MEMOI_TRACE_VALUE("stream", MEMOB_VALUE_INT32, stream, 0, MEMOB_STREAMS - 1)};
+    MEMOB_NUMBER("id", memo_request, id),
+    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
 static const memob_value memoi_trace_event_values[] = {
-    MEMOI_TRACE_VALUE("event", MEMOB_VALUE_INT64, id, INT64_MIN, INT64_MAX),
-    MEMOI_TRACE_VALUE("stream", MEMOB_VALUE_INT32, stream, 0, MEMOB_STREAMS - 1)};
+    MEMOB_NUMBER("event", memo_request, id),
+    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
 static const memob_record memoi_trace_records[] = {
     {"malloc", memoi_trace_buffer_values, 4, 2}, {"free", memoi_trace_buffer_values, 2, 0},
     {"use", memoi_trace_use_values, 2, 0},       {"record", memoi_trace_event_values, 2, 0},
@@ -3155,13 +3190,11 @@ typedef struct memoi_lane {
 } memoi_lane;
 
 typedef struct memoi_clocks {
-    int64_t n;                    /* streams that occur */
-    int64_t index[MEMOB_STREAMS]; /* of a stream among them */
-    int32_t name[MEMOB_STREAMS];  /* the stream of an index */
-    memoi_advances* advances;     /* (n, n): the clock of each stream for each */
-    int64_t* snapshots;           /* (events, n): the clock of the latest record */
-    memob_map events;             /* event -> row of snapshots */
-    int64_t* last_use;            /* of each request that is a malloc: its latest use, or -1 */
+    int64_t n;                /* streams are 0 to n - 1 */
+    memoi_advances* advances; /* (n, n): the clock of each stream for each */
+    int64_t* snapshots;       /* (events, n): the clock of the latest record */
+    memob_map events;         /* event -> row of snapshots */
+    int64_t* last_use;        /* of each request that is a malloc: its latest use, or -1 */
     int64_t* previous_use; /* of each request that is a use: the one before it of the same buffer */
     uint64_t* starts;      /* of each request that is a malloc: its own stream, and those that use
                               the buffer without having waited for the malloc */
@@ -3182,20 +3215,6 @@ MEMOI void memoi_clocks_free(memoi_clocks* clocks) {
     MEMO_FREE(clocks->lanes);
     memob_map_free(&clocks->events);
     memob_arrays_free(&clocks->arrays);
-}
-
-/* Numbers the streams that occur. */
-MEMOI void memoi_clocks_count(memoi_clocks* clocks, const memo_trace* trace) {
-    int64_t i, s;
-    memset(clocks, 0, sizeof *clocks);
-    for (s = 0; s < MEMOB_STREAMS; s++) clocks->index[s] = -1;
-    for (i = 0; i < trace->n_requests; i++) {
-        const memo_request* request = &trace->requests[i];
-        if (request->kind == MEMO_REQUEST_FREE || request->kind == MEMO_REQUEST_MARK) continue;
-        if (clocks->index[request->stream] >= 0) continue;
-        clocks->name[clocks->n] = request->stream;
-        clocks->index[request->stream] = clocks->n++;
-    }
 }
 
 /* The clock of stream s for stream u at request i, without what i itself advances; -1: none. */
@@ -3229,13 +3248,11 @@ MEMOI memo_status memoi_clocks_buy(memoi_clocks* clocks, int64_t i, int64_t time
     int64_t snapshot[MEMOB_STREAMS], u;
     for (; buyer && clocks->next_wait < buyer->n_waits && !status; clocks->next_wait++) {
         const memo_wait* wait = &buyer->waits[clocks->next_wait];
-        int64_t from = clocks->index[wait->from], to = clocks->index[wait->to];
         if (buyer->buffers[wait->requested].begin > time) break;
-        if (from < 0 || to < 0) continue; /* without requests there is nothing to order */
         for (u = 0; u < clocks->n; u++)
-            snapshot[u] = memoi_clocks_at(clocks, from, u,
+            snapshot[u] = memoi_clocks_at(clocks, wait->from, u,
                                           clocks->request_at[buyer->buffers[wait->freed].end]);
-        status = memoi_clocks_wait(clocks, i - 1, to, snapshot, error);
+        status = memoi_clocks_wait(clocks, i - 1, wait->to, snapshot, error);
     }
     return status;
 }
@@ -3255,8 +3272,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     /* In the order of enqueueing: a record keeps its stream's clock, and a wait takes it over. */
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
-        int64_t s = request->kind == MEMO_REQUEST_MARK ? 0 : clocks->index[request->stream], row;
-        int64_t origin = memob_request_origin(trace, i);
+        int64_t s = request->stream, origin = memob_request_origin(trace, i), row;
         if (request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE) {
             memo_status status = memoi_clocks_buy(clocks, i, time, error);
             if (status) return status;
@@ -3268,7 +3284,7 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
         } else if (request->kind == MEMO_REQUEST_USE) {
             /* A stream that uses the buffer before it has waited for the owner's request may use it
              * directly after the request. */
-            int64_t owner = clocks->index[trace->requests[origin].stream];
+            int64_t owner = trace->requests[origin].stream;
             clocks->previous_use[i] = clocks->last_use[origin];
             clocks->last_use[origin] = i;
             if (s != owner && memoi_clocks_at(clocks, s, owner, i) < origin)
@@ -3304,7 +3320,7 @@ MEMOI int64_t memoi_clocks_lane_find(memoi_clocks* clocks, memob_map* known, uin
     while (!(streams >> s & 1)) s++;
     clocks->lanes[clocks->n_lanes].streams = streams;
     clocks->lanes[clocks->n_lanes].name =
-        streams >> s == 1 ? clocks->name[s] : (int32_t)(MEMOB_STREAMS + clocks->n_lanes);
+        (int32_t)(streams >> s == 1 ? s : MEMOB_STREAMS + clocks->n_lanes);
     return clocks->n_lanes++;
 }
 
@@ -3374,9 +3390,9 @@ MEMOI memo_status memoi_plan_hold(memo_plan* plan, memoi_clocks* clocks, const m
 
     /* The request from which on each stream comes after all uses. */
     for (s = 0; s < clocks->n; s++)
-        behind[s] = memoi_clocks_behind(clocks, s, clocks->index[plan->buffers[buffer].stream], i);
+        behind[s] = memoi_clocks_behind(clocks, s, plan->buffers[buffer].stream, i);
     for (use = clocks->last_use[origin]; use >= 0; use = clocks->previous_use[use]) {
-        int64_t used_by = clocks->index[trace->requests[use].stream];
+        int64_t used_by = trace->requests[use].stream;
         for (s = 0; s < clocks->n; s++)
             behind[s] = memob_max(behind[s], memoi_clocks_behind(clocks, s, used_by, use));
     }
@@ -3410,9 +3426,13 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     memoi_clocks clocks;
     memo_status status;
     int64_t i;
-    memoi_clocks_count(&clocks, trace);
-    if (clocks.n <= 1) return MEMO_STATUS_OK;
+    memset(&clocks, 0, sizeof clocks);
     clocks.buyer = buyer;
+    for (i = 0; i < trace->n_requests; i++)
+        clocks.n = memob_max(clocks.n, trace->requests[i].stream + 1);
+    for (i = 0; buyer && i < buyer->n_waits; i++)
+        clocks.n = memob_max(clocks.n, memob_max(buyer->waits[i].from, buyer->waits[i].to) + 1);
+    if (clocks.n <= 1) return MEMO_STATUS_OK;
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
@@ -3663,48 +3683,41 @@ memo_status memo_plan_validate(const memo_plan* plan, memo_error* error) {
 
 static const char* const memob_proof_names[] MEMO_UNUSED = {"none", "feasible", "optimal"};
 
-#define MEMOI_PLAN_VALUE(what, type, of, field, least, most, words)                                \
-    { what, type, offsetof(of, field), least, most, words }
-#define MEMOI_PLAN_NUMBER(what, of, field)                                                         \
-    MEMOI_PLAN_VALUE(what, MEMOB_VALUE_INT64, of, field, INT64_MIN, INT64_MAX, NULL)
 static const memob_value memoi_plan_head_values[] = {
-    MEMOI_PLAN_NUMBER("alignment", memo_plan, alignment_bytes),
-    MEMOI_PLAN_NUMBER("times", memo_plan, n_times),
-    MEMOI_PLAN_NUMBER("body", memo_plan, body_begin),
-    MEMOI_PLAN_NUMBER("peak", memo_plan, peak_bytes),
-    MEMOI_PLAN_NUMBER("bound", memo_plan, lower_bound_bytes),
-    MEMOI_PLAN_VALUE("proof", MEMOB_VALUE_WORD, memo_plan, proof, 0, 2, memob_proof_names),
-    MEMOI_PLAN_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16, NULL),
-    MEMOI_PLAN_NUMBER("buffers", memo_plan, n_buffers),
-    MEMOI_PLAN_NUMBER("gaps", memo_plan, n_gaps),
-    MEMOI_PLAN_NUMBER("holds", memo_plan, n_holds),
-    MEMOI_PLAN_NUMBER("waits", memo_plan, n_waits)};
-#define MEMOI_PLAN_HEAD_LINES 11
+    MEMOB_NUMBER("alignment", memo_plan, alignment_bytes),
+    MEMOB_NUMBER("times", memo_plan, n_times),
+    MEMOB_NUMBER("body", memo_plan, body_begin),
+    MEMOB_NUMBER("peak", memo_plan, peak_bytes),
+    MEMOB_NUMBER("bound", memo_plan, lower_bound_bytes),
+    MEMOB_WORD("proof", memo_plan, proof, 2, memob_proof_names),
+    MEMOB_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16),
+    MEMOB_NUMBER("buffers", memo_plan, n_buffers),
+    MEMOB_NUMBER("gaps", memo_plan, n_gaps),
+    MEMOB_NUMBER("holds", memo_plan, n_holds),
+    MEMOB_NUMBER("waits", memo_plan, n_waits)};
 static const memob_value memoi_plan_buffer_values[] = {
-    MEMOI_PLAN_NUMBER("id", memo_buffer, id),
-    MEMOI_PLAN_NUMBER("begin", memo_buffer, begin),
-    MEMOI_PLAN_NUMBER("end", memo_buffer, end),
-    MEMOI_PLAN_NUMBER("size", memo_buffer, size_bytes),
-    MEMOI_PLAN_NUMBER("offset", memo_buffer, offset_bytes),
-    MEMOI_PLAN_NUMBER("alignment", memo_buffer, alignment_bytes),
-    MEMOI_PLAN_VALUE("fixed", MEMOB_VALUE_INT32, memo_buffer, is_fixed, 0, 1, NULL),
-    MEMOI_PLAN_VALUE("stream", MEMOB_VALUE_INT32, memo_buffer, stream, 0, MEMOB_STREAMS - 1, NULL),
-    MEMOI_PLAN_VALUE("lane", MEMOB_VALUE_INT32, memo_buffer, lane, 0, INT32_MAX, NULL),
-    MEMOI_PLAN_VALUE("class", MEMOB_VALUE_WORD, memo_buffer, memory_class, 0, 2,
-                     memob_class_names)};
-static const memob_value memoi_plan_gap_values[] = {MEMOI_PLAN_NUMBER("buffer", memo_gap, buffer),
-                                                    MEMOI_PLAN_NUMBER("begin", memo_gap, begin),
-                                                    MEMOI_PLAN_NUMBER("end", memo_gap, end)};
+    MEMOB_NUMBER("id", memo_buffer, id),
+    MEMOB_NUMBER("begin", memo_buffer, begin),
+    MEMOB_NUMBER("end", memo_buffer, end),
+    MEMOB_NUMBER("size", memo_buffer, size_bytes),
+    MEMOB_NUMBER("offset", memo_buffer, offset_bytes),
+    MEMOB_NUMBER("alignment", memo_buffer, alignment_bytes),
+    MEMOB_VALUE("fixed", MEMOB_VALUE_INT32, memo_buffer, is_fixed, 0, 1),
+    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_buffer, stream, 0, MEMOB_STREAMS - 1),
+    MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_buffer, lane, 0, INT32_MAX),
+    MEMOB_WORD("class", memo_buffer, memory_class, 2, memob_class_names)};
+static const memob_value memoi_plan_gap_values[] = {MEMOB_NUMBER("buffer", memo_gap, buffer),
+                                                    MEMOB_NUMBER("begin", memo_gap, begin),
+                                                    MEMOB_NUMBER("end", memo_gap, end)};
 static const memob_value memoi_plan_hold_values[] = {
-    MEMOI_PLAN_NUMBER("buffer", memo_hold, buffer),
-    MEMOI_PLAN_VALUE("lane", MEMOB_VALUE_INT32, memo_hold, lane, 0, INT32_MAX, NULL),
-    MEMOI_PLAN_NUMBER("until", memo_hold, until)};
+    MEMOB_NUMBER("buffer", memo_hold, buffer),
+    MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_hold, lane, 0, INT32_MAX),
+    MEMOB_NUMBER("until", memo_hold, until)};
 static const memob_value memoi_plan_wait_values[] = {
-    MEMOI_PLAN_NUMBER("freed", memo_wait, freed),
-    MEMOI_PLAN_NUMBER("requested", memo_wait, requested),
-    MEMOI_PLAN_VALUE("from", MEMOB_VALUE_INT32, memo_wait, from, 0, MEMOB_STREAMS - 1, NULL),
-    MEMOI_PLAN_VALUE("to", MEMOB_VALUE_INT32, memo_wait, to, 0, MEMOB_STREAMS - 1, NULL),
-    MEMOI_PLAN_VALUE("cost", MEMOB_VALUE_FEMTOSECONDS, memo_wait, cost_s, 0, INT64_MAX, NULL)};
+    MEMOB_NUMBER("freed", memo_wait, freed), MEMOB_NUMBER("requested", memo_wait, requested),
+    MEMOB_VALUE("from", MEMOB_VALUE_INT32, memo_wait, from, 0, MEMOB_STREAMS - 1),
+    MEMOB_VALUE("to", MEMOB_VALUE_INT32, memo_wait, to, 0, MEMOB_STREAMS - 1),
+    MEMOB_VALUE("cost", MEMOB_VALUE_FEMTOSECONDS, memo_wait, cost_s, 0, INT64_MAX)};
 static const memob_record memoi_plan_buffer_record = {"buffer", memoi_plan_buffer_values, 10, 0};
 static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 3, 0};
 static const memob_record memoi_plan_hold_record = {"hold", memoi_plan_hold_values, 3, 0};
@@ -3713,8 +3726,8 @@ static const memob_record memoi_plan_wait_record = {"wait", memoi_plan_wait_valu
 /* The head, in fixed order: a line has one value, whose name is its word. */
 MEMOI memo_status memoi_plan_head(memob_lines* lines, memo_plan* plan) {
     memo_status status = MEMO_STATUS_OK;
-    int k;
-    for (k = 0; k < MEMOI_PLAN_HEAD_LINES && !status; k++) {
+    size_t k;
+    for (k = 0; k < sizeof memoi_plan_head_values / sizeof(memob_value) && !status; k++) {
         memob_record record = {memoi_plan_head_values[k].what, &memoi_plan_head_values[k], 1, 0};
         status = memob_line(lines, &record, plan);
     }
@@ -3840,24 +3853,6 @@ memo_status memo_plan_read(const char* path, memo_plan** plan, memo_error* error
 /* ---- >>device -----------------------------------------------------------------------------------
  * Knows: the table of functions.  Knows nothing of what runs on it. */
 
-/* The functions of a device: that every engine calls, that every device of memo has, and others. */
-#define MEMOB_DEVICE_NEEDS(X)                                                                      \
-    X(device_alloc)                                                                                \
-    X(device_free)                                                                                 \
-    X(host_alloc)                                                                                  \
-    X(host_free)                                                                                   \
-    X(stream_create)                                                                               \
-    X(stream_destroy)                                                                              \
-    X(stream_synchronize)                                                                          \
-    X(event_create)                                                                                \
-    X(event_destroy) X(event_record) X(event_wait) X(event_elapsed) X(copy)
-
-#define MEMOB_DEVICE_FUNCTIONS(X)                                                                  \
-    MEMOB_DEVICE_NEEDS(X)                                                                          \
-    X(memory_info) X(event_query) X(event_synchronize) X(copy_rows) X(fill) X(status)
-
-#define MEMOB_DEVICE_OPTIONS(X) X(annotate) X(row_kernel) X(launch_host) X(event_create_untimed)
-
 /* Copies the caller's table.  Functions that a shorter, older table does not have become NULL.  It
  * refuses a table without the functions that every engine calls.  what names the table in messages,
  * such as "memo_swap_desc.device". */
@@ -3901,8 +3896,8 @@ typedef struct memoi_block {
 } memoi_block;
 
 typedef struct memoi_blocks {
-    memoi_block* list;                  /* in the order of requests */
-    int64_t n, capacity, n_before_body; /* those of the micro-batch come last */
+    memoi_block* list;        /* in the order of requests */
+    int64_t n, n_before_body; /* those of the micro-batch come last */
     int64_t live_bytes, peak_bytes;
     memob_map index; /* address -> index in list */
 } memoi_blocks;
@@ -3936,7 +3931,7 @@ struct memo_arena {
     const memo_device* device;
     const memo_plan* plan; /* NULL: recording */
     memo_trace* trace;     /* NULL once the first micro-batch is recorded, and in replay */
-    memo_arena_stats stats;
+    int64_t n_requests;    /* served so far */
     memoi_arena_state state;
     memoi_blocks blocks;
 
@@ -3986,7 +3981,7 @@ MEMOI memo_status memoi_arena_block_alloc(memo_arena* arena, int64_t size_bytes,
     memoi_blocks* blocks = &arena->blocks;
     memoi_block* block;
     memo_status status;
-    if (!memob_reserve(&blocks->list, &blocks->capacity, blocks->n + 1, sizeof(memoi_block)))
+    if (!memob_grow(&blocks->list, blocks->n, 1, sizeof(memoi_block)))
         return memob_no_memory(error, "the arena's list of blocks");
     if (size_bytes > MEMOB_BYTES_MAX - blocks->live_bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
@@ -4269,7 +4264,6 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
         if (!status) status = memoi_arena_slots(made, error);
         if (!status && made->plan->n_waits > 0)
             status = memoi_arena_buy(made, desc->streams, error);
-        made->stats.reserved_bytes = made->plan->peak_bytes;
     }
     if (status)
         memo_arena_destroy(made);
@@ -4404,8 +4398,7 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
                 NULL);
     }
     if (status) return status;
-    arena->stats.n_requests++;
-    arena->stats.reserved_bytes = arena->blocks.peak_bytes;
+    arena->n_requests++;
     return MEMO_STATUS_OK;
 }
 
@@ -4482,7 +4475,7 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     }
     memoi_arena_serve(arena, address);
     arena->n_body_requests++;
-    arena->stats.n_requests++;
+    arena->n_requests++;
     return MEMO_STATUS_OK;
 }
 
@@ -4564,7 +4557,8 @@ memo_status memo_arena_mark(memo_arena* arena, const char* text, memo_error* err
 }
 
 void memo_arena_get_stats(const memo_arena* arena, memo_arena_stats* stats) {
-    *stats = arena->stats;
+    stats->n_requests = arena->n_requests;
+    stats->reserved_bytes = arena->plan ? arena->plan->peak_bytes : arena->blocks.peak_bytes;
 }
 
 /* ---- >>host device ------------------------------------------------------------------------------
@@ -4667,12 +4661,17 @@ MEMOI uint32_t* memoi_host_counter(memoi_host_mark* mark, uint32_t target) {
     return &mark->counters[target / 2 % MEMOI_HOST_TURNS];
 }
 
+/* Every stream and event begins with it. */
+typedef struct memoi_host_made {
+    struct memoi_host* host; /* the device that made it */
+    int32_t is_live;
+} memoi_host_made;
+
 /* Destroyed events stay in the device for reuse: queues may still name them. */
 typedef struct memoi_host_event {
-    const struct memoi_host* host;
+    memoi_host_made made;
     struct memoi_host_event* next;      /* of all */
     struct memoi_host_event* next_free; /* of the destroyed */
-    int32_t is_live;
     memoi_host_mark first_mark;
     memoi_host_mark* latest; /* NULL: never recorded */
 } memoi_host_event;
@@ -4697,9 +4696,8 @@ typedef struct memoi_host_op {
 } memoi_host_op;
 
 typedef struct memoi_host_stream {
-    struct memoi_host* host;
+    memoi_host_made made;
     struct memoi_host_stream* next; /* of all; destroyed ones stay for reuse, events name them */
-    int32_t is_live;
     char name[32];
     pthread_t thread;
     memoi_host_op* ops; /* capacity and one more, for STOP */
@@ -4743,7 +4741,7 @@ typedef struct memoi_host {
 /* --- what the workers do --- */
 
 MEMOI void memoi_host_fail(memoi_host_stream* stream, memo_status status, const memo_error* error) {
-    memob_failure_keep(&stream->host->failure, status, "stream %s: %.400s", stream->name,
+    memob_failure_keep(&stream->made.host->failure, status, "stream %s: %.400s", stream->name,
                        error->message[0] ? error->message : memo_status_name(status));
 }
 
@@ -4769,7 +4767,7 @@ MEMOI void* memoi_host_worker(void* argument) {
             memob_counter_set(memoi_host_counter(op->mark, op->target), op->target);
         } else if (op->kind == MEMOI_HOST_WAIT) {
             memoi_host_counter_wait(memoi_host_counter(op->mark, op->target), op->target);
-        } else if (!memob_failure_is_kept(&stream->host->failure)) {
+        } else if (!memob_failure_is_kept(&stream->made.host->failure)) {
             memo_error error;
             memo_status status;
             memset(&error, 0, sizeof error);
@@ -4871,27 +4869,21 @@ MEMOI memo_status memoi_host_status(void* context, memo_error* error) {
     return memo_error_set(error, host->failure.error.status, "%s", host->failure.error.message);
 }
 
-MEMOI memo_status memoi_host_find_stream(const memoi_host* host, memo_stream handle,
-                                         memoi_host_stream** stream, memo_error* error) {
-    *stream = (memoi_host_stream*)handle;
-    if (*stream && (*stream)->host == host && (*stream)->is_live) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "stream: %s (%p); pass a stream of this host device",
-                         !*stream ? "NULL" : "destroyed or of another device", (void*)handle);
-}
-
-MEMOI memo_status memoi_host_find_event(const memoi_host* host, memo_event handle,
-                                        memoi_host_event** event, memo_error* error) {
-    *event = (memoi_host_event*)handle;
-    if (*event && (*event)->host == host && (*event)->is_live) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "event: %s (%p); pass an event of this host device",
-                         !*event ? "NULL" : "destroyed or of another device", (void*)handle);
+/* Checks a stream or event of the caller's; what: which. */
+MEMOI memo_status memoi_host_check(const memoi_host* host, const void* handle, const char* what,
+                                   memo_error* error) {
+    const memoi_host_made* made = (const memoi_host_made*)handle;
+    if (made && made->host == host && made->is_live) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "%s: %s (%p); pass %s %s of this host device", what,
+                         !made ? "NULL" : "destroyed or of another device", handle,
+                         *what == 'e' ? "an" : "a", what);
 }
 
 /* Gives the next place in the queue, which memoi_host_commit hands to the worker. */
 MEMOI memo_status memoi_host_reserve(memoi_host_stream* stream, memoi_host_op** op,
                                      memo_error* error) {
     uint32_t capacity = 2 * (uint32_t)(stream->n_ops - 1);
-    memo_status status = memoi_host_status(stream->host, error);
+    memo_status status = memoi_host_status(stream->made.host, error);
     if (status) return status;
     if (stream->tail_position - stream->seen_head == capacity) {
         memoi_host_counter_wait(&stream->head, stream->seen_head + 2);
@@ -4909,9 +4901,9 @@ MEMOI void memoi_host_commit(memoi_host_stream* stream) {
 
 MEMOI memo_status memoi_host_call(memoi_host* host, memo_stream handle, memo_host_function function,
                                   const void* args, int64_t args_bytes, memo_error* error) {
-    memoi_host_stream* stream;
+    memoi_host_stream* stream = (memoi_host_stream*)handle;
     memoi_host_op* op;
-    memo_status status = memoi_host_find_stream(host, handle, &stream, error);
+    memo_status status = memoi_host_check(host, stream, "stream", error);
     if (!status) status = memoi_host_reserve(stream, &op, error);
     if (status) return status;
     op->kind = MEMOI_HOST_CALL;
@@ -5020,11 +5012,11 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
     if (status) return status;
 
     /* A destroyed stream is reused, because events may still refer to it. */
-    while (stream && stream->is_live) stream = stream->next;
+    while (stream && stream->made.is_live) stream = stream->next;
     if (!stream) {
         stream = (memoi_host_stream*)memob_calloc(1, sizeof *stream);
         if (!stream) return memob_no_memory(error, "a stream");
-        stream->host = host;
+        stream->made.host = host;
         stream->next = host->streams;
         host->streams = stream;
     }
@@ -5051,7 +5043,7 @@ MEMOI memo_status memoi_host_stream_create(void* context, const char* name, int3
         stream->ops = NULL;
         return status;
     }
-    stream->is_live = 1;
+    stream->made.is_live = 1;
     *handle = (memo_stream)stream;
     return MEMO_STATUS_OK;
 }
@@ -5065,14 +5057,14 @@ MEMOI void memoi_host_stream_join(memoi_host_stream* stream) {
     pthread_join(stream->thread, NULL);
     MEMO_FREE(stream->ops);
     stream->ops = NULL;
-    stream->is_live = 0;
+    stream->made.is_live = 0;
 }
 
 MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, memo_error* error) {
-    memoi_host_stream* stream;
+    memoi_host_stream* stream = (memoi_host_stream*)handle;
     memo_status status;
     if (!handle) return MEMO_STATUS_OK;
-    status = memoi_host_find_stream((memoi_host*)context, handle, &stream, error);
+    status = memoi_host_check((memoi_host*)context, stream, "stream", error);
     if (status) return status;
     memoi_host_stream_stop(stream);
     memoi_host_stream_join(stream);
@@ -5082,8 +5074,8 @@ MEMOI memo_status memoi_host_stream_destroy(void* context, memo_stream handle, m
 MEMOI memo_status memoi_host_stream_synchronize(void* context, memo_stream handle,
                                                 memo_error* error) {
     memoi_host* host = (memoi_host*)context;
-    memoi_host_stream* stream;
-    memo_status status = memoi_host_find_stream(host, handle, &stream, error);
+    memoi_host_stream* stream = (memoi_host_stream*)handle;
+    memo_status status = memoi_host_check(host, stream, "stream", error);
     if (status) return status;
     memoi_host_counter_wait(&stream->head, stream->tail_position);
     return memoi_host_status(host, error);
@@ -5102,11 +5094,11 @@ MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, mem
     } else {
         event = (memoi_host_event*)memob_calloc(1, sizeof *event);
         if (!event) return memob_no_memory(error, "an event");
-        event->host = host;
+        event->made.host = host;
         event->next = host->events;
         host->events = event;
     }
-    event->is_live = 1;
+    event->made.is_live = 1;
     event->latest = NULL;
     *handle = (memo_event)event;
     return MEMO_STATUS_OK;
@@ -5114,12 +5106,12 @@ MEMOI memo_status memoi_host_event_create(void* context, memo_event* handle, mem
 
 MEMOI memo_status memoi_host_event_destroy(void* context, memo_event handle, memo_error* error) {
     memoi_host* host = (memoi_host*)context;
-    memoi_host_event* event;
+    memoi_host_event* event = (memoi_host_event*)handle;
     memo_status status;
     if (!handle) return MEMO_STATUS_OK;
-    status = memoi_host_find_event(host, handle, &event, error);
+    status = memoi_host_check(host, event, "event", error);
     if (status) return status;
-    event->is_live = 0;
+    event->made.is_live = 0;
     event->next_free = host->free_events;
     host->free_events = event;
     return MEMO_STATUS_OK;
@@ -5142,11 +5134,11 @@ MEMOI memoi_host_mark* memoi_host_find_mark(memoi_host_event* event,
 MEMOI memo_status memoi_host_order(memoi_host* host, memoi_host_op_kind kind,
                                    memo_event event_handle, memo_stream stream_handle,
                                    memo_error* error) {
-    memoi_host_event* event;
-    memoi_host_stream* stream;
+    memoi_host_event* event = (memoi_host_event*)event_handle;
+    memoi_host_stream* stream = (memoi_host_stream*)stream_handle;
     memoi_host_op* op;
-    memo_status status = memoi_host_find_event(host, event_handle, &event, error);
-    if (!status) status = memoi_host_find_stream(host, stream_handle, &stream, error);
+    memo_status status = memoi_host_check(host, event, "event", error);
+    if (!status) status = memoi_host_check(host, stream, "stream", error);
     if (!status && kind == MEMOI_HOST_WAIT && !event->latest) return memoi_host_status(host, error);
     if (!status) status = memoi_host_reserve(stream, &op, error);
     if (status) return status;
@@ -5179,8 +5171,8 @@ MEMOI int memoi_host_event_is_done(const memoi_host_event* event) {
 MEMOI memo_status memoi_host_event_query(void* context, memo_event handle, int32_t* is_done,
                                          memo_error* error) {
     memoi_host* host = (memoi_host*)context;
-    memoi_host_event* event;
-    memo_status status = memoi_host_find_event(host, handle, &event, error);
+    memoi_host_event* event = (memoi_host_event*)handle;
+    memo_status status = memoi_host_check(host, event, "event", error);
     if (status) return status;
     *is_done = memoi_host_event_is_done(event);
     return memoi_host_status(host, error);
@@ -5189,8 +5181,8 @@ MEMOI memo_status memoi_host_event_query(void* context, memo_event handle, int32
 MEMOI memo_status memoi_host_event_synchronize(void* context, memo_event handle,
                                                memo_error* error) {
     memoi_host* host = (memoi_host*)context;
-    memoi_host_event* event;
-    memo_status status = memoi_host_find_event(host, handle, &event, error);
+    memoi_host_event* event = (memoi_host_event*)handle;
+    memo_status status = memoi_host_check(host, event, "event", error);
     if (status) return status;
     if (event->latest)
         memoi_host_counter_wait(memoi_host_counter(event->latest, event->latest->enqueued),
@@ -5202,10 +5194,10 @@ MEMOI memo_status memoi_host_event_elapsed(void* context, memo_event begin_handl
                                            memo_event end_handle, double* elapsed_s,
                                            memo_error* error) {
     memoi_host* host = (memoi_host*)context;
-    memoi_host_event *begin, *end;
+    memoi_host_event *begin = (memoi_host_event*)begin_handle, *end = (memoi_host_event*)end_handle;
     memo_status status = memoi_host_status(host, error);
-    if (!status) status = memoi_host_find_event(host, begin_handle, &begin, error);
-    if (!status) status = memoi_host_find_event(host, end_handle, &end, error);
+    if (!status) status = memoi_host_check(host, begin, "event", error);
+    if (!status) status = memoi_host_check(host, end, "event", error);
     if (status) return status;
     if (!begin->latest || !end->latest)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
@@ -5226,24 +5218,10 @@ MEMOI memo_status memoi_host_copy_rows(void* context, memo_stream stream, memo_c
                                        int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
                                        memo_error* error) {
     memoi_host_copy_args copy;
-
     /* Everything is checked here: an operation that fails later fails the whole device. */
-    if (memob_check_integer("copy", "kind", (int)kind, 0, MEMO_COPY_ON_DEVICE, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOB_BYTES_MAX / n_rows))
-        return MEMOB_INVALID(error,
-                             "copy: %lld rows of %lld bytes are invalid; 0 to 2^62 bytes are valid",
-                             (long long)n_rows, (long long)row_bytes);
-    if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
-                       to_stride_bytes > MEMOB_BYTES_MAX / n_rows ||
-                       from_stride_bytes > MEMOB_BYTES_MAX / n_rows))
-        return MEMOB_INVALID(
-            error,
-            "copy: strides %lld and %lld are too short or too long for %lld rows of %lld bytes",
-            (long long)to_stride_bytes, (long long)from_stride_bytes, (long long)n_rows,
-            (long long)row_bytes);
-    if ((!to || !from) && row_bytes > 0 && n_rows > 0)
-        return MEMOB_INVALID(error, "copy.%s: NULL; pass an address", to ? "from" : "to");
+    memo_status status = memob_check_copy(kind, to, to_stride_bytes, from, from_stride_bytes,
+                                          row_bytes, n_rows, error);
+    if (status) return status;
 
     /* Rows that touch are one long row. */
     copy.host = (memoi_host*)context;
@@ -5373,11 +5351,11 @@ void memo_host_device_destroy(memo_device* device) {
 
     /* Stop all before joining any: they may wait for each other. */
     for (stream = host->streams; stream; stream = stream->next)
-        if (stream->is_live) memoi_host_stream_stop(stream);
+        if (stream->made.is_live) memoi_host_stream_stop(stream);
 
     while ((stream = host->streams) != NULL) {
         host->streams = stream->next;
-        if (stream->is_live) memoi_host_stream_join(stream);
+        if (stream->made.is_live) memoi_host_stream_join(stream);
         MEMO_FREE(stream);
     }
 
@@ -6494,7 +6472,7 @@ MEMOI int memoi_swap_place_layer(const memo_swap_desc* desc, int32_t t,
                                  memob_swap_placement* placement) {
     const int64_t n_all = memob_swap_layer_rows(desc), n = desc->n_rows;
     int64_t *total = &placement->sizes.device_bytes, begins[2] = {-1, -1};
-    int32_t step, first, parity;
+    int32_t step, last[2] = {-1, -1};
     for (step = 0; step < desc->n_layers; step++) {
         const int32_t slice = step % desc->n_slices;
         memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
@@ -6518,16 +6496,12 @@ MEMOI int memoi_swap_place_layer(const memo_swap_desc* desc, int32_t t,
     }
 
     /* The last layer in each region is not moved. */
-    for (parity = 0; parity < 2; parity++) {
-        int is_last = 1;
-        for (first = desc->n_layers - desc->n_slices; first >= 0; first -= desc->n_slices) {
-            memob_swap_place* place = &placement->places[(int64_t)first * desc->n_tensors + t];
-            int is_moved = place->moved_end > 0;
-            if ((first / desc->n_slices & 1) != parity || !is_moved) continue;
-            for (step = 0; step < desc->n_slices && is_last; step++, place += desc->n_tensors)
-                place->moved_end = place->moved_begin;
-            is_last = 0;
-        }
+    for (step = desc->n_layers - 1; step >= 0; step--) {
+        memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
+        const int32_t layer = step / desc->n_slices;
+        if (place->moved_end == place->moved_begin) continue;
+        if (last[layer & 1] < 0) last[layer & 1] = layer;
+        if (last[layer & 1] == layer) place->moved_end = place->moved_begin;
     }
     return 1;
 }
@@ -6958,7 +6932,6 @@ struct memo_swap {
     memo_event* marks;
     double host_stall_s[2]; /* computes_on_host: of forward and backward, this micro-batch */
     memob_swap_placement placement;
-    int32_t n_tensors, n_layers;
     int64_t n_rows;      /* of this micro-batch */
     int64_t n_rows_most; /* of any */
     char* device_memory;
@@ -6975,8 +6948,9 @@ struct memo_swap {
 
 MEMOI const memob_swap_place* memoi_swap_place_of(const memo_swap* swap, int32_t layer,
                                                   int32_t tensor) {
-    MEMO_ASSERT(layer >= 0 && layer < swap->n_layers && tensor >= 0 && tensor < swap->n_tensors);
-    return &swap->placement.places[(int64_t)layer * swap->n_tensors + tensor];
+    MEMO_ASSERT(layer >= 0 && layer < swap->placement.n_layers && tensor >= 0 &&
+                tensor < swap->placement.n_tensors);
+    return &swap->placement.places[(int64_t)layer * swap->placement.n_tensors + tensor];
 }
 
 void* memo_swap_get_address(const memo_swap* swap, int32_t layer, int32_t tensor) {
@@ -7024,7 +6998,7 @@ void memo_swap_destroy(memo_swap* swap) {
         if (swap->stored[i]) memo_event_destroy(device, swap->stored[i], NULL);
         if (swap->loaded[i]) memo_event_destroy(device, swap->loaded[i], NULL);
     }
-    for (i = 0; swap->marks && i < 4 * swap->n_layers; i++)
+    for (i = 0; swap->marks && i < 4 * swap->placement.n_layers; i++)
         if (swap->marks[i]) memo_event_destroy(device, swap->marks[i], NULL);
 
     if (swap->owns_host_memory) memo_host_free(device, swap->host_memory, NULL);
@@ -7039,7 +7013,7 @@ void memo_swap_destroy(memo_swap* swap) {
 /* The spilled layers' reads and writes. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     int32_t layer, is_read;
-    for (layer = 0; layer < swap->n_layers; layer++) {
+    for (layer = 0; layer < swap->placement.n_layers; layer++) {
         const memob_swap_turn* turn = &swap->placement.turns[layer];
         if (!turn->moved_bytes || turn->ordinal >= swap->placement.sizes.n_spilled_layers) continue;
         for (is_read = 0; is_read < 2; is_read++)
@@ -7116,7 +7090,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
         }
     }
     if (!status) status = memoi_swap_acquire_spill(swap, desc, error);
-    for (i = 0; swap->marks && i < 4 * swap->n_layers && !status; i++)
+    for (i = 0; swap->marks && i < 4 * swap->placement.n_layers && !status; i++)
         status = memo_event_create(device, &swap->marks[i], error);
     return status;
 }
@@ -7153,8 +7127,6 @@ MEMOI memo_status memob_swap_create(const memo_swap_desc* desc, int is_dry, memo
     swap->device = device;
     swap->file.fd = -1;
     swap->compute = desc->compute_stream;
-    swap->n_tensors = desc->n_tensors;
-    swap->n_layers = desc->n_layers;
     swap->n_rows = swap->n_rows_most = memob_swap_layer_rows(desc);
     swap->computes_on_host = desc->computes_on_host;
     swap->is_timed = desc->is_timed;
@@ -7188,7 +7160,7 @@ MEMOI const memob_swap_turn* memoi_swap_turn_of(const memo_swap* swap, int32_t l
 
 /* The layer that is number k of this pass. */
 MEMOI int32_t memoi_swap_layer_of(const memo_swap* swap, int32_t k) {
-    return swap->is_backward ? swap->n_layers - 1 - k : k;
+    return swap->is_backward ? swap->placement.n_layers - 1 - k : k;
 }
 
 /* Is this call legal now?  A layer may begin while the one before it is still open. */
@@ -7200,11 +7172,12 @@ MEMOI memo_status memoi_swap_expect(memo_swap* swap, int is_backward, int is_end
     int may_begin;
 
     /* All layers of this pass are done: the other pass comes next. */
-    if (n_open == 0 && swap->n_ended == swap->n_layers) {
+    if (n_open == 0 && swap->n_ended == swap->placement.n_layers) {
         swap->is_backward = !swap->is_backward && !swap->is_forward_only;
         swap->n_begun = swap->n_ended = 0;
     }
-    may_begin = n_open < (swap->placement.n_slices > 1 ? 1 : 2) && swap->n_begun < swap->n_layers;
+    may_begin =
+        n_open < (swap->placement.n_slices > 1 ? 1 : 2) && swap->n_begun < swap->placement.n_layers;
     if (is_backward == swap->is_backward && (is_end ? n_open > 0 : may_begin) &&
         layer == memoi_swap_layer_of(swap, is_end ? swap->n_ended : swap->n_begun))
         return MEMO_STATUS_OK;
@@ -7222,7 +7195,8 @@ MEMOI memo_status memoi_swap_wait(memo_swap* swap, memo_event first, memo_event 
     const memo_device* device = &swap->device;
     const memo_event events[2] = {first, second};
     memo_event* marks =
-        swap->marks ? swap->marks + 2 * (swap->is_backward * swap->n_layers + layer) : NULL;
+        swap->marks ? swap->marks + 2 * (swap->is_backward * swap->placement.n_layers + layer)
+                    : NULL;
     int64_t begin_ns = swap->computes_on_host && swap->is_timed ? memob_now_ns() : 0;
     memo_status status = MEMO_STATUS_OK;
     int i;
@@ -7275,7 +7249,7 @@ MEMOI memo_status memoi_swap_copy_rows(memo_swap* swap, int32_t step, int is_lay
                                        memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int32_t t;
-    for (t = 0; t < swap->n_tensors && !status; t++) {
+    for (t = 0; t < swap->placement.n_tensors && !status; t++) {
         const memoi_swap_span span =
             memoi_swap_span_of(&swap->placement, step, t, swap->n_rows, is_layer, is_to_host);
         status = memoi_swap_copy(swap, is_to_host, span.device_begin, span.host_begin, span.n_bytes,
@@ -7335,7 +7309,7 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     const int is_last = swap->is_backward || swap->is_forward_only;
     if (memob_check_integer("memo_swap_set_rows", "n_rows", n_rows, 1, swap->n_rows_most, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (!is_first && (!is_last || swap->n_ended < swap->n_layers))
+    if (!is_first && (!is_last || swap->n_ended < swap->placement.n_layers))
         return memo_error_set(
             error, MEMO_STATUS_INVALID_STATE,
             "memo_swap_set_rows: a micro-batch is open; end it, or call memo_swap_abandon first");
@@ -7388,7 +7362,7 @@ MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer
     back_layer = is_backward ? turn->layer_source : -1;
     ordinal = back < 0 ? -1 : memoi_swap_turn_of(swap, back)->ordinal;
     loads = back >= 0 || back_layer >= 0;
-    if (next >= 0 && next < swap->n_layers)
+    if (next >= 0 && next < swap->placement.n_layers)
         hand_in = memoi_swap_turn_of(swap, next)->hand_in[is_backward];
     hands_out = turn->hand_out[is_backward] >= 0;
     stores = is_backward ? hands_out
@@ -7461,8 +7435,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
     swap->stats.forward_stall_s = swap->is_measured ? swap->host_stall_s[0] : 0;
     swap->stats.backward_stall_s = swap->is_measured ? swap->host_stall_s[1] : 0;
     for (pass = 0; pass < 2 && swap->marks && swap->is_measured; pass++) {
-        for (layer = 0; layer < swap->n_layers; layer++) {
-            memo_event* marks = swap->marks + 2 * (pass * swap->n_layers + layer);
+        for (layer = 0; layer < swap->placement.n_layers; layer++) {
+            memo_event* marks = swap->marks + 2 * (pass * swap->placement.n_layers + layer);
             const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
             int waits = pass ? turn->loaded >= 0 : turn->stored >= 0 || turn->hand_in[0] >= 0;
             double waited_s = 0;

@@ -208,10 +208,10 @@ MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind
 #endif /* MEMO_CUDA_CUH */
 
 /* ==== implementation ========================================================================== */
-/* ROOMS, each with the words to search for.  A room uses public functions, memo.h's >>base and the
- * rooms above it.
+/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
+ * memo.h, and the rooms above it.
  *
- *     >>cuda errors      messages, sizes, clocks
+ *     >>cuda errors      messages
  *     >>cuda driver      the driver's functions, found once
  *     >>cuda state       the device's struct; the context of a call
  *     >>pinned memory    pages, processors, registration
@@ -223,36 +223,23 @@ MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind
 #if defined(MEMO_CUDA_IMPLEMENTATION) && !defined(MEMO_CUDA_IMPLEMENTATION_DONE)
 #define MEMO_CUDA_IMPLEMENTATION_DONE
 
+#include "memo.h" /* its room >>base, if the file did not have it yet */
+
 #include <cuda.h> /* types only: the driver's functions are found at run time */
-#include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
 #ifdef MEMO_CUDA_NVTX
 #include <nvtx3/nvToolsExt.h>
 #endif
 
-#ifndef MEMO_MALLOC
-#define MEMO_MALLOC(size_bytes) malloc(size_bytes)
-#define MEMO_FREE(address)      free(address)
-#endif
-
 /* ---- >>cuda errors ------------------------------------------------------------------------------
  * Knows: how CUDA reports errors.  Knows nothing of devices and memory. */
 
-#define MEMOI_CUDA           static MEMO_UNUSED
-#define MEMOI_CUDA_BYTES_MAX ((int64_t)1 << 62)
-
 /* Removes code from cudaGetLastError, where the failed call left it.  An error of another call
  * stays there. */
-MEMOI_CUDA void memoi_cuda_forget(cudaError_t code) {
+MEMOI void memoi_cuda_forget(cudaError_t code) {
     if (cudaPeekAtLastError() == code) (void)cudaGetLastError();
 }
 
@@ -280,41 +267,7 @@ memo_status memo_cuda_check_at(cudaError_t code, const char* call, const char* f
 #define MEMOI_CUDA_CALL(function, arguments, error)                                                \
     memo_cuda_check_at(function arguments, #function, __FILE__, __LINE__, error)
 
-#define MEMOI_CUDA_INVALID(error, ...)                                                             \
-    memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, __VA_ARGS__)
-
-MEMOI_CUDA memo_status memoi_cuda_no_memory(memo_error* error, const char* what) {
-    return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no host memory for %s", what);
-}
-
-MEMOI_CUDA void* memoi_cuda_zeroed(size_t size_bytes) {
-    void* address = MEMO_MALLOC(size_bytes);
-    if (address) memset(address, 0, size_bytes);
-    return address;
-}
-
-MEMOI_CUDA double memoi_cuda_now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-/* A multiple of unit; value stays below MEMOI_CUDA_BYTES_MAX. */
-MEMOI_CUDA int64_t memoi_cuda_round_up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit * unit;
-}
-
-/* "12.3 GiB" into a buffer of at least 32 bytes, which it returns. */
-MEMOI_CUDA const char* memoi_cuda_bytes_name(char* buffer, int64_t size_bytes) {
-    static const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double size = (double)size_bytes;
-    int unit = 0;
-    for (; size >= 1024 && unit < 5; unit++) size /= 1024;
-    snprintf(buffer, 32, unit && size < 100 ? "%.1f %s" : "%.0f %s", size, units[unit]);
-    return buffer;
-}
-
-MEMOI_CUDA void memoi_cuda_log(const memo_log* log, const char* message) {
+MEMOI void memoi_cuda_log(const memo_log* log, const char* message) {
     if (log->write) log->write(log->user, message);
 }
 
@@ -357,8 +310,8 @@ typedef struct memoi_cuda_driver {
     MEMOI_CUDA_DRIVER_FUNCTIONS(MEMOI_CUDA_DRIVER_MEMBER)
 } memoi_cuda_driver;
 
-MEMOI_CUDA memo_status memoi_cuda_driver_check(const memoi_cuda_driver* driver, CUresult code,
-                                               const char* call, int line, memo_error* error) {
+MEMOI memo_status memoi_cuda_driver_check(const memoi_cuda_driver* driver, CUresult code,
+                                          const char* call, int line, memo_error* error) {
     const char* name = NULL;
     memo_status status = MEMO_STATUS_DEVICE;
     if (code == CUDA_SUCCESS) return MEMO_STATUS_OK;
@@ -371,7 +324,7 @@ MEMOI_CUDA memo_status memoi_cuda_driver_check(const memoi_cuda_driver* driver, 
 #define MEMOI_CUDA_DRIVER(driver, member, call, arguments, error)                                  \
     memoi_cuda_driver_check(driver, (driver)->member arguments, #call, __LINE__, error)
 
-MEMOI_CUDA memo_status memoi_cuda_find(const char* symbol, void** function, memo_error* error) {
+MEMOI memo_status memoi_cuda_find(const char* symbol, void** function, memo_error* error) {
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     memo_status status;
     *function = NULL;
@@ -389,7 +342,7 @@ MEMOI_CUDA memo_status memoi_cuda_find(const char* symbol, void** function, memo
                           symbol);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* error) {
+MEMOI memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
 #define MEMOI_CUDA_DRIVER_FIND(member, function)                                                   \
     if (!status) status = memoi_cuda_find(#function, (void**)&driver->member, error);
@@ -401,8 +354,7 @@ MEMOI_CUDA memo_status memoi_cuda_driver_open(memoi_cuda_driver* driver, memo_er
  * Knows: what a device owns, and the context that its calls need.  Knows nothing of the table. */
 
 #define MEMOI_CUDA_MAGIC      0x6d656d6f63756461u /* "memocuda" */
-#define MEMOI_CUDA_ALIGNMENT  512
-#define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20) /* from here on pages are worth their rounding */
+#define MEMOI_CUDA_EXPORTABLE ((int64_t)2 << 20)  /* from here on pages are worth their rounding */
 
 /* Allocated memory. */
 typedef struct memoi_cuda_block {
@@ -410,6 +362,7 @@ typedef struct memoi_cuda_block {
     char* address;
     int64_t size_bytes;
     void* base;                        /* what CUDA returned; address is it, aligned */
+    memo_cuda_host_kind kind;          /* of pinned memory */
     int64_t mapped_bytes, chunk_bytes; /* of registered memory; 0: of cudaHostAlloc */
     struct memoi_cuda_phantom* pages;  /* or: mapped once, behind one chunk */
 } memoi_cuda_block;
@@ -430,10 +383,7 @@ typedef struct memoi_cuda {
     memoi_cuda_phantom* phantom; /* device_blocks are in it, in the order of their addresses */
     memo_cuda_device_stats stats;
 
-    /* The first failure: claimed, written, then published. */
-    int32_t is_failure_claimed;
-    int32_t is_failed;
-    memo_error failure;
+    memob_failure failure;
 
     /* Host functions: lanes that wait for the worker. */
     int32_t has_worker; /* 0: they run on CUDA's thread */
@@ -478,25 +428,19 @@ struct memoi_cuda_relaxed {
 };
 
 /* The first address from base on that memo.h's table may return. */
-MEMOI_CUDA char* memoi_cuda_aligned(void* base) {
-    return (char*)base +
-           (MEMOI_CUDA_ALIGNMENT - (uintptr_t)base % MEMOI_CUDA_ALIGNMENT) % MEMOI_CUDA_ALIGNMENT;
-}
-
-MEMOI_CUDA void memoi_cuda_fail(memoi_cuda* cuda, memo_status status, const char* message) {
-    if (__atomic_exchange_n(&cuda->is_failure_claimed, 1, __ATOMIC_RELAXED)) return;
-    memo_error_set(&cuda->failure, status, "%.400s", message);
-    __atomic_store_n(&cuda->is_failed, 1, __ATOMIC_RELEASE);
+MEMOI char* memoi_cuda_aligned(void* base) {
+    return (char*)base + (MEMOB_DEVICE_ALIGNMENT - (uintptr_t)base % MEMOB_DEVICE_ALIGNMENT) %
+                             MEMOB_DEVICE_ALIGNMENT;
 }
 
 /* The failure of the device so far. */
-MEMOI_CUDA memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* error) {
-    if (!__atomic_load_n(&cuda->is_failed, __ATOMIC_ACQUIRE)) return MEMO_STATUS_OK;
-    return memo_error_set(error, cuda->failure.status, "%s", cuda->failure.message);
+MEMOI memo_status memoi_cuda_failure(const memoi_cuda* cuda, memo_error* error) {
+    if (!memob_failure_is_kept(&cuda->failure)) return MEMO_STATUS_OK;
+    return memo_error_set(error, cuda->failure.error.status, "%s", cuda->failure.error.message);
 }
 
 /* Unlinks and releases the block that begins at address.  memory: its kind, for the message. */
-MEMOI_CUDA memo_status memoi_cuda_free(
+MEMOI memo_status memoi_cuda_free(
     memoi_cuda* cuda, memoi_cuda_block** list, const char* memory, const void* address,
     memo_status (*release)(memoi_cuda*, memoi_cuda_block*, memo_error*), memo_error* error) {
     memoi_cuda_on on(cuda, error);
@@ -507,19 +451,18 @@ MEMOI_CUDA memo_status memoi_cuda_free(
         *list = block->next;
         return release(cuda, block, error);
     }
-    return MEMOI_CUDA_INVALID(error,
-                              "%s memory: %p was not allocated by this device, or is free already",
-                              memory, address);
+    return MEMOB_INVALID(error,
+                         "%s memory: %p was not allocated by this device, or is free already",
+                         memory, address);
 }
 
 /* Is a request valid, and does it fit into a capacity of the desc (0: none)? */
-MEMOI_CUDA memo_status memoi_cuda_check_request(memo_status status_when_full, const char* memory,
-                                                int64_t size_bytes, int64_t used_bytes,
-                                                int64_t capacity_bytes, memo_error* error) {
-    if (size_bytes < 0 || size_bytes > MEMOI_CUDA_BYTES_MAX)
-        return MEMOI_CUDA_INVALID(error,
-                                  "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid",
-                                  memory, (long long)size_bytes);
+MEMOI memo_status memoi_cuda_check_request(memo_status status_when_full, const char* memory,
+                                           int64_t size_bytes, int64_t used_bytes,
+                                           int64_t capacity_bytes, memo_error* error) {
+    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
+        return MEMOB_INVALID(error, "%s memory: invalid size (%lld bytes); 0 to 2^62 are valid",
+                             memory, (long long)size_bytes);
     if (!capacity_bytes || size_bytes <= capacity_bytes - used_bytes) return MEMO_STATUS_OK;
     return memo_error_set(error, status_when_full,
                           "%s memory: %lld bytes requested, %lld available; raise "
@@ -529,7 +472,7 @@ MEMOI_CUDA memo_status memoi_cuda_check_request(memo_status status_when_full, co
 }
 
 /* Counts an allocation (or, negative, its end) in a pair of stats. */
-MEMOI_CUDA void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_bytes) {
+MEMOI void memoi_cuda_count(int64_t size_bytes, int64_t* bytes, int64_t* peak_bytes) {
     *bytes += size_bytes;
     if (*bytes > *peak_bytes) *peak_bytes = *bytes;
 }
@@ -555,7 +498,7 @@ typedef struct memoi_cuda_touch {
 
 /* 0: the system has no page left.  A container may reserve more huge pages than its limit allows.
  * A write would then end the program by SIGBUS; madvise returns instead. */
-MEMOI_CUDA int memoi_cuda_touch_pages(char* address, int64_t size_bytes) {
+MEMOI int memoi_cuda_touch_pages(char* address, int64_t size_bytes) {
     const int64_t page_bytes = 4096; /* the smallest */
     const int populate_write = 23;   /* MADV_POPULATE_WRITE, Linux 5.14 */
     int64_t at;
@@ -565,7 +508,7 @@ MEMOI_CUDA int memoi_cuda_touch_pages(char* address, int64_t size_bytes) {
     return 1;
 }
 
-MEMOI_CUDA void* memoi_cuda_touch_run(void* argument) {
+MEMOI void* memoi_cuda_touch_run(void* argument) {
     memoi_cuda_touch* touch = (memoi_cuda_touch*)argument;
     for (;;) {
         int64_t begin = __atomic_fetch_add(&touch->next, MEMOI_CUDA_TOUCH_BYTES, __ATOMIC_RELAXED);
@@ -582,7 +525,7 @@ MEMOI_CUDA void* memoi_cuda_touch_run(void* argument) {
     }
 }
 
-MEMOI_CUDA void* memoi_cuda_touch_thread(void* argument) {
+MEMOI void* memoi_cuda_touch_thread(void* argument) {
     memoi_cuda_touch* touch = (memoi_cuda_touch*)argument;
     /* Pages come from the node of the thread that touches them first. */
     if (touch->has_near_gpu) (void)sched_setaffinity(0, sizeof touch->near_gpu, &touch->near_gpu);
@@ -590,7 +533,7 @@ MEMOI_CUDA void* memoi_cuda_touch_thread(void* argument) {
 }
 
 /* Parses "0-7,16,20-23". */
-MEMOI_CUDA void memoi_cuda_parse_processors(const char* text, cpu_set_t* set) {
+MEMOI void memoi_cuda_parse_processors(const char* text, cpu_set_t* set) {
     CPU_ZERO(set);
     while (*text >= '0' && *text <= '9') {
         char* end;
@@ -603,7 +546,7 @@ MEMOI_CUDA void memoi_cuda_parse_processors(const char* text, cpu_set_t* set) {
 }
 
 /* The processors of the GPU's node that this process may use; 0: unknown, or none. */
-MEMOI_CUDA int32_t memoi_cuda_near_processors(int ordinal, cpu_set_t* near_gpu) {
+MEMOI int32_t memoi_cuda_near_processors(int ordinal, cpu_set_t* near_gpu) {
     char bus[32], path[96], text[1024] = "";
     cpu_set_t allowed;
     FILE* file;
@@ -625,7 +568,7 @@ MEMOI_CUDA int32_t memoi_cuda_near_processors(int ordinal, cpu_set_t* near_gpu) 
 /* --- the process's share --- */
 
 /* The number behind key in a file, times unit_bytes; -1: none, or not a size ("max"). */
-MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int64_t unit_bytes) {
+MEMOI int64_t memoi_cuda_read_number(const char* path, const char* key, int64_t unit_bytes) {
     char line[160];
     int64_t result = -1;
     FILE* file = fopen(path, "r");
@@ -637,7 +580,7 @@ MEMOI_CUDA int64_t memoi_cuda_read_number(const char* path, const char* key, int
         if (*number >= '0' && *number <= '9') result = (int64_t)strtoll(number, NULL, 10);
     }
     fclose(file);
-    return result >= 0 && result < MEMOI_CUDA_BYTES_MAX / unit_bytes ? result * unit_bytes : -1;
+    return result >= 0 && result < MEMOB_BYTES_MAX / unit_bytes ? result * unit_bytes : -1;
 }
 
 /* Bytes, of the host or of one control group; negative: no limit, or unknown. */
@@ -647,7 +590,7 @@ typedef struct memoi_cuda_room {
 
 /* Lowers room to the limits of the control group in folder; without its files nothing happens.
  * Cached files count as available: the system drops them when memory is short. */
-MEMOI_CUDA void memoi_cuda_group_room(const char* folder, int is_v2, memoi_cuda_room* room) {
+MEMOI void memoi_cuda_group_room(const char* folder, int is_v2, memoi_cuda_room* room) {
     static const char* const files[2][2] = {{"memory.limit_in_bytes", "memory.usage_in_bytes"},
                                             {"memory.max", "memory.current"}};
     static const char* const keys[2][2] = {{"total_inactive_file", "total_active_file"},
@@ -676,8 +619,8 @@ MEMOI_CUDA void memoi_cuda_group_room(const char* folder, int is_v2, memoi_cuda_
 
 /* Lowers room to the limits of a group and all groups around it.  Inside a container the path may
  * be the host's: its folders are then missing and only the mount's root counts. */
-MEMOI_CUDA void memoi_cuda_nested_room(const char* mount, const char* group, int is_v2,
-                                       memoi_cuda_room* room) {
+MEMOI void memoi_cuda_nested_room(const char* mount, const char* group, int is_v2,
+                                  memoi_cuda_room* room) {
     char folder[360];
     size_t root = strlen(mount);
     snprintf(folder, sizeof folder, "%s%s", mount, group);
@@ -691,8 +634,8 @@ MEMOI_CUDA void memoi_cuda_nested_room(const char* mount, const char* group, int
 }
 
 /* Reads the groups of a process from lines such as "0::/user/job" (v2) and "4:memory:/job" (v1). */
-MEMOI_CUDA void memoi_cuda_groups_room(const char* groups_path, const char* mount,
-                                       memoi_cuda_room* room) {
+MEMOI void memoi_cuda_groups_room(const char* groups_path, const char* mount,
+                                  memoi_cuda_room* room) {
     char line[300], folder[320];
     FILE* file = fopen(groups_path, "r");
     while (file && fgets(line, (int)sizeof line, file)) {
@@ -714,7 +657,7 @@ MEMOI_CUDA void memoi_cuda_groups_room(const char* groups_path, const char* moun
 }
 
 /* Usual pages, or the pool of huge ones if that is more. */
-MEMOI_CUDA memoi_cuda_room memoi_cuda_host_room(void) {
+MEMOI memoi_cuda_room memoi_cuda_host_room(void) {
     int64_t n_huge = memoi_cuda_read_number("/proc/meminfo", "HugePages_Free:", 1);
     int64_t huge_bytes = memoi_cuda_read_number("/proc/meminfo", "Hugepagesize:", 1024);
     memoi_cuda_room room;
@@ -727,7 +670,7 @@ MEMOI_CUDA memoi_cuda_room memoi_cuda_host_room(void) {
     return room;
 }
 
-MEMOI_CUDA int32_t memoi_cuda_local_ranks(const memo_cuda_device_desc* desc) {
+MEMOI int32_t memoi_cuda_local_ranks(const memo_cuda_device_desc* desc) {
     static const char* const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
                                         "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
     size_t k;
@@ -742,10 +685,10 @@ MEMOI_CUDA int32_t memoi_cuda_local_ranks(const memo_cuda_device_desc* desc) {
 
 /* Does a request fit?  If not, error says what does.  Available memory alone would not do: ranks
  * that start together all see the same free bytes. */
-MEMOI_CUDA memo_status memoi_cuda_check_room(const memoi_cuda* cuda, memoi_cuda_room room,
-                                             int64_t size_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_check_room(const memoi_cuda* cuda, memoi_cuda_room room,
+                                        int64_t size_bytes, memo_error* error) {
     int32_t n_ranks = memoi_cuda_local_ranks(&cuda->desc);
-    int64_t share_bytes = room.total_bytes < 0 ? MEMOI_CUDA_BYTES_MAX : room.total_bytes / n_ranks;
+    int64_t share_bytes = room.total_bytes < 0 ? MEMOB_BYTES_MAX : room.total_bytes / n_ranks;
     int64_t left_bytes = share_bytes - cuda->stats.host_bytes;
     char asked[32], left[32], share[32];
     if (size_bytes > left_bytes)
@@ -753,15 +696,15 @@ MEMOI_CUDA memo_status memoi_cuda_check_room(const memoi_cuda* cuda, memoi_cuda_
             error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
             "host memory: %s (%lld bytes) requested, %s available of this process's share, %s (1 "
             "of %d); memo_cuda_device_desc.local_ranks and host_limit change the limit",
-            memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
-            memoi_cuda_bytes_name(left, left_bytes > 0 ? left_bytes : 0),
-            memoi_cuda_bytes_name(share, share_bytes), (int)n_ranks);
+            memob_bytes_text(asked, (double)size_bytes), (long long)size_bytes,
+            memob_bytes_text(left, (double)(left_bytes > 0 ? left_bytes : 0)),
+            memob_bytes_text(share, (double)share_bytes), (int)n_ranks);
     if (room.available_bytes >= 0 && size_bytes > room.available_bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "host memory: %s (%lld bytes) requested, %s (%lld bytes) available; "
                               "if memory grows with use, set memo_cuda_device_desc.host_limit",
-                              memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
-                              memoi_cuda_bytes_name(left, room.available_bytes),
+                              memob_bytes_text(asked, (double)size_bytes), (long long)size_bytes,
+                              memob_bytes_text(left, (double)room.available_bytes),
                               (long long)room.available_bytes);
     return MEMO_STATUS_OK;
 }
@@ -769,8 +712,8 @@ MEMOI_CUDA memo_status memoi_cuda_check_room(const memoi_cuda* cuda, memoi_cuda_
 /* --- address space --- */
 
 /* size_bytes is a multiple of 2 MiB, and so is the address.  NULL: the system refuses. */
-MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int without_pool,
-                                memo_cuda_host_kind* kind) {
+MEMOI char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int without_pool,
+                           memo_cuda_host_kind* kind) {
     const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     size_t wanted = (size_t)size_bytes, slack = (size_t)MEMOI_CUDA_HUGE_BYTES, before;
     char* address;
@@ -808,18 +751,18 @@ MEMOI_CUDA char* memoi_cuda_map(int64_t size_bytes, int without_huge_pages, int 
 
 /* --- registration --- */
 
-MEMOI_CUDA int64_t memoi_cuda_n_chunks(const memoi_cuda_block* block) {
+MEMOI int64_t memoi_cuda_n_chunks(const memoi_cuda_block* block) {
     return block->chunk_bytes ? (block->mapped_bytes + block->chunk_bytes - 1) / block->chunk_bytes
                               : 0;
 }
 
-MEMOI_CUDA int64_t memoi_cuda_chunk_size(const memoi_cuda_block* block, int64_t chunk) {
+MEMOI int64_t memoi_cuda_chunk_size(const memoi_cuda_block* block, int64_t chunk) {
     int64_t begin = chunk * block->chunk_bytes;
     return block->mapped_bytes - begin < block->chunk_bytes ? block->mapped_bytes - begin
                                                             : block->chunk_bytes;
 }
 
-MEMOI_CUDA void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_registered) {
+MEMOI void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_registered) {
     int64_t chunk;
     for (chunk = 0; chunk < n_registered; chunk++)
         (void)MEMOI_CUDA_CALL(cudaHostUnregister, (block->address + chunk * block->chunk_bytes),
@@ -828,9 +771,8 @@ MEMOI_CUDA void memoi_cuda_unpin(const memoi_cuda_block* block, int64_t n_regist
 }
 
 /* Logs the progress once a second, from the first second on. */
-MEMOI_CUDA void memoi_cuda_tell(const memo_log* log, memoi_cuda_touch* touch,
-                                int64_t registered_bytes) {
-    double now_s = memoi_cuda_now_s();
+MEMOI void memoi_cuda_tell(const memo_log* log, memoi_cuda_touch* touch, int64_t registered_bytes) {
+    double now_s = memob_now_s();
     int64_t touched_bytes = 0, chunk;
     char all[32], touched[32], registered[32], message[200];
     if (!log->write || now_s - touch->told_s < 1) return;
@@ -838,15 +780,15 @@ MEMOI_CUDA void memoi_cuda_tell(const memo_log* log, memoi_cuda_touch* touch,
     for (chunk = 0; chunk * touch->chunk_bytes < touch->size_bytes; chunk++)
         touched_bytes += __atomic_load_n(&touch->touched_bytes[chunk], __ATOMIC_RELAXED);
     snprintf(message, sizeof message, "pinning %s: %s touched, %s registered after %.1f s",
-             memoi_cuda_bytes_name(all, touch->size_bytes),
-             memoi_cuda_bytes_name(touched, touched_bytes),
-             memoi_cuda_bytes_name(registered, registered_bytes), now_s - touch->begin_s);
+             memob_bytes_text(all, (double)touch->size_bytes),
+             memob_bytes_text(touched, (double)touched_bytes),
+             memob_bytes_text(registered, (double)registered_bytes), now_s - touch->begin_s);
     memoi_cuda_log(log, message);
 }
 
 /* Threads that touch pages; 0: none could be started. */
-MEMOI_CUDA int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch* touch,
-                                             pthread_t* threads, int32_t n_most) {
+MEMOI int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_touch* touch,
+                                        pthread_t* threads, int32_t n_most) {
     long n_processors = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t n_parts = touch->size_bytes / MEMOI_CUDA_TOUCH_BYTES + 1;
     int32_t n_wanted = cuda->desc.host_threads, n = 0;
@@ -861,8 +803,8 @@ MEMOI_CUDA int32_t memoi_cuda_start_touching(const memoi_cuda* cuda, memoi_cuda_
 
 /* Registers each chunk of block as soon as it is touched.  On failure everything is undone, the
  * mapping too. */
-MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block* block,
-                                      memo_error* error) {
+MEMOI memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_block* block,
+                                 memo_error* error) {
     enum { THREADS_MAX = 64 };
     pthread_t threads[THREADS_MAX];
     int64_t n_chunks = memoi_cuda_n_chunks(block), chunk, n_registered = 0;
@@ -875,12 +817,12 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
     touch.address = block->address;
     touch.size_bytes = block->mapped_bytes;
     touch.chunk_bytes = block->chunk_bytes;
-    touch.touched_bytes = (int64_t*)memoi_cuda_zeroed((size_t)n_chunks * sizeof(int64_t));
+    touch.touched_bytes = (int64_t*)memob_calloc(n_chunks, sizeof(int64_t));
     if (!touch.touched_bytes) {
         memoi_cuda_unpin(block, 0);
-        return memoi_cuda_no_memory(error, "the chunks of pinned memory");
+        return memob_no_memory(error, "the chunks of pinned memory");
     }
-    touch.begin_s = touch.told_s = memoi_cuda_now_s();
+    touch.begin_s = touch.told_s = memob_now_s();
     n_threads = memoi_cuda_start_touching(cuda, &touch, threads, THREADS_MAX);
     if (n_threads == 0) (void)memoi_cuda_touch_run(&touch);
 
@@ -915,37 +857,33 @@ MEMOI_CUDA memo_status memoi_cuda_pin(const memoi_cuda* cuda, const memoi_cuda_b
 }
 
 /* Fills block with registered memory; size_bytes is at least 2 MiB. */
-MEMOI_CUDA memo_status memoi_cuda_register_memory(memoi_cuda* cuda, memoi_cuda_block* block,
-                                                  memo_error* error) {
-    memo_cuda_host_kind kind = MEMO_CUDA_HOST_NONE;
+MEMOI memo_status memoi_cuda_register_memory(const memoi_cuda* cuda, memoi_cuda_block* block,
+                                             memo_error* error) {
     memo_status status;
     int without_pool = 0;
     block->chunk_bytes =
         cuda->desc.host_chunk_bytes ? cuda->desc.host_chunk_bytes : (int64_t)8 << 30;
-    block->chunk_bytes = memoi_cuda_round_up(block->chunk_bytes, MEMOI_CUDA_TOUCH_BYTES);
-    block->mapped_bytes = memoi_cuda_round_up(block->size_bytes, MEMOI_CUDA_HUGE_BYTES);
+    block->chunk_bytes = memob_align_up(block->chunk_bytes, MEMOI_CUDA_TOUCH_BYTES);
+    block->mapped_bytes = memob_align_up(block->size_bytes, MEMOI_CUDA_HUGE_BYTES);
     do {
         block->address = memoi_cuda_map(block->mapped_bytes, cuda->desc.without_huge_pages,
-                                        without_pool++, &kind);
+                                        without_pool++, &block->kind);
         if (!block->address)
             return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "mmap of %lld bytes: %s",
                                   (long long)block->mapped_bytes, strerror(errno));
         /* A child of fork would have to copy the pages at once, since CUDA has pinned them. */
         (void)madvise(block->address, (size_t)block->mapped_bytes, MADV_DONTFORK);
         status = memoi_cuda_pin(cuda, block, error);
-    } while (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && kind == MEMO_CUDA_HOST_HUGETLB);
-    if (status) return status;
-    cuda->stats.host_kind = kind;
-    cuda->stats.host_chunks = memoi_cuda_n_chunks(block);
-    return MEMO_STATUS_OK;
+    } while (status == MEMO_STATUS_OUT_OF_HOST_MEMORY && block->kind == MEMO_CUDA_HOST_HUGETLB);
+    return status;
 }
 
 /* cudaHostAlloc, for small requests and as a way out.  first: why registering failed. */
-MEMOI_CUDA memo_status memoi_cuda_host_by_cuda(memoi_cuda* cuda, memoi_cuda_block* block,
-                                               const char* first, memo_error* error) {
+MEMOI memo_status memoi_cuda_host_by_cuda(memoi_cuda_block* block, const char* first,
+                                          memo_error* error) {
     memo_status status =
         MEMOI_CUDA_CALL(cudaHostAlloc,
-                        (&block->base, (size_t)block->size_bytes + MEMOI_CUDA_ALIGNMENT,
+                        (&block->base, (size_t)block->size_bytes + MEMOB_DEVICE_ALIGNMENT,
                          (unsigned)cudaHostAllocPortable),
                         error);
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
@@ -957,17 +895,43 @@ MEMOI_CUDA memo_status memoi_cuda_host_by_cuda(memoi_cuda* cuda, memoi_cuda_bloc
     if (status) return status;
     block->mapped_bytes = block->chunk_bytes = 0;
     block->address = memoi_cuda_aligned(block->base); /* CUDA promises no alignment */
-    cuda->stats.host_kind = MEMO_CUDA_HOST_CUDA;
-    cuda->stats.host_chunks = 1;
+    block->kind = MEMO_CUDA_HOST_CUDA;
     return MEMO_STATUS_OK;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, void** address,
-                                             memo_error* error) {
+/* Lists a new block of pinned memory.  From least_bytes on CUDA registers it, if it can. */
+MEMOI memo_status memoi_cuda_host_block(memoi_cuda* cuda, int64_t size_bytes, int64_t least_bytes,
+                                        memoi_cuda_block** result, memo_error* error) {
+    memoi_cuda_block* block = (memoi_cuda_block*)memob_calloc(1, sizeof *block);
+    memo_error first;
+    memo_status status = MEMO_STATUS_UNSUPPORTED;
+    if (!block) return memob_no_memory(error, "the list of pinned memory");
+    block->size_bytes = size_bytes;
+    first.message[0] = 0;
+    if (size_bytes >= least_bytes && cuda->can_register)
+        status = memoi_cuda_register_memory(cuda, block, &first);
+    if (status && first.message[0]) {
+        char message[600];
+        snprintf(message, sizeof message, "pinned memory: %s; using cudaHostAlloc instead",
+                 first.message);
+        memoi_cuda_log(&cuda->desc.log, message);
+    }
+    if (status) status = memoi_cuda_host_by_cuda(block, first.message, error);
+    if (status) {
+        MEMO_FREE(block);
+        return status;
+    }
+    block->next = cuda->host_blocks;
+    cuda->host_blocks = *result = block;
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, void** address,
+                                        memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memoi_cuda_block* block;
-    double begin_s = memoi_cuda_now_s();
+    double begin_s = memob_now_s();
     memo_error first;
     memo_status status = on.status;
     *address = NULL;
@@ -986,36 +950,19 @@ MEMOI_CUDA memo_status memoi_cuda_host_alloc(void* context, int64_t size_bytes, 
     }
 
     /* Registered memory, or CUDA's. */
-    block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
-    if (!block) return memoi_cuda_no_memory(error, "the list of pinned memory");
-    block->size_bytes = size_bytes;
-    first.message[0] = 0;
-    if (size_bytes < MEMOI_CUDA_HUGE_BYTES || !cuda->can_register ||
-        memoi_cuda_register_memory(cuda, block, &first)) {
-        if (first.message[0]) {
-            char message[600];
-            snprintf(message, sizeof message, "pinned memory: %s; using cudaHostAlloc instead",
-                     first.message);
-            memoi_cuda_log(&cuda->desc.log, message);
-        }
-        status = memoi_cuda_host_by_cuda(cuda, block, first.message, error);
-        if (status) {
-            MEMO_FREE(block);
-            return status;
-        }
-    }
-
-    block->next = cuda->host_blocks;
-    cuda->host_blocks = block;
+    status = memoi_cuda_host_block(cuda, size_bytes, MEMOI_CUDA_HUGE_BYTES, &block, error);
+    if (status) return status;
     memoi_cuda_count(size_bytes, &cuda->stats.host_bytes, &cuda->stats.host_peak_bytes);
-    cuda->stats.host_alloc_s = memoi_cuda_now_s() - begin_s;
+    cuda->stats.host_kind = block->kind;
+    cuda->stats.host_chunks = block->base ? 1 : memoi_cuda_n_chunks(block);
+    cuda->stats.host_alloc_s = memob_now_s() - begin_s;
     *address = block->address;
     return MEMO_STATUS_OK;
 }
 
 /* block is in no list any more; it is freed whether CUDA refuses or not. */
-MEMOI_CUDA memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* block,
-                                               memo_error* error) {
+MEMOI memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_block* block,
+                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base)
         status = MEMOI_CUDA_CALL(cudaFreeHost, (block->base), error);
@@ -1026,14 +973,14 @@ MEMOI_CUDA memo_status memoi_cuda_release_host(memoi_cuda* cuda, memoi_cuda_bloc
     return status;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_host_free(void* context, void* address, memo_error* error) {
+MEMOI memo_status memoi_cuda_host_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     return memoi_cuda_free(cuda, &cuda->host_blocks, "host", address, memoi_cuda_release_host,
                            error);
 }
 
 /* The end of the registered chunk that holds address; NULL: this memory has no such borders. */
-MEMOI_CUDA const char* memoi_cuda_chunk_end(const memoi_cuda* cuda, const char* address) {
+MEMOI const char* memoi_cuda_chunk_end(const memoi_cuda* cuda, const char* address) {
     const memoi_cuda_block* block;
     for (block = cuda->host_blocks; block; block = block->next) {
         int64_t at = address - block->address;
@@ -1059,14 +1006,14 @@ struct memoi_cuda_phantom {
     int64_t n_mapped;
 };
 
-MEMOI_CUDA int memoi_cuda_has(const memoi_cuda* cuda, CUdevice_attribute attribute) {
+MEMOI int memoi_cuda_has(const memoi_cuda* cuda, CUdevice_attribute attribute) {
     int value = 0;
     return cuda->driver.get_attribute(&value, attribute, cuda->desc.ordinal) == CUDA_SUCCESS &&
            value;
 }
 
 /* What the pages must be able to do.  A GPU that lacks something gets pages without it. */
-MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, memo_error* error) {
+MEMOI memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, memo_error* error) {
     const memoi_cuda* cuda = phantom->cuda;
     CUmemAllocationProp* properties = &phantom->properties;
     size_t page_bytes = 0;
@@ -1092,7 +1039,7 @@ MEMOI_CUDA memo_status memoi_cuda_phantom_describe(memoi_cuda_phantom* phantom, 
 }
 
 /* The device's context is current. */
-MEMOI_CUDA void memoi_cuda_phantom_destroy(memoi_cuda_phantom* phantom) {
+MEMOI void memoi_cuda_phantom_destroy(memoi_cuda_phantom* phantom) {
     const memoi_cuda_driver* driver;
     CUdeviceptr at;
     if (!phantom) return;
@@ -1109,15 +1056,15 @@ MEMOI_CUDA void memoi_cuda_phantom_destroy(memoi_cuda_phantom* phantom) {
 
 /* Fewer, larger mappings are faster to make.  Without a requested size, a chunk that does not fit
  * is halved. */
-MEMOI_CUDA memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
-                                             int64_t chunk_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
+                                        int64_t chunk_bytes, memo_error* error) {
     const int64_t most_bytes = (int64_t)1 << 30, least_bytes = (int64_t)16 << 20;
     const int is_chosen = chunk_bytes != 0;
     const memoi_cuda_driver* driver = &phantom->cuda->driver;
     memo_status status;
     if (!is_chosen) chunk_bytes = size_bytes < most_bytes ? size_bytes : most_bytes;
     for (;;) {
-        int64_t whole_bytes = memoi_cuda_round_up(chunk_bytes, phantom->page_bytes);
+        int64_t whole_bytes = memob_align_up(chunk_bytes, phantom->page_bytes);
         status = MEMOI_CUDA_DRIVER(driver, create, cuMemCreate,
                                    (&phantom->chunk, (size_t)whole_bytes, &phantom->properties, 0),
                                    error);
@@ -1128,8 +1075,8 @@ MEMOI_CUDA memo_status memoi_cuda_take_chunk(memoi_cuda_phantom* phantom, int64_
     }
 }
 
-MEMOI_CUDA memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
-                                            memo_error* error) {
+MEMOI memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t size_bytes,
+                                       memo_error* error) {
     const int64_t n_chunks = (size_bytes - 1) / phantom->chunk_bytes + 1;
     const memoi_cuda_driver* driver = &phantom->cuda->driver;
     CUmemAccessDesc access;
@@ -1154,12 +1101,11 @@ MEMOI_CUDA memo_status memoi_cuda_map_chunk(memoi_cuda_phantom* phantom, int64_t
 }
 
 /* The device's context is current.  chunk_bytes 0: as large as is free. */
-MEMOI_CUDA memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_bytes,
-                                               int64_t chunk_bytes, memoi_cuda_phantom** result,
-                                               memo_error* error) {
-    memoi_cuda_phantom* phantom = (memoi_cuda_phantom*)memoi_cuda_zeroed(sizeof *phantom);
+MEMOI memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_bytes, int64_t chunk_bytes,
+                                          memoi_cuda_phantom** result, memo_error* error) {
+    memoi_cuda_phantom* phantom = (memoi_cuda_phantom*)memob_calloc(1, sizeof *phantom);
     memo_status status;
-    if (!phantom) return memoi_cuda_no_memory(error, "phantom memory");
+    if (!phantom) return memob_no_memory(error, "phantom memory");
     phantom->cuda = cuda;
     status = memoi_cuda_phantom_describe(phantom, error);
     if (!status) status = memoi_cuda_take_chunk(phantom, size_bytes, chunk_bytes, error);
@@ -1176,7 +1122,7 @@ MEMOI_CUDA memo_status memoi_cuda_phantom_make(memoi_cuda* cuda, int64_t size_by
 
 /* --- device memory --- */
 
-MEMOI_CUDA memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error) {
     size_t free_bytes = 0, total_bytes = 0;
     char asked[32], left[32], all[32];
     (void)MEMOI_CUDA_CALL(cudaMemGetInfo, (&free_bytes, &total_bytes), NULL);
@@ -1184,14 +1130,14 @@ MEMOI_CUDA memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* 
         error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
         "cudaMalloc: cudaErrorMemoryAllocation, %s (%lld bytes) requested, %s (%lld bytes) free of "
         "%s" MEMOI_CUDA_PLACE,
-        memoi_cuda_bytes_name(asked, size_bytes), (long long)size_bytes,
-        memoi_cuda_bytes_name(left, (int64_t)free_bytes), (long long)free_bytes,
-        memoi_cuda_bytes_name(all, (int64_t)total_bytes));
+        memob_bytes_text(asked, (double)size_bytes), (long long)size_bytes,
+        memob_bytes_text(left, (double)free_bytes), (long long)free_bytes,
+        memob_bytes_text(all, (double)total_bytes));
 }
 
 /* A GPU without exportable pages is no error: the block then has no address. */
-MEMOI_CUDA memo_status memoi_cuda_take_pages(memoi_cuda* cuda, memoi_cuda_block* block,
-                                             memo_error* error) {
+MEMOI memo_status memoi_cuda_take_pages(memoi_cuda* cuda, memoi_cuda_block* block,
+                                        memo_error* error) {
     memo_error why;
     memo_status status;
     if (!cuda->desc.is_exportable || block->size_bytes < MEMOI_CUDA_EXPORTABLE)
@@ -1211,17 +1157,16 @@ MEMOI_CUDA memo_status memoi_cuda_take_pages(memoi_cuda* cuda, memoi_cuda_block*
     return MEMO_STATUS_OK;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* block,
-                                         memo_error* error) {
+MEMOI memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* block, memo_error* error) {
     size_t wanted = block->size_bytes ? (size_t)block->size_bytes : 1;
     memo_status status = memoi_cuda_take_pages(cuda, block, error);
     if (status || block->address) return status;
     status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
-    if (!status && (uintptr_t)block->base % MEMOI_CUDA_ALIGNMENT) { /* CUDA promises 256 */
+    if (!status && (uintptr_t)block->base % MEMOB_DEVICE_ALIGNMENT) { /* CUDA promises 256 */
         status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
         if (!status)
             status =
-                MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted + MEMOI_CUDA_ALIGNMENT), error);
+                MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted + MEMOB_DEVICE_ALIGNMENT), error);
     }
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         return memoi_cuda_out_of_memory(block->size_bytes, error);
@@ -1231,12 +1176,12 @@ MEMOI_CUDA memo_status memoi_cuda_malloc(memoi_cuda* cuda, memoi_cuda_block* blo
 }
 
 /* The first gap between blocks that is large enough; *place is the link after it. */
-MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_block* block,
-                                               memoi_cuda_block*** place, memo_error* error) {
+MEMOI memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_block* block,
+                                          memoi_cuda_block*** place, memo_error* error) {
     char* at = (char*)(uintptr_t)cuda->phantom->address;
     char* end = at + cuda->phantom->size_bytes;
     int64_t needed =
-        memoi_cuda_round_up(block->size_bytes ? block->size_bytes : 1, MEMOI_CUDA_ALIGNMENT);
+        memob_align_up(block->size_bytes ? block->size_bytes : 1, MEMOB_DEVICE_ALIGNMENT);
     memoi_cuda_block** list = &cuda->device_blocks;
     for (; *list && (*list)->address - at < needed; list = &(*list)->next)
         at = (*list)->address + (*list)->mapped_bytes;
@@ -1251,8 +1196,8 @@ MEMOI_CUDA memo_status memoi_cuda_find_phantom(memoi_cuda* cuda, memoi_cuda_bloc
     return MEMO_STATUS_OK;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes, void** address,
-                                               memo_error* error) {
+MEMOI memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes, void** address,
+                                          memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memoi_cuda_block** place = &cuda->device_blocks;
@@ -1266,8 +1211,8 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
     if (status) return status;
 
     /* Memory of CUDA, or phantom addresses; either goes into the list. */
-    block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
-    if (!block) return memoi_cuda_no_memory(error, "the list of device memory");
+    block = (memoi_cuda_block*)memob_calloc(1, sizeof *block);
+    if (!block) return memob_no_memory(error, "the list of device memory");
     block->size_bytes = size_bytes;
     status = cuda->phantom ? memoi_cuda_find_phantom(cuda, block, &place, error)
                            : memoi_cuda_malloc(cuda, block, error);
@@ -1283,8 +1228,8 @@ MEMOI_CUDA memo_status memoi_cuda_device_alloc(void* context, int64_t size_bytes
 }
 
 /* block is in no list any more; it is freed whether CUDA refuses or not. */
-MEMOI_CUDA memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_block* block,
-                                                 memo_error* error) {
+MEMOI memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_block* block,
+                                            memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     if (block->base) status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
     if (block->pages) { /* unlike cudaFree, unmapping does not wait */
@@ -1297,14 +1242,14 @@ MEMOI_CUDA memo_status memoi_cuda_release_device(memoi_cuda* cuda, memoi_cuda_bl
     return status;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_device_free(void* context, void* address, memo_error* error) {
+MEMOI memo_status memoi_cuda_device_free(void* context, void* address, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     return memoi_cuda_free(cuda, &cuda->device_blocks, "device", address, memoi_cuda_release_device,
                            error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes,
-                                              int64_t* total_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
+                                         memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     size_t left = 0, all = 0;
@@ -1328,8 +1273,8 @@ MEMOI_CUDA memo_status memoi_cuda_memory_info(void* context, int64_t* free_bytes
 
 /* --- streams --- */
 
-MEMOI_CUDA memo_status memoi_cuda_stream_create(void* context, const char* name, int32_t priority,
-                                                memo_stream* stream, memo_error* error) {
+MEMOI memo_status memoi_cuda_stream_create(void* context, const char* name, int32_t priority,
+                                           memo_stream* stream, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     int least = 0, greatest = 0, wanted; /* CUDA counts down: least is 0, greatest is negative */
@@ -1347,15 +1292,14 @@ MEMOI_CUDA memo_status memoi_cuda_stream_create(void* context, const char* name,
     return status;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_stream_destroy(void* context, memo_stream stream,
-                                                 memo_error* error) {
+MEMOI memo_status memoi_cuda_stream_destroy(void* context, memo_stream stream, memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
     if (!stream || on.status) return on.status;
     return MEMOI_CUDA_CALL(cudaStreamDestroy, (memo_cuda_stream(stream)), error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_stream_synchronize(void* context, memo_stream stream,
-                                                     memo_error* error) {
+MEMOI memo_status memoi_cuda_stream_synchronize(void* context, memo_stream stream,
+                                                memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
@@ -1365,8 +1309,8 @@ MEMOI_CUDA memo_status memoi_cuda_stream_synchronize(void* context, memo_stream 
 
 /* --- events --- */
 
-MEMOI_CUDA memo_status memoi_cuda_event_make(void* context, unsigned flags, memo_event* event,
-                                             memo_error* error) {
+MEMOI memo_status memoi_cuda_event_make(void* context, unsigned flags, memo_event* event,
+                                        memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
     cudaEvent_t created = NULL;
     memo_status status = on.status;
@@ -1376,25 +1320,23 @@ MEMOI_CUDA memo_status memoi_cuda_event_make(void* context, unsigned flags, memo
     return status;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_event_create(void* context, memo_event* event,
-                                               memo_error* error) {
+MEMOI memo_status memoi_cuda_event_create(void* context, memo_event* event, memo_error* error) {
     return memoi_cuda_event_make(context, cudaEventDefault, event, error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_event_create_untimed(void* context, memo_event* event,
-                                                       memo_error* error) {
+MEMOI memo_status memoi_cuda_event_create_untimed(void* context, memo_event* event,
+                                                  memo_error* error) {
     return memoi_cuda_event_make(context, cudaEventDisableTiming, event, error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_event_destroy(void* context, memo_event event,
-                                                memo_error* error) {
+MEMOI memo_status memoi_cuda_event_destroy(void* context, memo_event event, memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
     if (!event || on.status) return on.status;
     return MEMOI_CUDA_CALL(cudaEventDestroy, (memo_cuda_event(event)), error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_event_record(void* context, memo_event event, memo_stream stream,
-                                               memo_error* error) {
+MEMOI memo_status memoi_cuda_event_record(void* context, memo_event event, memo_stream stream,
+                                          memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
@@ -1403,8 +1345,8 @@ MEMOI_CUDA memo_status memoi_cuda_event_record(void* context, memo_event event, 
                            error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_event_wait(void* context, memo_event event, memo_stream stream,
-                                             memo_error* error) {
+MEMOI memo_status memoi_cuda_event_wait(void* context, memo_event event, memo_stream stream,
+                                        memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
@@ -1418,8 +1360,8 @@ MEMOI_CUDA memo_status memoi_cuda_event_wait(void* context, memo_event event, me
 
 /* By the driver: the runtime would leave "not ready" for cudaGetLastError, in the place of an error
  * that the caller has not seen yet. */
-MEMOI_CUDA memo_status memoi_cuda_event_query(void* context, memo_event event, int32_t* is_done,
-                                              memo_error* error) {
+MEMOI memo_status memoi_cuda_event_query(void* context, memo_event event, int32_t* is_done,
+                                         memo_error* error) {
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memoi_cuda_relaxed relaxed;
@@ -1431,8 +1373,7 @@ MEMOI_CUDA memo_status memoi_cuda_event_query(void* context, memo_event event, i
     return memoi_cuda_driver_check(&cuda->driver, code, "cuEventQuery", __LINE__, error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_event_synchronize(void* context, memo_event event,
-                                                    memo_error* error) {
+MEMOI memo_status memoi_cuda_event_synchronize(void* context, memo_event event, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status;
@@ -1440,8 +1381,8 @@ MEMOI_CUDA memo_status memoi_cuda_event_synchronize(void* context, memo_event ev
     return status ? status : memoi_cuda_failure(cuda, error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo_event end,
-                                                double* elapsed_s, memo_error* error) {
+MEMOI memo_status memoi_cuda_event_elapsed(void* context, memo_event begin, memo_event end,
+                                           double* elapsed_s, memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
     float elapsed_ms = 0;
     cudaError_t code;
@@ -1469,9 +1410,9 @@ static const cudaMemcpyKind memoi_cuda_copy_kinds[] = {
     cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToDevice};
 
 /* In parts if the host's side crosses the border of two registered chunks. */
-MEMOI_CUDA memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_kind kind,
-                                             cudaStream_t stream, char* to, const char* from,
-                                             int64_t size_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_kind kind,
+                                        cudaStream_t stream, char* to, const char* from,
+                                        int64_t size_bytes, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     while (size_bytes > 0 && !status) {
         const char* on_host = kind == MEMO_COPY_TO_HOST ? to : from;
@@ -1487,9 +1428,9 @@ MEMOI_CUDA memo_status memoi_cuda_copy_bytes(const memoi_cuda* cuda, memo_copy_k
 }
 
 /* The number of rows from on_host on that end before the border of their chunk. */
-MEMOI_CUDA int64_t memoi_cuda_rows_before_border(const memoi_cuda* cuda, const char* on_host,
-                                                 int64_t stride_bytes, int64_t row_bytes,
-                                                 int64_t n_rows) {
+MEMOI int64_t memoi_cuda_rows_before_border(const memoi_cuda* cuda, const char* on_host,
+                                            int64_t stride_bytes, int64_t row_bytes,
+                                            int64_t n_rows) {
     const char* end = memoi_cuda_chunk_end(cuda, on_host);
     int64_t room, n;
     if (!end) return n_rows;
@@ -1499,33 +1440,11 @@ MEMOI_CUDA int64_t memoi_cuda_rows_before_border(const memoi_cuda* cuda, const c
     return n < n_rows ? n : n_rows;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_check_copy(memo_copy_kind kind, const void* to,
-                                             int64_t to_stride_bytes, const void* from,
-                                             int64_t from_stride_bytes, int64_t row_bytes,
-                                             int64_t n_rows, memo_error* error) {
-    if ((int)kind < 0 || kind > MEMO_COPY_ON_DEVICE)
-        return MEMOI_CUDA_INVALID(error, "copy.kind: not a memo_copy_kind (%d)", (int)kind);
-    if (row_bytes < 0 || n_rows < 0 || (n_rows && row_bytes > MEMOI_CUDA_BYTES_MAX / n_rows))
-        return MEMOI_CUDA_INVALID(error, "copy: invalid size (%lld rows of %lld bytes)",
-                                  (long long)n_rows, (long long)row_bytes);
-    if (n_rows > 1 && (to_stride_bytes < row_bytes || from_stride_bytes < row_bytes ||
-                       to_stride_bytes > MEMOI_CUDA_BYTES_MAX / n_rows ||
-                       from_stride_bytes > MEMOI_CUDA_BYTES_MAX / n_rows))
-        return MEMOI_CUDA_INVALID(error,
-                                  "copy: strides %lld and %lld do not fit %lld rows of %lld bytes",
-                                  (long long)to_stride_bytes, (long long)from_stride_bytes,
-                                  (long long)n_rows, (long long)row_bytes);
-    if (row_bytes && n_rows && (!to || !from))
-        return MEMOI_CUDA_INVALID(error, "copy.%s: NULL", to ? "from" : "to");
-    return MEMO_STATUS_OK;
-}
-
 /* Rows with gaps between them: as many in one call as the pitch and the chunks allow. */
-MEMOI_CUDA memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind kind,
-                                               cudaStream_t stream, char* to,
-                                               int64_t to_stride_bytes, const char* from,
-                                               int64_t from_stride_bytes, int64_t row_bytes,
-                                               int64_t n_rows, memo_error* error) {
+MEMOI memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy_kind kind,
+                                          cudaStream_t stream, char* to, int64_t to_stride_bytes,
+                                          const char* from, int64_t from_stride_bytes,
+                                          int64_t row_bytes, int64_t n_rows, memo_error* error) {
     const int is_pitch_allowed = (size_t)to_stride_bytes <= cuda->max_pitch_bytes &&
                                  (size_t)from_stride_bytes <= cuda->max_pitch_bytes;
     memo_status status = MEMO_STATUS_OK;
@@ -1554,17 +1473,17 @@ MEMOI_CUDA memo_status memoi_cuda_copy_strided(const memoi_cuda* cuda, memo_copy
     return status;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
-                                            void* to, int64_t to_stride_bytes, const void* from,
-                                            int64_t from_stride_bytes, int64_t row_bytes,
-                                            int64_t n_rows, memo_error* error) {
+MEMOI memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, memo_copy_kind kind,
+                                       void* to, int64_t to_stride_bytes, const void* from,
+                                       int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
+                                       memo_error* error) {
     static const char* const ranges[] = {"memo: to host", "memo: to device", "memo: on device"};
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (!status)
-        status = memoi_cuda_check_copy(kind, to, to_stride_bytes, from, from_stride_bytes,
-                                       row_bytes, n_rows, error);
+        status = memob_check_copy(kind, to, to_stride_bytes, from, from_stride_bytes, row_bytes,
+                                  n_rows, error);
     if (status || row_bytes == 0 || n_rows == 0) return status;
 
     if (to_stride_bytes == row_bytes && from_stride_bytes == row_bytes) {
@@ -1579,22 +1498,21 @@ MEMOI_CUDA memo_status memoi_cuda_copy_rows(void* context, memo_stream stream, m
     return status;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_copy(void* context, memo_stream stream, memo_copy_kind kind,
-                                       void* to, const void* from, int64_t size_bytes,
-                                       memo_error* error) {
+MEMOI memo_status memoi_cuda_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
+                                  const void* from, int64_t size_bytes, memo_error* error) {
     return memoi_cuda_copy_rows(context, stream, kind, to, size_bytes, from, size_bytes, size_bytes,
                                 1, error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_fill(void* context, memo_stream stream, void* address,
-                                       int32_t byte_value, int64_t size_bytes, memo_error* error) {
+MEMOI memo_status memoi_cuda_fill(void* context, memo_stream stream, void* address,
+                                  int32_t byte_value, int64_t size_bytes, memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
     if (status) return status;
     if (size_bytes < 0 || (!address && size_bytes))
-        return MEMOI_CUDA_INVALID(error, "fill: invalid memory (%lld bytes at %p)",
-                                  (long long)size_bytes, address);
+        return MEMOB_INVALID(error, "fill: invalid memory (%lld bytes at %p)",
+                             (long long)size_bytes, address);
     if (size_bytes == 0) return MEMO_STATUS_OK;
     return MEMOI_CUDA_CALL(cudaMemsetAsync,
                            (address, (int)byte_value, (size_t)size_bytes, memo_cuda_stream(stream)),
@@ -1603,13 +1521,13 @@ MEMOI_CUDA memo_status memoi_cuda_fill(void* context, memo_stream stream, void* 
 
 /* Errors that CUDA keeps show on every stream, so a stream without work is queried.  What waits for
  * cudaGetLastError is the trainer's and is not looked at. */
-MEMOI_CUDA memo_status memoi_cuda_status(void* context, memo_error* error) {
+MEMOI memo_status memoi_cuda_status(void* context, memo_error* error) {
     const memoi_cuda* cuda = (const memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memoi_cuda_relaxed relaxed;
     CUresult code;
     if (on.status) return on.status;
-    if (memoi_cuda_failure(cuda, error)) return cuda->failure.status;
+    if (memoi_cuda_failure(cuda, error)) return cuda->failure.error.status;
     code = cuda->driver.query_stream((CUstream)cuda->probe);
     if (code == CUDA_ERROR_NOT_READY) return MEMO_STATUS_OK;
     return memoi_cuda_driver_check(&cuda->driver, code, "cuStreamQuery", __LINE__, error);
@@ -1639,21 +1557,19 @@ struct memoi_cuda_lane {
     uint32_t* word; /* NULL: CUDA's thread runs the function */
 };
 
-MEMOI_CUDA void memoi_cuda_run_call(memoi_cuda* cuda, const memo_host_call* call) {
+MEMOI void memoi_cuda_run_call(memoi_cuda* cuda, const memo_host_call* call) {
     memo_error error;
     memo_status status;
-    char message[440];
-    if (__atomic_load_n(&cuda->is_failed, __ATOMIC_ACQUIRE)) return;
+    if (memob_failure_is_kept(&cuda->failure)) return;
     memset(&error, 0, sizeof error);
     status = call->function(call->argument, &error);
-    if (!status) return;
-    snprintf(message, sizeof message, "host function: %.400s",
-             error.message[0] ? error.message : memo_status_name(status));
-    memoi_cuda_fail(cuda, status, message);
+    if (status)
+        memob_failure_keep(&cuda->failure, status, "host function: %.400s",
+                           error.message[0] ? error.message : memo_status_name(status));
 }
 
 /* On CUDA's thread; nothing here may call CUDA. */
-MEMOI_CUDA void CUDART_CB memoi_cuda_on_stream(void* argument) {
+MEMOI void CUDART_CB memoi_cuda_on_stream(void* argument) {
     memoi_cuda_lane* lane = (memoi_cuda_lane*)argument;
     memoi_cuda* cuda = lane->cuda;
     if (!lane->word) {
@@ -1672,7 +1588,7 @@ MEMOI_CUDA void CUDART_CB memoi_cuda_on_stream(void* argument) {
     pthread_mutex_unlock(&cuda->mutex);
 }
 
-MEMOI_CUDA void* memoi_cuda_worker(void* argument) {
+MEMOI void* memoi_cuda_worker(void* argument) {
     memoi_cuda* cuda = (memoi_cuda*)argument;
     pthread_mutex_lock(&cuda->mutex);
     for (;;) {
@@ -1694,31 +1610,22 @@ MEMOI_CUDA void* memoi_cuda_worker(void* argument) {
 }
 
 /* Words of pinned memory, also while a capture goes on. */
-MEMOI_CUDA memo_status memoi_cuda_more_words(memoi_cuda* cuda, memo_error* error) {
+MEMOI memo_status memoi_cuda_more_words(memoi_cuda* cuda, memo_error* error) {
     const int64_t n_bytes = MEMOI_CUDA_WORDS * (int64_t)sizeof(uint32_t);
     memoi_cuda_relaxed relaxed;
-    memoi_cuda_block* block = (memoi_cuda_block*)memoi_cuda_zeroed(sizeof *block);
-    memo_status status;
-    if (!block) return memoi_cuda_no_memory(error, "the list of pinned memory");
-    status = MEMOI_CUDA_CALL(
-        cudaHostAlloc, (&block->base, (size_t)n_bytes, (unsigned)cudaHostAllocPortable), error);
-    if (status) {
-        MEMO_FREE(block);
-        return status;
-    }
-    block->address = (char*)block->base;
-    block->next = cuda->host_blocks;
-    cuda->host_blocks = block;
-    memset(block->base, 0, (size_t)n_bytes);
-    cuda->words = (uint32_t*)block->base;
+    memoi_cuda_block* block;
+    memo_status status = memoi_cuda_host_block(cuda, n_bytes, INT64_MAX, &block, error);
+    if (status) return status;
+    memset(block->address, 0, (size_t)n_bytes);
+    block->size_bytes = 0; /* not counted: nobody requested it */
+    cuda->words = (uint32_t*)block->address;
     cuda->n_words = MEMOI_CUDA_WORDS;
     return MEMO_STATUS_OK;
 }
 
 /* The lane of a call that is enqueued for the first time.  Its word stays its own, since a graph
  * may hold both. */
-MEMOI_CUDA memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call,
-                                            memo_error* error) {
+MEMOI memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* call, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     memoi_cuda_lane* lane;
     if (cuda->has_worker && !cuda->is_worker_started) {
@@ -1730,8 +1637,8 @@ MEMOI_CUDA memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* ca
     }
     if (cuda->has_worker && !cuda->n_words) status = memoi_cuda_more_words(cuda, error);
     if (status) return status;
-    lane = (memoi_cuda_lane*)memoi_cuda_zeroed(sizeof *lane);
-    if (!lane) return memoi_cuda_no_memory(error, "a host function");
+    lane = (memoi_cuda_lane*)memob_calloc(1, sizeof *lane);
+    if (!lane) return memob_no_memory(error, "a host function");
     lane->cuda = cuda;
     lane->call = call;
     if (cuda->has_worker) lane->word = &cuda->words[--cuda->n_words];
@@ -1741,8 +1648,8 @@ MEMOI_CUDA memo_status memoi_cuda_make_lane(memoi_cuda* cuda, memo_host_call* ca
     return MEMO_STATUS_OK;
 }
 
-MEMOI_CUDA memo_status memoi_cuda_launch_host(void* context, memo_stream stream,
-                                              memo_host_call* call, memo_error* error) {
+MEMOI memo_status memoi_cuda_launch_host(void* context, memo_stream stream, memo_host_call* call,
+                                         memo_error* error) {
     memoi_cuda* cuda = (memoi_cuda*)context;
     memoi_cuda_on on(cuda, error);
     memo_status status = on.status ? on.status : memoi_cuda_failure(cuda, error);
@@ -1759,7 +1666,7 @@ MEMOI_CUDA memo_status memoi_cuda_launch_host(void* context, memo_stream stream,
 }
 
 /* The first chunk of words, and a wait that ends at once as a trial. */
-MEMOI_CUDA memo_status memoi_cuda_prepare_worker(memoi_cuda* cuda, memo_error* error) {
+MEMOI memo_status memoi_cuda_prepare_worker(memoi_cuda* cuda, memo_error* error) {
     memo_error why;
     memo_status status = memoi_cuda_more_words(cuda, error);
     if (status) return status;
@@ -1777,7 +1684,7 @@ MEMOI_CUDA memo_status memoi_cuda_prepare_worker(memoi_cuda* cuda, memo_error* e
 }
 
 /* All streams are done. */
-MEMOI_CUDA void memoi_cuda_end_worker(memoi_cuda* cuda) {
+MEMOI void memoi_cuda_end_worker(memoi_cuda* cuda) {
     memoi_cuda_lane* lane;
     pthread_mutex_lock(&cuda->mutex);
     cuda->is_worker_ending = 1;
@@ -1798,8 +1705,8 @@ MEMOI_CUDA void memoi_cuda_end_worker(memoi_cuda* cuda) {
 #define MEMOI_CUDA_THREADS 256
 
 /* Enough threads to fill the GPU several times, not more than there are items. */
-MEMOI_CUDA memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block, unsigned* n_blocks,
-                                       memo_error* error) {
+MEMOI memo_status memoi_cuda_grid(int64_t n_items, int64_t items_per_block, unsigned* n_blocks,
+                                  memo_error* error) {
     int ordinal = 0, n_processors = 0;
     int64_t wanted = n_items / items_per_block + (n_items % items_per_block != 0), most;
     memo_status status = MEMOI_CUDA_CALL(cudaGetDevice, (&ordinal), error);
@@ -1827,10 +1734,10 @@ MEMOI_CUDA_ITEMS(cast, memo_add_desc, memo_cast_item)
 /* 8 lanes per row, so 4 rows per warp, whose threads stay together. */
 #define MEMOI_CUDA_WARP_ROWS (32 / MEMO_ROW_LANES)
 
-MEMOI_CUDA __device__ int64_t memoi_cuda_first_row(void) {
+MEMOI __device__ int64_t memoi_cuda_first_row(void) {
     return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32 * MEMOI_CUDA_WARP_ROWS;
 }
-MEMOI_CUDA __device__ int64_t memoi_cuda_row_step(void) {
+MEMOI __device__ int64_t memoi_cuda_row_step(void) {
     return (int64_t)gridDim.x * blockDim.x / 32 * MEMOI_CUDA_WARP_ROWS;
 }
 
@@ -1929,8 +1836,8 @@ static memo_status memoi_cuda_enqueue(void (*kernel)(Desc, int64_t), memo_stream
         "memo_cuda_row_kernel", __FILE__, __LINE__, error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind kind,
-                                                 const memo_row_desc& d, memo_error* error) {
+MEMOI memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_kind kind,
+                                            const memo_row_desc& d, memo_error* error) {
     const int64_t items = MEMOI_CUDA_THREADS, rows = MEMOI_CUDA_ROWS_PER_BLOCK,
                   warps = MEMOI_CUDA_THREADS / MEMO_LOSS_LANES;
     switch (kind) {
@@ -1951,7 +1858,7 @@ MEMOI_CUDA memo_status memoi_cuda_run_row_kernel(memo_stream stream, memo_row_ki
         MEMOI_CUDA_CASE(MEMO_ROW_SINKS, sinks, d.sinks.n_rows * d.sinks.n_heads, rows)
         MEMOI_CUDA_CASE(MEMO_ROW_SINK_SUMS, sink_sums, d.sinks.n_heads, warps)
     }
-    return MEMOI_CUDA_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
+    return MEMOB_INVALID(error, "row kernel: not a memo_row_kind (%d)", (int)kind);
 }
 
 memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const void* desc,
@@ -1961,8 +1868,8 @@ memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind, const v
     return status ? status : memoi_cuda_run_row_kernel(stream, kind, taken, error);
 }
 
-MEMOI_CUDA memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
-                                             const memo_row_call* call, memo_error* error) {
+MEMOI memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
+                                        const memo_row_call* call, memo_error* error) {
     memoi_cuda_on on((memoi_cuda*)context, error);
     return on.status ? on.status
                      : memoi_cuda_run_row_kernel(stream, call->kind,
@@ -1974,26 +1881,19 @@ MEMOI_CUDA memo_status memoi_cuda_row_kernel(void* context, memo_stream stream,
  * Knows: what a device takes from CUDA, and in which order it gives it back.  Knows nothing of what
  * runs on it. */
 
-memo_cuda_device_desc memo_cuda_device_desc_default(void) {
-    memo_cuda_device_desc desc;
-    memset(&desc, 0, sizeof desc);
-    return desc;
-}
+MEMOB_ZERO_DEFAULT(memo_cuda_device_desc)
 
 const char* memo_cuda_host_kind_name(memo_cuda_host_kind kind) {
-    switch (kind) {
-    case MEMO_CUDA_HOST_NONE: return "none";
-    case MEMO_CUDA_HOST_HUGETLB: return "huge pages of the pool, registered";
-    case MEMO_CUDA_HOST_TRANSPARENT: return "transparent huge pages, registered";
-    case MEMO_CUDA_HOST_PAGES: return "usual pages, registered";
-    case MEMO_CUDA_HOST_CUDA: return "cudaHostAlloc";
-    }
-    return "unknown";
+    static const char* const names[] = {"none", "huge pages of the pool, registered",
+                                        "transparent huge pages, registered",
+                                        "usual pages, registered", "cudaHostAlloc"};
+    return (unsigned)kind <= MEMO_CUDA_HOST_CUDA ? names[kind] : "unknown";
 }
 
-MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
     size_t i;
-    if (!desc) return MEMOI_CUDA_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
+    if (!desc) return MEMOB_INVALID(error, "memo_cuda_device_desc: NULL; pass a desc");
     const struct {
         const char* name;
         int64_t value, most;
@@ -2001,21 +1901,19 @@ MEMOI_CUDA memo_status memoi_cuda_check_desc(const memo_cuda_device_desc* desc, 
                   {"host_threads", desc->host_threads, INT32_MAX},
                   {"local_ranks", desc->local_ranks, INT32_MAX},
                   {"host_limit", (int64_t)desc->host_limit, MEMO_CUDA_HOST_IGNORE},
-                  {"device_memory_bytes", desc->device_memory_bytes, MEMOI_CUDA_BYTES_MAX},
-                  {"host_memory_bytes", desc->host_memory_bytes, MEMOI_CUDA_BYTES_MAX},
+                  {"device_memory_bytes", desc->device_memory_bytes, MEMOB_BYTES_MAX},
+                  {"host_memory_bytes", desc->host_memory_bytes, MEMOB_BYTES_MAX},
                   {"host_chunk_bytes", desc->host_chunk_bytes, (int64_t)64 << 30},
-                  {"phantom_bytes", desc->phantom_bytes, MEMOI_CUDA_BYTES_MAX / 2},
-                  {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOI_CUDA_BYTES_MAX / 2}};
-    for (i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (fields[i].value < 0 || fields[i].value > fields[i].most)
-            return MEMOI_CUDA_INVALID(
-                error, "memo_cuda_device_desc.%s: out of range (%lld); 0 to %lld are valid",
-                fields[i].name, (long long)fields[i].value, (long long)fields[i].most);
-    return MEMO_STATUS_OK;
+                  {"phantom_bytes", desc->phantom_bytes, MEMOB_BYTES_MAX / 2},
+                  {"phantom_chunk_bytes", desc->phantom_chunk_bytes, MEMOB_BYTES_MAX / 2}};
+    for (i = 0; i < sizeof fields / sizeof fields[0] && !status; i++)
+        status = memob_check_integer("memo_cuda_device_desc", fields[i].name, fields[i].value, 0,
+                                     fields[i].most, error);
+    return status;
 }
 
 /* Properties of the GPU that change what calls do. */
-MEMOI_CUDA memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* error) {
+MEMOI memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* error) {
     const char* connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int max_pitch = 0;
     memo_status status = MEMOI_CUDA_CALL(
@@ -2034,7 +1932,7 @@ MEMOI_CUDA memo_status memoi_cuda_read_attributes(memoi_cuda* cuda, memo_error* 
 }
 
 /* What the device takes from CUDA; memo_cuda_device_destroy gives back any part of it. */
-MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
+MEMOI memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
     memo_status status = memoi_cuda_driver_open(&cuda->driver, error);
     if (!status)
         status = MEMOI_CUDA_DRIVER(&cuda->driver, retain, cuDevicePrimaryCtxRetain,
@@ -2053,41 +1951,19 @@ MEMOI_CUDA memo_status memoi_cuda_acquire(memoi_cuda* cuda, memo_error* error) {
     return status;
 }
 
-MEMOI_CUDA void memoi_cuda_fill_table(memoi_cuda* cuda) {
+MEMOI void memoi_cuda_fill_table(memoi_cuda* cuda) {
     memo_device* table = &cuda->table;
     table->struct_bytes = (int64_t)sizeof *table;
     table->name = cuda->phantom ? "cuda phantom" : "cuda";
     table->context = cuda;
 
-    /* Memory. */
-    table->device_alloc = memoi_cuda_device_alloc;
-    table->device_free = memoi_cuda_device_free;
-    table->host_alloc = memoi_cuda_host_alloc;
-    table->host_free = memoi_cuda_host_free;
-    table->memory_info = memoi_cuda_memory_info;
-
-    /* Streams and events. */
-    table->stream_create = memoi_cuda_stream_create;
-    table->stream_destroy = memoi_cuda_stream_destroy;
-    table->stream_synchronize = memoi_cuda_stream_synchronize;
-    table->event_create = memoi_cuda_event_create;
-    table->event_create_untimed = memoi_cuda_event_create_untimed;
-    table->event_destroy = memoi_cuda_event_destroy;
-    table->event_record = memoi_cuda_event_record;
-    table->event_wait = memoi_cuda_event_wait;
-    table->event_query = memoi_cuda_event_query;
-    table->event_synchronize = memoi_cuda_event_synchronize;
-    table->event_elapsed = memoi_cuda_event_elapsed;
-
-    /* Operations. */
-    table->copy = memoi_cuda_copy;
-    table->copy_rows = memoi_cuda_copy_rows;
-    table->fill = memoi_cuda_fill;
-    table->status = memoi_cuda_status;
+#define MEMOI_CUDA_SET(function) table->function = memoi_cuda_##function;
+    MEMOB_DEVICE_FUNCTIONS(MEMOI_CUDA_SET)
+    MEMOI_CUDA_SET(event_create_untimed)
+    MEMOI_CUDA_SET(launch_host)
 #ifdef MEMO_SP_H
-    table->row_kernel = memoi_cuda_row_kernel;
+    MEMOI_CUDA_SET(row_kernel)
 #endif
-    table->launch_host = memoi_cuda_launch_host;
 }
 
 memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_device** device,
@@ -2104,8 +1980,8 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
                               (int)desc->ordinal, n_devices);
 
     /* What failed half-way is given back by destroy. */
-    cuda = (memoi_cuda*)memoi_cuda_zeroed(sizeof *cuda);
-    if (!cuda) return memoi_cuda_no_memory(error, "a CUDA device");
+    cuda = (memoi_cuda*)memob_calloc(1, sizeof *cuda);
+    if (!cuda) return memob_no_memory(error, "a CUDA device");
     cuda->magic = MEMOI_CUDA_MAGIC;
     cuda->desc = *desc;
     cuda->table.context = cuda;
@@ -2122,7 +1998,7 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
 }
 
 /* Also of a device around it, such as a recorder's.  NULL: memo_cuda_device_create made none. */
-MEMOI_CUDA memoi_cuda* memoi_cuda_of(const memo_device* device) {
+MEMOI memoi_cuda* memoi_cuda_of(const memo_device* device) {
     for (; device; device = MEMO_DEVICE_HAS(device, inner) ? device->inner : NULL) {
         memoi_cuda* cuda = (memoi_cuda*)device->context;
         if (cuda && cuda->magic == MEMOI_CUDA_MAGIC) return cuda;
@@ -2160,7 +2036,7 @@ void memo_cuda_device_destroy(memo_device* device) {
 
 void memo_cuda_device_fail(void* device, const memo_error* why) {
     memoi_cuda* cuda = memoi_cuda_of((const memo_device*)device);
-    if (cuda) memoi_cuda_fail(cuda, why->status, why->message);
+    if (cuda) memob_failure_keep(&cuda->failure, why->status, "%.400s", why->message);
 }
 
 void memo_cuda_device_get_stats(const memo_device* device, memo_cuda_device_stats* stats) {

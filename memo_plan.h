@@ -5397,16 +5397,14 @@ memo_status memo_profile_measure(const memo_profile_desc* desc, memo_profile* pr
 /* --- >>profile file ---
  * Knows: the text of a profile.  Knows nothing of how its times were measured. */
 
-#define MEMOI_PROFILE_COUNT(what, type, of, field, least, most)                                    \
-    { what, type, offsetof(of, field), least, most, NULL }
 #define MEMOI_PROFILE_TIME(what, of, field, least)                                                 \
-    { what, MEMOB_VALUE_FEMTOSECONDS, offsetof(of, field), least, INT64_MAX, NULL }
+    MEMOB_VALUE(what, MEMOB_VALUE_FEMTOSECONDS, of, field, least, INT64_MAX)
 static const memob_value memoi_profile_rows_values[] = {
-    MEMOI_PROFILE_COUNT("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1, INT64_MAX),
-    MEMOI_PROFILE_COUNT("number of kinds", MEMOB_VALUE_INT32, memo_profile, n_kinds, 1,
-                        MEMO_PROFILE_KINDS_MAX),
-    MEMOI_PROFILE_COUNT("number of tensors", MEMOB_VALUE_INT32, memo_profile, n_tensors, 0,
-                        MEMO_PROFILE_TENSORS_MAX),
+    MEMOB_VALUE("number of rows", MEMOB_VALUE_INT64, memo_profile, n_rows, 1, INT64_MAX),
+    MEMOB_VALUE("number of kinds", MEMOB_VALUE_INT32, memo_profile, n_kinds, 1,
+                MEMO_PROFILE_KINDS_MAX),
+    MEMOB_VALUE("number of tensors", MEMOB_VALUE_INT32, memo_profile, n_tensors, 0,
+                MEMO_PROFILE_TENSORS_MAX),
     MEMOI_PROFILE_TIME("time between", memo_profile, between_s, 0)};
 /* Of kind 0; a line of another kind is that many numbers farther, also of a row. */
 static const memob_value memoi_profile_layer_values[] = {
@@ -5415,16 +5413,16 @@ static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("growth of the forward", memo_profile, forward_growth_s, 0),
     MEMOI_PROFILE_TIME("growth of the backward", memo_profile, backward_growth_s, 0)};
 static const memob_value memoi_profile_tensor_values[] = {
-    MEMOI_PROFILE_COUNT("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
+    MEMOB_VALUE("name", MEMOB_VALUE_NAME, memo_profile_tensor, name, 1, 32)};
 static const memob_value memoi_profile_row_values[] = {
     MEMOI_PROFILE_TIME("time of a row", memo_profile_tensor, recompute_s_per_row, -1),
     MEMOI_PROFILE_TIME("growth of a row", memo_profile_tensor, recompute_growth_s_per_row, 0)};
 static const memob_value memoi_profile_copy_values[] = {
-    MEMOI_PROFILE_COUNT("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 0, INT64_MAX),
+    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time to host", memo_profile_copy, to_host_s, 0),
     MEMOI_PROFILE_TIME("time to device", memo_profile_copy, to_device_s, 0)};
 static const memob_value memoi_profile_file_values[] = {
-    MEMOI_PROFILE_COUNT("size", MEMOB_VALUE_INT64, memo_profile_file, size_bytes, 0, INT64_MAX),
+    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_file, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time to write", memo_profile_file, write_s, 0),
     MEMOI_PROFILE_TIME("time to read", memo_profile_file, read_s, 0)};
 static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 4, 0};
@@ -9635,9 +9633,8 @@ void memo_step_plan_put(const memo_step_plan* plan, memo_text* text) {
  * Knows: the text of a plan.  Its rows and addresses are given back; the rest follows from them. */
 
 static const memob_value memoi_step_plan_buffer_values[] = {
-    {"size", MEMOB_VALUE_INT64, offsetof(memo_buffer, size_bytes), 0, MEMOB_BYTES_MAX, NULL},
-    {"offset", MEMOB_VALUE_INT64, offsetof(memo_buffer, offset_bytes), 0, MEMOB_BYTES_MAX - 1,
-     NULL}};
+    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_buffer, size_bytes, 0, MEMOB_BYTES_MAX),
+    MEMOB_VALUE("offset", MEMOB_VALUE_INT64, memo_buffer, offset_bytes, 0, MEMOB_BYTES_MAX - 1)};
 static const memob_record memoi_step_plan_buffer = {"buffer", memoi_step_plan_buffer_values, 2, 0};
 
 memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {

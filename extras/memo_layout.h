@@ -1343,7 +1343,7 @@ typedef struct memoi_costs_line {
 } memoi_costs_line;
 
 #define MEMOI_COSTS_VALUE(what, type, field, least, most)                                          \
-    { what, type, offsetof(memoi_costs_line, field), least, most, NULL }
+    MEMOB_VALUE(what, type, memoi_costs_line, field, least, most)
 #define MEMOI_COSTS_INT32(what, field, least, most)                                                \
     MEMOI_COSTS_VALUE(what, MEMOB_VALUE_INT32, field, least, most)
 #define MEMOI_COSTS_TIME(what, field)                                                              \
