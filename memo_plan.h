@@ -7026,14 +7026,11 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     memo_status status = memoi_degrees_check_counts(n_blocks, degrees, n_degrees, error);
     *problem = NULL;
     if (status) return status;
-    made = (memo_degrees_problem*)memob_calloc(1, sizeof *made);
-    if (made)
-        made->costs =
-            (memo_degree_cost*)memob_calloc((int64_t)n_blocks * n_degrees, sizeof *made->costs);
-    if (!made || !made->costs) {
-        MEMO_FREE(made);
-        return memob_no_memory(error, "a problem of degrees");
-    }
+    /* The costs lie behind the struct. */
+    made = (memo_degrees_problem*)memob_calloc(
+        1, sizeof *made + (size_t)n_blocks * (size_t)n_degrees * sizeof *made->costs);
+    if (!made) return memob_no_memory(error, "a problem of degrees");
+    made->costs = (memo_degree_cost*)(void*)(made + 1);
     made->n_blocks = n_blocks;
     made->n_degrees = n_degrees;
     memcpy(made->degrees, degrees, (size_t)n_degrees * sizeof *degrees);
@@ -7041,11 +7038,7 @@ memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees
     return MEMO_STATUS_OK;
 }
 
-void memo_degrees_problem_destroy(memo_degrees_problem* problem) {
-    if (!problem) return;
-    MEMO_FREE(problem->costs);
-    MEMO_FREE(problem);
-}
+void memo_degrees_problem_destroy(memo_degrees_problem* problem) { MEMO_FREE(problem); }
 
 #define MEMOI_DEGREES_SECONDS 1e9 /* no cost is larger, so that sums keep their digits */
 
@@ -7098,31 +7091,33 @@ memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo
 /* --- >>degree costs ---
  * Knows: costs of blocks and of their borders.  Knows nothing of where they come from. */
 
-MEMOI double memoi_degrees_gather_s(const memo_degrees_problem* problem, int32_t p, int32_t q) {
-    return p == q ? 0 : p < q ? problem->gather_s[p][q] : problem->gather_s[q][p];
+/* Between a block at degree p and the next one at q. */
+MEMOI double memoi_degrees_border_s(const memo_degrees_problem* problem,
+                                    const memo_degree_cost* from, int32_t p,
+                                    const memo_degree_cost* to, int32_t q) {
+    const double gather_s = problem->gather_s[p < q ? p : q][p < q ? q : p];
+    return (q <= p ? fmax(to->forward_s, from->forward_collective_s)
+                   : from->forward_collective_s + gather_s + to->forward_s) +
+           (q >= p ? fmax(from->backward_s, to->backward_collective_s)
+                   : to->backward_collective_s + gather_s + from->backward_s);
 }
 
-/* What a block at degree q adds to the step if the block before it has degree p.  The first block
- * has none before it. */
+/* What a block at degree q adds to the step if the block before it has degree p.  Embedding and
+ * head are blocks without costs at boundary_degree, or at their neighbor's degree. */
 MEMOI double memoi_degrees_add_s(const memo_degrees_problem* problem, int32_t block, int32_t p,
                                  int32_t q) {
-    const memo_degree_cost *to = memoi_degrees_cost(problem, block, q), *from;
+    static const memo_degree_cost none = {0, 0, 0, 0, 0, 0, 0, 0};
+    const memo_degree_cost* c = memoi_degrees_cost(problem, block, q);
     int32_t boundary = memoi_degrees_index(problem, problem->boundary_degree);
-    double gather_s = boundary < 0 ? 0 : memoi_degrees_gather_s(problem, boundary, q);
-    double add_s = fmax(to->forward_s, to->forward_collective_s) +
-                   fmax(to->backward_s, to->backward_collective_s);
-    if (problem->has_gradients) add_s += to->gradient_s;
+    double add_s =
+        fmax(c->forward_s, c->forward_collective_s) + fmax(c->backward_s, c->backward_collective_s);
+    if (problem->has_gradients) add_s += c->gradient_s;
+    if (boundary < 0) boundary = q;
     if (block == problem->n_blocks - 1)
-        add_s += to->forward_collective_s + to->backward_s + gather_s;
-    if (block == 0) return add_s + to->forward_s + to->backward_collective_s + gather_s;
-
-    from = memoi_degrees_cost(problem, block - 1, p);
-    gather_s = memoi_degrees_gather_s(problem, p, q);
-    add_s += q <= p ? fmax(to->forward_s, from->forward_collective_s)
-                    : from->forward_collective_s + gather_s + to->forward_s;
-    add_s += q >= p ? fmax(from->backward_s, to->backward_collective_s)
-                    : to->backward_collective_s + gather_s + from->backward_s;
-    return add_s;
+        add_s += memoi_degrees_border_s(problem, c, q, &none, boundary);
+    return add_s + (block == 0 ? memoi_degrees_border_s(problem, &none, boundary, c, q)
+                               : memoi_degrees_border_s(
+                                     problem, memoi_degrees_cost(problem, block - 1, p), p, c, q));
 }
 
 /* The time of a plan, what its blocks keep, and the largest runtime. */
@@ -7246,24 +7241,10 @@ MEMOI int memoi_degrees_take(memoi_degrees_search* search) {
     return 1;
 }
 
-/* Takes the path of least memory with runtimes up to limit. */
-MEMOI void memoi_degrees_shrink(memoi_degrees_search* search, int64_t limit) {
-    const memo_degrees_problem* problem = search->problem;
-    int32_t i, p, d = problem->n_degrees;
-    for (i = 0; i < problem->n_blocks; i++) {
-        int64_t at = (int64_t)i * d, least = INT64_MAX;
-        for (p = 0; p < d; p++) {
-            if (problem->costs[at + p].runtime_bytes > limit || search->extra[at + p] >= least)
-                continue;
-            least = search->extra[at + p];
-            search->path.at[i] = problem->degrees[p];
-        }
-    }
-    (void)memoi_degrees_take(search);
-}
-
-/* Takes the cheapest path at a price, with runtimes up to limit; sets rest_s. */
+/* Takes the cheapest path at a price, with runtimes up to limit; sets rest_s.  At the price
+ * INFINITY only bytes count. */
 MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int64_t limit) {
+    const int is_least = price_s == INFINITY;
     const memo_degrees_problem* problem = search->problem;
     int32_t n = problem->n_blocks, d = problem->n_degrees, i, p, q;
     double from_s[MEMO_DEGREES_MAX]; /* cost of a block's bytes at a degree and of what follows */
@@ -7272,15 +7253,17 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
     for (i = n - 1; i >= 0; i--) {
         int64_t at = (int64_t)i * d;
         for (q = 0; q < d; q++)
-            from_s[q] = problem->costs[at + q].runtime_bytes > limit
-                            ? INFINITY
+            from_s[q] = problem->costs[at + q].runtime_bytes > limit ? INFINITY
+                        : is_least
+                            ? (double)search->extra[at + q]
                             : price_s * (double)search->extra[at + q] + search->rest_s[at + d + q];
         for (p = 0; p < d; p++) {
             const double* add_s = &search->add_s[(at + p) * d];
             double least_s = INFINITY;
             for (q = 0; q < d; q++) {
-                if (add_s[q] + from_s[q] >= least_s) continue;
-                least_s = add_s[q] + from_s[q];
+                double cost_s = is_least ? from_s[q] : add_s[q] + from_s[q];
+                if (cost_s >= least_s) continue;
+                least_s = cost_s;
                 search->next[at + p] = q;
             }
             search->rest_s[at + p] = least_s;
@@ -7332,7 +7315,7 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search, int6
                                        : INT64_MAX;
     range.price_s = 0;
     range.n_labels = 256;
-    memoi_degrees_shrink(search, limit);
+    memoi_degrees_walk(search, INFINITY, limit);
     range.bound_s = path->extra > range.room ? INFINITY : bound_s;
     if (path->extra > range.room) return range;
     memoi_degrees_set_end(search, range.room);
@@ -7572,7 +7555,7 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
     for (k = 0; k < n * d; k++)
         search->extra[k] =
             problem->costs[k].state_bytes + problem->costs[k].saved_bytes - least[k / d];
-    memoi_degrees_shrink(search, runtime);
+    memoi_degrees_walk(search, INFINITY, runtime);
     return MEMO_STATUS_OK;
 }
 
@@ -7586,12 +7569,11 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
     if (status) return status;
 
-    made = (memo_degrees_plan*)memob_calloc(1, sizeof *made);
-    if (made) made->degrees = (int32_t*)memob_calloc(problem->n_blocks, sizeof(int32_t));
-    if (!made || !made->degrees) {
-        MEMO_FREE(made);
-        return memob_no_memory(error, "the plan of degrees");
-    }
+    /* The degrees lie behind the struct. */
+    made = (memo_degrees_plan*)memob_calloc(1, sizeof *made + (size_t)problem->n_blocks *
+                                                                  sizeof *made->degrees);
+    if (!made) return memob_no_memory(error, "the plan of degrees");
+    made->degrees = (int32_t*)(void*)(made + 1);
     made->n_blocks = problem->n_blocks;
     made->step_s = INFINITY;
 
@@ -7616,11 +7598,7 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     return MEMO_STATUS_OK;
 }
 
-void memo_degrees_plan_destroy(memo_degrees_plan* plan) {
-    if (!plan) return;
-    MEMO_FREE(plan->degrees);
-    MEMO_FREE(plan);
-}
+void memo_degrees_plan_destroy(memo_degrees_plan* plan) { MEMO_FREE(plan); }
 
 /* ---- 5 session ----------------------------------------------------------------------------------
  * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
