@@ -935,10 +935,9 @@ MEMO_API memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32
  * Kinds.  Layers may differ: local and global attention, dense layers before experts.  layer_kinds
  * gives each layer a kind, tensor_kinds tells which kinds have a tensor.  The tensors that only
  * some kinds have share one area instead of a region each: those of an even layer lie at its
- * bottom, swapped rows first, those of an odd layer at its top, swapped rows last.  With B the
- * bytes of a layer's tensors there, and R those above (below) its last swapped row, the area has
- * the largest B + B' - min(R, R') of two layers, one even and one odd, that follow each other
- * there.
+ * bottom, swapped rows first, those of an odd layer at its top, swapped rows last.  B is the bytes
+ * of a layer's tensors there, R the part of them beyond its swapped rows.  The area takes the
+ * largest B + B' - min(R, R') of an even and an odd layer that follow each other there.
  *
  * The engine makes four waits per layer.  "Layer i-2" is the latest layer before i that swaps rows
  * in the same part.  The last layer in each part is not moved.
@@ -1371,11 +1370,7 @@ MEMOI memo_status memob_check_copy(memo_copy_kind kind, const void* to, int64_t 
 /* -1, 0 or 1: a is below, equal to or above b. */
 MEMOI int memob_compare(int64_t a, int64_t b) { return (a > b) - (a < b); }
 
-/* For qsort: the smallest int64_t or double first. */
-MEMOI int memob_compare_int64s(const void* left, const void* right) {
-    return memob_compare(*(const int64_t*)left, *(const int64_t*)right);
-}
-
+/* For qsort: the smallest first. */
 MEMOI int memob_compare_doubles(const void* left, const void* right) {
     double a = *(const double*)left, b = *(const double*)right;
     return (a > b) - (a < b);
@@ -1835,7 +1830,7 @@ MEMOI int memoi_file_create_beside(char* name, size_t folder_bytes) {
     return memoi_file_descriptor_from_3(descriptor);
 }
 
-/* The same, and closes; a negative descriptor is a failure before. */
+/* memoi_file_write_all, then close.  A negative descriptor: opening failed, with errno. */
 MEMOI int memoi_file_write_and_close(int descriptor, const char* data, int64_t n_bytes) {
     int code = descriptor < 0 ? errno : memoi_file_write_all(descriptor, data, n_bytes);
     if (descriptor >= 0 && close(descriptor) && !code) code = errno;
@@ -2130,19 +2125,11 @@ typedef struct memob_lines {
 
 #define MEMOI_RECORD_MOST 9000000000000000000
 
-/* The index of the record with this word; -1: none. */
-MEMOI int32_t memoi_find_record(const memob_record* records, int32_t n, const char* word,
-                                int64_t length) {
-    while (--n >= 0 && !memob_word_is(word, length, records[n].word)) {
-    }
-    return n;
-}
-
 MEMOI int64_t memoi_record_most(const memob_value* value) {
     return value->type == MEMOB_VALUE_FEMTOSECONDS ? MEMOI_RECORD_MOST : value->most;
 }
 
-/* A value other than a name as the number of its line. */
+/* The number that a line has for a value; names have none. */
 MEMOI int64_t memoi_record_number(const memob_value* value, const char* at) {
     int64_t number;
     int32_t narrow;
@@ -2487,7 +2474,6 @@ MEMOI memo_status memoi_trace_check_malloc(const memo_trace* trace, const memo_r
     return MEMO_STATUS_OK;
 }
 
-/* Appends a request. */
 MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request request, memo_error* error) {
     memoi_trace_book* book = memoi_trace_book_of(trace);
     const memo_request_kind kind = request.kind;
@@ -2596,7 +2582,7 @@ static const memob_record memoi_trace_records[] = {
 /* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* word, int64_t length,
                                             memo_trace* trace, int version, memo_error* error) {
-    int32_t kind = memoi_find_record(memoi_trace_records, 6, word, length);
+    int32_t kind = MEMO_REQUEST_MARK;
     memob_record record;
     memo_request r;
     const memo_request* origin;
@@ -2604,6 +2590,7 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     memo_error reason;
     char shown[40];
     memo_status status;
+    while (kind >= 0 && !memob_word_is(word, length, memoi_trace_records[kind].word)) kind--;
     if (kind < 0 || (version == 0 && kind >= MEMO_REQUEST_USE && kind <= MEMO_REQUEST_WAIT))
         return MEMOB_BAD_LINE(
             reader, error,
@@ -2844,7 +2831,7 @@ MEMOI int memoi_plan_compare_waits(const void* a, const void* b) {
     return x->from != y->from ? memob_compare(x->from, y->from) : memob_compare(x->freed, y->freed);
 }
 
-/* What is wrong with wait i alone; NULL: nothing. */
+/* What is wrong with a wait alone; NULL: nothing. */
 MEMOI const char* memoi_plan_wait_fault(const memo_plan* plan, const memo_wait* wait) {
     const memo_buffer *freed, *requested;
     if (wait->freed < 0 || wait->freed >= plan->n_buffers || wait->requested < 0 ||
@@ -3613,15 +3600,12 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
     for (i = 0; i < plan->n_holds && !status; i++) {
         const memo_hold* hold = &plan->holds[i];
         const memo_buffer* held = &plan->buffers[hold->buffer];
-        int64_t held_end = held->offset_bytes + memob_buffer_bytes(plan, hold->buffer);
         k = memoi_plan_lanes_find(plan, lanes, hold->lane, held->end);
         for (; k < plan->n_buffers && lanes[k].key == hold->lane && !status; k++) {
             const memo_buffer* other = &plan->buffers[lanes[k].index];
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
-                other->offset_bytes >= held_end ||
-                held->offset_bytes >=
-                    other->offset_bytes + memob_buffer_bytes(plan, lanes[k].index))
+                !memoi_plan_overlap(plan, hold->buffer, lanes[k].index))
                 continue;
             *culprit = lanes[k].index;
             status =
@@ -4069,7 +4053,7 @@ MEMOI int memoi_arena_is_before_body(const memo_plan* plan, const memo_buffer* b
     return buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin;
 }
 
-/* The order in which the trainer will come: it follows from the lifetimes. */
+/* The order of requests and frees in replay, which follows from the lifetimes. */
 MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
     const int64_t n = plan->n_buffers;
@@ -5553,7 +5537,7 @@ MEMOI memo_status memoi_schedule_check_desc(const memo_schedule* schedule, const
     return MEMO_STATUS_OK;
 }
 
-/* There is room. */
+/* Appends an operation; the caller has made room. */
 MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule, memo_op_kind kind, int32_t stream,
                                    int32_t event) {
     memo_op* op = &schedule->ops[schedule->n_ops++];
@@ -5635,32 +5619,11 @@ memo_status memo_schedule_add_event_sync(memo_schedule* schedule, int32_t event,
     return memoi_schedule_order(schedule, MEMO_OP_SYNC, &event, NULL, error);
 }
 
-/* "to host" and the like. */
-MEMOI const char* memob_copy_kind_name(memo_copy_kind kind) {
-    return kind == MEMO_COPY_TO_HOST     ? "to host"
-           : kind == MEMO_COPY_TO_DEVICE ? "to device"
-                                         : "on device";
-}
-
 MEMOI memo_range memob_range_at(const void* address, int64_t size_bytes) {
     memo_range range;
     range.begin = (uint64_t)(uintptr_t)address;
     range.end = range.begin + (uint64_t)(size_bytes > 0 ? size_bytes : 0);
     return range;
-}
-
-/* Fills at most n_rows ranges, one for each row, or a single one if rows touch.  Returns how
- * many. */
-MEMOI int64_t memob_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
-                               int64_t row_bytes, int64_t n_rows) {
-    int64_t row;
-    if (stride_bytes == row_bytes && n_rows > 0) {
-        ranges[0] = memob_range_at(address, row_bytes * n_rows);
-        return 1;
-    }
-    for (row = 0; row < n_rows; row++)
-        ranges[row] = memob_range_at((const char*)address + row * stride_bytes, row_bytes);
-    return n_rows;
 }
 
 /* ---- >>spill file -------------------------------------------------------------------------------
@@ -5703,7 +5666,7 @@ MEMOI memo_status memoi_spill_error(const memob_spill_file* file, const char* wh
                           (long long)offset, why);
 }
 
-/* All bytes, however many calls that takes. */
+/* Reads or writes all bytes, in as many calls as that takes. */
 MEMOI memo_status memoi_spill_transfer(const memob_spill_file* file, int is_write, char* address,
                                        int64_t offset, int64_t n_bytes, memo_error* error) {
     const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
@@ -6168,7 +6131,7 @@ MEMOI memo_status memoi_swap_check_tensors(const memo_swap_desc* desc, memo_erro
     return MEMO_STATUS_OK;
 }
 
-/* A slice is whole tiles, and only the last one is shorter. */
+/* A slice must be whole tiles; only the last may be shorter. */
 MEMOI memo_status memoi_swap_check_slices(const memo_swap_desc* desc, memo_error* error) {
     static const char name[] = "memo_swap_desc";
     const int64_t n = desc->n_slices, rows = desc->n_rows;
@@ -6477,9 +6440,7 @@ MEMOI int memoi_swap_place_layer(const memo_swap_desc* desc, int32_t t,
         const int32_t slice = step % desc->n_slices;
         memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
         int64_t own = -1, *begin = &begins[step / desc->n_slices & 1];
-        place->recompute_begin = place->recompute_end = n;
-        if (!memob_layer_has(desc, step, t)) continue;
-        place->row_bytes = desc->tensors[t].row_bytes;
+        if (!place->row_bytes) continue;
         place->is_layer = 1;
         if (memoi_swap_cell(desc, step, t) == MEMO_ROWS_KEPT) begin = &own;
         if (slice && begin == &own)
@@ -6517,12 +6478,8 @@ MEMOI int memoi_swap_place_handed(const memo_swap_desc* desc, int32_t t,
     begins[1] = begins[0];
     if (desc->n_slices > 1 && !memoi_swap_append(total, &begins[1], desc->n_rows, row_bytes))
         return 0;
-    for (step = 0; step < desc->n_layers; step++) {
-        memob_swap_place* place = &placement->places[(int64_t)step * desc->n_tensors + t];
-        place->recompute_begin = place->recompute_end = desc->n_rows;
-        place->row_bytes = row_bytes;
-        place->offset = begins[step & 1];
-    }
+    for (step = 0; step < desc->n_layers; step++)
+        placement->places[(int64_t)step * desc->n_tensors + t].offset = begins[step & 1];
     return 1;
 }
 
@@ -6551,9 +6508,7 @@ MEMOI int memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placement
         for (layer = 0; layer < desc->n_layers; layer++) {
             memob_swap_place* place = &placement->places[(int64_t)layer * n_tensors + t];
             int64_t swapped = memoi_swap_cell(desc, layer, t);
-            place->recompute_begin = place->recompute_end = n;
-            if (!memob_layer_has(desc, layer, t)) continue;
-            place->row_bytes = desc->tensors[t].row_bytes;
+            if (!place->row_bytes) continue;
             if (swapped == MEMO_ROWS_KEPT) {
                 if (!memoi_swap_append(total, &place->offset, n, place->row_bytes)) return 0;
                 continue;
@@ -6807,7 +6762,7 @@ MEMOI void memoi_swap_find_waits(memob_swap_placement* placement) {
     }
 }
 
-/* Host memory, and what follows from it. */
+/* Places rows in host memory, and finds the waits that follow. */
 MEMOI memo_status memoi_swap_take_host_memory(const memo_swap_desc* desc,
                                               memob_swap_placement* placement, memo_error* error) {
     if (!memoi_swap_place_on_host(desc, placement))
@@ -6851,9 +6806,12 @@ MEMOI memo_status memob_swap_placement_make(const memo_swap_desc* desc,
 
     for (layer = 0; layer < desc->n_layers; layer++) {
         int64_t layer_bytes = 0;
-        for (t = 0; t < desc->n_tensors; t++)
-            if (memob_layer_has(desc, layer, t))
-                layer_bytes += desc->n_rows * desc->tensors[t].row_bytes;
+        for (t = 0; t < desc->n_tensors; t++) {
+            memob_swap_place* place = &placement->places[(int64_t)layer * desc->n_tensors + t];
+            place->recompute_begin = place->recompute_end = desc->n_rows; /* nothing, yet */
+            if (memob_layer_has(desc, layer, t)) place->row_bytes = desc->tensors[t].row_bytes;
+            layer_bytes += desc->n_rows * place->row_bytes;
+        }
         placement->sizes.layer_bytes = memob_max(placement->sizes.layer_bytes, layer_bytes);
     }
     if (!desc->rows)
@@ -7010,7 +6968,7 @@ void memo_swap_destroy(memo_swap* swap) {
     MEMO_FREE(swap);
 }
 
-/* The spilled layers' reads and writes. */
+/* Fills in the reads and writes of the spilled layers. */
 MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     int32_t layer, is_read;
     for (layer = 0; layer < swap->placement.n_layers; layer++) {
@@ -7026,7 +6984,7 @@ MEMOI void memoi_swap_describe_spill(memo_swap* swap) {
     }
 }
 
-/* The file and what moves rows there. */
+/* Takes the file, its stream and its events. */
 MEMOI memo_status memoi_swap_acquire_spill(memo_swap* swap, const memo_swap_desc* desc,
                                            memo_error* error) {
     const memo_device* device = &swap->device;
@@ -7347,7 +7305,7 @@ memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error*
     return memoi_swap_begin(swap, 1, layer, error);
 }
 
-/* The rows of a step leave, and those come that its place is for next. */
+/* The rows of a step leave; then the rows that use its place next come. */
 MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
     const memo_device* device = &swap->device;

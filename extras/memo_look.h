@@ -720,7 +720,7 @@ MEMOI int64_t memoi_checker_list_cells(const memoi_checker* c, const memo_range*
         list[n].begin = memoi_checker_cell(c, ranges[i].begin);
         list[n++].end = memoi_checker_cell(c, ranges[i].end);
     }
-    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memob_compare_int64s); /* by begin */
+    if (n) qsort(list, (size_t)n, sizeof(memoi_cells), memob_keyed_compare); /* by begin */
     for (i = 0; i < n; i++) {
         if (!n_merged || list[i].begin > list[n_merged - 1].end)
             list[n_merged++] = list[i];
@@ -3141,11 +3141,26 @@ MEMOI memo_status memoi_rec_after_event_wait(memo_recorder* r, memo_event event,
     return MEMO_STATUS_OK;
 }
 
+/* Fills at most n_rows ranges, one for each row, or a single one if rows touch.  Returns how
+ * many. */
+MEMOI int64_t memoi_rec_row_ranges(memo_range* ranges, const void* address, int64_t stride_bytes,
+                                   int64_t row_bytes, int64_t n_rows) {
+    int64_t row;
+    if (stride_bytes == row_bytes && n_rows > 0) {
+        ranges[0] = memob_range_at(address, row_bytes * n_rows);
+        return 1;
+    }
+    for (row = 0; row < n_rows; row++)
+        ranges[row] = memob_range_at((const char*)address + row * stride_bytes, row_bytes);
+    return n_rows;
+}
+
 MEMOI memo_status memoi_rec_after_copy_rows(memo_recorder* r, memo_stream stream,
                                             memo_copy_kind kind, void* to, int64_t to_stride,
                                             const void* from, int64_t from_stride,
                                             int64_t row_bytes, int64_t n_rows, memo_status status,
                                             memo_error* error) {
+    static const char* const names[] = {"to host", "to device", "on device"};
     memo_op_desc desc = memo_op_desc_default();
     const int64_t n = memob_max(n_rows, 1);
     if (!status && !r->is_paused) { /* the inner device has checked the sizes */
@@ -3154,11 +3169,11 @@ MEMOI memo_status memoi_rec_after_copy_rows(memo_recorder* r, memo_stream stream
             status = memob_no_memory(error, "the rows of a recorded copy");
         } else {
             desc.reads = r->rows;
-            desc.n_reads = memob_row_ranges(r->rows, from, from_stride, row_bytes, n_rows);
+            desc.n_reads = memoi_rec_row_ranges(r->rows, from, from_stride, row_bytes, n_rows);
             desc.writes = r->rows + n;
-            desc.n_writes = memob_row_ranges(r->rows + n, to, to_stride, row_bytes, n_rows);
+            desc.n_writes = memoi_rec_row_ranges(r->rows + n, to, to_stride, row_bytes, n_rows);
         }
-        desc.name = memob_copy_kind_name(kind);
+        desc.name = names[kind];
         desc.link_bytes = row_bytes * n_rows;
     }
     return memoi_rec_end(r, stream, &desc, -1, status, error);

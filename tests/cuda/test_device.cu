@@ -1044,6 +1044,10 @@ TEST(creating_fails_at_each_call) {
         CHECK_CASE(fake_n_objects() == 0, "%s leaves %d objects", calls[k], fake_n_objects());
         fake_forget_failures();
     }
+    /* Pinned memory of the device's own is host memory too. */
+    fake_fail("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
+    CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_OUT_OF_HOST_MEMORY);
+    fake_forget_failures();
 }
 
 TEST(later_calls_report_their_failure) {
