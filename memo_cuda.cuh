@@ -208,8 +208,8 @@ MEMO_API memo_status memo_cuda_row_kernel(memo_stream stream, memo_row_kind kind
 #endif /* MEMO_CUDA_CUH */
 
 /* ==== implementation ========================================================================== */
-/* ROOMS, each with the words to search for.  A room uses public functions, memob_ ones of
- * memo.h, and the rooms above it.
+/* ROOMS, each with the words to search for.  A room uses public functions, those of memo.h's
+ * >>base, and the rooms above it.
  *
  *     >>cuda errors      messages
  *     >>cuda driver      the driver's functions, found once

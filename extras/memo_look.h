@@ -3173,7 +3173,7 @@ MEMOI memo_status memoi_rec_after_copy_rows(memo_recorder* r, memo_stream stream
             desc.writes = r->rows + n;
             desc.n_writes = memoi_rec_row_ranges(r->rows + n, to, to_stride, row_bytes, n_rows);
         }
-        desc.name = names[kind];
+        desc.name = (unsigned)kind < 3 ? names[kind] : "copy";
         desc.link_bytes = row_bytes * n_rows;
     }
     return memoi_rec_end(r, stream, &desc, -1, status, error);
