@@ -150,8 +150,7 @@ TEST(bad_lines_are_named) {
     refuses("memo plan 1\n", format, 1, "`memo trace` was expected");
     refuses("memo trace\n", format, 1, "version is missing");
     refuses("memo trace 1 x\nend 0 0\n", format, 1, "unexpected `x`");
-    refuses("memo trace 2\n", MEMO_STATUS_VERSION, 1,
-            "newer version 2; 1 is supported");
+    refuses("memo trace 2\n", MEMO_STATUS_VERSION, 1, "newer version 2; 1 is supported");
     refuses("memo trace 0\n", MEMO_STATUS_VERSION, 1, "invalid version 0");
     refuses("memo trace 1\nmalloc 1 2\n", format, 2, "truncated: no `end` line");
     refuses("memo trace 1\nend\n", format, 2, "count is missing");
