@@ -1193,7 +1193,7 @@ typedef struct memo_kind_times {
  * failure or for "no"; one that returns memo_status sets error if it fails.
  *
  *     >>base                 errors, numbers, arrays, hash map, sorting, clock; all headers use it
- *     >>text                 text that is written; files that are replaced whole
+ *     >>text                 errors; text that is written; files that are replaced whole
  *     >>reader               lines, words, numbers
  *     >>records              lines of values, by one table; first and last line of memo's files
  *     >>trace                requests of a step
@@ -1685,7 +1685,7 @@ MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const 
 #define MEMO_IMPLEMENTATION_DONE
 
 /* ---- >>text -------------------------------------------------------------------------------------
- * Knows: memo_text, files that are replaced whole.  Knows nothing of what the text says. */
+ * Knows: errors, memo_text, files that are replaced whole.  Knows nothing of what the text says. */
 
 const char* memo_status_name(memo_status status) {
     static const char* const names[] = {"ok",
@@ -6938,13 +6938,11 @@ void memo_swap_destroy(memo_swap* swap) {
     device = &swap->device;
 
     /* Copies use the memory below, so wait for them first. */
-    if (swap->to_host) memo_stream_synchronize(device, swap->to_host, NULL);
-    if (swap->to_device) memo_stream_synchronize(device, swap->to_device, NULL);
-    if (swap->to_host) memo_stream_destroy(device, swap->to_host, NULL);
-    if (swap->to_device) memo_stream_destroy(device, swap->to_device, NULL);
-    if (swap->file_stream) {
-        memo_stream_synchronize(device, swap->file_stream, NULL);
-        memo_stream_destroy(device, swap->file_stream, NULL);
+    for (i = 0; i < 3; i++) {
+        const memo_stream streams[3] = {swap->to_host, swap->to_device, swap->file_stream};
+        if (!streams[i]) continue;
+        memo_stream_synchronize(device, streams[i], NULL);
+        memo_stream_destroy(device, streams[i], NULL);
     }
     memob_spill_destroy(&swap->file);
 
