@@ -150,7 +150,7 @@ zero_byte_is_refused() {
 
 fault_of_several_rows_names_the_file() {
     printf 'id,lower,upper,size,offset\na,0,3,4,0\nb,1,2,5,3\n' >"$folder/bad"
-    run 2 "$folder/bad" && grep -q 'bad: buffers 0 and 1' "$folder/err"
+    run 2 "$folder/bad" && grep -q 'bad: buffers 0 (id 0) and 1 (id 1)' "$folder/err"
 }
 
 capacity_of_any_size() {
