@@ -702,7 +702,9 @@ typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
-    void* memory;              /* replay: use these bytes instead; aligned like the plan */
+    /* Replay: use these bytes instead; aligned like the plan.  Dry run: requests lie there, above
+     * each other, while they fit, so that a step that writes to them by mistake does not crash. */
+    void* memory;
     int64_t memory_bytes;
     /* Replay of a plan that buys waits: the streams of its numbers, on device, which has events. */
     const memo_stream* streams;
@@ -2211,7 +2213,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
 }
 
 /* Reads the values of the current line into a struct; nothing may follow.  Errors: FORMAT. */
-MEMOI memo_status memob_read_record(memob_reader* reader, const memob_record* record, void* to,
+MEMOI memo_status memoi_read_record(memob_reader* reader, const memob_record* record, void* to,
                                     memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     const char* word;
@@ -2239,7 +2241,7 @@ MEMOI memo_status memob_expect_record(memob_reader* reader, const memob_record* 
     if (!memob_next_entry(reader, &word, &length))
         return MEMOB_BAD_LINE(reader, error, "a line `%s` is missing", record->word);
     if (memob_word_is(word, length, record->word))
-        return memob_read_record(reader, record, to, error);
+        return memoi_read_record(reader, record, to, error);
     return MEMOB_BAD_LINE(reader, error, "unexpected `%s`; `%s` is expected here",
                           memob_word_text(shown, word, length), record->word);
 }
@@ -2331,7 +2333,7 @@ MEMOI memo_status memoi_reader_check_end(memob_reader* reader, int64_t* count,
         is_end = memob_word_is(word, length, "end");
     if (!is_end) return MEMOB_BAD_LINE(&ahead, error, "truncated: no `end` line");
     *last_line = ahead;
-    status = memob_read_record(&ahead, &memoi_frame_end_record, &end, error);
+    status = memoi_read_record(&ahead, &memoi_frame_end_record, &end, error);
     if (status) return status;
     *count = end.count;
     snprintf(found, sizeof found, "%016llx",
@@ -2609,7 +2611,7 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     record = memoi_trace_records[kind];
     if (version == 0) record.n_values = 2;
     memset(&r, 0, sizeof r);
-    status = memob_read_record(reader, &record, &r, error);
+    status = memoi_read_record(reader, &record, &r, error);
     if (status) return status;
     r.kind = (memo_request_kind)kind;
     freed_bytes = r.size_bytes;
@@ -3923,9 +3925,11 @@ struct memo_arena {
     int64_t body_request;                    /* first request of the micro-batch in the trace */
     uint64_t dry_address, dry_address_begin; /* next one of a dry run; what it was at begin */
 
+    char* memory; /* the block of a replay, or what a dry run writes to */
+    int64_t memory_bytes;
+
     /* Replay.  The planned events in order: malloc of buffer b is 2 b, its free 2 b + 1. */
-    char* memory;     /* the block */
-    void* own_memory; /* what the device gave for it; NULL: the user's */
+    void* own_memory; /* what the device gave for the block; NULL: the user's */
     int64_t* events;
     int64_t n_events, body_event;
     int64_t cursor;
@@ -3950,6 +3954,12 @@ MEMOI int64_t memoi_arena_address_key(const void* address) { return (int64_t)(ui
 MEMOI memo_status memoi_arena_dry_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                         memo_error* error) {
     uint64_t bytes = (uint64_t)memob_align_up(size_bytes + !size_bytes, MEMOB_DEVICE_ALIGNMENT);
+    const int64_t begin = (arena->n_requests + 1) * MEMOB_DEVICE_ALIGNMENT -
+                          (int64_t)((uintptr_t)arena->memory % MEMOB_DEVICE_ALIGNMENT);
+    if (arena->memory && size_bytes <= arena->memory_bytes - begin) {
+        *address = arena->memory + begin;
+        return MEMO_STATUS_OK;
+    }
     if (arena->dry_address > (uint64_t)UINTPTR_MAX - bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY,
                               "dry run: no addresses are left for %lld bytes",
@@ -4018,12 +4028,11 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
         return MEMOB_INVALID(error,
                              "memo_arena_desc: set either trace, to record, or plan, to replay");
 
-    /* Recording: an empty trace, and no memory of the caller. */
+    /* Recording: an empty trace. */
     if (desc->trace) {
-        if (desc->memory)
+        if (desc->memory && desc->device)
             return MEMOB_INVALID(
-                error,
-                "memo_arena_desc.memory: not used while recording; set a device, or neither");
+                error, "memo_arena_desc.memory: not used while recording on a device; set one");
         if (desc->trace->n_requests)
             return MEMOB_INVALID(
                 error, "memo_arena_desc.trace: it already has %lld requests; pass an empty trace",
@@ -4192,8 +4201,7 @@ MEMOI memo_status memoi_arena_take_memory(memo_arena* arena, const memo_arena_de
         alignment = memob_max(alignment, arena->plan->buffers[i].alignment_bytes);
 
     /* The caller's memory must suffice. */
-    if (desc->memory) {
-        arena->memory = (char*)desc->memory;
+    if (arena->memory) {
         if (desc->memory_bytes < needed)
             return MEMOB_INVALID(
                 error, "memo_arena_desc.memory_bytes: too small (%lld); the plan needs %lld bytes",
@@ -4241,6 +4249,8 @@ memo_status memo_arena_create(const memo_arena_desc* desc, memo_arena** arena, m
     made->device = desc->device;
     made->plan = desc->plan;
     made->trace = desc->trace;
+    made->memory = (char*)desc->memory;
+    made->memory_bytes = desc->memory_bytes;
     made->dry_address = made->dry_address_begin = MEMOI_DRY_ADDRESS;
     if (made->plan) {
         status = memoi_arena_events(made, error);

@@ -108,18 +108,13 @@ typedef struct memo_profile_tensor {
     double recompute_growth_s_per_row[MEMO_PROFILE_KINDS_MAX]; /* as in memo_kind_times */
 } memo_profile_tensor;
 
-/* How long copies of a size take, in seconds. */
-typedef struct memo_profile_copy {
-    int64_t size_bytes;
-    double to_host_s, to_device_s; /* alone: the copies of a step never go both ways at once */
-} memo_profile_copy;
-
-/* Seconds to write and read a file, beside copies that go the same way.  A disk with a cache may
- * seem faster than its sustained rate. */
-typedef struct memo_profile_file {
+/* Seconds that bytes take to the host and back to the device, alone, because the copies of a step
+ * never go both ways at once.  Or into a file and back, beside copies that go the same way; a disk
+ * with a cache may seem faster than its sustained rate. */
+typedef struct memo_profile_transfer {
     int64_t size_bytes; /* 0: not measured */
-    double write_s, read_s;
-} memo_profile_file;
+    double out_s, back_s;
+} memo_profile_transfer;
 
 typedef struct memo_profile {
     int64_t n_rows;  /* of the micro-batch that the times below are for */
@@ -132,8 +127,8 @@ typedef struct memo_profile {
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large one.  All zero: copies take no time.  With the large one alone, their
      * rate is its. */
-    memo_profile_copy copies[2];
-    memo_profile_file file;
+    memo_profile_transfer copies[2];
+    memo_profile_transfer file;
 } memo_profile;
 
 typedef struct memo_profile_desc {
@@ -562,6 +557,7 @@ typedef struct memo_step_plan {
     struct memo_step_plan* next; /* of the next shape; NULL: the last */
     memo_shape shape;
     memo_policy policy;
+    int64_t slice_rows;    /* the desc's, or chosen; 0: no slices */
     memo_swap_desc swap;   /* tensors, rows and places in host memory: for memo_swap_generate */
     memo_swap_sizes sizes; /* of the swap engine */
     /* Device bytes and who needs them: device_bytes is the sum of the next three. */
@@ -649,9 +645,10 @@ MEMO_API int32_t memo_session_get_n_slices(const memo_session* session); /* 1: n
 /* Where a tensor of a layer lies; NULL if it is absent.  Fixed for each shape.  With slices: row 0
  * of the open slice (no slice is open: of the first); LAYER tensors: of the layer. */
 MEMO_API void* memo_session_get_address(const memo_session* session, int32_t layer, int32_t tensor);
-/* Fills first[0 .. n_tensors) with the addresses of a layer's tensors: a struct of pointers in the
- * order of the table. */
-MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, void** first);
+/* Fills first[0 .. n_tensors) with the addresses of a row in a layer's tensors: a struct of
+ * pointers in the order of the table. */
+MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t layer, int64_t row,
+                                         void** first);
 /* A declared buffer; NULL if it is not alive. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
 /* A buffer at its planned address; NULL after an error.  It is valid until memo_session_free, or,
@@ -5207,26 +5204,25 @@ MEMOI double memoi_profile_median(double* times_s, int64_t n) {
     return times_s[n / 2] > 0 ? times_s[n / 2] : 0;
 }
 
-MEMOI memo_status memoi_profile_copy_once(memoi_profiler* p, int is_to_device, memo_error* error) {
-    const int64_t begin = is_to_device ? p->half_bytes : 0;
+/* A copy on its stream; or, on the file's, a read or write, and copies that keep their link busy
+ * meanwhile: what they touch lies in the other half. */
+MEMOI memo_status memoi_profile_once(memoi_profiler* p, int stream, memo_error* error) {
+    const int64_t begin = stream == 1 ? p->half_bytes : 0;
     char *on_device = p->on_device + begin, *on_host = p->on_host + begin;
-    return is_to_device ? memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, on_device,
-                                    on_host, p->copy_bytes, error)
-                        : memo_copy(p->device, p->streams[0], MEMO_COPY_TO_HOST, on_host, on_device,
-                                    p->copy_bytes, error);
-}
-
-/* A read or write, and copies that keep their link busy meanwhile: what they touch lies in the
- * other half. */
-MEMOI memo_status memoi_profile_transfer(memoi_profiler* p, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
+    if (stream == 0)
+        return memo_copy(p->device, p->streams[0], MEMO_COPY_TO_HOST, on_host, on_device,
+                         p->copy_bytes, error);
+    if (stream == 1)
+        return memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, on_device, on_host,
+                         p->copy_bytes, error);
     for (i = 0; i < p->n_beside && !status; i++)
-        status = memoi_profile_copy_once(p, !p->file_op.is_write, error);
+        status = memoi_profile_once(p, !p->file_op.is_write, error);
     return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
 }
 
-/* The median time of n copies, or transfers, on one of the streams. */
+/* The median time of n transfers on one of the streams. */
 MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, int n, double* median_s,
                                      memo_error* error) {
     const memo_device* d = p->device;
@@ -5236,9 +5232,7 @@ MEMOI memo_status memoi_profile_time(memoi_profiler* p, int stream, int n, doubl
     for (i = -1; i < n && !status; i++) { /* the first warms up */
         double elapsed_s = 0;
         status = memo_event_record(d, p->begin, p->streams[stream], error);
-        if (!status)
-            status = stream == 2 ? memoi_profile_transfer(p, error)
-                                 : memoi_profile_copy_once(p, stream, error);
+        if (!status) status = memoi_profile_once(p, stream, error);
         if (!status) status = memo_event_record(d, p->end, p->streams[stream], error);
         if (!status) status = memo_stream_synchronize(d, p->streams[stream], error);
         if (!status) status = memo_event_elapsed(d, p->begin, p->end, &elapsed_s, error);
@@ -5256,15 +5250,15 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
          p->copy_bytes = memob_min(8 * p->copy_bytes, largest_bytes)) {
         const int is_short = p->copy_bytes < memob_min(MEMOI_PROFILE_SMALL_BYTES, largest_bytes);
         const int n = is_short ? 1 : MEMOI_PROFILE_REPETITIONS;
-        memo_profile_copy* copy = &profile->copies[1];
+        memo_profile_transfer* copy = &profile->copies[1];
         double slower_s;
-        memo_status status = memoi_profile_time(p, 0, n, &copy->to_host_s, error);
-        if (!status) status = memoi_profile_time(p, 1, n, &copy->to_device_s, error);
+        memo_status status = memoi_profile_time(p, 0, n, &copy->out_s, error);
+        if (!status) status = memoi_profile_time(p, 1, n, &copy->back_s, error);
         if (status) return status;
         copy->size_bytes = p->copy_bytes;
         if (p->copy_bytes <= MEMOI_PROFILE_SMALL_BYTES) profile->copies[0] = *copy;
 
-        slower_s = fmax(copy->to_host_s, copy->to_device_s);
+        slower_s = fmax(copy->out_s, copy->back_s);
         if (is_short && slower_s > 1.25)
             return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                                   "memo_profile_desc.device: a copy of %lld bytes takes %.3g s; "
@@ -5277,7 +5271,7 @@ MEMOI memo_status memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes,
 
 MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc* desc,
                                       memo_profile* profile, memo_error* error) {
-    const memo_profile_copy* copy = &profile->copies[1];
+    const memo_profile_transfer* copy = &profile->copies[1];
     const memo_device* d = p->device;
     const double bytes = MEMOI_PROFILE_COPY_S * desc->spill_bytes_per_s;
     int64_t n_bytes = p->half_bytes;
@@ -5303,8 +5297,8 @@ MEMOI memo_status memoi_profile_spill(memoi_profiler* p, const memo_profile_desc
     /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
      * bandwidth of host memory. */
     for (is_read = 0; is_read < 2 && !status; is_read++) {
-        double* file_s = is_read ? &profile->file.read_s : &profile->file.write_s;
-        const double copy_s = is_read ? copy->to_device_s : copy->to_host_s;
+        double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
+        const double copy_s = is_read ? copy->back_s : copy->out_s;
         memob_spill_op_init(&p->file_op, &p->file, !is_read,
                             p->on_host + (is_read ? 0 : p->half_bytes), 0, n_bytes);
         p->n_beside = 0;
@@ -5417,20 +5411,16 @@ static const memob_value memoi_profile_tensor_values[] = {
 static const memob_value memoi_profile_row_values[] = {
     MEMOI_PROFILE_TIME("time of a row", memo_profile_tensor, recompute_s_per_row, -1),
     MEMOI_PROFILE_TIME("growth of a row", memo_profile_tensor, recompute_growth_s_per_row, 0)};
-static const memob_value memoi_profile_copy_values[] = {
-    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_copy, size_bytes, 0, INT64_MAX),
-    MEMOI_PROFILE_TIME("time to host", memo_profile_copy, to_host_s, 0),
-    MEMOI_PROFILE_TIME("time to device", memo_profile_copy, to_device_s, 0)};
-static const memob_value memoi_profile_file_values[] = {
-    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_file, size_bytes, 0, INT64_MAX),
-    MEMOI_PROFILE_TIME("time to write", memo_profile_file, write_s, 0),
-    MEMOI_PROFILE_TIME("time to read", memo_profile_file, read_s, 0)};
+static const memob_value memoi_profile_transfer_values[] = {
+    MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
+    MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
+    MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
 static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 4, 0};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
-static const memob_record memoi_profile_copy = {"copy", memoi_profile_copy_values, 3, 0};
-static const memob_record memoi_profile_file = {"file", memoi_profile_file_values, 3, 0};
+static const memob_record memoi_profile_copy = {"copy", memoi_profile_transfer_values, 3, 0};
+static const memob_record memoi_profile_file = {"file", memoi_profile_transfer_values, 3, 0};
 
 /* The lines between the first and the last, which check every value.  Counts come first. */
 MEMOI memo_status memoi_profile_lines(memob_lines* lines, memo_profile* profile) {
@@ -5477,21 +5467,15 @@ memo_status memo_profile_write(const memo_profile* profile, const char* path, me
     return memob_write_lines(&text, lines.n, path, status, error);
 }
 
-MEMOI memo_status memoi_profile_parse(memob_reader* reader, memo_profile* profile,
-                                      memo_error* error) {
-    memob_lines lines = {NULL, reader, 0, error};
-    memob_reader last_line;
-    int64_t count;
-    memo_status status = memob_read_frame(reader, "profile", 0, &count, &last_line, error);
-    if (!status) status = memoi_profile_lines(&lines, profile);
-    return status ? status : memob_check_count(&last_line, count, lines.n, error);
-}
-
 memo_status memo_profile_read(const char* path, memo_profile* profile, memo_error* error) {
-    memob_reader reader;
+    memob_reader reader, last_line;
+    memob_lines lines = {NULL, &reader, 0, error};
+    int64_t count;
     memo_status status = memob_reader_open(&reader, path, error);
     memset(profile, 0, sizeof *profile);
-    if (!status) status = memoi_profile_parse(&reader, profile, error);
+    if (!status) status = memob_read_frame(&reader, "profile", 0, &count, &last_line, error);
+    if (!status) status = memoi_profile_lines(&lines, profile);
+    if (!status) status = memob_check_count(&last_line, count, lines.n, error);
     if (status) memset(profile, 0, sizeof *profile);
     memob_reader_close(&reader);
     return status;
@@ -5591,14 +5575,22 @@ void memo_swap_plan_put(const memo_swap_plan* plan, int is_measured, memo_text* 
     memo_text_put(text, "\n");
 }
 
+/* Layers in slices hand rows on; only they may be planned in slices of another size. */
+MEMOI int memoi_rows_are_handed(const memo_tensor* tensors, int32_t n) {
+    int32_t t = 0;
+    while (t < n && tensors[t].rule != MEMO_TENSOR_HANDED) t++;
+    return t < n;
+}
+
 memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                        double* recompute_s_per_row, const memo_profile* profile,
                                        memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
+    const double share = (double)swap->n_rows / (double)profile->n_rows; /* of other slices */
     int32_t layer, t, k, i;
     memo_status status = memoi_profile_check(profile, error);
     if (status) return status;
-    if (profile->n_rows != swap->n_rows)
+    if (profile->n_rows != swap->n_rows && !memoi_rows_are_handed(swap->tensors, swap->n_tensors))
         return MEMOB_INVALID(
             error,
             "profile.n_rows: %lld do not match the %lld of the plan; measure with the same rows",
@@ -5625,13 +5617,12 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
         }
     }
 
-    /* The layer times are used as they are. */
     for (k = 0; k < profile->n_kinds; k++) {
         memset(&times[k], 0, sizeof times[k]);
-        times[k].forward_s = profile->forward_s[k];
-        times[k].backward_s = profile->backward_s[k];
-        times[k].forward_growth_s = profile->forward_growth_s[k];
-        times[k].backward_growth_s = profile->backward_growth_s[k];
+        times[k].forward_s = share * profile->forward_s[k];
+        times[k].backward_s = share * profile->backward_s[k];
+        times[k].forward_growth_s = share * profile->forward_growth_s[k];
+        times[k].backward_growth_s = share * profile->backward_growth_s[k];
         times[k].recompute_s_per_row = recompute_s_per_row + 2 * k * swap->n_tensors;
         times[k].recompute_growth_s_per_row = times[k].recompute_s_per_row + swap->n_tensors;
     }
@@ -5641,29 +5632,29 @@ memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_time
     /* Two copies give a line: its slope is the rate, and its value at 0 bytes is copy_s. */
     desc->copy_s = desc->to_host_bytes_per_s = desc->to_device_bytes_per_s = 0;
     if (profile->copies[1].size_bytes > 0) {
-        const memo_profile_copy *small = &profile->copies[0], *large = &profile->copies[1];
+        const memo_profile_transfer *small = &profile->copies[0], *large = &profile->copies[1];
         double bytes = (double)(large->size_bytes - small->size_bytes);
-        double to_host_s = large->to_host_s - small->to_host_s;
-        double to_device_s = large->to_device_s - small->to_device_s, rest_s;
+        double to_host_s = large->out_s - small->out_s;
+        double to_device_s = large->back_s - small->back_s, rest_s;
         if (bytes <= 0 || to_host_s <= 0 || to_device_s <= 0) { /* noise, or one size only */
             bytes = (double)large->size_bytes;
-            to_host_s = large->to_host_s;
-            to_device_s = large->to_device_s;
+            to_host_s = large->out_s;
+            to_device_s = large->back_s;
         }
         if (to_host_s > 0) desc->to_host_bytes_per_s = bytes / to_host_s;
         if (to_device_s > 0) desc->to_device_bytes_per_s = bytes / to_device_s;
-        rest_s = (small->to_host_s - (double)small->size_bytes * to_host_s / bytes +
-                  small->to_device_s - (double)small->size_bytes * to_device_s / bytes) /
+        rest_s = (small->out_s - (double)small->size_bytes * to_host_s / bytes + small->back_s -
+                  (double)small->size_bytes * to_device_s / bytes) /
                  2;
         if (rest_s > 0) desc->copy_s = rest_s;
     }
 
     /* The file. */
     desc->file_s = desc->to_file_bytes_per_s = desc->from_file_bytes_per_s = 0;
-    if (profile->file.write_s > 0)
-        desc->to_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.write_s;
-    if (profile->file.read_s > 0)
-        desc->from_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.read_s;
+    if (profile->file.out_s > 0)
+        desc->to_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.out_s;
+    if (profile->file.back_s > 0)
+        desc->from_file_bytes_per_s = (double)profile->file.size_bytes / profile->file.back_s;
     return MEMO_STATUS_OK;
 }
 
@@ -7640,10 +7631,10 @@ typedef struct memoi_session_part {
 } memoi_session_part;
 
 struct memo_session {
-    memo_session_desc desc; /* the caller's, with the budgets of all ranks */
+    memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
     memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
-    int64_t slice_rows; /* the most of a slice: desc.n_rows without slices */
+    int64_t turns[MEMO_SESSION_BUFFERS_MAX][2]; /* the moments of their begin and end; -1: never */
     const memo_device* device;
     memo_device* own_device;
     memo_step_plan* own_plan; /* which it destroys; NULL: the caller's */
@@ -7651,9 +7642,9 @@ struct memo_session {
     /* Shapes, which share memory, and the current one.  A slice of a layer is a *step*: `layer` is
      * a step everywhere, except in arguments of public functions and of callbacks. */
     memoi_session_part parts[MEMO_SHAPES_MAX], *part;
+    const memo_swap_desc* steps; /* of the current plan */
     int32_t n_steps, n_slices;
-    int64_t step_rows, layer_rows;
-    int64_t peak_bytes, stage_host_bytes; /* of the stage, the most of all ranks */
+    int64_t peak_bytes; /* of the stage, the most of all ranks */
 
     /* Running. */
     int is_open;                       /* arenas have memory; otherwise a micro-batch is dry */
@@ -7730,12 +7721,6 @@ MEMOI int64_t memoi_session_moment(memo_pass pass, int32_t layer, int64_t n) {
 
 MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, memo_error* error) {
     int32_t i;
-    if (desc->n_buffers < 0 || desc->n_buffers > MEMO_SESSION_BUFFERS_MAX ||
-        (desc->n_buffers && !desc->buffers))
-        return MEMOB_INVALID(
-            error,
-            "memo_session_desc.buffers: NULL, or n_buffers is out of range (%d); 0 to %d are valid",
-            (int)desc->n_buffers, MEMO_SESSION_BUFFERS_MAX);
     for (i = 0; i < desc->n_buffers; i++) {
         const memo_session_buffer* b = &desc->buffers[i];
         const int is_each = b->first_layer == MEMO_EACH_LAYER || b->first_layer == MEMO_EACH_SLICE;
@@ -7759,18 +7744,6 @@ MEMOI memo_status memoi_session_check_buffers(const memo_session_desc* desc, mem
     return MEMO_STATUS_OK;
 }
 
-/* A name that files give back. */
-MEMOI memo_status memoi_session_check_name(const char* name, memo_error* error) {
-    const char* p = name ? name : "";
-    for (; *p && (unsigned char)*p > 32; p++) {
-    }
-    if (p == name || *p || p - name >= (int64_t)sizeof(((memo_profile_tensor*)NULL)->name))
-        return MEMOB_INVALID(
-            error, "tensor `%s`: invalid name; 1 to %d characters without blanks are valid",
-            name ? name : "NULL", (int)sizeof(((memo_profile_tensor*)NULL)->name) - 1);
-    return MEMO_STATUS_OK;
-}
-
 MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int computes,
                                            memo_error* error) {
     static const char name[] = "memo_session_desc";
@@ -7781,12 +7754,15 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"n_layers", desc->n_layers, 1, INT32_MAX / 8},
                    {"n_rows", desc->n_rows, 1, MEMOB_BYTES_MAX},
                    {"n_shapes", desc->n_shapes, 0, MEMO_SHAPES_MAX},
+                   {"n_buffers", desc->n_buffers, 0, MEMO_SESSION_BUFFERS_MAX},
                    {"slice_rows", desc->slice_rows, 0, MEMOB_BYTES_MAX},
                    {"policy", (int64_t)desc->policy, 0, MEMO_N_POLICIES - 1},
                    {"device_bytes", desc->device_bytes, 0, MEMOB_BYTES_MAX},
                    {"host_bytes", desc->host_bytes, 0, MEMOB_BYTES_MAX},
                    {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
     const char* field = NULL;
+    char shape[40];
+    memo_text text = {NULL, 0, 0, 0};
     memo_status status;
     int32_t t, other;
 
@@ -7811,6 +7787,7 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     /* Pointers. */
     if (!desc->tensors) field = "tensors: NULL; set the table of tensors";
     if (desc->n_shapes && !desc->shapes) field = "shapes: NULL; set them, or n_shapes to 0";
+    if (desc->n_buffers && !desc->buffers) field = "buffers: NULL; set them, or n_buffers to 0";
     if (!desc->step && (!desc->forward || !desc->backward) && computes)
         field = "step: NULL, and so is forward or backward; set step, or both others";
     if (desc->policy == MEMO_POLICY_ROWS && !desc->rows)
@@ -7818,7 +7795,13 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
 
     /* Names go into files, so they must be single words; profiles are matched by them. */
     for (t = 0; t < desc->n_tensors && !field; t++) {
-        status = memoi_session_check_name(desc->tensors[t].name, error);
+        const char* word = desc->tensors[t].name;
+        if (!word || memob_put_record(&text, &memoi_profile_tensor, word, NULL))
+            status = MEMOB_INVALID(error,
+                                   "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
+                                   "characters without blanks are valid",
+                                   (int)t, word ? word : "NULL");
+        memo_text_free(&text);
         if (status) return status;
         for (other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
@@ -7834,13 +7817,11 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
             field = "layer_kinds: NULL, so all layers are of kind 0, which lacks a tensor; set it";
     }
     if (field) return MEMOB_INVALID(error, "memo_session_desc.%s", field);
-    for (t = 0; t < desc->n_shapes; t++)
-        if (desc->shapes[t].n_rows < 1 || desc->shapes[t].n_rows > desc->n_rows)
-            return MEMOB_INVALID(
-                error,
-                "memo_session_desc.shapes[%d].n_rows: out of range (%lld); 1 to %lld are "
-                "valid, or raise n_rows",
-                (int)t, (long long)desc->shapes[t].n_rows, (long long)desc->n_rows);
+    for (t = 0; t < desc->n_shapes; t++) {
+        snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
+        if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
+            return MEMO_STATUS_INVALID_ARGUMENT;
+    }
     return memoi_session_check_buffers(desc, error);
 }
 
@@ -7908,6 +7889,7 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     swap->spill_directory = desc->spill_directory;
     swap->spill_bytes_per_s = desc->spill_bytes_per_s;
     own->plan.policy = desc->policy;
+    own->plan.slice_rows = slice_rows < desc->n_rows ? slice_rows : 0;
     own->plan.shape = shape;
     own->plan.shape.is_forward_only = shape.is_forward_only != 0;
     return memob_swap_check_desc(swap, error);
@@ -7922,7 +7904,7 @@ static const memob_value memoi_step_plan_shape_values[] = {
     MEMOI_STEP_PLAN_CELL("n_layers", 0, 1, INT32_MAX),
     MEMOI_STEP_PLAN_CELL("n_tensors", 1, 1, MEMO_PROFILE_TENSORS_MAX),
     MEMOI_STEP_PLAN_CELL("n_rows", 2, 1, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("slice_rows", 3, 1, MEMOB_BYTES_MAX),
+    MEMOI_STEP_PLAN_CELL("slice_rows", 3, 0, MEMOB_BYTES_MAX),
     MEMOI_STEP_PLAN_CELL("tile_rows", 4, 0, MEMOB_BYTES_MAX),
     MEMOI_STEP_PLAN_CELL("is_forward_only", 5, 0, 1),
     MEMOI_STEP_PLAN_CELL("policy", 6, 0, MEMO_N_POLICIES - 1),
@@ -7935,6 +7917,7 @@ static const memob_value memoi_step_plan_tensor_values[] = {
     MEMOI_STEP_PLAN_CELL("with", 6, 0, INT32_MAX),
     MEMOI_STEP_PLAN_CELL("tensor_kinds", 7, 0, UINT32_MAX)};
 enum {
+    MEMOI_STEP_PLAN_SLICE_ROWS = 3,
     MEMOI_STEP_PLAN_SAME = 6, /* values of a shape */
     MEMOI_STEP_PLAN_POLICY = MEMOI_STEP_PLAN_SAME,
     MEMOI_STEP_PLAN_HOST_LAYERS,
@@ -7947,6 +7930,7 @@ static const memob_record memoi_step_plan_tensor = {"tensor", memoi_step_plan_te
 
 typedef struct memoi_step_plan_line {
     memob_record record;
+    int32_t of;                                       /* 0: a shape, 1: a tensor, 2: a step */
     int32_t n_same;                                   /* its first values must be the session's */
     char what[64];                                    /* for messages */
     int64_t cells[1 + MEMO_PROFILE_TENSORS_MAX];      /* of the values */
@@ -7960,19 +7944,20 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
     const int32_t n = swap->n_tensors, step = (int32_t)(i - 1 - n);
     int64_t* cells = line->cells;
     memset(line, 0, sizeof *line);
-    if (i == 0) {
+    line->of = i == 0 ? 0 : i <= n ? 1 : 2;
+    if (line->of == 0) {
         line->record = memoi_step_plan_shape;
         line->n_same = MEMOI_STEP_PLAN_SAME;
-        cells[0] = swap->n_layers / memob_max(swap->n_slices, 1);
+        cells[0] = swap->n_layers / swap->n_slices;
         cells[1] = n;
         cells[2] = memob_swap_layer_rows(swap);
-        cells[3] = swap->n_rows;
+        cells[MEMOI_STEP_PLAN_SLICE_ROWS] = plan->slice_rows;
         cells[4] = swap->tile_rows;
         cells[5] = plan->shape.is_forward_only;
         cells[MEMOI_STEP_PLAN_POLICY] = (int64_t)plan->policy;
         cells[MEMOI_STEP_PLAN_HOST_LAYERS] = swap->n_host_layers;
         if (plan->addresses) cells[MEMOI_STEP_PLAN_BUFFERS] = plan->addresses->n_buffers;
-    } else if (i <= n) {
+    } else if (line->of == 1) {
         const memo_tensor* tensor = &swap->tensors[i - 1];
         line->record = memoi_step_plan_tensor;
         line->n_same = line->record.n_values;
@@ -7989,8 +7974,7 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
         line->record.values = line->values;
         line->record.n_values = 1 + n;
         line->n_same = 1;
-        snprintf(line->what, sizeof line->what,
-                 "layer %d: ", (int)(step / memob_max(swap->n_slices, 1)));
+        snprintf(line->what, sizeof line->what, "layer %d: ", (int)(step / swap->n_slices));
         cells[0] = memob_layer_kind(swap, step);
         memcpy(cells + 1, swap->rows + (int64_t)step * n, (size_t)n * sizeof *cells);
         for (i = 0; i <= n; i++) {
@@ -8090,61 +8074,60 @@ MEMOI memo_status memoi_session_verdict(const memo_session_desc* desc, memo_stat
     return memoi_session_agree(desc, status, &value, 1, error);
 }
 
-/* Of any bytes; never negative, so that its negative exists. */
-MEMOI int64_t memoi_session_digest(int64_t digest, const void* bytes, int64_t n_bytes) {
-    return (int64_t)((memob_hash((const char*)bytes, n_bytes) + 31 * (uint64_t)digest) >> 2);
+/* Of values of all lines: those that must be the same of shapes, tensors or steps; 3: the rest.
+ * Never negative, so that its negative exists.  s NULL: 0. */
+MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
+    memoi_step_plan_line line;
+    uint64_t digest = 0;
+    int64_t i;
+    int32_t k, v;
+    for (k = 0; s && k < s->desc.n_shapes; k++)
+        for (i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
+            for (v = 0; v < line.record.n_values; v++) {
+                const memob_value* value = &line.record.values[v];
+                if ((v < line.n_same ? line.of : 3) != of) continue;
+                if (line.of == 0 && v == MEMOI_STEP_PLAN_BUFFERS) continue; /* a rank's own */
+                digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
+                                                  value->type == MEMOB_VALUE_NAME ? 32 : 8);
+            }
+    return (int64_t)(digest >> 2);
 }
 
 /* The first agreement: descs match, budgets are the least.  s NULL: there is no memory for it, and
- * the rank still agrees that it has failed.  has_plan, has_profile: of the call. */
-MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session* s, int has_plan,
+ * the rank still agrees that it has failed.  has_profile: of the call. */
+MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session* s,
                                      int has_profile, memo_status status, memo_error* error) {
-    enum {
-        N_DIGESTS = 4,
-        OTHERS = MEMOI_STEP_PLAN_SAME + N_DIGESTS,
-        N = OTHERS + 7,
-        N_BUDGETS = 3
-    };
-    const char* const names[] = {
-        "shapes",          "tensors", "layer_kinds", has_plan ? "plan" : "rows",
-        "n_rows",          "policy",  "buffers",     "backward_recomputes",
-        "spill_directory", "alpha",   "profile"};
+    const memo_session* lines = status || !desc->agree ? NULL : s;
     memo_session_desc own = s ? s->desc : *desc;
-    int64_t* const budgets[N_BUDGETS] = {&own.device_bytes, &own.host_bytes, &own.disk_bytes};
-    int64_t k, i;
+    int64_t* const budgets[] = {&own.device_bytes, &own.host_bytes, &own.disk_bytes};
+    const struct {
+        const char* field;
+        int64_t value;
+    } same[] = {{"n_layers", own.n_layers},
+                {"n_tensors", own.n_tensors},
+                {"n_rows", own.n_rows},
+                {"slice_rows", own.slice_rows},
+                {"tile_rows", own.tile_rows},
+                {"policy", (int64_t)own.policy},
+                {"shapes", memoi_session_digest(lines, 0)},
+                {"tensors", memoi_session_digest(lines, 1)},
+                {"layer_kinds", memoi_session_digest(lines, 2)},
+                {s && !s->own_plan ? "plan" : "rows", memoi_session_digest(lines, 3)},
+                {"buffers", own.n_buffers},
+                {"backward_recomputes", own.backward_recomputes},
+                {"spill_directory", own.spill_directory != NULL},
+                {"alpha", (int64_t)(memob_hash((const char*)&own.alpha, sizeof own.alpha) >> 2)},
+                {"profile", has_profile}};
+    enum { N = sizeof same / sizeof same[0], N_BUDGETS = 3 };
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
-    int64_t *digests = highest + MEMOI_STEP_PLAN_SAME, *next = highest + OTHERS;
-    const int64_t n = desc->n_tensors;
-    memoi_step_plan_line line;
+    int32_t k;
     if (!desc->agree) return status;
 
-    /* The first shape's values, and digests of all lines. */
-    memset(values, 0, sizeof values);
-    for (k = 0; !status && k < own.n_shapes; k++)
-        for (i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++) {
-            const int64_t* cells = line.cells;
-            if (i == 0 && k == 0) memcpy(highest, cells, MEMOI_STEP_PLAN_SAME * sizeof *cells);
-            if (i == 0) {
-                digests[0] = memoi_session_digest(digests[0], cells, MEMOI_STEP_PLAN_SAME * 8);
-                digests[3] =
-                    memoi_session_digest(digests[3], &cells[MEMOI_STEP_PLAN_HOST_LAYERS], 8);
-            } else if (i <= n) {
-                digests[1] = memoi_session_digest(digests[1], cells, (int64_t)sizeof line.cells);
-            } else {
-                digests[2] = memoi_session_digest(digests[2], cells, 8);
-                digests[3] = memoi_session_digest(digests[3], cells + 1, n * 8);
-            }
-        }
-    *next++ = own.n_rows;
-    *next++ = (int64_t)own.policy;
-    *next++ = own.n_buffers;
-    *next++ = own.backward_recomputes;
-    *next++ = own.spill_directory != NULL;
-    *next++ = memoi_session_digest(0, &own.alpha, (int64_t)sizeof own.alpha);
-    *next++ = has_profile;
-
     /* A value and its negative: their maxima show whether it is the same everywhere. */
-    for (k = 0; k < N; k++) lowest[k] = -highest[k];
+    for (k = 0; k < N; k++) {
+        highest[k] = status ? 0 : same[k].value;
+        lowest[k] = -highest[k];
+    }
     for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
     status = memoi_session_agree(desc, status, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
@@ -8152,8 +8135,7 @@ MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session
         if (highest[k] != -lowest[k])
             return MEMOB_INVALID(
                 error, "memo_session_desc.%s: not the same on all ranks; give all ranks the same",
-                k < MEMOI_STEP_PLAN_SAME ? memoi_step_plan_shape_values[k].what
-                                         : names[k - MEMOI_STEP_PLAN_SAME]);
+                same[k].field);
     for (k = 0; k < N_BUDGETS; k++) *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
     s->desc = own;
     return MEMO_STATUS_OK;
@@ -8170,25 +8152,12 @@ MEMOI memo_status memoi_session_agree_profile(const memo_session_desc* desc, mem
     return status;
 }
 
-MEMOI int memoi_session_has_handed(const memo_session_desc* desc) {
-    int32_t t = 0;
-    while (desc->tensors && t < desc->n_tensors && desc->tensors[t].rule != MEMO_TENSOR_HANDED) t++;
-    return desc->tensors && t < desc->n_tensors;
-}
-
 #define MEMOI_SESSION_LEAST_SLICE 1024 /* rows: smaller slices leave kernels little to do */
 
 /* Is the size of a slice the planner's choice? */
 MEMOI int memoi_session_chooses(const memo_session_desc* desc) {
-    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE &&
-           memoi_session_has_handed(desc);
-}
-
-/* The size that a plan was made with. */
-MEMOI int64_t memoi_session_slice_of(const memo_step_plan* plan, int64_t n_rows) {
-    for (; plan; plan = plan->next)
-        if (plan->swap.n_slices > 1) return plan->swap.n_rows;
-    return n_rows;
+    return desc->slice_rows == 0 && desc->n_rows > MEMOI_SESSION_LEAST_SLICE && desc->tensors &&
+           memoi_rows_are_handed(desc->tensors, desc->n_tensors);
 }
 
 /* A plan must be of the session's shapes and tensors, because kernels rely on it, and fit.  What
@@ -8213,9 +8182,8 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
         if (!plan->fits) return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", plan->shortage);
         for (i = 1; i < plan->addresses->n_buffers && i < first->addresses->n_buffers; i++) {
             const memo_buffer *a = &first->addresses->buffers[i], *b = &plan->addresses->buffers[i];
-            const int is_persistent = a->memory_class == MEMO_CLASS_PERSISTENT;
-            if (is_persistent == (b->memory_class == MEMO_CLASS_PERSISTENT) &&
-                (!is_persistent ||
+            if (a->memory_class == b->memory_class &&
+                (a->memory_class != MEMO_CLASS_PERSISTENT ||
                  (a->offset_bytes == b->offset_bytes && a->size_bytes == b->size_bytes)))
                 continue;
             return MEMOB_INVALID(
@@ -8230,13 +8198,11 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
 
 /* Makes a shape the current one. */
 MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
-    const memo_swap_desc* swap = &s->parts[shape].plan->swap;
     s->part = &s->parts[shape];
     s->batch.shape = shape;
-    s->n_steps = swap->n_layers;
-    s->n_slices = (int32_t)memob_max(swap->n_slices, 1);
-    s->step_rows = swap->n_rows;
-    s->layer_rows = memob_swap_layer_rows(swap);
+    s->steps = &s->part->plan->swap;
+    s->n_steps = s->steps->n_layers;
+    s->n_slices = s->steps->n_slices;
 }
 
 /* A session for one of the public calls; with plan: to open it.  Check, then agree, so that no rank
@@ -8252,17 +8218,20 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes
     int32_t k;
     *result = s;
     if (!s)
-        return memoi_session_meet(desc, NULL, plan != NULL, has_profile,
-                                  memob_no_memory(error, "a session"), error);
+        return memoi_session_meet(desc, NULL, has_profile, memob_no_memory(error, "a session"),
+                                  error);
     s->desc = *desc;
     s->desc.n_shapes = memoi_session_n_shapes(desc);
-    s->slice_rows = desc->n_rows;
-    if (desc->slice_rows) s->slice_rows = memob_min(desc->slice_rows, desc->n_rows);
-    if (!status && desc->n_buffers)
-        memcpy(s->buffers, desc->buffers, (size_t)desc->n_buffers * sizeof *desc->buffers);
+    if (!desc->slice_rows || desc->slice_rows > desc->n_rows) s->desc.slice_rows = desc->n_rows;
+    for (k = 0; !status && k < desc->n_buffers; k++) {
+        const memo_session_buffer b = s->buffers[k] = desc->buffers[k];
+        s->turns[k][0] = memoi_session_moment(b.first, b.first_layer, desc->n_layers);
+        s->turns[k][1] = memoi_session_moment(b.last, b.last_layer, desc->n_layers);
+        if (b.first == MEMO_PASS_SESSION) s->turns[k][1] = -1;
+    }
     for (k = 0, next = &s->own_plan; !status && k < s->desc.n_shapes; k++) {
-        status = memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, s->slice_rows,
-                                        rows, next, error);
+        status = memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all,
+                                        s->desc.slice_rows, rows, next, error);
         s->parts[k].plan = *next;
         if (status) break;
         if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
@@ -8277,7 +8246,7 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes
     }
     if (!status) memoi_session_turn(s, 0);
     if (!status) status = memoi_session_take_device(s, computes, error);
-    return memoi_session_meet(desc, s, s->own_plan == NULL, has_profile, status, error);
+    return memoi_session_meet(desc, s, has_profile, status, error);
 }
 
 /* --- >>session state ---
@@ -8314,30 +8283,23 @@ MEMOI int64_t memoi_session_rows(const memo_session* s, int32_t layer) {
 
 void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end) {
     const int32_t slice = s->open < 0 ? 0 : s->open % s->n_slices;
-    *begin = memob_min(slice * s->step_rows, s->batch.n_rows);
+    *begin = memob_min(slice * s->steps->n_rows, s->batch.n_rows);
     *end = *begin + memoi_session_rows(s, slice);
-}
-
-/* The step of a layer: its open slice, or else its first. */
-MEMOI int32_t memoi_session_step_of(const memo_session* s, int32_t layer) {
-    const int32_t first = layer * s->n_slices;
-    return s->open >= first && s->open < first + s->n_slices ? s->open : first;
 }
 
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
-    const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
-    return !tensor->with && memob_layer_has(&s->part->plan->swap, layer, t) &&
-           tensor->rule <= MEMO_TENSOR_WHOLE;
+    const memo_tensor* tensor = &s->steps->tensors[t];
+    return tensor->rule <= MEMO_TENSOR_WHOLE && !tensor->with &&
+           memob_layer_has(s->steps, layer, t);
 }
 
 /* Are the tensors of this step timed?  Of each kind the first layer from the middle on recomputes
  * all of them. */
 MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
-    const memo_swap_desc* swap = &s->part->plan->swap;
     int32_t layer = s->desc.n_layers / 2;
     if (!s->spans) return 0;
-    while (memob_layer_kind(swap, layer * s->n_slices) != memob_layer_kind(swap, step))
+    while (memob_layer_kind(s->steps, layer * s->n_slices) != memob_layer_kind(s->steps, step))
         layer = (layer + 1) % s->desc.n_layers;
     return layer == step / s->n_slices;
 }
@@ -8345,19 +8307,24 @@ MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
 /* NULL: it is not timed. */
 MEMOI memoi_timing* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
-    if (!s->spans || (what == MEMOI_SPAN_BETWEEN && step != s->n_steps - 1)) return NULL;
+    if (what == MEMOI_SPAN_BETWEEN && step != s->n_steps - 1) return NULL;
     if (t >= 0 && (!memoi_session_recomputes(s, step, t) || !memoi_session_is_timed(s, step)))
         return NULL;
     return &s->spans[(int64_t)step * (MEMOI_SPAN_TENSOR + s->desc.n_tensors) + what];
 }
 
 MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
-    memoi_timing* span = memoi_session_span(s, step, what);
+    memoi_timing* span = s->spans ? memoi_session_span(s, step, what) : NULL;
+    memo_status status = MEMO_STATUS_OK;
     if (!span || s->error.status) return;
     span->marks_s[is_end] = memob_now_s();
-    if (!s->desc.computes_on_host)
-        (void)memoi_session_is_ok(s, memo_event_record(s->device, span->events[is_end],
-                                                       s->desc.compute_stream, &s->call_error));
+    if (s->desc.computes_on_host) return;
+    if (!span->events[is_end]) /* in the micro-batch that warms up */
+        status = memo_event_create(s->device, &span->events[is_end], &s->call_error);
+    if (!status)
+        status = memo_event_record(s->device, span->events[is_end], s->desc.compute_stream,
+                                   &s->call_error);
+    (void)memoi_session_is_ok(s, status);
 }
 
 /* --- >>session checked ---
@@ -8384,7 +8351,7 @@ struct memoi_inspector {
     memob_arrays arrays;
     memo_stream stream;  /* the compute stream, or its own if the calling thread computes */
     char* slots;         /* on the device; two, and room behind them for what overflows */
-    char *image, *probe; /* of a slot, pinned */
+    char *image, *probe; /* of a slot, pinned; one block */
     int64_t slot_bytes;
     int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
     uint64_t* hashes; /* (n_steps, n_tensors, slice_rows) */
@@ -8398,7 +8365,7 @@ MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
 
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, int32_t t) {
-    if (s->part->plan->swap.tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
+    if (s->steps->tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
     return s->part->placement.places[(int64_t)layer * s->desc.n_tensors + t].row_bytes;
 }
 
@@ -8425,13 +8392,12 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     if (!c) return memob_no_memory(error, "a checked session");
     c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
-        &c->arrays, memob_align_up(s->desc.n_rows, s->slice_rows) * s->desc.n_layers * n,
+        &c->arrays, memob_align_up(s->desc.n_rows, s->desc.slice_rows) * s->desc.n_layers * n,
         sizeof *c->hashes);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
-        at = memob_align_up(at + s->slice_rows * s->part->plan->swap.tensors[t].row_bytes,
-                            MEMOI_GUARD) +
+        at = memob_align_up(at + s->desc.slice_rows * s->steps->tensors[t].row_bytes, MEMOI_GUARD) +
              MEMOI_GUARD;
     }
     c->offsets[n] = c->slot_bytes = at;
@@ -8475,9 +8441,9 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
     for (t = 0; t < s->desc.n_tensors; t++) {
-        const int is_layer = memob_swap_is_layer(&s->part->plan->swap, t);
+        const int is_layer = memob_swap_is_layer(s->steps, t), is_to_slot = is_back || is_layer;
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        const int64_t first_row = is_layer ? layer % s->n_slices * s->step_rows : 0;
+        const int64_t first_row = is_layer ? layer % s->n_slices * s->steps->n_rows : 0;
         char* slot = memoi_inspector_slot(s, layer) + c->offsets[t];
         char* engine = (char*)memo_swap_get_address(s->part->swap, layer, t);
         int64_t bounds[4] = {0, n, n, n}; /* of two parts */
@@ -8488,10 +8454,9 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
             char* engine_rows = engine + (first_row + bounds[part]) * row_bytes;
             const int64_t n_bytes = (bounds[part + 1] - bounds[part]) * row_bytes;
             if (n_bytes > 0)
-                status =
-                    memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
-                              is_back || is_layer ? rows : engine_rows,
-                              is_back || is_layer ? engine_rows : rows, n_bytes, &s->call_error);
+                status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                                   is_to_slot ? rows : engine_rows, is_to_slot ? engine_rows : rows,
+                                   n_bytes, &s->call_error);
         }
     }
     return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
@@ -8503,16 +8468,16 @@ MEMOI memo_status memoi_inspector_fetch_whole(memo_session* s, int32_t layer, co
     memo_status status = memoi_inspector_fetch(s, layer, c->image, 1);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
-        const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
-        const int64_t end = c->offsets[t] + s->step_rows * tensor->row_bytes;
+        const memo_tensor* tensor = &s->steps->tensors[t];
+        const int64_t end = c->offsets[t] + s->steps->n_rows * tensor->row_bytes;
         if (!memoi_inspector_is_poison(c->image + end, c->offsets[t + 1] - end))
             status = memo_error_set(
                 &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
                 "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
                 "the table has another order than the kernels",
-                (int)(layer / s->n_slices), tensor->name, (long long)s->step_rows, when,
-                (long long)s->step_rows, (long long)tensor->row_bytes);
+                (int)(layer / s->n_slices), tensor->name, (long long)s->steps->n_rows, when,
+                (long long)s->steps->n_rows, (long long)tensor->row_bytes);
     }
     return status;
 }
@@ -8524,7 +8489,7 @@ MEMOI uint64_t memoi_inspector_hash(const char* bytes, int64_t n_bytes) {
 
 /* Of rows of tensor t in a step. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int32_t t) {
-    return s->checker->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->slice_rows;
+    return s->checker->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.slice_rows;
 }
 
 /* The first row in [begin, end) of an image that differs from the forward's; end: none. */
@@ -8557,8 +8522,8 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, const char* image, int3
                   "order";
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
-                          (int)(layer / s->n_slices), s->part->plan->swap.tensors[t].name,
-                          (long long)(layer % s->n_slices * s->step_rows + row), why);
+                          (int)(layer / s->n_slices), s->steps->tensors[t].name,
+                          (long long)(layer % s->n_slices * s->steps->n_rows + row), why);
 }
 
 /* Before the backward: does the image have the forward's bytes? */
@@ -8567,7 +8532,7 @@ MEMOI memo_status memoi_inspector_compare(memo_session* s, int32_t layer) {
     const int64_t n = memoi_session_rows(s, layer);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors; t++) {
-        const memo_tensor_rule rule = memob_tensor_rule(s->part->plan->swap.tensors, t);
+        const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
         const int64_t row = memoi_inspector_first(s, c->image, layer, t, 0, n);
         int64_t begin, end;
         if (row == n) continue;
@@ -8589,31 +8554,39 @@ MEMOI memo_status memoi_inspector_close(memo_session* s, int32_t layer) {
     return memoi_inspector_fetch(s, layer, s->checker->image, 0);
 }
 
-/* Nobody wrote to the slot since another layer, or the forward of this one, ended there. */
-MEMOI memo_status memoi_inspector_reuse(memo_session* s, int32_t layer, int is_backward) {
+/* Nobody wrote to the slot since another layer, or the forward of this one, ended there.  In the
+ * backward it gets what the engine has; the rest is poison until it is recomputed. */
+MEMOI void memoi_inspector_open(memo_session* s, int32_t layer, int is_backward) {
     const memoi_inspector* c = s->checker;
     const int32_t other = is_backward ? layer + 2 : layer - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : layer;
-    memo_status status = memoi_inspector_fetch(s, layer, c->image, 1);
     int64_t i = 0;
     int32_t t = 0;
-    if (status || memoi_inspector_is_poison(c->image, c->slot_bytes)) return status;
-    while (memoi_inspector_is_poison(c->image + i, 1)) i++;
-    while (i >= c->offsets[t + 1]) t++;
-    i = memob_max(i - c->offsets[t], 0) / memob_max(s->part->plan->swap.tensors[t].row_bytes, 1);
-    return memoi_inspector_blame(s, c->image, closed, t, i,
-                                 "its bytes changed after the layer had ended; a kernel of another "
-                                 "layer, or on another stream, writes there");
+    memo_status status;
+    if (s->error.status) return;
+    status = memoi_inspector_fetch(s, layer, c->image, 1);
+    if (!status && !memoi_inspector_is_poison(c->image, c->slot_bytes)) {
+        while (memoi_inspector_is_poison(c->image + i, 1)) i++;
+        while (i >= c->offsets[t + 1]) t++;
+        i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
+        status = memoi_inspector_blame(s, c->image, closed, t, i,
+                                       "its bytes changed after the layer had ended; a kernel of "
+                                       "another layer, or on another stream, writes there");
+    }
+    if (!status && is_backward) status = memoi_inspector_exchange(s, layer, 1);
+    (void)memoi_session_is_ok(s, status);
 }
 
-/* After a forward: the rows to the engine, guards, and hashes; also of tensors without bytes. */
-MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
+/* Checks guards.  After a forward the rows go to the engine, and all are hashed. */
+MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t layer, int is_backward) {
     memoi_inspector* c = s->checker;
     int64_t row;
     int32_t t;
-    memo_status status = s->part->swap ? memoi_inspector_exchange(s, layer, 0) : MEMO_STATUS_OK;
-    if (!status) status = memoi_inspector_fetch_whole(s, layer, "forward");
-    for (t = 0; t < s->desc.n_tensors && !status; t++) {
+    memo_status status = MEMO_STATUS_OK;
+    if (!is_backward && s->part->swap) status = memoi_inspector_exchange(s, layer, 0);
+    if (!status)
+        status = memoi_inspector_fetch_whole(s, layer, is_backward ? "backward" : "forward");
+    for (t = 0; t < s->desc.n_tensors && !status && !is_backward; t++) {
         uint64_t* hash = memoi_inspector_hashes(s, layer, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
         for (row = 0; row < memoi_session_rows(s, layer); row++)
@@ -8623,17 +8596,9 @@ MEMOI void memoi_inspector_forward_end(memo_session* s, int32_t layer) {
     (void)memoi_session_is_ok(s, status);
 }
 
-/* What the engine has of a layer, in its slot; the rest is poison until it is recomputed. */
-MEMOI void memoi_inspector_take_back(memo_session* s, int32_t layer) {
-    memo_status status = memoi_inspector_reuse(s, layer, 1);
-    if (!status) status = memoi_inspector_exchange(s, layer, 1);
-    (void)memoi_session_is_ok(s, status);
-}
-
 /* Is u recomputed by a call for tensor t?  LAYER tensors do not lie in the slot. */
 MEMOI int memoi_inspector_is_with(const memo_session* s, int32_t t, int32_t u) {
-    const memo_swap_desc* swap = &s->part->plan->swap;
-    return (u == t || swap->tensors[u].with == t + 1) && !memob_swap_is_layer(swap, u);
+    return (u == t || s->steps->tensors[u].with == t + 1) && !memob_swap_is_layer(s->steps, u);
 }
 
 /* Does recomputation by runs of so many rows give tensor t, and those with it, the forward's bits?
@@ -8673,11 +8638,11 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
 
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
 MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
-    const int64_t given = memob_swap_tile_rows(&s->part->plan->swap);
+    const int64_t given = memob_swap_tile_rows(s->steps);
     const int64_t n = memoi_session_rows(s, layer);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
-        const memo_tensor* tensor = &s->part->plan->swap.tensors[t];
+        const memo_tensor* tensor = &s->steps->tensors[t];
         int64_t least = tensor->rule == MEMO_TENSOR_WHOLE ? n : 1;
         int keeps;
         if (!memoi_session_recomputes(s, layer, t)) continue;
@@ -8706,7 +8671,7 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
-    const uint32_t kind = 1u << memob_layer_kind(&s->part->plan->swap, layer);
+    const uint32_t kind = 1u << memob_layer_kind(s->steps, layer);
     memo_status status;
     if (s->error.status) return;
     status = memoi_inspector_fetch_whole(s, layer, "recomputation");
@@ -8720,19 +8685,14 @@ MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     s->is_recomputing = 0;
 }
 
-MEMOI void memoi_inspector_backward_end(memo_session* s, int32_t layer) {
-    memo_status status = memoi_inspector_fetch_whole(s, layer, "backward");
-    if (!status) status = memoi_inspector_close(s, layer);
-    (void)memoi_session_is_ok(s, status);
-}
-
 /* --- >>session running ---
  * Knows: arena, engine, the trainer's functions.  Knows nothing of plans. */
 
 void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t tensor) {
     const memob_swap_place* place;
     char* base = s->part->base;
-    layer = memoi_session_step_of(s, layer);
+    layer *= s->n_slices; /* the first, unless another is open */
+    if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
     MEMO_ASSERT(layer >= 0 && layer < s->n_steps);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
     place = &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
@@ -8745,14 +8705,22 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
     return place->row_bytes && base ? base + place->offset : NULL;
 }
 
-void memo_session_get_addresses(const memo_session* s, int32_t layer, void** first) {
+void memo_session_get_addresses(const memo_session* s, int32_t layer, int64_t row, void** first) {
     int32_t t;
-    for (t = 0; t < s->desc.n_tensors; t++) first[t] = memo_session_get_address(s, layer, t);
+    for (t = 0; t < s->desc.n_tensors; t++) {
+        first[t] = memo_session_get_address(s, layer, t);
+        if (first[t]) first[t] = (char*)first[t] + row * s->steps->tensors[t].row_bytes;
+    }
 }
 
+/* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
 void* memo_session_get_buffer(const memo_session* s, int32_t buffer) {
+    const memo_session_buffer* b = &s->buffers[buffer];
     MEMO_ASSERT(buffer >= 0 && buffer < s->desc.n_buffers);
-    return s->buffer_addresses[buffer];
+    if (s->is_running || b->first == MEMO_PASS_SESSION ||
+        (b->last == MEMO_PASS_AFTER && !s->error.status))
+        return s->buffer_addresses[buffer];
+    return NULL;
 }
 
 void* memo_session_alloc(memo_session* s, int64_t size_bytes) {
@@ -8782,21 +8750,17 @@ void memo_session_free(memo_session* s, void* address) {
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = step / s->n_slices, slice = step % s->n_slices, n = s->desc.n_layers;
+    const int32_t layer = step / s->n_slices, slice = step % s->n_slices;
     const int has_layers = pass == MEMO_PASS_FORWARD || pass == MEMO_PASS_BACKWARD;
     const int32_t turning = (pass == MEMO_PASS_FORWARD) == is_end ? s->n_slices - 1 : 0;
+    const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
+    int64_t n_rows;
     int32_t i;
     for (i = 0; i < s->desc.n_buffers; i++) {
         const memo_session_buffer* b = &s->buffers[i];
         const int is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
-        const int is_last = is_end && b->first != MEMO_PASS_SESSION;
-        const int64_t n_rows = is_slice ? s->slice_rows : s->batch.n_rows;
-        if (is_each ? b->first != pass
-                    : memoi_session_moment(pass, layer, n) !=
-                          memoi_session_moment(is_last ? b->last : b->first,
-                                               is_last ? b->last_layer : b->first_layer, n))
-            continue;
+        if (is_each ? b->first != pass : s->turns[i][is_end] != now) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
         if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
@@ -8805,18 +8769,9 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         }
         if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
             (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
-        s->buffer_addresses[i] = memo_session_alloc(
-            s, b->size_bytes + b->row_bytes * memob_min(n_rows, s->batch.n_rows));
+        n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
+        s->buffer_addresses[i] = memo_session_alloc(s, b->size_bytes + b->row_bytes * n_rows);
     }
-}
-
-/* The arena frees what is left at the end of a micro-batch; outputs may be read until the next. */
-MEMOI void memoi_session_forget_buffers(memo_session* s, int outputs_too) {
-    int32_t i;
-    for (i = 0; i < s->desc.n_buffers; i++)
-        if (s->buffers[i].first != MEMO_PASS_SESSION &&
-            (outputs_too || s->buffers[i].last != MEMO_PASS_AFTER))
-            s->buffer_addresses[i] = NULL;
 }
 
 /* A forward alone moves what slices hand on, and nothing without slices. */
@@ -8836,6 +8791,7 @@ MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
 
 int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memo_status status;
+    int32_t i;
     if (s->is_setting_up) {
         memo_session_fail(s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_begin: called inside setup; run after "
@@ -8843,7 +8799,8 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         return 0;
     }
     if (s->is_running) memoi_session_give_up(s, 1);
-    memoi_session_forget_buffers(s, 1);
+    for (i = 0; i < s->desc.n_buffers; i++)
+        if (s->buffers[i].first != MEMO_PASS_SESSION) s->buffer_addresses[i] = NULL;
     memset(&s->error, 0, sizeof s->error);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
@@ -8854,13 +8811,13 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
                            "memo_batch.shape: out of range (%d); 0 to %d are valid",
                            (int)s->batch.shape, (int)s->desc.n_shapes - 1);
     s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
-    if (!s->batch.n_rows) s->batch.n_rows = s->layer_rows;
+    if (!s->batch.n_rows) s->batch.n_rows = s->steps->layer_rows;
     s->n_passed = 0;
     s->open = s->open_next = -1;
-    if (s->batch.n_rows < 1 || s->batch.n_rows > s->layer_rows)
+    if (s->batch.n_rows < 1 || s->batch.n_rows > s->steps->layer_rows)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
-                           (long long)s->batch.n_rows, (long long)s->layer_rows);
+                           (long long)s->batch.n_rows, (long long)s->steps->layer_rows);
     if (s->error.status) return 0;
     status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->batch.n_rows,
                                                 s->batch.is_forward_only, &s->call_error)
@@ -8883,23 +8840,19 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
                            (int)(s->open / s->n_slices));
     if (s->is_running && !s->error.status)
         (void)memoi_session_is_ok(s, memo_arena_end(s->part->arena, &s->call_error));
-    memoi_session_forget_buffers(s, s->error.status != MEMO_STATUS_OK);
     if (s->is_running) memoi_session_give_up(s, s->error.status != MEMO_STATUS_OK);
     if (s->error.status && error) *error = s->error;
     return s->error.status;
 }
 
-/* Begins every layer call, and requests what begins with it.  Returns the step that it is of, or -1
- * after an error.  With slices one step follows the other; without them the engine checks the
- * order. */
-MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
-    static const char* const names[2][2] = {{"forward begin", "forward end"},
-                                            {"backward begin", "backward end"}};
-    const int is_backward = pass == MEMO_PASS_BACKWARD;
+/* Checks every layer call.  Returns the step that it is of, or -1 after an error.  With slices one
+ * step follows the other. */
+MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, int is_backward, int is_end) {
     const int32_t n = s->n_steps, n_slices = s->n_slices;
     const int32_t next = s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
     const int32_t step = n_slices == 1 ? layer : next;
-    const char *what = names[is_backward][is_end], *why = NULL;
+    const char *name = is_backward ? "backward" : "forward", *point = is_end ? "end" : "begin";
+    const char* why = NULL;
     memo_status status = MEMO_STATUS_INVALID_STATE;
     char text[64];
     if (s->error.status) return -1;
@@ -8915,55 +8868,19 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = s->open < 0 ? "it has not begun" : text;
     }
     if (layer < 0 || layer >= s->desc.n_layers) {
-        why = "out of range";
+        why = "out of range; n_layers is too small, or the loop too long";
         status = MEMO_STATUS_INVALID_ARGUMENT;
     }
     if (why)
-        MEMOI_SESSION_FAIL(s, status, "memo_session: %s of layer %d of %d: %s", what, (int)layer,
-                           (int)s->desc.n_layers, why);
+        MEMOI_SESSION_FAIL(s, status, "memo_session: %s %s of layer %d of %d: %s", name, point,
+                           (int)layer, (int)s->desc.n_layers, why);
     else if (!s->is_open) { /* for plans and pictures */
-        snprintf(text, sizeof text, "layer %d %s", (int)step, what);
+        snprintf(text, sizeof text, "layer %d %s %s", (int)step, name, point);
         (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, text, &s->call_error));
     }
     if (s->error.status) return -1;
-    if (is_end) return step;
-    *(s->open < 0 ? &s->open : &s->open_next) = step;
-    if (is_backward && step == n - 1) memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
-    memoi_session_turn_buffers(s, pass, step, 0);
+    if (!is_end) *(s->open < 0 ? &s->open : &s->open_next) = step;
     return step;
-}
-
-/* Ends every call of an end. */
-MEMOI void memoi_session_leave(memo_session* s, int32_t step, memo_pass pass) {
-    if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
-    memoi_session_turn_buffers(s, pass, step, 1);
-    if (pass == MEMO_PASS_FORWARD && step == s->n_steps - 1)
-        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
-    s->open = s->open_next;
-    s->open_next = -1;
-    s->n_passed++;
-}
-
-int memo_session_forward_begin(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, MEMO_PASS_FORWARD, 0);
-    if (layer < 0 || !s->is_open) return 0;
-    if (memoi_session_moves(s))
-        (void)memoi_session_is_ok(s, memo_swap_forward_begin(s->part->swap, layer, &s->call_error));
-    if (s->checker && !s->error.status)
-        (void)memoi_session_is_ok(s, memoi_inspector_reuse(s, layer, 0));
-    memoi_session_mark(s, layer, MEMOI_SPAN_FORWARD, 0);
-    return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
-}
-
-void memo_session_forward_end(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, MEMO_PASS_FORWARD, 1);
-    if (layer < 0) return;
-    memoi_session_mark(s, layer, MEMOI_SPAN_FORWARD, 1);
-    memoi_session_mark(s, layer, MEMOI_SPAN_BETWEEN, 0);
-    if (s->checker) memoi_inspector_forward_end(s, layer);
-    if (memoi_session_moves(s) && !s->error.status)
-        (void)memoi_session_is_ok(s, memo_swap_forward_end(s->part->swap, layer, &s->call_error));
-    memoi_session_leave(s, layer, MEMO_PASS_FORWARD);
 }
 
 /* Recomputes the rows that the engine did not bring back, or all rows if they are timed. */
@@ -8974,8 +8891,9 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = memoi_session_rows(s, layer);
+        if (!memoi_session_recomputes(s, layer, t)) continue;
         if (!is_timed) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
-        if (begin == end || !memoi_session_recomputes(s, layer, t)) continue;
+        if (begin == end) continue;
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 1);
@@ -8983,28 +8901,61 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     s->is_recomputing = 0;
 }
 
-int memo_session_backward_begin(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, MEMO_PASS_BACKWARD, 0);
-    if (layer < 0 || !s->is_open ||
-        !memoi_session_is_ok(s, memo_swap_backward_begin(s->part->swap, layer, &s->call_error)))
-        return 0;
-    if (s->checker) memoi_inspector_take_back(s, layer);
-    memoi_session_mark(s, layer, MEMOI_SPAN_BETWEEN, 1);
-    memoi_session_recompute(s, layer);
-    if (s->checker) memoi_inspector_backward_begin(s, layer);
-    memoi_session_mark(s, layer, MEMOI_SPAN_BACKWARD, 0);
-    return memo_session_computes(s) && memoi_session_rows(s, layer) > 0;
+/* Gets the rows of a step into place, in the backward. */
+MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, int is_backward) {
+    const int32_t step = memoi_session_enter(s, layer, is_backward, 0);
+    memo_swap* swap = s->part->swap;
+    if (step < 0) return 0;
+    if (is_backward && step == s->n_steps - 1)
+        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
+    memoi_session_turn_buffers(s, is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD, step, 0);
+    if (!s->is_open) return 0;
+    if (memoi_session_moves(s))
+        (void)memoi_session_is_ok(s, is_backward
+                                         ? memo_swap_backward_begin(swap, step, &s->call_error)
+                                         : memo_swap_forward_begin(swap, step, &s->call_error));
+    if (s->checker) memoi_inspector_open(s, step, is_backward);
+    if (is_backward) {
+        memoi_session_mark(s, step, MEMOI_SPAN_BETWEEN, 1);
+        memoi_session_recompute(s, step);
+        if (s->checker) memoi_inspector_backward_begin(s, step);
+    }
+    memoi_session_mark(s, step, is_backward ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD, 0);
+    return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
+/* The rows leave, in the forward. */
+MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, int is_backward) {
+    const int32_t step = memoi_session_enter(s, layer, is_backward, 1);
+    memo_swap* swap = s->part->swap;
+    if (step < 0) return;
+    memoi_session_mark(s, step, is_backward ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD, 1);
+    if (!is_backward) memoi_session_mark(s, step, MEMOI_SPAN_BETWEEN, 0);
+    if (s->checker) memoi_inspector_layer_end(s, step, is_backward);
+    if (memoi_session_moves(s) && !s->error.status)
+        (void)memoi_session_is_ok(s, is_backward
+                                         ? memo_swap_backward_end(swap, step, &s->call_error)
+                                         : memo_swap_forward_end(swap, step, &s->call_error));
+    if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
+    memoi_session_turn_buffers(s, is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD, step, 1);
+    if (!is_backward && step == s->n_steps - 1)
+        memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
+    s->open = s->open_next;
+    s->open_next = -1;
+    s->n_passed++;
+}
+
+int memo_session_forward_begin(memo_session* s, int32_t layer) {
+    return memoi_session_layer_begin(s, layer, 0);
+}
+void memo_session_forward_end(memo_session* s, int32_t layer) {
+    memoi_session_layer_end(s, layer, 0);
+}
+int memo_session_backward_begin(memo_session* s, int32_t layer) {
+    return memoi_session_layer_begin(s, layer, 1);
+}
 void memo_session_backward_end(memo_session* s, int32_t layer) {
-    layer = memoi_session_enter(s, layer, MEMO_PASS_BACKWARD, 1);
-    if (layer < 0) return;
-    if (s->is_open) {
-        memoi_session_mark(s, layer, MEMOI_SPAN_BACKWARD, 1);
-        if (s->checker) memoi_inspector_backward_end(s, layer);
-        (void)memoi_session_is_ok(s, memo_swap_backward_end(s->part->swap, layer, &s->call_error));
-    }
-    memoi_session_leave(s, layer, MEMO_PASS_BACKWARD);
+    memoi_session_layer_end(s, layer, 1);
 }
 
 /* The step if the trainer gives none. */
@@ -9031,16 +8982,20 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
     return memo_session_end(s, error);
 }
 
-/* The arena of the current shape.  The engine's memory, as the rows need it, declared buffers and
- * what setup requests live as long as the arena. */
+/* The engine's memory as the rows need it. */
+MEMOI memo_status memoi_session_place(memo_session* s, memo_error* error) {
+    memob_swap_placement_free(&s->part->placement);
+    return memob_swap_placement_make(s->steps, &s->part->placement, error);
+}
+
+/* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
+ * live as long as the arena. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
                                             memo_error* error) {
     memoi_session_part* part = s->part;
     void* address = NULL;
     memo_status status;
-    memob_swap_placement_free(&part->placement);
-    status = memob_swap_placement_make(&part->plan->swap, &part->placement, error);
-    if (!status) status = memo_arena_create(desc, &part->arena, error);
+    status = memo_arena_create(desc, &part->arena, error);
     if (!status)
         status = memo_arena_mark(part->arena, "activations between forward and backward", error);
     if (!status)
@@ -9061,64 +9016,28 @@ MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_de
 /* --- >>session plan ---
  * Knows: stages and budgets.  Knows nothing of devices. */
 
-/* Memory of a dry run.  A step that computes although it must not would crash before it reads the
- * error.  So requests lie in host memory, which costs nothing unless it is written, one alignment
- * apart: they overlap.  Requests larger than the activations, the first one, or 1 GiB, and those
- * beyond a number, get addresses at which no program has memory. */
-typedef struct memoi_session_dry {
-    char* memory;  /* NULL: there is none */
-    int64_t bytes; /* half of it: 0 before the first request */
-    int64_t next;  /* in the first half */
-} memoi_session_dry;
-
-MEMOI memo_status memoi_session_dry_alloc(void* context, int64_t size_bytes, void** address,
-                                          memo_error* error) {
-    memoi_session_dry* dry = (memoi_session_dry*)context;
-    const int64_t align = MEMOB_DEVICE_ALIGNMENT;
-    (void)error;
-    if (!dry->bytes) {
-        dry->bytes =
-            memob_align_up(memob_max(memob_min(size_bytes, (int64_t)1 << 30), 1 << 20), align);
-        dry->memory = (char*)MEMO_MALLOC(2 * (size_t)dry->bytes);
-    }
-    dry->next += align;
-    if (dry->memory && size_bytes <= dry->bytes && dry->next <= dry->bytes)
-        *address = dry->memory + dry->next - (uintptr_t)dry->memory % (uintptr_t)align;
-    else
-        *address = (void*)(uintptr_t)(((uint64_t)1 << 48) + (uint64_t)dry->next);
-    return MEMO_STATUS_OK;
-}
-MEMOI memo_status memoi_session_dry_free(void* context, void* address, memo_error* error) {
-    (void)context, (void)address, (void)error;
-    return MEMO_STATUS_OK;
-}
-
 /* Runs a micro-batch dry for the stage's rows, and lists its requests, which may exceed the
- * budgets. */
+ * budgets.  A step that computes although it must not would crash before it reads the error.  So
+ * there is memory for twice the activations, which costs nothing unless it is written. */
 MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
-    memoi_session_dry requests;
-    memo_device memory;
     memo_step_plan* plan = s->part->plan;
     memo_batch batch = {0, 0, 0};
-    memo_status status;
+    memo_status status = memoi_session_place(s, error);
+    const int64_t n_bytes = memob_min(s->part->placement.sizes.device_bytes, (int64_t)1 << 30);
     memo_plan_destroy(plan->addresses);
     memo_trace_destroy(plan->trace);
     plan->addresses = NULL;
     plan->trace = NULL;
-    status = memo_trace_create(&plan->trace, error);
-    memset(&requests, 0, sizeof requests);
-    memset(&memory, 0, sizeof memory);
-    memory.context = &requests;
-    memory.device_alloc = memoi_session_dry_alloc;
-    memory.device_free = memoi_session_dry_free;
-    dry.device = &memory;
+    if (!status) status = memo_trace_create(&plan->trace, error);
     dry.trace = plan->trace;
+    dry.memory_bytes = 2 * n_bytes + (2 << 20);
+    dry.memory = MEMO_MALLOC((size_t)dry.memory_bytes); /* NULL: it is not needed */
     batch.shape = s->batch.shape;
     if (!status) status = memoi_session_start_arena(s, &dry, error);
     if (!status) status = memo_session_run(s, &batch, error);
     memo_arena_destroy(s->part->arena);
-    MEMO_FREE(requests.memory);
+    MEMO_FREE(dry.memory);
     s->part->arena = NULL;
     s->part->base = NULL;
     plan->sizes = s->part->placement.sizes;
@@ -9166,79 +9085,41 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     return status == MEMO_STATUS_INFEASIBLE ? MEMO_STATUS_OK : status;
 }
 
-MEMOI int memoi_session_fits_device(const memo_session* s) {
-    return !s->desc.device_bytes || s->peak_bytes <= s->desc.device_bytes;
-}
-MEMOI int memoi_session_fits(const memo_session* s) {
-    return memoi_session_fits_device(s) &&
-           (!s->desc.host_bytes || s->stage_host_bytes <= s->desc.host_bytes);
-}
-
 #define MEMOI_SESSION_UNIT 512 /* devices allocate multiples of it */
 
-/* The sizes that decide are the most of all ranks.  status: of the stage. */
-MEMOI memo_status memoi_session_agree_sizes(memo_session* s, memo_status status,
-                                            memo_error* error) {
-    const memo_step_plan* plan = s->part->plan;
-    int64_t values[3] = {0, 0, 0};
-    char needs[32];
+/* Ends a stage: its bytes on each tier, by who needs them, and which budget lacks how much.  The
+ * most of all ranks decides.  status: of the stage.  subject: of the message; NULL: the policy. */
+MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const char* subject,
+                                      memo_error* error) {
+    memo_step_plan* plan = s->part->plan;
+    const int64_t budgets[2] = {s->desc.device_bytes, s->desc.host_bytes};
+    int64_t values[3] = {0, 0, 0}, needed_bytes, there_bytes;
+    char bytes[4][32], policy[32];
+    int lacking = 0; /* 1: device memory, 2: host memory */
     if (!status) {
-        values[1] = plan->addresses->peak_bytes;
-        values[2] = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
+        const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
+        values[1] = plan->device_bytes = plan->addresses->peak_bytes;
+        values[2] = plan->host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
+        plan->activation_bytes = plan->sizes.device_bytes;
+        plan->persistent_bytes = fixed_bytes - plan->activation_bytes;
+        plan->transient_bytes = plan->device_bytes - fixed_bytes;
+        plan->device_budget_bytes = budgets[0];
+        plan->host_budget_bytes = budgets[1];
     }
     status = memoi_session_agree(&s->desc, status, values, 3, error);
+    if (status) return status;
     s->peak_bytes = values[1];
-    s->stage_host_bytes = values[2];
-    if (!status)
-        memoi_session_log(s, "session: the stage needs %s of device memory%s",
-                          memob_bytes_text(needs, (double)s->peak_bytes),
-                          memoi_session_fits(s) ? "" : ", beyond a budget");
-    return status;
-}
+    if (budgets[1] && values[2] > budgets[1]) lacking = 2;
+    if (budgets[0] && values[1] > budgets[0]) lacking = 1;
+    plan->fits = !lacking;
+    memoi_session_log(s, "session: the stage needs %s of device memory%s",
+                      memob_bytes_text(bytes[0], (double)s->peak_bytes),
+                      plan->fits ? "" : ", beyond a budget");
+    *plan->shortage = 0;
+    if (plan->fits) return MEMO_STATUS_OK;
 
-/* Makes the stage of its rows, with as many layers in host memory as fit.  status: of the rows. */
-MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_error* error) {
-    memo_swap_desc* swap = &s->part->plan->swap;
-    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers)
-        status = memo_swap_desc_fit_host(swap, s->desc.host_bytes, error);
-    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* it does not fit */
-    if (!status) status = memoi_session_dry_run(s, error);
-    if (!status) status = memoi_session_solve(s, error);
-    return memoi_session_agree_sizes(s, status, error);
-}
-
-/* The stage's table of rows (n_steps, n_tensors). */
-MEMOI int64_t* memoi_session_rows_of(memo_session* s) {
-    return (int64_t*)(uintptr_t)s->part->plan->swap.rows;
-}
-
-/* Makes a stage that recomputes every tensor that it can if `recomputes`.  Otherwise, and for the
- * other tensors, the rows are `rest`. */
-MEMOI memo_status memoi_session_fill(memo_session* s, int recomputes, int64_t rest,
-                                     memo_error* error) {
-    memo_swap_desc* swap = &s->part->plan->swap;
-    int64_t* rows = memoi_session_rows_of(s);
-    int32_t layer, t;
-    for (layer = 0; layer < s->n_steps; layer++) {
-        for (t = 0; t < s->desc.n_tensors; t++) {
-            const memo_tensor_rule rule = memob_tensor_rule(swap->tensors, t);
-            *rows++ = rule == MEMO_TENSOR_KEPT                   ? MEMO_ROWS_KEPT
-                      : recomputes && rule < MEMO_TENSOR_SWAPPED ? 0
-                                                                 : rest;
-        }
-    }
-    swap->n_host_layers = 0;
-    return memoi_session_stage(s, MEMO_STATUS_OK, error);
-}
-
-/* Why the stage does not fit, if it does not.  subject NULL: the policy. */
-MEMOI void memoi_session_explain(memo_session* s, const char* subject) {
-    memo_step_plan* plan = s->part->plan;
-    const int is_device = !memoi_session_fits_device(s);
-    const int64_t needed_bytes = is_device ? s->peak_bytes : s->stage_host_bytes;
-    const int64_t there_bytes = is_device ? s->desc.device_bytes : s->desc.host_bytes;
-    char bytes[4][32], policy[32];
-    if (memoi_session_fits(s)) return;
+    needed_bytes = values[lacking];
+    there_bytes = budgets[lacking - 1];
     snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
     if (!subject)
         subject = plan->shape.is_forward_only        ? "a forward alone"
@@ -9248,7 +9129,7 @@ MEMOI void memoi_session_explain(memo_session* s, const char* subject) {
     memob_bytes_text(bytes[1], (double)needed_bytes);
     memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
     memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
-    if (is_device)
+    if (lacking == 1)
         snprintf(
             plan->shortage, sizeof plan->shortage,
             "memo_session_desc.device_bytes: %s lacks %s of %s (%s of activations, %s of other "
@@ -9260,121 +9141,137 @@ MEMOI void memoi_session_explain(memo_session* s, const char* subject) {
                  "device_bytes, or %s",
                  subject, bytes[0], bytes[1], (long long)needed_bytes,
                  s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
+    return MEMO_STATUS_OK;
 }
 
-/* Makes the stage of a policy that needs no times.  alpha: of ALPHA. */
+/* Makes the stage of its rows, with as many layers in host memory as fit.  status: of the rows. */
+MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_error* error) {
+    memo_swap_desc* swap = &s->part->plan->swap;
+    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers)
+        status = memo_swap_desc_fit_host(swap, s->desc.host_bytes, error);
+    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* it does not fit */
+    if (!status) status = memoi_session_dry_run(s, error);
+    if (!status) status = memoi_session_solve(s, error);
+    return memoi_session_judge(s, status, NULL, error);
+}
+
+/* The stage's table of rows (n_steps, n_tensors). */
+MEMOI int64_t* memoi_session_rows_of(memo_session* s) {
+    return (int64_t*)(uintptr_t)s->steps->rows;
+}
+
+/* Makes the stage of a policy that needs no times.  alpha: of ALPHA.  MEMO: what can be recomputed
+ * is, and the rest is swapped. */
 MEMOI memo_status memoi_session_use(memo_session* s, memo_policy policy, double alpha,
                                     memo_error* error) {
     memo_swap_desc* swap = &s->part->plan->swap;
+    const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
+    const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
+    const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
+    int64_t *rows = memoi_session_rows_of(s), i;
     memo_status status = MEMO_STATUS_OK;
-    if (policy != MEMO_POLICY_ALPHA && policy != MEMO_POLICY_ROWS)
-        return memoi_session_fill(s, policy == MEMO_POLICY_RECOMPUTE,
-                                  policy == MEMO_POLICY_SWAP ? s->step_rows : MEMO_ROWS_KEPT,
-                                  error);
-    swap->alpha = alpha;
+    for (i = 0; i < n; i++) {
+        const memo_tensor_rule rule =
+            memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
+        rows[i] = recomputes && rule < MEMO_TENSOR_SWAPPED ? 0
+                  : swaps && rule != MEMO_TENSOR_KEPT      ? swap->n_rows
+                                                           : MEMO_ROWS_KEPT;
+    }
     swap->n_host_layers = 0;
-    if (policy == MEMO_POLICY_ALPHA)
-        status = memo_swap_desc_fill_rows(swap, memoi_session_rows_of(s), error);
+    if (policy == MEMO_POLICY_ALPHA) {
+        swap->alpha = alpha;
+        status = memo_swap_desc_fill_rows(swap, rows, error);
+    }
     return memoi_session_stage(s, status, error);
 }
 
-/* If the planner found nothing: makes a stage of the least memory, which may lack some.  It
- * recomputes every tensor that it can.  The rest is kept; if that does not fit, it is swapped, or
- * kept again if that takes less of the device. */
+/* If the planner found nothing: makes a stage of the least memory, which may lack some.  What
+ * cannot be recomputed is kept; if that does not fit, it is swapped, or kept again if that takes
+ * less of the device. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
     memo_status status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
     const int64_t kept_bytes = s->peak_bytes;
-    if (status || memoi_session_fits(s)) return status;
-    status = memoi_session_fill(s, 1, s->step_rows, error);
-    if (status || memoi_session_fits(s) || s->peak_bytes <= kept_bytes) return status;
+    if (status || s->part->plan->fits) return status;
+    status = memoi_session_use(s, MEMO_POLICY_MEMO, 0, error);
+    if (status || s->part->plan->fits || s->peak_bytes <= kept_bytes) return status;
     return memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
 }
 
-/* Times as the planner takes them. */
-typedef struct memoi_session_times {
+/* The planner's desc, with what it points to. */
+typedef struct memoi_session_costs {
+    memo_swap_plan_desc desc;
+    memo_swap_desc swap;
     memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
     double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
-} memoi_session_times;
+} memoi_session_costs;
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
  * be fast.  Copies are not changed. */
 MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
-    const memo_swap_desc* swap = &s->part->plan->swap;
     int32_t i, k;
-    profile->n_rows = s->step_rows;
+    profile->n_rows = s->steps->n_rows;
     profile->n_tensors = s->desc.n_tensors;
     for (i = 0; i < s->n_steps; i++) {
-        k = memob_layer_kind(swap, i);
+        k = memob_layer_kind(s->steps, i);
         profile->n_kinds = (int32_t)memob_max(profile->n_kinds, k + 1);
         profile->forward_s[k] = 1;
         profile->backward_s[k] = 2;
     }
     for (i = 0; i < s->desc.n_tensors; i++) {
         memo_profile_tensor* tensor = &profile->tensors[i];
-        snprintf(tensor->name, sizeof tensor->name, "%s", swap->tensors[i].name);
+        snprintf(tensor->name, sizeof tensor->name, "%s", s->steps->tensors[i].name);
         for (k = 0; k < profile->n_kinds; k++)
             tensor->recompute_s_per_row[k] =
-                memob_tensor_rule(swap->tensors, i) <= MEMO_TENSOR_WHOLE
-                    ? 0.5 / (double)s->step_rows / (double)s->desc.n_tensors
+                memob_tensor_rule(s->steps->tensors, i) <= MEMO_TENSOR_WHOLE
+                    ? 0.5 / (double)s->steps->n_rows / (double)s->desc.n_tensors
                     : -1;
     }
 }
 
-/* A slice's share of its layer's traffic.  field: of the desc; NULL of_kinds: there is none. */
-MEMOI memo_status memoi_session_traffic(const memo_session* s, const char* field,
-                                        const memo_traffic* of_kinds, int32_t kind,
-                                        memo_traffic* traffic, memo_error* error) {
+/* Slices share the traffic of their layer, which is of a kind. */
+MEMOI memo_status memoi_session_share(const memo_session* s, memo_kind_times* times, int32_t kind,
+                                      memo_error* error) {
+    const memo_traffic* const of_kinds[] = {s->desc.forward_traffic, s->desc.backward_traffic};
+    memo_traffic* const shares[] = {&times->forward_traffic, &times->backward_traffic};
+    memo_status status = MEMO_STATUS_OK;
     char name[64];
-    if (!of_kinds) return MEMO_STATUS_OK;
-    snprintf(name, sizeof name, "memo_session_desc.%s[%d]", field, (int)kind);
-    *traffic = of_kinds[kind];
-    if (memob_check_integer(name, "to_host_bytes", traffic->to_host_bytes, 0, INT64_MAX, error) ||
-        memob_check_integer(name, "to_device_bytes", traffic->to_device_bytes, 0, INT64_MAX, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    traffic->to_host_bytes /= s->n_slices;
-    traffic->to_device_bytes /= s->n_slices;
-    return MEMO_STATUS_OK;
+    int pass;
+    for (pass = 0; pass < 2 && !status; pass++) {
+        const memo_traffic all = of_kinds[pass] ? of_kinds[pass][kind] : *shares[pass];
+        snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
+                 pass ? "backward" : "forward", (int)kind);
+        status = memob_check_integer(name, "to_host_bytes", all.to_host_bytes, 0, INT64_MAX, error);
+        if (!status)
+            status = memob_check_integer(name, "to_device_bytes", all.to_device_bytes, 0, INT64_MAX,
+                                         error);
+        shares[pass]->to_host_bytes = all.to_host_bytes / s->n_slices;
+        shares[pass]->to_device_bytes = all.to_device_bytes / s->n_slices;
+    }
+    return status;
 }
 
-/* The planner's desc, with the profile's costs and the budgets that are left for activations. */
-MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile* profile,
-                                      memo_swap_plan_desc* desc, memo_swap_desc* swap,
-                                      memoi_session_times* times, memo_error* error) {
-    memo_profile own;
-    double share;
+/* The profile's costs for the stage's tensors and rows, and the budgets. */
+MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* profile,
+                                     memoi_session_costs* costs, memo_error* error) {
+    memo_swap_plan_desc* desc = &costs->desc;
+    memo_profile guessed;
     memo_status status;
     int32_t k, layer;
-    memset(&own, 0, sizeof own);
-    memoi_session_guess(s, &own);
-    if (profile) own = *profile;
-    share = (double)s->step_rows / (double)own.n_rows;
-    if (memoi_session_has_handed(&s->desc)) own.n_rows = s->step_rows; /* of other slices */
-    *desc = memo_swap_plan_desc_default();
-    *swap = s->part->plan->swap;
-    swap->rows = NULL;
-    desc->swap = swap;
+    memset(&guessed, 0, sizeof guessed);
+    memset(costs, 0, sizeof *costs);
+    memoi_session_guess(s, &guessed);
+    costs->swap = s->part->plan->swap;
+    desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
     desc->host_bytes = s->desc.host_bytes / MEMOI_SESSION_UNIT * MEMOI_SESSION_UNIT;
     if (s->desc.host_bytes && !desc->host_bytes) desc->host_bytes = 1;
     if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
-    memset(times, 0, sizeof *times);
-    status =
-        memo_swap_plan_use_profile(desc, times->kinds, times->recompute_s_per_row, &own, error);
-    for (k = 0; k < MEMO_PROFILE_KINDS_MAX; k++) {
-        memo_kind_times* kind = &times->kinds[k];
-        kind->forward_s *= share;
-        kind->backward_s *= share;
-        kind->forward_growth_s *= share;
-        kind->backward_growth_s *= share;
-    }
-    for (layer = 0; layer < swap->n_layers && !status; layer++) {
-        memo_kind_times* kind = &times->kinds[k = memob_layer_kind(swap, layer)];
-        status = memoi_session_traffic(s, "forward_traffic", s->desc.forward_traffic, k,
-                                       &kind->forward_traffic, error);
-        if (!status)
-            status = memoi_session_traffic(s, "backward_traffic", s->desc.backward_traffic, k,
-                                           &kind->backward_traffic, error);
+    status = memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row,
+                                        profile ? profile : &guessed, error);
+    for (layer = 0; layer < costs->swap.n_layers && !status; layer++) {
+        k = memob_layer_kind(&costs->swap, layer);
+        status = memoi_session_share(s, &costs->kinds[k], k, error);
     }
     return status;
 }
@@ -9382,108 +9279,83 @@ MEMOI memo_status memoi_session_costs(const memo_session* s, const memo_profile*
 /* Predicts the times of a stage whose rows are given. */
 MEMOI memo_status memoi_session_predict(memo_session* s, const memo_profile* profile,
                                         memo_error* error) {
-    memoi_session_times times;
-    memo_swap_plan_desc desc;
-    memo_swap_desc swap;
-    memo_status status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
-    swap.rows = s->part->plan->swap.rows;
-    if (!status) status = memo_plan_swap(&desc, &s->part->plan->times, error);
+    memoi_session_costs costs;
+    memo_status status = memoi_session_cost(s, profile, &costs, error);
+    if (!status) status = memo_plan_swap(&costs.desc, &s->part->plan->times, error);
     return memoi_session_verdict(&s->desc, status, error);
 }
 
 #define MEMOI_SESSION_ROUNDS 8
 
-/* Makes a stage that fits, with the rows that take least time by the profile; *fits: 0 if there is
- * none.  The planner assumes that the other buffers do not depend on the rows.  If the dry run
- * shows otherwise, its budget is lowered by the excess. */
-MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* profile, int* fits,
+/* Makes a stage that fits, with the rows that take least time by the profile, if there is one.  The
+ * planner assumes that the other buffers do not depend on the rows.  If the dry run shows
+ * otherwise, its budget is lowered by the excess. */
+MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* profile,
                                           memo_error* error) {
-    memoi_session_times times;
+    memoi_session_costs costs;
     memo_step_plan* plan = s->part->plan;
-    memo_swap_plan_desc desc;
-    memo_swap_desc swap;
-    memo_status status = memoi_session_costs(s, profile, &desc, &swap, &times, error);
-    int64_t* rows = memoi_session_rows_of(s);
+    memo_swap_desc* swap = &costs.swap;
+    memo_status status = memoi_session_cost(s, profile, &costs, error);
+    int64_t *rows = memoi_session_rows_of(s), *left_bytes = &costs.desc.device_bytes;
     int round;
-    *fits = 0;
+    plan->fits = 0;
     if (s->desc.device_bytes)
-        desc.device_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
+        *left_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     for (round = 0; round < MEMOI_SESSION_ROUNDS; round++) {
         memo_swap_plan* planned = NULL;
-        if (!status && s->desc.device_bytes && desc.device_bytes <= 0) return MEMO_STATUS_OK;
-        swap.rows = NULL;
-        if (!status) status = memo_plan_swap(&desc, &planned, error);
+        if (!status && s->desc.device_bytes && *left_bytes <= 0) return MEMO_STATUS_OK;
+        swap->rows = NULL;
+        if (!status) status = memo_plan_swap(&costs.desc, &planned, error);
 
         /* All ranks plan with the same numbers.  One that failed otherwise ends the stage. */
         if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
         if (!status) {
-            memo_swap_plan_apply(planned, &swap);
-            plan->swap.n_host_layers = swap.n_host_layers;
-            if (swap.rows)
-                memcpy(rows, swap.rows, (size_t)s->n_steps * (size_t)swap.n_tensors * sizeof *rows);
+            memo_swap_plan_apply(planned, swap);
+            plan->swap.n_host_layers = swap->n_host_layers;
+            if (swap->rows)
+                memcpy(rows, swap->rows,
+                       (size_t)s->n_steps * (size_t)swap->n_tensors * sizeof *rows);
             else /* only an alpha */
-                status = memo_swap_desc_fill_rows(&swap, rows, error);
+                status = memo_swap_desc_fill_rows(swap, rows, error);
         }
         status = memoi_session_stage(s, status, error);
-        *fits = !status && memoi_session_fits(s);
-        if (profile && *fits)
+        if (profile && !status && plan->fits)
             plan->times = planned;
         else /* of other rows, or of no meaning */
             memo_swap_plan_destroy(planned);
-        if (status || *fits) return status;
-        desc.device_bytes -= s->peak_bytes - s->desc.device_bytes;
+        if (status || plan->fits) return status;
+        *left_bytes -= s->peak_bytes - s->desc.device_bytes;
     }
     return MEMO_STATUS_OK;
-}
-
-/* MEMO and ALPHA.  Keeping everything is fastest, so MEMO looks no further if it fits. */
-MEMOI memo_status memoi_session_choose_rows(memo_session* s, const memo_profile* profile,
-                                            memo_error* error) {
-    const int is_alpha = s->desc.policy == MEMO_POLICY_ALPHA;
-    memo_status status;
-    int fits;
-    memoi_session_log(s, "session: a dry run with every tensor kept");
-    status = memoi_session_use(s, MEMO_POLICY_KEEP, 0, error);
-    if (status || (memoi_session_fits(s) && !is_alpha)) return status;
-    memoi_session_log(s, "session: planning rows by %s times", profile ? "measured" : "estimated");
-    status = memoi_session_plan_rows(s, profile, &fits, error);
-    if (status || fits) return status;
-    return is_alpha ? memoi_session_use(s, MEMO_POLICY_ALPHA, 0, error) /* the smallest */
-                    : memoi_session_take_least(s, error);
 }
 
 /* Makes the stage of the policy, with its times if there is a profile. */
 MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
                                        memo_error* error) {
     const memo_policy policy = s->desc.policy;
+    const int is_alpha = policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0;
+    const int is_given = policy != MEMO_POLICY_MEMO && !is_alpha;
     memo_step_plan* plan = s->part->plan;
     memo_status status;
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
-    *plan->shortage = 0;
-    if (plan->shape.is_forward_only) /* layers share what they do not keep */
-        status = memoi_session_fill(s, 1, s->step_rows, error);
-    else if (policy == MEMO_POLICY_MEMO || (policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0))
-        status = memoi_session_choose_rows(s, profile, error);
-    else
+    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
+        status = memoi_session_use(s, MEMO_POLICY_MEMO, 0, error);
+    } else if (is_given) {
         status = memoi_session_use(s, policy, s->desc.alpha, error);
-    if (status) return status;
-    memoi_session_explain(s, NULL);
-    return profile && !plan->times ? memoi_session_predict(s, profile, error) : status;
-}
-
-/* The bytes of each tier, by who needs them. */
-MEMOI void memoi_session_account(memo_session* s) {
-    memo_step_plan* plan = s->part->plan;
-    const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
-    plan->activation_bytes = plan->sizes.device_bytes;
-    plan->device_bytes = plan->addresses->peak_bytes;
-    plan->host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
-    plan->persistent_bytes = fixed_bytes - plan->activation_bytes;
-    plan->transient_bytes = plan->device_bytes - fixed_bytes;
-    plan->device_budget_bytes = s->desc.device_bytes;
-    plan->host_budget_bytes = s->desc.host_bytes;
-    plan->fits = memoi_session_fits(s);
+    } else { /* keeping everything is fastest, so MEMO looks no further if it fits */
+        memoi_session_log(s, "session: a dry run with every tensor kept");
+        status = memoi_session_use(s, MEMO_POLICY_KEEP, 0, error);
+        if (!status && (is_alpha || !plan->fits)) {
+            memoi_session_log(s, "session: planning rows by %s times",
+                              profile ? "measured" : "estimated");
+            status = memoi_session_plan_rows(s, profile, error);
+            if (!status && !plan->fits)
+                status = is_alpha ? memoi_session_use(s, MEMO_POLICY_ALPHA, 0, error)
+                                  : memoi_session_take_least(s, error);
+        }
+    }
+    return status || !profile || plan->times ? status : memoi_session_predict(s, profile, error);
 }
 
 /* Ends a call that makes a plan. */
@@ -9522,19 +9394,15 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
         if (profile && !s->part->plan->shape.is_forward_only) {
             by = &times;
             times = profile[k];
-            status = memoi_profile_check(&times, error);
             status = memoi_session_agree_profile(desc, status, &times, error);
         }
         s->desc.device_bytes = limit_bytes;
         if (!status) status = memoi_session_choose(s, by, error);
-        if (!status && limit_bytes != budget_bytes && !memoi_session_fits(s)) {
-            s->desc.device_bytes = budget_bytes;
-            status = memoi_session_choose(s, by, error);
-        }
         s->desc.device_bytes = budget_bytes;
-        if (status) break;
-        memoi_session_account(s);
-        if (i == 0 && memoi_session_fits(s)) limit_bytes = s->peak_bytes;
+        if (!status && limit_bytes != budget_bytes && !s->part->plan->fits)
+            status = memoi_session_choose(s, by, error);
+        s->part->plan->device_budget_bytes = budget_bytes;
+        if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
     }
     return memoi_session_give_plan(s, status, plan, error);
 }
@@ -9551,7 +9419,7 @@ MEMOI void memoi_put_bytes(memo_text* text, const char* before, int64_t n_bytes)
 MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) {
     const memo_plan* addresses = plan->addresses;
     const int is_optimal = addresses->proof == MEMO_PROOF_OPTIMAL;
-    char bytes[2][32];
+    char bytes[32];
     if (plan->sizes.n_swapped_layers || plan->times) memo_swap_put_rows(&plan->swap, text);
     if (plan->times) memo_swap_plan_put(plan->times, 1, text);
     if (!plan->sizes.n_swapped_layers && !plan->times)
@@ -9561,24 +9429,22 @@ MEMOI void memoi_step_plan_put_one(const memo_step_plan* plan, memo_text* text) 
                                                               : "every tensor stays on the device");
 
     /* Planned bytes beside their budgets. */
-    memo_text_put(text, "plan      device %s",
-                  memob_bytes_text(bytes[0], (double)plan->device_bytes));
+    memoi_put_bytes(text, "plan      device ", plan->device_bytes);
     memoi_put_bytes(text, " of ", plan->device_budget_bytes);
-    memo_text_put(text, " (%lld buffer%s, %s%s), host %s", (long long)addresses->n_buffers,
-                  addresses->n_buffers == 1 ? "" : "s", is_optimal ? "optimal" : "lower bound ",
-                  is_optimal ? ""
-                             : memob_bytes_text(bytes[0], (double)addresses->lower_bound_bytes),
-                  memob_bytes_text(bytes[1], (double)plan->host_bytes));
+    memo_text_put(text, " (%lld buffer%s, %s", (long long)addresses->n_buffers,
+                  addresses->n_buffers == 1 ? "" : "s", is_optimal ? "optimal" : "lower bound");
+    if (!is_optimal) memoi_put_bytes(text, " ", addresses->lower_bound_bytes);
+    memo_text_put(text, "), host %s", memob_bytes_text(bytes, (double)plan->host_bytes));
     memoi_put_bytes(text, " of ", plan->host_budget_bytes);
     memo_text_put(text, ", %s moved each way",
-                  memob_bytes_text(bytes[0], (double)plan->sizes.swapped_bytes));
+                  memob_bytes_text(bytes, (double)plan->sizes.swapped_bytes));
     if (plan->sizes.n_spilled_layers)
         memo_text_put(text, ", %d layers through a file of %s", (int)plan->sizes.n_spilled_layers,
-                      memob_bytes_text(bytes[0], (double)plan->sizes.spill_bytes));
+                      memob_bytes_text(bytes, (double)plan->sizes.spill_bytes));
 
     /* Who needs the device. */
     memo_text_put(text, "\ndevice    activations %s",
-                  memob_bytes_text(bytes[0], (double)plan->activation_bytes));
+                  memob_bytes_text(bytes, (double)plan->activation_bytes));
     memoi_put_bytes(text, ", the whole session ", plan->persistent_bytes);
     memoi_put_bytes(text, ", parts of a micro-batch ", plan->transient_bytes);
     memo_text_put(text, "\n");
@@ -9617,18 +9483,18 @@ static const memob_record memoi_step_plan_buffer = {"buffer", memoi_step_plan_bu
 
 memo_status memo_step_plan_write(const memo_step_plan* plan, const char* path, memo_error* error) {
     memoi_step_plan_line line;
-    int64_t i, n_lines = 0;
+    int64_t i;
     memo_text text = {NULL, 0, 0, 0};
+    memob_lines lines = {&text, NULL, 0, error};
     memo_status status = MEMO_STATUS_OK;
     memo_text_put(&text, "memo step-plan 1\n");
     for (; plan && !status; plan = plan->next) {
-        for (i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++, n_lines++)
-            status = memob_put_record(&text, &line.record, line.cells, error);
-        for (i = 0; !status && i < plan->addresses->n_buffers; i++, n_lines++)
-            status = memob_put_record(&text, &memoi_step_plan_buffer, &plan->addresses->buffers[i],
-                                      error);
+        for (i = 0; !status && memoi_step_plan_get_line(plan, i, &line); i++)
+            status = memob_line(&lines, &line.record, line.cells);
+        for (i = 0; !status && i < plan->addresses->n_buffers; i++)
+            status = memob_line(&lines, &memoi_step_plan_buffer, &plan->addresses->buffers[i]);
     }
-    return memob_write_lines(&text, n_lines, path, status, error);
+    return memob_write_lines(&text, lines.n, path, status, error);
 }
 
 /* The current shape of the file as the stage: its rows, a dry run, and the file's addresses. */
@@ -9636,6 +9502,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     memo_step_plan* plan = s->part->plan;
     memoi_step_plan_line own;
     const int64_t n_tensors = plan->swap.n_tensors;
+    int64_t* rows = memoi_session_rows_of(s);
     int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0, peak_bytes = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
@@ -9643,13 +9510,13 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
         memset(cells, 0, sizeof cells);
         status = memob_line(lines, &own.record, cells);
         if (status || memoi_step_plan_differs(&own, cells, text, sizeof text)) break;
-        if (i == 0) {
+        if (own.of == 0) {
             plan->policy = (memo_policy)cells[MEMOI_STEP_PLAN_POLICY];
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_STEP_PLAN_HOST_LAYERS];
             n_buffers = cells[MEMOI_STEP_PLAN_BUFFERS];
-        } else if (i > n_tensors) {
-            memcpy(memoi_session_rows_of(s) + (i - 1 - n_tensors) * n_tensors, cells + 1,
-                   (size_t)n_tensors * sizeof *cells);
+        } else if (own.of == 2) {
+            memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
+            rows += n_tensors;
         }
     }
     if (!status && !*text) {
@@ -9680,44 +9547,31 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     return memo_plan_validate(plan->addresses, error);
 }
 
-/* Of the shapes in a file, if any is in slices. */
-MEMOI int64_t memoi_step_plan_slice_rows(memob_reader reader, int64_t n_rows) {
-    int64_t length, cells[MEMOI_STEP_PLAN_CELLS];
-    const char* word;
-    while (memob_next_entry(&reader, &word, &length))
-        if (memob_word_is(word, length, memoi_step_plan_shape.word) &&
-            !memob_read_record(&reader, &memoi_step_plan_shape, cells, NULL) && cells[3] < cells[2])
-            n_rows = cells[3];
-    return n_rows;
-}
-
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
     memo_session* s;
-    memob_reader reader, last_line;
+    memob_reader reader, ahead, last_line;
     memob_lines lines = {NULL, &reader, 0, error};
     int64_t count = 0;
     memo_status status;
-    const memo_status opened = memob_reader_open(&reader, path, error);
+    memo_status opened = memob_reader_open(&reader, path, error);
+    int64_t cells[MEMOI_STEP_PLAN_CELLS];
     int32_t k;
     *plan = NULL;
+    if (!opened) opened = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
-    if (!opened && !desc->slice_rows)
-        own.slice_rows = memoi_step_plan_slice_rows(reader, desc->n_rows);
+    ahead = reader;
+    if (!opened && !desc->slice_rows &&
+        !memob_expect_record(&ahead, &memoi_step_plan_shape, cells, NULL))
+        own.slice_rows = cells[MEMOI_STEP_PLAN_SLICE_ROWS];
     status = memoi_session_make(&own, 0, NULL, 0, &s, error);
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
         memoi_session_turn(s, k);
-        status = k ? MEMO_STATUS_OK : opened;
-        if (!status && k == 0)
-            status = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
-        if (!status) status = memoi_session_read_shape(s, &lines, error);
+        status = opened ? opened : memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
             status = memob_check_count(&last_line, count, lines.n, error);
-        status = memoi_session_agree_sizes(s, status, error);
-        if (status) break;
-        memoi_session_explain(s, "the plan of the file");
-        memoi_session_account(s);
+        status = memoi_session_judge(s, status, "the plan of the file", error);
     }
     memob_reader_close(&reader);
     return memoi_session_give_plan(s, status, plan, error);
@@ -9726,32 +9580,9 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Arena and engine of the current shape. */
-MEMOI memo_status memoi_session_start_part(memo_session* s, int64_t device_bytes,
-                                           memo_error* error) {
-    memoi_session_part* part = s->part;
-    memo_arena_desc desc = memo_arena_desc_default();
-    memo_swap_desc swap = part->plan->swap;
-    memo_status status;
-    desc.device = s->device;
-    desc.plan = part->plan->addresses;
-    desc.memory = s->device_memory;
-    desc.memory_bytes = device_bytes;
-    status = memoi_session_start_arena(s, &desc, error);
-    if (status || (part->plan->shape.is_forward_only && s->n_slices == 1)) return status;
-    swap.device = s->device;
-    swap.compute_stream = s->desc.compute_stream;
-    swap.computes_on_host = s->desc.computes_on_host;
-    swap.spill_directory = s->desc.spill_directory; /* another rank's may have made the plan */
-    swap.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    swap.is_timed = s->desc.is_timed;
-    swap.device_memory = part->base;
-    swap.host_memory = s->host_memory;
-    return memo_swap_create(&swap, &part->swap, error);
-}
-
-/* Memory for the largest shape; arenas and engines of all that have addresses. */
+/* Memory for the largest shape; arena and engine of each shape that has addresses. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
+    memo_arena_desc desc = memo_arena_desc_default();
     int64_t device_bytes = 1, host_bytes = 0;
     memo_status status;
     int32_t k;
@@ -9767,8 +9598,25 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     if (!status && host_bytes)
         status = memo_host_alloc(s->device, host_bytes, &s->host_memory, error);
     for (k = 0; k < s->desc.n_shapes && !status; k++) {
+        memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_turn(s, k);
-        if (s->part->plan->addresses) status = memoi_session_start_part(s, device_bytes, error);
+        desc.device = s->device;
+        desc.plan = s->part->plan->addresses;
+        desc.memory = s->device_memory;
+        desc.memory_bytes = device_bytes;
+        if (!desc.plan) continue;
+        status = memoi_session_place(s, error);
+        if (!status) status = memoi_session_start_arena(s, &desc, error);
+        if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
+        swap.device = s->device;
+        swap.compute_stream = s->desc.compute_stream;
+        swap.computes_on_host = s->desc.computes_on_host;
+        swap.spill_directory = s->desc.spill_directory; /* another rank's may have made the plan */
+        swap.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+        swap.is_timed = s->desc.is_timed;
+        swap.device_memory = s->part->base;
+        swap.host_memory = s->host_memory;
+        status = memo_swap_create(&swap, &s->part->swap, error);
     }
     memoi_session_turn(s, 0);
     return status;
@@ -9787,7 +9635,7 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
     *result = NULL;
     if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (!desc->slice_rows) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
+    if (!desc->slice_rows) own.slice_rows = plan->slice_rows;
     status = memoi_session_make(&own, 1, plan, 0, &s, error);
     if (!status) {
         status = memoi_session_start(s, error);
@@ -9833,7 +9681,7 @@ MEMOI double memoi_session_slice_s(const memo_session* s, int32_t kind, int32_t 
         const int32_t step = layer * n + slice;
         const int has_loss = what == MEMOI_SPAN_BACKWARD && n > 1 && layer == last && layer > 0;
         const memoi_timing* span = memoi_session_span(s, step, what);
-        if (span && !has_loss && memob_layer_kind(&s->part->plan->swap, step) == kind)
+        if (span && !has_loss && memob_layer_kind(s->steps, step) == kind)
             scratch[n_times++] = span->times_s[0];
     }
     return n_times ? memoi_profile_median(scratch, n_times) : -1;
@@ -9847,9 +9695,10 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     int32_t slice;
     for (slice = 0; slice < s->n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
-        const double x = (2.0 * slice * (double)s->step_rows + rows) / (double)s->layer_rows - 1;
-        const double y =
-            memoi_session_slice_s(s, kind, what, slice, scratch) * ((double)s->step_rows / rows);
+        const double x =
+            (2.0 * slice * (double)s->steps->n_rows + rows) / (double)s->steps->layer_rows - 1;
+        const double y = memoi_session_slice_s(s, kind, what, slice, scratch) *
+                         ((double)s->steps->n_rows / rows);
         if (y < 0) continue;
         n += 1;
         sum_x += x;
@@ -9865,7 +9714,6 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
 
 /* The times of the current shape, from its spans.  scratch: (n_layers). */
 MEMOI void memoi_session_read_times(const memo_session* s, double* scratch, memo_profile* times) {
-    const memo_swap_desc* swap = &s->part->plan->swap;
     const int32_t n = s->n_slices, last = s->n_steps - 1;
     double losses_s = 0;
     int32_t k, t, step;
@@ -9877,19 +9725,19 @@ MEMOI void memoi_session_read_times(const memo_session* s, double* scratch, memo
         for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
-            if (memob_tensor_rule(swap->tensors, t) > MEMO_TENSOR_WHOLE) continue;
+            if (memob_tensor_rule(s->steps->tensors, t) > MEMO_TENSOR_WHOLE) continue;
             memoi_session_fit(s, k, MEMOI_SPAN_TENSOR + t, scratch, row_s, growth_s);
-            *row_s /= (double)s->step_rows;
-            *growth_s /= (double)s->step_rows;
+            *row_s /= (double)s->steps->n_rows;
+            *growth_s /= (double)s->steps->n_rows;
         }
     }
 
     /* With slices, losses: what the last layer's backward takes beyond the times of its kind. */
-    k = memob_layer_kind(swap, last);
+    k = memob_layer_kind(s->steps, last);
     for (step = last - n + 1; step <= last && n > 1; step++)
         losses_s +=
             memoi_session_span(s, step, MEMOI_SPAN_BACKWARD)->times_s[0] -
-            memob_swap_slice_s(swap, step, times->backward_s[k], times->backward_growth_s[k]);
+            memob_swap_slice_s(s->steps, step, times->backward_s[k], times->backward_growth_s[k]);
     times->between_s =
         fmax(losses_s, 0) + memoi_session_span(s, last, MEMOI_SPAN_BETWEEN)->times_s[0];
 }
@@ -9930,19 +9778,16 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* Adds the times of the current shape to a profile with those of copies.  status: of opening. */
-MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_status status,
-                                              memo_profile* profile, memo_error* error) {
-    const int32_t n_of_step = MEMOI_SPAN_TENSOR + s->desc.n_tensors;
-    const int64_t n_spans = (int64_t)s->n_steps * n_of_step;
+/* Adds the times of the current shape to a profile with those of copies. */
+MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_profile* profile,
+                                              memo_error* error) {
+    const int64_t n_spans = (int64_t)s->n_steps * (MEMOI_SPAN_TENSOR + s->desc.n_tensors);
     memob_arrays arrays = {NULL, 0};
     double* scratch = (double*)memob_arrays_add(&arrays, s->desc.n_layers, sizeof *scratch);
+    memo_status status = MEMO_STATUS_OK;
     int64_t i;
     s->spans = (memoi_timing*)memob_arrays_add(&arrays, n_spans, sizeof *s->spans);
-    if (!status && arrays.failed) status = memob_no_memory(error, "the times of a profile");
-    for (i = 0; i < 2 * n_spans && !status && !s->desc.computes_on_host; i++)
-        if (memoi_session_span(s, (int32_t)(i / 2 / n_of_step), (int32_t)(i / 2 % n_of_step)))
-            status = memo_event_create(s->device, &s->spans[i / 2].events[i % 2], error);
+    if (arrays.failed) status = memob_no_memory(error, "the times of a profile");
 
     /* No rank begins unless all can. */
     if (!status && memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
@@ -9964,14 +9809,6 @@ MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_status statu
     return status;
 }
 
-/* A stage to measure on: nothing swapped if that fits, because pinning memory takes long. */
-MEMOI memo_status memoi_session_choose_measured(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
-    if (!status && !memoi_session_fits(s)) status = memoi_session_choose(s, NULL, error);
-    if (status || memoi_session_fits(s)) return status;
-    return memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->part->plan->shortage);
-}
-
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own = *desc;
@@ -9984,7 +9821,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
         memo_step_plan* plan = NULL;
         status = memo_session_plan(desc, NULL, &plan, error);
-        if (!status) own.slice_rows = memoi_session_slice_of(plan, desc->n_rows);
+        if (!status) own.slice_rows = plan->slice_rows;
         memo_step_plan_destroy(plan);
         if (status) return status;
     }
@@ -9993,18 +9830,22 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
         memoi_session_turn(s, k);
-        status = memoi_session_choose_measured(s, error);
         if (first < 0) first = k;
+
+        /* Nothing is swapped if that fits, because pinning memory takes long. */
+        status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
+        if (!status && !s->part->plan->fits) status = memoi_session_choose(s, NULL, error);
+        if (!status && !s->part->plan->fits)
+            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->part->plan->shortage);
     }
     if (!status && first >= 0) status = memoi_session_measure_copies(s, &copies, error);
-    if (!status && first >= 0) {
-        const memo_status opened = memoi_session_start(s, error);
-        for (k = first; !status && k < s->desc.n_shapes; k++) {
-            if (s->parts[k].plan->shape.is_forward_only) continue;
-            profile[k] = copies;
-            memoi_session_turn(s, k);
-            status = memoi_session_measure_shape(s, opened, profile + k, error);
-        }
+    if (!status && first >= 0)
+        status = memoi_session_verdict(&own, memoi_session_start(s, error), error);
+    for (k = first; !status && k >= 0 && k < s->desc.n_shapes; k++) {
+        if (s->parts[k].plan->shape.is_forward_only) continue;
+        profile[k] = copies;
+        memoi_session_turn(s, k);
+        status = memoi_session_measure_shape(s, profile + k, error);
     }
     memo_session_destroy(s);
     return memoi_session_reword(status, error);
@@ -10079,8 +9920,8 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         plan = NULL;
         profiles = (memo_profile*)memob_calloc(memoi_session_n_shapes(desc), sizeof *profiles);
         status = profiles ? memo_session_measure(desc, profiles, error)
-                          : memoi_session_meet(desc, NULL, 0, 0,
-                                               memob_no_memory(error, "a profile"), error);
+                          : memoi_session_meet(desc, NULL, 0, memob_no_memory(error, "a profile"),
+                                               error);
         if (!status) status = memo_session_plan(desc, profiles, &plan, error);
         MEMO_FREE(profiles);
     }

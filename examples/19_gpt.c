@@ -219,7 +219,7 @@ static void compute_rows(void* user, memo_session* session, int32_t l, int32_t a
                          int64_t end) {
     const layer_params* p = &((trainer*)user)->p.layers[l];
     layer_acts a;
-    memo_session_get_addresses(session, l, (void**)&a);
+    memo_session_get_addresses(session, l, 0, (void**)&a);
     switch (act) {
     case NORM1: norm(a.norm1, a.inp, *p->norm1, begin, end); break;
     case QKV: product(a.qkv, a.norm1, *p->qkv, p->qkv_bias, C, 3 * C, begin, end); break;
@@ -238,7 +238,7 @@ static void forward(void* user, memo_session* session, int32_t l) {
     trainer* t = (trainer*)user;
     const layer_params* p = &t->p.layers[l];
     layer_acts a;
-    memo_session_get_addresses(session, l, (void**)&a);
+    memo_session_get_addresses(session, l, 0, (void**)&a);
     for (int r = 0; r < N && l == 0; r++)
         for (int c = 0; c < C; c++)
             t->x[r][c] = t->p.words[t->tokens[r]][c] + t->p.places[r % T][c];
@@ -257,7 +257,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
     float *d_qkv = d_up, *d_att = d_up + 3 * N * C;
     static float d_norm[N][C];
     layer_acts a;
-    memo_session_get_addresses(session, l, (void**)&a);
+    memo_session_get_addresses(session, l, 0, (void**)&a);
 
     /* x = middle + down(gelu(up(norm2(middle)))) */
     memset(d_up, 0, sizeof(float) * 4 * N * C);

@@ -274,19 +274,16 @@ static void compute_rows(void* user, memo_session* session, int32_t l, int32_t a
                          int64_t end) {
     const layer_params* p = &((trainer*)user)->p.layers[l];
     const int n = (int)(end - begin);
-    const int64_t c = begin * C;
     layer_acts a;
-    memo_session_get_addresses(session, l, (void**)&a);
+    memo_session_get_addresses(session, l, begin, (void**)&a);
     switch (act) {
-    case NORM1: launch(n, norm, a.norm1 + c, a.inp + c, *p->norm1, n); break;
-    case QKV: product_of(a.qkv + 3 * c, a.norm1 + c, *p->qkv, p->qkv_bias, 0, n, C, 3 * C); break;
+    case NORM1: launch(n, norm, a.norm1, a.inp, *p->norm1, n); break;
+    case QKV: product_of(a.qkv, a.norm1, *p->qkv, p->qkv_bias, 0, n, C, 3 * C); break;
     case ATT: launch(N * NH, attention, a.att, a.qkv); break;
-    case MIDDLE:
-        product_of(a.middle + c, a.att + c, *p->proj, p->proj_bias, a.inp + c, n, C, C);
-        break;
-    case NORM2: launch(n, norm, a.norm2 + c, a.middle + c, *p->norm2, n); break;
-    case UP: product_of(a.up + 4 * c, a.norm2 + c, *p->up, p->up_bias, 0, n, C, 4 * C); break;
-    case GELU: launch(n * 4 * C, gelu, a.gelu + 4 * c, a.up + 4 * c, n * 4 * C); break;
+    case MIDDLE: product_of(a.middle, a.att, *p->proj, p->proj_bias, a.inp, n, C, C); break;
+    case NORM2: launch(n, norm, a.norm2, a.middle, *p->norm2, n); break;
+    case UP: product_of(a.up, a.norm2, *p->up, p->up_bias, 0, n, C, 4 * C); break;
+    case GELU: launch(n * 4 * C, gelu, a.gelu, a.up, n * 4 * C); break;
     }
 }
 
@@ -294,7 +291,7 @@ static void forward(void* user, memo_session* session, int32_t l) {
     trainer* t = (trainer*)user;
     const layer_params* p = &t->p.layers[l];
     layer_acts a;
-    memo_session_get_addresses(session, l, (void**)&a);
+    memo_session_get_addresses(session, l, 0, (void**)&a);
     if (l == 0) launch(N * C, embed, *t->x, &t->p, t->tokens);
     cudaMemcpyAsync(a.inp, t->x, sizeof t->x, cudaMemcpyDeviceToDevice, stream);
     for (int act = NORM1; act < N_ACTS; act++) compute_rows(t, session, l, act, 0, N);
@@ -315,7 +312,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
     float* d_norm = (float*)memo_session_get_buffer(session, 1);
     float *d_qkv = d_up, *d_att = d_up + 3 * N * C;
     layer_acts a;
-    memo_session_get_addresses(session, l, (void**)&a);
+    memo_session_get_addresses(session, l, 0, (void**)&a);
 
     /* x = middle + down(gelu(up(norm2(middle)))) */
     product_backward(d_up, *d->down, d->down_bias, *t->d_x, a.gelu, *p->down, 4 * C, C);

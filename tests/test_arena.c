@@ -768,6 +768,7 @@ TEST(bad_descs_are_named) {
     memo_trace* trace;
     static double room[1024];
     char* memory = (char*)room + (256 - (uintptr_t)room % 256);
+    const char *first, *second, *large;
     memo_arena* arena;
     CHECK_OK(memo_trace_create(&trace, &error));
     desc.device = fresh_device(1 << 20);
@@ -808,7 +809,22 @@ TEST(bad_descs_are_named) {
     desc = memo_arena_desc_default();
     desc.trace = trace;
     desc.memory = memory;
+    desc.device = fresh_device(1 << 20);
     refuses(&desc, bad, "memory: not used while recording");
+    desc.device = NULL;
+
+    /* A dry run with memory: what fits lies there, each request at an address of its own. */
+    desc.memory_bytes = 4096;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    first = take(arena, 2000);
+    second = take(arena, 2000);
+    CHECK(first >= memory && second > first && second + 2000 <= memory + 4096);
+    large = take(arena, 4096);
+    CHECK(large < memory || large >= memory + 4096);
+    memo_arena_destroy(arena);
+    memo_trace_destroy(trace);
+    CHECK_OK(memo_trace_create(&trace, &error));
+    desc.trace = trace;
     desc.memory = NULL;
     CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     refuses(&desc, bad, "already has 1 requests");

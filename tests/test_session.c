@@ -945,8 +945,8 @@ TEST(bad_profiles_are_refused) {
     times[0] = &bad.forward_s[0];
     times[1] = &bad.backward_s[0];
     times[2] = &bad.between_s;
-    times[3] = &bad.copies[0].to_host_s;
-    times[4] = &bad.copies[0].to_device_s;
+    times[3] = &bad.copies[0].out_s;
+    times[4] = &bad.copies[0].back_s;
     times[5] = &bad.tensors[1].recompute_s_per_row[0];
     for (i = 0; i < 6; i++)
         for (k = 0; k < 4; k++) {
@@ -1083,7 +1083,7 @@ TEST(layers_have_kinds) {
     /* The trainer's own copies, of as many kinds as there are, share a slow link. */
     others[3] = 0;
     m.desc.policy = MEMO_POLICY_SWAP;
-    for (k = 0; k < 2; k++) profile.copies[k].to_host_s = 9 * (k + 1);
+    for (k = 0; k < 2; k++) profile.copies[k].out_s = 9 * (k + 1);
     traffic = (memo_traffic*)malloc(3 * sizeof *traffic);
     for (k = 0; k < 3; k++)
         traffic[k].to_host_bytes = traffic[k].to_device_bytes = (int64_t)1 << 40;
@@ -1139,8 +1139,10 @@ static void buffered_backward(void* user, memo_session* s, int32_t layer) {
     void* addresses[4];
     int t;
     check_buffers(s, 1u << STATE | 1u << SCRATCH | (layer >= 2 ? 1u << D_X : 0));
-    memo_session_get_addresses(s, layer, addresses);
-    for (t = 0; t < 4; t++) CHECK(addresses[t] == memo_session_get_address(s, layer, t));
+    memo_session_get_addresses(s, layer, 3, addresses);
+    for (t = 0; t < 4; t++)
+        CHECK(addresses[t] ==
+              (char*)memo_session_get_address(s, layer, t) + 3 * m->desc.tensors[t].row_bytes);
     m->n_backward++;
     backward(user, s, layer);
 }

@@ -596,7 +596,7 @@ static void table_init(model* m, memo_profile* profile, int64_t n_rows) {
     }
     profile->tensors[T_ATTENTION].recompute_growth_s_per_row[0] = 0.006 / 2048;
     profile->copies[1].size_bytes = 1 << 20;
-    profile->copies[1].to_host_s = profile->copies[1].to_device_s = (1 << 20) / 3e8;
+    profile->copies[1].out_s = profile->copies[1].back_s = (1 << 20) / 3e8;
 }
 
 /* slice_rows 0: the largest size that fits, and a plan whose time is that of the schedule. */

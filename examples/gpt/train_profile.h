@@ -61,9 +61,9 @@ static void estimate_profile(const train_options* o, memo_profile* profile) {
     profile->between_s = 3 * (double)o->vocabulary * h * product_s * (double)train_rows(o);
 
     if (o->link_bandwidth) {
-        memo_profile_copy* copy = &profile->copies[1];
+        memo_profile_transfer* copy = &profile->copies[1];
         copy->size_bytes = o->link_bandwidth;
-        copy->to_host_s = copy->to_device_s = 1;
+        copy->out_s = copy->back_s = 1;
     }
 }
 
@@ -108,13 +108,13 @@ static void print_estimate(const train_options* o) {
 }
 
 static void print_profile(const memo_profile* profile) {
-    const memo_profile_copy* copy = &profile->copies[1];
+    const memo_profile_transfer* copy = &profile->copies[1];
     printf("profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms",
            1e3 * profile->forward_s[0], 1e3 * profile->backward_s[0], 1e3 * profile->between_s);
     if (copy->size_bytes)
         printf("; copies run at %.2f GB/s to the host, %.2f GB/s back (medians)",
-               1e-9 * (double)copy->size_bytes / copy->to_host_s,
-               1e-9 * (double)copy->size_bytes / copy->to_device_s);
+               1e-9 * (double)copy->size_bytes / copy->out_s,
+               1e-9 * (double)copy->size_bytes / copy->back_s);
     printf("\n");
 }
 

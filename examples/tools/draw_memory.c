@@ -47,7 +47,7 @@ static memo_status make_plan(double share, memo_step_plan** plan, memo_error* er
         profile.tensors[t].recompute_s_per_row[0] = t == 0 ? -1 : 0.002 / T * (t == 2 ? 4 : 1);
     }
     profile.copies[1].size_bytes = 1 << 20;
-    profile.copies[1].to_host_s = profile.copies[1].to_device_s = (1 << 20) / 2e9;
+    profile.copies[1].out_s = profile.copies[1].back_s = (1 << 20) / 2e9;
     desc.tensors = tensors, desc.n_tensors = N_TENSORS;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = 64;
     desc.buffers = buffers, desc.n_buffers = 3;
