@@ -1768,7 +1768,9 @@ static __device__ Value memoi_cuda_shuffle(Value value, int apart, int n_lanes) 
     float words[sizeof value / 4];
     int k;
     memcpy(words, &value, sizeof value);
+#ifdef __CUDA_ARCH__ /* host compilers do not know it */
 #pragma unroll
+#endif
     for (k = 0; k < (int)(sizeof value / 4); k++)
         words[k] = __shfl_xor_sync(0xffffffffu, words[k], apart, n_lanes);
     memcpy(&value, words, sizeof value);
