@@ -172,8 +172,8 @@ MEMO_API memo_status memo_profile_write(const memo_profile* profile, const char*
  * The step of a table of rows is the makespan that memo_schedule_simulate finds for
  * memo_swap_generate's schedule.  The planner needs no lp_solve.  From the best single alpha (MEMO
  * paper) and from tables that need little memory it makes random changes: of a tensor in layers of
- * a kind first, then of single layers and ranges too.  After a change another tensor takes the
- * memory that is left, or gives what lacks.
+ * a kind, or in layers beside them.  After a change another tensor takes the memory that is left,
+ * or gives what lacks.
  *
  * The best table of all is the plan.  Ties go to the plan that recomputes least, then to the one
  * that moves least.  The same desc always gives the same plan.
@@ -5871,9 +5871,9 @@ typedef struct memoi_rows_planner {
     int32_t* bundle_of; /* each tensor's; -1: no bytes */
     int32_t handed;     /* the HANDED tensor; -1: none */
     memoi_rows_clock clock;
-    memoi_rows_sum* sums;                            /* (n_layers) */
-    int32_t* moved;                                  /* the layers that are moved, in order */
-    memoi_rows_table trial, here, start, best, plan; /* plan: while its limit is named */
+    memoi_rows_sum* sums;                     /* (n_layers) */
+    int32_t* moved;                           /* the layers that are moved, in order */
+    memoi_rows_table trial, here, best, plan; /* plan: from which a search begins */
     uint64_t random;
 } memoi_rows_planner;
 
@@ -6014,25 +6014,23 @@ MEMOI double memoi_rows_copy_s(double start_s, double n_bytes, double bytes_per_
 /* What does not depend on the rows: computation, and the trainer's own copies. */
 MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
+    const double rates[] = {desc->to_host_bytes_per_s, desc->to_device_bytes_per_s};
     int32_t i;
-    int pass, way;
+    int k;
     for (i = 0; i < p->n_layers; i++) {
         const memo_kind_times* times = memoi_rows_times(p, i);
-        const memo_traffic traffic[2] = {times->forward_traffic, times->backward_traffic};
+        const int64_t n_bytes[] = {
+            times->forward_traffic.to_host_bytes, times->forward_traffic.to_device_bytes,
+            times->backward_traffic.to_host_bytes, times->backward_traffic.to_device_bytes};
         memoi_rows_layer* layer = &p->clock.layers[i];
         layer->forward_s =
             memob_swap_slice_s(desc->swap, i, times->forward_s, times->forward_growth_s);
         layer->backward_s =
             memob_swap_slice_s(desc->swap, i, times->backward_s, times->backward_growth_s);
-        for (pass = 0; pass < 2; pass++)
-            for (way = 0; way < 2; way++) {
-                const int64_t n_bytes =
-                    way ? traffic[pass].to_device_bytes : traffic[pass].to_host_bytes;
-                const double rate = way ? desc->to_device_bytes_per_s : desc->to_host_bytes_per_s;
-                if (n_bytes && rate > 0)
-                    layer->traffic_s[pass][way] =
-                        memoi_rows_copy_s(desc->copy_s, (double)n_bytes, rate);
-            }
+        for (k = 0; k < 4; k++)
+            if (n_bytes[k] && rates[k % 2] > 0)
+                layer->traffic_s[k / 2][k % 2] =
+                    memoi_rows_copy_s(desc->copy_s, (double)n_bytes[k], rates[k % 2]);
     }
 }
 
@@ -6074,7 +6072,6 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->here.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
-    p->start.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->best.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->plan.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     if (a->failed) {
@@ -6458,17 +6455,18 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 /* --- >>row search ---
  * Knows: tables and their scores.  Knows nothing of limits.
  *
- * Random changes, kept if the table is better or hardly worse (simulated annealing).  The first
- * passes change a bundle in layers of a kind, so that few numbers describe a table; the later ones
- * change single layers and ranges too.  Memory joins the bundles: after a change another bundle
- * takes the room that is left, or gives what lacks, in as many layers or tiles as that makes. */
+ * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
+ * gives a bundle another cell in layers of a kind, or in layers beside them.  Memory joins the
+ * bundles: after a change another bundle takes the room that is left, or gives what lacks, in as
+ * many layers or tiles as that makes. */
 
 /* The number of trials, and of cells that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
-#define MEMOI_ROWS_TRIALS_LEAST 20000
-#define MEMOI_ROWS_LOOKS_MAX    18000000
+#define MEMOI_ROWS_TRIALS_LEAST 8000
+#define MEMOI_ROWS_LOOKS_MAX    15000000
+#define MEMOI_ROWS_ROUNDS       8
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
-#define MEMOI_ROWS_HEAT       0.003
+#define MEMOI_ROWS_HEAT       0.001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
 
 /* In [0, n) */
@@ -6479,257 +6477,162 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
-#define MEMOI_ROWS_ANY (-2) /* whatever the cell */
+#define MEMOI_ROWS_ANY (-2) /* whatever the kind, or the cell */
 
-/* How many layers of a kind have this cell of a bundle. */
-MEMOI int64_t memoi_rows_count(const memoi_rows_planner* p, int32_t kind, int32_t b, int64_t cell) {
-    const int64_t* cells = &p->trial.cells[(int64_t)b * p->n_layers];
-    int64_t count = 0;
-    int32_t layer;
-    for (layer = 0; layer < p->n_layers; layer++)
-        count += p->kinds[layer] == kind && (cell == MEMOI_ROWS_ANY || cells[layer] == cell);
-    return count;
+/* Layers with this cell of a bundle, each so many layers before one of a kind. */
+typedef struct memoi_rows_pick {
+    int32_t kind, before, b;
+    int64_t cell, n_layers;
+    int64_t next, more; /* what they get: another cell, or (not 0) so many tiles more */
+} memoi_rows_pick;
+
+MEMOI int memoi_rows_is_picked(const memoi_rows_planner* p, const memoi_rows_pick* pick,
+                               int32_t layer) {
+    const int32_t of = layer + pick->before;
+    const int64_t cell = p->trial.cells[(int64_t)pick->b * p->n_layers + layer];
+    if (pick->cell != MEMOI_ROWS_ANY && pick->cell != cell) return 0;
+    return pick->kind == MEMOI_ROWS_ANY ||
+           (of >= 0 && of < p->n_layers && p->kinds[of] == pick->kind);
 }
 
-/* Converts so many of them to another cell, spread evenly or side by side; 0: nothing is different.
- * The last two layers have places that kept rows would add to. */
-MEMOI int memoi_rows_convert(memoi_rows_planner* p, int32_t kind, int32_t b, int64_t cell,
-                             int64_t next, int64_t count) {
-    int64_t* cells = &p->trial.cells[(int64_t)b * p->n_layers];
-    const int64_t n = memoi_rows_count(p, kind, b, cell);
-    const int32_t end = next == MEMOI_ROWS_KEPT ? p->n_moved : p->n_layers;
-    const int64_t is_block = !memoi_rows_random(p, 4);
-    int64_t i;
+/* Picks layers and a bundle, and another cell for them: kept, swapped or recomputed.  is_any: of
+ * whatever cell. */
+MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, memoi_rows_pick* pick) {
+    const int64_t states[] = {MEMOI_ROWS_KEPT, p->n_tiles, 0};
+    const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
+    int32_t of = layer, i;
+    if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
+    pick->before = of - layer;
+    pick->kind =
+        of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) ? MEMOI_ROWS_ANY : p->kinds[of];
+    pick->b = (int32_t)memoi_rows_random(p, p->n_bundles);
+    pick->cell = is_any                    ? MEMOI_ROWS_ANY
+                 : memoi_rows_random(p, 2) ? p->trial.cells[(int64_t)pick->b * p->n_layers + layer]
+                                           : states[memoi_rows_random(p, 3)];
+    pick->next = states[memoi_rows_random(p, 3)];
+    pick->more = pick->n_layers = 0;
+    for (i = 0; i < p->n_layers; i++) pick->n_layers += memoi_rows_is_picked(p, pick, i);
+}
+
+/* Gives so many of the picked layers their next cell; 0: nothing is different.  They are spread
+ * evenly: each apart, in pairs (one of even and one of odd layers), or all side by side.  The last
+ * two layers have places that kept rows would add to. */
+MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick, int64_t count) {
+    int64_t* cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
+    const int64_t n = pick->n_layers;
+    const int32_t end = pick->next == MEMOI_ROWS_KEPT && !pick->more ? p->n_moved : p->n_layers;
+    int64_t width, n_groups, i;
     int32_t layer;
     int is_changed = 0;
-    if (count > n) count = n;
+    count = memob_min(count, n);
     if (count <= 0) return 0;
     i = memoi_rows_random(p, n);
+    width = memoi_rows_random(p, 4) ? 1 + !memoi_rows_random(p, 3) : count;
+    width = memob_min(width, count);
+    count /= width;
+    n_groups = (n + width - 1) / width;
     for (layer = 0; layer < end; layer++) {
-        if (p->kinds[layer] != kind || (cell != MEMOI_ROWS_ANY && cells[layer] != cell)) continue;
+        int64_t next = pick->next;
+        if (!memoi_rows_is_picked(p, pick, layer)) continue;
         i = (i + 1) % n;
-        if (is_block ? i >= count : (i + 1) * count / n == i * count / n) continue;
-        if (cells[layer] == next || !memoi_rows_is_valid(p, layer, b, next)) continue;
+        if ((i / width + 1) * count / n_groups == i / width * count / n_groups) continue;
+        if (pick->more && cells[layer] == MEMOI_ROWS_KEPT) continue;
+        if (pick->more) next = memob_min(memob_max(cells[layer] + pick->more, 0), p->n_tiles);
+        if (cells[layer] == next || !memoi_rows_is_valid(p, layer, pick->b, next)) continue;
         cells[layer] = next;
         is_changed = 1;
     }
     return is_changed;
 }
 
-/* Chooses a bundle, a kind and one of its cells, and another: kept, swapped or recomputed. */
-MEMOI int64_t memoi_rows_choose(memoi_rows_planner* p, int32_t* kind, int32_t* b, int64_t* cell) {
-    const int64_t states[] = {MEMOI_ROWS_KEPT, p->n_tiles, 0};
-    const int64_t layer = memoi_rows_random(p, p->n_layers);
-    *kind = p->kinds[layer];
-    *b = (int32_t)memoi_rows_random(p, p->n_bundles);
-    *cell = memoi_rows_random(p, 2) ? p->trial.cells[(int64_t)*b * p->n_layers + layer]
-                                    : states[memoi_rows_random(p, 3)];
-    return states[memoi_rows_random(p, 3)];
-}
-
-/* Changes one bundle of the trial in layers of a kind; 0: nothing is different. */
-MEMOI int memoi_rows_change_kind(memoi_rows_planner* p) {
-    int32_t kind, b;
-    int64_t cell, next = memoi_rows_choose(p, &kind, &b, &cell), count;
-    if (memoi_rows_random(p, 4) == 0) cell = MEMOI_ROWS_ANY;
-    if (memoi_rows_random(p, 4) == 0) next = memoi_rows_random(p, p->n_tiles + 1);
-    count = memoi_rows_count(p, kind, b, cell);
-    if (!count) return 0;
-    switch (cell == MEMOI_ROWS_ANY ? 2 : memoi_rows_random(p, 3)) {
-    case 0: count = 1; break;
-    case 1: count = 1 + memoi_rows_random(p, count); break;
+/* Changes one bundle of the trial in one, some or all of the layers picked; 0: nothing is
+ * different. */
+MEMOI int memoi_rows_change(memoi_rows_planner* p) {
+    const int is_any = !memoi_rows_random(p, 4);
+    const int32_t other = (int32_t)memoi_rows_random(p, p->n_layers);
+    memoi_rows_pick pick;
+    memoi_rows_choose(p, is_any, &pick);
+    switch (memoi_rows_random(p, 4)) {
+    case 0: pick.next = memoi_rows_random(p, p->n_tiles + 1); break;
+    case 1: pick.next = p->trial.cells[(int64_t)pick.b * p->n_layers + other]; break;
     default: break;
     }
-    return memoi_rows_convert(p, kind, b, cell, next, count);
-}
-
-/* Changes as many layers of a kind as the scored trial has room for, or lacks memory; 0: nothing is
- * different. */
-MEMOI int memoi_rows_refit_layers(memoi_rows_planner* p) {
-    const memoi_rows_score* score = &p->trial.score;
-    int32_t kind, b, is_host;
-    int64_t cell;
-    const int64_t next = memoi_rows_choose(p, &kind, &b, &cell);
-    const double layer_bytes = (double)p->bundles[b].row_bytes * (double)p->desc->swap->n_rows;
-    const double n_swapped = (double)(memob_max(next, 0) - memob_max(cell, 0));
-    double least = 0, most = p->n_layers;
-
-    /* With a file more layers would spill. */
-    for (is_host = 0; is_host < (p->desc->spill_bytes ? 1 : 2); is_host++) {
-        const double each =
-            layer_bytes * (is_host ? n_swapped / (double)p->n_tiles : (next < 0) - (cell < 0));
-        const double capacity = (double)(is_host ? p->desc->host_bytes : p->desc->device_bytes);
-        const double left = capacity - (is_host ? score->host_bytes : score->device_bytes);
-        if (!(capacity > 0)) continue;
-        if (each > 0) most = fmin(most, floor(left / each));
-        if (each < 0 && left < 0) least = fmax(least, ceil(left / each));
+    switch (is_any || !pick.n_layers ? 2 : memoi_rows_random(p, 3)) {
+    case 0: return memoi_rows_convert(p, &pick, 1);
+    case 1: return memoi_rows_convert(p, &pick, 1 + memoi_rows_random(p, pick.n_layers));
+    default: return memoi_rows_convert(p, &pick, pick.n_layers);
     }
-    return memoi_rows_convert(p, kind, b, cell, next, (int64_t)(least > 0 ? least : most));
 }
 
-/* Swaps as many more or fewer tiles of a bundle as the scored trial has room for, in the layers of
- * a kind or (negative) in all of them; 0: nothing is different. */
-MEMOI int memoi_rows_refit_tiles(memoi_rows_planner* p, int32_t kind, int32_t b) {
+/* Changes as many layers, or swaps as many more or fewer tiles in some layers, as the scored trial
+ * has room for or lacks memory; 0: nothing is different. */
+MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* score = &p->trial.score;
-    const double tile_bytes =
-        (double)p->bundles[b].row_bytes * (double)memob_swap_tile_rows(p->desc->swap);
-    int64_t n = 0;
-    double more = (double)p->n_tiles, room;
-    int32_t layer;
-    int is_changed = 0;
-
-    for (layer = 0; layer < p->n_moved; layer++)
-        n += kind < 0 || (p->kinds[layer] == kind &&
-                          memob_layer_has(p->desc->swap, layer, p->bundles[b].leader));
+    const int of_tiles = (int)memoi_rows_random(p, 2);
+    memoi_rows_pick pick;
+    double least, most;
+    int is_host;
+    memoi_rows_choose(p, of_tiles, &pick);
+    most = (double)(of_tiles ? p->n_tiles : pick.n_layers);
+    least = of_tiles ? -most : 0;
 
     /* A tile more in every layer takes two more of a region and one less to recompute.  With a file
      * more layers would spill. */
-    room = ((double)p->desc->device_bytes - score->device_bytes) / tile_bytes;
-    if (p->desc->device_bytes && room < more) more = floor(room);
-    room =
-        ((double)p->desc->host_bytes - score->host_bytes) / (tile_bytes * (double)memob_max(n, 1));
-    if (p->desc->host_bytes && !p->desc->spill_bytes && room < more) more = floor(room);
-    if (more < -(double)p->n_tiles) more = -(double)p->n_tiles;
-    for (layer = 0; layer < p->n_layers; layer++) {
-        int64_t *own = &p->trial.cells[memoi_rows_cell_of(p, layer, b)], next;
-        if ((kind >= 0 && p->kinds[layer] != kind) || *own == MEMOI_ROWS_KEPT) continue;
-        next = memob_min(memob_max(*own + (int64_t)more, 0), p->n_tiles);
-        if (next == *own || !memoi_rows_is_valid(p, layer, b, next)) continue;
-        *own = next;
-        is_changed = 1;
+    for (is_host = 0; is_host < (desc->spill_bytes ? 1 : 2); is_host++) {
+        const double capacity = (double)(is_host ? desc->host_bytes : desc->device_bytes);
+        const double left = capacity - (is_host ? score->host_bytes : score->device_bytes);
+        const int64_t tiles = of_tiles  ? (is_host ? pick.n_layers : 1)
+                              : is_host ? memob_max(pick.next, 0) - memob_max(pick.cell, 0)
+                                        : ((pick.next < 0) - (pick.cell < 0)) * p->n_tiles;
+        const double each =
+            (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
+            (double)tiles;
+        if (!(capacity > 0)) continue;
+        if (each > 0) most = fmin(most, floor(left / each));
+        if (each < 0) least = fmax(least, ceil(left / each));
     }
-    return is_changed;
+    if (!of_tiles) return memoi_rows_convert(p, &pick, (int64_t)(least > 0 ? least : most));
+    pick.more = (int64_t)fmax(least, most);
+    return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
-MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
-    const int32_t kind = p->kinds[memoi_rows_random(p, p->n_layers)];
-    if (p->trial.score.excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) return 0;
-    if (memoi_rows_random(p, 2)) return memoi_rows_refit_layers(p);
-    return memoi_rows_refit_tiles(p, memoi_rows_random(p, 2) ? kind : -1,
-                                  (int32_t)memoi_rows_random(p, p->n_bundles));
-}
-
-/* Lets the cells of a bundle in two layers change places; 0: they are alike. */
-MEMOI int memoi_rows_exchange(memoi_rows_planner* p) {
-    const int32_t b = (int32_t)memoi_rows_random(p, p->n_bundles);
-    const int32_t from = (int32_t)memoi_rows_random(p, p->n_layers);
-    const int32_t to = (int32_t)memoi_rows_random(p, p->n_layers);
-    int64_t *own = &p->trial.cells[(int64_t)b * p->n_layers + from], cell = *own;
-    int64_t* other = &p->trial.cells[(int64_t)b * p->n_layers + to];
-    if (cell == *other || !memoi_rows_is_valid(p, from, b, *other) ||
-        !memoi_rows_is_valid(p, to, b, cell))
-        return 0;
-    *own = *other;
-    *other = cell;
-    return 1;
-}
-
-/* Changes one bundle of the trial in a few layers; 0: nothing is different. */
-MEMOI int memoi_rows_change(memoi_rows_planner* p) {
-    int32_t n = p->n_layers, b = (int32_t)memoi_rows_random(p, p->n_bundles);
-    int32_t begin = (int32_t)memoi_rows_random(p, n), end = begin + 1, stride = 1, i;
-    int32_t kind = -1, shift = 0;
-    const int64_t* cells = p->trial.cells + (int64_t)b * p->n_layers;
-    int64_t value = 0, delta = 0, step;
-    int is_changed = 0;
-
-    /* Choose layers: one, all, all that move, the last ones, every second one, a range, or the
-     * layers a few before or after those of one kind. */
-    switch (
-        memoi_rows_random(p, p->desc->swap->layer_kinds || p->desc->swap->n_slices > 1 ? 10 : 8)) {
-    case 0: begin = 0, end = n; break;
-    case 1: begin = 0, end = p->n_moved; break;
-    case 2: begin = p->n_moved, end = n; break;
-    case 3: begin &= 1, end = n, stride = 2; break;
-    case 4:
-        end = begin + 1 + (int32_t)memoi_rows_random(p, n - begin);
-        stride = 1 + (int32_t)memoi_rows_random(p, 2);
-        break;
-    case 8:
-    case 9:
-        kind = p->kinds[begin];
-        shift = (int32_t)memoi_rows_random(p, 4) - 2;
-        begin = 0, end = n;
-        break;
-    default: break;
-    }
-
-    /* Choose a value: kept, swapped, recomputed, that of another layer, or some tiles more or
-     * fewer. */
-    switch (memoi_rows_random(p, 6)) {
-    case 0: value = MEMOI_ROWS_KEPT; break;
-    case 1: value = p->n_tiles; break;
-    case 2: value = 0; break;
-    case 3: value = cells[memoi_rows_random(p, n)]; break;
-    default:
-        for (step = p->n_tiles; step > 1 && memoi_rows_random(p, 3); step = (step + 1) / 2) {
-        }
-        delta = memoi_rows_random(p, 2) ? step : -step;
-    }
-
-    /* Skip invalid changes, and report whether any cell differs: scoring an equal table wastes
-     * time. */
-    for (i = begin; i < end; i += stride) {
-        int64_t* cell = &p->trial.cells[memoi_rows_cell_of(p, i, b)];
-        int64_t next = delta ? *cell + delta : value;
-        if (delta && *cell == MEMOI_ROWS_KEPT) continue;
-        if (kind >= 0 && (i + shift < 0 || i + shift >= n || p->kinds[i + shift] != kind)) continue;
-        if (delta && next < 0) next = 0;
-        if (next > p->n_tiles) next = p->n_tiles;
-        if (next == *cell || !memoi_rows_is_valid(p, i, b, next)) continue;
-        *cell = next;
-        is_changed = 1;
-    }
-    return is_changed;
-}
-
-/* From a table.  Longer steps are accepted too, less and less; tables that do not fit are accepted
- * only on the way from one that fits less. */
-MEMOI void memoi_rows_pass(memoi_rows_planner* p, const memoi_rows_table* from, int of_kinds,
-                           int64_t n_trials) {
-    const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
-    const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-    int64_t i, k;
-    memoi_rows_copy(p, from, &p->here);
-    for (i = 0; i < n_trials; i++) {
-        const double left = 1 - (double)i / (double)n_trials;
-        int is_changed = 0;
-        memoi_rows_copy(p, &p->here, &p->trial);
-        for (k = memoi_rows_random(p, 4); k > 0; k--)
-            is_changed |= of_kinds || memoi_rows_random(p, 5) == 0 ? memoi_rows_change_kind(p)
-                          : memoi_rows_random(p, 8) == 0           ? memoi_rows_exchange(p)
-                                                                   : memoi_rows_change(p);
-        if (is_changed) (void)memoi_rows_try(p);
-
-        /* Another bundle takes the room that is left, or makes the room that lacks. */
-        for (k = of_kinds || memoi_rows_random(p, 2) ? 4 : 0; k > 0 && !memoi_rows_refit(p); k--) {
-        }
-        if (k > 0) {
-            (void)memoi_rows_try(p);
-            i += is_changed;
-        }
-        if (memoi_rows_is_better(trial, here) ||
-            (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat * left * left)))
-            memoi_rows_copy(p, &p->trial, &p->here);
-    }
-}
-
-/* Betters p->best: twice from where it is with changes of kinds, because one search may end where
- * another does not; then the better of both with changes of layers.  n_parts: takes so small a part
- * of the time. */
+/* Betters p->best in rounds.  The first three begin with p->plan, because one may end where another
+ * does not; the others with the best so far.  Longer steps are accepted too, less and less in a
+ * round; tables that do not fit are accepted only on the way from one that fits less.  n_parts:
+ * takes so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
-    const memoi_rows_score* best = &p->best.score;
-    int64_t n_trials = MEMOI_ROWS_LOOKS_MAX / ((int64_t)p->n_layers * p->desc->swap->n_tensors);
-    int pass;
-    n_trials = memob_max(memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX), MEMOI_ROWS_TRIALS_LEAST);
-    n_trials = n_trials / (4 * n_parts) + 1;
+    const memoi_rows_score *best = &p->best.score, *here = &p->here.score, *trial = &p->trial.score;
+    const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
+    const int64_t n_cells = (int64_t)p->n_layers * p->desc->swap->n_tensors;
+    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
+    int round;
+    n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / (MEMOI_ROWS_ROUNDS * n_parts) + 1;
     p->random = 0x9e3779b97f4a7c15u;
-    memoi_rows_copy(p, &p->best, &p->start);
-    for (pass = 0; pass < 4; pass++) {
-        if (!p->n_bundles || (best->excess_bytes <= 0 && best->stall_s <= 0 &&
-                              best->recompute_s <= 0 && best->swapped_bytes <= 0))
-            break; /* nothing is left to better */
-        memoi_rows_pass(p, pass < 2 ? &p->start : &p->best, pass < 2, n_trials);
+    for (round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
+        memoi_rows_copy(p, round < 3 ? &p->plan : &p->best, &p->here);
+        for (i = 0; i < n_trials; i++) {
+            const double left = 1 - (double)i / (double)n_trials;
+            int is_changed = 0;
+            if (best->excess_bytes <= 0 && best->stall_s <= 0 && best->recompute_s <= 0 &&
+                best->swapped_bytes <= 0 && best->lifted_bytes <= 0)
+                return; /* nothing is left to better */
+            memoi_rows_copy(p, &p->here, &p->trial);
+            for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
+            if (is_changed) (void)memoi_rows_try(p);
+
+            /* Another bundle takes the room that is left, or makes the room that lacks. */
+            k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
+            while (k > 0 && !memoi_rows_refit(p)) k--;
+            if (k > 0) {
+                (void)memoi_rows_try(p);
+                i += is_changed;
+            }
+            if (memoi_rows_is_better(trial, here) ||
+                (trial->excess_bytes <= 0 &&
+                 trial->step_s <= here->step_s * (1 + heat * left * left)))
+                memoi_rows_copy(p, &p->trial, &p->here);
+        }
     }
 }
 
@@ -6773,6 +6676,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p) {
                                                                              : MEMOI_ROWS_KEPT;
         (void)memoi_rows_try(p);
     }
+    memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_search(p, 1);
 }
 
@@ -6859,7 +6763,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     /* A tenth more of each limit first; then the limit lifted altogether. */
     for (is_all = 0; is_all < 2 && limit == MEMO_SWAP_LIMIT_NONE; is_all++, most = 5e-4) {
         for (i = 0; i < 4; i++) {
-            saved = memoi_rows_lift(p, limits[i], is_all, 16, &extra_bytes);
+            saved = memoi_rows_lift(p, limits[i], is_all, 32, &extra_bytes);
             if (saved <= most) continue;
             most = saved;
             limit = limits[i];
@@ -6868,7 +6772,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
     if (limit == MEMO_SWAP_LIMIT_NONE) return;
 
     /* State the gain of the whole plan, which the estimate above only ranks. */
-    saved = memoi_rows_lift(p, limit, 1, 4, &extra_bytes);
+    saved = memoi_rows_lift(p, limit, 1, 8, &extra_bytes);
     if (saved < MEMOI_ROWS_GAIN) return;
     plan->limit = limit;
     if (limit == MEMO_SWAP_LIMIT_BANDWIDTH || limit == MEMO_SWAP_LIMIT_DISK)
