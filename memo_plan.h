@@ -8001,28 +8001,28 @@ MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
  * the rank still agrees that it has failed.  has_profile: of the call. */
 MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session* s,
                                      int has_profile, memo_status status, memo_error* error) {
+    enum { N = 15, N_BUDGETS = 3 };
     const memo_session* lines = status || !desc->agree ? NULL : s;
     memo_session_desc own = s ? s->desc : *desc;
-    int64_t* const budgets[] = {&own.device_bytes, &own.host_bytes, &own.disk_bytes};
+    int64_t* const budgets[N_BUDGETS] = {&own.device_bytes, &own.host_bytes, &own.disk_bytes};
     const struct {
         const char* field;
         int64_t value;
-    } same[] = {{"n_layers", own.n_layers},
-                {"n_tensors", own.n_tensors},
-                {"n_rows", own.n_rows},
-                {"slice_rows", own.slice_rows},
-                {"tile_rows", own.tile_rows},
-                {"policy", (int64_t)own.policy},
-                {"shapes", memoi_session_digest(lines, 0)},
-                {"tensors", memoi_session_digest(lines, 1)},
-                {"layer_kinds", memoi_session_digest(lines, 2)},
-                {s && !s->own_plan ? "plan" : "rows", memoi_session_digest(lines, 3)},
-                {"buffers", own.n_buffers},
-                {"backward_recomputes", own.backward_recomputes},
-                {"spill_directory", own.spill_directory != NULL},
-                {"alpha", (int64_t)(memob_hash((const char*)&own.alpha, sizeof own.alpha) >> 2)},
-                {"profile", has_profile}};
-    enum { N = sizeof same / sizeof same[0], N_BUDGETS = 3 };
+    } same[N] = {{"n_layers", own.n_layers},
+                 {"n_tensors", own.n_tensors},
+                 {"n_rows", own.n_rows},
+                 {"slice_rows", own.slice_rows},
+                 {"tile_rows", own.tile_rows},
+                 {"policy", (int64_t)own.policy},
+                 {"shapes", memoi_session_digest(lines, 0)},
+                 {"tensors", memoi_session_digest(lines, 1)},
+                 {"layer_kinds", memoi_session_digest(lines, 2)},
+                 {s && !s->own_plan ? "plan" : "rows", memoi_session_digest(lines, 3)},
+                 {"buffers", own.n_buffers},
+                 {"backward_recomputes", own.backward_recomputes},
+                 {"spill_directory", own.spill_directory != NULL},
+                 {"alpha", (int64_t)(memob_hash((const char*)&own.alpha, sizeof own.alpha) >> 2)},
+                 {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
     int32_t k;
     if (!desc->agree) return status;
