@@ -695,7 +695,7 @@ static int is_utf8(const char* text) {
     while (*p) {
         int k = 0, n;
         while (k < 10 && (*p < rows[k][0] || *p > rows[k][1])) k++;
-        if (k == 10 || !memcmp(p, "\xef\xbf\xbe", 3) || !memcmp(p, "\xef\xbf\xbf", 3)) return 0;
+        if (k == 10 || (p[0] == 0xef && p[1] == 0xbf && p[2] >= 0xbe)) return 0;
         if (rows[k][2] > 1 && (p[1] < rows[k][3] || p[1] > rows[k][4])) return 0;
         for (n = 2; n < rows[k][2]; n++)
             if (p[n] < 0x80 || p[n] > 0xbf) return 0;
