@@ -2623,7 +2623,7 @@ MEMOI memo_status memoi_row_counts(memo_row_kind kind, memo_row_desc* d, memo_er
             MEMOI_INTEGER(name, e, vocabulary, e->n_parts > 1, most) ||
             MEMOI_INTEGER(name, e, n_rows, 0, most / (4 * MEMO_LOSS_NUMBERS) / e->n_parts) ||
             MEMOI_LOSS_RULE(name, e);
-        if (!e->vocabulary) e->vocabulary = e->first_column + e->n_columns;
+        if (!is_refused && !e->vocabulary) e->vocabulary = e->first_column + e->n_columns;
         break;
     case MEMO_ROW_SINKS:
     case MEMO_ROW_SINK_SUMS:

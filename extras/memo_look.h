@@ -3172,9 +3172,9 @@ MEMOI memo_status memoi_rec_after_copy_rows(memo_recorder* r, memo_stream stream
             desc.n_reads = memoi_rec_row_ranges(r->rows, from, from_stride, row_bytes, n_rows);
             desc.writes = r->rows + n;
             desc.n_writes = memoi_rec_row_ranges(r->rows + n, to, to_stride, row_bytes, n_rows);
+            desc.name = (unsigned)kind < 3 ? names[kind] : "copy";
+            desc.link_bytes = row_bytes * n_rows;
         }
-        desc.name = (unsigned)kind < 3 ? names[kind] : "copy";
-        desc.link_bytes = row_bytes * n_rows;
     }
     return memoi_rec_end(r, stream, &desc, -1, status, error);
 }

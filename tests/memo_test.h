@@ -5,7 +5,8 @@
  *   int main(int argc, char** argv) { return memo_test_main(argc, argv); }
  *
  * Usage of a test program: [NAME] [--seed N]   NAME: only the tests whose name contains it.
- * Output: TAP.  Tests run in the order of the file.  A test's random cases come from memo_test_random(), seeded anew for each test. */
+ * Output: TAP.  Tests run in the order of the file.  A test's random cases come from
+ * memo_test_random(), seeded anew for each test. */
 #ifndef MEMO_TEST_H
 #define MEMO_TEST_H
 
@@ -175,7 +176,8 @@ static inline void memo_test_differ(const char* file, int line, const char* cond
  */
 #define CHECK_OK(call) CHECK_CASE((call) == MEMO_STATUS_OK, "%s", error.message)
 
-/* The call must return MEMO_STATUS_<status>; CHECK_ERROR: and error.message must contain the text. */
+/* The call must return MEMO_STATUS_<status>; with CHECK_ERROR error.message must contain the text
+ * too. */
 #define CHECK_ERROR(call, status, text)                                                            \
     do {                                                                                           \
         const int check_status = (call);                                                           \

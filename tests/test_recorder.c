@@ -718,6 +718,9 @@ TEST(paper_records_what_nothing_runs) {
     CHECK_OK(memo_event_record(d, event, first, &error));
     CHECK_OK(memo_event_wait(d, event, second, &error));
     CHECK_OK(memo_copy_rows(d, second, MEMO_COPY_ON_DEVICE, to, 16, from, 16, 8, 4, &error));
+    CHECK_FAILS(memo_copy_rows(d, second, MEMO_COPY_ON_DEVICE, to, 64, from, 64, 64,
+                               (int64_t)1 << 57, &error),
+                OUT_OF_HOST_MEMORY); /* 2^63 bytes */
     CHECK_OK(memo_event_query(d, event, &is_done, &error));
     CHECK_OK(memo_stream_synchronize(d, second, &error));
     CHECK_OK(memo_event_destroy(d, event, &error));

@@ -577,8 +577,8 @@ TEST(invalid_arguments_are_refused) {
     static const int64_t index[2] = {0, 1};
     memo_rows_desc rows;
     memo_merge_desc merge;
-    memo_add_desc add, cast;
-    memo_add_desc sums;
+    memo_add_desc add, cast, sums;
+    memo_cross_entropy_desc entropy;
     memset(&rows, 0, sizeof rows);
     rows.to = numbers;
     rows.from = numbers + 32;
@@ -625,6 +625,10 @@ TEST(invalid_arguments_are_refused) {
     sums.a = sums.b = numbers;
     sums.to = numbers;
     CHECK_ERROR(memo_row_run(MEMO_ROW_SUMS, &sums, &error), INVALID_ARGUMENT, "2^62");
+    memset(&entropy, 0, sizeof entropy); /* a vocabulary of 0 is the sum of the two */
+    entropy.first_column = entropy.n_columns = INT64_MAX;
+    CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &entropy, &error), INVALID_ARGUMENT,
+                "n_columns");
 }
 
 /* A cast, an addition and a gather one after the other on a stream, recorded: no race, right
