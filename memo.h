@@ -702,8 +702,8 @@ typedef struct memo_arena_desc {
     const memo_device* device; /* NULL: dry run (record), or memory below (replay) */
     const memo_plan* plan;     /* replay; borrowed until destroy */
     memo_trace* trace;         /* record; borrowed until destroy */
-    /* Replay: use these bytes instead; aligned like the plan.  Dry run: requests lie there, above
-     * each other, while they fit, so that a step that writes to them by mistake does not crash. */
+    /* Replay: use these bytes instead; aligned like the plan.  Dry run: requests that fit begin
+     * there, 512 bytes apart, and share bytes, so a step that writes to them does not crash. */
     void* memory;
     int64_t memory_bytes;
     /* Replay of a plan that buys waits: the streams of its numbers, on device, which has events. */
@@ -1668,6 +1668,7 @@ MEMOI int memob_failure_is_kept(const memob_failure* failure) {
     return __atomic_load_n(&failure->is_kept, __ATOMIC_SEQ_CST);
 }
 
+MEMO_PRINTF(3, 4)
 MEMOI void memob_failure_keep(memob_failure* failure, memo_status status, const char* format, ...) {
     /* Claimed, written, then published. */
     if (!__atomic_exchange_n(&failure->is_claimed, 1, __ATOMIC_RELAXED)) {
@@ -2024,6 +2025,7 @@ MEMOI int memob_word_number(const char* word, int64_t length, int64_t* value) {
 }
 
 /* Sets error to "NAME:LINE: MESSAGE" of the current line, and returns status. */
+MEMO_PRINTF(4, 5)
 MEMOI memo_status memob_line_error(const memob_reader* reader, memo_error* error,
                                    memo_status status, const char* format, ...) {
     if (error) {
