@@ -7154,12 +7154,14 @@ MEMOI void memoi_degrees_walk(memoi_degrees_search* search, double price_s, int6
                             : price_s * (double)search->extra[at + q] + search->rest_s[at + d + q];
         for (p = 0; p < d; p++) {
             const double* add_s = &search->add_s[(at + p) * d];
+            int32_t* next = &search->next[at + p];
             double least_s = INFINITY;
-            for (q = 0; q < d; q++) {
+            for (q = 0; q < d; q++) { /* bytes may be equal only as doubles */
                 double cost_s = is_least ? from_s[q] : add_s[q] + from_s[q];
-                if (cost_s >= least_s) continue;
+                int is_less = is_least && search->extra[at + q] < search->extra[at + *next];
+                if (cost_s > least_s || (cost_s >= least_s && !is_less)) continue;
                 least_s = cost_s;
-                search->next[at + p] = q;
+                *next = q;
             }
             search->rest_s[at + p] = least_s;
         }

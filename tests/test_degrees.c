@@ -425,6 +425,22 @@ TEST(blocks_of_few_kinds) {
     }
 }
 
+/* Only the last degree fits, by one byte of 2^60. */
+TEST(bytes_are_compared_exactly) {
+    const int64_t most = (int64_t)1 << 60;
+    memo_degrees_problem* problem;
+    memo_degrees_plan* plan = NULL;
+    CHECK_OK(memo_degrees_problem_create(1, powers, 3, &problem, &error));
+    problem->costs[0].runtime_bytes = most + 5;
+    problem->costs[1].state_bytes = most + 1;
+    problem->costs[2].state_bytes = most;
+    problem->memory_bytes = most;
+    CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
+    CHECK(plan->degrees[0] == powers[2] && plan->memory_bytes == most);
+    memo_degrees_plan_destroy(plan);
+    memo_degrees_problem_destroy(problem);
+}
+
 TEST(boundary_is_pinned) {
     degrees_model model = model_of(6, 2048, 3);
     memo_degrees_problem* problem;
