@@ -3855,7 +3855,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const in
     int64_t n_ranges = 0, i;
     *part = *whole;
     part->n_items = n;
-    part->n_ranges = part->n_fixed = part->lower_bound = 0;
+    part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
     part->section_bounds = part->first_held = NULL;
     part->held = NULL;
     for (i = 0; i < n; i++) n_ranges += whole->items[list ? list[i] : first + i].n_ranges;

@@ -360,6 +360,30 @@ TEST(large_rectangles_are_filled_at_once) {
     CHECK(n_met > 0);
 }
 
+/* A fixed buffer above does not raise the bound of a part without it. */
+TEST(a_part_has_a_bound_of_its_own) {
+    memo_plan* plan;
+    memo_error error;
+    memoi_problem problem, part;
+    int64_t i;
+    CHECK_OK(memo_plan_create(4, 0, 1, &plan, &error));
+    for (i = 0; i < 4; i++) {
+        plan->buffers[i].size_bytes = 10;
+        plan->buffers[i].begin = i > 0;
+        plan->buffers[i].end = 1 + (i > 0);
+    }
+    plan->buffers[0].is_fixed = 1;
+    plan->buffers[0].offset_bytes = 1000;
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    CHECK_OK(memoi_problem_create(plan, &problem, &error));
+    CHECK(memoi_problem_pick(&problem, 1, NULL, 3, &part));
+    CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, 1010);
+    CHECK_IS(part.lower_bound * part.unit_bytes, ==, 30);
+    memoi_problem_free(&part);
+    memoi_problem_free(&problem);
+    memo_plan_destroy(plan);
+}
+
 /* A part that the search does not finish gets the effort that other parts leave. */
 TEST(no_effort_is_left_over) {
     int k, n_open = 0;
