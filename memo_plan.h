@@ -6318,8 +6318,7 @@ MEMOI void memoi_rows_find_places(memoi_rows_planner* p) {
     place_bytes = memoi_rows_pages((double)most);
     n_places = n_moved - 1;
     if ((capacity - fixed_bytes) / place_bytes < n_places)
-        n_places = (int32_t)((capacity - fixed_bytes) / place_bytes);
-    if (n_places < 1) n_places = 1;
+        n_places = (int32_t)memoi_rows_later(1, (capacity - fixed_bytes) / place_bytes);
     score->n_host_layers = n_places;
     score->n_spilled_layers = n_moved - n_places;
     score->host_bytes = fixed_bytes + n_places * place_bytes;
@@ -6757,7 +6756,7 @@ MEMOI void memoi_rows_name_limit(memoi_rows_planner* p, memo_swap_plan* plan) {
                    "nothing is recomputed"
                  : "no single limit: more of one memory alone, or a faster link alone, would save "
                    "nothing");
-    if (!p->n_bundles) return;
+    if (!p->n_bundles || plan->step_s <= 0) return;
     memoi_rows_copy(p, &p->best, &p->plan);
 
     /* A tenth more of each limit first; then the limit lifted altogether. */

@@ -1008,6 +1008,16 @@ TEST(reasons_are_named) {
     p.tensors[0].rule = MEMO_TENSOR_SWAPPED;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INFEASIBLE,
                 "host memory: the plan with alpha 0 needs");
+
+    /* A step that takes no time has no share to save. */
+    simple_problem(&p);
+    p.times.forward_s = p.times.backward_s = p.recompute_s_per_row[0] = 0;
+    p.desc.to_host_bytes_per_s = p.desc.to_device_bytes_per_s = 0;
+    p.desc.device_bytes = p.desc.spill_bytes = 2 * 65536;
+    CHECK_OK(memo_plan_swap(&p.desc, &plan, &error));
+    CHECK_CASE(plan->limit == MEMO_SWAP_LIMIT_NONE && strstr(plan->reason, "nothing"), "%s",
+               plan->reason);
+    memo_swap_plan_destroy(plan);
 }
 
 /* The host holds one of four layers, so the others spill to a disk of any speed. */
