@@ -2568,7 +2568,7 @@ MEMOI memo_status memoi_row_check(const char* desc, const memoi_row_matrix* m, m
     /* Rows rounded up to whole groups of 16 bytes must not overflow either. */
     if (m->n_columns > MEMOB_BYTES_MAX / m->element_bytes - 64 ||
         (m->n_rows &&
-         memob_max(m->n_columns, *stride) + 64 > MEMOB_BYTES_MAX / m->element_bytes / m->n_rows))
+         memob_max(m->n_columns, *stride) > MEMOB_BYTES_MAX / m->element_bytes / m->n_rows - 64))
         return MEMOB_INVALID(
             error, "%s.%s: too large (%lld rows of %lld, stride %lld); 2^62 bytes are the limit",
             desc, m->name, (long long)m->n_rows, (long long)m->n_columns, (long long)*stride);

@@ -579,6 +579,7 @@ TEST(invalid_arguments_are_refused) {
     memo_merge_desc merge;
     memo_add_desc add, cast, sums;
     memo_cross_entropy_desc entropy;
+    memo_row_desc taken;
     memset(&rows, 0, sizeof rows);
     rows.to = numbers;
     rows.from = numbers + 32;
@@ -610,6 +611,9 @@ TEST(invalid_arguments_are_refused) {
     CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error)); /* nothing to do needs no addresses */
     add.n_columns = 3;
     CHECK_ERROR(memo_row_run(MEMO_ROW_ADD, &add, &error), INVALID_ARGUMENT, "to: NULL");
+    add.n_rows = 2;
+    add.to_stride = INT64_MAX;
+    CHECK_ERROR(memo_row_take(MEMO_ROW_ADD, &add, &taken, &error), INVALID_ARGUMENT, "2^62");
     memset(&merge, 0, sizeof merge);
     CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
     merge.n_batches = 2;
