@@ -233,6 +233,7 @@ MEMO_API memo_swap_plan_desc memo_swap_plan_desc_default(void);
  * caller's times of each of profile->n_kinds kinds, for which recompute_s_per_row has room for
  * (n_kinds, 2, n_tensors): times and their growths, by the names of the tensors; desc->kinds
  * becomes times.
+ * With a HANDED tensor the profile may be of slices of another size; times are scaled.
  * Errors: INVALID_ARGUMENT (another number of rows; a tensor or kind the profile does not have). */
 MEMO_API memo_status memo_swap_plan_use_profile(memo_swap_plan_desc* desc, memo_kind_times* times,
                                                 double* recompute_s_per_row,
@@ -8033,7 +8034,8 @@ MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session
         highest[k] = status ? 0 : same[k].value;
         lowest[k] = -highest[k];
     }
-    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    for (k = 0; k < N_BUDGETS; k++)
+        lowest[N + k] = status || !*budgets[k] ? -INT64_MAX : -*budgets[k];
     status = memoi_session_agree(desc, status, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
     for (k = 0; k < N; k++)
@@ -8244,9 +8246,9 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 
 #define MEMOI_GUARD 512
 
-/* Signaling NaN in most numbers of every floating-point type, and NaN in the others: arithmetic
- * with one gives NaN of other bytes, so that a tensor that is updated in place changes.  Depends on
- * the address. */
+/* NaN in every number of f64, f32 and f16, and in every second one of bf16, whose others are
+ * 2.7e37.  At least every second number is a signaling NaN or none: arithmetic gives it other
+ * bytes, so that a tensor that is updated in place changes.  Depends on the address. */
 MEMOI unsigned char memoi_poison_at(const char* address) {
     static const unsigned char poison[8] = {0xa0, 0x7d, 0xa0, 0x7f, 0xa0, 0x7d, 0xf1, 0x7f};
     return poison[(uintptr_t)address % 8];
@@ -8727,9 +8729,9 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->batch.n_rows,
                                                 s->batch.is_forward_only, &s->call_error)
                            : MEMO_STATUS_OK;
-    if (!status) status = memo_arena_begin(s->part->arena, &s->call_error);
     if (s->checker && !status) status = memoi_inspector_close(s, 0);
     if (s->checker && !status) status = memoi_inspector_close(s, 1);
+    if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     s->is_running = memoi_session_is_ok(s, status);
     return memo_session_computes(s);
 }
@@ -9455,7 +9457,7 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
 memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
                                 memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
-    memo_session* s;
+    memo_session* s = NULL;
     memob_reader reader, ahead, last_line;
     memob_lines lines = {NULL, &reader, 0, error};
     int64_t count = 0;
@@ -9470,10 +9472,11 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     if (!opened && !desc->slice_rows &&
         !memob_expect_record(&ahead, &memoi_step_plan_shape, cells, NULL))
         own.slice_rows = cells[MEMOI_STEP_PLAN_SLICE_ROWS];
-    status = memoi_session_make(&own, 0, NULL, 0, &s, error);
+    status = opened ? memoi_session_meet(&own, NULL, 0, opened, error)
+                    : memoi_session_make(&own, 0, NULL, 0, &s, error);
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
         memoi_session_turn(s, k);
-        status = opened ? opened : memoi_session_read_shape(s, &lines, error);
+        status = memoi_session_read_shape(s, &lines, error);
         if (!status && k == s->desc.n_shapes - 1)
             status = memob_check_count(&last_line, count, lines.n, error);
         status = memoi_session_judge(s, status, "the plan of the file", error);

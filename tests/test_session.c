@@ -613,6 +613,7 @@ typedef struct rank_model {
     memo_status status;
     memo_error error;
     memo_session* session;
+    const char* path; /* of a plan that it reads instead; NULL: none */
     int64_t rows[8 * 4];
     int64_t device_bytes;
 } rank_model;
@@ -653,6 +654,12 @@ static void* rank_main(void* argument) {
     rank_model* r = (rank_model*)argument;
     memo_session_info info;
     memset(&r->error, 0, sizeof r->error);
+    if (r->path) {
+        memo_step_plan* plan = NULL;
+        r->status = memo_step_plan_read(&r->m.desc, r->path, &plan, &r->error);
+        memo_step_plan_destroy(plan);
+        return NULL;
+    }
     r->status = memo_session_create(&r->m.desc, &r->session, &r->error);
     if (r->status) return NULL;
     memo_session_get_info(r->session, &info);
@@ -674,6 +681,7 @@ static void open_rank(rank_model* r, meeting* at, int32_t rank) {
     r->at = at;
     r->rank = rank;
     r->n_agreed = 0;
+    r->path = NULL;
     r->m.desc.agree = agree;
     r->m.desc.computes_on_host = rank == 1; /* it measures otherwise */
     open_device(&r->m, 512 << 10, 0);
@@ -766,6 +774,42 @@ TEST(a_fault_on_one_rank_fails_all) {
         }
     }
     CHECK_IS(n_faults, >, 60);
+}
+
+/* A rank that cannot read its file says so, and the others end with it. */
+TEST(a_rank_without_its_file_fails_all) {
+    memo_step_plan* plan = NULL;
+    int32_t i;
+    for (i = 0; i < 2; i++) {
+        memo_session_desc* d = &ranks[i].m.desc;
+        open_short_rank(&ranks[i], &at, i);
+        d->policy = MEMO_POLICY_KEEP;
+        d->step = NULL;
+        d->forward = forward;
+        d->backward = backward;
+        d->device_bytes = (int64_t)1 << 30;
+    }
+    {
+        memo_session_desc alone = ranks[0].m.desc;
+        alone.agree = NULL;
+        alone.slice_rows = 16;
+        CHECK_OK(memo_session_plan(&alone, NULL, &plan, &error));
+        CHECK_OK(memo_step_plan_write(plan, scratch_file(), &error));
+        memo_step_plan_destroy(plan);
+    }
+    for (i = 0; i < 3; i++) { /* both read it, then one does not */
+        ranks[0].path = i == 1 ? "/nonexistent/plan" : scratch_file();
+        ranks[1].path = i == 2 ? "/nonexistent/plan" : scratch_file();
+        run_ranks(ranks, &at, 2);
+        CHECK_CASE(ranks[0].status == (i ? MEMO_STATUS_IO : MEMO_STATUS_OK) &&
+                       ranks[1].status == ranks[0].status,
+                   "%s, %s", ranks[0].error.message, ranks[1].error.message);
+        if (i == 0) continue;
+        CHECK(strstr(ranks[i - 1].error.message, "/nonexistent/plan") != NULL);
+        CHECK(strstr(ranks[2 - i].error.message, "another rank failed") != NULL);
+    }
+    for (i = 0; i < 2; i++) close_device(&ranks[i].m);
+    remove(scratch_file());
 }
 
 /* Fields that must match are named on all ranks. */

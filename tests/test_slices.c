@@ -429,6 +429,45 @@ TEST(every_fault_is_a_status) {
     CHECK_CASE(is_done && n_failed > 50, "%d failed, %lld calls", n_failed, (long long)k);
 }
 
+/* Calls of a checked micro-batch fail: a status, and the next one is right. */
+TEST(every_fault_of_a_checked_step_is_a_status) {
+    static model good, m;
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* host = NULL;
+    memo_faults f;
+    memo_batch batch = {11, 0, 0};
+    int64_t k;
+    model_init(&good, 12, 4, MEMO_POLICY_SWAP);
+    CHECK_OK(model_run(&good, 11));
+    memo_session_destroy(good.session);
+    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    memo_faults_init(&f, host);
+    model_init(&m, 12, 4, MEMO_POLICY_SWAP);
+    m.desc.device = &f.device;
+    m.desc.computes_on_host = 1;
+    m.desc.is_checked = 1;
+    CHECK_OK(model_run(&m, 11));
+    for (k = 1; m.session && k < 3000; k += 1 + k / 8) {
+        memo_status status;
+        f.n_calls = 0;
+        f.failed = NULL;
+        f.failing_call = k;
+        status = memo_session_run(m.session, &batch, &error);
+        if (!f.failed) break;
+        CHECK_CASE(status != MEMO_STATUS_OK, "call %lld, %s, fails unseen", (long long)k, f.failed);
+        m.loss = 0;
+        memset(m.gw, 0, sizeof m.gw);
+        memset(m.gx, 0, sizeof m.gx);
+        status = memo_session_run(m.session, &batch, &error);
+        CHECK_CASE(!status && same_bits(&m, &good), "after call %lld: %s", (long long)k,
+                   status ? error.message : "other bits");
+        if (status) break;
+    }
+    CHECK_IS(k, >, 50);
+    memo_session_destroy(m.session);
+    memo_host_device_destroy(host);
+}
+
 /* Each shape has its number of slices, and the bits that it has alone. */
 TEST(shapes_have_slices) {
     static const memo_shape shapes[] = {{31, 0}, {13, 0}, {31, 1}, {5, 0}};
