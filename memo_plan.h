@@ -86,7 +86,7 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
  * bytes of stack and a megabyte of memory each thread.  Larger problems are improved by greedy runs
- * that learn from the last one, then by local search.
+ * that learn from the last one (if no buffer is fixed, has gaps or holds), then by local search.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; overlapping fixed buffers; another plan's trace;
  * a negative limit; n_threads outside [0, 64]), INFEASIBLE, OUT_OF_HOST_MEMORY, UNSUPPORTED (the
  * MIP without lp_solve, with unlike alignments, or with too many pairs of buffers). */
