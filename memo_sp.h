@@ -2610,7 +2610,10 @@ MEMOI memo_status memoi_row_counts(memo_row_kind kind, memo_row_desc* d, memo_er
     case MEMO_ROW_CAST:
         if (d->add.n_rows == 0) d->add.n_rows = 1;
         break;
-    case MEMO_ROW_SUMS: break;
+    case MEMO_ROW_SUMS:
+        if (d->add.to_type != MEMO_TYPE_F32)
+            return MEMOB_INVALID(error, "%s.to_type: row sums are F32; set it to that", name);
+        break;
     case MEMO_ROW_SOFTMAX_PARTS:
     case MEMO_ROW_CROSS_ENTROPY:
     case MEMO_ROW_LOSS_SUMS:

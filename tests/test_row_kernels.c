@@ -629,6 +629,8 @@ TEST(invalid_arguments_are_refused) {
     sums.a = sums.b = numbers;
     sums.to = numbers;
     CHECK_ERROR(memo_row_run(MEMO_ROW_SUMS, &sums, &error), INVALID_ARGUMENT, "2^62");
+    sums.to_type = MEMO_TYPE_BF16;
+    CHECK_ERROR(memo_row_run(MEMO_ROW_SUMS, &sums, &error), INVALID_ARGUMENT, "to_type");
     memset(&entropy, 0, sizeof entropy); /* a vocabulary of 0 is the sum of the two */
     entropy.first_column = entropy.n_columns = INT64_MAX;
     CHECK_ERROR(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &entropy, &error), INVALID_ARGUMENT,
