@@ -51,7 +51,7 @@ static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc
         CHECK_OK(memo_host_device_create(&host, &g->devices[r], &error));
         if (!g->devices[r]) return 0;
         for (i = 0; i < CASE_STREAMS; i++) {
-            char name[16];
+            char name[32];
             snprintf(name, sizeof name, "r%d s%d", (int)r, i);
             CHECK_OK(memo_stream_create(g->devices[r], name, 0, &g->cases[r].streams[i], &error));
         }
