@@ -261,10 +261,10 @@ static memo_status run_gradients(run* r, const job* j, int64_t step, memo_error*
 }
 
 /* A cosine from the largest rate to a tenth of it, after a linear start: of a twentieth of the
- * steps, at most 100; in shorter runs of 20 steps, and of a fifth in the shortest. */
+ * steps, at most 100; in shorter runs of 20 steps, and of half of fewer than 40. */
 static double learning_rate(const train_options* o, int64_t step) {
     const double pi = 3.14159265358979323846;
-    int64_t n_warm = o->steps < 100 ? o->steps / 5 : o->steps < 400 ? 20 : o->steps / 20;
+    int64_t n_warm = o->steps < 40 ? o->steps / 2 : o->steps < 400 ? 20 : o->steps / 20;
     if (n_warm > 100) n_warm = 100;
     double done = (double)(step - n_warm) / (double)(o->steps - n_warm);
     if (step < n_warm) return o->learning_rate * (double)(step + 1) / (double)n_warm;
