@@ -200,15 +200,13 @@ static void chart_put_axes(loss_chart* c) {
     svg_text(&c->text, CHART_LEFT, CHART_TOP - 12, "start", "loss (nats per token)");
 }
 
-/* Over the curves; its label hides what is behind.  below: of the line, the label's distance. */
+/* Its label stands beside the chart, where no curve is, so far below the line. */
 static void chart_put_entropy(loss_chart* c, const char* name, double nats, double below) {
     char label[64];
     snprintf(label, sizeof label, "%s %.3f", name, nats);
     svg_line(&c->text, CHART_LEFT, chart_y(c, nats), CHART_RIGHT, chart_y(c, nats),
              "stroke='#b8860b' stroke-width='1.5' stroke-dasharray='7 4'");
-    memo_text_put(&c->text, "<g paint-order='stroke' stroke='#fff' stroke-width='5'>\n");
-    svg_text(&c->text, CHART_RIGHT, chart_y(c, nats) + below, "end", label);
-    memo_text_put(&c->text, "</g>\n");
+    svg_text(&c->text, CHART_RIGHT + 8, chart_y(c, nats) + below, "start", label);
 }
 
 /* Means over the last `share`-th of the steps so far, at most a twentieth of all: they lag little
@@ -243,17 +241,17 @@ static memo_status loss_chart_write(loss_chart* c, const char* title, const char
     }
     c->low = fmax(0, floor(c->low - 0.1));
     c->high = ceil(c->high + 0.1);
-    svg_begin(&c->text, 880, 490, CHART_LEFT, title);
+    svg_begin(&c->text, 1020, 490, CHART_LEFT, title);
     chart_put_axes(c);
     chart_put_curve(c, 0, "stroke='#9dbbe0'");
     snprintf(label, sizeof label, "of each step, and smoothed: %.3f at the end",
              chart_put_curve(c, 8, "stroke='#1f4e9c' stroke-width='2.2'"));
     svg_text(&c->text, CHART_RIGHT, CHART_TOP - 12, "end", label);
     if (c->unigram_nats > c->bigram_nats) {
-        chart_put_entropy(c, "unigram entropy", c->unigram_nats, -6);
-        chart_put_entropy(c, "bigram entropy", c->bigram_nats, 16);
+        chart_put_entropy(c, "unigram entropy", c->unigram_nats, 0);
+        chart_put_entropy(c, "bigram entropy", c->bigram_nats, 12);
     } else {
-        chart_put_entropy(c, "a uniform guess", c->unigram_nats, -6);
+        chart_put_entropy(c, "a uniform guess", c->unigram_nats, 0);
     }
     memo_text_put(&c->text, "</svg>\n");
     return memo_text_write(&c->text, path, error);
