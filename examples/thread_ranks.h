@@ -51,12 +51,11 @@ static inline memo_status thread_ranks_start(thread_rank* ranks, memo_comm** com
     return status;
 }
 
-/* Each rank has a device of this desc, and waits for others at most timeout_s seconds (0: 30).  The
- * function must destroy what it creates before it returns. */
-static memo_status
-thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, int32_t n,
-                    memo_status (*function)(thread_rank* rank, memo_error* error), void* user,
-                    memo_error* error) {
+/* Each rank has a device of this desc; links and time-out of the communicator are those of its desc
+ * (NULL: the defaults).  The function must destroy what it creates before it returns. */
+static memo_status thread_ranks_run_on(
+    const memo_host_device_desc* device_desc, const memo_comm_threads_desc* comm_base, int32_t n,
+    memo_status (*function)(thread_rank* rank, memo_error* error), void* user, memo_error* error) {
     memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_device* devices[THREAD_RANKS_MAX];
     memo_comm* comms[THREAD_RANKS_MAX];
@@ -76,9 +75,9 @@ thread_ranks_run_on(const memo_host_device_desc* device_desc, double timeout_s, 
         ranks[n_devices++].user = user;
     }
 
+    if (comm_base) comm_desc = *comm_base;
     comm_desc.n_ranks = n;
     comm_desc.devices = devices;
-    comm_desc.timeout_s = timeout_s;
     if (!status) status = memo_comm_create_threads(&comm_desc, comms, error);
     if (!status) status = thread_ranks_start(ranks, comms, n, error);
 
@@ -91,7 +90,7 @@ static inline memo_status
 thread_ranks_run(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* error),
                  void* user, memo_error* error) {
     memo_host_device_desc desc = memo_host_device_desc_default();
-    return thread_ranks_run_on(&desc, 0, n, function, user, error);
+    return thread_ranks_run_on(&desc, NULL, n, function, user, error);
 }
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef BLOCKS_MODEL_H
 #define BLOCKS_MODEL_H
 
-#include "blocks_log.h"
+#include "blocks_order.h"
 #include "linear_layers.h"
 
 /* Memory that the host and the device can use; and the function that runs the ranks. */
@@ -38,15 +38,14 @@ typedef struct model_setup {
     int32_t n_rows, tokens; /* of the batch, of a sequence that is not split */
     int32_t n_stages, n_layers, degrees[MAX_STAGES]; /* n_layers: of a stage */
     int32_t by_layer;                                /* call layer by layer */
-    int32_t is_recorded; /* compare the enqueued operations with the schedule */
-    int32_t n_steps;     /* of accumulation */
+    int32_t n_steps;                                 /* of accumulation */
 } model_setup;
 
 /* The recording of one rank. */
 typedef struct recorded_rank {
     memo_status compared;
     char difference[200];
-    int64_t n_recorded, n_races;
+    int64_t n_races;
 } recorded_rank;
 
 typedef struct job {
@@ -55,7 +54,6 @@ typedef struct job {
     float losses[8][MAX_ROWS], gradients[8][MAX_GRADIENTS];
     char has_row[8][MAX_ROWS], has[8][MAX_GRADIENTS], has_run[8];
     recorded_rank recorded[8][MAX_STAGES];
-    int n_calls[4]; /* of rank 0, in the first stage */
     /* One weight of the unsplit model moved by this much. */
     int64_t nudged;
     float nudge;
@@ -68,7 +66,7 @@ typedef struct blocks_model {
     memo_degree_comms comms;
     memo_recorder* recorder;
     memo_blocks* blocks;
-    blocks_log log;
+    memo_blocks_desc desc;
     int32_t first_layer, n_blocks, n_rows, part_rows, tokens;
     int32_t row[MAX_ROWS];   /* of the batch */
     memo_share heads, width; /* heads: in elements */
@@ -80,7 +78,9 @@ typedef struct blocks_model {
     float losses[MAX_ROWS];
     void* memory[64];
     int n_memory;
-    int n_calls[4];
+    order_list calls;                /* of block functions */
+    int n_wrong;                     /* with other arguments than the order has */
+    order_list order[2];             /* expected on compute and comm */
     int32_t is_kept[2 * MAX_LAYERS]; /* inputs that recomputation will find */
 } blocks_model;
 
@@ -290,6 +290,19 @@ static memo_status model_launch(blocks_model* m, const memo_block_call* call, mo
 
 /* ---- block functions ---- */
 
+/* The arguments of a call are those of the block's place in the order. */
+static void model_call(blocks_model* m, const memo_block_call* call, const char* kind) {
+    const memo_blocks_order order = m->setup->order;
+    const int keeps = order_keeps_input(order, call->block, 2);
+    order_add(&m->calls, kind, kind[0] == 'e' ? -1 : call->block, call->part);
+    m->n_wrong += call->stream != m->rank->stream;
+    if (kind[0] == 'F')
+        m->n_wrong += call->is_input_saved != (call->block == 0) || call->keeps_input != keeps;
+    if (kind[0] == 'R')
+        m->n_wrong += call->is_input_saved != keeps ||
+                      call->has_output != order_reads_output(order, call->block, 2);
+}
+
 #define AT(array, width) ((array) + (int64_t)call->part * m->part_rows * (width))
 
 static memo_status model_compute(blocks_model* m, const memo_block_call* call, int has_output,
@@ -317,14 +330,14 @@ static memo_status model_compute(blocks_model* m, const memo_block_call* call, i
 
 static memo_status model_forward(void* context, const memo_block_call* call, memo_error* error) {
     blocks_model* m = (blocks_model*)context;
-    m->n_calls[0]++;
+    model_call(m, call, "F");
     m->is_kept[call->block] = call->keeps_input;
     return model_compute(m, call, 1, error);
 }
 
 static memo_status model_recompute(void* context, const memo_block_call* call, memo_error* error) {
     blocks_model* m = (blocks_model*)context;
-    m->n_calls[1]++;
+    model_call(m, call, "R");
     return model_compute(m, call, call->has_output, error);
 }
 
@@ -333,7 +346,7 @@ static memo_status model_backward(void* context, const memo_block_call* call, me
     linear_layer* l = m->linears[call->block / 2];
     int64_t n = m->part_rows, w = m->heads.count, wide = m->width.count;
     float *g = AT(m->g, HIDDEN), *piece = AT(m->piece, HIDDEN), *dy = AT(m->dy, HIDDEN);
-    m->n_calls[2]++;
+    model_call(m, call, "B");
     if (model_launch(m, call, MODEL_RETURN, error)) return error->status;
     if (call->block % 2) {
         if (linear_backward(&l[5], call->stream, dy, AT(m->up, wide), n, error) ||
@@ -357,7 +370,7 @@ static memo_status model_weights(void* context, const memo_block_call* call, mem
     linear_layer* l = m->linears[call->block / 2];
     int64_t n = m->part_rows, w = m->heads.count, wide = m->width.count;
     const float *x = AT(m->x[call->block % 2], HIDDEN), *dy = AT(m->dy, HIDDEN);
-    m->n_calls[3]++;
+    model_call(m, call, "W");
     if (call->block % 2) {
         if (linear_weights(&l[5], call->stream, AT(m->act, wide), dy, n, error))
             return error->status;
@@ -372,10 +385,12 @@ static memo_status model_weights(void* context, const memo_block_call* call, mem
 
 static memo_status model_forward_end(void* context, const memo_block_call* call,
                                      memo_error* error) {
+    model_call((blocks_model*)context, call, "end-");
     return model_launch((blocks_model*)context, call, MODEL_LEAVE, error);
 }
 static memo_status model_backward_end(void* context, const memo_block_call* call,
                                       memo_error* error) {
+    model_call((blocks_model*)context, call, "end-");
     return model_launch((blocks_model*)context, call, MODEL_LEAVE_BACKWARD, error);
 }
 
@@ -451,12 +466,12 @@ static void model_memory(blocks_model* m) {
     m->act = model_floats(m, m->n_rows * m->width.count);
 }
 
-/* Stage k.  The log wraps the recorder, which wraps the device. */
+/* Stage k, on a recorder. */
 static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all, int k,
                               memo_error* e) {
     const model_setup* setup = &all->setup;
     const int32_t degree = setup->degrees[k];
-    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_blocks_desc* desc = &m->desc;
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_block_buffers buffers[MAX_SPLIT];
     int32_t layer, i;
@@ -484,38 +499,33 @@ static memo_status model_make(blocks_model* m, thread_rank* rank, const job* all
         buffers[i].gradient = m->g + at;
         buffers[i].count = (int64_t)m->part_rows * HIDDEN;
     }
-    desc.device = rank->device;
-    desc.compute_stream = rank->stream;
-    desc.comm = m->comms.tensor;
-    desc.type = MEMO_TYPE_F32;
-    desc.schedule.order = setup->order;
-    desc.schedule.n_blocks = m->n_blocks;
-    desc.schedule.n_parts = setup->n_parts;
-    desc.schedule.splits_sequence = setup->splits_sequence;
-    desc.buffers = buffers;
-    desc.functions.context = m;
-    desc.functions.forward = model_forward;
-    desc.functions.recompute = model_recompute;
-    desc.functions.backward = model_backward;
-    desc.functions.weights = model_weights;
-    desc.functions.forward_end = model_forward_end;
-    desc.functions.backward_end = model_backward_end;
-    if (setup->is_recorded) {
-        recorder_desc.device = rank->device;
-        if (memo_recorder_create(&recorder_desc, &m->recorder, e) ||
-            memo_recorder_name_stream(m->recorder, rank->stream, "compute", e))
-            return e->status;
-        desc.device = memo_recorder_get_device(m->recorder);
-    }
-    blocks_log_init(&m->log, &desc);
-    return memo_blocks_create(&desc, &m->blocks, e);
+    desc->compute_stream = rank->stream;
+    desc->comm = m->comms.tensor;
+    desc->type = MEMO_TYPE_F32;
+    desc->schedule.order = setup->order;
+    desc->schedule.n_blocks = m->n_blocks;
+    desc->schedule.n_parts = setup->n_parts;
+    desc->schedule.splits_sequence = setup->splits_sequence;
+    desc->buffers = buffers;
+    desc->functions.context = m;
+    desc->functions.forward = model_forward;
+    desc->functions.recompute = model_recompute;
+    desc->functions.backward = model_backward;
+    desc->functions.weights = model_weights;
+    desc->functions.forward_end = model_forward_end;
+    desc->functions.backward_end = model_backward_end;
+    recorder_desc.device = rank->device;
+    if (memo_recorder_create(&recorder_desc, &m->recorder, e) ||
+        memo_recorder_name_stream(m->recorder, rank->stream, "compute", e))
+        return e->status;
+    desc->device = memo_recorder_get_device(m->recorder);
+    return memo_blocks_create(desc, &m->blocks, e);
 }
 
 static void model_free(blocks_model* m) {
     memo_blocks_destroy(m->blocks);
     memo_recorder_destroy(m->recorder);
     memo_degree_comms_destroy(&m->comms);
-    blocks_log_free(&m->log);
     while (m->n_memory > 0) CASE_FREE(m->memory[--m->n_memory]);
 }
 
@@ -591,35 +601,43 @@ static memo_error error;
 
 /* ---- one run ---- */
 
-/* The enqueued operations have the papers' order, and are those of the generated schedule of a step
- * and of the recording, if there is one, which has no race. */
-static void compare_recorded(const memo_blocks_desc* desc, int n_steps,
-                             const memo_schedule* recorded, const blocks_log* log,
-                             recorded_rank* result) {
-    const int32_t passes = MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD |
-                           (desc->functions.weights ? MEMO_BLOCKS_WEIGHTS : 0);
+/* Sizes of ranges differ: a generated schedule has buffers of a byte. */
+static void forget_ranges(memo_schedule* schedule) {
+    int64_t i;
+    for (i = 0; i < schedule->n_ops; i++) schedule->ops[i].n_reads = schedule->ops[i].n_writes = 0;
+}
+
+/* The enqueued operations have the papers' order and no race, are the calls of block functions, and
+ * those of the generated schedule of a step. */
+static memo_status compare_recorded(blocks_model* m, memo_schedule* recorded, int64_t* n_races,
+                                    memo_error* e) {
+    const memo_blocks_schedule_desc* d = &m->desc.schedule;
+    const int32_t passes = MEMO_BLOCKS_FORWARD | MEMO_BLOCKS_BACKWARD | MEMO_BLOCKS_WEIGHTS;
     memo_schedule* generated = NULL;
     memo_check* check = NULL;
-    memo_error difference;
-    memo_status status =
-        memo_blocks_generate(&desc->schedule, NULL, passes, &generated, &difference);
-    if (!status) status = blocks_log_check(log, n_steps, &difference);
-    if (!status && n_steps == 1) status = blocks_log_compare(log, generated, &difference);
-    if (!status && recorded) status = blocks_log_compare(log, recorded, &difference);
-    if (!status) status = memo_schedule_check(recorded ? recorded : generated, &check, &difference);
-    if (!status) result->n_races = check->n_races + check->n_unrecorded_waits;
-
-    result->n_recorded = log->n;
-    result->compared = status;
-    snprintf(result->difference, sizeof result->difference, "%.199s",
-             status ? difference.message : "");
+    memo_status status = memo_blocks_generate(d, NULL, passes, &generated, e);
+    if (!status) status = order_check(recorded, d, 1, m->setup->n_steps, m->order, e);
+    if (!status && (m->n_wrong || m->calls.n != m->order[0].n ||
+                    memcmp(m->calls.names, m->order[0].names, sizeof m->calls.names)))
+        status = memo_error_set(e, MEMO_STATUS_INVALID_ARGUMENT, "%d calls, %d wrong", m->calls.n,
+                                m->n_wrong);
+    if (!status) status = memo_schedule_check(recorded, &check, e);
+    if (!status) *n_races = check->n_races + check->n_unrecorded_waits;
+    if (!status && m->setup->n_steps == 1) {
+        forget_ranges(generated);
+        forget_ranges(recorded);
+        status = memo_schedule_compare(generated, recorded, e);
+    }
     memo_check_destroy(check);
     memo_schedule_destroy(generated);
+    return status;
 }
 
 static void model_result(blocks_model* m, job* all, int k) {
     const int me = m->rank->comm->rank;
+    recorded_rank* found = &all->recorded[me][k];
     memo_schedule* recorded = NULL;
+    memo_error difference;
     int32_t layer, i;
     int64_t j;
     for (layer = 0; layer < m->setup->n_layers; layer++)
@@ -636,9 +654,11 @@ static void model_result(blocks_model* m, job* all, int k) {
         all->has_row[me][m->row[i]] = 1;
     }
     all->has_run[me] = 1;
-    if (me == 0 && k == 0) memcpy(all->n_calls, m->n_calls, sizeof m->n_calls);
-    if (m->recorder) CHECK_OK(memo_recorder_get_schedule(m->recorder, &recorded, &error));
-    compare_recorded(&m->log.inner, m->setup->n_steps, recorded, &m->log, &all->recorded[me][k]);
+    found->compared = memo_recorder_get_schedule(m->recorder, &recorded, &difference);
+    if (!found->compared)
+        found->compared = compare_recorded(m, recorded, &found->n_races, &difference);
+    if (found->compared)
+        snprintf(found->difference, sizeof found->difference, "%.199s", difference.message);
 }
 
 static memo_status run_rank(thread_rank* rank, memo_error* e) {
@@ -714,7 +734,7 @@ static void check_recorded(const job* split, int T) {
         for (k = 0; k < split->setup.n_stages; k++) {
             const recorded_rank* recorded = &split->recorded[r][k];
             if (!split->has_run[r]) continue;
-            CHECK_CASE(!recorded->compared && !recorded->n_races && recorded->n_recorded > 0,
+            CHECK_CASE(!recorded->compared && !recorded->n_races,
                        "%s, rank %d, stage %d: %d races, %s", setup_text(T, &split->setup), r, k,
                        (int)recorded->n_races, recorded->difference);
         }

@@ -164,6 +164,7 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
 /* Each rank's device has the bytes that the plan promises and not one more. */
 static inline memo_status train_all(training* t, memo_error* error) {
     memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     const int64_t n = n_ranks_of(t);
     memo_status status;
     t->layout = gpt_layout_make(&t->desc.config);
@@ -176,7 +177,8 @@ static inline memo_status train_all(training* t, memo_error* error) {
     desc.device_memory_bytes = t->planned.plan->peak_bytes;
     desc.host_memory_bytes =
         t->sizes.host_bytes + gpt_staging_bytes(&t->desc.config, t->n_promised);
-    return thread_ranks_run_on(&desc, 120, (int32_t)n, train_on_rank, t, error);
+    comm_desc.timeout_s = 120;
+    return thread_ranks_run_on(&desc, &comm_desc, (int32_t)n, train_on_rank, t, error);
 }
 
 static inline training training_of(gpt_config config, memo_policy policy, int64_t accumulate,

@@ -1,12 +1,14 @@
 /* sp_attention_cases.h - cases of attention over ring x ulysses ranks, a dense fp64 reference that
- * shares no code, and the work of one rank in a case, over any memo_comm.  The file that includes
- * it must define world_run, which runs ranks.
+ * shares no code but the conversions of typed.h, and the work of one rank in a case, over any
+ * memo_comm.  A file that includes it after thread_ranks.h has ranks on threads; others define
+ * world_run, which runs ranks.
  *
  * Include after memo_sp.h and memo_test.h. */
 #ifndef SP_ATTENTION_CASES_H
 #define SP_ATTENTION_CASES_H
 
 #include "extras/memo_look.h"
+#include "typed.h"
 
 #include <time.h>
 
@@ -115,47 +117,6 @@ typedef struct whole {
     double d_sinks_norm; /* of the reference; root of the sum of squares of all terms */
 } whole;
 
-static uint16_t test_bf16(float x) { /* to the nearest, ties to even */
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-static uint16_t test_f16(double x) { /* of numbers below 65504, subnormal ones to 0 */
-    int exponent;
-    double m = frexp(fabs(x), &exponent); /* in [0.5, 1) */
-    long bits = lrint(m * 2048);          /* 1024 .. 2048, ties to even */
-    if (x == 0 || exponent < -13) return 0;
-    bits += (exponent + 13L) * 1024; /* the leading one counts as 1 of the exponent */
-    return (uint16_t)(bits | (x < 0 ? 0x8000 : 0));
-}
-static double f16_value(uint16_t f16) {
-    double m = f16 & 0x3ff;
-    int exponent = (f16 >> 10) & 31;
-    double x = exponent ? ldexp(1024 + m, exponent - 25) : ldexp(m, -24);
-    return f16 & 0x8000 ? -x : x;
-}
-static double typed_at(const char* typed, int64_t i, memo_type type) {
-    float value;
-    uint32_t bits;
-    if (type == MEMO_TYPE_F32) {
-        memcpy(&value, typed + 4 * i, 4);
-        return value;
-    }
-    if (type == MEMO_TYPE_F16) return f16_value(((const uint16_t*)(const void*)typed)[i]);
-    bits = (uint32_t)((const uint16_t*)(const void*)typed)[i] << 16;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-static void typed_set(char* typed, int64_t i, memo_type type, double x) {
-    float value = (float)x;
-    if (type == MEMO_TYPE_F32)
-        memcpy(typed + 4 * i, &value, 4);
-    else if (type == MEMO_TYPE_F16)
-        ((uint16_t*)(void*)typed)[i] = test_f16(x);
-    else
-        ((uint16_t*)(void*)typed)[i] = test_bf16(value);
-}
-
 static double test_normal(void) { /* nearly */
     double sum = -6;
     int i;
@@ -175,6 +136,9 @@ static double attracting(const attention_case* c, int64_t b, int t, int64_t i, i
     return t == Q ? 1 : is_first ? c->attracts * sqrt((double)c->head_size) : 0;
 }
 
+static int is_of_keys(int t) { return t == K || t == V || t == D_K || t == D_V; }
+static int is_result(int t) { return t == OUT || t == D_Q || t == D_K || t == D_V; }
+
 static void whole_create(whole* w, const attention_case* c) {
     int t;
     int64_t i;
@@ -187,16 +151,15 @@ static void whole_create(whole* w, const attention_case* c) {
     memset(w->d_sinks, 0, sizeof w->d_sinks);
     w->d_sinks_norm = 0;
     for (t = 0; t < N_TENSORS; t++) {
-        int is_kv = t == K || t == V || t == D_K || t == D_V;
         double spread = (t == Q || t == K) && c->spread > 0 ? c->spread : 1;
         int is_v = t == V || t == OUT || t == D_OUT || t == D_V;
-        w->n_heads[t] = is_kv ? c->n_kv_heads : c->n_q_heads;
+        w->n_heads[t] = is_of_keys(t) ? c->n_kv_heads : c->n_q_heads;
         w->head_size[t] = is_v && c->v_head_size ? c->v_head_size : c->head_size;
-        w->n_tokens[t] = is_kv ? keys_of(c) : c->n_tokens;
+        w->n_tokens[t] = is_of_keys(t) ? keys_of(c) : c->n_tokens;
         w->n[t] = c->n_batch * w->n_tokens[t] * w->n_heads[t] * w->head_size[t];
         w->typed[t] = (char*)CASE_CALLOC((size_t)w->n[t], (size_t)memo_type_bytes(c->type));
         w->reference[t] = (double*)calloc((size_t)w->n[t], sizeof(double));
-        if (t != Q && t != K && t != V && t != D_OUT) continue;
+        if (is_result(t)) continue;
         for (i = 0; i < w->n[t]; i++) {
             double x = spread * test_normal();
             int64_t position = i / (w->n_heads[t] * w->head_size[t]) % w->n_tokens[t];
@@ -343,8 +306,6 @@ typedef struct run_result {
 typedef struct world {
     const attention_case* c;
     whole* w;
-    memo_comm* comms[16];
-    memo_device* devices[16];
     run_result results[16];
     int32_t n_repeats;
     int32_t has_two_layers; /* another layer comes in between */
@@ -354,11 +315,6 @@ typedef struct world {
     int32_t own_rank;       /* if so */
     pthread_barrier_t barrier;
 } world;
-
-typedef struct rank_args {
-    world* all;
-    int32_t rank;
-} rank_args;
 
 static memo_status failing_attention(void* user, memo_stream stream,
                                      const memo_attention_block* block, memo_error* error) {
@@ -782,8 +738,10 @@ static void wait_for_all(world* all) {
     if (!all->is_alone) pthread_barrier_wait(&all->barrier);
 }
 
-static memo_status rank_steps(world* all, int32_t rank, memo_device* device, memo_stream stream,
-                              memo_recorder* recorder, memo_mesh* mesh, memo_error* error) {
+/* host: of the local attention; device: the same, or a recorder on it. */
+static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_device* device,
+                              memo_stream stream, memo_recorder* recorder, memo_mesh* mesh,
+                              memo_error* error) {
     const attention_case* c = all->c;
     run_result* result = &all->results[rank];
     int64_t n_local[N_TENSORS], row_bytes[N_TENSORS], element_bytes = memo_type_bytes(c->type),
@@ -807,7 +765,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
     int32_t k;
     int t;
-    state.device = all->devices[rank];
+    state.device = host;
     state.n_scores = 0;
     for (b = 0; b < c->n_batch && !status; b++) {
         masks[b] = mask_of_case(case_of_row(c, b));
@@ -837,13 +795,13 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     desc.ulysses_groups = c->ulysses_groups;
     desc.gathers_keys = c->gathers_keys;
 #ifdef CASE_ATTENTION
-    desc.attention = CASE_ATTENTION(&desc, all->devices[rank]);
+    desc.attention = CASE_ATTENTION(&desc, host);
 #else
     desc.attention = memo_host_attention_functions(&state);
 #endif
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
     if (c->s_per_score > 0) {
-        sleeping.device = all->devices[rank];
+        sleeping.device = host;
         sleeping.s_per_score = c->s_per_score;
         desc.attention.forward = desc.attention.backward = sleeping_attention;
         desc.attention.user = &sleeping;
@@ -851,11 +809,11 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     if (c->has_slopes) {
         desc.attention.forward = biased_forward;
         desc.attention.backward = biased_backward;
-        desc.attention.user = all->devices[rank];
+        desc.attention.user = host;
     }
     watched.inner = desc.attention;
     watched.result = result;
-    watched.checked = c->is_poisoned ? all->devices[rank] : NULL;
+    watched.checked = c->is_poisoned ? host : NULL;
     desc.attention.forward = watched_forward;
     desc.attention.backward = watched_backward;
     desc.attention.user = &watched;
@@ -876,15 +834,14 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     result->device_bytes -= free_bytes;
     for (t = 0; t < N_TENSORS; t++) {
         row_bytes[t] = all->w->n_heads[t] * all->w->head_size[t] * element_bytes;
-        n_local[t] =
-            (t == K || t == V || t == D_K || t == D_V ? key_shardings : shardings)->local_tokens;
+        n_local[t] = (is_of_keys(t) ? key_shardings : shardings)->local_tokens;
         share_bytes = c->n_batch * n_local[t] * row_bytes[t];
         if (share_bytes > largest_bytes) largest_bytes = share_bytes;
         share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         other_share[t] = (char*)CASE_CALLOC((size_t)share_bytes, 1);
         memset(share[t], 0x7f, (size_t)share_bytes);
-        for (b = 0; b < c->n_batch && (t == Q || t == K || t == V || t == D_OUT); b++)
-            memo_sharding_scatter(t == K || t == V ? &key_shardings[b] : &shardings[b],
+        for (b = 0; b < c->n_batch && !is_result(t); b++)
+            memo_sharding_scatter(is_of_keys(t) ? &key_shardings[b] : &shardings[b],
                                   mesh->sequence_rank, 1, row_bytes[t],
                                   all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t],
                                   share[t] + b * n_local[t] * row_bytes[t]);
@@ -986,28 +943,20 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
         memcpy(share[D_V], share[V], (size_t)buffers.v_bytes);
     }
     for (t = 0; t < N_TENSORS; t++) {
-        for (b = 0; b < c->n_batch; b++)
-            if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V))
-                memo_sharding_gather(t == D_K || t == D_V ? &key_shardings[b] : &shardings[b],
-                                     mesh->sequence_rank, 1, row_bytes[t],
-                                     share[t] + b * n_local[t] * row_bytes[t],
-                                     all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
-        if (!status && (t == OUT || t == D_Q || t == D_K || t == D_V)) {
-            /* Padding has output and gradient 0. */
-            int64_t row, i, n_wrong = 0;
-            for (b = 0; b < c->n_batch; b++)
-                for (row = 0; row < n_local[t]; row++)
-                    if (memo_sharding_position(t == D_K || t == D_V ? &key_shardings[b]
-                                                                    : &shardings[b],
-                                               mesh->sequence_rank, row) >= all->w->n_tokens[t])
-                        for (i = 0; i < row_bytes[t]; i++)
-                            n_wrong += share[t][(b * n_local[t] + row) * row_bytes[t] + i] != 0;
-            if (n_wrong)
-                status =
-                    memo_error_set(error, MEMO_STATUS_DEVICE, "padding is not 0 in tensor %d", t);
+        int64_t row, i, n_wrong = 0;
+        for (b = 0; b < c->n_batch && !status && is_result(t); b++) {
+            const memo_sharding* own = is_of_keys(t) ? &key_shardings[b] : &shardings[b];
+            const char* rows = share[t] + b * n_local[t] * row_bytes[t];
+            memo_sharding_gather(own, mesh->sequence_rank, 1, row_bytes[t], rows,
+                                 all->w->typed[t] + b * all->w->n_tokens[t] * row_bytes[t]);
+            for (row = 0; row < n_local[t]; row++) /* padding has output and gradient 0 */
+                if (memo_sharding_position(own, mesh->sequence_rank, row) >= all->w->n_tokens[t])
+                    for (i = 0; i < row_bytes[t]; i++) n_wrong += rows[row * row_bytes[t] + i] != 0;
         }
+        if (n_wrong)
+            status = memo_error_set(error, MEMO_STATUS_DEVICE, "padding is not 0 in tensor %d", t);
         /* Rows of ranks in other processes are 0 here. */
-        if (!status && all->is_alone && (t == OUT || t == D_Q || t == D_K || t == D_V))
+        if (!status && all->is_alone && is_result(t))
             status = memo_all_reduce(mesh->world, stream, all->w->typed[t], all->w->typed[t],
                                      all->w->n[t], c->type, MEMO_REDUCTION_SUM, error);
         if (!status && all->is_alone) status = memo_stream_synchronize(device, stream, error);
@@ -1032,43 +981,56 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* device, mem
     return status;
 }
 
-static void* rank_main(void* argument) {
-    const rank_args* args = (const rank_args*)argument;
-    world* all = args->all;
-    int32_t rank = args->rank;
+/* A rank of the case, with its device, a stream on it, and its communicator of all ranks. */
+static memo_status rank_run(world* all, int32_t rank, memo_device* host, memo_stream stream,
+                            memo_comm* comm, memo_error* error) {
     memo_mesh_desc mesh_desc = memo_mesh_desc_default();
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_recorder* recorder = NULL;
-    memo_device* device = all->devices[rank];
+    memo_device* device = host;
     memo_mesh* mesh = NULL;
-    memo_stream stream;
-    memo_error error;
     memo_status status = MEMO_STATUS_OK;
     mesh_desc.ring = all->c->ring;
     mesh_desc.ulysses = all->c->ulysses;
     mesh_desc.ring_is_inner = all->c->ring_is_inner;
     if (rank == all->recorded_rank) {
-        recorder_desc.device = device;
-        status = memo_recorder_create(&recorder_desc, &recorder, &error);
+        recorder_desc.device = host;
+        status = memo_recorder_create(&recorder_desc, &recorder, error);
         if (recorder) {
             device = memo_recorder_get_device(recorder);
+            status = memo_recorder_name_stream(recorder, stream, "compute", error);
             memo_recorder_pause(recorder);
         }
     }
-    if (!status) status = memo_stream_create(device, "compute", 0, &stream, &error);
-    if (!status) status = memo_mesh_create(all->comms[rank], &mesh_desc, &mesh, &error);
-    if (!status) status = rank_steps(all, rank, device, stream, recorder, mesh, &error);
-    if (status && all->failing_rank < 0) printf("# rank %d: %s\n", (int)rank, error.message);
+    if (!status) status = memo_mesh_create(comm, &mesh_desc, &mesh, error);
+    if (!status) status = rank_steps(all, rank, host, device, stream, recorder, mesh, error);
+    if (status && all->failing_rank < 0) printf("# rank %d: %s\n", (int)rank, error->message);
     all->results[rank].status = status;
     memo_mesh_destroy(mesh);
     memo_recorder_destroy(recorder);
-    memo_comm_destroy(all->comms[rank]);
-    return NULL;
+    return status;
 }
 
-/* Runs rank_main for the ranks of this process, and destroys their devices; returns 1 if all
- * succeeded. */
+/* Runs rank_run for the ranks of this process; returns 1 if all succeeded. */
 static int world_run(world* all);
+
+#ifdef THREAD_RANKS_H
+static memo_status thread_rank_run(thread_rank* r, memo_error* error) {
+    return rank_run((world*)r->user, r->comm->rank, r->device, r->stream, r->comm, error);
+}
+static int world_run(world* all) {
+    const int32_t n_ranks = all->c->ring * all->c->ulysses;
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    memo_host_device_desc device_desc = memo_host_device_desc_default();
+    memo_status status;
+    memo_error error;
+    desc.bytes_per_s = all->c->bytes_per_s;
+    pthread_barrier_init(&all->barrier, NULL, (unsigned)n_ranks);
+    status = thread_ranks_run_on(&device_desc, &desc, n_ranks, thread_rank_run, all, &error);
+    pthread_barrier_destroy(&all->barrier);
+    return !status;
+}
+#endif
 
 static void world_init(world* all, const attention_case* c, whole* w) {
     memset(all, 0, sizeof *all);
@@ -1140,6 +1102,12 @@ static void expect_right(const attention_case* c, double forward_bound, double g
 }
 
 static void expect_exact(const attention_case* c) { expect_right(c, 2e-6, 5e-6, NULL); }
+/* fp32 is exact; these bounds are of 16 bits. */
+static void expect_close(const attention_case* c, double forward_bound, double gradient_bound,
+                         world* all) {
+    const int is_16 = c->type != MEMO_TYPE_F32;
+    expect_right(c, is_16 ? forward_bound : 2e-6, is_16 ? gradient_bound : 5e-6, all);
+}
 
 static void report_worst(void) {
     printf("# worst relative RMS error: output %.2g, gradients %.2g\n", worst_forward,
@@ -1147,7 +1115,7 @@ static void report_worst(void) {
     worst_forward = worst_gradient = 0;
 }
 
-/* ---- a rank whose desc, sharding or mask differs ---- */
+/* ---- a rank whose desc, sharding, mask or pass differs ---- */
 
 typedef struct disagreement {
     const char* field; /* what the error must name */
@@ -1169,7 +1137,7 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     enum { N_TOKENS = 24, N_HEADS = 8, SIZE = 4, N = 4 * N_TOKENS * N_HEADS * SIZE };
     static const int64_t documents[][4] = {{0, 7, 12, N_TOKENS}, {0, 6, 12, N_TOKENS}};
     static const int64_t prefixes[][3] = {{1, 2, 3}, {1, 2, 4}};
-    float* memory = (float*)CASE_CALLOC(8 * N + 2 * N_HEADS, sizeof(float));
+    float* memory = (float*)CASE_CALLOC(12 * N + 2 * N_HEADS, sizeof(float));
     const int is_odd = comm->rank == p->odd_rank;
 #define IS_ODD(text) (is_odd && strstr(p->field, text) != NULL)
     memo_sharding_desc sharding = memo_sharding_desc_default();
@@ -1224,10 +1192,17 @@ static inline void disagreement_run(const disagreement* p, memo_device* device, 
     own.out = memory + 3 * N;
     own.saved = memory + 4 * N;
     own.lse = memory + 7 * N;
-    own.sinks = IS_ODD("sinks") ? memory + 8 * N : NULL;
+    own.d_out = memory + 8 * N;
+    own.d_q = memory + 9 * N;
+    own.d_k = memory + 10 * N;
+    own.d_v = memory + 11 * N;
+    own.sinks = IS_ODD("sinks") ? memory + 12 * N : NULL;
     if (!status) status = memo_sp_attention_create(&desc, &attention, &error);
+    /* A slow rank may receive the error of the second pass while it waits for the first. */
     for (k = 0; k < 2 && !status; k++)
-        status = memo_sp_attention_forward(attention, &own, &mask, &error);
+        status =
+            (k && IS_ODD("_backward") ? memo_sp_attention_backward
+                                      : memo_sp_attention_forward)(attention, &own, &mask, &error);
     late = memo_stream_synchronize(device, stream, status ? NULL : &error);
     if (!status) status = late;
     /* A back end may find it after the operation. */

@@ -27,7 +27,6 @@ static void same_bits(int splits_sequence) {
             job* expected;
             setup.n_steps = 2; /* gradients add up, buffers are used again */
             setup.splits_sequence = splits_sequence;
-            setup.is_recorded = 1;
             expected = run_job(splits[t], &setup);
             for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
                 job* found;
@@ -91,8 +90,17 @@ TEST(gradients_are_right) {
     free(j);
 }
 
-/* Degrees that change between blocks: three stages of a layer.  Every row and weight is on some
- * rank. */
+/* Ranks that must hold a weight or bias: each group of tensor ranks has all weights once, and the
+ * biases of row-parallel layers on every rank. */
+static int expected_holders(const model_setup* setup, int T, int place) {
+    const int at = place % LAYER_GRADIENTS - LAYER_WEIGHTS; /* biases: q, k, v, o, up, down */
+    const int is_on_all =
+        (at >= 3 * HIDDEN && at < 4 * HIDDEN) || (at >= 4 * HIDDEN + WIDTH && at < LAYER_GRADIENTS);
+    return is_on_all ? T : T / setup->degrees[place / LAYER_GRADIENTS];
+}
+
+/* Degrees that change between blocks: three stages of a layer.  Every row and weight is on as many
+ * ranks as its stage's degree says. */
 TEST(mixed_degrees) {
     static const int cases[][1 + MAX_STAGES] = {{2, 1, 2, 1}, {4, 2, 4, 1}, {4, 4, 2, 4},
                                                 {4, 1, 2, 4}, {8, 2, 8, 4}, {8, 8, 4, 1},
@@ -114,20 +122,22 @@ TEST(mixed_degrees) {
             for (k = 0; k < MAX_STAGES; k++) setup.degrees[k] = cases[c][1 + k];
             for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
                 const int T = cases[c][0];
-                int n_missing = 0;
+                int n_other = 0;
                 job* mixed;
                 setup.order = (memo_blocks_order)order;
                 mixed = run_job(T, &setup);
                 keep_worst(&worst, compare_unsplit(whole, mixed, T), 0);
                 check_recorded(mixed, T);
                 for (i = 0; i < MAX_GRADIENTS + MAX_ROWS; i++) {
+                    const int is_row = i >= MAX_GRADIENTS;
                     int n_ranks = 0;
                     for (r = 0; r < T; r++)
-                        n_ranks += i < MAX_GRADIENTS ? mixed->has[r][i]
-                                                     : mixed->has_row[r][i - MAX_GRADIENTS];
-                    n_missing += n_ranks == 0;
+                        n_ranks += is_row ? mixed->has_row[r][i - MAX_GRADIENTS] : mixed->has[r][i];
+                    n_other += n_ranks != (is_row ? setup.degrees[MAX_STAGES - 1]
+                                                  : expected_holders(&setup, T, i));
                 }
-                CHECK_CASE(n_missing == 0, "%s: %d", setup_text(T, &setup), n_missing);
+                CHECK_CASE(n_other == 0, "%s: %d rows and weights are on other ranks",
+                           setup_text(T, &setup), n_other);
                 CHECK_CASE(!first || is_same(first, mixed), "%s", setup_text(T, &setup));
                 if (first)
                     free(mixed);
@@ -168,26 +178,8 @@ static memo_status measure_rank(thread_rank* rank, memo_error* e) {
 static void measured_start(memo_status (*function)(thread_rank* rank, memo_error* e), void* user) {
     memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_device* devices[MEASURED_RANKS];
-    memo_comm* comms[MEASURED_RANKS];
-    thread_rank ranks[MEASURED_RANKS];
-    int r;
-    memset(ranks, 0, sizeof ranks);
-    for (r = 0; r < MEASURED_RANKS; r++) {
-        CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
-        ranks[r].device = devices[r];
-        ranks[r].function = function;
-        ranks[r].user = user;
-    }
-    comm_desc.n_ranks = MEASURED_RANKS;
-    comm_desc.devices = devices;
     comm_desc.bytes_per_s = measured_bytes_per_s;
-    CHECK_OK(memo_comm_create_threads(&comm_desc, comms, &error));
-    CHECK_OK(thread_ranks_start(ranks, comms, MEASURED_RANKS, &error));
-    for (r = 0; r < MEASURED_RANKS; r++) {
-        memo_comm_destroy(comms[r]);
-        memo_host_device_destroy(devices[r]);
-    }
+    CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, MEASURED_RANKS, function, user, &error));
 }
 
 /* Over links with a rate, a message takes at least its bytes / rate, and all ranks get the same
@@ -338,18 +330,7 @@ TEST(measured_profile) {
     remove(path);
 }
 
-/* ---- operations that are left out ---- */
-
-TEST(calls) {
-    int order;
-    for (order = 0; order <= MEMO_BLOCKS_FINE; order++) {
-        model_setup setup = setup_of((memo_blocks_order)order, 2);
-        job* j = run_job(2, &setup);
-        int k;
-        for (k = 0; k < 4; k++) CHECK_IS(j->n_calls[k], ==, 2 * 4); /* parts x blocks */
-        free(j);
-    }
-}
+/* ---- blocks that compute nothing ---- */
 
 static memo_status nothing(void* context, const memo_block_call* call, memo_error* e) {
     (void)context;
@@ -495,33 +476,41 @@ TEST(a_rank_of_another_order_is_an_error_on_all_ranks) {
     CHECK_OK(thread_ranks_run(3, run_other_order, NULL, &error));
 }
 
-/* A communicator that keeps the labels of collectives. */
+/* A communicator that keeps the labels and streams of collectives. */
 typedef struct label_keeper {
     memo_label labels[64];
+    memo_stream streams[64];
     int n;
 } label_keeper;
 static memo_status keep_label(memo_comm* comm, memo_stream stream, const memo_collective_call* call,
                               memo_error* e) {
     label_keeper* keeper = (label_keeper*)comm->context;
-    (void)stream, (void)call, (void)e;
-    if (keeper->n < 64) keeper->labels[keeper->n++] = comm->label;
+    (void)call, (void)e;
+    if (keeper->n == 64) abort();
+    keeper->streams[keeper->n] = stream;
+    keeper->labels[keeper->n++] = comm->label;
     return MEMO_STATUS_OK;
 }
+static memo_comm comm_of_keeper(label_keeper* keeper) {
+    memo_comm comm;
+    memset(keeper, 0, sizeof *keeper);
+    memset(&comm, 0, sizeof comm);
+    comm.size = 2;
+    comm.context = keeper;
+    comm.collective = keep_label;
+    return comm;
+}
 
-/* What NCCL compares: the first collective of each pass has digests, of the pass too. */
+/* What NCCL compares: the first collective of each pass, and no other, has digests; one of them is
+ * of the pass. */
 static memo_status run_labels(thread_rank* rank, memo_error* e) {
     static float values[2][2][8];
     memo_blocks_desc desc = memo_blocks_desc_default();
     memo_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
     label_keeper keeper;
-    memo_comm comm;
+    memo_comm comm = comm_of_keeper(&keeper);
     int k, n_first = 0, n_forward;
-    memset(&keeper, 0, sizeof keeper);
-    memset(&comm, 0, sizeof comm);
-    comm.size = 2;
-    comm.context = &keeper;
-    comm.collective = keep_label;
     idle_blocks(&desc, rank, buffers, values);
     desc.comm = &comm;
     CHECK_OK(memo_blocks_create(&desc, &blocks, e));
@@ -537,8 +526,47 @@ static memo_status run_labels(thread_rank* rank, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
-TEST(the_first_collective_of_a_pass_has_digests) {
+TEST(each_pass_begins_with_digests_of_its_own) {
     CHECK_OK(thread_ranks_run(1, run_labels, NULL, &error));
+}
+
+/* A device that keeps the stream that is created. */
+static memo_device inner_device;
+static int32_t created_priority;
+static memo_stream created_stream;
+static memo_status keep_stream(void* context, const char* name, int32_t priority,
+                               memo_stream* stream, memo_error* e) {
+    memo_status status = inner_device.stream_create(context, name, priority, stream, e);
+    created_priority = priority;
+    created_stream = *stream;
+    return status;
+}
+
+static memo_status run_priority(thread_rank* rank, memo_error* e) {
+    static float values[2][2][8];
+    memo_blocks_desc desc = memo_blocks_desc_default();
+    memo_block_buffers buffers[2];
+    memo_blocks* blocks = NULL;
+    label_keeper keeper;
+    memo_comm comm = comm_of_keeper(&keeper);
+    memo_device device = inner_device = *rank->device;
+    int k;
+    device.stream_create = keep_stream;
+    idle_blocks(&desc, rank, buffers, values);
+    desc.device = &device;
+    desc.comm = &comm;
+    CHECK_OK(memo_blocks_create(&desc, &blocks, e));
+    CHECK_IS(created_priority, >, 0);
+    CHECK_OK(memo_blocks_forward(blocks, e));
+    CHECK_OK(memo_blocks_backward(blocks, e));
+    for (k = 0; k < keeper.n; k++) CHECK(keeper.streams[k] == created_stream);
+    CHECK_IS(keeper.n, ==, 2 * 2 * 4); /* forward and backward, parts, blocks */
+    memo_blocks_destroy(blocks);
+    return MEMO_STATUS_OK;
+}
+
+TEST(collectives_run_on_a_stream_of_priority) {
+    CHECK_OK(thread_ranks_run(1, run_priority, NULL, &error));
 }
 
 TEST(shares) {

@@ -5,23 +5,11 @@
 
 #include "memo_test.h"
 #include "thread_ranks.h"
+#include "typed.h"
 #include <sys/mman.h>
 
 static memo_error error;
 
-static double get(const void* array, memo_type type, int64_t i) {
-    if (type == MEMO_TYPE_F32) return (double)((const float*)array)[i];
-    if (type == MEMO_TYPE_BF16) return (double)memo_f32_from_bf16(((const uint16_t*)array)[i]);
-    return (double)memo_f32_from_f16(((const uint16_t*)array)[i]);
-}
-static void put(void* array, memo_type type, int64_t i, double value) {
-    if (type == MEMO_TYPE_F32)
-        ((float*)array)[i] = (float)value;
-    else if (type == MEMO_TYPE_BF16)
-        ((uint16_t*)array)[i] = memo_bf16_from_f32((float)value);
-    else
-        ((uint16_t*)array)[i] = memo_f16_from_f32((float)value);
-}
 /* Half a unit of the last place of a number near 1. */
 static double half_unit(memo_type type) {
     return type == MEMO_TYPE_F32 ? 6e-8 : type == MEMO_TYPE_BF16 ? 1.0 / 256 : 1.0 / 2048;
@@ -163,7 +151,7 @@ TEST(kernels_match_the_reference) {
                     if (memo_test_int(0, 9) == 0 && borders[p] + i != labels[row] &&
                         labels[row] >= 0 && r.smoothing == 0 && r.softcap == 0)
                         x = -INFINITY;
-                    put(at[p], type, row * desc[p].stride + i, x);
+                    typed_set(at[p], row * desc[p].stride + i, type, x);
                 }
 
         {
@@ -172,7 +160,7 @@ TEST(kernels_match_the_reference) {
             for (row = 0; row < n_rows; row++) {
                 for (p = 0; p < n_parts; p++)
                     for (i = 0; i < desc[p].n_columns; i++)
-                        logits[borders[p] + i] = get(at[p], type, row * desc[p].stride + i);
+                        logits[borders[p] + i] = typed_at(at[p], row * desc[p].stride + i, type);
                 expected_loss[row] = 0;
                 if (labels[row] >= 0) {
                     expected_loss[row] = row_loss(&r, logits, n, labels[row], gradient);
@@ -192,7 +180,7 @@ TEST(kernels_match_the_reference) {
                            "case %d: loss %g, not %g", k, (double)losses[row], expected_loss[row]);
                 for (p = 0; p < n_parts; p++)
                     for (i = 0; i < desc[p].n_columns; i++) {
-                        double d = get(at[p], type, row * desc[p].stride + i);
+                        double d = typed_at(at[p], row * desc[p].stride + i, type);
                         double e = expected[row][borders[p] + i] * (double)scale;
                         CHECK_CASE(fabs(d - e) <= half_unit(type) * fabs(e) +
                                                       6e-8 /* of the least f16 */ +
@@ -411,7 +399,7 @@ static memo_status logits_run(void* args, memo_error* e) {
             for (i = 0; i < c->n_in; i++)
                 sum += (double)c->x[(a->tile.first_row + r) * c->n_in + i] *
                        (double)c->weights[(a->tile.first_column + o) * c->n_in + i];
-            put(a->tile.logits, c->type, r * a->tile.n_columns + o, sum);
+            typed_set(a->tile.logits, r * a->tile.n_columns + o, c->type, sum);
         }
     a->p->n_tiles++;
     return MEMO_STATUS_OK;
@@ -423,7 +411,7 @@ static memo_status gradients_run(void* args, memo_error* e) {
     (void)e;
     for (r = 0; r < a->tile.n_rows; r++)
         for (o = 0; o < a->tile.n_columns; o++) {
-            float d = (float)get(a->tile.logits, c->type, r * a->tile.n_columns + o);
+            float d = typed_at(a->tile.logits, r * a->tile.n_columns + o, c->type);
             int64_t row = a->tile.first_row + r, column = a->tile.first_column + o;
             for (i = 0; i < c->n_in; i++) {
                 a->p->d_x[row * c->n_in + i] += d * c->weights[column * c->n_in + i];

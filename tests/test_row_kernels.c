@@ -9,6 +9,7 @@
 #include "extras/memo_look.h"
 
 #include "memo_test.h"
+#include "typed.h"
 #include <sys/mman.h>
 
 static memo_error error;
@@ -17,12 +18,6 @@ static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
 #define N_TYPES 3
 
 /* --- numbers one at a time, the obvious way --- */
-
-static float get(const void* array, memo_type type, int64_t i) {
-    if (type == MEMO_TYPE_F32) return ((const float*)array)[i];
-    if (type == MEMO_TYPE_BF16) return memo_f32_from_bf16(((const uint16_t*)array)[i]);
-    return memo_f32_from_f16(((const uint16_t*)array)[i]);
-}
 
 /* Rounds value to n_bits significant bits with an exponent of at least `least`, by an addition and
  * a subtraction in double, which round to nearest even. */
@@ -48,15 +43,13 @@ static float random_f32(void) {
 
 static void fill_random(void* array, memo_type type, int64_t n) {
     int64_t i;
-    for (i = 0; i < n; i++) {
-        float value = (float)(memo_test_real() * 4 - 2);
-        if (type == MEMO_TYPE_F32)
-            ((float*)array)[i] = value;
-        else if (type == MEMO_TYPE_BF16)
-            ((uint16_t*)array)[i] = memo_bf16_from_f32(value);
-        else
-            ((uint16_t*)array)[i] = memo_f16_from_f32(value);
-    }
+    for (i = 0; i < n; i++) typed_set(array, i, type, memo_test_real() * 4 - 2);
+}
+
+static float rounded_to(memo_type type, float value) {
+    float room;
+    typed_set(&room, 0, type, value);
+    return typed_at(&room, 0, type);
 }
 
 static int same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
@@ -144,11 +137,8 @@ TEST(casts_each_element_and_no_other) {
         cast.a = from;
         CHECK_OK(memo_row_run(MEMO_ROW_CAST, &cast, &error));
         for (i = 0; i < cast.n_columns; i++) {
-            float value = get(from, cast.a_type, i);
-            if (cast.to_type == MEMO_TYPE_BF16)
-                value = memo_f32_from_bf16(memo_bf16_from_f32(value));
-            if (cast.to_type == MEMO_TYPE_F16) value = memo_f32_from_f16(memo_f16_from_f32(value));
-            CHECK_CASE(same_bits(get(to, cast.to_type, i), value), "element %d", (int)i);
+            const float value = rounded_to(cast.to_type, typed_at(from, i, cast.a_type));
+            CHECK_CASE(same_bits(typed_at(to, i, cast.to_type), value), "element %d", (int)i);
         }
         element = memoi_row_type_bytes(cast.to_type);
         CHECK(to[-1] == 0x55 && to[cast.n_columns * element] == 0x55);
@@ -232,20 +222,18 @@ TEST(adds_rows_in_fp32) {
                 for (column = 0; column < add.n_columns; column++) {
                     int64_t at_a = row * (add.a_stride ? add.a_stride : add.n_columns) + column;
                     int64_t at_b = row * (add.b_stride ? add.b_stride : add.n_columns) + column;
-                    float sum = get(add.a, add.a_type, at_a) + get(add.b, add.b_type, at_b);
-                    if (add.to_type == MEMO_TYPE_BF16)
-                        sum = memo_f32_from_bf16(memo_bf16_from_f32(sum));
-                    if (add.to_type == MEMO_TYPE_F16)
-                        sum = memo_f32_from_f16(memo_f16_from_f32(sum));
-                    sums[row * 90 + column] = sum;
+                    float sum =
+                        typed_at(add.a, at_a, add.a_type) + typed_at(add.b, at_b, add.b_type);
+                    sums[row * 90 + column] = rounded_to(add.to_type, sum);
                 }
             }
             CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error));
             for (row = 0; row < add.n_rows; row++)
                 for (column = 0; column < add.n_columns; column++) {
                     int64_t at = row * (add.to_stride ? add.to_stride : add.n_columns) + column;
-                    CHECK_CASE(same_bits(get(add.to, add.to_type, at), sums[row * 90 + column]),
-                               "case %d, row %d, column %d", c, (int)row, (int)column);
+                    CHECK_CASE(
+                        same_bits(typed_at(add.to, at, add.to_type), sums[row * 90 + column]),
+                        "case %d, row %d, column %d", c, (int)row, (int)column);
                 }
         }
     }
@@ -274,8 +262,8 @@ TEST(sums_products_of_rows) {
             double sum = 0, size = 0;
             for (column = 0; column < desc.n_columns; column++) {
                 int64_t at = row * (desc.b_stride ? desc.b_stride : desc.n_columns) + column;
-                double product = (double)get(a, desc.a_type, row * desc.n_columns + column) *
-                                 get(b, desc.b_type, at);
+                double product = (double)typed_at(a, row * desc.n_columns + column, desc.a_type) *
+                                 typed_at(b, at, desc.b_type);
                 sum += product;
                 size += fabs(product);
             }

@@ -226,10 +226,12 @@ static memo_status train_run_over_nccl(memo_status (*function)(thread_rank*, mem
 static memo_status train_ranks_run(const memo_host_device_desc* desc, int32_t n_ranks,
                                    memo_status (*function)(thread_rank*, memo_error*), void* user,
                                    memo_error* error) {
+    memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
 #ifdef TRAIN_NCCL
     if (n_ranks > 1) return train_run_over_nccl(function, user, error);
 #endif
-    return thread_ranks_run_on(desc, TRAIN_TIMEOUT_S, n_ranks, function, user, error);
+    comm_desc.timeout_s = TRAIN_TIMEOUT_S;
+    return thread_ranks_run_on(desc, &comm_desc, n_ranks, function, user, error);
 }
 
 static int train_ranks_end(int code, memo_status status, const char* message) {

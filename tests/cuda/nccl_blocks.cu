@@ -57,7 +57,6 @@ TEST(every_order_is_right) {
         job* split;
         setup.order = (memo_blocks_order)order;
         setup.n_parts = 2;
-        setup.is_recorded = 1;
         split = run_job(T, &setup);
         keep_worst(&worst, compare_unsplit(whole, split, T), 0);
         check_recorded(split, T);

@@ -13,7 +13,7 @@
 #include "gpt/gpt_kernels_cuda.cu"
 #include "gpt/gpt_cudnn.cu"
 
-#include <pthread.h>
+#include "thread_ranks.h"
 
 static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_device* device);
 #define CASE_ATTENTION(desc, device) ranks_attention(desc, device)
@@ -351,33 +351,6 @@ static memo_attention ranks_attention(const memo_sp_attention_desc* desc, memo_d
     pthread_mutex_unlock(&one_at_a_time);
     return attention;
 }
-static int world_run(world* all) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    const int32_t n_ranks = all->c->ring * all->c->ulysses;
-    rank_args args[16];
-    pthread_t threads[16];
-    int is_good = 1;
-    for (int32_t rank = 0; rank < n_ranks; rank++)
-        CHECK_OK(memo_host_device_create(&device_desc, &all->devices[rank], &error));
-    desc.n_ranks = n_ranks;
-    desc.devices = all->devices;
-    CHECK_OK(memo_comm_create_threads(&desc, all->comms, &error));
-    pthread_barrier_init(&all->barrier, NULL, (unsigned)n_ranks);
-    for (int32_t rank = 0; rank < n_ranks; rank++) {
-        args[rank].all = all;
-        args[rank].rank = rank;
-        pthread_create(&threads[rank], NULL, rank_main, &args[rank]);
-    }
-    for (int32_t rank = 0; rank < n_ranks; rank++) {
-        pthread_join(threads[rank], NULL);
-        is_good &= !all->results[rank].status;
-        memo_host_device_destroy(all->devices[rank]);
-    }
-    pthread_barrier_destroy(&all->barrier);
-    return is_good;
-}
-
 /* Ranks that share heads evenly and not, in calls of one key head each. */
 TEST(over_ranks_it_is_the_reference_but_for_rounding) {
     static const int32_t degrees[][2] = {{1, 2}, {2, 1}, {2, 2}, {3, 1}, {1, 3}, {4, 2}};
