@@ -428,7 +428,7 @@ MEMO_API memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trac
                                          memo_error* error);
 
 /* Sorts buffers by begin, with their gaps, holds and waits.  Checks all of them; a plan must not
- * have both gaps and holds.  Sets lower_bound_bytes, and raises n_times to the last end.
+ * have both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises n_times to the last end.
  * Every planner calls it first.  Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
@@ -3007,7 +3007,7 @@ MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t b) {
 /* A part of a buffer's lifetime between gaps. */
 typedef struct memob_piece {
     int64_t buffer, begin, end;
-    int64_t rank; /* among all pieces by offset */
+    int64_t rank; /* by offset; -1: it is not checked */
 } memob_piece;
 
 /* Lists the pieces of all buffers that have bytes, in the order of buffers; returns how many. */
@@ -3030,19 +3030,18 @@ MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
     return n;
 }
 
-/* Finds overlaps in time and address, unless the plan has no offsets.  *bound: the largest sum of
- * live sizes, and at least the end of each fixed buffer. */
+/* Finds overlaps in time and address; with check_offsets 0, only of fixed buffers.  *bound: the
+ * largest sum of live sizes, and at least the end of each fixed buffer. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int64_t* bound,
                                    int64_t* culprit, memo_error* error) {
-    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, live = 0, i;
-    int64_t n_placed = check_offsets ? n_most : 0;
+    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
     memo_status status = MEMO_STATUS_OK;
     memob_arrays arrays = {NULL, 0};
     memob_piece* pieces = (memob_piece*)memob_arrays_add(&arrays, n_most, sizeof(memob_piece));
-    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n_placed, sizeof(memob_keyed));
+    memob_keyed* order = (memob_keyed*)memob_arrays_add(&arrays, n_most, sizeof(memob_keyed));
     memob_keyed* events = (memob_keyed*)memob_arrays_add(&arrays, 2 * n_most, sizeof(memob_keyed));
     unsigned char* tree;
-    while (n_leaves < n_placed) n_leaves *= 2;
+    while (n_leaves < n_most) n_leaves *= 2;
     tree = (unsigned char*)memob_arrays_add(&arrays, 2 * n_leaves, 1);
     if (arrays.failed) {
         memob_arrays_free(&arrays);
@@ -3060,12 +3059,14 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     memob_keyed_sort(events, 2 * n);
 
     /* Ranks by address. */
-    for (i = 0; i < n && check_offsets; i++) {
-        order[i].key = plan->buffers[pieces[i].buffer].offset_bytes;
-        order[i].index = i;
+    for (i = 0; i < n; i++) {
+        pieces[i].rank = -1;
+        if (!check_offsets && !plan->buffers[pieces[i].buffer].is_fixed) continue;
+        order[n_placed].key = plan->buffers[pieces[i].buffer].offset_bytes;
+        order[n_placed++].index = i;
     }
-    if (check_offsets) qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
-    for (i = 0; i < n && check_offsets; i++) pieces[order[i].index].rank = i;
+    qsort(order, (size_t)n_placed, sizeof(memob_keyed), memob_keyed_compare);
+    for (i = 0; i < n_placed; i++) pieces[order[i].index].rank = i;
 
     for (i = 0, *bound = 0; i < plan->n_buffers; i++)
         if (plan->buffers[i].is_fixed)
@@ -3076,7 +3077,7 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
         live += begins ? memob_buffer_bytes(plan, piece->buffer)
                        : -memob_buffer_bytes(plan, piece->buffer);
         *bound = memob_max(*bound, live);
-        if (!check_offsets) continue;
+        if (piece->rank < 0) continue;
         memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
         for (direction = 0; begins && direction < 2 && !status; direction++) {
             int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
@@ -3587,8 +3588,9 @@ MEMOI int64_t memoi_plan_lanes_find(const memo_plan* plan, const memob_keyed* la
     return low;
 }
 
-/* No buffer shares a byte with a buffer that it is held against. */
-MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit,
+/* No buffer shares a byte with a buffer that it is held against; with check_offsets 0, no fixed
+ * buffer with another. */
+MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offsets, int64_t* culprit,
                                          memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t i, k;
@@ -3609,6 +3611,7 @@ MEMOI memo_status memoi_plan_check_holds(const memo_plan* plan, int64_t* culprit
             const memo_buffer* other = &plan->buffers[lanes[k].index];
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
+                !(check_offsets || (held->is_fixed && other->is_fixed)) ||
                 !memoi_plan_overlap(plan, hold->buffer, lanes[k].index))
                 continue;
             *culprit = lanes[k].index;
@@ -3649,7 +3652,7 @@ MEMOI memo_status memoi_plan_verify(const memo_plan* plan, int check_offsets, in
 
     /* The bound last: the sweep has computed it. */
     if (!status && check_offsets && plan->n_holds > 0)
-        status = memoi_plan_check_holds(plan, culprit, error);
+        status = memob_plan_check_holds(plan, 1, culprit, error);
     if (!status && bound != plan->lower_bound_bytes) {
         *culprit = -1;
         status = MEMOB_INVALID(

@@ -4800,29 +4800,6 @@ MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
 MEMOI memo_status memoi_market_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
-/* Checks the fixed buffers, as a plan of these alone: no order of the others can help them. */
-MEMOI memo_status memoi_plan_check_fixed(const memo_plan* plan, memo_error* error) {
-    memo_plan fixed = *plan;
-    memo_status status;
-    int64_t n_fixed = 0, i;
-    fixed.buffers = (memo_buffer*)memob_calloc(plan->n_buffers, sizeof(memo_buffer));
-    if (!fixed.buffers) return memob_no_memory(error, "the fixed buffers");
-    fixed.proof = MEMO_PROOF_FEASIBLE;
-    fixed.peak_bytes = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
-        memo_buffer* buffer = &fixed.buffers[i];
-        *buffer = plan->buffers[i];
-        n_fixed += buffer->is_fixed;
-        if (!buffer->is_fixed) buffer->size_bytes = buffer->offset_bytes = 0;
-        fixed.peak_bytes =
-            memob_max(fixed.peak_bytes, buffer->offset_bytes + memob_buffer_bytes(&fixed, i));
-    }
-    status = n_fixed > 0 ? memo_plan_prepare(&fixed, error) : MEMO_STATUS_OK;
-    if (!status && n_fixed > 0) status = memo_plan_validate(&fixed, error);
-    MEMO_FREE(fixed.buffers);
-    return status;
-}
-
 /* The problem of a plan with its holds. */
 MEMOI memo_status memoi_problem_pose(const memo_plan* plan, memoi_problem* problem,
                                      memo_error* error) {
@@ -4901,7 +4878,7 @@ MEMOI int memoi_problem_trace_fits(const memo_trace* trace, const memo_plan* pla
 memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_error* error) {
     memo_plan_desc settings = desc ? *desc : memo_plan_desc_default();
     const char* engine = "greedy";
-    int64_t target;
+    int64_t target, culprit;
     memoi_effort effort;
     memoi_problem problem;
     memoi_solution best;
@@ -4944,18 +4921,16 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
             error, MEMO_STATUS_INVALID_ARGUMENT,
             "memo_plan_desc.trace: not the trace of this plan: its numbers of mallocs "
             "or frees differ; pass the trace that the plan was made from");
-    status = memoi_plan_check_fixed(plan, error);
-    if (status) return status;
-    plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
-    /* The problems, and room for the best plan. */
+    /* The problem, and room for the best plan.  No order can help fixed buffers that conflict. */
     status = memoi_problem_pose(plan, &problem, error);
     if (status) return status;
+    if (problem.n_fixed > 0 && plan->n_holds > 0)
+        status = memob_plan_check_holds(plan, 0, &culprit, error);
     memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
-    if (!best.offsets) {
-        memoi_problem_free(&problem);
-        return memob_no_memory(error, "the plan");
-    }
+    if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
+    if (status) goto done;
+    plan->proof = MEMO_PROOF_NONE; /* until there is a plan again */
 
     /* Work after the search takes about twice as long as work before it, on a busy machine too. */
     reserved_s = fmax(3 * (memob_now_s() - begin), 1e-6 * (double)plan->n_buffers);
@@ -4982,7 +4957,7 @@ memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc, memo_er
         }
     }
 
-    /* Reached after a failure as well. */
+done: /* after a failure as well */
     MEMO_FREE(best.offsets);
     memoi_problem_free(&problem);
     return status;

@@ -904,6 +904,29 @@ TEST(bounds_and_sections_follow_conflicts) {
     CHECK_CASE(n_above > 300, "%d above the largest sum of live sizes", n_above);
 }
 
+/* Fixed buffers that a hold keeps apart may not share bytes; no order of others helps that. */
+TEST(fixed_buffers_that_a_hold_keeps_apart_are_refused) {
+    memo_plan* plan;
+    memo_hold hold = {0, 2, 64};
+    int k;
+    CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
+    plan->holds = (memo_hold*)memob_calloc(1, sizeof hold);
+    plan->holds[plan->n_holds++] = hold;
+    for (k = 0; k < 3; k++) {
+        plan->buffers[k].begin = k;
+        plan->buffers[k].end = k + 1;
+        plan->buffers[k].size_bytes = 8;
+        plan->buffers[k].lane = 64;
+        plan->buffers[k].is_fixed = k < 2;
+    }
+    CHECK_FAILS(memo_plan_solve(plan, NULL, &error), INVALID_ARGUMENT);
+    CHECK_CASE(strstr(error.message, "buffers 0 (id 0) and 1 (id 0)"), "%s", error.message);
+    plan->buffers[1].offset_bytes = 8;
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    CHECK(plan->peak_bytes == 16 && plan->buffers[2].offset_bytes == 0);
+    memo_plan_destroy(plan);
+}
+
 /* Blocks cut into buffers of several streams, and streams that wait in patterns. */
 TEST(tilings_and_patterns_are_proven) {
     memo_plan_desc desc = memo_plan_desc_default();
