@@ -805,10 +805,8 @@ typedef struct memoi_problem {
     int32_t is_cover; /* sections are not in order of time, because they came instead of pairs */
     int32_t is_stretched; /* an item lives to the end of its last hold, because pairs are too many:
                              plans are valid, but what is proven of them is not */
-    /* Of item i, at [first_held[i], first_held[i + 1]): those held against it and those that it is
-     * held against, ascending.  NULL: there are none. */
-    int64_t* first_held;
-    int32_t* held;
+    int32_t* held;        /* pairs, the earlier item first; NULL: there are none */
+    int64_t n_held;
     struct memoi_neighbors* neighbors;
 } memoi_problem;
 
@@ -824,7 +822,6 @@ MEMOI void memoi_problem_free(memoi_problem* problem) {
     MEMO_FREE(problem->items);
     MEMO_FREE(problem->ranges);
     MEMO_FREE(problem->section_bounds);
-    MEMO_FREE(problem->first_held);
     MEMO_FREE(problem->held);
     if (problem->neighbors) {
         MEMO_FREE(problem->neighbors->first);
@@ -857,15 +854,6 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
     return 0;
 }
 
-/* They may not share a byte. */
-MEMOI int memoi_problem_items_conflict(const memoi_problem* problem, int64_t i, int64_t j) {
-    int64_t k;
-    if (memoi_problem_items_overlap(problem, i, j)) return 1;
-    if (!problem->held) return 0;
-    for (k = problem->first_held[i]; k < problem->first_held[i + 1] && problem->held[k] != j;) k++;
-    return k < problem->first_held[i + 1];
-}
-
 /* --- >>neighbors ---
  * Knows: which items overlap.  Knows nothing of offsets. */
 
@@ -887,9 +875,21 @@ MEMOI int64_t memoi_neighbors_item_last(const memoi_problem* problem, int64_t i)
 
 /* How many entries the lists have, with gaps at most. */
 MEMOI int64_t memoi_neighbors_count(const memoi_problem* problem) {
-    int64_t n = problem->n_items, n_entries = problem->held ? problem->first_held[n] : 0, i;
+    int64_t n = problem->n_items, n_entries = 2 * problem->n_held, i;
     for (i = 0; i < n; i++) n_entries += 2 * (memoi_neighbors_item_last(problem, i) - i - 1);
     return n_entries;
+}
+
+/* Counts two neighbors, or lists them.  fill: of an item, how many it has so far, or the place of
+ * the next. */
+MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_t i, int64_t j,
+                               int is_listed) {
+    if (is_listed) {
+        neighbors->list[fill[i]] = (int32_t)j;
+        neighbors->list[fill[j]] = (int32_t)i;
+    }
+    fill[i]++;
+    fill[j]++;
 }
 
 /* Makes the lists.  Returns 1; 0 without memory; -1 if they would be too long. */
@@ -917,30 +917,19 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         return 0;
     }
 
-    /* Two passes, so that all lists share one array of the exact size. */
-    for (pass = 0; pass < 2; pass++) { /* counts, then lists */
+    /* Two passes, counts and then lists, so that all lists share one array. */
+    for (pass = 0; pass < 2; pass++) {
         for (i = 0; i < n; i++) {
             int64_t last = memoi_neighbors_item_last(problem, i);
-            for (j = i + 1; j < last; j++) {
-                if (problem->has_gaps && !memoi_problem_items_overlap(problem, i, j)) continue;
-                if (pass == 0) {
-                    neighbors->first[i + 1]++;
-                    neighbors->first[j + 1]++;
-                } else {
-                    neighbors->list[fill[i]++] = (int32_t)j;
-                    neighbors->list[fill[j]++] = (int32_t)i;
-                }
-            }
-            if (!problem->held) continue;
-            for (k = problem->first_held[i]; k < problem->first_held[i + 1]; k++) {
-                if (pass == 0)
-                    neighbors->first[i + 1]++;
-                else
-                    neighbors->list[fill[i]++] = problem->held[k];
-            }
+            for (j = i + 1; j < last; j++)
+                if (!problem->has_gaps || memoi_problem_items_overlap(problem, i, j))
+                    memoi_neighbors_add(neighbors, fill, i, j, pass);
         }
+        for (k = 0; k < problem->n_held; k++)
+            memoi_neighbors_add(neighbors, fill, problem->held[2 * k], problem->held[2 * k + 1],
+                                pass);
         for (i = 0; i < n && pass == 0; i++) {
-            neighbors->first[i + 1] += neighbors->first[i];
+            neighbors->first[i + 1] = neighbors->first[i] + fill[i];
             fill[i] = neighbors->first[i];
         }
     }
@@ -1212,21 +1201,16 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
 
 enum { MEMOI_HELD_PAIRS = 1 << 25 }; /* beyond, lifetimes are stretched instead */
 
-/* Items by lane, then begin. */
-typedef struct memoi_lanes {
-    const memo_plan* plan;
-    const memoi_problem* problem;
-    memob_keyed* list; /* key: the lane; index: the item */
-} memoi_lanes;
-
-/* The first in the list of a lane's items that begin at `time` or later. */
-MEMOI int64_t memoi_lanes_at(const memoi_lanes* lanes, int64_t lane, int64_t time) {
-    int64_t low = 0, high = lanes->problem->n_items;
+/* The first in a list of items, by lane and then begin, of this lane and this time or later.  Keys
+ * are lanes. */
+MEMOI int64_t memoi_lanes_at(const memo_plan* plan, const memoi_problem* problem,
+                             const memob_keyed* lanes, int64_t lane, int64_t time) {
+    int64_t low = 0, high = problem->n_items;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        const memob_keyed* here = &lanes->list[middle];
-        int64_t buffer = lanes->problem->items[here->index].buffer;
-        if (here->key < lane || (here->key == lane && lanes->plan->buffers[buffer].begin < time))
+        int64_t buffer = problem->items[lanes[middle].index].buffer;
+        if (lanes[middle].key < lane ||
+            (lanes[middle].key == lane && plan->buffers[buffer].begin < time))
             low = middle + 1;
         else
             high = middle;
@@ -1234,64 +1218,33 @@ MEMOI int64_t memoi_lanes_at(const memoi_lanes* lanes, int64_t lane, int64_t tim
     return low;
 }
 
-/* Which items is this hold against?  Those at [*begin, *end) of the list. */
-MEMOI void memoi_lanes_held(const memoi_lanes* lanes, const memo_hold* hold, int64_t* begin,
-                            int64_t* end) {
-    *begin = memoi_lanes_at(lanes, hold->lane, lanes->plan->buffers[hold->buffer].end);
-    *end = memoi_lanes_at(lanes, hold->lane, hold->until);
-}
-
 /* Lists the pairs that holds keep apart.  Returns 1; 0 without memory; -1 if they are too many. */
-MEMOI int memoi_problem_hold(memoi_problem* problem, const memoi_lanes* lanes,
-                             const int64_t* item_of) {
-    const memo_plan* plan = lanes->plan;
-    int64_t n = problem->n_items, n_pairs = 0, i, k, begin, end;
-    int64_t* fill = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    problem->first_held = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
-    if (!fill || !problem->first_held) {
-        MEMO_FREE(fill);
-        return 0;
-    }
-
-    /* Count pairs first, to reserve each list once and to stop before there are too many. */
-    for (i = 0; i < plan->n_holds && n_pairs <= MEMOI_HELD_PAIRS; i++) {
-        int64_t item = item_of[plan->holds[i].buffer];
-        if (item < 0) continue;
-        memoi_lanes_held(lanes, &plan->holds[i], &begin, &end);
-        n_pairs += end - begin;
-        problem->first_held[item + 1] += end - begin;
-        for (k = begin; k < end; k++) problem->first_held[lanes->list[k].index + 1]++;
-    }
-    for (i = 0; i < n; i++) {
-        problem->first_held[i + 1] += problem->first_held[i];
-        fill[i] = problem->first_held[i];
-    }
-    problem->held =
-        n_pairs > MEMOI_HELD_PAIRS ? NULL : (int32_t*)memob_calloc(2 * n_pairs, sizeof(int32_t));
-    if (!problem->held) {
-        MEMO_FREE(fill);
-        MEMO_FREE(problem->first_held);
-        problem->first_held = NULL;
-        return n_pairs > MEMOI_HELD_PAIRS ? -1 : 0;
-    }
-
-    /* Holds and items are in order, so each list is as well.  Earlier items come first. */
+MEMOI int memoi_problem_hold(memoi_problem* problem, const memo_plan* plan,
+                             const memob_keyed* lanes, const int64_t* item_of) {
+    int64_t capacity = 0, i, k;
     for (i = 0; i < plan->n_holds; i++) {
-        int64_t item = item_of[plan->holds[i].buffer];
-        if (item < 0) continue;
-        memoi_lanes_held(lanes, &plan->holds[i], &begin, &end);
-        for (k = begin; k < end; k++) problem->held[fill[lanes->list[k].index]++] = (int32_t)item;
-    }
-    for (i = 0; i < n; i++) {
-        end = fill[i]; /* what is held against i; later items have not come yet */
-        for (k = problem->first_held[i]; k < end; k++) {
-            problem->held[fill[problem->held[k]]++] = (int32_t)i;
-            problem->items[problem->held[k]].until =
-                memob_max(problem->items[problem->held[k]].until, problem->items[i].begin + 1);
+        const memo_hold* hold = &plan->holds[i];
+        int64_t item = item_of[hold->buffer];
+        int64_t last = memoi_lanes_at(plan, problem, lanes, hold->lane, hold->until);
+        k = memoi_lanes_at(plan, problem, lanes, hold->lane, plan->buffers[hold->buffer].end);
+        for (; k < last && item >= 0; k++) {
+            memoi_item* held = &problem->items[item];
+            int64_t other = lanes[k].index;
+            if (problem->n_held == MEMOI_HELD_PAIRS) return -1;
+            if (!memob_reserve(&problem->held, &capacity, 2 * problem->n_held + 2, sizeof(int32_t)))
+                return 0;
+            problem->held[2 * problem->n_held] = (int32_t)item;
+            problem->held[2 * problem->n_held++ + 1] = (int32_t)other;
+            held->until = memob_max(held->until, problem->items[other].begin + 1);
         }
     }
-    MEMO_FREE(fill);
     return 1;
+}
+
+MEMOI void memoi_problem_drop_pairs(memoi_problem* problem) {
+    MEMO_FREE(problem->held);
+    problem->held = NULL;
+    problem->n_held = 0;
 }
 
 /* --- >>reuse ---
@@ -1646,11 +1599,8 @@ MEMOI int memoi_problem_cover(memoi_problem* problem, const char* is_in_set) {
                 : NULL;
     if (range) {
         MEMO_FREE(problem->ranges);
-        MEMO_FREE(problem->held);
-        MEMO_FREE(problem->first_held);
+        memoi_problem_drop_pairs(problem);
         problem->ranges = range;
-        problem->held = NULL;
-        problem->first_held = NULL;
         problem->n_sections = cover.n_sections;
         problem->n_ranges = 0;
         problem->has_gaps = problem->is_cover = 1;
@@ -1691,6 +1641,7 @@ MEMOI int memoi_problem_stretch(memoi_problem* problem, const memo_plan* plan,
         problem->ranges[item].end = memob_max(problem->ranges[item].end, plan->holds[i].until);
         problem->items[item].lifetime = problem->ranges[item].end - problem->ranges[item].begin;
     }
+    memoi_problem_drop_pairs(problem);
     ok = memoi_problem_sections(problem) && memoi_problem_bounds(problem);
     problem->lower_bound = bound;
     problem->is_stretched = 1;
@@ -1703,29 +1654,26 @@ MEMOI int memoi_problem_add_holds(memoi_problem* problem, const memo_plan* plan)
     int64_t n = problem->n_items, i;
     int64_t* item_of = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
     char* is_in_set = (char*)memob_calloc(n, 1);
+    memob_keyed* lanes = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
     int added = 0;
-    memoi_lanes lanes;
-    lanes.plan = plan;
-    lanes.problem = problem;
-    lanes.list = (memob_keyed*)memob_calloc(n, sizeof(memob_keyed));
 
     /* Items by lane, in order of time, because a hold names a lane and a time. */
-    if (item_of && is_in_set && lanes.list) {
+    if (item_of && is_in_set && lanes) {
         for (i = 0; i < plan->n_buffers; i++) item_of[i] = -1;
         for (i = 0; i < n; i++) {
             item_of[problem->items[i].buffer] = i;
-            lanes.list[i].key = plan->buffers[problem->items[i].buffer].lane;
-            lanes.list[i].index = i;
+            lanes[i].key = plan->buffers[problem->items[i].buffer].lane;
+            lanes[i].index = i;
         }
-        memob_keyed_sort(lanes.list, n);
-        added = memoi_problem_hold(problem, &lanes, item_of);
+        memob_keyed_sort(lanes, n);
+        added = memoi_problem_hold(problem, plan, lanes, item_of);
         if (added > 0)
             added =
                 memoi_problem_reuse(problem, is_in_set) && memoi_problem_cover(problem, is_in_set);
         else if (added < 0)
             added = memoi_problem_stretch(problem, plan, item_of);
     }
-    MEMO_FREE(lanes.list);
+    MEMO_FREE(lanes);
     MEMO_FREE(item_of);
     MEMO_FREE(is_in_set);
     return added;
@@ -3857,8 +3805,7 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const in
     *part = *whole;
     part->n_items = n;
     part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
-    part->section_bounds = part->first_held = NULL;
-    part->held = NULL;
+    part->section_bounds = NULL;
     for (i = 0; i < n; i++) n_ranges += whole->items[list ? list[i] : first + i].n_ranges;
     part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
     part->ranges = (memoi_range*)memob_calloc(n_ranges, sizeof(memoi_range));
@@ -4250,18 +4197,14 @@ MEMOI memo_status memoi_search_solve(const memoi_problem* problem, int64_t targe
  *     minimize M,   o_i + s_i <= M,   o_i + s_i <= o_j + U (1 - z_ij),   o_j + s_j <= o_i + U z_ij
  * where U is the best peak known.  Added: bounds on M, and an order of twins. */
 
-enum { MEMOI_MIP_PAIRS = 20000 }; /* more are too many for lp_solve to factorize */
+enum { MEMOI_MIP_PAIRS = 20000 }; /* more, with items, are too many for lp_solve to factorize */
 
 #ifdef MEMO_LP_SOLVE
 
 typedef struct memoi_mip {
     const memoi_problem* problem;
-    memob_arrays arrays;
-    int32_t* pair; /* column of z_ij at [i * n + j], i < j; 0: they never meet */
     int64_t n_pairs;
     lprec* lp;
-    double* value; /* of a row being built */
-    int* column;
     double scale; /* from units to what lp_solve sees */
     double deadline;
 } memoi_mip;
@@ -4271,25 +4214,19 @@ static int __WINAPI memoi_mip_abort(lprec* lp, void* user) {
     return memob_now_s() > ((const memoi_mip*)user)->deadline;
 }
 
-/* Appends "i below j" times factor to a row of n terms; returns its constant, which goes to the
- * other side. */
-MEMOI double memoi_mip_below(const memoi_mip* mip, int64_t i, int64_t j, double factor, int* n) {
-    int64_t n_items = mip->problem->n_items;
-    int is_direct = i < j;
-    mip->column[*n] = mip->pair[is_direct ? i * n_items + j : j * n_items + i];
-    mip->value[(*n)++] = is_direct ? factor : -factor;
-    return is_direct ? 0 : factor;
+/* Adds the row x[a] - x[b] + factor z <= limit; without z if its column is 0. */
+MEMOI int memoi_mip_row(const memoi_mip* mip, int a, int b, int z, double factor, double limit) {
+    double value[3] = {1, -1, factor};
+    int column[3] = {a, b, z};
+    return add_constraintex(mip->lp, z ? 3 : 2, value, column, LE, limit);
 }
 
 /* The same sections, size and freedom: exchanging the two changes nothing. */
 MEMOI int memoi_mip_items_twins(const memoi_problem* problem, int64_t i, int64_t j) {
     const memoi_item* a = &problem->items[i];
     const memoi_item* b = &problem->items[j];
-    if (problem->held && (problem->first_held[i] < problem->first_held[i + 1] ||
-                          problem->first_held[j] < problem->first_held[j + 1]))
-        return 0;
-    return a->size == b->size && a->fixed < 0 && b->fixed < 0 && a->n_ranges == b->n_ranges &&
-           a->alignment == b->alignment &&
+    return !problem->held && a->size == b->size && a->fixed < 0 && b->fixed < 0 &&
+           a->n_ranges == b->n_ranges && a->alignment == b->alignment &&
            memcmp(&problem->ranges[a->first_range], &problem->ranges[b->first_range],
                   (size_t)a->n_ranges * sizeof(memoi_range)) == 0;
 }
@@ -4297,9 +4234,10 @@ MEMOI int memoi_mip_items_twins(const memoi_problem* problem, int64_t i, int64_t
 /* Columns: o_i at 1 + i, M at 1 + n, the pairs after it. */
 MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     const memoi_problem* problem = mip->problem;
+    const memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, i, j, k;
-    int peak_column = (int)n + 1, ok = 1;
-    double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale;
+    int peak_column = (int)n + 1, z = peak_column, ok = 1;
+    double slack = 0.25 * mip->scale, limit = (double)best->peak * mip->scale, size, one = 1;
     lprec* lp = mip->lp;
 
     /* The peak lies between the bound and the best plan; slack allows for lp_solve's tolerances. */
@@ -4323,37 +4261,22 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
     /* Each item ends at the peak or below.  Row mode makes adding rows faster. */
     ok &= set_add_rowmode(lp, TRUE);
     for (i = 0; i < n; i++) {
-        double size = (double)problem->items[i].size * mip->scale;
-        mip->column[0] = 1 + (int)i;
-        mip->value[0] = 1;
-        mip->column[1] = peak_column;
-        mip->value[1] = -1;
-        ok &= add_constraintex(lp, 2, mip->value, mip->column, LE, -size);
+        size = (double)problem->items[i].size * mip->scale;
+        ok &= memoi_mip_row(mip, 1 + (int)i, peak_column, 0, 0, -size);
     }
 
     /* One of each conflicting pair lies below the other.  Twins have a fixed order, which removes
      * equal plans. */
     for (i = 0; i < n; i++) {
-        for (j = i + 1; j < n; j++) {
-            int side;
-            if (!mip->pair[i * n + j]) continue;
-            for (side = 0; side < 2; side++) {
-                int64_t low = side ? j : i, high = side ? i : j;
-                double size = (double)problem->items[low].size * mip->scale, constant;
-                int terms = 2;
-                mip->column[0] = 1 + (int)low;
-                mip->value[0] = 1;
-                mip->column[1] = 1 + (int)high;
-                mip->value[1] = -1;
-                constant = memoi_mip_below(mip, low, high, limit, &terms);
-                ok &= add_constraintex(lp, terms, mip->value, mip->column, LE,
-                                       limit - size - constant);
-            }
-            if (!MEMOI_WITHOUT(mip_twins) && memoi_mip_items_twins(problem, i, j)) {
-                mip->column[0] = mip->pair[i * n + j];
-                mip->value[0] = 1;
-                ok &= add_constraintex(lp, 1, mip->value, mip->column, GE, 1);
-            }
+        for (k = neighbors->first[i]; k < neighbors->first[i + 1]; k++) {
+            if ((j = neighbors->list[k]) < i) continue;
+            size = (double)problem->items[i].size * mip->scale;
+            z++;
+            ok &= memoi_mip_row(mip, 1 + (int)i, 1 + (int)j, z, limit, limit - size);
+            size = (double)problem->items[j].size * mip->scale;
+            ok &= memoi_mip_row(mip, 1 + (int)j, 1 + (int)i, z, -limit, -size);
+            if (!MEMOI_WITHOUT(mip_twins) && memoi_mip_items_twins(problem, i, j))
+                ok &= add_constraintex(lp, 1, &one, &z, GE, 1);
         }
     }
 
@@ -4372,13 +4295,12 @@ MEMOI int memoi_mip_build(memoi_mip* mip, const memoi_solution* best) {
 MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
                                   memoi_solution* best, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    int64_t n = problem->n_items, i, j;
-    int64_t* offsets;
+    int64_t n = problem->n_items, i;
     double* columns = NULL;
     memoi_mip mip;
     memoi_fit fit;
+    int made;
     memset(&mip, 0, sizeof mip);
-    memset(&fit, 0, sizeof fit);
     mip.problem = problem;
     mip.deadline = deadline;
 
@@ -4387,31 +4309,16 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "the MIP counts in one unit, which these alignments do not allow; "
                               "use the search");
-    if (n > MEMOI_MIP_PAIRS)
-        return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                              "%lld buffers are too many for the MIP; use the search",
-                              (long long)n);
-
-    /* Number the pairs that conflict. */
-    mip.pair = (int32_t*)memob_arrays_add(&mip.arrays, n * n, sizeof(int32_t));
-    offsets = (int64_t*)memob_arrays_add(&mip.arrays, n, sizeof(int64_t));
-    if (mip.arrays.failed) status = memob_no_memory(error, "the MIP");
-    for (i = 0; i < n && !status; i++)
-        for (j = i + 1; j < n; j++)
-            if (memoi_problem_items_conflict(problem, i, j))
-                mip.pair[i * n + j] = (int32_t)(n + 1 + ++mip.n_pairs);
-    if (!status && mip.n_pairs > MEMOI_MIP_PAIRS)
+    made = memoi_fit_create(&fit, problem, 0, HUGE_VAL);
+    mip.n_pairs = (made > 0 ? problem->neighbors->first[n] : memoi_neighbors_count(problem)) / 2;
+    if (made && n + mip.n_pairs > MEMOI_MIP_PAIRS)
         status = memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
-                                "%lld overlapping pairs are too many for the MIP (limit %d); use "
-                                "the search",
-                                (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
-    if (!status) {
-        mip.value = (double*)memob_arrays_add(&mip.arrays, n + 3, sizeof(double));
-        mip.column = (int*)memob_arrays_add(&mip.arrays, n + 3, sizeof(int));
-        columns = (double*)memob_arrays_add(&mip.arrays, n + 1 + mip.n_pairs, sizeof(double));
-        if (mip.arrays.failed || memoi_fit_create(&fit, problem, 0, HUGE_VAL) <= 0)
-            status = memob_no_memory(error, "the MIP");
-    }
+                                "%lld buffers and %lld overlapping pairs are too many for the MIP "
+                                "(limit %d); use the search",
+                                (long long)n, (long long)mip.n_pairs, (int)MEMOI_MIP_PAIRS);
+    if (!status)
+        columns = (double*)memob_arrays_add(&fit.arrays, n + 1 + mip.n_pairs, sizeof(double));
+    if (!status && (!made || !columns)) status = memob_no_memory(error, "the MIP");
 
     /* lp_solve's tolerances are absolute: scale the peak to at most 100000. */
     mip.scale = best->peak > 100000 ? 100000.0 / (double)best->peak : 1.0;
@@ -4423,8 +4330,8 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
         int result = solve(mip.lp);
         double peak = get_objective(mip.lp) / mip.scale;
         if ((result == OPTIMAL || result == SUBOPTIMAL) && get_variables(mip.lp, columns)) {
-            for (i = 0; i < n; i++) offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
-            memoi_greedy_order_by_offsets(problem, offsets, fit.ranked);
+            for (i = 0; i < n; i++) fit.offsets[i] = (int64_t)(columns[i] / mip.scale + 0.5);
+            memoi_greedy_order_by_offsets(problem, fit.offsets, fit.ranked);
             if (memoi_fit_run(&fit, fit.ranked)) memoi_fit_offer(&fit, best);
 
             /* The search was complete, and the rebuilt plan is within half a unit of the proven
@@ -4434,7 +4341,6 @@ MEMOI memo_status memoi_mip_solve(const memoi_problem* problem, double deadline,
     }
     if (mip.lp) delete_lp(mip.lp);
     memob_arrays_free(&fit.arrays);
-    memob_arrays_free(&mip.arrays);
     return status;
 }
 

@@ -179,13 +179,13 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
     *top = item->fixed;
     if (item->fixed >= 0) return item->fixed;
     for (k = 0; k < problem->n_items; k++)
-        if (k != i && offsets[k] >= 0 && memoi_problem_items_conflict(problem, i, k))
+        if (k != i && offsets[k] >= 0 && memoi_problem_items_overlap(problem, i, k))
             least = memob_max(least, offsets[k] + problem->items[k].size);
     *top = least;
     least = rounded(least, item->alignment);
     for (k = 0; k < problem->n_items; k++) { /* fixed ones still to come */
         const memoi_item* other = &problem->items[k];
-        if (other->fixed < 0 || offsets[k] >= 0 || !memoi_problem_items_conflict(problem, i, k) ||
+        if (other->fixed < 0 || offsets[k] >= 0 || !memoi_problem_items_overlap(problem, i, k) ||
             other->fixed >= least + item->size || other->fixed + other->size <= least)
             continue;
         least = rounded(other->fixed + other->size, item->alignment);
@@ -717,7 +717,7 @@ static void slow_fit(const memoi_problem* problem, const memob_keyed* turns, int
         for (j = 0; j < k && item->fixed < 0; j++) {
             int64_t other = turns[j].index, end = offsets[other] + problem->items[other].size;
             if (end <= low || offsets[other] >= low + item->size ||
-                !memoi_problem_items_conflict(problem, i, other))
+                !memoi_problem_items_overlap(problem, i, other))
                 continue;
             low = rounded(end, item->alignment);
             j = -1; /* again from the start */
