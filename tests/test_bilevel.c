@@ -7,7 +7,10 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
+#include "slow_plan.h"
 #include "tools/trace_layers.h"
+
+static memo_error error;
 
 /* ---- layered traces -------------------------------------------------------------------------- */
 
@@ -52,20 +55,15 @@ static void cut(piece* pieces, int n, int64_t height, uint64_t state) {
 
 static void mark(memo_trace* trace, const shape* s, int layer, const char* what) {
     char text[64];
-    memo_error error;
     if (!s->has_marks) return;
     snprintf(text, sizeof text, "layer %d %s", layer, what);
     CHECK_OK(memo_trace_mark(trace, text, &error));
 }
 
 static void request(memo_trace* trace, int64_t id, int64_t size_bytes) {
-    memo_error error;
     CHECK_OK(memo_trace_malloc(trace, id, size_bytes, MEMO_CLASS_TRANSIENT, 0, &error));
 }
-static void release(memo_trace* trace, int64_t id) {
-    memo_error error;
-    CHECK_OK(memo_trace_free(trace, id, &error));
-}
+static void release(memo_trace* trace, int64_t id) { CHECK_OK(memo_trace_free(trace, id, &error)); }
 
 enum { KEPT = 1000000 }; /* first id of the buffers that a layer keeps */
 
@@ -95,7 +93,6 @@ static void phase(memo_trace* trace, const shape* s, int layer, int is_backward)
 
 static memo_trace* layered(shape s) {
     memo_trace* trace = NULL;
-    memo_error error;
     int layer;
     CHECK_OK(memo_trace_create(&trace, &error));
     request(trace, -1, 512 * 300); /* the embedding */
@@ -121,13 +118,6 @@ static shape random_shape(void) {
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 
-static memo_plan* plan_of(const memo_trace* trace, int64_t alignment) {
-    memo_plan* plan = NULL;
-    memo_error error;
-    CHECK_OK(memo_plan_from_trace(trace, alignment, &plan, &error));
-    return plan;
-}
-
 /* Windows, groups and kinds alone. */
 static void find_layers(memoi_bilevel* bilevel, memo_plan* plan, const memo_trace* trace) {
     CHECK(memoi_bilevel_create(bilevel, plan));
@@ -139,7 +129,6 @@ static void find_layers(memoi_bilevel* bilevel, memo_plan* plan, const memo_trac
 /* The peak of the two levels alone, without a flat plan; -1 if nothing repeats. */
 static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t nodes) {
     static const memo_log silent = {NULL, NULL};
-    memo_error error;
     memoi_problem problem;
     memoi_solution best;
     memoi_effort effort;
@@ -169,7 +158,6 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
 static void plan_with(memo_plan* plan, const memo_trace* trace, memo_plan_engine engine,
                       int64_t nodes) {
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_error error;
     desc.engine = engine;
     desc.trace = trace;
     desc.node_limit = nodes;
@@ -234,7 +222,7 @@ TEST(groups_are_what_a_slow_search_finds) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_trace* trace = layered(random_shape());
-        memo_plan* plan = plan_of(trace, 1);
+        memo_plan* plan = plan_of_trace(trace, 1);
         memoi_bilevel bilevel;
         find_layers(&bilevel, plan, trace);
         check_groups(&bilevel);
@@ -256,7 +244,7 @@ TEST(kinds_do_not_grow_with_layers) {
             s.n_layers = n_layers;
             s.has_marks = marks;
             trace = layered(s);
-            plan = plan_of(trace, 1);
+            plan = plan_of_trace(trace, 1);
             find_layers(&bilevel, plan, trace);
             if (n_kinds == 0) n_kinds = bilevel.n_kinds;
             CHECK_CASE(bilevel.n_kinds == n_kinds && n_kinds > 1, "%d layers, marks %d: %lld kinds",
@@ -282,7 +270,7 @@ TEST(a_differing_layer_is_a_kind_of_its_own) {
         int64_t g, n_firsts = 0;
         s.odd_layer = odd;
         trace = layered(s);
-        plan = plan_of(trace, 1);
+        plan = plan_of_trace(trace, 1);
         find_layers(&bilevel, plan, trace);
         if (odd < 0) n_kinds = bilevel.n_kinds;
         for (g = 0; g < bilevel.n_groups; g++) n_firsts += bilevel.groups[g].kind == g;
@@ -333,7 +321,6 @@ TEST(marks_may_nest_and_lack_ends) {
     size_t k;
     for (k = 0; k < sizeof cases / sizeof *cases; k++) {
         memo_trace* trace;
-        memo_error error;
         memo_plan* plan;
         memoi_bilevel bilevel;
         int64_t i, w;
@@ -342,7 +329,7 @@ TEST(marks_may_nest_and_lack_ends) {
             CHECK_OK(memo_trace_mark(trace, cases[k].marks[i], &error));
             request(trace, i, 8);
         }
-        plan = plan_of(trace, 1);
+        plan = plan_of_trace(trace, 1);
         CHECK(memoi_bilevel_create(&bilevel, plan));
         memoi_windows_from_marks(&bilevel, trace);
         CHECK_CASE(bilevel.n_windows == cases[k].n, "case %d: %lld windows", (int)k,
@@ -369,11 +356,10 @@ TEST(the_traces_meet_their_bound) {
         char path[128];
         memo_trace* trace;
         memo_plan* plan;
-        memo_error error;
         int64_t searched, levels;
         snprintf(path, sizeof path, "tests/data/%s.trace", names[k]);
         CHECK_OK(memo_trace_read(path, &trace, &error));
-        plan = plan_of(trace, 512);
+        plan = plan_of_trace(trace, 512);
         plan_with(plan, NULL, MEMO_PLAN_ENGINE_SEARCH, 0);
         searched = plan->peak_bytes;
         for (marks = 0; marks < 2; marks++) {
@@ -402,7 +388,7 @@ TEST(tight_layers_meet_the_bound) {
             s.has_marks = marks = round % 3;
             s.style = memo_test_random();
             trace = layered(s);
-            plan = plan_of(trace, 1);
+            plan = plan_of_trace(trace, 1);
             plan_with(plan, trace, MEMO_PLAN_ENGINE_GREEDY, 0);
             n_missed += plan->peak_bytes > plan->lower_bound_bytes;
             plan_with(plan, marks ? trace : NULL, MEMO_PLAN_ENGINE_AUTO, 1 << 22);
@@ -422,14 +408,13 @@ TEST(tight_layers_meet_the_bound) {
 /* More layers are proven as well as few. */
 TEST(more_layers_are_proven_too) {
     memo_trace *few, *trace;
-    memo_error error;
     int64_t n;
     CHECK_OK(memo_trace_read("tests/data/llama-1b-s8k-recompute.trace", &few, &error));
     for (n = 8; n <= 512; n *= 4) {
         memo_plan_desc desc = memo_plan_desc_default();
         memo_plan* plan;
         CHECK_OK(trace_apply_layers(few, n, &trace, &error));
-        plan = plan_of(trace, 512);
+        plan = plan_of_trace(trace, 512);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
         desc.trace = trace;
         desc.time_limit_s = 100;
@@ -446,7 +431,7 @@ TEST(mutated_layers_stay_valid) {
     int round;
     for (round = 0; round < 150; round++) {
         memo_trace* trace = layered(random_shape());
-        memo_plan* plan = plan_of(trace, round % 3 ? 1 : 64);
+        memo_plan* plan = plan_of_trace(trace, round % 3 ? 1 : 64);
         int64_t n = memo_test_int(0, 6), peak;
         while (n-- > 0) {
             memo_buffer* buffer = &plan->buffers[memo_test_int(0, plan->n_buffers - 1)];
@@ -483,8 +468,7 @@ TEST(gaps_go_to_the_outer_plan) {
     for (round = 0; round < 60; round++) {
         shape s = random_shape();
         memo_trace* trace = layered(s);
-        memo_plan *flat = plan_of(trace, 1), *plan;
-        memo_error error;
+        memo_plan *flat = plan_of_trace(trace, 1), *plan;
         int64_t i, n_gaps = 0;
         CHECK_OK(memo_plan_create(flat->n_buffers, flat->n_buffers, 1, &plan, &error));
         plan->n_times = flat->n_times;
@@ -515,8 +499,8 @@ TEST(the_same_nodes_give_the_same_plan) {
         int64_t i;
         s.n_layers = 5;
         trace = layered(s);
-        a = plan_of(trace, 1);
-        b = plan_of(trace, 1);
+        a = plan_of_trace(trace, 1);
+        b = plan_of_trace(trace, 1);
         plan_with(a, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
         plan_with(b, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
         for (i = 0; i < a->n_buffers; i++)
@@ -532,9 +516,8 @@ TEST(memory_that_runs_out_is_reported) {
     for (marks = 0; marks < 2; marks++) {
         shape s = {4, 12, 2, 1, -1, 1, 9};
         memo_trace* trace = layered(s);
-        memo_plan* plan = plan_of(trace, 1);
+        memo_plan* plan = plan_of_trace(trace, 1);
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
         int64_t n, n_refused = 0;
         int is_through = 0;
@@ -562,9 +545,8 @@ TEST(memory_that_runs_out_is_reported) {
 TEST(another_trace_is_refused) {
     shape s = {4, 5, 1, 1, -1, 0, 1};
     memo_trace *trace = layered(s), *other;
-    memo_plan* plan = plan_of(trace, 1);
+    memo_plan* plan = plan_of_trace(trace, 1);
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_error error;
     s.n_layers = 5;
     other = layered(s);
     desc.trace = other;

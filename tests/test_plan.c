@@ -6,10 +6,12 @@
 #define MEMO_PLAN_IMPLEMENTATION
 #include "memo_plan.h"
 #include "memo_test.h"
-#include <unistd.h>
+#include "slow_plan.h"
 
-/* ---- random problems and a slow, obvious reference
- * ------------------------------------------------ */
+static memo_error error;
+
+/* ---- random problems, and brute force ----------------------------------------------------------
+ */
 
 typedef struct features {
     int has_fixed, has_gaps, has_alignment;
@@ -29,7 +31,6 @@ static features features_of(int k) {
 static memo_plan* random_plan(int64_t n, int64_t largest, features with) {
     static const int64_t alignments[] = {1, 2, 4, 8, 16};
     memo_plan* plan = NULL;
-    memo_error error;
     int64_t i, n_gaps = with.has_gaps ? memo_test_int(0, n) : 0, gap = 0;
     CHECK_OK(memo_plan_create(n, n_gaps, with.has_alignment ? alignments[memo_test_int(0, 3)] : 1,
                               &plan, &error));
@@ -64,25 +65,36 @@ static memo_plan* random_plan(int64_t n, int64_t largest, features with) {
     return plan;
 }
 
-static int lives(const memo_plan* plan, int64_t i, int64_t time) {
-    int64_t k;
-    if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return 0;
-    for (k = 0; k < plan->n_gaps; k++)
-        if (plan->gaps[k].buffer == i && plan->gaps[k].begin <= time && time < plan->gaps[k].end)
-            return 0;
-    return 1;
-}
-
 static int64_t rounded(int64_t value, int64_t alignment) {
     if (alignment < 2) return value;
     return (value + alignment - 1) / alignment * alignment;
 }
 
-static int meet(const memo_plan* plan, int64_t i, int64_t j) {
-    int64_t time;
-    for (time = 0; time < plan->n_times; time++)
-        if (lives(plan, i, time) && lives(plan, j, time)) return 1;
-    return 0;
+/* The plan of this desc, NULL: the default, is valid. */
+static void solve_valid(memo_plan* plan, const memo_plan_desc* desc, int k) {
+    CHECK_OK(memo_plan_solve(plan, desc, &error));
+    CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k, error.message);
+}
+
+/* The same desc gives the same offsets again, whatever was there before. */
+static void solve_again(memo_plan* plan, const memo_plan_desc* desc, int k) {
+    const int64_t peak = plan->peak_bytes, n = plan->n_buffers;
+    int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof *offsets);
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        offsets[i] = plan->buffers[i].offset_bytes;
+        if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = -7;
+    }
+    solve_valid(plan, desc, k);
+    CHECK_CASE(plan->peak_bytes == peak, "case %d", k);
+    for (i = 0; i < n; i++)
+        CHECK_CASE(plan->buffers[i].offset_bytes == offsets[i], "case %d, buffer %d", k, (int)i);
+    free(offsets);
+}
+
+static void pose(memo_plan* plan, memoi_problem* problem) {
+    CHECK_OK(memo_plan_prepare(plan, &error));
+    CHECK_OK(memoi_problem_create(plan, problem, &error));
 }
 
 /* The smallest peak: in every order, each buffer is put on top of the earlier ones.  An optimal
@@ -104,11 +116,10 @@ static void brute_place(brute* b, int64_t n_placed, int64_t peak) {
     }
     for (i = 0; i < n; i++) {
         const memo_buffer* buffer = &b->plan->buffers[i];
-        int64_t size = rounded(buffer->size_bytes, b->plan->alignment_bytes), offset = 0;
+        int64_t size = slow_size(b->plan, i), offset = 0;
         if (b->is_placed[i]) continue;
         for (j = 0; j < n && size; j++) {
-            int64_t top =
-                b->offsets[j] + rounded(b->plan->buffers[j].size_bytes, b->plan->alignment_bytes);
+            int64_t top = b->offsets[j] + slow_size(b->plan, j);
             if (b->is_placed[j] && b->plan->buffers[j].size_bytes && b->meets[i][j] && top > offset)
                 offset = top;
         }
@@ -131,30 +142,13 @@ static int64_t brute_force(const memo_plan* plan) {
     b.plan = plan;
     b.best = INT64_MAX;
     for (i = 0; i < plan->n_buffers; i++)
-        for (j = 0; j < plan->n_buffers; j++) b.meets[i][j] = i != j && meet(plan, i, j);
+        for (j = 0; j < plan->n_buffers; j++) b.meets[i][j] = i != j && slow_meet(plan, i, j);
     brute_place(&b, 0, 0);
     return b.best;
 }
 
-/* ---- memory plans
- * ----------------------------------------------------------------------------------- */
-
-TEST(greedy_is_valid) {
-    int k;
-    for (k = 0; k < 2000; k++) {
-        memo_plan* plan;
-        memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
-        plan = random_plan(memo_test_int(1, 30), memo_test_int(1, 100), features_of(k));
-        desc.engine = MEMO_PLAN_ENGINE_GREEDY;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
-                   error.message);
-        CHECK_IS(plan->peak_bytes, >=, plan->lower_bound_bytes);
-        CHECK(plan->proof == MEMO_PROOF_OPTIMAL || plan->peak_bytes > plan->lower_bound_bytes);
-        memo_plan_destroy(plan);
-    }
-}
+/* ---- memory plans ------------------------------------------------------------------------------
+ */
 
 /* The top of the placed items, whose offsets are not negative, that live within the time of item i;
  * of all fixed ones as well. */
@@ -200,21 +194,18 @@ static int64_t slow_lowest(const memoi_problem* problem, const int64_t* offsets,
 TEST(lowest_offset_is_lowest) {
     int k;
     for (k = 0; k < 500; k++) {
-        features with;
+        features with = {0, 0, 0};
         memo_plan* plan;
-        memo_error error;
         memoi_problem problem;
         memoi_greedy greedy;
         memoi_fit fit;
         int64_t i, rank, n_placed, offsets[80], key[80];
         int run;
-        memset(&with, 0, sizeof with);
         with.has_fixed = k % 7 == 1;
         with.has_gaps = k % 5 == 1;
         with.has_alignment = k % 3 == 1;
         plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
         CHECK_IS(memoi_fit_create(&fit, &problem, 0, HUGE_VAL), ==, 1);
         for (run = 0; run < 2 * (int)MEMOI_N_ORDERS; run++) {
@@ -262,13 +253,11 @@ TEST(a_deadline_leaves_a_plan) {
     for (k = 0; k < 16; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         memoi_problem problem;
         memoi_greedy greedy;
         memoi_fit fit;
         plan = random_plan(2000, 1000, features_of(k));
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, 0));
         memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, greedy.ranked);
         CHECK(!memoi_greedy_run(&greedy));
@@ -279,9 +268,7 @@ TEST(a_deadline_leaves_a_plan) {
         memoi_problem_free(&problem);
         desc.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO;
         desc.time_limit_s = 1e-9;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
-                   error.message);
+        solve_valid(plan, &desc, k);
         memo_plan_destroy(plan);
     }
 }
@@ -319,20 +306,16 @@ TEST(search_fills_cut_rectangles) {
     for (k = 0; k < 40; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
-        int64_t n = memo_test_int(20, 60), i, offsets[60];
+        int64_t n = memo_test_int(20, 60), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
         cut_rectangle(plan, n, 1000, 1);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 100000;
         desc.time_limit_s = 1000;
         desc.n_threads = 1 + k % 3;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
+        solve_valid(plan, &desc, k);
         n_met += plan->peak_bytes == 1000;
-        for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        for (i = 0; i < n; i++) CHECK_IS(plan->buffers[i].offset_bytes, ==, offsets[i]);
+        solve_again(plan, &desc, k);
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
@@ -345,15 +328,13 @@ TEST(large_rectangles_are_filled_at_once) {
     for (k = 0; k < 6 && n_met == 0; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         int64_t n = memo_test_int(1000, 1200), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
         cut_rectangle(plan, n, 1000000, 3);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 60000;
         desc.time_limit_s = 1000;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
+        solve_valid(plan, &desc, k);
         n_met += plan->peak_bytes == 1000000;
         memo_plan_destroy(plan);
     }
@@ -363,7 +344,6 @@ TEST(large_rectangles_are_filled_at_once) {
 /* A fixed buffer above does not raise the bound of a part without it. */
 TEST(a_part_has_a_bound_of_its_own) {
     memo_plan* plan;
-    memo_error error;
     memoi_problem problem, part;
     int64_t i;
     CHECK_OK(memo_plan_create(4, 0, 1, &plan, &error));
@@ -374,8 +354,7 @@ TEST(a_part_has_a_bound_of_its_own) {
     }
     plan->buffers[0].is_fixed = 1;
     plan->buffers[0].offset_bytes = 1000;
-    CHECK_OK(memo_plan_prepare(plan, &error));
-    CHECK_OK(memoi_problem_create(plan, &problem, &error));
+    pose(plan, &problem);
     CHECK(memoi_problem_pick(&problem, 1, NULL, 3, &part));
     CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, 1010);
     CHECK_IS(part.lower_bound * part.unit_bytes, ==, 30);
@@ -390,7 +369,6 @@ TEST(no_effort_is_left_over) {
     for (k = 0; k < 12; k++) {
         enum { HARD = 300, EASY = 300 };
         memo_plan* plan;
-        memo_error error;
         memoi_problem problem;
         memoi_solution best;
         memoi_effort effort;
@@ -405,8 +383,7 @@ TEST(no_effort_is_left_over) {
             plan->buffers[i].end = plan->buffers[i].begin + 1;
             plan->buffers[i].size_bytes = memo_test_int(1, 1000);
         }
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         memset(&log, 0, sizeof log);
         memset(&effort, 0, sizeof effort);
         effort.deadline = memob_now_s() + 1000;
@@ -428,39 +405,15 @@ TEST(no_effort_is_left_over) {
     CHECK_IS(n_open, >, 0);
 }
 
-TEST(traces_meet_their_bound) {
-    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
-                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
-                                        "llama-1b-s8k-store"};
-    size_t k;
-    for (k = 0; k < sizeof names / sizeof *names; k++) {
-        char path[128];
-        memo_trace* trace;
-        memo_plan* plan;
-        memo_error error;
-        snprintf(path, sizeof path, "tests/data/%s.trace", names[k]);
-        CHECK_OK(memo_trace_read(path, &trace, &error));
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-        CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
-        CHECK(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == plan->lower_bound_bytes);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
-    }
-}
-
 TEST(search_meets_brute_force) {
     int k;
     for (k = 0; k < 2000; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         int64_t least;
         plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), features_of(k));
         desc.engine = MEMO_PLAN_ENGINE_SEARCH;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
-                   error.message);
+        solve_valid(plan, &desc, k);
         least = brute_force(plan);
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == least,
                    "case %d: search %lld, brute force %lld", k, (long long)plan->peak_bytes,
@@ -476,25 +429,12 @@ TEST(search_is_valid_and_deterministic) {
     for (k = 0; k < 300; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
-        int64_t i, peak, n;
-        int64_t offsets[60];
-        n = memo_test_int(8, 60);
-        plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
+        plan = random_plan(memo_test_int(8, 60), memo_test_int(1, 1000), features_of(k));
         desc.node_limit = 3000;
         desc.time_limit_s = 1000;
         desc.seed = (uint64_t)k;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
-                   error.message);
-        peak = plan->peak_bytes;
-        for (i = 0; i < n; i++) {
-            offsets[i] = plan->buffers[i].offset_bytes;
-            if (!plan->buffers[i].is_fixed) plan->buffers[i].offset_bytes = -7;
-        }
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(plan->peak_bytes == peak, "case %d", k);
-        for (i = 0; i < n; i++) CHECK_IS(plan->buffers[i].offset_bytes, ==, offsets[i]);
+        solve_valid(plan, &desc, k);
+        solve_again(plan, &desc, k);
         memo_plan_destroy(plan);
     }
 }
@@ -506,7 +446,6 @@ TEST(proofs_halve_what_is_open) {
     for (k = 0; k < 200; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         int64_t n = memo_test_int(2, 5), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
         for (i = 0; i < n; i++) {
@@ -533,7 +472,6 @@ TEST(cores_meet_brute_force) {
     int k, n_found = 0, n_failed = 0;
     for (k = 0; k < 600; k++) {
         memo_plan* plan;
-        memo_error error;
         memoi_problem problem;
         memoi_cores cores;
         memoi_effort effort;
@@ -544,8 +482,7 @@ TEST(cores_meet_brute_force) {
         plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), features_of(k));
         for (i = 0; i < plan->n_buffers; i++) /* empty buffers are no items, but fixed they count */
             if (plan->buffers[i].size_bytes == 0) plan->buffers[i].is_fixed = 0;
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         if (problem.n_items > 0) {
             least = brute_force(plan) / problem.unit_bytes;
             capacity = memob_max(least - memo_test_int(0, 2), 0);
@@ -593,7 +530,6 @@ TEST(alignments_leave_holes_in_a_stack) {
     int k, n_holes = 0;
     for (k = 0; k < 300; k++) {
         memo_plan* plan;
-        memo_error error;
         memoi_problem problem;
         memoi_search search;
         int64_t n = memo_test_int(2, 5), sum = 0, i, base;
@@ -603,8 +539,7 @@ TEST(alignments_leave_holes_in_a_stack) {
             plan->buffers[i].size_bytes = memo_test_int(1, 12);
             plan->buffers[i].alignment_bytes = (int64_t)1 << memo_test_int(0, 3);
         }
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         CHECK(memoi_neighbors_list(&problem) == 1);
         CHECK(memoi_search_create(&search, &problem) == 1);
         for (i = 0; i < n; i++) sum += problem.items[i].size;
@@ -630,7 +565,6 @@ TEST(plans_with_alignments_are_proven) {
     for (k = 0; k < 40; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         int64_t n = 25, i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
         for (i = 0; i < n; i++) {
@@ -655,7 +589,6 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     enum { N = 20 };
     memo_plan_desc desc = memo_plan_desc_default();
     memo_plan* plan;
-    memo_error error;
     int64_t sum = 0, i, j, time = 0, n_gaps = 0;
     int k;
     CHECK_OK(memo_plan_create(N, N * N * N, 1, &plan, &error));
@@ -674,8 +607,7 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     }
     plan->n_gaps = n_gaps;
     desc.node_limit = 1;
-    CHECK_OK(memo_plan_solve(plan, &desc, &error));
-    CHECK_OK(memo_plan_validate(plan, &error));
+    solve_valid(plan, &desc, k);
     CHECK_IS(plan->peak_bytes, ==, sum);
     CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
     CHECK_CASE(plan->lower_bound_bytes < sum / 4, "live at most %lld of %lld",
@@ -687,7 +619,6 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
 TEST(the_unit_is_as_large_as_alignments_allow) {
     static const int64_t alignments[][3] = {{1, 256, 64}, {1, 2, 4}, {8, 512, 64}, {256, 1, 128}};
     memo_plan* plan;
-    memo_error error;
     memoi_problem problem;
     int k, i;
     for (k = 0; k < 4; k++) {
@@ -698,8 +629,7 @@ TEST(the_unit_is_as_large_as_alignments_allow) {
             plan->buffers[i].alignment_bytes = alignments[k][i];
             plan->buffers[i].end = 1;
         }
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         CHECK_IS(problem.unit_bytes, ==, 64);
         for (i = 0; i < 3; i++)
             CHECK_IS(problem.items[i].alignment, ==, memob_max(alignments[k][i] / 64, 1));
@@ -731,7 +661,6 @@ TEST(a_climb_is_first_fit) {
     int k, n_better = 0, is_climbed;
     for (k = 0; k < 60; k++) {
         memo_plan* plan;
-        memo_error error;
         memoi_problem problem;
         memoi_fit fit;
         memoi_solution best;
@@ -739,8 +668,7 @@ TEST(a_climb_is_first_fit) {
         memob_keyed* turns;
         int64_t *offsets, before = 0, n, i;
         plan = random_plan(memo_test_int(2, 80), memo_test_int(1, 1000), features_of(k));
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         n = problem.n_items;
         offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
         turns = (memob_keyed*)calloc((size_t)n, sizeof(memob_keyed));
@@ -834,10 +762,8 @@ TEST(a_climb_beats_an_order_search) {
         features with = {0, 1, 1};
         memo_plan* plan = random_plan(150, 1000, with);
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         memoi_problem problem;
-        CHECK_OK(memo_plan_prepare(plan, &error));
-        CHECK_OK(memoi_problem_create(plan, &problem, &error));
+        pose(plan, &problem);
         desc.node_limit = 200 * 150; /* half of it goes to the climb, eight items placed a node */
         desc.time_limit_s = 1000;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
@@ -855,12 +781,10 @@ TEST(a_climb_beats_an_order_search) {
 TEST(large_plans_are_improved) {
     int k, n_better = 0;
     for (k = 0; k < 2; k++) {
-        features with;
+        features with = {0, 0, 0};
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
-        int64_t n = 8500, i, greedy, sum = 0;
-        memset(&with, 0, sizeof with);
+        int64_t n = 8500, i, greedy;
         plan = random_plan(n, 1000, with);
         for (i = 0; i < n; i++) { /* short lives, which nothing separates */
             memo_buffer* buffer = &plan->buffers[i];
@@ -872,15 +796,10 @@ TEST(large_plans_are_improved) {
         desc.engine = MEMO_PLAN_ENGINE_SEARCH;
         desc.node_limit = 12 * n;
         desc.time_limit_s = 1000;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
-                   error.message);
+        solve_valid(plan, &desc, k);
         CHECK_IS(plan->peak_bytes, <=, greedy);
         n_better += plan->peak_bytes < greedy;
-        for (i = 0; i < n; i++) sum += (i + 1) * plan->buffers[i].offset_bytes;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        for (i = 0; i < n; i++) sum -= (i + 1) * plan->buffers[i].offset_bytes;
-        CHECK_CASE(sum == 0, "case %d", k);
+        solve_again(plan, &desc, k);
         memo_plan_destroy(plan);
     }
     CHECK_CASE(n_better > 0, "none of %d", k);
@@ -892,22 +811,17 @@ TEST(threads_give_the_same_plan_twice) {
     for (k = 0; k < 60; k++) {
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         int64_t i, n = memo_test_int(20, 90), offsets[90], peak, bound;
         plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
         desc.node_limit = 10000;
         desc.time_limit_s = 1000;
         desc.n_threads = (int32_t)memo_test_int(2, 5);
         desc.seed = (uint64_t)k;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_CASE(memo_plan_validate(plan, &error) == MEMO_STATUS_OK, "case %d: %s", k,
-                   error.message);
+        solve_valid(plan, &desc, k);
         peak = plan->peak_bytes;
         bound = plan->proof == MEMO_PROOF_OPTIMAL ? peak : plan->lower_bound_bytes;
         for (i = 0; i < n; i++) offsets[i] = plan->buffers[i].offset_bytes;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        for (i = 0; i < n; i++)
-            CHECK_CASE(plan->buffers[i].offset_bytes == offsets[i], "case %d", k);
+        solve_again(plan, &desc, k);
         desc.n_threads = 1;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(plan->peak_bytes >= bound, "case %d: %lld, several had %lld", k,
@@ -928,7 +842,6 @@ TEST(threads_give_the_same_plan_twice) {
 static void check_program(const memo_plan* plan, int k) {
     memoi_problem problem;
     memoi_solution best;
-    memo_error error;
     int64_t stacked[8], offsets[8], top = 0, i;
     CHECK_OK(memoi_problem_create(plan, &problem, &error));
     for (i = 0; i < problem.n_items; i++)
@@ -955,13 +868,11 @@ TEST(mip_meets_brute_force) {
         features with = {0, 0, 0};
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         with.has_fixed = k % 3 == 1;
         with.has_gaps = k / 3 % 2;
         plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
         desc.engine = MEMO_PLAN_ENGINE_MIP;
-        CHECK_OK(memo_plan_solve(plan, &desc, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
+        solve_valid(plan, &desc, k);
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == brute_force(plan),
                    "case %d: mip %lld, brute force %lld", k, (long long)plan->peak_bytes,
                    (long long)brute_force(plan));
@@ -971,7 +882,6 @@ TEST(mip_meets_brute_force) {
 #else
     memo_plan* plan;
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_error error;
     int64_t i;
     /* greedy needs 5 here, the bound is 4: were it at the bound, no MIP would be asked */
     static const int64_t rows[][3] = {{0, 2, 1}, {0, 1, 2}, {1, 3, 2}, {2, 4, 1}, {3, 4, 3}};
@@ -993,14 +903,12 @@ TEST(memory_that_runs_out_is_reported) {
                                                MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL};
     size_t k;
     for (k = 0; k < 4; k++) {
-        features with;
+        features with = {0, 0, 0};
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_error error;
         memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
         int64_t n, n_refused = 0;
         int is_through = 0;
-        memset(&with, 0, sizeof with);
         with.has_gaps = 1;
         plan = random_plan(40, 1000, with);
         desc.engine = engines[k];
@@ -1025,7 +933,6 @@ TEST(memory_that_runs_out_is_reported) {
 
 TEST(odd_problems_are_answered) {
     memo_plan* plan;
-    memo_error error;
     memo_plan_desc desc = memo_plan_desc_default();
     CHECK_OK(memo_plan_create(0, 0, 0, &plan, &error));
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -1062,8 +969,7 @@ TEST(odd_problems_are_answered) {
     plan->buffers[1].size_bytes = ((int64_t)1 << 60) + 2;
     plan->buffers[2].size_bytes = 3;
     plan->buffers[0].end = plan->buffers[1].end = plan->buffers[2].end = 1;
-    CHECK_OK(memo_plan_solve(plan, NULL, &error));
-    CHECK_OK(memo_plan_validate(plan, &error));
+    solve_valid(plan, NULL, 0);
     CHECK_IS(plan->peak_bytes, ==, ((int64_t)1 << 61) + 6);
     memo_plan_destroy(plan);
 }

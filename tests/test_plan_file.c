@@ -7,6 +7,7 @@
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "random_trace.h"
+#include "slow_plan.h"
 #include <time.h>
 
 static memo_error error;
@@ -22,82 +23,10 @@ static memo_trace* parsed(const char* text) {
     return trace;
 }
 
-/* --- slow and obvious twins --- */
-
-static int64_t rounded(const memo_plan* plan, int64_t i) {
-    return (plan->buffers[i].size_bytes + plan->alignment_bytes - 1) / plan->alignment_bytes *
-           plan->alignment_bytes;
-}
-
-static int lives(const memo_plan* plan, int64_t i, int64_t time) {
-    int64_t g;
-    if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return 0;
-    for (g = 0; g < plan->n_gaps; g++)
-        if (plan->gaps[g].buffer == i && time >= plan->gaps[g].begin && time < plan->gaps[g].end)
-            return 0;
-    return 1;
-}
-
-static int64_t slow_bound(const memo_plan* plan) {
-    int64_t bound = 0, t, i;
-    for (t = 0; t < plan->n_times; t++) {
-        int64_t sum = 0;
-        for (i = 0; i < plan->n_buffers; i++)
-            if (lives(plan, i, t)) sum += rounded(plan, i);
-        if (sum > bound) bound = sum;
-    }
-    for (i = 0; i < plan->n_buffers; i++)
-        if (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes + rounded(plan, i) > bound)
-            bound = plan->buffers[i].offset_bytes + rounded(plan, i);
-    return bound;
-}
-
-static int share_bytes(const memo_plan* plan, int64_t i, int64_t k) {
-    return rounded(plan, i) && rounded(plan, k) &&
-           plan->buffers[i].offset_bytes < plan->buffers[k].offset_bytes + rounded(plan, k) &&
-           plan->buffers[k].offset_bytes < plan->buffers[i].offset_bytes + rounded(plan, i);
-}
-
-/* i begins before k. */
-static int holds(const memo_plan* plan, int64_t i, int64_t k) {
-    int64_t h;
-    if (plan->buffers[i].end > plan->buffers[k].begin) return 0;
-    for (h = 0; h < plan->n_holds; h++)
-        if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
-            plan->buffers[k].begin < plan->holds[h].until)
-            return 1;
-    return 0;
-}
-
-static int conflict(const memo_plan* plan, int64_t i, int64_t k) {
-    int64_t t;
-    if (holds(plan, i, k) || holds(plan, k, i)) return 1;
-    for (t = plan->buffers[i].begin; t < plan->buffers[i].end; t++)
-        if (lives(plan, i, t) && lives(plan, k, t)) return 1;
-    return 0;
-}
-
-static int slow_is_valid(const memo_plan* plan) {
-    int64_t i, k, peak = 0;
-    for (i = 0; i < plan->n_buffers; i++) {
-        const memo_buffer* buffer = &plan->buffers[i];
-        int64_t alignment =
-            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
-        if (buffer->offset_bytes < 0 || buffer->offset_bytes % alignment) return 0;
-        if (buffer->offset_bytes + rounded(plan, i) > peak)
-            peak = buffer->offset_bytes + rounded(plan, i);
-        for (k = 0; k < i; k++)
-            if (share_bytes(plan, i, k) && conflict(plan, i, k)) return 0;
-    }
-    return peak == plan->peak_bytes && slow_bound(plan) == plan->lower_bound_bytes;
-}
+/* --- plans --- */
 
 static void set_peak(memo_plan* plan) {
-    int64_t i;
-    plan->peak_bytes = 0;
-    for (i = 0; i < plan->n_buffers; i++)
-        if (plan->buffers[i].offset_bytes + rounded(plan, i) > plan->peak_bytes)
-            plan->peak_bytes = plan->buffers[i].offset_bytes + rounded(plan, i);
+    plan->peak_bytes = slow_peak(plan);
     plan->proof = MEMO_PROOF_FEASIBLE;
     strcpy(plan->engine, "test");
 }
@@ -107,16 +36,15 @@ static void first_fit(memo_plan* plan) {
     int64_t i, k;
     for (i = 0; i < plan->n_buffers; i++) {
         memo_buffer* buffer = &plan->buffers[i];
-        int64_t alignment =
-            buffer->alignment_bytes ? buffer->alignment_bytes : plan->alignment_bytes;
+        const int64_t alignment = slow_alignment(plan, i);
         if (buffer->is_fixed) continue;
         buffer->offset_bytes = 0;
         for (k = 0; k < plan->n_buffers; k++) {
-            if (k == i || (k > i && !plan->buffers[k].is_fixed) || !share_bytes(plan, i, k) ||
-                !conflict(plan, i, k))
+            if (k == i || (k > i && !plan->buffers[k].is_fixed) || !slow_share_bytes(plan, i, k) ||
+                !slow_conflict(plan, i, k))
                 continue;
             buffer->offset_bytes =
-                (plan->buffers[k].offset_bytes + rounded(plan, k) + alignment - 1) / alignment *
+                (plan->buffers[k].offset_bytes + slow_size(plan, k) + alignment - 1) / alignment *
                 alignment;
             k = -1; /* again from the start */
         }
@@ -229,28 +157,6 @@ TEST(sums_that_overflow_are_refused) {
     memo_trace_destroy(trace);
 }
 
-/* The bound of reference/dsa.md, found there by other means. */
-TEST(shared_traces_have_their_bounds) {
-    static const char* const names[] = {"gpt-h4096-n8-s32k-store", "gpt-h4096-n8-s64k-recompute",
-                                        "gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute",
-                                        "llama-1b-s8k-store"};
-    static const int64_t bounds[] = {40560230540, 15588155416, 9357140168, 13281361928,
-                                     26989330696};
-    int i;
-    for (i = 0; i < 5; i++) {
-        char path[128];
-        memo_trace* trace;
-        memo_plan* plan;
-        snprintf(path, sizeof path, "tests/data/%s.trace", names[i]);
-        CHECK_OK(memo_trace_read(path, &trace, &error));
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-        CHECK_CASE(plan->lower_bound_bytes == bounds[i], "%s: %lld", names[i],
-                   (long long)plan->lower_bound_bytes);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
-    }
-}
-
 /* --- several streams --- */
 
 TEST(another_stream_keeps_a_buffer) {
@@ -325,7 +231,7 @@ TEST(holds_wait_for_all_streams) {
                                            : trace->requests[k].stream,
                                     m);
                 n_held += !may;
-                CHECK_CASE(holds(plan, number[origin], number[m]) == !may,
+                CHECK_CASE(slow_holds(plan, number[origin], number[m]) == !may,
                            "round %d, buffers %lld and %lld", round, (long long)number[origin],
                            (long long)number[m]);
             }
@@ -426,7 +332,7 @@ TEST(validator_agrees_with_the_slow_one) {
     for (round = 0; round < 400; round++) {
         memo_plan* plan = random_plan(memo_test_int(0, 25));
         int k;
-        CHECK(slow_is_valid(plan));
+        CHECK(!slow_fault(plan));
         CHECK_OK(memo_plan_validate(plan, &error));
         for (k = 0; k < 6 && plan->n_buffers > 0; k++) {
             memo_buffer* buffer = &plan->buffers[memo_test_int(0, plan->n_buffers - 1)];
@@ -439,7 +345,7 @@ TEST(validator_agrees_with_the_slow_one) {
             if (k == 1) buffer->size_bytes += memo_test_int(0, 100);
             if (k != 2) set_peak(plan);
             if (k == 3) plan->lower_bound_bytes += memo_test_int(0, 1);
-            expected = slow_is_valid(plan);
+            expected = !slow_fault(plan);
             found = memo_plan_validate(plan, &error) == MEMO_STATUS_OK;
             CHECK_CASE(expected == found, "round %d: %s", round, error.message);
             n_valid += expected;
@@ -705,7 +611,7 @@ TEST(damage_with_a_right_checksum_is_no_crash) {
         snprintf(copy + n, 80, "end %d %016llx\n", 10 + 8 + (int)memo_test_int(0, 8),
                  (unsigned long long)memob_hash(copy, n));
         if (parse(copy, (int64_t)strlen(copy), &again) == MEMO_STATUS_OK) {
-            if (again->proof != MEMO_PROOF_NONE) CHECK(slow_is_valid(again));
+            if (again->proof != MEMO_PROOF_NONE) CHECK(!slow_fault(again));
             memo_plan_destroy(again);
         }
     }

@@ -9,6 +9,7 @@
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "random_trace.h"
+#include "slow_plan.h"
 #include "stream_patterns.h"
 
 static memo_error error;
@@ -179,6 +180,29 @@ static void find_places(const memo_trace* trace, const memo_plan* plan, int* pla
     }
 }
 
+/* Whether the reference accepts the plan; the check must do the same.  full: the trace with the waits
+ * that the plan buys. */
+static int check_agrees(const memo_plan* plan, const memo_trace* trace, const memo_trace* full,
+                        int round) {
+    const memo_status status = memo_plan_check(plan, trace, &error);
+    int place[200], is_safe;
+    reference_prepare(full);
+    find_places(full, plan, place);
+    is_safe = reference_check(plan, place);
+    CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
+               "round %d: reference %d, check: %s", round, is_safe,
+               status ? error.message : "accepted");
+    return is_safe;
+}
+
+/* Solved, by the default, valid and safe. */
+static void solve_safely(memo_plan* plan, const memo_trace* trace, int round) {
+    CHECK_OK(memo_plan_solve(plan, NULL, &error));
+    CHECK_OK(memo_plan_validate(plan, &error));
+    CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
+               error.message);
+}
+
 static void copy_request(const memo_trace* trace, int64_t i, memo_trace* to) {
     const memo_request* r = &trace->requests[i];
     switch (r->kind) {
@@ -254,14 +278,10 @@ TEST(check_is_reachability) {
     for (round = 0; round < 700; round++) {
         memo_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4), 0,
                                          (int)memo_test_int(0, 1), (int)memo_test_int(0, 1));
-        memo_plan* plan;
+        memo_plan* plan = plan_of_trace(trace, 1);
         int place[200], is_safe;
         memo_status status;
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-        CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        CHECK_OK(memo_plan_validate(plan, &error));
-        CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
-                   error.message);
+        solve_safely(plan, trace, round);
         reference_prepare(trace);
         find_places(trace, plan, place);
         CHECK_CASE(reference_check(plan, place), "round %d", round);
@@ -296,19 +316,9 @@ TEST(check_misses_removed_waits) {
         while (gone < trace->n_requests && trace->requests[gone].kind != MEMO_REQUEST_WAIT) gone++;
         if (gone < trace->n_requests) {
             memo_trace* cut = trace_without(trace, gone);
-            memo_plan* plan;
-            int place[200], is_safe;
-            memo_status status;
-            CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+            memo_plan* plan = plan_of_trace(trace, 1);
             CHECK_OK(memo_plan_solve(plan, NULL, &error));
-            status = memo_plan_check(plan, cut, &error);
-            reference_prepare(cut);
-            find_places(cut, plan, place);
-            is_safe = reference_check(plan, place);
-            CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
-                       "round %d: reference %d, check: %s", round, is_safe,
-                       status ? error.message : "accepted");
-            n_refused += !is_safe;
+            n_refused += !check_agrees(plan, cut, cut, round);
             memo_plan_destroy(plan);
             memo_trace_destroy(cut);
         }
@@ -322,22 +332,19 @@ TEST(check_misses_removed_waits) {
 TEST(bought_waits_match_waits_of_the_trace) {
     int round, n_refused = 0, n_smaller = 0, k;
     for (round = 0; round < 1500; round++) {
-        int place[200], is_safe;
         memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 4), 0,
                                          (int)memo_test_int(0, 1), 0);
         memo_trace* full;
-        memo_plan *plan, *reference;
+        memo_plan *plan = plan_of_trace(trace, 1), *reference;
         memo_wait waits[4];
         int64_t n_waits, bare_peak;
-        memo_status status;
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
         bare_peak = plan->peak_bytes;
         n_waits = random_waits(plan, 4, waits);
         CHECK_OK(memo_plan_set_waits(plan, trace, waits, n_waits, &error));
         CHECK_IS(plan->n_waits, ==, n_waits);
         full = trace_with_waits(trace, plan);
-        CHECK_OK(memo_plan_from_trace(full, 1, &reference, &error));
+        reference = plan_of_trace(full, 1);
         CHECK_CASE(plan->n_holds == reference->n_holds, "round %d: %lld waits", round,
                    (long long)n_waits);
         for (k = 0; k < plan->n_holds && k < reference->n_holds; k++)
@@ -346,9 +353,7 @@ TEST(bought_waits_match_waits_of_the_trace) {
             CHECK_IS(plan->buffers[k].lane, ==, reference->buffers[k].lane);
 
         /* The plan is valid, and so it is without a wait or not, as the reference says. */
-        CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        CHECK_CASE(memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK, "round %d: %s", round,
-                   error.message);
+        solve_safely(plan, trace, round);
         n_smaller += plan->peak_bytes < bare_peak;
         for (k = 0; k < 2 && plan->n_buffers > 0; k++) {
             int64_t gone = plan->n_waits > 0 ? memo_test_int(0, plan->n_waits - 1) : 0;
@@ -356,14 +361,7 @@ TEST(bought_waits_match_waits_of_the_trace) {
             if (plan->n_waits > 0) plan->waits[gone] = plan->waits[--plan->n_waits];
             qsort(plan->waits, (size_t)plan->n_waits, sizeof(memo_wait), memoi_plan_compare_waits);
             full = trace_with_waits(trace, plan);
-            reference_prepare(full);
-            find_places(full, plan, place);
-            is_safe = reference_check(plan, place);
-            status = memo_plan_check(plan, trace, &error);
-            CHECK_CASE(status == (is_safe ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT),
-                       "round %d: reference %d, check: %s", round, is_safe,
-                       status ? error.message : "accepted");
-            n_refused += !is_safe;
+            n_refused += !check_agrees(plan, trace, full, round);
         }
         memo_plan_destroy(reference);
         memo_plan_destroy(plan);
@@ -466,7 +464,7 @@ TEST(the_arena_makes_bought_waits) {
             }
             if (trace->requests[i].kind != MEMO_REQUEST_MARK) copy_request(trace, i, bare);
         }
-        CHECK_OK(memo_plan_from_trace(bare, 1, &plan, &error));
+        plan = plan_of_trace(bare, 1);
         n_waits = random_waits(plan, 4, waits);
         CHECK_OK(memo_plan_set_waits(plan, bare, waits, n_waits, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -515,12 +513,10 @@ TEST(the_arena_makes_bought_waits) {
 
 TEST(waits_of_other_plans_are_refused) {
     memo_trace *trace = random_trace(40, 2, 0, 0, 0), *other = random_trace(40, 2, 0, 0, 0);
-    memo_plan* plan;
+    memo_plan* plan = plan_of_trace(trace, 1);
     memo_plan_desc desc = memo_plan_desc_default();
     memo_wait wait = {0, 0, 0, 21, 0};
-    int64_t n_holds;
-    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-    n_holds = plan->n_holds;
+    const int64_t n_holds = plan->n_holds;
     CHECK_ERROR(memo_plan_set_waits(plan, trace, &wait, 1, &error), INVALID_ARGUMENT,
                 "plan.waits[0]: ");
     CHECK_ERROR(memo_plan_set_waits(plan, other, NULL, 0, &error), INVALID_ARGUMENT,
@@ -577,12 +573,10 @@ TEST(the_cheapest_waits_are_bought) {
     for (round = 0; round < 400; round++) {
         memo_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0, 0);
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_plan *plan, *other;
+        memo_plan *plan = plan_of_trace(trace, 1), *other = plan_of_trace(trace, 1);
         memo_wait offers[8];
         int64_t bare, full, i, n;
         double least;
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-        CHECK_OK(memo_plan_from_trace(trace, 1, &other, &error));
         n = random_waits(plan, 8, offers);
         for (i = 0; i < n && round % 5 == 0; i++) offers[i].cost_s = 0; /* as few, too */
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -651,7 +645,7 @@ TEST(buying_without_memory_is_reported) {
     desc.n_offers = 5;
     live = mallocs_live;
     for (k = 0; !is_through; k++) {
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+        plan = plan_of_trace(trace, 1);
         mallocs_left = k;
         status = memo_plan_solve(plan, &desc, &error);
         if (!status) status = memo_plan_check(plan, trace, &error);
@@ -668,22 +662,12 @@ TEST(buying_without_memory_is_reported) {
     CHECK(status == MEMO_STATUS_OK && k > 40);
 
     /* Two buffers fit in 16 bytes, one of each stream. */
-    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    plan = plan_of_trace(trace, 1);
     desc.capacity_bytes = 16;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK(plan->peak_bytes == 16 && plan->n_waits == 0);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
-}
-
-static int plan_conflict(const memo_plan* plan, int64_t i, int64_t k) { /* i < k */
-    int64_t h;
-    if (plan->buffers[i].end > plan->buffers[k].begin) return 1;
-    for (h = 0; h < plan->n_holds; h++)
-        if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
-            plan->buffers[k].begin < plan->holds[h].until)
-            return 1;
-    return 0;
 }
 
 /* Were a lifetime or a hold any shorter, some offsets that it allows would be unsafe; any longer,
@@ -695,13 +679,12 @@ TEST(conflicts_match_unsafe_pairs) {
         int has_classes = round % 3 == 0;
         memo_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(1, 4), 0,
                                          has_classes, (int)memo_test_int(0, 1));
-        memo_plan* plan;
+        memo_plan* plan = plan_of_trace(trace, 1);
         int64_t i, k;
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
         for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 1000 * i;
         for (i = 0; i < plan->n_buffers; i++) {
             for (k = i + 1; k < plan->n_buffers; k++) {
-                int expected = plan_conflict(plan, i, k);
+                int expected = slow_conflict(plan, i, k);
                 if (!plan->buffers[i].size_bytes || !plan->buffers[k].size_bytes) continue;
                 if (has_classes && expected) continue;
                 plan->buffers[k].offset_bytes = plan->buffers[i].offset_bytes;
@@ -771,12 +754,10 @@ TEST(plans_by_pairs_are_the_smallest) {
     for (round = 0; round < 1500; round++) {
         memo_trace* trace = random_trace(memo_test_int(8, 28), (int)memo_test_int(2, 4), 0, 0,
                                          (int)memo_test_int(0, 1));
-        memo_plan* plan;
-        int64_t order[8], offsets[8], n, i, k, expected;
+        memo_plan* plan = plan_of_trace(trace, 1);
+        int64_t order[8], offsets[8], n = plan->n_buffers, i, k, expected;
         unsigned char clash[64];
         int place[200];
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-        n = plan->n_buffers;
         if (n < 3 || n > 7) {
             memo_plan_destroy(plan);
             memo_trace_destroy(trace);
@@ -833,7 +814,7 @@ static int64_t largest_set(const memo_plan* plan) {
             if (!(set >> i & 1)) continue;
             sum += plan->buffers[i].size_bytes;
             for (k = 0; k < i && sum >= 0; k++)
-                if ((set >> k & 1) && !plan_conflict(plan, k, i)) sum = -1;
+                if ((set >> k & 1) && !slow_conflict(plan, k, i)) sum = -1;
         }
         largest = memob_max(largest, sum);
     }
@@ -875,7 +856,7 @@ TEST(bounds_and_sections_follow_conflicts) {
         if (round % 2) {
             trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0, 0,
                                  (int)memo_test_int(0, 1));
-            CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+            plan = plan_of_trace(trace, 1);
         } else {
             plan = random_holds(memo_test_int(2, 14));
         }
@@ -895,7 +876,7 @@ TEST(bounds_and_sections_follow_conflicts) {
         for (i = 0; i < problem.n_items; i++)
             for (k = 0; k < i; k++)
                 CHECK_IS(memoi_problem_items_overlap(&problem, k, i), ==,
-                         plan_conflict(plan, problem.items[k].buffer, problem.items[i].buffer));
+                         slow_conflict(plan, problem.items[k].buffer, problem.items[i].buffer));
         n_above += largest > plan->lower_bound_bytes;
         memoi_problem_free(&problem);
         memo_plan_destroy(plan);
@@ -970,7 +951,7 @@ TEST(large_problems_keep_their_pairs) {
             CHECK_OK(memo_trace_wait(trace, 0, (int32_t)(1 - i / 16 % 2), &error));
         }
     }
-    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    plan = plan_of_trace(trace, 1);
     CHECK_OK(memoi_problem_pose(plan, &problem, &error));
     CHECK(problem.held && problem.lower_bound > plan->lower_bound_bytes);
     memoi_problem_free(&problem);
@@ -1000,7 +981,7 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
         CHECK_OK(memo_trace_free(trace, i, &error));
     }
     CHECK_IS((int64_t)N * N, >, MEMOI_HELD_PAIRS);
-    CHECK_OK(memo_plan_from_trace(trace, 8, &plan, &error));
+    plan = plan_of_trace(trace, 8);
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
@@ -1012,7 +993,7 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
     CHECK_OK(memo_trace_wait(trace, 0, 0, &error));
     CHECK_OK(memo_trace_malloc(trace, 2 * N, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     CHECK_OK(memo_trace_free(trace, 2 * N, &error));
-    CHECK_OK(memo_plan_from_trace(trace, 8, &plan, &error));
+    plan = plan_of_trace(trace, 8);
     desc.engine = MEMO_PLAN_ENGINE_SEARCH;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
@@ -1071,10 +1052,9 @@ TEST(early_users_are_seen) {
         }
         CHECK_OK(memo_trace_use(trace, 2, 1, &error));
         CHECK_OK(memo_trace_free(trace, 2, &error));
-        CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
-        CHECK_OK(memo_plan_solve(plan, NULL, &error));
+        plan = plan_of_trace(trace, 1);
+        solve_safely(plan, trace, is_waited);
         CHECK_IS(plan->peak_bytes, ==, (is_waited ? 8 : 16));
-        CHECK_OK(memo_plan_check(plan, trace, &error));
         plan->buffers[0].offset_bytes = plan->buffers[1].offset_bytes = 0;
         CHECK_IS((memo_plan_check(plan, trace, &error) == MEMO_STATUS_OK), ==, is_waited);
         CHECK(is_waited || strstr(error.message, "stream 1") != NULL);
@@ -1085,8 +1065,7 @@ TEST(early_users_are_seen) {
 
 TEST(plans_of_other_traces_are_refused) {
     memo_trace* trace = random_trace(40, 2, 0, 0, 1);
-    memo_plan* plan;
-    CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
+    memo_plan* plan = plan_of_trace(trace, 1);
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     plan->buffers[plan->n_buffers - 1].id++;
     CHECK_ERROR(memo_plan_check(plan, trace, &error), INVALID_ARGUMENT,
@@ -1098,18 +1077,28 @@ TEST(plans_of_other_traces_are_refused) {
     memo_trace_destroy(trace);
 }
 
-TEST(shared_traces_check) {
-    static const char* const names[] = {"gpt2-124m-b8-s1k-store", "llama-1b-s8k-recompute"};
-    size_t k;
-    for (k = 0; k < sizeof names / sizeof *names; k++) {
+/* Their bounds are those of reference/dsa.md, found there by other means. */
+TEST(recorded_traces_meet_their_bounds) {
+    static const struct {
+        const char* name;
+        int64_t bound;
+    } traces[] = {{"gpt-h4096-n8-s32k-store", 40560230540},
+                  {"gpt-h4096-n8-s64k-recompute", 15588155416},
+                  {"gpt2-124m-b8-s1k-store", 9357140168},
+                  {"llama-1b-s8k-recompute", 13281361928},
+                  {"llama-1b-s8k-store", 26989330696}};
+    int k;
+    for (k = 0; k < 5; k++) {
         char path[128];
         memo_trace* trace;
         memo_plan* plan;
-        snprintf(path, sizeof path, "tests/data/%s.trace", names[k]);
+        snprintf(path, sizeof path, "tests/data/%s.trace", traces[k].name);
         CHECK_OK(memo_trace_read(path, &trace, &error));
-        CHECK_OK(memo_plan_from_trace(trace, 512, &plan, &error));
-        CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        CHECK_OK(memo_plan_check(plan, trace, &error));
+        plan = plan_of_trace(trace, 1);
+        solve_safely(plan, trace, k);
+        CHECK_CASE(plan->lower_bound_bytes == traces[k].bound &&
+                       plan->peak_bytes == traces[k].bound && plan->proof == MEMO_PROOF_OPTIMAL,
+                   "%s: %lld", traces[k].name, (long long)plan->peak_bytes);
         memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
@@ -1128,9 +1117,8 @@ TEST(shared_streams_are_planned_by_pairs) {
         snprintf(path, sizeof path, "../shared/instances/stream_%s.trace", names[k]);
         if (memo_trace_read(path, &trace, &error))
             SKIP("../shared/instances is not there; the test reads public instances from it");
-        CHECK_OK(memo_plan_from_trace(trace, 512, &plan, &error));
-        CHECK_OK(memo_plan_solve(plan, NULL, &error));
-        CHECK_OK(memo_plan_check(plan, trace, &error));
+        plan = plan_of_trace(trace, 512);
+        solve_safely(plan, trace, k);
         CHECK_CASE(plan->peak_bytes == peaks[k] && plan->proof == MEMO_PROOF_OPTIMAL, "%s: %lld",
                    names[k], (long long)plan->peak_bytes);
         memo_plan_destroy(plan);

@@ -1,0 +1,109 @@
+/* slow_plan.h - a plan's lifetimes, conflicts, bound and validity, the slow and obvious way: pair by
+ * pair, moment by moment.  Shares no code with memo.h.
+ *
+ * Include after memo.h and memo_test.h. */
+#ifndef SLOW_PLAN_H
+#define SLOW_PLAN_H
+
+static MEMO_UNUSED memo_plan* plan_of_trace(const memo_trace* trace, int64_t alignment) {
+    memo_plan* plan = NULL;
+    memo_error error;
+    CHECK_OK(memo_plan_from_trace(trace, alignment, &plan, &error));
+    return plan;
+}
+
+/* Sizes are valid: at most 2^62. */
+static int64_t slow_size(const memo_plan* plan, int64_t i) {
+    return (plan->buffers[i].size_bytes + plan->alignment_bytes - 1) / plan->alignment_bytes *
+           plan->alignment_bytes;
+}
+
+static int64_t slow_alignment(const memo_plan* plan, int64_t i) {
+    return plan->buffers[i].alignment_bytes ? plan->buffers[i].alignment_bytes
+                                            : plan->alignment_bytes;
+}
+
+static int slow_lives(const memo_plan* plan, int64_t i, int64_t time) {
+    int64_t g;
+    if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return 0;
+    for (g = 0; g < plan->n_gaps; g++)
+        if (plan->gaps[g].buffer == i && time >= plan->gaps[g].begin && time < plan->gaps[g].end)
+            return 0;
+    return 1;
+}
+
+/* Buffers begin to live together only when a lifetime begins or a gap ends: the times of these. */
+static int64_t slow_n_moments(const memo_plan* plan) { return plan->n_buffers + plan->n_gaps; }
+static int64_t slow_moment(const memo_plan* plan, int64_t m) {
+    return m < plan->n_buffers ? plan->buffers[m].begin : plan->gaps[m - plan->n_buffers].end;
+}
+
+static int slow_meet(const memo_plan* plan, int64_t i, int64_t k) {
+    int64_t m;
+    for (m = 0; m < slow_n_moments(plan); m++)
+        if (slow_lives(plan, i, slow_moment(plan, m)) && slow_lives(plan, k, slow_moment(plan, m)))
+            return 1;
+    return 0;
+}
+
+/* i ends before k begins, which must not have its bytes yet. */
+static int slow_holds(const memo_plan* plan, int64_t i, int64_t k) {
+    int64_t h;
+    if (plan->buffers[i].end > plan->buffers[k].begin) return 0;
+    for (h = 0; h < plan->n_holds; h++)
+        if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
+            plan->buffers[k].begin < plan->holds[h].until)
+            return 1;
+    return 0;
+}
+
+static int slow_conflict(const memo_plan* plan, int64_t i, int64_t k) {
+    return slow_holds(plan, i, k) || slow_holds(plan, k, i) || slow_meet(plan, i, k);
+}
+
+static MEMO_UNUSED int slow_share_bytes(const memo_plan* plan, int64_t i, int64_t k) {
+    const memo_buffer *a = &plan->buffers[i], *b = &plan->buffers[k];
+    return a->size_bytes && b->size_bytes &&
+           a->offset_bytes < b->offset_bytes + slow_size(plan, k) &&
+           b->offset_bytes < a->offset_bytes + slow_size(plan, i);
+}
+
+static MEMO_UNUSED int64_t slow_peak(const memo_plan* plan) {
+    int64_t peak = 0, i;
+    for (i = 0; i < plan->n_buffers; i++)
+        if (plan->buffers[i].offset_bytes + slow_size(plan, i) > peak)
+            peak = plan->buffers[i].offset_bytes + slow_size(plan, i);
+    return peak;
+}
+
+/* The largest sum of live sizes, or the top of a fixed buffer. */
+static MEMO_UNUSED int64_t slow_bound(const memo_plan* plan) {
+    int64_t bound = 0, m, i;
+    for (m = 0; m < slow_n_moments(plan); m++) {
+        int64_t sum = 0;
+        for (i = 0; i < plan->n_buffers; i++)
+            if (slow_lives(plan, i, slow_moment(plan, m))) sum += slow_size(plan, i);
+        if (sum > bound) bound = sum;
+    }
+    for (i = 0; i < plan->n_buffers; i++)
+        if (plan->buffers[i].is_fixed && plan->buffers[i].offset_bytes + slow_size(plan, i) > bound)
+            bound = plan->buffers[i].offset_bytes + slow_size(plan, i);
+    return bound;
+}
+
+/* What is wrong with a plan whose problem is valid, or NULL. */
+static MEMO_UNUSED const char* slow_fault(const memo_plan* plan) {
+    int64_t i, k;
+    for (i = 0; i < plan->n_buffers; i++) {
+        const int64_t offset = plan->buffers[i].offset_bytes;
+        if (offset < 0 || offset % slow_alignment(plan, i)) return "an offset";
+        for (k = 0; k < i; k++)
+            if (slow_share_bytes(plan, i, k) && slow_conflict(plan, i, k))
+                return "two buffers share bytes";
+    }
+    if (slow_peak(plan) != plan->peak_bytes) return "the peak";
+    if (slow_bound(plan) != plan->lower_bound_bytes) return "the bound";
+    return NULL;
+}
+
+#endif
