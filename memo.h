@@ -2165,7 +2165,7 @@ MEMOI void memoi_record_set(const memob_value* value, char* at, int64_t number) 
         memcpy(at, &time_s, sizeof time_s);
 }
 
-MEMOI int memoi_record_is_name(const memob_value* value, const char* word, int64_t length) {
+MEMOI int memob_value_is_name(const memob_value* value, const char* word, int64_t length) {
     int64_t i;
     for (i = 0; i < length && (unsigned char)word[i] > 32 && word[i] != 127; i++) {
     }
@@ -2182,7 +2182,7 @@ MEMOI memo_status memoi_record_read(const memob_reader* reader, const memob_valu
     if (value->type == MEMOB_VALUE_NAME) {
         memset(to, 0, (size_t)most);
         if (least == 0 && memob_word_is(word, length, "-")) return MEMO_STATUS_OK;
-        if (!memoi_record_is_name(value, word, length))
+        if (!memob_value_is_name(value, word, length))
             return MEMOB_BAD_LINE(reader, error, "the %s must be 1 to %lld bytes without blanks",
                                   value->what, (long long)most - 1);
         memcpy(to, word, (size_t)length);
@@ -2264,7 +2264,7 @@ MEMOI memo_status memob_put_record(memo_text* text, const memob_record* record, 
         if (value->type == MEMOB_VALUE_NAME) {
             int64_t length = 0;
             while (length < value->most && at[length]) length++;
-            if (!memoi_record_is_name(value, at, length) && (length || value->least))
+            if (!memob_value_is_name(value, at, length) && (length || value->least))
                 return MEMOB_INVALID(error,
                                      "%s.%s: not a name; 1 to %lld bytes without blanks are valid",
                                      record->word, value->what, (long long)value->most - 1);

@@ -7385,13 +7385,9 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) { MEMO_FREE(plan); }
  * Measure, plan, read and open each make a session object, which may live for the call alone.  A
  * *stage* is a plan under way: rows, and what follows from them. */
 
-/* What is timed of a step: its passes, what lies between them, and tensors that are recomputed. */
-enum {
-    MEMOI_SPAN_FORWARD = 0,
-    MEMOI_SPAN_BACKWARD,
-    MEMOI_SPAN_BETWEEN, /* of the last step */
-    MEMOI_SPAN_TENSOR   /* of the first tensor */
-};
+/* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
+ * from here on. */
+#define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
 enum { MEMOI_SESSION_REPETITIONS = 3 };
 
 typedef struct memoi_timing {
@@ -7421,7 +7417,6 @@ struct memo_session {
     memo_session_desc desc; /* the caller's, with all ranks' budgets; slice_rows: 1 to n_rows */
     memo_session_buffer buffers[MEMO_SESSION_BUFFERS_MAX];
     void* buffer_addresses[MEMO_SESSION_BUFFERS_MAX];
-    int64_t turns[MEMO_SESSION_BUFFERS_MAX][2]; /* the moments of their begin and end; -1: never */
     const memo_device* device;
     memo_device* own_device;
     memo_step_plan* own_plan; /* which it destroys; NULL: the caller's */
@@ -7549,7 +7544,6 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
                    {"disk_bytes", desc->disk_bytes, 0, MEMOB_BYTES_MAX}};
     const char* field = NULL;
     char shape[40];
-    memo_text text = {NULL, 0, 0, 0};
     memo_status status;
     int32_t t, other;
 
@@ -7583,13 +7577,11 @@ MEMOI memo_status memoi_session_check_desc(const memo_session_desc* desc, int co
     /* Names go into files, so they must be single words; profiles are matched by them. */
     for (t = 0; t < desc->n_tensors && !field; t++) {
         const char* word = desc->tensors[t].name;
-        if (!word || memob_put_record(&text, &memoi_profile_tensor, word, NULL))
-            status = MEMOB_INVALID(error,
-                                   "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
-                                   "characters without blanks are valid",
-                                   (int)t, word ? word : "NULL");
-        memo_text_free(&text);
-        if (status) return status;
+        if (!word || !memob_value_is_name(memoi_profile_tensor_values, word, (int64_t)strlen(word)))
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.tensors[%d].name: `%s` is invalid; 1 to 31 "
+                                 "characters without blanks are valid",
+                                 (int)t, word ? word : "NULL");
         for (other = 0; other < t; other++)
             if (!strcmp(desc->tensors[other].name, desc->tensors[t].name))
                 return MEMOB_INVALID(
@@ -8011,12 +8003,7 @@ MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes
     s->desc = *desc;
     s->desc.n_shapes = memoi_session_n_shapes(desc);
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) s->desc.slice_rows = desc->n_rows;
-    for (k = 0; !status && k < desc->n_buffers; k++) {
-        const memo_session_buffer b = s->buffers[k] = desc->buffers[k];
-        s->turns[k][0] = memoi_session_moment(b.first, b.first_layer, desc->n_layers);
-        s->turns[k][1] = memoi_session_moment(b.last, b.last_layer, desc->n_layers);
-        if (b.first == MEMO_PASS_SESSION) s->turns[k][1] = -1;
-    }
+    for (k = 0; !status && k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
     for (k = 0, next = &s->own_plan; !status && k < s->desc.n_shapes; k++) {
         status = memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all,
                                         s->desc.slice_rows, rows, next, error);
@@ -8075,6 +8062,11 @@ void memo_session_get_slice(const memo_session* s, int64_t* begin, int64_t* end)
     *end = *begin + memoi_session_rows(s, slice);
 }
 
+/* Where the rows of a tensor of a step lie in the engine's memory. */
+MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t layer, int32_t t) {
+    return &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + t];
+}
+
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
     const memo_tensor* tensor = &s->steps->tensors[t];
@@ -8095,7 +8087,7 @@ MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
 /* NULL: it is not timed. */
 MEMOI memoi_timing* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
-    if (what == MEMOI_SPAN_BETWEEN && step != s->n_steps - 1) return NULL;
+    if (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1) return NULL;
     if (t >= 0 && (!memoi_session_recomputes(s, step, t) || !memoi_session_is_timed(s, step)))
         return NULL;
     return &s->spans[(int64_t)step * (MEMOI_SPAN_TENSOR + s->desc.n_tensors) + what];
@@ -8154,7 +8146,7 @@ MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
 MEMOI int64_t memoi_inspector_row_bytes(const memo_session* s, int32_t layer, int32_t t) {
     if (s->steps->tensors[t].rule == MEMO_TENSOR_HANDED) return 0;
-    return s->part->placement.places[(int64_t)layer * s->desc.n_tensors + t].row_bytes;
+    return memoi_session_place(s, layer, t)->row_bytes;
 }
 
 MEMOI void memoi_inspector_destroy(memo_session* s) {
@@ -8229,66 +8221,43 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
     memo_status status = MEMO_STATUS_OK;
     int32_t t, part;
     for (t = 0; t < s->desc.n_tensors; t++) {
-        const int is_layer = memob_swap_is_layer(s->steps, t), is_to_slot = is_back || is_layer;
+        const memob_swap_place* place = memoi_session_place(s, layer, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        const int64_t first_row = is_layer ? layer % s->n_slices * s->steps->n_rows : 0;
+        const int64_t bounds[4] = {0, is_back ? memob_min(place->recompute_begin, n) : n,
+                                   is_back ? memob_min(place->recompute_end, n) : n, n};
         char* slot = memoi_inspector_slot(s, layer) + c->offsets[t];
-        char* engine = (char*)memo_swap_get_address(s->part->swap, layer, t);
-        int64_t bounds[4] = {0, n, n, n}; /* of two parts */
-        if (!row_bytes) continue;
-        if (is_back) memo_swap_get_recompute_rows(s->part->swap, layer, t, &bounds[1], &bounds[2]);
+        char* engine = s->part->base + place->offset;
+        if (place->is_layer) engine += layer % s->n_slices * s->steps->n_rows * row_bytes;
         for (part = 0; part < 4 && !status; part += 2) {
-            char* rows = slot + bounds[part] * row_bytes;
-            char* engine_rows = engine + (first_row + bounds[part]) * row_bytes;
-            const int64_t n_bytes = (bounds[part + 1] - bounds[part]) * row_bytes;
-            if (n_bytes > 0)
+            const int64_t at = bounds[part] * row_bytes, end = bounds[part + 1] * row_bytes;
+            const int is_to_slot = is_back || place->is_layer;
+            if (at < end)
                 status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
-                                   is_to_slot ? rows : engine_rows, is_to_slot ? engine_rows : rows,
-                                   n_bytes, &s->call_error);
+                                   (is_to_slot ? slot : engine) + at,
+                                   (is_to_slot ? engine : slot) + at, end - at, &s->call_error);
         }
     }
     return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
-/* Fetches a slot.  Its guards must be whole; else names the tensor that wrote behind its rows. */
-MEMOI memo_status memoi_inspector_fetch_whole(memo_session* s, int32_t layer, const char* when) {
-    const memoi_inspector* c = s->checker;
-    memo_status status = memoi_inspector_fetch(s, layer, c->image, 1);
-    int32_t t;
-    for (t = 0; t < s->desc.n_tensors && !status; t++) {
-        const memo_tensor* tensor = &s->steps->tensors[t];
-        const int64_t end = c->offsets[t] + s->steps->n_rows * tensor->row_bytes;
-        if (!memoi_inspector_is_poison(c->image + end, c->offsets[t + 1] - end))
-            status = memo_error_set(
-                &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
-                "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
-                "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
-                "the table has another order than the kernels",
-                (int)(layer / s->n_slices), tensor->name, (long long)s->steps->n_rows, when,
-                (long long)s->steps->n_rows, (long long)tensor->row_bytes);
-    }
-    return status;
-}
-
-/* 0: nothing was written. */
-MEMOI uint64_t memoi_inspector_hash(const char* bytes, int64_t n_bytes) {
-    return memoi_inspector_is_poison(bytes, n_bytes) ? 0 : memob_hash(bytes, n_bytes);
-}
-
-/* Of rows of tensor t in a step. */
+/* Of rows of tensor t in a step; 0: nothing was written. */
 MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int32_t t) {
     return s->checker->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.slice_rows;
 }
 
-/* The first row in [begin, end) of an image that differs from the forward's; end: none. */
+/* The first row in [begin, end) of an image that differs from the forward's; end: none.
+ * is_forward: the image is the forward's. */
 MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, int32_t layer,
-                                    int32_t t, int64_t begin, int64_t end) {
-    const memoi_inspector* c = s->checker;
-    const uint64_t* hash = memoi_inspector_hashes(s, layer, t);
+                                    int32_t t, int64_t begin, int64_t end, int is_forward) {
+    uint64_t* hashes = memoi_inspector_hashes(s, layer, t);
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-    const char* rows = image + c->offsets[t];
-    while (begin < end && memoi_inspector_hash(rows + begin * row_bytes, row_bytes) == hash[begin])
-        begin++;
+    for (; begin < end; begin++) {
+        const char* row = image + s->checker->offsets[t] + begin * row_bytes;
+        const int is_written = !memoi_inspector_is_poison(row, row_bytes);
+        const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
+        if (is_forward) hashes[begin] = hash;
+        if (hash != hashes[begin]) break;
+    }
     return begin;
 }
 
@@ -8314,26 +8283,43 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, const char* image, int3
                           (long long)(layer % s->n_slices * s->steps->n_rows + row), why);
 }
 
-/* Before the backward: does the image have the forward's bytes? */
-MEMOI memo_status memoi_inspector_compare(memo_session* s, int32_t layer) {
+/* Fetches a slot after the forward, after the recomputation (BETWEEN) or after the backward of its
+ * layer.  Nobody wrote behind the rows of a tensor.  The forward's rows are hashed, and those that
+ * the backward gets must have the same bytes. */
+MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass after) {
+    static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer);
+    memo_status status = memoi_inspector_fetch(s, layer, c->image, 1);
     int32_t t;
-    for (t = 0; t < s->desc.n_tensors; t++) {
+    for (t = 0; t < s->desc.n_tensors && !status; t++) {
+        const memo_tensor* tensor = &s->steps->tensors[t];
+        const int64_t behind = c->offsets[t] + s->steps->n_rows * tensor->row_bytes;
+        if (!memoi_inspector_is_poison(c->image + behind, c->offsets[t + 1] - behind))
+            status = memo_error_set(
+                &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
+                "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
+                "its %lld rows of %lld bytes; row_bytes or n_rows is too small, or "
+                "the table has another order than the kernels",
+                (int)(layer / s->n_slices), tensor->name, (long long)s->steps->n_rows, names[after],
+                (long long)s->steps->n_rows, (long long)tensor->row_bytes);
+    }
+    for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
-        const int64_t row = memoi_inspector_first(s, c->image, layer, t, 0, n);
-        int64_t begin, end;
+        const int64_t row =
+            memoi_inspector_first(s, c->image, layer, t, 0, n, after == MEMO_PASS_FORWARD);
+        int64_t begin = 0, end = n;
         if (row == n) continue;
-        memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
-        if (memoi_session_is_timed(s, layer) && rule <= MEMO_TENSOR_WHOLE) begin = 0, end = n;
+        if (!memoi_session_is_timed(s, layer) || rule > MEMO_TENSOR_WHOLE)
+            memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (row < begin || row >= end)
-            return memoi_inspector_blame(
+            status = memoi_inspector_blame(
                 s, c->image, layer, t, row,
                 "it came back with other bytes; something writes to memory of the session");
-        if (!s->desc.backward_recomputes)
-            return memoi_inspector_blame(s, c->image, layer, t, row, NULL);
+        else if (!s->desc.backward_recomputes)
+            status = memoi_inspector_blame(s, c->image, layer, t, row, NULL);
     }
-    return MEMO_STATUS_OK;
+    return status;
 }
 
 /* Poisons a slot: nobody uses a layer that has ended. */
@@ -8365,21 +8351,11 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t layer, int is_backward)
     (void)memoi_session_is_ok(s, status);
 }
 
-/* Checks guards.  After a forward the rows go to the engine, and all are hashed. */
-MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t layer, int is_backward) {
-    memoi_inspector* c = s->checker;
-    int64_t row;
-    int32_t t;
+/* After a forward the rows go to the engine. */
+MEMOI void memoi_inspector_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
     memo_status status = MEMO_STATUS_OK;
-    if (!is_backward && s->part->swap) status = memoi_inspector_exchange(s, layer, 0);
-    if (!status)
-        status = memoi_inspector_fetch_whole(s, layer, is_backward ? "backward" : "forward");
-    for (t = 0; t < s->desc.n_tensors && !status && !is_backward; t++) {
-        uint64_t* hash = memoi_inspector_hashes(s, layer, t);
-        const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        for (row = 0; row < memoi_session_rows(s, layer); row++)
-            hash[row] = memoi_inspector_hash(c->image + c->offsets[t] + row * row_bytes, row_bytes);
-    }
+    if (pass == MEMO_PASS_FORWARD && s->part->swap) status = memoi_inspector_exchange(s, layer, 0);
+    if (!status) status = memoi_inspector_look(s, layer, pass);
     if (!status) status = memoi_inspector_close(s, layer);
     (void)memoi_session_is_ok(s, status);
 }
@@ -8395,7 +8371,6 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     enum { N_RUNS = 4 };
     memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer), last = (n - 1) / tile_rows;
-    int64_t begin[N_RUNS], end[N_RUNS];
     int32_t i, u;
     int keeps = 1;
 
@@ -8407,20 +8382,21 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
                                    n * memoi_inspector_row_bytes(s, layer, u));
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 0))) return 0;
     for (i = 0; i < N_RUNS; i++) {
-        begin[i] = i * last / (N_RUNS - 1) * tile_rows;
-        end[i] = memob_min(begin[i] + tile_rows, n);
-        if (i == 0 || begin[i] > begin[i - 1])
-            s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin[i], end[i]);
+        const int64_t begin = i * last / (N_RUNS - 1) * tile_rows;
+        s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin,
+                          memob_min(begin + tile_rows, n));
     }
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1))) return 0;
-    for (i = 0; i < N_RUNS; i++)
-        for (u = 0; u < s->desc.n_tensors && keeps; u++) {
-            const int64_t row = memoi_inspector_is_with(s, t, u)
-                                    ? memoi_inspector_first(s, c->probe, layer, u, begin[i], end[i])
-                                    : end[i];
-            keeps = row == end[i];
-            if (!keeps) (void)memoi_inspector_blame(s, c->probe, layer, u, row, NULL);
-        }
+    for (i = 0; i < N_RUNS * s->desc.n_tensors && keeps; i++) {
+        const int64_t begin = i % N_RUNS * last / (N_RUNS - 1) * tile_rows;
+        const int64_t end = memob_min(begin + tile_rows, n);
+        int64_t row = end;
+        u = i / N_RUNS;
+        if (memoi_inspector_is_with(s, t, u))
+            row = memoi_inspector_first(s, c->probe, layer, u, begin, end, 0);
+        keeps = row == end;
+        if (!keeps) (void)memoi_inspector_blame(s, c->probe, layer, u, row, NULL);
+    }
     return memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0)) && keeps;
 }
 
@@ -8460,12 +8436,9 @@ MEMOI void memoi_inspector_test_tiles(memo_session* s, int32_t layer) {
 MEMOI void memoi_inspector_backward_begin(memo_session* s, int32_t layer) {
     memoi_inspector* c = s->checker;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, layer);
-    memo_status status;
-    if (s->error.status) return;
-    status = memoi_inspector_fetch_whole(s, layer, "recomputation");
-    if (!status) status = memoi_inspector_compare(s, layer);
-    if (!memoi_session_is_ok(s, status) || (c->kinds & kind) || s->desc.backward_recomputes ||
-        layer % s->n_slices)
+    if (s->error.status ||
+        !memoi_session_is_ok(s, memoi_inspector_look(s, layer, MEMO_PASS_BETWEEN)) ||
+        (c->kinds & kind) || s->desc.backward_recomputes || layer % s->n_slices)
         return;
     c->kinds |= kind;
     s->is_recomputing = 1;
@@ -8483,7 +8456,7 @@ void* memo_session_get_address(const memo_session* s, int32_t layer, int32_t ten
     if (s->open > layer && s->open < layer + s->n_slices) layer = s->open;
     MEMO_ASSERT(layer >= 0 && layer < s->n_steps);
     MEMO_ASSERT(tensor >= 0 && tensor < s->desc.n_tensors);
-    place = &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + tensor];
+    place = memoi_session_place(s, layer, tensor);
     if (!s->is_open)
         memo_session_fail((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
                           "memo_session_get_address: called in a dry run, which computes nothing; "
@@ -8548,7 +8521,11 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         const memo_session_buffer* b = &s->buffers[i];
         const int is_slice = b->first_layer == MEMO_EACH_SLICE;
         const int is_each = is_slice || b->first_layer == MEMO_EACH_LAYER;
-        if (is_each ? b->first != pass : s->turns[i][is_end] != now) continue;
+        const int64_t turn = is_end
+                                 ? memoi_session_moment(b->last, b->last_layer, s->desc.n_layers)
+                                 : memoi_session_moment(b->first, b->first_layer, s->desc.n_layers);
+        if (is_each ? b->first != pass : turn != now) continue;
+        if (is_end && b->first == MEMO_PASS_SESSION) continue;
         if (has_layers && !is_slice && slice != turning) continue; /* the layer goes on */
         if (is_end) {
             memo_session_free(s, s->buffer_addresses[i]);
@@ -8592,24 +8569,20 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
     memset(&s->error, 0, sizeof s->error);
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
-    if (s->batch.shape >= 0 && s->batch.shape < s->desc.n_shapes)
-        memoi_session_turn(s, s->batch.shape);
-    else
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
-                           "memo_batch.shape: out of range (%d); 0 to %d are valid",
-                           (int)s->batch.shape, (int)s->desc.n_shapes - 1);
-    s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
-    if (!s->batch.n_rows) s->batch.n_rows = s->steps->layer_rows;
     s->n_passed = 0;
     s->open = s->open_next = -1;
-    if (s->batch.n_rows < 1 || s->batch.n_rows > s->steps->layer_rows)
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
-                           "memo_batch.n_rows: out of range (%lld); 1 to %lld are valid",
-                           (long long)s->batch.n_rows, (long long)s->steps->layer_rows);
-    if (s->error.status) return 0;
-    status = s->part->swap ? memo_swap_set_rows(s->part->swap, s->batch.n_rows,
-                                                s->batch.is_forward_only, &s->call_error)
-                           : MEMO_STATUS_OK;
+    status = memob_check_integer("memo_batch", "shape", s->batch.shape, 0, s->desc.n_shapes - 1,
+                                 &s->call_error);
+    if (!status) {
+        memoi_session_turn(s, s->batch.shape);
+        s->batch.is_forward_only |= s->part->plan->shape.is_forward_only;
+        if (!s->batch.n_rows) s->batch.n_rows = s->steps->layer_rows;
+        status = memob_check_integer("memo_batch", "n_rows", s->batch.n_rows, 1,
+                                     s->steps->layer_rows, &s->call_error);
+    }
+    if (!status && s->part->swap)
+        status = memo_swap_set_rows(s->part->swap, s->batch.n_rows, s->batch.is_forward_only,
+                                    &s->call_error);
     if (s->checker && !status) status = memoi_inspector_close(s, 0);
     if (s->checker && !status) status = memoi_inspector_close(s, 1);
     if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
@@ -8635,7 +8608,8 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
 
 /* Checks every layer call.  Returns the step that it is of, or -1 after an error.  With slices one
  * step follows the other. */
-MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, int is_backward, int is_end) {
+MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass, int is_end) {
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
     const int32_t n = s->n_steps, n_slices = s->n_slices;
     const int32_t next = s->n_passed < n ? s->n_passed : 2 * n - 1 - s->n_passed;
     const int32_t step = n_slices == 1 ? layer : next;
@@ -8690,13 +8664,14 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
 }
 
 /* Gets the rows of a step into place, in the backward. */
-MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, int is_backward) {
-    const int32_t step = memoi_session_enter(s, layer, is_backward, 0);
+MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
+    const int32_t step = memoi_session_enter(s, layer, pass, 0);
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
     memo_swap* swap = s->part->swap;
     if (step < 0) return 0;
     if (is_backward && step == s->n_steps - 1)
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
-    memoi_session_turn_buffers(s, is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD, step, 0);
+    memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
     if (memoi_session_moves(s))
         (void)memoi_session_is_ok(s, is_backward
@@ -8704,28 +8679,29 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, int is_backw
                                          : memo_swap_forward_begin(swap, step, &s->call_error));
     if (s->checker) memoi_inspector_open(s, step, is_backward);
     if (is_backward) {
-        memoi_session_mark(s, step, MEMOI_SPAN_BETWEEN, 1);
+        memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
         memoi_session_recompute(s, step);
         if (s->checker) memoi_inspector_backward_begin(s, step);
     }
-    memoi_session_mark(s, step, is_backward ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD, 0);
+    memoi_session_mark(s, step, (int32_t)pass, 0);
     return memo_session_computes(s) && memoi_session_rows(s, step) > 0;
 }
 
 /* The rows leave, in the forward. */
-MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, int is_backward) {
-    const int32_t step = memoi_session_enter(s, layer, is_backward, 1);
+MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
+    const int32_t step = memoi_session_enter(s, layer, pass, 1);
+    const int is_backward = pass == MEMO_PASS_BACKWARD;
     memo_swap* swap = s->part->swap;
     if (step < 0) return;
-    memoi_session_mark(s, step, is_backward ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD, 1);
-    if (!is_backward) memoi_session_mark(s, step, MEMOI_SPAN_BETWEEN, 0);
-    if (s->checker) memoi_inspector_layer_end(s, step, is_backward);
+    memoi_session_mark(s, step, (int32_t)pass, 1);
+    if (!is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 0);
+    if (s->checker) memoi_inspector_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
         (void)memoi_session_is_ok(s, is_backward
                                          ? memo_swap_backward_end(swap, step, &s->call_error)
                                          : memo_swap_forward_end(swap, step, &s->call_error));
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
-    memoi_session_turn_buffers(s, is_backward ? MEMO_PASS_BACKWARD : MEMO_PASS_FORWARD, step, 1);
+    memoi_session_turn_buffers(s, pass, step, 1);
     if (!is_backward && step == s->n_steps - 1)
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 0);
     s->open = s->open_next;
@@ -8734,16 +8710,16 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, int is_backwa
 }
 
 int memo_session_forward_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, 0);
+    return memoi_session_layer_begin(s, layer, MEMO_PASS_FORWARD);
 }
 void memo_session_forward_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, 0);
+    memoi_session_layer_end(s, layer, MEMO_PASS_FORWARD);
 }
 int memo_session_backward_begin(memo_session* s, int32_t layer) {
-    return memoi_session_layer_begin(s, layer, 1);
+    return memoi_session_layer_begin(s, layer, MEMO_PASS_BACKWARD);
 }
 void memo_session_backward_end(memo_session* s, int32_t layer) {
-    memoi_session_layer_end(s, layer, 1);
+    memoi_session_layer_end(s, layer, MEMO_PASS_BACKWARD);
 }
 
 /* The step if the trainer gives none. */
@@ -8771,7 +8747,7 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
 }
 
 /* The engine's memory as the rows need it. */
-MEMOI memo_status memoi_session_place(memo_session* s, memo_error* error) {
+MEMOI memo_status memoi_session_make_placement(memo_session* s, memo_error* error) {
     memob_swap_placement_free(&s->part->placement);
     return memob_swap_placement_make(s->steps, &s->part->placement, error);
 }
@@ -8811,7 +8787,7 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
     memo_step_plan* plan = s->part->plan;
     memo_batch batch = {0, 0, 0};
-    memo_status status = memoi_session_place(s, error);
+    memo_status status = memoi_session_make_placement(s, error);
     const int64_t n_bytes = memob_min(s->part->placement.sizes.device_bytes, (int64_t)1 << 30);
     memo_plan_destroy(plan->addresses);
     memo_trace_destroy(plan->trace);
@@ -9146,6 +9122,11 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     return status || !profile || plan->times ? status : memoi_session_predict(s, profile, error);
 }
 
+MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
+    while (plan && plan->fits) plan = plan->next;
+    return !plan;
+}
+
 /* Ends a call that makes a plan. */
 MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
                                           memo_step_plan** plan, memo_error* error) {
@@ -9160,12 +9141,12 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
 /* The plan of every shape.  The longest with a backward comes first.  The others get the device
  * memory that it takes, so that the shapes together need no more, or all of the budget if they do
  * not fit into that. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
+MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc, int computes,
                                             const memo_profile* profile, memo_step_plan** plan,
                                             memo_error* error) {
     memo_session* s;
     memo_profile times;
-    memo_status status = memoi_session_make(desc, 0, NULL, profile != NULL, &s, error);
+    memo_status status = memoi_session_make(desc, computes, NULL, profile != NULL, &s, error);
     const int64_t budget_bytes = status ? 0 : s->desc.device_bytes;
     int64_t most_rows = 0, limit_bytes = budget_bytes;
     int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
@@ -9394,7 +9375,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
         if (!desc.plan) continue;
-        status = memoi_session_place(s, error);
+        status = memoi_session_make_placement(s, error);
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
@@ -9416,32 +9397,6 @@ MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
     return desc->is_checked || (check && *check && strcmp(check, "0"));
 }
 
-memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
-                              memo_session** result, memo_error* error) {
-    memo_session_desc own = *desc;
-    memo_session* s;
-    memo_status status;
-    *result = NULL;
-    if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
-    own.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (!desc->slice_rows) own.slice_rows = plan->slice_rows;
-    status = memoi_session_make(&own, 1, plan, 0, &s, error);
-    if (!status) {
-        status = memoi_session_start(s, error);
-        if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
-    }
-    if (status) {
-        memo_session_destroy(s);
-        return memoi_session_reword(status, error);
-    }
-    *result = s;
-    return MEMO_STATUS_OK;
-}
-
-/* --- >>session measure ---
- * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
-
 /* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
  * their buffers must fit beside the trainer's. */
 MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
@@ -9459,36 +9414,60 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
 }
 
-/* The time of a slice: the median over layers of a kind, so that one slow layer does not count;
- * negative: not measured.  The last layer's backward may hold its slice's loss.  scratch:
- * (n_layers). */
-MEMOI double memoi_session_slice_s(const memo_session* s, int32_t kind, int32_t what, int32_t slice,
-                                   double* scratch) {
-    const int32_t n = s->n_slices, last = s->desc.n_layers - 1;
-    int32_t layer, n_times = 0;
-    for (layer = 0; layer <= last; layer++) {
-        const int32_t step = layer * n + slice;
-        const int has_loss = what == MEMOI_SPAN_BACKWARD && n > 1 && layer == last && layer > 0;
-        const memoi_timing* span = memoi_session_span(s, step, what);
-        if (span && !has_loss && memob_layer_kind(s->steps, step) == kind)
-            scratch[n_times++] = span->times_s[0];
+/* copies: measured before the session takes memory; NULL: not. */
+MEMOI memo_status memoi_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                                     memo_profile* copies, memo_session** result,
+                                     memo_error* error) {
+    memo_session_desc own = *desc;
+    memo_session* s;
+    memo_status status;
+    own.policy = MEMO_POLICY_KEEP; /* the plan decides */
+    if (!desc->slice_rows) own.slice_rows = plan->slice_rows;
+    status = memoi_session_make(&own, 1, plan, 0, &s, error);
+    if (!status && copies) status = memoi_session_measure_copies(s, copies, error);
+    if (!status) {
+        status = memoi_session_start(s, error);
+        if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
+        status = memoi_session_verdict(desc, status, error);
     }
-    return n_times ? memoi_profile_median(scratch, n_times) : -1;
+    if (status) memo_session_destroy(s);
+    *result = status ? NULL : s;
+    return memoi_session_reword(status, error);
 }
 
+memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
+                              memo_session** session, memo_error* error) {
+    *session = NULL;
+    if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
+    return memoi_session_open(desc, plan, NULL, session, error);
+}
+
+/* --- >>session measure ---
+ * Knows: micro-batches that run, and their spans.  Knows nothing of plans. */
+
 /* The line through the times of slices by least squares: the time of one in the middle, and its
- * growth towards the end. */
+ * growth towards the end.  Of each slice the median over layers of a kind counts, so that one slow
+ * layer does not.  The last layer's backward may hold its slice's loss.  scratch: (n_layers). */
 MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* scratch,
                              double* middle_s, double* growth_s) {
+    const int32_t n_slices = s->n_slices, last = s->desc.n_layers - 1;
+    const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && last > 0;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
-    int32_t slice;
-    for (slice = 0; slice < s->n_slices; slice++) {
+    int32_t slice, layer;
+    for (slice = 0; slice < n_slices; slice++) {
         const double rows = (double)memoi_session_rows(s, slice); /* the last may be short */
         const double x =
             (2.0 * slice * (double)s->steps->n_rows + rows) / (double)s->steps->layer_rows - 1;
-        const double y = memoi_session_slice_s(s, kind, what, slice, scratch) *
-                         ((double)s->steps->n_rows / rows);
-        if (y < 0) continue;
+        double y;
+        int32_t n_times = 0;
+        for (layer = 0; layer <= last - has_loss; layer++) {
+            const int32_t step = layer * n_slices + slice;
+            const memoi_timing* span = memoi_session_span(s, step, what);
+            if (span && memob_layer_kind(s->steps, step) == kind)
+                scratch[n_times++] = span->times_s[0];
+        }
+        if (!n_times) continue;
+        y = memoi_profile_median(scratch, n_times) * ((double)s->steps->n_rows / rows);
         n += 1;
         sum_x += x;
         sum_y += y;
@@ -9507,9 +9486,9 @@ MEMOI void memoi_session_read_times(const memo_session* s, double* scratch, memo
     double losses_s = 0;
     int32_t k, t, step;
     for (k = 0; k < times->n_kinds; k++) {
-        memoi_session_fit(s, k, MEMOI_SPAN_FORWARD, scratch, &times->forward_s[k],
+        memoi_session_fit(s, k, MEMO_PASS_FORWARD, scratch, &times->forward_s[k],
                           &times->forward_growth_s[k]);
-        memoi_session_fit(s, k, MEMOI_SPAN_BACKWARD, scratch, &times->backward_s[k],
+        memoi_session_fit(s, k, MEMO_PASS_BACKWARD, scratch, &times->backward_s[k],
                           &times->backward_growth_s[k]);
         for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
@@ -9525,10 +9504,10 @@ MEMOI void memoi_session_read_times(const memo_session* s, double* scratch, memo
     k = memob_layer_kind(s->steps, last);
     for (step = last - n + 1; step <= last && n > 1; step++)
         losses_s +=
-            memoi_session_span(s, step, MEMOI_SPAN_BACKWARD)->times_s[0] -
+            memoi_session_span(s, step, MEMO_PASS_BACKWARD)->times_s[0] -
             memob_swap_slice_s(s->steps, step, times->backward_s[k], times->backward_growth_s[k]);
     times->between_s =
-        fmax(losses_s, 0) + memoi_session_span(s, last, MEMOI_SPAN_BETWEEN)->times_s[0];
+        fmax(losses_s, 0) + memoi_session_span(s, last, MEMO_PASS_BETWEEN)->times_s[0];
 }
 
 /* Runs a micro-batch to warm up and a few more.  Each span gets the median of their times. */
@@ -9554,7 +9533,8 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
             continue;
         }
         for (step = 0; step < s->n_steps && !status; step++)
-            for (what = 0; what < MEMOI_SPAN_TENSOR + s->desc.n_tensors && !status; what++) {
+            for (what = MEMO_PASS_FORWARD; what < MEMOI_SPAN_TENSOR + s->desc.n_tensors && !status;
+                 what++) {
                 memoi_timing* span = memoi_session_span(s, step, what);
                 if (!span) continue;
                 span->times_s[run] = span->marks_s[1] - span->marks_s[0];
@@ -9577,10 +9557,7 @@ MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_profile* pro
     int64_t i;
     s->spans = (memoi_timing*)memob_arrays_add(&arrays, n_spans, sizeof *s->spans);
     if (arrays.failed) status = memob_no_memory(error, "the times of a profile");
-
-    /* No rank begins unless all can. */
-    if (!status && memoi_session_is_checked(&s->desc)) status = memoi_inspector_create(s, error);
-    status = memoi_session_verdict(&s->desc, status, error);
+    status = memoi_session_verdict(&s->desc, status, error); /* no rank begins unless all can */
     if (!status) {
         memoi_session_guess(s, profile);
         if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
@@ -9602,51 +9579,39 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
                                  memo_error* error) {
     memo_session_desc own = *desc;
     memo_profile copies;
-    memo_session* s;
+    memo_step_plan* plan = NULL;
+    memo_session* s = NULL;
     memo_status status = MEMO_STATUS_OK;
-    int32_t k, first = -1;
+    int32_t k;
     memset(profile, 0, (size_t)memoi_session_n_shapes(desc) * sizeof *profile);
     memset(&copies, 0, sizeof copies);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
-        memo_step_plan* plan = NULL;
         status = memo_session_plan(desc, NULL, &plan, error);
         if (!status) own.slice_rows = plan->slice_rows;
-        memo_step_plan_destroy(plan);
-        if (status) return status;
     }
-    own.policy = MEMO_POLICY_MEMO; /* times do not depend on it */
-    status = memoi_session_make(&own, 1, NULL, 0, &s, error);
-    for (k = 0; !status && k < s->desc.n_shapes; k++) {
-        if (s->parts[k].plan->shape.is_forward_only) continue;
-        memoi_session_turn(s, k);
-        if (first < 0) first = k;
 
-        /* Nothing is swapped if that fits, because pinning memory takes long. */
-        status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
-        if (!status && !s->part->plan->fits) status = memoi_session_choose(s, NULL, error);
-        if (!status && !s->part->plan->fits)
-            status = memo_error_set(error, MEMO_STATUS_INFEASIBLE, "%s", s->part->plan->shortage);
+    /* Times do not depend on the policy.  Nothing is swapped if that fits, because pinning memory
+     * takes long. */
+    own.policy = MEMO_POLICY_RECOMPUTE;
+    for (k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
+        memo_step_plan_destroy(plan);
+        status = memoi_session_plan_shapes(&own, 1, NULL, &plan, error);
+        own.policy = MEMO_POLICY_MEMO;
     }
-    if (!status && first >= 0) status = memoi_session_measure_copies(s, &copies, error);
-    if (!status && first >= 0)
-        status = memoi_session_verdict(&own, memoi_session_start(s, error), error);
-    for (k = first; !status && k >= 0 && k < s->desc.n_shapes; k++) {
+    if (!status) status = memoi_session_open(&own, plan, &copies, &s, error);
+    for (k = 0; !status && k < s->desc.n_shapes; k++) {
         if (s->parts[k].plan->shape.is_forward_only) continue;
         profile[k] = copies;
         memoi_session_turn(s, k);
         status = memoi_session_measure_shape(s, profile + k, error);
     }
     memo_session_destroy(s);
+    memo_step_plan_destroy(plan);
     return memoi_session_reword(status, error);
 }
 
 /* --- >>session life ---
  * Knows: the public calls.  Knows nothing of what they do. */
-
-MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
-    while (plan && plan->fits) plan = plan->next;
-    return !plan;
-}
 
 /* Predicted seconds of all shapes, or bytes beyond all seconds if it does not fit. */
 MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
@@ -9667,7 +9632,8 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     memo_session_desc own = *desc;
     int64_t n_slices;
     int n_fit = 0;
-    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
+    if (!memoi_session_chooses(desc))
+        return memoi_session_plan_shapes(desc, 0, profile, plan, error);
     *plan = NULL;
     for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
@@ -9677,7 +9643,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
-        status = memoi_session_plan_shapes(&own, profile, &trial, error);
+        status = memoi_session_plan_shapes(&own, 0, profile, &trial, error);
         n_fit += !status && memoi_step_plan_fits(trial);
         is_better =
             status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
