@@ -538,33 +538,23 @@ MEMOI int memoi_schedule_is_on(const memo_schedule* schedule, int64_t op, int64_
 /* Reasons that every op can have; more streams follow. */
 enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MORE };
 
-typedef struct memoi_graph {
-    /* 3 per op, indices of ops, -1: none: the previous op of its stream (SYNC of a stream: its last
-     * op), the previous SYNC, the record that it waits for. */
-    int64_t* after;
-    int64_t* more; /* the op before it on each of its more_streams, numbered as these are */
-} memoi_graph;
+MEMOI int64_t memoi_order_n(const memo_op* op) { return MEMOI_AFTER_MORE + op->n_more_streams; }
 
-MEMOI int64_t memoi_graph_n_after(const memo_op* op) {
-    return MEMOI_AFTER_MORE + op->n_more_streams;
-}
-
-MEMOI int64_t memoi_graph_after(const memoi_graph* graph, const memo_op* op, int64_t i,
-                                int64_t reason) {
-    return reason < MEMOI_AFTER_MORE
-               ? graph->after[3 * i + reason]
-               : graph->more[op->first_more_stream + reason - MEMOI_AFTER_MORE];
+/* Of op i, by reason: indices of ops, -1: none.  The previous op of its stream (SYNC of a stream:
+ * its last op), the previous SYNC, the record that it waits for; the op before it on each of its
+ * more_streams. */
+MEMOI int64_t* memoi_order_of(int64_t* order, const memo_schedule* schedule, int64_t i) {
+    return order + MEMOI_AFTER_MORE * i + schedule->ops[i].first_more_stream;
 }
 
 /* Its memory is in arrays, which the caller frees, also after a failure. */
-MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* graph,
-                                    memob_arrays* arrays, memo_error* error) {
-    int64_t n_more = schedule->n_more_streams, i, k, sync = -1;
-    int64_t *last, *recorded;
+MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** order,
+                                   memob_arrays* arrays, memo_error* error) {
+    const int64_t n = MEMOI_AFTER_MORE * schedule->n_ops + schedule->n_more_streams;
+    int64_t i, k, sync = -1, *last, *recorded;
     last = (int64_t*)memob_arrays_add(arrays, schedule->n_streams, sizeof(int64_t));
     recorded = (int64_t*)memob_arrays_add(arrays, schedule->n_events, sizeof(int64_t));
-    graph->after = (int64_t*)memob_arrays_add(arrays, schedule->n_ops, 3 * sizeof(int64_t));
-    graph->more = (int64_t*)memob_arrays_add(arrays, n_more, sizeof(int64_t));
+    *order = (int64_t*)memob_arrays_add(arrays, n, sizeof(int64_t));
     if (arrays->failed) return memob_no_memory(error, "the order of a schedule");
 
     for (i = 0; i < schedule->n_streams; i++) last[i] = -1;
@@ -574,7 +564,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
      * event. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        int64_t* after = graph->after + 3 * i;
+        int64_t* after = memoi_order_of(*order, schedule, i);
         int waits = op->event >= 0 && op->kind != MEMO_OP_RECORD;
         after[MEMOI_AFTER_STREAM] = op->stream >= 0 ? last[op->stream] : -1;
         after[MEMOI_AFTER_HOST] = sync;
@@ -585,7 +575,7 @@ MEMOI memo_status memoi_graph_build(const memo_schedule* schedule, memoi_graph* 
         }
         for (k = 0; k <= op->n_more_streams; k++) {
             int32_t stream = memoi_schedule_op_stream(schedule, op, k);
-            if (k > 0) graph->more[op->first_more_stream + k - 1] = last[stream];
+            if (k > 0) after[MEMOI_AFTER_MORE + k - 1] = last[stream];
             last[stream] = i;
         }
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
@@ -619,7 +609,7 @@ typedef struct memoi_checker {
     int races_only; /* not waits */
     memo_check* check;
     int64_t races_capacity;
-    memoi_graph graph;
+    int64_t* order;
     int64_t n_streams;
     int64_t* clock;    /* n_ops rows of n_streams */
     int64_t* needed;   /* the same */
@@ -656,8 +646,8 @@ MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t withou
     const memo_op* op = &c->schedule->ops[i];
     int64_t s, k;
     for (s = 0; s < c->n_streams; s++) row[s] = -1;
-    for (k = 0; k < memoi_graph_n_after(op); k++) {
-        int64_t before = memoi_graph_after(&c->graph, op, i, k);
+    for (k = 0; k < memoi_order_n(op); k++) {
+        int64_t before = memoi_order_of(c->order, c->schedule, i)[k];
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
         other = memoi_checker_row(c, before, without);
@@ -812,8 +802,8 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
         const memo_op* op = &schedule->ops[i];
         int64_t *row = c->lower + i * c->n_streams, *needed = c->needed + i * c->n_streams;
         int is_touched = i == wait;
-        for (k = 0; k < memoi_graph_n_after(op) && !is_touched; k++) {
-            int64_t before = memoi_graph_after(&c->graph, op, i, k);
+        for (k = 0; k < memoi_order_n(op) && !is_touched; k++) {
+            int64_t before = memoi_order_of(c->order, schedule, i)[k];
             is_touched = before >= 0 && c->lowered[before] == wait + 1;
         }
         if (!is_touched) continue;
@@ -880,8 +870,8 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
-        for (k = 0; k < memoi_graph_n_after(op); k++) {
-            int64_t before = memoi_graph_after(&c->graph, op, i, k);
+        for (k = 0; k < memoi_order_n(op); k++) {
+            int64_t before = memoi_order_of(c->order, schedule, i)[k];
             if (before >= 0) c->last_use[before] = i;
         }
     }
@@ -891,7 +881,7 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     for (i = 0; i < schedule->n_ops && !c->races_only; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
-            c->graph.after[3 * i + MEMOI_AFTER_RECORD] < 0)
+            memoi_order_of(c->order, schedule, i)[MEMOI_AFTER_RECORD] < 0)
             check->unrecorded_waits[check->n_unrecorded_waits++] = i;
         if (op->kind != MEMO_OP_WAIT) continue;
         check->n_waits++;
@@ -911,7 +901,7 @@ MEMOI memo_status memoi_check(const memo_schedule* schedule, int races_only, mem
     c.n_streams = schedule->n_streams;
     c.check = (memo_check*)memob_calloc(1, sizeof(memo_check));
     is_done =
-        c.check && !memoi_graph_build(schedule, &c.graph, &c.arrays, NULL) && memoi_checker_run(&c);
+        c.check && !memoi_order_make(schedule, &c.order, &c.arrays, NULL) && memoi_checker_run(&c);
     memob_arrays_free(&c.arrays);
     if (!is_done) memo_check_destroy(c.check);
     *check = is_done ? c.check : NULL;
@@ -1365,11 +1355,11 @@ MEMOI int64_t memoi_simulation_take_first(memoi_flow* flow) {
 typedef struct memoi_simulator {
     const memo_schedule* schedule;
     memo_simulation* simulation;
-    memoi_graph graph;
+    int64_t* order;
     double now;
-    /* Of stream s at s + 1 (-1: syncs of events): its first op that has not ended; 1 + an op that
-     * ends before this one can. */
-    int64_t *next, *awaited;
+    /* Lists of ops, each + 1, 0: the end.  Of each op: those that wait for its end, and what follows
+     * it in its own list.  ended: those that wait for these are next. */
+    int64_t *waiting, *next, ended;
     memoi_flow* flows;
     memob_arrays arrays; /* all of these */
 } memoi_simulator;
@@ -1433,12 +1423,18 @@ MEMOI void memoi_simulation_flow_update(memoi_simulator* s, int64_t link) {
     flow->since_s = s->now;
 }
 
+MEMOI void memoi_simulation_end_op(memoi_simulator* s, int64_t i) {
+    s->simulation->end_s[i] = s->now;
+    s->next[i] = s->ended;
+    s->ended = i + 1;
+}
+
 /* duration_s has passed: the bytes, if any, go next. */
 MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
     const memo_op* op = &s->schedule->ops[i];
     memoi_flow* flow = &s->flows[op->link];
     if (!op->link || !op->link_bytes) {
-        s->simulation->end_s[i] = s->now;
+        memoi_simulation_end_op(s, i);
         return;
     }
     memoi_simulation_flow_update(s, op->link);
@@ -1446,58 +1442,45 @@ MEMOI void memoi_simulation_send_op(memoi_simulator* s, int64_t i) {
     memoi_simulation_add(flow, flow->sent_bytes + (double)op->link_bytes, i);
 }
 
-MEMOI void memoi_simulation_start_op(memoi_simulator* s, int64_t i) {
-    const memo_op* op = &s->schedule->ops[i];
-    double reached = 0;
+/* What takes no time: it is reached after the ops before it, and passes with those it waits for. */
+MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* order,
+                                    memo_simulation* simulation, int64_t i) {
+    const memo_op* op = &schedule->ops[i];
+    double reached = 0, passed = 0;
     int64_t k;
-    if (op->kind == MEMO_OP_RUN) {
-        s->simulation->start_s[i] = s->now;
-        if (op->duration_s > 0)
-            memoi_simulation_add(&s->flows[0], s->now + op->duration_s, i);
-        else
-            memoi_simulation_send_op(s, i);
-        return;
+    for (k = 0; k < memoi_order_n(op); k++) {
+        const int64_t before = memoi_order_of(order, schedule, i)[k];
+        const int holds =
+            k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
+        if (before < 0) continue;
+        passed = fmax(passed, simulation->end_s[before]);
+        if (!holds) reached = fmax(reached, simulation->end_s[before]);
     }
-    for (k = 0; k < MEMOI_AFTER_RECORD; k++) {
-        int64_t before = s->graph.after[3 * i + k];
-        if (op->kind == MEMO_OP_SYNC && k == MEMOI_AFTER_STREAM) continue; /* the host reaches it */
-        if (before >= 0 && s->simulation->end_s[before] > reached)
-            reached = s->simulation->end_s[before];
-    }
-    s->simulation->start_s[i] = reached;
-    s->simulation->end_s[i] = s->now;
+    simulation->start_s[i] = reached;
+    simulation->end_s[i] = passed;
 }
 
-/* Starts all ops that can: the first on its streams, after ops that have ended.  This takes no
- * simulated time. */
-MEMOI void memoi_simulator_start(memoi_simulator* s) {
-    const memo_schedule* schedule = s->schedule;
-    const double *start_s = s->simulation->start_s, *end_s = s->simulation->end_s;
-    int64_t stream, i, k, before, n_started;
-    do {
-        n_started = 0;
-        for (stream = -1; stream < schedule->n_streams; stream++) {
-            if (s->awaited[stream + 1] && end_s[s->awaited[stream + 1] - 1] < 0) continue;
-            for (i = s->next[stream + 1]; i < schedule->n_ops; i++) {
-                const memo_op* op = &schedule->ops[i];
-                if ((op->stream != stream && !op->n_more_streams) || end_s[i] >= 0 ||
-                    !memoi_schedule_is_on(schedule, i, stream))
-                    continue;
-                for (before = -1, k = 0; start_s[i] < 0 && k < memoi_graph_n_after(op); k++) {
-                    before = memoi_graph_after(&s->graph, op, i, k);
-                    if (before >= 0 && end_s[before] < 0) break;
-                    before = -1;
-                }
-                if (before < 0 && start_s[i] < 0) {
-                    memoi_simulation_start_op(s, i);
-                    n_started++;
-                }
-                s->awaited[stream + 1] = 1 + (before < 0 ? i : before);
-                if (end_s[i] < 0) break;
-            }
-            s->next[stream + 1] = i;
-        }
-    } while (n_started);
+/* Starts op i, or lets it wait for one that has not ended. */
+MEMOI void memoi_simulation_try_op(memoi_simulator* s, int64_t i) {
+    const memo_op* op = &s->schedule->ops[i];
+    int64_t k;
+    for (k = 0; k < memoi_order_n(op); k++) {
+        const int64_t before = memoi_order_of(s->order, s->schedule, i)[k];
+        if (before < 0 || s->simulation->end_s[before] >= 0) continue;
+        s->next[i] = s->waiting[before];
+        s->waiting[before] = i + 1;
+        return;
+    }
+    if (op->kind != MEMO_OP_RUN) {
+        memoi_simulation_pass_op(s->schedule, s->order, s->simulation, i);
+        memoi_simulation_end_op(s, i);
+        return;
+    }
+    s->simulation->start_s[i] = s->now;
+    if (op->duration_s > 0)
+        memoi_simulation_add(&s->flows[0], s->now + op->duration_s, i);
+    else
+        memoi_simulation_send_op(s, i);
 }
 
 MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
@@ -1505,23 +1488,33 @@ MEMOI int memoi_simulator_prepare(memoi_simulator* s) {
     memob_arrays* arrays = &s->arrays;
     memoi_moment* moments;
     int64_t i;
-    s->next = (int64_t*)memob_arrays_add(arrays, n_streams + 1, sizeof(int64_t));
-    s->awaited = (int64_t*)memob_arrays_add(arrays, n_streams + 1, sizeof(int64_t));
+    s->waiting = (int64_t*)memob_arrays_add(arrays, s->schedule->n_ops, sizeof(int64_t));
+    s->next = (int64_t*)memob_arrays_add(arrays, s->schedule->n_ops, sizeof(int64_t));
     s->flows = (memoi_flow*)memob_arrays_add(arrays, n_flows, sizeof(memoi_flow));
     moments = (memoi_moment*)memob_arrays_add(arrays, n_flows * n_streams, sizeof(memoi_moment));
     if (arrays->failed) return 0;
     for (i = 0; i < n_flows; i++) s->flows[i].list = moments + i * n_streams;
-    for (i = 0; i < s->schedule->n_ops; i++) s->simulation->start_s[i] = -1;
     for (i = 0; i < s->schedule->n_ops; i++) s->simulation->end_s[i] = -1;
     return 1;
 }
 
 MEMOI void memoi_simulator_run(memoi_simulator* s) {
+    int64_t i, op;
+    for (i = 0; i < s->schedule->n_ops; i++) memoi_simulation_try_op(s, i);
     for (;;) {
-        int64_t i, next = -1; /* the flow whose event is next */
+        int64_t next = -1; /* the flow whose event is next */
         memoi_flow* flow = s->flows;
         double time = 0;
-        memoi_simulator_start(s);
+
+        /* All ops that can start now.  This takes no simulated time. */
+        while (s->ended) {
+            i = s->waiting[s->ended - 1];
+            s->ended = s->next[s->ended - 1];
+            for (; i; i = op) {
+                op = s->next[i - 1];
+                memoi_simulation_try_op(s, i - 1);
+            }
+        }
 
         /* The next event: the end of a duration, or of a transfer on a link. */
         for (i = 0; i <= s->schedule->n_links; i++, flow++) {
@@ -1547,7 +1540,7 @@ MEMOI void memoi_simulator_run(memoi_simulator* s) {
         memoi_simulation_flow_update(s, next);
         flow->sent_bytes = memoi_simulation_first(flow)->mark;
         while (flow->n && memoi_simulation_first(flow)->mark <= flow->sent_bytes)
-            s->simulation->end_s[memoi_simulation_take_first(flow)] = s->now;
+            memoi_simulation_end_op(s, memoi_simulation_take_first(flow));
     }
 }
 
@@ -1566,7 +1559,7 @@ memo_status memo_schedule_simulate(const memo_schedule* schedule, memo_simulatio
             return MEMOB_INVALID(error, "op %lld (%s): duration_s must be finite and 0 or more",
                                  (long long)i, memo_schedule_op_name(schedule, i));
 
-    status = memoi_graph_build(schedule, &s.graph, &s.arrays, error);
+    status = memoi_order_make(schedule, &s.order, &s.arrays, error);
     if (!status) status = memoi_simulation_create(schedule, &s.simulation, error);
     if (!status && !memoi_simulator_prepare(&s)) status = memob_no_memory(error, "a simulation");
     if (!status) {
@@ -1592,10 +1585,10 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
                                    memo_error* error) {
     memo_simulation* result = NULL;
     memob_arrays arrays = {NULL, 0};
-    memoi_graph graph;
+    int64_t* order;
     memo_status status;
     double first = 0;
-    int64_t i, k, n_measured = 0;
+    int64_t i, n_measured = 0;
     *simulation = NULL;
 
     /* Times are counted from the first start. */
@@ -1609,24 +1602,15 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
                               "schedule: it has no measured times; set "
                               "memo_recorder_desc.is_timed, and use memo_recorder_get_schedule");
 
-    status = memoi_graph_build(schedule, &graph, &arrays, error);
+    status = memoi_order_make(schedule, &order, &arrays, error);
     if (!status) status = memoi_simulation_create(schedule, &result, error);
     for (i = 0; !status && i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
         if (memoi_simulation_is_measured(op)) {
             result->start_s[i] = op->start_s - first;
             result->end_s[i] = op->end_s - first;
-            continue;
-        }
-
-        /* Records and syncs take no time: they pass when their predecessors have ended. */
-        for (k = 0; k < memoi_graph_n_after(op); k++) {
-            int64_t before = memoi_graph_after(&graph, op, i, k);
-            int holds =
-                k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
-            double end = before >= 0 ? result->end_s[before] : 0;
-            if (end > result->end_s[i]) result->end_s[i] = end;
-            if (end > result->start_s[i] && !holds) result->start_s[i] = end;
+        } else {
+            memoi_simulation_pass_op(schedule, order, result, i);
         }
     }
 
@@ -1642,8 +1626,8 @@ memo_status memo_schedule_measured(const memo_schedule* schedule, memo_simulatio
  * Knows: two schedules.  Knows nothing of their times. */
 
 /* How op i of two schedules differs, in a few words; NULL: it does not. */
-MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const memoi_graph* graph_a,
-                                                 const memo_schedule* b, const memoi_graph* graph_b,
+MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, int64_t* order_a,
+                                                 const memo_schedule* b, int64_t* order_b,
                                                  int64_t i) {
     const memo_op *x = &a->ops[i], *y = &b->ops[i];
     int64_t k;
@@ -1655,7 +1639,8 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const m
         if (strcmp(memoi_schedule_stream_name(a, memoi_schedule_op_stream(a, x, k)),
                    memoi_schedule_stream_name(b, memoi_schedule_op_stream(b, y, k))))
             return "stream";
-    if (graph_a->after[3 * i + MEMOI_AFTER_RECORD] != graph_b->after[3 * i + MEMOI_AFTER_RECORD])
+    if (memoi_order_of(order_a, a, i)[MEMOI_AFTER_RECORD] !=
+        memoi_order_of(order_b, b, i)[MEMOI_AFTER_RECORD])
         return "record waited for";
     if (x->n_reads != y->n_reads || x->n_writes != y->n_writes) return "number of ranges";
     for (k = 0; k < x->n_reads + x->n_writes; k++) {
@@ -1669,16 +1654,15 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, const m
 memo_status memo_schedule_compare(const memo_schedule* promised, const memo_schedule* recorded,
                                   memo_error* error) {
     memob_arrays arrays = {NULL, 0};
-    memoi_graph graph_p, graph_r;
-    memo_status status = memoi_graph_build(promised, &graph_p, &arrays, error);
+    int64_t *order_p, *order_r;
+    memo_status status = memoi_order_make(promised, &order_p, &arrays, error);
     char name_p[160], name_r[160];
     int64_t i, n = memob_min(promised->n_ops, recorded->n_ops);
-    if (!status) status = memoi_graph_build(recorded, &graph_r, &arrays, error);
+    if (!status) status = memoi_order_make(recorded, &order_r, &arrays, error);
 
     /* The first op that differs explains more than the number of ops. */
     for (i = 0; i < n && !status; i++) {
-        const char* what =
-            memoi_comparison_op_difference(promised, &graph_p, recorded, &graph_r, i);
+        const char* what = memoi_comparison_op_difference(promised, order_p, recorded, order_r, i);
         if (what)
             status = MEMOB_INVALID(error, "op %lld differs in its %s: promised %s; recorded %s",
                                    (long long)i, what,
@@ -2749,7 +2733,7 @@ memo_status memo_schedule_read(const char* path, memo_schedule** schedule, memo_
 typedef struct memoi_schedule_writer {
     const memo_schedule* schedule;
     memo_text text;
-    memoi_names streams, events; /* as they are written; the first of equal names has it */
+    memoi_names streams, events; /* as they are written, by number */
 } memoi_schedule_writer;
 
 /* A blank and a name after a quote, which keeps it from being read as a keyword or a number. */
@@ -2760,30 +2744,23 @@ MEMOI void memoi_schedule_begin_name(memo_text* text, const char* name) {
             memo_text_put(text, *name == '"' || *name == '\\' ? "\\%c" : "%c", *name);
 }
 
-/* A name that the reader would take for another's gets its number appended, more than once if
- * necessary.  names NULL: any will do. */
-MEMOI void memoi_schedule_put_name(memo_text* text, const char* name, memoi_names* names,
-                                   int64_t number) {
-    const int64_t begin = text->n_bytes;
-    const memoi_name* other;
-    memoi_schedule_begin_name(text, name);
-    while (names && !text->failed && (other = memoi_names_get(names, text->data + begin, -1)) &&
-           other->number != number)
-        memo_text_put(text, " #%lld", (long long)number);
-    memo_text_put(text, "\"");
+/* Adds the next name.  One that the reader would take for another's gets its number appended, more
+ * than once if necessary.  0: no memory. */
+MEMOI int memoi_schedule_take_name(memoi_names* names, const char* name) {
+    const int64_t number = names->n;
+    memo_text text;
+    int is_done;
+    memset(&text, 0, sizeof text);
+    memoi_schedule_begin_name(&text, name);
+    while (!text.failed && memoi_names_get(names, text.data, -1))
+        memo_text_put(&text, " #%lld", (long long)number);
+    is_done = !text.failed && memoi_names_get(names, text.data, number);
+    memo_text_free(&text);
+    return is_done;
 }
 
-/* 0: no memory. */
-MEMOI int memoi_schedule_take_name(memo_text* text, const char* name, memoi_names* names,
-                                   int64_t number) {
-    text->n_bytes = 0;
-    memoi_schedule_begin_name(text, name);
-    return !text->failed && memoi_names_get(names, text->data, number);
-}
-
-MEMOI void memoi_schedule_put_stream_name(memoi_schedule_writer* w, int32_t stream) {
-    memoi_schedule_put_name(&w->text, memoi_schedule_stream_name(w->schedule, stream), &w->streams,
-                            stream);
+MEMOI void memoi_schedule_put_taken(memo_text* text, const memoi_names* names, int64_t number) {
+    memo_text_put(text, "%s\"", names->text.data + names->list[number].text);
 }
 
 MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* op) {
@@ -2792,16 +2769,16 @@ MEMOI void memoi_schedule_put_op_line(memoi_schedule_writer* w, const memo_op* o
     const memo_link* link = op->link ? &schedule->links[op->link - 1] : NULL;
     double duration_s = op->duration_s + (link ? (double)op->link_bytes / link->bytes_per_s : 0);
     memo_text* text = &w->text;
-    char number[16];
     int64_t k;
     memo_text_put(text, "%s", memoi_schedule_words[op->kind]);
-    if (op->kind == MEMO_OP_RUN) memoi_schedule_put_name(text, schedule->text + op->name, NULL, 0);
+    if (op->kind == MEMO_OP_RUN) {
+        memoi_schedule_begin_name(text, schedule->text + op->name);
+        memo_text_put(text, "\"");
+    }
     if (op->kind == MEMO_OP_SYNC && op->event >= 0) memo_text_put(text, " event");
-    if (op->event >= 0)
-        memoi_schedule_put_name(text, memoi_schedule_event_name(schedule, op->event, number),
-                                &w->events, op->event);
+    if (op->event >= 0) memoi_schedule_put_taken(text, &w->events, op->event);
     for (k = 0; op->stream >= 0 && k <= op->n_more_streams; k++)
-        memoi_schedule_put_stream_name(w, memoi_schedule_op_stream(schedule, op, k));
+        memoi_schedule_put_taken(text, &w->streams, memoi_schedule_op_stream(schedule, op, k));
     for (k = 0; k < op->n_reads + op->n_writes; k++)
         memo_text_put(text, "%s 0x%llx..0x%llx",
                       k == op->n_reads ? " writes"
@@ -2817,34 +2794,30 @@ memo_status memo_schedule_write(const memo_schedule* schedule, const char* path,
                                 memo_error* error) {
     const memo_named_bytes* named = schedule->named;
     memoi_schedule_writer w;
-    memo_text name;
+    char number[16];
     int is_done = 1;
     int64_t i;
     memset(&w, 0, sizeof w);
-    memset(&name, 0, sizeof name);
     w.schedule = schedule;
-    for (i = 0; i < schedule->n_streams && is_done; i++)
-        is_done = memoi_schedule_take_name(&name, memoi_schedule_stream_name(schedule, (int32_t)i),
-                                           &w.streams, i);
-    for (i = 0; i < schedule->n_events && is_done; i++) /* one without a name is its number */
-        is_done =
-            !schedule->events[i] ||
-            memoi_schedule_take_name(&name, schedule->text + schedule->events[i], &w.events, i);
-    memo_text_free(&name);
-
     memo_text_put(&w.text, "memo schedule 1\n");
-    for (i = 0; i < schedule->n_streams; i++) {
+    for (i = 0; i < schedule->n_events && is_done; i++)
+        is_done = memoi_schedule_take_name(&w.events,
+                                           memoi_schedule_event_name(schedule, (int32_t)i, number));
+    for (i = 0; i < schedule->n_streams && is_done; i++) {
+        is_done =
+            memoi_schedule_take_name(&w.streams, memoi_schedule_stream_name(schedule, (int32_t)i));
         memo_text_put(&w.text, "stream");
-        memoi_schedule_put_stream_name(&w, (int32_t)i);
+        if (is_done) memoi_schedule_put_taken(&w.text, &w.streams, i);
         memo_text_put(&w.text, "\n");
     }
     for (i = 0; i < schedule->n_named; i++) {
         memo_text_put(&w.text, "buffer");
-        memoi_schedule_put_name(&w.text, schedule->text + named[i].name, NULL, 0);
-        memo_text_put(&w.text, " 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
+        memoi_schedule_begin_name(&w.text, schedule->text + named[i].name);
+        memo_text_put(&w.text, "\" 0x%llx..0x%llx\n", (unsigned long long)named[i].bytes.begin,
                       (unsigned long long)named[i].bytes.end);
     }
-    for (i = 0; i < schedule->n_ops; i++) memoi_schedule_put_op_line(&w, &schedule->ops[i]);
+    for (i = 0; i < schedule->n_ops && is_done; i++)
+        memoi_schedule_put_op_line(&w, &schedule->ops[i]);
     memoi_names_free(&w.streams);
     memoi_names_free(&w.events);
     return memob_write_lines(&w.text, schedule->n_ops, path,
