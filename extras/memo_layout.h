@@ -2,7 +2,7 @@
  *
  * The planners of memo_plan.h decide how one rank runs its step.  This header stands beside a
  * trainer: it predicts memory and time of every layout of a model on a cluster, and reads and
- * writes the costs from which memo_degrees_solve plans a tensor-parallel degree for every block.
+ * writes files with a tensor-parallel degree for every block.
  * It is a workshop header: no other header of memo includes it, and a trainer need not link it.
  *
  * In exactly one translation unit, the one that contains memo.h's implementation:
@@ -49,7 +49,7 @@
  *
  * CHAPTERS
  *   1 layouts  memo_plan_layouts   data x pipeline x tensor x ring x ulysses: memory and time
- *   2 degrees  memo_degrees_read   files of costs and of degrees
+ *   2 degrees  memo_degrees_read   files of degrees
  * The implementation begins with a table of its rooms and the words to search for.
  *
  * License: MIT.  Language: C99 that is also C++11. */
@@ -306,30 +306,12 @@ MEMO_API void memo_parallel_list_destroy(memo_parallel_list* list);
 
 /* ---- 2 degrees as text --------------------------------------------------------------------------
  *
- * memo_degrees_solve (memo_plan.h) plans degrees from a memo_degrees_problem.  Read one from a
- * file, or fill one with measured costs; examples/tools/degrees_plan.c estimates them too. */
-
-/* A profile as text, measured or not; whole nanoseconds and bytes:
- *
- *   memo degrees-profile 1
- *   blocks N                            the first and last line are optional, as for traces
- *   degrees 2 4 8
- *   memory BYTES                        these three lines are optional, in this order
- *   boundary DEGREE
- *   gradients 1
- *   gather FROM TO NS                   each pair, FROM < TO: 2 4, 2 8, 4 8
- *   block I DEGREE F C X CB GRADIENTS STATE SAVED RUNTIME     0 2, 0 4, 0 8, 1 2 and so on
- *   end LINES CHECKSUM
- *
- * Errors: IO; FORMAT, VERSION with error->line. */
-MEMO_API memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
-                                               memo_error* error);
-MEMO_API memo_status memo_degrees_problem_write(const memo_degrees_problem* problem,
-                                                const char* path, memo_error* error);
+ * memo_degrees_solve (memo_plan.h) plans degrees from a memo_degrees_problem.  Fill one with
+ * measured costs; examples/tools/degrees_plan.c estimates them, and has files of costs. */
 
 /* The trainer's --degrees file: "memo degrees 1", a line "block I DEGREE" each in order, "end" with
  * a checksum; the first and last line are optional.  Free *block_degrees with memo_degrees_free.
- * Errors: as memo_degrees_problem_read. */
+ * Errors: INVALID_ARGUMENT; IO; FORMAT, VERSION with error->line. */
 MEMO_API memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks,
                                         const char* path, memo_error* error);
 MEMO_API memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
@@ -355,7 +337,7 @@ MEMO_API void memo_degrees_free(int32_t* block_degrees);
  *     >>layout swapping        the alpha that fits
  *     >>layout step            memory, time and sent bytes of a step
  *     >>layout list            all layouts in order
- *     >>degree text            files of costs and of degrees */
+ *     >>degree text            files of degrees */
 #if defined(MEMO_LAYOUT_IMPLEMENTATION) && !defined(MEMO_LAYOUT_IMPLEMENTATION_DONE)
 #define MEMO_LAYOUT_IMPLEMENTATION_DONE
 
@@ -418,50 +400,53 @@ int32_t memo_parallel_zero_default(const memo_parallel_layout* l) {
     return (int64_t)l->ulysses * l->ring > 1;
 }
 
-#define MEMOI_PARALLEL_GPUS     (1 << 20)
-#define MEMOI_PARALLEL_SEQUENCE ((int64_t)1 << 40)
+#define MEMOI_PARALLEL_GPUS (1 << 20)
+
+/* Fields of memo_parallel_desc: F(field, least, most, default).  0 is the default, or refused. */
+#define MEMOI_PARALLEL_FIELDS(F)                                                                   \
+    F(model.n_layers, 1, 1e6, 1)                                                                   \
+    F(model.hidden, 1, 1e8, 1)                                                                     \
+    F(model.ffn, 0, 1e9, 0)                                                                        \
+    F(model.n_q_heads, 1, 1e6, 1)                                                                  \
+    F(model.n_kv_heads, 1, 1e6, 1)                                                                 \
+    F(model.head_size, 0, 1e6, (int32_t)memoi_parallel_head_size(&desc->model))                    \
+    F(model.v_head_size, 0, 1e6, desc->model.head_size)                                            \
+    F(model.vocabulary, 0, 1e12, 0)                                                                \
+    F(cluster.n_gpus, 1, MEMOI_PARALLEL_GPUS, 1)                                                   \
+    F(cluster.gpus_per_node, 1, MEMOI_PARALLEL_GPUS, 1)                                            \
+    F(cluster.device_bytes, 1, 1e18, 1)                                                            \
+    F(cluster.peak_flops_per_s, 1, 1e24, 1)                                                        \
+    F(cluster.gemm_efficiency, 0, 1, 0.75)                                                         \
+    F(cluster.attention_forward_efficiency, 0, 1, 0.6)                                             \
+    F(cluster.attention_backward_efficiency, 0, 1, 0.55)                                           \
+    F(cluster.link_bytes_per_s, 1, 1e18, 1)                                                        \
+    F(cluster.nic_bytes_per_s, desc->cluster.n_gpus > desc->cluster.gpus_per_node, 1e18, 0)        \
+    F(cluster.device_memory_bytes_per_s, 0, 1e18, 0)                                               \
+    F(cluster.collective_s, 0, 1e6, 0)                                                             \
+    F(cluster.block_s, 0, 1e6, 0)                                                                  \
+    F(cluster.merge_bytes, 0, 1e6, 30)                                                             \
+    F(cluster.host_bytes, 0, 1e18, 0)                                                              \
+    F(cluster.host_bytes_per_s, 0, 1e18, 0)                                                        \
+    F(sequence, 1, ((int64_t)1 << 40), 1)                                                          \
+    F(global_batch, 0, 1e12, 1)                                                                    \
+    F(micro_batch, 0, 1e12, 1)                                                                     \
+    F(element_bytes, 0, 1e3, 2)                                                                    \
+    F(gradient_bytes, 0, 1e3, 4)                                                                   \
+    F(optimizer_bytes, 0, 1e3, 12)                                                                 \
+    F(logit_bytes, 0, 1e3, 6)                                                                      \
+    F(loss_tile_bytes, 0, 1e18, 0)                                                                 \
+    F(kv_gradient_bytes, 0, 1e3, 4)                                                                \
+    F(max_ulysses_groups, 0, 1e6, 0)                                                               \
+    F(max_pipeline, 0, MEMOI_PARALLEL_GPUS, 0)
 
 MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo_error* error) {
     const memo_parallel_model* m = &desc->model;
-    const memo_parallel_cluster* c = &desc->cluster;
+#define MEMOI_PARALLEL_RANGE(field, least, most, usual)                                            \
+    {#field, (double)desc->field, (double)(least), (double)(most)},
     const struct {
         const char* name;
         double value, low, high;
-    } fields[] = {{"model.n_layers", (double)m->n_layers, 1, 1e6},
-                  {"model.hidden", (double)m->hidden, 1, 1e8},
-                  {"model.ffn", (double)m->ffn, 0, 1e9},
-                  {"model.n_q_heads", (double)m->n_q_heads, 1, 1e6},
-                  {"model.n_kv_heads", (double)m->n_kv_heads, 1, 1e6},
-                  {"model.head_size", (double)m->head_size, 0, 1e6},
-                  {"model.v_head_size", (double)m->v_head_size, 0, 1e6},
-                  {"model.vocabulary", (double)m->vocabulary, 0, 1e12},
-                  {"cluster.n_gpus", (double)c->n_gpus, 1, MEMOI_PARALLEL_GPUS},
-                  {"cluster.gpus_per_node", (double)c->gpus_per_node, 1, MEMOI_PARALLEL_GPUS},
-                  {"cluster.device_bytes", (double)c->device_bytes, 1, 1e18},
-                  {"cluster.peak_flops_per_s", c->peak_flops_per_s, 1, 1e24},
-                  {"cluster.gemm_efficiency", c->gemm_efficiency, 0, 1},
-                  {"cluster.attention_forward_efficiency", c->attention_forward_efficiency, 0, 1},
-                  {"cluster.attention_backward_efficiency", c->attention_backward_efficiency, 0, 1},
-                  {"cluster.link_bytes_per_s", c->link_bytes_per_s, 1, 1e18},
-                  {"cluster.nic_bytes_per_s", c->nic_bytes_per_s,
-                   c->n_gpus > c->gpus_per_node ? 1.0 : 0.0, 1e18},
-                  {"cluster.device_memory_bytes_per_s", c->device_memory_bytes_per_s, 0, 1e18},
-                  {"cluster.collective_s", c->collective_s, 0, 1e6},
-                  {"cluster.block_s", c->block_s, 0, 1e6},
-                  {"cluster.merge_bytes", c->merge_bytes, 0, 1e6},
-                  {"cluster.host_bytes", (double)c->host_bytes, 0, 1e18},
-                  {"cluster.host_bytes_per_s", c->host_bytes_per_s, 0, 1e18},
-                  {"sequence", (double)desc->sequence, 1, (double)MEMOI_PARALLEL_SEQUENCE},
-                  {"global_batch", (double)desc->global_batch, 0, 1e12},
-                  {"micro_batch", (double)desc->micro_batch, 0, 1e12},
-                  {"element_bytes", desc->element_bytes, 0, 1e3},
-                  {"gradient_bytes", desc->gradient_bytes, 0, 1e3},
-                  {"optimizer_bytes", desc->optimizer_bytes, 0, 1e3},
-                  {"logit_bytes", desc->logit_bytes, 0, 1e3},
-                  {"loss_tile_bytes", desc->loss_tile_bytes, 0, 1e18},
-                  {"kv_gradient_bytes", desc->kv_gradient_bytes, 0, 1e3},
-                  {"max_ulysses_groups", (double)desc->max_ulysses_groups, 0, 1e6},
-                  {"max_pipeline", (double)desc->max_pipeline, 0, MEMOI_PARALLEL_GPUS}};
+    } fields[] = {MEMOI_PARALLEL_FIELDS(MEMOI_PARALLEL_RANGE)};
     size_t i;
 
     /* So that no product or quotient overflows. */
@@ -492,25 +477,13 @@ MEMOI memo_status memoi_parallel_check_desc(const memo_parallel_desc* desc, memo
 
 /* The desc with its defaults filled in. */
 MEMOI memo_parallel_desc memoi_parallel_settle(const memo_parallel_desc* given) {
-    memo_parallel_desc desc = *given;
-    memo_parallel_cluster* c = &desc.cluster;
-    if (desc.model.head_size == 0)
-        desc.model.head_size = (int32_t)memoi_parallel_head_size(&desc.model);
-    if (desc.model.v_head_size == 0) desc.model.v_head_size = desc.model.head_size;
-    if (!(c->gemm_efficiency > 0)) c->gemm_efficiency = 0.75;
-    if (!(c->attention_forward_efficiency > 0)) c->attention_forward_efficiency = 0.6;
-    if (!(c->attention_backward_efficiency > 0)) c->attention_backward_efficiency = 0.55;
-    if (!(c->merge_bytes > 0)) c->merge_bytes = 30;
-    if (desc.global_batch == 0) desc.global_batch = 1;
-    if (desc.micro_batch == 0) desc.micro_batch = 1;
-    if (!(desc.element_bytes > 0)) desc.element_bytes = 2;
-    if (!(desc.gradient_bytes > 0)) desc.gradient_bytes = 4;
-    if (!(desc.optimizer_bytes > 0)) desc.optimizer_bytes = 12;
-    if (!(desc.logit_bytes > 0)) desc.logit_bytes = 6;
-    if (!(desc.kv_gradient_bytes > 0)) desc.kv_gradient_bytes = 4;
-    if (desc.zero_stages == 0) desc.zero_stages = UINT32_MAX;
-    if (desc.activations == 0) desc.activations = UINT32_MAX;
-    return desc;
+    memo_parallel_desc settled = *given, *desc = &settled;
+#define MEMOI_PARALLEL_DEFAULT(field, least, most, usual)                                          \
+    if (!(desc->field > 0)) desc->field = usual;
+    MEMOI_PARALLEL_FIELDS(MEMOI_PARALLEL_DEFAULT)
+    if (desc->zero_stages == 0) desc->zero_stages = UINT32_MAX;
+    if (desc->activations == 0) desc->activations = UINT32_MAX;
+    return settled;
 }
 
 /* The prediction times one tensor rank, replica, micro-batch and stage, so all must be equal. */
@@ -1328,214 +1301,39 @@ void memo_parallel_list_destroy(memo_parallel_list* list) {
 }
 
 /* ---- >>degree text ------------------------------------------------------------------------------
- * Knows: the text of profiles and of degrees.  Knows nothing of what they mean. */
+ * Knows: the text of degrees.  Knows nothing of what they mean. */
 
-#define MEMOI_COSTS_NS 1000000000000000000 /* 1e9 s */
+/* A line. */
+typedef struct memoi_block_degree {
+    int32_t block, degree;
+} memoi_block_degree;
 
-/* The values of all lines.  A cost is on the line of its block and degree. */
-typedef struct memoi_costs_line {
-    int32_t n_blocks, boundary, has_gradients;
-    int32_t key[2]; /* degrees of a gather; block and degree of a cost */
-    int32_t degrees[MEMO_DEGREES_MAX];
-    int64_t memory_bytes;
-    double gather_s;
-    memo_degree_cost cost;
-} memoi_costs_line;
+static const memob_value memoi_block_degree_values[] = {
+    MEMOB_VALUE("block", MEMOB_VALUE_INT32, memoi_block_degree, block, 0, MEMO_DEGREES_BLOCKS_MAX),
+    MEMOB_VALUE("degree", MEMOB_VALUE_INT32, memoi_block_degree, degree, 1, 1 << 20)};
+static const memob_record memoi_block_degree_record = {"block", memoi_block_degree_values, 2, 0};
 
-#define MEMOI_COSTS_VALUE(what, type, field, least, most)                                          \
-    MEMOB_VALUE(what, type, memoi_costs_line, field, least, most)
-#define MEMOI_COSTS_INT32(what, field, least, most)                                                \
-    MEMOI_COSTS_VALUE(what, MEMOB_VALUE_INT32, field, least, most)
-#define MEMOI_COSTS_TIME(what, field)                                                              \
-    MEMOI_COSTS_VALUE(what, MEMOB_VALUE_NANOSECONDS, field, 0, MEMOI_COSTS_NS)
-#define MEMOI_COSTS_BYTES(what, field)                                                             \
-    MEMOI_COSTS_VALUE(what, MEMOB_VALUE_INT64, field, 0, MEMOB_BYTES_MAX)
-#define MEMOI_COSTS_DEGREE(field) MEMOI_COSTS_INT32("degree", field, 1, 1 << 20)
-#define MEMOI_COSTS_4_DEGREES(k)                                                                   \
-    MEMOI_COSTS_DEGREE(degrees[k]), MEMOI_COSTS_DEGREE(degrees[k + 1]),                            \
-        MEMOI_COSTS_DEGREE(degrees[k + 2]), MEMOI_COSTS_DEGREE(degrees[k + 3])
-
-static const memob_value memoi_costs_blocks_values[] = {
-    MEMOI_COSTS_INT32("number of blocks", n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX)};
-static const memob_value memoi_costs_degrees_values[MEMO_DEGREES_MAX] = {
-    MEMOI_COSTS_4_DEGREES(0), MEMOI_COSTS_4_DEGREES(4), MEMOI_COSTS_4_DEGREES(8),
-    MEMOI_COSTS_4_DEGREES(12)};
-static const memob_value memoi_costs_memory_values[] = {MEMOI_COSTS_BYTES("memory", memory_bytes)};
-static const memob_value memoi_costs_boundary_values[] = {
-    MEMOI_COSTS_INT32("boundary", boundary, 0, 1 << 20)};
-static const memob_value memoi_costs_gradients_values[] = {
-    MEMOI_COSTS_INT32("gradients", has_gradients, 0, 1)};
-static const memob_value memoi_costs_gather_values[] = {
-    MEMOI_COSTS_DEGREE(key[0]), MEMOI_COSTS_DEGREE(key[1]), MEMOI_COSTS_TIME("time", gather_s)};
-static const memob_value memoi_costs_block_values[] = {
-    MEMOI_COSTS_INT32("block", key[0], 0, MEMO_DEGREES_BLOCKS_MAX),
-    MEMOI_COSTS_DEGREE(key[1]),
-    MEMOI_COSTS_TIME("F", cost.forward_s),
-    MEMOI_COSTS_TIME("C", cost.forward_collective_s),
-    MEMOI_COSTS_TIME("X", cost.backward_s),
-    MEMOI_COSTS_TIME("CB", cost.backward_collective_s),
-    MEMOI_COSTS_TIME("GRADIENTS", cost.gradient_s),
-    MEMOI_COSTS_BYTES("STATE", cost.state_bytes),
-    MEMOI_COSTS_BYTES("SAVED", cost.saved_bytes),
-    MEMOI_COSTS_BYTES("RUNTIME", cost.runtime_bytes)};
-
-enum {
-    MEMOI_COSTS_BLOCKS,
-    MEMOI_COSTS_DEGREES,
-    MEMOI_COSTS_MEMORY,
-    MEMOI_COSTS_BOUNDARY,
-    MEMOI_COSTS_GRADIENTS,
-    MEMOI_COSTS_GATHER,
-    MEMOI_COSTS_BLOCK
-};
-static const memob_record memoi_costs_records[] = {
-    {"blocks", memoi_costs_blocks_values, 1, 0},
-    {"degrees", memoi_costs_degrees_values, MEMO_DEGREES_MAX, MEMO_DEGREES_MAX - 1},
-    {"memory", memoi_costs_memory_values, 1, 0},
-    {"boundary", memoi_costs_boundary_values, 1, 0},
-    {"gradients", memoi_costs_gradients_values, 1, 0},
-    {"gather", memoi_costs_gather_values, 3, 0},
-    {"block", memoi_costs_block_values, 10, 0}};
-/* After a failure it reads and writes nothing more. */
-typedef struct memoi_costs_file {
-    memob_lines lines;
-    memoi_costs_line line;
-    memo_status status;
-} memoi_costs_file;
-
-/* The next line; one that is read must have this key. */
-MEMOI void memoi_costs_pass(memoi_costs_file* f, int kind, int32_t first, int32_t second) {
-    const memob_record* record = &memoi_costs_records[kind];
-    int32_t* key = f->line.key;
-    key[0] = first;
-    key[1] = second;
-    if (!f->status) f->status = memob_line(&f->lines, record, &f->line);
-    if (!f->status && (key[0] != first || key[1] != second))
-        f->status = MEMOB_BAD_LINE(f->lines.reader, f->lines.error, "`%s %d %d` is expected here",
-                                   record->word, (int)first, (int)second);
-}
-
-/* The costs, in their order. */
-MEMOI void memoi_costs_pass_all(memoi_costs_file* f, memo_degrees_problem* problem) {
-    int32_t i, p, q;
-    for (p = 0; p < problem->n_degrees; p++)
-        for (q = p + 1; q < problem->n_degrees; q++) {
-            f->line.gather_s = problem->gather_s[p][q];
-            memoi_costs_pass(f, MEMOI_COSTS_GATHER, problem->degrees[p], problem->degrees[q]);
-            if (f->lines.reader) problem->gather_s[p][q] = f->line.gather_s;
-        }
-    for (i = 0; i < problem->n_blocks; i++)
-        for (p = 0; p < problem->n_degrees; p++) {
-            memo_degree_cost* cost = &problem->costs[i * problem->n_degrees + p];
-            f->line.cost = *cost;
-            memoi_costs_pass(f, MEMOI_COSTS_BLOCK, i, problem->degrees[p]);
-            if (f->lines.reader) *cost = f->line.cost;
-        }
-}
-
-/* Reads the lines before the costs, which make the problem; those after `degrees` are optional. */
-MEMOI void memoi_costs_begin(memoi_costs_file* f, memo_degrees_problem** problem) {
-    const memoi_costs_line* line = &f->line;
-    int32_t n_degrees = 0;
-    memo_error reason;
-    int kind;
-    for (kind = 0; kind < MEMOI_COSTS_GATHER && !f->status; kind++) {
-        memob_reader ahead = *f->lines.reader;
-        const char* word;
-        int64_t length;
-        if (kind <= MEMOI_COSTS_DEGREES ||
-            (memob_next_entry(&ahead, &word, &length) &&
-             memob_word_is(word, length, memoi_costs_records[kind].word)))
-            memoi_costs_pass(f, kind, 0, 0);
-        if (kind != MEMOI_COSTS_DEGREES || f->status) continue;
-        while (n_degrees < MEMO_DEGREES_MAX && line->degrees[n_degrees]) n_degrees++;
-        f->status =
-            memo_degrees_problem_create(line->n_blocks, line->degrees, n_degrees, problem, &reason);
-        f->status = memob_reader_result(f->lines.reader, f->status, &reason, f->lines.error);
-    }
-    if (f->status) return;
-    (*problem)->memory_bytes = line->memory_bytes;
-    (*problem)->boundary_degree = line->boundary;
-    (*problem)->has_gradients = line->has_gradients;
-}
-
-memo_status memo_degrees_problem_read(const char* path, memo_degrees_problem** problem,
-                                      memo_error* error) {
-    memo_degrees_problem* made = NULL;
-    memob_reader reader, last_line;
-    memoi_costs_file f;
-    memo_error reason;
-    const char* word;
-    char shown[40];
-    int64_t length, count = -1;
-    memset(&f, 0, sizeof f);
-    f.lines.reader = &reader;
-    f.lines.error = error;
-    f.status = memob_reader_open(&reader, path, error);
-    if (!f.status)
-        f.status = memob_read_frame(&reader, "degrees-profile", 1, &count, &last_line, error);
-    memoi_costs_begin(&f, &made);
-    if (!f.status) memoi_costs_pass_all(&f, made);
-    if (!f.status && memob_next_entry(&reader, &word, &length))
-        f.status = MEMOB_BAD_LINE(&reader, error, "unexpected `%s` after the last block",
-                                  memob_word_text(shown, word, length));
-    if (!f.status) f.status = memob_check_count(&last_line, count, f.lines.n, error);
-    if (!f.status)
-        f.status =
-            memob_reader_result(&reader, memo_degrees_problem_check(made, &reason), &reason, error);
-    memob_reader_close(&reader);
-    if (f.status) memo_degrees_problem_destroy(made);
-    *problem = f.status ? NULL : made;
-    return f.status;
-}
-
-memo_status memo_degrees_problem_write(const memo_degrees_problem* problem, const char* path,
-                                       memo_error* error) {
-    memo_degrees_problem written = *problem;
-    memoi_costs_file f;
-    memo_text text;
-    int kind;
-    memset(&f, 0, sizeof f);
-    memset(&text, 0, sizeof text);
-    f.lines.text = &text;
-    f.lines.error = error;
-    f.status = memo_degrees_problem_check(problem, error);
-    if (f.status) return f.status;
-    f.line.n_blocks = problem->n_blocks;
-    memcpy(f.line.degrees, problem->degrees, (size_t)problem->n_degrees * sizeof(int32_t));
-    f.line.memory_bytes = problem->memory_bytes;
-    f.line.boundary = problem->boundary_degree;
-    f.line.has_gradients = problem->has_gradients != 0;
-    memo_text_put(&text, "memo degrees-profile 1\n");
-    for (kind = 0; kind < MEMOI_COSTS_GATHER; kind++) memoi_costs_pass(&f, kind, 0, 0);
-    memoi_costs_pass_all(&f, &written);
-    return memob_write_lines(&text, f.lines.n, path, f.status, error);
-}
-
-/* The line of a file of degrees. */
-static const memob_record memoi_costs_degree_record = {"block", memoi_costs_block_values, 2, 0};
-
-MEMOI memo_status memoi_costs_check_degree(const int32_t* key, memo_error* error) {
-    if (key[1] > 0 && (key[1] & (key[1] - 1)) == 0) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(error, "block %d: degree %d is not a power of two", (int)key[0],
-                         (int)key[1]);
+MEMOI memo_status memoi_block_degree_check(const memoi_block_degree* line, memo_error* error) {
+    if (line->degree > 0 && (line->degree & (line->degree - 1)) == 0) return MEMO_STATUS_OK;
+    return MEMOB_INVALID(error, "block %d: degree %d is not a power of two", (int)line->block,
+                         (int)line->degree);
 }
 
 memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, const char* path,
                                memo_error* error) {
     memo_status status =
         memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX, error);
-    memoi_costs_line line;
+    memoi_block_degree line;
     memo_text text;
     int32_t i;
     memset(&text, 0, sizeof text);
     memset(&line, 0, sizeof line);
     memo_text_put(&text, "memo degrees 1\n");
     for (i = 0; i < n_blocks && !status; i++) {
-        line.key[0] = i;
-        line.key[1] = block_degrees[i];
-        status = memoi_costs_check_degree(line.key, error);
-        if (!status) status = memob_put_record(&text, &memoi_costs_degree_record, &line, error);
+        line.block = i;
+        line.degree = block_degrees[i];
+        status = memoi_block_degree_check(&line, error);
+        if (!status) status = memob_put_record(&text, &memoi_block_degree_record, &line, error);
     }
     return memob_write_lines(&text, n_blocks, path, status, error);
 }
@@ -1543,7 +1341,7 @@ memo_status memo_degrees_write(const int32_t* block_degrees, int32_t n_blocks, c
 memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t* n_blocks,
                               memo_error* error) {
     memob_reader reader, last_line, ahead;
-    memoi_costs_line line;
+    memoi_block_degree line;
     memo_error reason;
     const char* word;
     int64_t length, count = -1, n = 0;
@@ -1553,16 +1351,16 @@ memo_status memo_degrees_read(const char* path, int32_t** block_degrees, int32_t
 
     /* Blocks must ascend by 1, so that none can be missing. */
     for (ahead = reader; !status && memob_next_entry(&ahead, &word, &length); ahead = reader) {
-        status = memob_expect_record(&reader, &memoi_costs_degree_record, &line, error);
-        if (!status && line.key[0] != n)
+        status = memob_expect_record(&reader, &memoi_block_degree_record, &line, error);
+        if (!status && line.block != n)
             status = MEMOB_BAD_LINE(&reader, error, "block %d: block %lld is expected here",
-                                    (int)line.key[0], (long long)n);
+                                    (int)line.block, (long long)n);
         if (!status)
-            status = memob_reader_result(&reader, memoi_costs_check_degree(line.key, &reason),
-                                         &reason, error);
+            status = memob_reader_result(&reader, memoi_block_degree_check(&line, &reason), &reason,
+                                         error);
         if (!status && !memob_grow(&degrees, n, 1, sizeof(int32_t)))
             status = memob_no_memory(error, "degrees");
-        if (!status) degrees[n++] = line.key[1];
+        if (!status) degrees[n++] = line.degree;
     }
     if (!status) status = memob_check_count(&last_line, count, n, error);
     if (!status && n == 0) status = MEMOB_BAD_LINE(&reader, error, "there is no block");

@@ -1,10 +1,17 @@
 /* test_degrees.c - the planner of degrees against all plans, and against a table of all bytes,
  * sizes and times; its cost against the simulated schedule; files. */
+#define MEMO_STATIC
+#define MEMO_IMPLEMENTATION
+#define MEMO_PLAN_IMPLEMENTATION
+#define MEMO_SP_IMPLEMENTATION
+#define MEMO_LAYOUT_IMPLEMENTATION
+#define MEMO_LOOK_IMPLEMENTATION
 #include "scarce.h"
 #include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "tools/degrees_model.h"
+#include "tools/degrees_profile.h"
 #include <time.h>
 
 static memo_error error;
@@ -576,7 +583,7 @@ static const char* file_of(const char* bytes, int64_t n_bytes) {
 }
 
 static memo_status parse(const char* text, memo_degrees_problem** problem) {
-    return memo_degrees_problem_read(file_of(text, (int64_t)strlen(text)), problem, &error);
+    return profile_read(file_of(text, (int64_t)strlen(text)), problem, &error);
 }
 
 TEST(profile_files) {
@@ -616,8 +623,8 @@ TEST(profile_files) {
     CHECK(problem->costs[3].forward_collective_s == 900 * 1e-9 &&
           problem->costs[3].saved_bytes == 400);
     CHECK_IS(problem->gather_s[0][1], ==, 100 * 1e-9);
-    CHECK_OK(memo_degrees_problem_write(problem, path, &error));
-    CHECK_OK(memo_degrees_problem_read(path, &again, &error));
+    CHECK_OK(profile_write(problem, path, &error));
+    CHECK_OK(profile_read(path, &again, &error));
     CHECK(!memcmp(problem->costs, again->costs, 4 * sizeof(memo_degree_cost)));
     CHECK(again->memory_bytes == 5000 && again->gather_s[0][1] == problem->gather_s[0][1]);
     memo_degrees_problem_destroy(again);
@@ -639,7 +646,7 @@ TEST(profile_files) {
     CHECK_IS(parse("", &problem), ==, MEMO_STATUS_FORMAT);
     CHECK_IS(parse("memo degrees-profile 2\n", &problem), ==, MEMO_STATUS_VERSION);
     CHECK_IS(parse("memo plan 1\n", &problem), ==, MEMO_STATUS_FORMAT);
-    CHECK_IS(memo_degrees_problem_read("/nonexistent/p", &problem, &error), ==, MEMO_STATUS_IO);
+    CHECK_IS(profile_read("/nonexistent/p", &problem, &error), ==, MEMO_STATUS_IO);
     remove(path);
 }
 
@@ -656,7 +663,7 @@ TEST(damaged_profiles) {
         for (k = 0; k < changes; k++)
             text[memo_test_int(0, length - 1)] = bytes[memo_test_int(0, (int64_t)sizeof bytes - 2)];
         if (memo_test_int(0, 9) == 0) length = memo_test_int(0, length);
-        if (memo_degrees_problem_read(file_of(text, length), &problem, &error)) {
+        if (profile_read(file_of(text, length), &problem, &error)) {
             CHECK(error.status == MEMO_STATUS_FORMAT || error.status == MEMO_STATUS_VERSION);
         } else {
             n_read++;

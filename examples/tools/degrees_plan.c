@@ -41,6 +41,7 @@
 
 #include "clusters.h"
 #include "degrees_model.h"
+#include "degrees_profile.h"
 #include "tool_files.h"
 
 #include <stddef.h>
@@ -72,8 +73,8 @@ static const char help[] =
     "  backward_fine                          as before, and recomputation needs no all-reduce\n"
     "\n"
     "A tensor-parallel degree for each block.\n"
-    "  --degrees-profile FILE  times and bytes of each block at each degree (memo_plan.h:\n"
-    "                          memo_degrees_problem_read)\n"
+    "  --degrees-profile FILE  times and bytes of each block at each degree (its format is\n"
+    "                          in examples/tools/degrees_profile.h)\n"
     "  --estimate LAYERS,HIDDEN,SEQUENCE,BATCH   instead of a profile: a GPT, tokens of a\n"
     "                          sequence, sequences of the global batch\n"
     "  --cluster NAME          figures of its GPUs:";
@@ -407,7 +408,7 @@ int main(int argc, char** argv) {
     if (!status && o.timeline) status = write_timeline(&o, &error);
 
     if (!status && o.profile) {
-        status = memo_degrees_problem_read(o.profile, &problem, &error);
+        status = profile_read(o.profile, &problem, &error);
         is_reading = status != MEMO_STATUS_OK;
         if (!status) status = plan_degrees(problem, &o, &error);
         memo_degrees_problem_destroy(problem);
@@ -415,8 +416,7 @@ int main(int argc, char** argv) {
 
     if (!status && o.estimate) {
         status = degrees_problem_from_model(&o.model, &problem, &error);
-        if (!status && o.profile_output)
-            status = memo_degrees_problem_write(problem, o.profile_output, &error);
+        if (!status && o.profile_output) status = profile_write(problem, o.profile_output, &error);
         if (!status) status = plan_degrees(problem, &o, &error);
         memo_degrees_problem_destroy(problem);
     }
