@@ -500,7 +500,7 @@ TEST(random_cases_are_exact) {
         /* Dominating parts: a first token without value; scores of -inf.  fp32 knows a score of 20
          * to 1e-6. */
         if (memo_test_int(0, 2) == 0) c.attracts = (double)memo_test_int(8, 20);
-        if (!c.attracts && c.softcap == 0 && !c.has_slopes && memo_test_int(0, 3) == 0)
+        if (c.attracts == 0 && c.softcap == 0 && !c.has_slopes && memo_test_int(0, 3) == 0)
             c.huge = 1e25;
         /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
         if (c.type)
