@@ -181,15 +181,29 @@ static inline memo_status train_all(training* t, memo_error* error) {
     return thread_ranks_run_on(&desc, &comm_desc, (int32_t)n, train_on_rank, t, error);
 }
 
-static inline training training_of(gpt_config config, memo_policy policy, int64_t accumulate,
-                                   uint8_t* text) {
+/* The text that all trainings learn. */
+static inline uint8_t* the_text(void) {
+    static uint8_t text[1024];
+    if (!text[0]) gpt_test_text(text, (int64_t)sizeof text);
+    return text;
+}
+
+static inline training training_of(gpt_config config, memo_policy policy, int64_t accumulate) {
     training t;
     memset(&t, 0, sizeof t);
+    CHECK_IS(N_STEPS * accumulate * config.batch * config.sequence, <, 1024);
     t.desc = gpt_test_desc(config, policy, 0.5);
     t.accumulate = t.n_promised = accumulate;
     t.failing_rank = -1;
-    t.tokens = text;
-    t.targets = text + 1;
+    t.tokens = the_text();
+    t.targets = t.tokens + 1;
+    return t;
+}
+
+static inline training trained(gpt_config config, memo_policy policy, int64_t accumulate) {
+    training t = training_of(config, policy, accumulate);
+    memo_error error;
+    CHECK_OK(train_all(&t, &error));
     return t;
 }
 
@@ -199,13 +213,7 @@ static inline void training_free(training* t) {
     gpt_test_close(&t->planned);
 }
 
-static inline uint8_t* text_of(const gpt_config* config, int64_t accumulate) {
-    const int64_t n = N_STEPS * accumulate * config->batch * config->sequence + 1;
-    uint8_t* text = (uint8_t*)malloc((size_t)n);
-    if (!text) abort();
-    gpt_test_text(text, n);
-    return text;
-}
+/* ---- comparison ---- */
 
 static inline double loss_difference(const training* a, const training* b) {
     double largest = 0;
@@ -215,6 +223,70 @@ static inline double loss_difference(const training* a, const training* b) {
         if (!(difference <= largest)) largest = difference;
     }
     return largest;
+}
+
+/* Of a parameter of tensor rank r.  If ranks have parts of the gradients, the other parts are 0. */
+static inline double gradient_of(const training* t, int32_t r, int64_t i) {
+    const int32_t tensor = gpt_degree(t->desc.config.tensor);
+    double sum = 0;
+    int64_t g, n = t->desc.config.zero ? n_ranks_of(t) / tensor : 1;
+    for (g = 0; g < n; g++) sum += (double)t->gradients[(g * tensor + r) * t->layout.n + i];
+    return sum;
+}
+
+/* The largest of a parameter, over the norm of one's gradient; one has no tensor ranks. */
+static inline double gradient_difference(const training* one, const training* t) {
+    double largest = 0, norm = 0;
+    int64_t k, i;
+    int32_t r;
+    for (k = 0; k < gpt_n_parameter_tensors(&one->desc.config); k++) {
+        const gpt_parameter a = gpt_parameter_at(&one->desc.config, k);
+        const gpt_parameter b = gpt_parameter_at(&t->desc.config, k);
+        for (i = 0; i < a.n; i++) norm += pow(gradient_of(one, 0, a.offset + i), 2);
+        for (r = 0; r < gpt_degree(t->desc.config.tensor); r++)
+            for (i = 0; i < b.n; i++) {
+                const int64_t at = gpt_element_of_whole(&b, r, i);
+                const double difference =
+                    fabs(gradient_of(t, r, b.offset + i) - gradient_of(one, 0, a.offset + at));
+                if (!(difference <= largest)) largest = difference; /* takes NaN */
+            }
+    }
+    return largest / sqrt(norm);
+}
+
+/* Bit by bit; 0 and -0 are the same if the ranks of one have parts of the gradients. */
+static inline int have_equal_gradients(const training* a, const training* b) {
+    int64_t i;
+    if (a->desc.config.zero == b->desc.config.zero)
+        return !memcmp(a->gradients, b->gradients,
+                       (size_t)(n_ranks_of(a) * a->layout.n) * sizeof(gpt_real));
+    for (i = 0; i < a->layout.n; i++)
+        if (!(gradient_of(a, 0, i) - gradient_of(b, 0, i) == 0)) return 0;
+    return 1;
+}
+
+/* Losses, norms, gradients, and the parameters of every rank. */
+static inline int are_the_same(const training* a, const training* b) {
+    return !memcmp(a->losses, b->losses, sizeof a->losses) &&
+           !memcmp(a->norms, b->norms, sizeof a->norms) && have_equal_gradients(a, b) &&
+           !memcmp(a->parameters, b->parameters,
+                   (size_t)(n_ranks_of(a) * a->layout.n) * sizeof(gpt_real));
+}
+
+/* Copies of a parameter have stayed copies. */
+static inline int copies_are_equal(const training* t) {
+    const int32_t tensor = gpt_degree(t->desc.config.tensor);
+    int64_t k, r;
+    for (k = 0; k < gpt_n_parameter_tensors(&t->desc.config); k++) {
+        const gpt_parameter p = gpt_parameter_at(&t->desc.config, k);
+        for (r = 1; r < n_ranks_of(t); r++) {
+            const int64_t of = r % tensor % p.degree;
+            if (memcmp(t->parameters + of * t->layout.n + p.offset,
+                       t->parameters + r * t->layout.n + p.offset, (size_t)p.n * sizeof(gpt_real)))
+                return 0;
+        }
+    }
+    return 1;
 }
 
 #endif

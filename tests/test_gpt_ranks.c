@@ -18,57 +18,6 @@ static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t
     return config;
 }
 
-/* The gradient of a parameter; if ranks have parts of it, the other parts are 0. */
-static double gradient_at(const training* t, int64_t i) {
-    double sum = 0;
-    int64_t r;
-    if (!t->desc.config.zero) return (double)t->gradients[i];
-    for (r = 0; r < n_ranks_of(t); r++) sum += (double)t->gradients[r * t->layout.n + i];
-    return sum;
-}
-
-/* Relative to the norm of one rank's gradient. */
-static double gradient_difference(const training* one, const training* t) {
-    double largest = 0, norm = 0;
-    int64_t k, i;
-    for (k = 0; k < gpt_n_parameter_tensors(&one->desc.config); k++) {
-        const gpt_parameter a = gpt_parameter_at(&one->desc.config, k);
-        const gpt_parameter b = gpt_parameter_at(&t->desc.config, k);
-        for (i = 0; i < a.n; i++) {
-            const double expected = gradient_at(one, a.offset + i);
-            const double difference = fabs(gradient_at(t, b.offset + i) - expected);
-            norm += expected * expected;
-            if (!(difference <= largest)) largest = difference; /* takes NaN */
-        }
-    }
-    return largest / sqrt(norm);
-}
-
-/* 0 and -0 are the same. */
-static int have_equal_gradients(const training* a, const training* b) {
-    int64_t i;
-    for (i = 0; i < a->layout.n; i++)
-        if (!(gradient_at(a, i) - gradient_at(b, i) == 0)) return 0;
-    return 1;
-}
-
-/* Losses, norms, gradients, and the parameters of every rank. */
-static int are_the_same(const training* a, const training* b) {
-    const size_t n_bytes = (size_t)(n_ranks_of(a) * a->layout.n) * sizeof(gpt_real);
-    return !memcmp(a->losses, b->losses, sizeof a->losses) &&
-           !memcmp(a->norms, b->norms, sizeof a->norms) && have_equal_gradients(a, b) &&
-           !memcmp(a->parameters, b->parameters, n_bytes);
-}
-
-static int ranks_have_one_model(const training* t) {
-    int64_t r;
-    for (r = 1; r < n_ranks_of(t); r++)
-        if (memcmp(t->parameters, t->parameters + r * t->layout.n,
-                   (size_t)t->layout.n * sizeof(gpt_real)))
-            return 0;
-    return 1;
-}
-
 /* ---- against one rank ----------------------------------------------------------------------- */
 
 /* data, ring, ulysses, ZeRO: 21 tokens divide by none, 4 heads not by 3, 2 key heads not by 4. */
@@ -78,26 +27,20 @@ static const int32_t splits[][4] = {{2, 1, 1, 1}, {1, 2, 1, 2}, {1, 1, 2, 0}, {4
 
 TEST(ranks_do_what_one_does) {
     double worst_loss = 0, worst_gradient = 0;
-    memo_error error;
     size_t k;
     int64_t accumulate;
     for (accumulate = 1; accumulate <= 2; accumulate++) {
         const int64_t window = accumulate == 2 ? 9 : 0;
         const gpt_config plain = config_of(1, 1, 1, 0);
-        const gpt_config config = window ? with_masks(plain, window) : plain;
-        uint8_t* text = text_of(&config, accumulate);
-        training one = training_of(config, MEMO_POLICY_KEEP, accumulate, text);
-        CHECK_OK(train_all(&one, &error));
+        training one =
+            trained(window ? with_masks(plain, window) : plain, MEMO_POLICY_KEEP, accumulate);
         for (k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
             const int32_t* s = splits[k];
             const gpt_config split = config_of(s[0], s[1], s[2], s[3]);
-            training t = training_of(window ? with_masks(split, window) : split,
-                                     (memo_policy)(k % 4), accumulate, text);
-            double loss, gradient;
-            CHECK_OK(train_all(&t, &error));
-            loss = loss_difference(&one, &t);
-            gradient = gradient_difference(&one, &t);
-            CHECK_CASE(loss < 1e-6 && gradient < 2e-6 && ranks_have_one_model(&t) &&
+            training t = trained(window ? with_masks(split, window) : split, (memo_policy)(k % 4),
+                                 accumulate);
+            const double loss = loss_difference(&one, &t), gradient = gradient_difference(&one, &t);
+            CHECK_CASE(loss < 1e-6 && gradient < 2e-6 && copies_are_equal(&t) &&
                            fabs(t.norms[0] / one.norms[0] - 1) < 1e-5,
                        "data %d ring %d ulysses %d zero %d: losses differ by %g, gradients by %g",
                        s[0], s[1], s[2], s[3], loss, gradient);
@@ -106,7 +49,6 @@ TEST(ranks_do_what_one_does) {
             training_free(&t);
         }
         training_free(&one);
-        free(text);
     }
     printf("# largest difference to one rank: loss %.2g, gradient over its norm %.2g\n", worst_loss,
            worst_gradient);
@@ -117,16 +59,13 @@ TEST(ranks_do_what_one_does) {
 /* With several micro-batches ZeRO 2 adds in another order: ranks first. */
 static void check_zero_stages(int64_t accumulate, memo_type type, memo_type states) {
     gpt_config config = config_of(2, 1, 2, 0);
-    uint8_t* text = text_of(&config, accumulate);
     training t[3];
-    memo_error error;
     int32_t zero;
     config.type = type;
     config.states = states;
     for (zero = 0; zero < 3; zero++) {
         config.zero = zero;
-        t[zero] = training_of(config, MEMO_POLICY_KEEP, accumulate, text);
-        CHECK_OK(train_all(&t[zero], &error));
+        t[zero] = trained(config, MEMO_POLICY_KEEP, accumulate);
     }
     CHECK(are_the_same(&t[0], &t[1]));
     if (accumulate == 1)
@@ -134,7 +73,6 @@ static void check_zero_stages(int64_t accumulate, memo_type type, memo_type stat
     else
         CHECK_IS(loss_difference(&t[0], &t[2]), <, 1e-6);
     for (zero = 0; zero < 3; zero++) training_free(&t[zero]);
-    free(text);
 }
 TEST(zero_stages_give_the_same_bits) {
     check_zero_stages(1, MEMO_TYPE_F32, MEMO_TYPE_F32);
@@ -146,22 +84,17 @@ TEST(zero_stages_give_the_same_bits) {
 /* On data ranks.  The loss is that of all rows at once, the gradients up to rounding. */
 TEST(zero_stages_give_the_same_bits_in_slices) {
     gpt_config config = config_of(2, 1, 1, 1);
-    uint8_t* text = text_of(&config, 1);
-    training at_once = training_of(config, MEMO_POLICY_KEEP, 1, text), t[3];
-    memo_error error;
-    CHECK_OK(train_all(&at_once, &error));
+    training at_once = trained(config, MEMO_POLICY_KEEP, 1), t[3];
     config.slice_rows = 16; /* of 42 */
     for (config.zero = 0; config.zero < 3; config.zero++) {
         training* of = &t[config.zero];
-        *of = training_of(config, config.zero ? MEMO_POLICY_MEMO : MEMO_POLICY_SWAP, 1, text);
-        CHECK_OK(train_all(of, &error));
-        CHECK(are_the_same(&t[0], of) && ranks_have_one_model(of));
+        *of = trained(config, config.zero ? MEMO_POLICY_MEMO : MEMO_POLICY_SWAP, 1);
+        CHECK(are_the_same(&t[0], of) && copies_are_equal(of));
     }
     CHECK(at_once.losses[0] == t[0].losses[0]);
     CHECK_IS(gradient_difference(&at_once, &t[1]), <, 2e-6);
     for (config.zero = 0; config.zero < 3; config.zero++) training_free(&t[config.zero]);
     training_free(&at_once);
-    free(text);
 }
 
 TEST(sums_behind_the_backward_have_the_same_bits) {
@@ -172,39 +105,32 @@ TEST(sums_behind_the_backward_have_the_same_bits) {
     for (accumulate = 1; accumulate <= 2; accumulate++)
         for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
             const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
-            uint8_t* text = text_of(&config, accumulate);
-            training late = training_of(config, MEMO_POLICY_MEMO, accumulate, text), t = late;
+            training t = trained(config, MEMO_POLICY_MEMO, accumulate);
+            training late = training_of(config, MEMO_POLICY_MEMO, accumulate);
             late.n_promised = 0;
             CHECK_OK(train_all(&late, &error));
-            CHECK_OK(train_all(&t, &error));
             CHECK_CASE(are_the_same(&late, &t), "case %d", (int)k);
             training_free(&late);
             training_free(&t);
-            free(text);
         }
 }
 
 static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type type) {
-    memo_error error;
     size_t k;
     for (k = 0; k < n_cases; k++) {
         const int32_t* s = cases[k];
         gpt_config config = config_of(s[0], s[1], s[2], s[3]);
-        uint8_t* text = text_of(&config, 1);
         training keep;
         int policy;
         if (k % 2) config = with_masks(config, 7);
         config.type = type;
-        keep = training_of(config, MEMO_POLICY_KEEP, 1, text);
-        CHECK_OK(train_all(&keep, &error));
+        keep = trained(config, MEMO_POLICY_KEEP, 1);
         for (policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
-            training t = training_of(config, (memo_policy)policy, 1, text);
-            CHECK_OK(train_all(&t, &error));
+            training t = trained(config, (memo_policy)policy, 1);
             CHECK_CASE(are_the_same(&keep, &t), "case %d, policy %d", (int)k, policy);
             training_free(&t);
         }
         training_free(&keep);
-        free(text);
     }
 }
 
@@ -224,15 +150,13 @@ TEST(groups_of_heads_give_the_same_bits) {
     for (ring = 1; ring < 3; ring++)
         for (type = 0; type < 2; type++) {
             gpt_config config = config_of(1, ring, 2, ring);
-            uint8_t* text = text_of(&config, 1);
             training whole;
             config.n_kv_heads = 4;
             config.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-            whole = training_of(config, MEMO_POLICY_KEEP, 1, text);
-            CHECK_OK(train_all(&whole, &error));
+            whole = trained(config, MEMO_POLICY_KEEP, 1);
             n_group_queries = 1;
             for (policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_MEMO; policy++) {
-                training t = training_of(config, (memo_policy)policy, 1, text);
+                training t = training_of(config, (memo_policy)policy, 1);
                 t.records = 1;
                 t.n_races = -1;
                 CHECK_OK(train_all(&t, &error));
@@ -243,7 +167,6 @@ TEST(groups_of_heads_give_the_same_bits) {
             }
             n_group_queries = 65536;
             training_free(&whole);
-            free(text);
         }
 }
 
@@ -299,14 +222,12 @@ TEST(recorded_steps_have_no_race) {
     for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         const gpt_config plain = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
         const gpt_config config = k ? plain : with_masks(plain, 7);
-        uint8_t* text = text_of(&config, 1);
-        training t = training_of(config, MEMO_POLICY_MEMO, 1, text);
+        training t = training_of(config, MEMO_POLICY_MEMO, 1);
         t.records = 1;
         t.n_races = -1;
         CHECK_OK(train_all(&t, &error));
         CHECK_CASE(t.n_races == 0, "%d races", (int)t.n_races);
         training_free(&t);
-        free(text);
     }
 }
 
@@ -317,9 +238,7 @@ TEST(sums_run_beside_the_backward) {
     memo_error error;
     for (zero = 0; zero < 3; zero++)
         for (sums_late = 0; sums_late < 2; sums_late++) {
-            const gpt_config config = config_of(2, 1, 1, zero);
-            uint8_t* text = text_of(&config, 1);
-            training t = training_of(config, MEMO_POLICY_KEEP, 1, text);
+            training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
             t.records = 1;
             t.n_promised = sums_late ? 0 : 1;
             CHECK_OK(train_all(&t, &error));
@@ -328,36 +247,29 @@ TEST(sums_run_beside_the_backward) {
                        "zero %d: %d races, %d of %d sums beside the backward", zero, (int)t.n_races,
                        (int)t.n_sums_beside, (int)t.n_sums);
             training_free(&t);
-            free(text);
         }
 }
 
 /* A second micro-batch of a step of one. */
 TEST(a_micro_batch_behind_the_sums_is_refused) {
-    const gpt_config config = config_of(2, 1, 1, 1);
-    uint8_t* text = text_of(&config, 2);
-    training t = training_of(config, MEMO_POLICY_KEEP, 2, text);
+    training t = training_of(config_of(2, 1, 1, 1), MEMO_POLICY_KEEP, 2);
     memo_error error;
     t.n_promised = 1;
     CHECK_ERROR(train_all(&t, &error), INVALID_STATE,
                 "the gradients are already summed over ranks");
     training_free(&t);
-    free(text);
 }
 
 /* The others get to know, and the error is that of the rank that failed. */
 TEST(a_rank_that_fails_ends_all) {
-    const gpt_config config = config_of(2, 2, 1, 0);
-    uint8_t* text = text_of(&config, 1);
     memo_error error;
     int32_t rank;
     for (rank = 0; rank < 4; rank += 3) {
-        training t = training_of(config, MEMO_POLICY_RECOMPUTE, 1, text);
+        training t = training_of(config_of(2, 2, 1, 0), MEMO_POLICY_RECOMPUTE, 1);
         t.failing_rank = rank;
         CHECK_IS(train_all(&t, &error), ==, MEMO_STATUS_INFEASIBLE);
         training_free(&t);
     }
-    free(text);
 }
 
 TEST(impossible_ranks_are_refused) {
@@ -410,14 +322,12 @@ TEST(a_checkpoint_fits_any_ranks) {
     memo_test_path(again, "again");
     for (type = 0; type < 3; type++) {
         gpt_config config = config_of(2, 1, 1, 2);
-        uint8_t* text;
         training t;
         memo_error error;
         config.batch = 6; /* data 2 and 3 divide it */
         config.type = type ? MEMO_TYPE_BF16 : GPT_REAL_TYPE;
         config.states = type == 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-        text = text_of(&config, 1);
-        t = training_of(config, MEMO_POLICY_KEEP, 1, text);
+        t = training_of(config, MEMO_POLICY_KEEP, 1);
         t.saved_last = first;
         CHECK_OK(train_all(&t, &error));
         training_free(&t);
@@ -425,14 +335,13 @@ TEST(a_checkpoint_fits_any_ranks) {
             const int32_t* d = degrees[k];
             config.data = d[0], config.ring = d[1], config.ulysses = d[2];
             config.tensor = d[3], config.zero = d[4];
-            t = training_of(config, MEMO_POLICY_RECOMPUTE, 1, text);
+            t = training_of(config, MEMO_POLICY_RECOMPUTE, 1);
             t.resumed = first;
             t.saved_first = again;
             CHECK_OK(train_all(&t, &error));
             CHECK_CASE(files_are_equal(first, again), "type %d, case %d", (int)type, (int)k);
             training_free(&t);
         }
-        free(text);
     }
     remove(first);
     remove(again);

@@ -25,66 +25,8 @@ static gpt_config config_of(int32_t tensor, int32_t sub_batches, memo_blocks_ord
     return config;
 }
 
-static training train_of(gpt_config config, memo_policy policy, uint8_t* text) {
-    training t = training_of(config, policy, ACCUMULATE, text);
-    memo_error error;
-    CHECK_OK(train_all(&t, &error));
-    return t;
-}
-
-static int are_the_same(const training* a, const training* b) {
-    const size_t n_bytes = (size_t)(n_ranks_of(a) * a->layout.n) * sizeof(gpt_real);
-    return !memcmp(a->losses, b->losses, sizeof a->losses) &&
-           !memcmp(a->norms, b->norms, sizeof a->norms) &&
-           !memcmp(a->gradients, b->gradients, n_bytes) &&
-           !memcmp(a->parameters, b->parameters, n_bytes);
-}
-
-/* The number of copies of tensor rank r's share of a parameter that hold its gradient. */
-static double gradient_of(const training* t, int32_t r, int64_t i) {
-    const int32_t tensor = gpt_degree(t->desc.config.tensor);
-    double sum = 0;
-    int64_t g, n = t->desc.config.zero ? n_ranks_of(t) / tensor : 1;
-    for (g = 0; g < n; g++) sum += (double)t->gradients[(g * tensor + r) * t->layout.n + i];
-    return sum;
-}
-
-/* The largest, over the norm of one rank's gradient. */
-static double gradient_difference(const training* one, const training* t) {
-    double largest = 0, norm = 0;
-    int64_t k, i;
-    int32_t r;
-    for (k = 0; k < gpt_n_parameter_tensors(&one->desc.config); k++) {
-        const gpt_parameter a = gpt_parameter_at(&one->desc.config, k);
-        const gpt_parameter b = gpt_parameter_at(&t->desc.config, k);
-        for (i = 0; i < a.n; i++)
-            norm += (double)one->gradients[a.offset + i] * (double)one->gradients[a.offset + i];
-        for (r = 0; r < gpt_degree(t->desc.config.tensor); r++)
-            for (i = 0; i < b.n; i++) {
-                const int64_t at = gpt_element_of_whole(&b, r, i);
-                const double difference =
-                    fabs(gradient_of(t, r, b.offset + i) - (double)one->gradients[a.offset + at]);
-                if (!(difference <= largest)) largest = difference; /* takes NaN */
-            }
-    }
-    return largest / sqrt(norm);
-}
-
-/* Copies of a parameter have stayed copies. */
-static int copies_are_equal(const training* t) {
-    const int32_t tensor = gpt_degree(t->desc.config.tensor);
-    int64_t k, r;
-    for (k = 0; k < gpt_n_parameter_tensors(&t->desc.config); k++) {
-        const gpt_parameter p = gpt_parameter_at(&t->desc.config, k);
-        for (r = 1; r < n_ranks_of(t); r++) {
-            const int64_t of = r % tensor % p.degree;
-            if (memcmp(t->parameters + of * t->layout.n + p.offset,
-                       t->parameters + r * t->layout.n + p.offset, (size_t)p.n * sizeof(gpt_real)))
-                return 0;
-        }
-    }
-    return 1;
-}
+/* Of the blocks of three layers, where a test wants them mixed. */
+static const int32_t mixed_degrees[6] = {2, 1, 1, 2, 2, 1};
 
 static double worst_first_loss, worst_loss, worst_gradient;
 
@@ -105,23 +47,26 @@ static void check_against(const training* one, const training* t, const char* wh
 }
 
 /* One rank's training of the same model. */
-static training unsplit(gpt_config config, uint8_t* text) {
+static training unsplit(gpt_config config) {
     config.tensor = config.sub_batches = config.data = config.ulysses = config.ring = 0;
     config.zero = 0;
     config.slice_rows = 0;
     config.degrees = NULL;
-    return train_of(config, MEMO_POLICY_KEEP, text);
+    return trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
 }
 
-/* Every schedule and policy gives the bits of the default schedule that keeps everything.  one:
- * NULL if rounding to bf16 makes a difference to one rank. */
-static void check_schedules(gpt_config config, const training* one, uint8_t* text,
-                            const char* what) {
+/* Every schedule and policy gives the bits of the default schedule that keeps everything, which is
+ * near one rank's training, unless roundings to bf16 differ. */
+static void check_schedules(gpt_config config, const char* what) {
     training first;
     int order, policy;
     config.schedule = MEMO_BLOCKS_DEFAULT;
-    first = train_of(config, MEMO_POLICY_KEEP, text);
-    if (one) check_against(one, &first, what);
+    first = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
+    if (config.type != MEMO_TYPE_BF16) {
+        training one = unsplit(config);
+        check_against(&one, &first, what);
+        training_free(&one);
+    }
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
         for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
             static const memo_policy policies[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE,
@@ -129,7 +74,7 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
             const int k = policy == 1 ? 1 : order % 2 && !gpt_is_mixed(&config) ? 3 : 2;
             training t;
             config.schedule = (memo_blocks_order)order;
-            t = train_of(config, policies[k], text);
+            t = trained(config, policies[k], ACCUMULATE);
             CHECK_CASE(are_the_same(&first, &t),
                        "%s: tensor %d, sub-batches %d, %s, policy %d: not the bits", what,
                        (int)config.tensor, (int)config.sub_batches,
@@ -141,16 +86,10 @@ static void check_schedules(gpt_config config, const training* one, uint8_t* tex
 
 TEST(schedules_and_policies_give_the_same_bits) {
     int32_t tensor, parts;
-    for (tensor = N_SKIPPED; tensor <= 4 / N_SKIPPED; tensor *= 2) {
-        const gpt_config config = config_of(tensor, 1, MEMO_BLOCKS_DEFAULT);
-        uint8_t* text = text_of(&config, ACCUMULATE);
-        training one = unsplit(config, text);
+    for (tensor = N_SKIPPED; tensor <= 4 / N_SKIPPED; tensor *= 2)
         for (parts = 1; parts <= 4; parts *= 2)
             if (tensor * parts > 1)
-                check_schedules(config_of(tensor, parts, MEMO_BLOCKS_DEFAULT), &one, text, "rows");
-        training_free(&one);
-        free(text);
-    }
+                check_schedules(config_of(tensor, parts, MEMO_BLOCKS_DEFAULT), "rows");
 }
 
 /* One sequence: attention of a part reads the keys of earlier parts. */
@@ -159,16 +98,9 @@ TEST(parts_of_a_sequence_give_the_same_bits) {
     for (tensor = N_SKIPPED; tensor <= 2; tensor++)
         for (parts = 2; parts <= 3; parts++) {
             gpt_config config = config_of(tensor, parts, MEMO_BLOCKS_DEFAULT);
-            uint8_t* text;
-            training one;
             config.batch = 1;
             config.sequence = parts == 2 ? 150 : 31; /* more than a tile of attention, less */
-            config = with_masks(config, parts == 2 ? 70 : 0);
-            text = text_of(&config, ACCUMULATE);
-            one = unsplit(config, text);
-            check_schedules(config, &one, text, "sequence");
-            training_free(&one);
-            free(text);
+            check_schedules(with_masks(config, parts == 2 ? 70 : 0), "sequence");
         }
 }
 
@@ -177,9 +109,8 @@ static void check_table(gpt_config config) {
     const int64_t n_rows = gpt_n_rows(&config);
     int64_t* rows = gpt_test_table();
     memo_tensor tensors[GPT_N_TENSORS];
-    uint8_t* text = text_of(&config, ACCUMULATE);
-    training keep = train_of(config, MEMO_POLICY_KEEP, text);
-    training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE, text);
+    training keep = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
+    training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
     memo_error error;
     int i;
     gpt_fill_tensors(&config, tensors);
@@ -201,16 +132,14 @@ static void check_table(gpt_config config) {
     CHECK_CASE(are_the_same(&keep, &t), "%s", memo_blocks_order_name(config.schedule));
     training_free(&t);
     training_free(&keep);
-    free(text);
 }
 
 TEST(tables_of_rows_give_the_same_bits) {
-    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int order, trial;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
         for (trial = 0; trial < 4; trial += N_SKIPPED) {
             gpt_config config = config_of(2, 2, (memo_blocks_order)order);
-            if (trial == 0) config.degrees = degrees;
+            if (trial == 0) config.degrees = mixed_degrees;
             check_table(config);
         }
 }
@@ -222,75 +151,49 @@ TEST(mixed_degrees_give_the_same_bits) {
     size_t k;
     for (k = 0; k < sizeof degrees / sizeof degrees[0]; k += N_SKIPPED) {
         gpt_config config = config_of(4, 2, MEMO_BLOCKS_DEFAULT);
-        uint8_t* text;
-        training one;
         config.batch = 8;
         config.sequence = 9;
         config.sub_batches = k % 2 ? 1 : 2;
         config.degrees = degrees[k];
-        text = text_of(&config, ACCUMULATE);
-        one = unsplit(config, text);
-        check_schedules(config, &one, text, "degrees");
+        check_schedules(config, "degrees");
         if (k % 2) { /* 2 x 4 ranks */
             config.data = 2;
             config.zero = 2 - (int32_t)k / 2;
-            check_schedules(config, &one, text, "degrees with data");
+            check_schedules(config, "degrees with data");
         }
-        training_free(&one);
-        free(text);
     }
 }
 
 /* Sums over ranks are rounded too: the same in every order.  Mixed degrees add on two streams. */
 TEST(schedules_and_policies_give_the_same_bits_in_bf16) {
-    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
-    int is_mixed;
-    for (is_mixed = 0; is_mixed < 2; is_mixed++) {
-        gpt_config config = config_of(2, 2, MEMO_BLOCKS_DEFAULT);
-        uint8_t* text = text_of(&config, ACCUMULATE);
-        config.type = MEMO_TYPE_BF16;
-        if (is_mixed) config.degrees = degrees;
-        check_schedules(config, NULL, text, is_mixed ? "bf16, degrees" : "bf16");
-        free(text);
-    }
+    gpt_config config = config_of(2, 2, MEMO_BLOCKS_DEFAULT);
+    config.type = MEMO_TYPE_BF16;
+    check_schedules(config, "bf16");
+    config.degrees = mixed_degrees;
+    check_schedules(config, "bf16, degrees");
 }
 
 /* Each tensor rank has pairs of up and gate. */
 TEST(swiglu_gives_the_same_bits) {
-    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
-    int is_mixed;
-    for (is_mixed = 0; is_mixed < 2; is_mixed++) {
-        gpt_config config = config_of(2, 2, MEMO_BLOCKS_DEFAULT);
-        uint8_t* text = text_of(&config, ACCUMULATE);
-        training one;
-        config.mlp = GPT_MLP_SWIGLU;
-        config.mlp_columns = 40;
-        config = with_masks(config, 8);
-        if (is_mixed) config.degrees = degrees;
-        one = unsplit(config, text);
-        check_schedules(config, &one, text, is_mixed ? "SwiGLU, degrees" : "SwiGLU");
-        training_free(&one);
-        free(text);
-    }
+    gpt_config config = with_masks(config_of(2, 2, MEMO_BLOCKS_DEFAULT), 8);
+    config.mlp = GPT_MLP_SWIGLU;
+    config.mlp_columns = 40;
+    check_schedules(config, "SwiGLU");
+    config.degrees = mixed_degrees;
+    check_schedules(config, "SwiGLU, degrees");
 }
 
 /* Chunks begin where the rows of a block begin, and may be larger than these. */
 TEST(chunks_of_the_mlp_give_the_same_bits) {
-    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int k;
     for (k = 0; k < 4; k++) {
         gpt_config config = config_of(2, 1 + k % 2, MEMO_BLOCKS_DEFAULT);
-        uint8_t* text = text_of(&config, ACCUMULATE);
-        training one;
         config.mlp_rows = k == 1 ? 1000 : 10;
         if (k == 1) config.slice_rows = 24; /* the second part of the last slice is empty */
         if (k == 2) config.mlp = GPT_MLP_SWIGLU;
         if (k == 3) config.type = MEMO_TYPE_BF16;
-        if (k >= 2) config.degrees = degrees;
-        one = unsplit(config, text);
-        check_schedules(config, k == 3 ? NULL : &one, text, "chunks");
-        training_free(&one);
-        free(text);
+        if (k >= 2) config.degrees = mixed_degrees;
+        check_schedules(config, "chunks");
     }
 }
 
@@ -303,23 +206,21 @@ TEST(it_composes) {
     for (k = 0; k < sizeof cases / sizeof cases[0]; k += N_SKIPPED) {
         const int32_t* c = cases[k];
         gpt_config config = config_of(c[4], c[5], MEMO_BLOCKS_DEFAULT);
-        uint8_t* text = text_of(&config, ACCUMULATE);
         training one, t, fine;
         config.data = c[0];
         config.ring = c[1];
         config.ulysses = c[2];
         config.zero = c[3];
         config.slice_rows = c[6];
-        one = unsplit(config, text);
-        t = train_of(config, MEMO_POLICY_RECOMPUTE, text);
+        one = unsplit(config);
+        t = trained(config, MEMO_POLICY_RECOMPUTE, ACCUMULATE);
         config.schedule = MEMO_BLOCKS_FINE;
-        fine = train_of(config, MEMO_POLICY_ALPHA, text);
+        fine = trained(config, MEMO_POLICY_ALPHA, ACCUMULATE);
         check_against(&one, &t, "composed");
         CHECK_CASE(are_the_same(&t, &fine), "composition %d", (int)k);
         training_free(&one);
         training_free(&t);
         training_free(&fine);
-        free(text);
     }
 }
 
@@ -329,21 +230,19 @@ static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t m
     int order;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
         gpt_config config = config_of(2, 2, (memo_blocks_order)order);
-        uint8_t* text = text_of(&config, 1);
         training t;
         memo_error error;
         config.degrees = degrees;
         config.mlp_rows = mlp_rows;
         config.data = data;
         config.zero = zero;
-        t = training_of(config, policy, 1, text);
+        t = training_of(config, policy, 1);
         t.records = 1;
         t.n_races = -1;
         CHECK_OK(train_all(&t, &error));
         CHECK_CASE(t.n_races == 0, "%s: %d races", memo_blocks_order_name(config.schedule),
                    (int)t.n_races);
         training_free(&t);
-        free(text);
     }
 }
 
@@ -352,30 +251,23 @@ TEST(recorded_steps_have_no_race) {
     check_recorded(MEMO_POLICY_ALPHA, NULL, 10, 1, 0);
     check_recorded(MEMO_POLICY_RECOMPUTE, NULL, 0, 2, 0);
     check_recorded(MEMO_POLICY_ALPHA, NULL, 0, 2, 2);
-}
-
-TEST(recorded_gathers_have_no_race) {
-    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
-    check_recorded(MEMO_POLICY_SWAP, degrees, 0, 1, 0);
+    check_recorded(MEMO_POLICY_SWAP, mixed_degrees, 0, 1, 0); /* gathers */
 }
 
 /* Two norms of three layers: the last sum finds nothing of the backward left; if the sums wait for
  * the end of the step, none does. */
 TEST(sums_of_norms_run_beside_the_backward) {
-    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int32_t data, zero, is_mixed;
     for (data = 1; data < 3; data++)
         for (zero = 0; zero < 3; zero++)
             for (is_mixed = 0; is_mixed < 2; is_mixed++) {
                 gpt_config config = config_of(2, 3 - data, MEMO_BLOCKS_CROSS);
-                uint8_t* text = text_of(&config, ACCUMULATE);
                 training late, early;
                 memo_error error;
                 config.data = data;
                 config.zero = zero;
-                if (is_mixed) config.degrees = degrees;
-                late = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE, text);
-                early = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE, text);
+                if (is_mixed) config.degrees = mixed_degrees;
+                late = early = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
                 late.records = early.records = 1;
                 late.n_promised = 0;
                 CHECK_OK(train_all(&late, &error));
@@ -390,28 +282,24 @@ TEST(sums_of_norms_run_beside_the_backward) {
                           early.n_sums_beside == 5);
                 training_free(&late);
                 training_free(&early);
-                free(text);
             }
 }
 
 /* The rank fails before its first message, or while the others wait for it inside a block. */
 TEST(a_rank_that_fails_ends_all) {
-    static const int32_t degrees[6] = {2, 1, 1, 2, 2, 1};
     int32_t fails_later, rank;
     for (fails_later = 0; fails_later < 2; fails_later++)
         for (rank = 0; rank < 2; rank++) {
             gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
-            uint8_t* text = text_of(&config, 1);
             training t;
             memo_error error;
-            if (rank) config.degrees = degrees;
-            t = training_of(config, MEMO_POLICY_RECOMPUTE, 1, text);
+            if (rank) config.degrees = mixed_degrees;
+            t = training_of(config, MEMO_POLICY_RECOMPUTE, 1);
             t.failing_rank = rank;
             t.fails_later = fails_later;
             CHECK_IS(train_all(&t, &error), ==,
                      (fails_later ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_INFEASIBLE));
             training_free(&t);
-            free(text);
         }
 }
 

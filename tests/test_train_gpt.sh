@@ -34,25 +34,56 @@ judged() {
     [ $failed -eq 0 ]
 }
 
-# run ARGUMENT...: output in out, messages in err, exit status in $code.
+# run ARGUMENT...: output in out, messages in err, exit status in $code.  works: 0; fails: 2.
 run() {
     "$program" "$@" >out 2>err </dev/null
     code=$?
 }
 
+works() { run "$@" && expect_code 0; }
+fails() { run "$@" && expect_code 2; }
 expect_code() { [ "$code" = "$1" ] || fail "exit $code, not $1: $(tail -n 1 err)"; }
 expect_out() { grep -q -e "$1" out || fail "no output like '$1'"; }
 expect_err() { grep -q -e "$1" err || fail "no message like '$1', but: $(cat err)"; }
 expect_one_line() { [ "$(wc -l <err)" -eq 1 ] || fail "$(wc -l <err) lines of messages, not 1"; }
 expect_same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
 
+# has_losses_of LOG ARGUMENT...: a run with the bits of LOG; its own losses are in same.log.
+has_losses_of() {
+    log=$1
+    shift
+    works "$@" --loss-log same.log
+    expect_same "$log" same.log
+}
+
+# compares_and_draws ARGUMENT...: policies have equal gradients, a recorded step has no race, and the model speaks.
+compares_and_draws() {
+    works "$@" --compare 2 --sample 30
+    expect_out 'bitwise the same'
+    expect_out ' 0 races'
+    expect_out '30 more, generated:'
+}
+
+# interrupted SIGNAL LOG ARGUMENT...: a long run that gets SIGNAL after its first step.
+# (A shell lets background jobs ignore SIGINT; the program's own handler undoes that.)
+interrupted() {
+    signal=$1 log=$2
+    shift 2
+    rm -f "$log"
+    "$program" $tiny --steps 1000000 --loss-log "$log" "$@" >out 2>err &
+    child=$!
+    wait_for "$log"
+    kill -"$signal" $child
+    wait $child
+    code=$?
+}
+
 # refused PATTERN ARGUMENT...: one line like PATTERN, exit 2, nothing left behind.
 refused() {
     pattern=$1
     shift
     rm -rf left.log left.dir
-    run --loss-log left.log --output left.dir/run "$@"
-    expect_code 2
+    fails --loss-log left.log --output left.dir/run "$@"
     expect_one_line
     expect_err "$pattern"
     for path in left.log left.dir left.log.part; do
@@ -70,8 +101,7 @@ printf 'short' >short
 # ---- options ---------------------------------------------------------------------------------------
 
 help_lists_every_option() { # test
-    run --help
-    expect_code 0
+    works --help
     for name in --text --policy --alpha --device-memory --host-memory --layers --hidden --heads --kv-heads \
         --seq --batch --accumulate --dropout --steps --seed --learning-rate --loss-log --output --compare \
         --sample --link-bandwidth --dry-run --demo --ranks --data --ring --ulysses --zero \
@@ -81,8 +111,7 @@ help_lists_every_option() { # test
     expect_out "block NUMBER DEGREE"
     [ -s err ] && fail "help writes to standard error"
     mv out help
-    run -h
-    expect_code 0
+    works -h
     expect_same help out
 }
 
@@ -109,26 +138,22 @@ bad_values_are_refused() { # test
 
 options_without_effect_are_refused() { # test
     for option in '--output d' '--loss-log l' '--compare 2' '--sample 5'; do
-        run $tiny --dry-run $option
-        expect_code 2
+        fails $tiny --dry-run $option
         expect_one_line
         expect_err "^train_gpt: ${option% *} has no effect with --dry-run"
     done
-    run --demo --text text --dry-run
-    expect_code 0
+    works --demo --text text --dry-run
     refused '--spill has no effect without --host-memory SIZE' $tiny --spill spilled.dir
     refused '--graph: the host has no CUDA graphs; train_gpt_cuda on a GPU has' $tiny --graph
     refused '--separator 300: a token below --vocabulary 256 would' $tiny --documents 2 --separator 300
     refused '--separator has no effect without --documents N' $tiny --separator 32
     refused '--documents 12: step 2 has a sequence of 13 documents, .*; --documents 13 would work' $tiny --documents 12 --separator 32
-    run $tiny --documents 13 --separator 32
-    expect_code 0
+    works $tiny --documents 13 --separator 32
     refused '--schedule has no effect without parts to order; --sub-batches 2 or --tensor 2' $tiny --schedule fine
     refused '--schedule has no effect without parts' $tiny --schedule cross --data 2
     refused '--zero has no effect without ranks to split over' $tiny --zero 1
     refused '--zero has no effect without ranks to split over' $tiny --zero 2 --tensor 2
-    run $tiny --schedule fine --sub-batches 2 --zero 0
-    expect_code 0
+    works $tiny --schedule fine --sub-batches 2 --zero 0
 }
 
 invalid_models_are_refused() { # test
@@ -165,8 +190,7 @@ invalid_texts_are_refused() { # test
 }
 
 shortest_text() { # test
-    run $tiny --text short --seq 4 --batch 1
-    expect_code 0
+    works $tiny --text short --seq 4 --batch 1
 }
 
 # Paths are checked before the run plans and measures, which would take time and print lines.
@@ -174,22 +198,16 @@ expect_nothing_planned() { [ ! -s out ] || fail "printed before the refusal: $(h
 
 invalid_outputs_are_refused() { # test
     : >plain
-    run $tiny --output plain/run --loss-log left.log
-    expect_code 2
+    fails $tiny --output plain/run --loss-log left.log
     expect_err '--output plain/run: cannot be made'
     expect_nothing_planned
     [ ! -e left.log ] || fail 'left.log is left behind'
-    run $tiny --output made/here --loss-log no/such/directory/log
-    expect_code 2
+    fails $tiny --output made/here --loss-log no/such/directory/log
     expect_err '--loss-log no/such/directory/log: cannot be written'
     expect_nothing_planned
     [ ! -e made ] || fail 'made is left behind'
-    run $tiny --output plain
-    expect_code 2
-    expect_err '--output plain: cannot be written: Not a directory'
-    run $tiny --output "$(printf '%0300d' 0)"
-    expect_code 2
-    expect_err 'cannot be made: File name too long'
+    refused '--output plain: cannot be written: Not a directory' $tiny --output plain
+    refused 'cannot be made: File name too long' $tiny --output "$(printf '%0300d' 0)"
     mkdir folder
     refused '--save folder: not a regular file; another name would work' $tiny --save folder
     refused '--save /dev/null: not a regular file' $tiny --save /dev/null
@@ -222,32 +240,21 @@ inputs_are_not_overwritten() { # test
     block_degrees 2 2 2 2 2 2 2 2
     cp degrees degrees.before
     for name in own link "$PWD/own"; do
-        run $tiny --text own --loss-log "$name"
-        expect_code 2
-        expect_err "--loss-log $name: is also the file of --text"
+        refused "--loss-log $name: is also the file of --text" $tiny --text own --loss-log "$name"
         expect_nothing_planned
-        expect_one_line
     done
-    run $tiny --degrees degrees --policy keep --loss-log degrees
-    expect_code 2
-    expect_err '--loss-log degrees: is also the file of --degrees'
+    refused '--loss-log degrees: is also the file of --degrees' $tiny --degrees degrees --policy keep --loss-log degrees
     for name in twice/plan.svg twice//plan.svg ./twice/./plan.svg "$PWD/twice/plan.svg"; do
-        run $tiny --output twice --loss-log "$name"
-        expect_code 2
-        expect_err 'is also the file of --'
+        refused 'is also the file of --' $tiny --output twice --loss-log "$name"
         [ ! -e twice ] || fail 'twice is left behind'
     done
     mkdir out.dir && cp text out.dir/step.trace
-    run $tiny --text out.dir/step.trace --output out.dir
-    expect_code 2
-    expect_err '--output out.dir/step.trace: is also the file of --text'
+    refused '--output out.dir/step.trace: is also the file of --text' $tiny --text out.dir/step.trace --output out.dir
     expect_same text out.dir/step.trace
     expect_same text own
     expect_same degrees degrees.before
     cp text README.md
-    run --layers 2 --hidden 8 --heads 1 --seq 16 --loss-log README.md
-    expect_code 2
-    expect_err 'is also the file of the text'
+    refused 'is also the file of the text' --layers 2 --hidden 8 --heads 1 --seq 16 --loss-log README.md
     expect_same text README.md
     rm README.md
 }
@@ -258,20 +265,16 @@ inputs_are_not_overwritten() { # test
 a_resumed_run_has_the_same_losses() { # test
     for ranks in '' '--data 2 --zero 2' '--tensor 2 --type bf16 --states bf16' '--ring 2 --policy recompute'; do
         rm -f saved*
-        run $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --loss-log whole.log
-        expect_code 0
-        run $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --stop 2 --save saved --loss-log first.log
-        expect_code 0
-        run $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --resume saved --save saved --save-every 1 --loss-log second.log
-        expect_code 0
+        works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --loss-log whole.log
+        works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --stop 2 --save saved --loss-log first.log
+        works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --resume saved --save saved --save-every 1 --loss-log second.log
         expect_out '^resume    saved, after step 2$'
         cat first.log second.log >both.log
         expect_same whole.log both.log
         [ ! -e saved.part ] || fail 'the file aside is left behind'
     done
     refused 'saved after step 6; --steps or --stop above that would continue' $tiny --steps 6 --batch 2 --ring 2 --resume saved
-    run $tiny --steps 9 --batch 2 --data 2 --resume saved
-    expect_code 0
+    works $tiny --steps 9 --batch 2 --data 2 --resume saved
     expect_out '^resume    saved, after step 6$'
 }
 
@@ -299,30 +302,24 @@ impossible_budgets_are_refused() { # test
     # The length that is suggested fits, and another tile does not.
     refused 'of device memory cannot hold this run: policy keep needs .*, or --seq [0-9]*$' $tiny --seq 200 --policy keep --device-memory 1MiB
     length=$(sed -n 's/.*, or --seq \([0-9]*\)$/\1/p' err)
-    run $tiny --seq "$length" --policy keep --device-memory 1MiB --dry-run
-    expect_code 0
-    run $tiny --seq $((length + 8)) --policy keep --device-memory 1MiB --dry-run
-    expect_code 2
+    works $tiny --seq "$length" --policy keep --device-memory 1MiB --dry-run
+    fails $tiny --seq $((length + 8)) --policy keep --device-memory 1MiB --dry-run
     refused 'or a smaller --hidden or fewer --layers$' $tiny --device-memory 100KiB
     refused 'policy memo needs at alpha 1 .*--policy memo --alpha 0' $tiny --seq 200 --alpha 1 --host-memory 150KiB
     # The tokens of a step need host memory, and so do the copies that are measured.
     refused '1 B of host memory cannot hold this run: .*; try --host-memory 1KiB' $tiny --host-memory 1
-    run $tiny --host-memory 1KiB
-    expect_code 0
+    works $tiny --host-memory 1KiB
     refused 'host memory cannot hold the tokens of a step and the copies that are measured; try --host-memory 2KiB$' $tiny --device-memory 700KiB --host-memory 1KiB
-    run $tiny --device-memory 700KiB --host-memory 2KiB
-    expect_code 0
+    works $tiny --device-memory 700KiB --host-memory 2KiB
 }
 
 # What a refusal suggests works, and a KiB less does not.
 suggested_budget_is_exact() { # test
     run $tiny --policy keep --device-memory 100KiB
     enough=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
-    run $tiny --policy keep --device-memory "${enough}KiB" --compare 1
-    expect_code 0
+    works $tiny --policy keep --device-memory "${enough}KiB" --compare 1
     expect_out '^keep .* fits$'
-    run $tiny --policy keep --device-memory "$((enough - 1))KiB"
-    expect_code 2
+    fails $tiny --policy keep --device-memory "$((enough - 1))KiB"
 }
 
 # So does an MLP in chunks, where its tensors are too many.
@@ -330,26 +327,21 @@ suggested_chunks_are_enough() { # test
     for policy in recompute 'alpha --alpha 0'; do
         run $tiny --seq 400 --policy $policy --device-memory 100KiB
         enough=$(sed -n 's/.*try --device-memory \([0-9]*\)[KM]iB.*/\1/p' err)
-        run $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB"
-        expect_code 2
+        fails $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB"
         rows=$(sed -n 's/.*--mlp-rows \([0-9]*\).*/\1/p' err)
-        run $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB" --mlp-rows "${rows:-0}"
-        expect_code 0
+        works $tiny --seq 400 --policy $policy --device-memory "$((enough - 1))KiB" --mlp-rows "${rows:-0}"
     done
     run $tiny --seq 400 --policy recompute --device-memory 100KiB
     ! grep -q mlp-rows err || fail 'chunks are suggested that do not fit'
 }
 
 dry_run() { # test
-    run $tiny --dry-run
-    expect_code 0
+    works $tiny --dry-run
     for policy in keep recompute swap alpha memo; do expect_out "^$policy .* yes"; done
-    run $tiny --dry-run --policy keep --device-memory 100KiB
-    expect_code 2
+    fails $tiny --dry-run --policy keep --device-memory 100KiB
     expect_one_line
     expect_out '^keep .*no, device: needs'
-    run --dry-run --layers 100 --hidden 4096 --heads 32 --seq 100000 --batch 4 --tile 1000
-    expect_code 0
+    works --dry-run --layers 100 --hidden 4096 --heads 32 --seq 100000 --batch 4 --tile 1000
 }
 
 # Planning takes seconds for every length; long times of a step are no obstacle.
@@ -364,18 +356,15 @@ long_contexts_are_planned() { # test
     expect_out '^predicted [0-9.]* ms'
 
     # All logits alone would take 98 GiB, and all of an MLP more than a fifth of the device.
-    run $million --dry-run --mlp-rows 8192
-    expect_code 0
-    run $million --dry-run
-    expect_code 2
+    works $million --dry-run --mlp-rows 8192
+    fails $million --dry-run
     expect_err ', --mlp-rows [0-9]*, or --seq [0-9]*$'
 }
 million="--policy recompute --cluster h200 --deterministic 0 --type bf16 --hidden 4096 --layers 4 --heads 32 --seq 1048576 --batch 1 --tile 1024 --random-tokens --vocabulary 50304"
 
 # predicted_ms ARGUMENT...: the step predicted by a dry run, for a budget in which a plan must swap or recompute rows.
 predicted_ms() {
-    run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --device-memory 60GiB "$@"
-    expect_code 0
+    works --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --device-memory 60GiB "$@"
     sed -n 's/^predicted \([0-9]*\)\..*/\1/p' out
 }
 
@@ -404,19 +393,14 @@ rates_give_times() { # test
 # ---- the same numbers under every policy -----------------------------------------------------------
 
 losses_equal_over_policies_and_alphas() { # test
-    run $tiny --policy keep --loss-log keep.log
-    expect_code 0
+    works $tiny --policy keep --loss-log keep.log
     [ "$(wc -l <keep.log)" -eq 4 ] || fail "the log has $(wc -l <keep.log) lines, not 4"
     grep -v -q -E '^[0-9]+ [0-9.e+-]+ 0x1?[0-9a-f.]+p[+-][0-9]+$' keep.log && fail 'a line of the log is not: step, decimal, hexadecimal'
     for policy in recompute swap alpha memo; do
-        run $tiny --policy $policy --loss-log $policy.log
-        expect_code 0
-        expect_same keep.log $policy.log
+        has_losses_of keep.log $tiny --policy $policy
     done
     for alpha in 0 0.125 0.25 0.5 1; do
-        run $tiny --policy memo --alpha $alpha --loss-log alpha.log
-        expect_code 0
-        expect_same keep.log alpha.log
+        has_losses_of keep.log $tiny --policy memo --alpha $alpha
     done
     run $tiny --policy keep --seed 2 --loss-log seed.log
     cmp -s keep.log seed.log && fail 'another seed makes the same losses'
@@ -429,23 +413,16 @@ spilled_rows_come_back() { # test
         for policy in swap alpha memo; do
             alpha=
             [ $policy = swap ] || alpha="--alpha 1"
-            run $tiny --layers $layers --policy $policy $alpha --host-memory 128KiB --spill spilled --loss-log file.log
-            expect_code 0
+            has_losses_of kept.log $tiny --layers $layers --policy $policy $alpha --host-memory 128KiB --spill spilled
             expect_out 'through a file of'
-            expect_same kept.log file.log
         done
     done
     # The planner's choice with little memory on the device and less on the host.
-    run $tiny --layers 8 --policy memo --device-memory 655KiB --host-memory 16KiB --spill spilled --loss-log file.log
-    expect_code 0
-    expect_out 'through a file of'
     run $tiny --layers 8 --policy keep --loss-log kept.log
-    expect_same kept.log file.log
+    has_losses_of kept.log $tiny --layers 8 --policy memo --device-memory 655KiB --host-memory 16KiB --spill spilled
+    expect_out 'through a file of'
     [ -z "$(ls -A spilled)" ] || fail 'a file is left in the directory'
-    run $tiny --policy swap --host-memory 128KiB --spill nowhere --loss-log left.log
-    expect_code 2
-    expect_err '--spill nowhere: no file can be made there'
-    [ ! -e left.log ] || fail 'left.log is left behind'
+    refused '--spill nowhere: no file can be made there' $tiny --policy swap --host-memory 128KiB --spill nowhere
     refused '--spill text: no file can be made there: Not a directory' $tiny --policy swap --host-memory 128KiB --spill text
     refused '4.0 KiB of host memory cannot hold this run: policy memo needs, .*; try --host-memory 9KiB' $tiny --layers 8 \
         --device-memory 680KiB --host-memory 4KiB --spill spilled
@@ -454,26 +431,18 @@ spilled_rows_come_back() { # test
 losses_equal_with_accumulation_and_few_layers() { # test
     run $tiny --accumulate 3 --layers 5 --policy keep --loss-log keep3.log
     for policy in recompute swap alpha memo; do
-        run $tiny --accumulate 3 --layers 5 --policy $policy --loss-log $policy.log --link-bandwidth 200MB
-        expect_code 0
-        expect_same keep3.log $policy.log
+        has_losses_of keep3.log $tiny --accumulate 3 --layers 5 --policy $policy --link-bandwidth 200MB
     done
     for layers in 1 2 3; do
         run $tiny --layers $layers --policy keep --loss-log keep.few
-        run $tiny --layers $layers --policy memo --alpha 0.5 --loss-log memo.few
-        expect_code 0
-        expect_same keep.few memo.few
+        has_losses_of keep.few $tiny --layers $layers --policy memo --alpha 0.5
     done
 }
 
 # Policies, ranks and plans have its tensors; the rate counts its parameters.
 swiglu_is_compared_and_drawn() { # test
     refused '--mlp relu: unknown mlp; use gelu or swiglu' $tiny --mlp relu
-    run $tiny --mlp swiglu --compare 2 --sample 30 --output swiglu/run --device-memory 600KiB
-    expect_code 0
-    expect_out 'bitwise the same'
-    expect_out ' 0 races'
-    expect_out '30 more, generated:'
+    compares_and_draws $tiny --mlp swiglu --output swiglu/run --device-memory 600KiB
     expect_out '[ ,]swiglu\(,\|$\)'
     expect_out 'heads.*, SwiGLU'
     run $tiny --mlp swiglu --policy keep --loss-log one.log
@@ -485,59 +454,41 @@ swiglu_is_compared_and_drawn() { # test
 
 # The MLP's tensors are recomputed under every policy, and no plan has them.
 mlp_in_chunks() { # test
-    run $tiny --mlp-rows 20 --policy keep --loss-log keep.log
-    expect_code 0
+    works $tiny --mlp-rows 20 --policy keep --loss-log keep.log
     for policy in recompute swap 'memo --alpha 0.5'; do
-        run $tiny --mlp-rows 20 --policy $policy --loss-log chunks.log
-        expect_code 0
-        expect_same keep.log chunks.log
+        has_losses_of keep.log $tiny --mlp-rows 20 --policy $policy
     done
-    run $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
-    expect_code 0
+    works $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
     expect_out '^predicted '
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
     grep -q 'recompute 3: GELU' chunks/timeline.json || fail 'the timeline shows no recomputation'
-    run $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
-    expect_code 0
+    works $tiny --mlp-rows 20 --dry-run --ring 2 --profile chunks/step.profile
     run $tiny --dry-run --ring 2 --profile chunks/step.profile
     expect_err 'has other tensors than this model'
-    run $tiny --mlp-rows 20 --dry-run --cluster h100
-    expect_code 0
-    run $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
-    expect_code 0
+    works $tiny --mlp-rows 20 --dry-run --cluster h100
+    works $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
     expect_out 'bitwise the same'
 }
 
 # Each slice size has the losses of all rows at once, and every policy its gradients.
 in_slices() { # test
-    run $tiny --policy keep --steps 1 --loss-log one.log
-    expect_code 0
-    run $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --loss-log slices.log --output slices
-    expect_code 0
+    works $tiny --policy keep --steps 1 --loss-log one.log
+    has_losses_of one.log $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --output slices
     expect_out 'bitwise the same'
     expect_out ' 0 races'
     expect_out '^memo  *rows .*  fits$'
-    expect_same one.log slices.log
-    run $tiny --slice-rows 20
-    expect_code 2
-    expect_err '--slice-rows 20: 0, or a multiple of --tile 8, would work'
-    run $tiny --slice-rows 24 --ring 2
-    expect_code 2
-    expect_err 'data, ZeRO and tensor ranks of one degree would work'
+    refused '--slice-rows 20: 0, or a multiple of --tile 8, would work' $tiny --slice-rows 20
+    refused 'data, ZeRO and tensor ranks of one degree would work' $tiny --slice-rows 24 --ring 2
 }
 
 # They are chosen if all rows at once do not fit, also where measuring finds that out; every policy takes the same.
 slices_are_chosen() { # test
     long="$tiny --seq 2300 --batch 1 --steps 2"
-    run $long --slice-rows 2304 --device-memory 2800KiB
-    expect_code 2
-    expect_err 'cannot hold this run'
-    run $long --slice-rows 1152 --policy memo --loss-log given.log
-    expect_code 0
+    refused 'cannot hold this run' $long --slice-rows 2304 --device-memory 2800KiB
+    works $long --slice-rows 1152 --policy memo --loss-log given.log
     for options in '--dry-run' '--loss-log chosen.log --compare 1' '--loss-log chosen.log --slice-rows 0 --policy alpha'; do
-        run $long --device-memory 2800KiB $options
-        expect_code 0
+        works $long --device-memory 2800KiB $options
         expect_out '^slices    of 1152 rows, because all rows at once do not fit: device: needs 3.* MiB of 2.7 MiB$'
     done
     expect_same given.log chosen.log
@@ -557,13 +508,11 @@ ranks_have_the_losses_of_one() { # test
     run $tiny --policy keep --loss-log one.log
     for ranks in '--ranks 2' '--ulysses 2 --zero 1' '--ring 4' '--ranks 8 --ring 2 --ulysses 2 --zero 2'; do
         rm -f ranks.log
-        run $tiny $ranks --policy keep --loss-log ranks.log
-        expect_code 0
+        works $tiny $ranks --policy keep --loss-log ranks.log
         expect_near one.log ranks.log
         expect_out '^rank  data '
         for policy in recompute swap 'memo --alpha 0.5'; do
-            run $tiny $ranks --policy $policy --loss-log policy.log
-            expect_same ranks.log policy.log
+            has_losses_of ranks.log $tiny $ranks --policy $policy
         done
     done
     expect_out '^ranks     8: data 2 x ring 2 x ulysses 2, each with 1 of 2 sequences and 13 of 50 tokens'
@@ -600,15 +549,12 @@ tensor_ranks_have_the_losses_of_one() { # test
     for split in '--tensor 2 --sub-batches 2' '--tensor 2 --data 2 --sub-batches 2' '--sub-batches 2 --ulysses 2 --tensor 2' \
         '--degrees degrees'; do
         rm -f ranks.log
-        run $tiny $split --policy keep --loss-log ranks.log
-        expect_code 0
+        works $tiny $split --policy keep --loss-log ranks.log
         expect_near one.log ranks.log
         for other in '--schedule pipelined --policy recompute' '--schedule cross --policy swap' '--schedule fine --policy recompute' \
             '--schedule fine --policy memo --alpha 0.5'; do
             case $split$other in *degrees*memo*) continue ;; esac
-            run $tiny $split $other --loss-log other.log
-            expect_code 0
-            expect_same ranks.log other.log
+            has_losses_of ranks.log $tiny $split $other
         done
     done
     expect_out '^degrees   blocks 0-1: 2, 2-4: 1, 5-6: 2, 7: 1$'
@@ -681,8 +627,7 @@ random_options_work_or_are_refused() { # test
             expect_code 0
             expect_out 'bitwise the same'
             mv ranks.log split.log
-            run --text text --steps 2 ${options%;*} --policy keep --loss-log one.log
-            expect_code 0
+            works --text text --steps 2 ${options%;*} --policy keep --loss-log one.log
             case $options in *bf16*) ;; *) expect_near one.log split.log ;; esac
         fi
         [ $failed = "$n_failed" ] || fail "to repeat: --seed $case; train_gpt --text text --steps 2 ${options%;*} ${options#*;}"
@@ -691,17 +636,10 @@ random_options_work_or_are_refused() { # test
 }
 
 tensor_ranks_compare_and_draw() { # test
-    run $tiny --tensor 2 --sub-batches 2 --schedule fine --zero 1 --data 2 --batch 4 --compare 2 --sample 30 --output tensor/run
-    expect_code 0
-    expect_out 'bitwise the same'
-    expect_out ' 0 races'
-    expect_out '30 more, generated:'
+    compares_and_draws $tiny --tensor 2 --sub-batches 2 --schedule fine --zero 1 --data 2 --batch 4 --output tensor/run
     grep -q '"comm"' tensor/run/timeline.json || fail 'no stream comm in the timeline'
     block_degrees 2 2 1 1 1 2 2 1
-    run $tiny --degrees degrees --policy swap --compare 2 --sample 30 --output tensor/run
-    expect_code 0
-    expect_out 'bitwise the same'
-    expect_out ' 0 races'
+    compares_and_draws $tiny --degrees degrees --policy swap --output tensor/run
 }
 
 # expect_same_lines N FILE FILE: the first N lines.
@@ -711,15 +649,10 @@ expect_same_lines() { [ "$(head -n "$1" "$2")" = "$(head -n "$1" "$3")" ] || fai
 bf16_is_compared_and_drawn() { # test
     refused '--type f16: unknown type; use f32 or bf16' $tiny --type f16
     run $tiny --loss-log f32.log
-    run $tiny --type bf16 --data 2 --zero 1 --batch 2 --compare 2 --sample 30 --output bf16/run --loss-log bf16.log
-    expect_code 0
-    expect_out 'bitwise the same'
-    expect_out ' 0 races'
-    expect_out '30 more, generated:'
+    compares_and_draws $tiny --type bf16 --data 2 --zero 1 --batch 2 --output bf16/run --loss-log bf16.log
     ! cmp -s f32.log bf16.log || fail 'the type changes nothing'
     refused '--states f16: unknown states; use f32 or bf16' $tiny --states f16
-    run $tiny --states bf16 --compare 2 --loss-log states.log
-    expect_code 0
+    works $tiny --states bf16 --compare 2 --loss-log states.log
     expect_out 'bitwise the same'
     expect_same_lines 1 f32.log states.log
     ! cmp -s f32.log states.log || fail 'the type of the states changes nothing'
@@ -729,8 +662,7 @@ bf16_is_compared_and_drawn() { # test
 random_tokens_have_a_rate() { # test
     refused '--vocabulary has no effect on a text, whose 256 tokens' $tiny --vocabulary 300
     refused '--sample has no effect with --random-tokens' $tiny --random-tokens --sample 3
-    run --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
-    expect_code 0
+    works --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
     expect_out 'bitwise the same'
     expect_out 'random tokens below 1000'
     expect_out 'a uniform guess  *6.908 nats'
@@ -744,17 +676,12 @@ random_tokens_have_a_rate() { # test
 
 # All that is done with one rank is done with several.
 ranks_compare_and_draw() { # test
-    run $tiny --ring 2 --ulysses 2 --zero 1 --compare 2 --sample 30 --output ranks/run
-    expect_code 0
-    expect_out 'bitwise the same'
-    expect_out ' 0 races'
-    expect_out '30 more, generated:'
+    compares_and_draws $tiny --ring 2 --ulysses 2 --zero 1 --output ranks/run
     [ "$(ls ranks/run | wc -l)" -eq 8 ] || fail "unexpected files: $(ls ranks/run)"
 }
 
 alpha_is_rounded_to_tiles_and_said() { # test
-    run $tiny --alpha 0.3
-    expect_code 0
+    works $tiny --alpha 0.3
     expect_out 'alpha     0.32: 32 of 100 rows swapped.*rounded from --alpha 0.3'
     run $tiny --alpha 0.32
     expect_out 'as --alpha says'
@@ -769,12 +696,11 @@ plans_keep_within_host_memory() { # test
         eval "host$alpha=$(awk '/^memo / { print int($5) }' out)" # KiB
     done
     budget=$(((host0 + host1) / 2))
-    run $tiny --seq 200 --host-memory ${budget}KiB --policy alpha --dry-run
-    expect_code 0
+    works $tiny --seq 200 --host-memory ${budget}KiB --policy alpha --dry-run
     expect_out '^alpha     0\.[0-9]*: '
     expect_out '^limit     host memory is the limit; .* more would save'
-    run $tiny --seq 200 --host-memory ${budget}KiB --device-memory 1300KiB --compare 2 --loss-log chosen.log
-    expect_code 0
+    run $tiny --seq 200 --policy keep --loss-log keep.log
+    has_losses_of keep.log $tiny --seq 200 --host-memory ${budget}KiB --device-memory 1300KiB --compare 2
     expect_out '^profile '
     expect_out '^rows  *layers  *kept  *swapped  *recomputed'
     expect_out '^limit '
@@ -783,8 +709,6 @@ plans_keep_within_host_memory() { # test
     expect_out '^alpha .* fits$'
     expect_out '^memo .* fits$'
     expect_out 'bitwise the same'
-    run $tiny --seq 200 --policy keep --loss-log keep.log
-    expect_same keep.log chosen.log
 }
 
 # The least that is suggested is enough, for both memories, and no host memory will do too.
@@ -792,25 +716,19 @@ plans_keep_within_device_memory() { # test
     for policy in alpha memo; do
         run $tiny --hidden 32 --device-memory 1MiB --seq 200 --policy $policy
         least=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
+        run $tiny --hidden 32 --seq 200 --policy keep --loss-log keep.log
         for more in 0 250; do
-            run $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least + more))KiB" --loss-log chosen.log
-            expect_code 0
-            run $tiny --hidden 32 --seq 200 --policy keep --loss-log keep.log
-            expect_same keep.log chosen.log
+            has_losses_of keep.log $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least + more))KiB"
         done
-        run $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least - 1))KiB"
-        expect_code 2
+        fails $tiny --hidden 32 --seq 200 --policy $policy --device-memory "$((least - 1))KiB"
     done
-    run $tiny --seq 200 --host-memory 10KiB --loss-log chosen.log
-    expect_code 0
     run $tiny --seq 200 --policy keep --loss-log keep.log
-    expect_same keep.log chosen.log
+    has_losses_of keep.log $tiny --seq 200 --host-memory 10KiB
 }
 
 # A table of rows has one line for all equal tensors and layers, and its lines cover all rows.
 plans_are_printed() { # test
-    run $tiny --layers 6 --device-memory 600KiB --dry-run
-    expect_code 0
+    works $tiny --layers 6 --device-memory 600KiB --dry-run
     awk '/^rows / { n = $7; inside = 1; next }
          /^limit / { inside = 0 }
          inside { if ($2 + $3 + $4 != n) bad = 1; for (i = 5; i <= NF; i++) { gsub(",", "", $i); split($1, l, "-")
@@ -820,8 +738,7 @@ plans_are_printed() { # test
 }
 
 comparison_of_policies() { # test
-    run $tiny --compare 3 --device-memory 500KiB
-    expect_code 0
+    works $tiny --compare 3 --device-memory 500KiB
     expect_out '^keep .*reference'
     for policy in recompute swap alpha memo; do expect_out "^$policy .* equal "; done
     for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms"; done
@@ -865,13 +782,11 @@ END
 # The report repeats the plan's figures, times the micro-batches of a step, beside the measured ones.
 report='ms for forward and backward of a step, stalled [0-9.]* ms, recomputing [0-9.]* ms; measured [0-9.]* ms, stalled [0-9.]* ms$'
 prediction_beside_measurement() { # test
-    run $tiny --device-memory 500KiB --output timed
-    expect_code 0
+    works $tiny --device-memory 500KiB --output timed
     for options in '' '--policy alpha' '--compare 1' '--accumulate 40'; do
         n=1
         [ "$options" != '--accumulate 40' ] || n=40
-        run $tiny --device-memory 500KiB --profile timed/step.profile --steps 2 $options
-        expect_code 0
+        works $tiny --device-memory 500KiB --profile timed/step.profile --steps 2 $options
         expect_out "^predicted [0-9.]* $report"
         awk -v n=$n 'function near(a, b) { d = a - n * b; return d < 0.06 + 0.05 * n && -d < 0.06 + 0.05 * n }
             / ms a micro-batch, of which / { step = $2 + 0; stall = $8 + 0; recompute = $12 + 0 }
@@ -894,29 +809,25 @@ prediction_beside_measurement() { # test
         /^predicted .* measured / { measured = $18 + 0; stall = $21 + 0 }
         END { exit !(copies_ms > 500 && measured > 0.95 * copies_ms && stall <= measured && stall > 0.5 * copies_ms) }' out ||
         fail "not the times of copies: $(grep '^pl\|^pr' out)"
-    run $tiny --policy swap
-    expect_code 0
+    works $tiny --policy swap
     ! grep -q '^predicted' out || fail 'a prediction without a profile'
 }
 
 # The table comes before training; a run that would take longer takes fewer steps.
 runs_are_shortened_to_seconds() { # test
-    run $tiny --steps 1000000 --seconds 4 --compare 2
-    expect_code 0
+    works $tiny --steps 1000000 --seconds 4 --compare 2
     expect_out '^steps     [0-9]*, to end within 4 s: one takes [0-9]* ms'
     awk '/bitwise the same/ { compared = NR } /^  step / { if (!trained) trained = NR }
          END { exit !(compared && trained && compared < trained) }' out || fail 'training comes before the table'
-    run $tiny --steps 3 --seconds 1000 --loss-log seconds.log
-    expect_out '^steps     3, to end within'
     run $tiny --steps 3 --loss-log steps.log
-    expect_same steps.log seconds.log
+    has_losses_of steps.log $tiny --steps 3 --seconds 1000
+    expect_out '^steps     3, to end within'
 }
 
 # ---- files -----------------------------------------------------------------------------------------
 
 files_are_written() { # test
-    run $tiny --output new/run --sample 30 --compare 1
-    expect_code 0
+    works $tiny --output new/run --sample 30 --compare 1
     for file in plan.svg loss.svg step.svg timeline.svg timeline.json step.trace step.plan step.profile; do
         [ -s new/run/$file ] || fail "$file is missing or empty"
         expect_out "^new/run/$file  *[a-z]"
@@ -932,26 +843,18 @@ files_are_written() { # test
 
 # A profile that one run has written plans the next, and a dry run without a device.
 profile_is_read() { # test
-    run $tiny --output measured --device-memory 600KiB
-    expect_code 0
+    works $tiny --output measured --device-memory 600KiB
     grep '^profile ' out >measured.line
-    run $tiny --profile measured/step.profile --device-memory 600KiB --output again
-    expect_code 0
+    works $tiny --profile measured/step.profile --device-memory 600KiB --output again
     expect_same measured/step.profile again/step.profile
     expect_same measured/step.plan again/step.plan
-    run $tiny --profile measured/step.profile --device-memory 600KiB --dry-run
-    expect_code 0
+    works $tiny --profile measured/step.profile --device-memory 600KiB --dry-run
     grep '^profile ' out >read.line
     expect_same measured.line read.line
-    run $tiny --profile measured/step.profile --batch 7
-    expect_code 2
-    expect_err 'has times of 100 rows, but a micro-batch of a rank has 350'
+    refused 'has times of 100 rows, but a micro-batch of a rank has 350' $tiny --profile measured/step.profile --batch 7
     head -c 200 measured/step.profile >cut.profile
-    run $tiny --profile cut.profile
-    expect_code 2
-    expect_err '--profile cut.profile:[0-9]*: truncated'
-    run $tiny --profile measured/step.profile --dry-run --cluster h100
-    expect_code 2
+    refused '--profile cut.profile:[0-9]*: truncated' $tiny --profile cut.profile
+    fails $tiny --profile measured/step.profile --dry-run --cluster h100
     expect_err '--cluster has no effect with --profile'
 }
 
@@ -961,14 +864,12 @@ output_into_a_file() { # test
     [ "$lines" -ge 20 ] && [ "$lines" -le 40 ] || fail "$lines lines of progress for 120 steps"
     grep -q "$(printf '\r')" out && fail 'a carriage return in a file'
     LC_ALL=de_DE.UTF-8 "$program" $tiny --policy keep --loss-log german.log >/dev/null 2>&1
-    run $tiny --policy keep --loss-log plain.log
-    expect_same german.log plain.log
+    has_losses_of german.log $tiny --policy keep
 }
 
 generated_text_is_escaped() { # test
     printf 'tab\there, bell\007, caf\303\251, and a line\n%.0s' 1 2 3 4 5 6 7 8 >strange
-    run $tiny --text strange --seq 40 --sample 60
-    expect_code 0
+    works $tiny --text strange --seq 40 --sample 60
     [ -z "$(LC_ALL=C tr -d '\n -~' <out)" ] || fail 'unprintable bytes reach the output'
 }
 
@@ -981,64 +882,36 @@ default_text() { # test
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------
 
-# (A shell lets background jobs ignore SIGINT; the program's own handler undoes that.)
 interrupt_keeps_the_log() { # test
-    "$program" $tiny --steps 1000000 --loss-log interrupted.log --output interrupted.dir >out 2>err &
-    child=$!
-    wait_for interrupted.log
-    kill -INT $child
-    wait $child
-    code=$?
-    expect_code 130
-    expect_err 'interrupted after step [0-9]*'
-    expect_one_line
-    [ "$(tail -c 1 interrupted.log | od -An -tx1 | tr -d ' ')" = 0a ] || fail 'the last line of the log is not complete'
-    awk '$1 != NR || NF != 3 { exit 1 }' interrupted.log || fail 'the log has a gap'
+    for ranks in '' '--ranks 2 --ring 2'; do
+        interrupted INT interrupted.log --output interrupted.dir $ranks
+        expect_code 130
+        expect_err 'interrupted after step [0-9]*'
+        expect_one_line
+        [ "$(tail -c 1 interrupted.log | od -An -tx1 | tr -d ' ')" = 0a ] || fail 'the last line of the log is not complete'
+        awk '$1 != NR || NF != 3 { exit 1 }' interrupted.log || fail 'the log has a gap'
+    done
 }
 
 # A closed terminal, or a scheduler that ends the job, loses no step.
 other_signals_save_too() { # test
     for signal in TERM HUP; do
-        rm -f signal.log signal.save
-        "$program" $tiny --steps 1000000 --loss-log signal.log --save signal.save >out 2>err &
-        child=$!
-        wait_for signal.log
-        kill -$signal $child
-        wait $child
-        code=$?
+        rm -f signal.save
+        interrupted $signal signal.log --save signal.save
         expect_code 130
         run $tiny --steps 1000000 --stop 1 --resume signal.save
         expect_err 'signal.save: saved after step [1-9]'
     done
 }
 
-interrupt_ends_all_ranks() { # test
-    rm -f interrupted.log
-    "$program" $tiny --ranks 2 --ring 2 --steps 1000000 --loss-log interrupted.log >out 2>err &
-    child=$!
-    wait_for interrupted.log
-    kill -INT $child
-    wait $child
-    code=$?
-    expect_code 130
-    expect_err 'interrupted after step [0-9]*'
-    expect_one_line
-}
-
 # No signal leaves an empty directory behind.
 signals_leave_no_directory() { # test
     for signal in INT TERM HUP; do
-        rm -f signal.log
-        "$program" $tiny --steps 1000000 --loss-log signal.log --output d >out 2>err &
-        child=$!
-        wait_for signal.log
-        kill -$signal $child
-        wait $child
+        interrupted $signal signal.log --output d
         [ ! -e d ] || fail "$signal leaves a directory behind"
         [ -z "$(ls -A | grep memo-)" ] || fail "$signal leaves something behind"
     done
-    run $tiny --output d --loss-log d/log
-    expect_code 0
+    works $tiny --output d --loss-log d/log
     [ "$(ls d | wc -l)" -eq 8 ] || fail "unexpected files: $(ls d)"
 }
 
