@@ -18,7 +18,7 @@ typedef struct training {
 
     gpt_test_run planned; /* trace and plan, of every rank */
     memo_swap_sizes sizes;
-    uint8_t *tokens, *targets; /* (N_STEPS, accumulate, batch, sequence) */
+    const uint8_t *tokens, *targets; /* (N_STEPS, accumulate, batch, sequence) */
     gpt_layout layout;
 
     double losses[N_STEPS], norms[N_STEPS]; /* rank 0's */
@@ -181,21 +181,14 @@ static inline memo_status train_all(training* t, memo_error* error) {
     return thread_ranks_run_on(&desc, &comm_desc, (int32_t)n, train_on_rank, t, error);
 }
 
-/* The text that all trainings learn. */
-static inline uint8_t* the_text(void) {
-    static uint8_t text[1024];
-    if (!text[0]) gpt_test_text(text, (int64_t)sizeof text);
-    return text;
-}
-
 static inline training training_of(gpt_config config, memo_policy policy, int64_t accumulate) {
     training t;
     memset(&t, 0, sizeof t);
-    CHECK_IS(N_STEPS * accumulate * config.batch * config.sequence, <, 1024);
+    CHECK_IS(N_STEPS * accumulate * config.batch * config.sequence, <, 2048);
     t.desc = gpt_test_desc(config, policy, 0.5);
     t.accumulate = t.n_promised = accumulate;
     t.failing_rank = -1;
-    t.tokens = the_text();
+    t.tokens = gpt_test_text();
     t.targets = t.tokens + 1;
     return t;
 }

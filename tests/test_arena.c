@@ -136,6 +136,24 @@ static memo_arena* replay(const memo_device* device, const memo_plan* plan) {
     return arena;
 }
 
+/* Records into a new trace; device NULL: a dry run. */
+static memo_arena* record(const memo_device* device, memo_trace** trace) {
+    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena* arena = NULL;
+    CHECK_OK(memo_trace_create(trace, &error));
+    desc.device = device;
+    desc.trace = *trace;
+    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    return arena;
+}
+
+/* Destroys both; the device's block went back. */
+static void close_replay(memo_arena* arena, memo_plan* plan) {
+    memo_arena_destroy(arena);
+    CHECK_IS(the_device.n_live, ==, 0);
+    memo_plan_destroy(plan);
+}
+
 static void* take(memo_arena* arena, int64_t size_bytes) {
     void* address = NULL;
     CHECK_OK(memo_arena_alloc(arena, size_bytes, 0, &address, &error));
@@ -160,47 +178,30 @@ static memo_status step(memo_arena* arena, memo_error* e) {
 TEST(the_example_works) {
     memo_trace* trace;
     memo_plan* plan;
-    memo_arena* arena;
-    memo_arena_desc desc = memo_arena_desc_default();
-    const memo_device* device = fresh_device(5 << 20);
+    memo_arena* arena = record(NULL, &trace);
     long long before;
     int i;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    desc.trace = trace;
-    CHECK_OK(memo_arena_create(&desc, &arena, &error));
     CHECK_OK(step(arena, &error));
     memo_arena_destroy(arena);
-    CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
-    first_fit(plan);
-    desc = memo_arena_desc_default();
-    desc.device = device;
-    desc.plan = plan;
-    CHECK_OK(memo_arena_create(&desc, &arena, &error));
+    plan = planned(trace, 0);
+    arena = replay(fresh_device(5 << 20), plan);
     before = mallocs_done;
     for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
     CHECK(mallocs_done == before && the_device.n_allocs == 1 && the_device.used == 4 << 20);
     CHECK_IS(arena_stats(arena).n_requests, ==, 2000);
     CHECK_IS(arena_stats(arena).reserved_bytes, ==, 4 << 20);
-    memo_arena_destroy(arena);
-    CHECK_IS(the_device.n_live, ==, 0);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
     memo_trace_destroy(trace);
 }
 
 /* --- recording --- */
 
 TEST(recording_writes_the_requests_down) {
-    static const int device_too[] = {0, 1};
-    int round, i;
-    for (round = 0; round < 2; round++) {
+    int has_device, i;
+    for (has_device = 0; has_device < 2; has_device++) {
         memo_trace* trace;
-        memo_arena* arena;
-        memo_arena_desc desc = memo_arena_desc_default();
+        memo_arena* arena = record(has_device ? fresh_device(1 << 20) : NULL, &trace);
         void *weights, *a, *b;
-        CHECK_OK(memo_trace_create(&trace, &error));
-        if (device_too[round]) desc.device = fresh_device(1 << 20);
-        desc.trace = trace;
-        CHECK_OK(memo_arena_create(&desc, &arena, &error));
         weights = take(arena, 1000);
         for (i = 0; i < 3; i++) { /* only the first is recorded */
             CHECK_OK(memo_arena_begin(arena, &error));
@@ -226,22 +227,16 @@ TEST(recording_writes_the_requests_down) {
         CHECK_IS(arena_stats(arena).n_requests, ==, 7);
         CHECK_IS(arena_stats(arena).reserved_bytes, ==, 1100);
         memo_arena_destroy(arena);
-        if (device_too[round]) CHECK(the_device.n_live == 0 && the_device.n_allocs == 7);
+        if (has_device) CHECK(the_device.n_live == 0 && the_device.n_allocs == 7);
         memo_trace_destroy(trace);
     }
 }
 
 TEST(misuse_is_named) {
     memo_trace* trace;
-    memo_arena* arena;
-    memo_arena_desc desc = memo_arena_desc_default();
-    const memo_device* device = fresh_device(1000);
+    memo_arena* arena = record(fresh_device(1000), &trace);
     void *a, *b;
     int64_t n_requests;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    desc.trace = trace;
-    desc.device = device;
-    CHECK_OK(memo_arena_create(&desc, &arena, &error));
     CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(memo_arena_begin(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
@@ -268,14 +263,10 @@ TEST(misuse_is_named) {
 
 TEST(dry_addresses_never_meet) {
     memo_trace* trace;
-    memo_arena* arena;
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena* arena = record(NULL, &trace);
     uintptr_t first = 0, top = 0;
     void* live[50];
     int round, i;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    desc.trace = trace;
-    CHECK_OK(memo_arena_create(&desc, &arena, &error));
     for (round = 0; round < 100; round++) {
         CHECK_OK(memo_arena_begin(arena, &error));
         for (i = 0; i < 50; i++) {
@@ -310,8 +301,7 @@ static const char* const small_trace =
 
 TEST(replay_gives_the_planned_addresses) {
     memo_plan* plan = planned_text(small_trace, 256);
-    const memo_device* device = fresh_device(1 << 20);
-    memo_arena* arena = replay(device, plan);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan);
     char* base = (char*)the_device.addresses[0];
     long long before = mallocs_done;
     int round;
@@ -344,15 +334,12 @@ TEST(replay_gives_the_planned_addresses) {
     drop(arena, v);
     CHECK_IS(memo_arena_free(arena, v, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_arena_free(arena, NULL, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memo_arena_destroy(arena);
-    CHECK_IS(the_device.n_live, ==, 0);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
 }
 
 TEST(frees_may_come_early_and_batches_stop_early) {
     memo_plan* plan = planned_text(small_trace, 256);
-    const memo_device* device = fresh_device(1 << 20);
-    memo_arena* arena = replay(device, plan);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan);
     void *a, *b, *c, *d;
     CHECK_OK(memo_arena_begin(arena, &error)); /* without the persistent requests */
     a = take(arena, 100);
@@ -378,8 +365,7 @@ TEST(frees_may_come_early_and_batches_stop_early) {
     CHECK(take(arena, 100) == a && take(arena, 2000) == b);
     drop(arena, b);
     CHECK_OK(memo_arena_end(arena, &error));
-    memo_arena_destroy(arena);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
 }
 
 TEST(requests_of_no_bytes_have_addresses) {
@@ -402,8 +388,7 @@ TEST(requests_of_no_bytes_have_addresses) {
             for (k = 4; k >= 0; k--) drop(arena, live[k]);
             CHECK_OK(memo_arena_end(arena, &error));
         }
-        memo_arena_destroy(arena);
-        memo_plan_destroy(plan);
+        close_replay(arena, plan);
     }
 }
 
@@ -414,8 +399,7 @@ TEST(an_empty_plan_replays) {
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(memo_arena_alloc(arena, 0, 0, &address, &error), ==, MEMO_STATUS_DIVERGED);
     CHECK_OK(memo_arena_end(arena, &error));
-    memo_arena_destroy(arena);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
 }
 
 TEST(temporaries_before_the_body_are_planned) {
@@ -440,27 +424,17 @@ TEST(temporaries_before_the_body_are_planned) {
         if (round == 0) drop(arena, u);
         CHECK_OK(memo_arena_end(arena, &error));
     }
-    memo_arena_destroy(arena);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
 }
 
 TEST(lifetimes_that_wait_for_streams_replay) {
     memo_trace* trace;
-    memo_plan* plan;
-    memo_arena* arena;
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_plan* plan = NULL;
     int pass, round;
-    CHECK_OK(memo_trace_create(&trace, &error));
-    plan = NULL;
     for (pass = 0; pass < 2; pass++) {
-        desc = memo_arena_desc_default();
-        if (pass == 0)
-            desc.trace = trace;
-        else {
-            desc.plan = plan = planned(trace, 0);
-            desc.device = fresh_device(1 << 20);
-        }
-        CHECK_OK(memo_arena_create(&desc, &arena, &error));
+        memo_arena* arena;
+        if (pass) plan = planned(trace, 0);
+        arena = pass ? replay(fresh_device(1 << 20), plan) : record(NULL, &trace);
         for (round = 0; round <= pass; round++) {
             void *a, *b, *c;
             CHECK_OK(memo_arena_begin(arena, &error));
@@ -507,8 +481,7 @@ TEST(divergence_is_an_error) {
     CHECK_ERROR(memo_arena_alloc(arena, 0, 0, &b, &error), DIVERGED, "no more requests");
     CHECK_OK(memo_arena_end(arena, &error));
     CHECK_IS(arena_stats(arena).n_requests, ==, 4);
-    memo_arena_destroy(arena);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
 }
 
 /* --- random trainers, faithful or not: live buffers never share a byte --- */
@@ -621,13 +594,9 @@ TEST(random_trainers_never_share_a_byte) {
         batch b = random_batch();
         memo_trace* trace;
         memo_plan* plan;
-        memo_arena* arena;
-        memo_arena_desc desc = memo_arena_desc_default();
-        CHECK_OK(memo_trace_create(&trace, &error));
-        desc.trace = trace;
-        if (round % 3 == 0) desc.device = fresh_device(1 << 30);
-        CHECK_OK(memo_arena_create(&desc, &arena, &error));
-        run_batch(arena, &b, desc.device != NULL, 0);
+        const int has_device = round % 3 == 0;
+        memo_arena* arena = record(has_device ? fresh_device(1 << 30) : NULL, &trace);
+        run_batch(arena, &b, has_device, 0);
         memo_arena_destroy(arena);
         plan = planned(trace, (int64_t)1 << memo_test_int(0, 10));
         arena = replay(fresh_device(1 << 30), plan);
@@ -636,9 +605,7 @@ TEST(random_trainers_never_share_a_byte) {
             n_diverged += run_batch(arena, &changed, 1, 1);
             if (k % 2) CHECK_IS(run_batch(arena, &b, 1, 0), ==, 0); /* none is remembered */
         }
-        memo_arena_destroy(arena);
-        CHECK_IS(the_device.n_live, ==, 0);
-        memo_plan_destroy(plan);
+        close_replay(arena, plan);
         memo_trace_destroy(trace);
     }
     CHECK_IS(n_diverged, >, 200);
@@ -677,8 +644,7 @@ TEST(recorded_traces_replay) {
             CHECK_OK(memo_arena_end(arena, &error));
         }
         free(addresses);
-        memo_arena_destroy(arena);
-        memo_plan_destroy(plan);
+        close_replay(arena, plan);
         memo_trace_destroy(trace);
     }
 }
@@ -703,23 +669,16 @@ TEST(abandoned_batches_leave_nothing) {
     CHECK_IS(take(arena, 100), ==, a);
     memo_arena_abandon(arena);
     drop(arena, w);
-    memo_arena_destroy(arena);
-    CHECK_IS(the_device.n_live, ==, 0);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
 }
 
 TEST(an_abandoned_recording_starts_again) {
     memo_trace* trace;
     memo_trace* again;
-    memo_arena* arena;
-    memo_arena_desc desc = memo_arena_desc_default();
+    memo_arena* arena = record(fresh_device(1 << 20), &trace);
     void *w, *v, *a;
     char path[250];
     memo_test_path(path, "arena");
-    CHECK_OK(memo_trace_create(&trace, &error));
-    desc.trace = trace;
-    desc.device = fresh_device(1 << 20);
-    CHECK_OK(memo_arena_create(&desc, &arena, &error));
     w = take(arena, 10);
     v = take(arena, 20);
     CHECK_OK(memo_arena_record(arena, 1, 0, &error));
@@ -852,8 +811,7 @@ TEST(large_alignments_are_kept) {
     arena = replay(fresh_device(1 << 20), plan);
     CHECK_IS((uintptr_t)take(arena, 1000) % 4096, ==, 0);
     CHECK_IS((uintptr_t)take(arena, 500) % (1 << 16), ==, 0);
-    memo_arena_destroy(arena);
-    memo_plan_destroy(plan);
+    close_replay(arena, plan);
 }
 
 TEST(running_out_of_memory_is_reported) {

@@ -15,6 +15,8 @@ static const double rounding = 1e-12;
 static const double rounding = 1e-4;
 #endif
 
+static memo_error error;
+
 static void* allocate(int64_t n, size_t size) {
     void* result = calloc((size_t)(n > 0 ? n : 1), size);
     if (!result) abort();
@@ -44,8 +46,8 @@ TEST(exponential_is_accurate) {
     int i;
     for (i = -86000; i <= 87000; i++) {
         const gpt_real x = (gpt_real)(i * 1e-3 + 1e-4 * memo_test_real());
-        const double error = fabs((double)gpt_exp(x) / exp((double)x) - 1);
-        if (!(error <= worst)) worst = error;
+        const double off = fabs((double)gpt_exp(x) / exp((double)x) - 1);
+        if (!(off <= worst)) worst = off;
     }
     CHECK_CASE(worst < 1.2e-7, "relative error %g", worst);
     CHECK_IS(gpt_exp(-(gpt_real)INFINITY), ==, 0);
@@ -344,6 +346,14 @@ static void plain_mask(double* x, const gpt_config* config, int64_t step, int64_
                 (double)gpt_mask(&dropout, gpt_token_key(&dropout, first_token + r), c);
 }
 
+/* Zeros, until the sequence is done. */
+static void* plain_memory[256];
+static int n_plain_memory;
+static double* plain_zeros(int64_t n) {
+    if (n_plain_memory == 256) abort();
+    return (double*)(plain_memory[n_plain_memory++] = allocate(n, sizeof(double)));
+}
+
 typedef struct plain_layer {
     double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *activated;
 } plain_layer;
@@ -366,7 +376,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
     const int64_t K = config->n_kv_heads, CK = K * D, V = 256;
     const int64_t U = config->mlp == GPT_MLP_SWIGLU ? 8 * C : 4 * C;
     plain_layer* layers = (plain_layer*)allocate(config->n_layers, sizeof *layers);
-    double *x = (double*)allocate(T * C, sizeof(double)), *y, *logits, *dx, *dy;
+    double *x = plain_zeros(T * C), *y, *logits, *dx, *dy;
     double loss = 0;
     int64_t i, j, r, c, h, l;
     for (r = 0; r < T; r++)
@@ -379,7 +389,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
                                       &a->v,     &a->p,     &a->attention, &a->middle,
                                       &a->norm2, &a->up,    &a->activated};
         const int64_t sizes[11] = {C, C, C, CK, CK, H * T, C, C, C, U, 4 * C};
-        for (i = 0; i < 11; i++) *tensors[i] = (double*)allocate(T * sizes[i], sizeof(double));
+        for (i = 0; i < 11; i++) *tensors[i] = plain_zeros(T * sizes[i]);
         memcpy(a->input, x, (size_t)(T * C) * sizeof(double));
         plain_norm(a->norm1, x, lw + at.norm1, T, C);
         plain_linear(a->q, a->norm1, lw + at.query, T, C, C);
@@ -415,8 +425,8 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         plain_mask(x, config, step, l, GPT_SITE_MLP, first_token);
         for (i = 0; i < T * C; i++) x[i] += a->middle[i];
     }
-    y = (double*)allocate(T * C, sizeof(double));
-    logits = (double*)allocate(T * V, sizeof(double));
+    y = plain_zeros(T * C);
+    logits = plain_zeros(T * V);
     plain_norm(y, x, w + at.final_norm, T, C);
     plain_linear(logits, y, w + at.classifier, T, V, C);
     if (last_logits) memcpy(last_logits, logits + (T - 1) * V, (size_t)V * sizeof(double));
@@ -429,24 +439,24 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
                 loss_scale * (exp(logits[r * V + i]) / sum - (i == targets[r] ? 1 : 0));
     }
 
-    dx = (double*)allocate(T * C, sizeof(double));
-    dy = (double*)allocate(T * C, sizeof(double));
+    dx = plain_zeros(T * C);
+    dy = plain_zeros(T * C);
     plain_linear_backward(dy, dw + at.classifier, logits, y, w + at.classifier, T, V, C);
     plain_norm_backward(dx, dw + at.final_norm, dy, x, w + at.final_norm, T, C);
     for (l = config->n_layers - 1; l >= 0; l--) {
         plain_layer* a = &layers[l];
         const double* lw = w + at.layers + l * at.layer_stride;
         double* ldw = dw + at.layers + l * at.layer_stride;
-        double* branch = (double*)allocate(T * C, sizeof(double));
-        double* dactivated = (double*)allocate(T * 4 * C, sizeof(double));
-        double* dup = (double*)allocate(T * U, sizeof(double));
-        double* dnorm2 = (double*)allocate(T * C, sizeof(double));
-        double* dattention = (double*)allocate(T * C, sizeof(double));
-        double* dq = (double*)allocate(T * C, sizeof(double));
-        double* dk = (double*)allocate(T * CK, sizeof(double));
-        double* dv = (double*)allocate(T * CK, sizeof(double));
-        double* dnorm1 = (double*)allocate(T * C, sizeof(double));
-        double* dp = (double*)allocate(T, sizeof(double));
+        double* branch = plain_zeros(T * C);
+        double* dactivated = plain_zeros(T * 4 * C);
+        double* dup = plain_zeros(T * U);
+        double* dnorm2 = plain_zeros(T * C);
+        double* dattention = plain_zeros(T * C);
+        double* dq = plain_zeros(T * C);
+        double* dk = plain_zeros(T * CK);
+        double* dv = plain_zeros(T * CK);
+        double* dnorm1 = plain_zeros(T * C);
+        double* dp = plain_zeros(T);
         memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
         plain_mask(branch, config, step, l, GPT_SITE_MLP, first_token);
         plain_linear_backward(dactivated, ldw + at.down, branch, a->activated, lw + at.down, T, C,
@@ -485,16 +495,12 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         plain_linear_backward(dnorm1, ldw + at.key, dk, a->norm1, lw + at.key, T, CK, C);
         plain_linear_backward(dnorm1, ldw + at.value, dv, a->norm1, lw + at.value, T, CK, C);
         plain_norm_backward(dx, ldw + at.norm1, dnorm1, a->input, lw + at.norm1, T, C);
-        free(branch), free(dactivated), free(dup), free(dnorm2), free(dattention), free(dq),
-            free(dk), free(dv);
-        free(dnorm1), free(dp);
-        free(a->input), free(a->norm1), free(a->q), free(a->k), free(a->v), free(a->p);
-        free(a->attention), free(a->middle), free(a->norm2), free(a->up), free(a->activated);
     }
     plain_mask(dx, config, step, 0, GPT_SITE_EMBEDDING, first_token);
     for (r = 0; r < T; r++)
         for (c = 0; c < C; c++) dw[at.embedding + tokens[r] * C + c] += dx[r * C + c];
-    free(layers), free(x), free(y), free(logits), free(dx), free(dy);
+    while (n_plain_memory) free(plain_memory[--n_plain_memory]);
+    free(layers);
     return loss;
 }
 
@@ -528,12 +534,10 @@ static void check_against_plain(gpt_config config, memo_policy policy, double al
     gpt_real* gradients = (gpt_real*)allocate(n, sizeof(gpt_real));
     double* w = (double*)allocate(n, sizeof(double));
     double* dw = (double*)allocate(n, sizeof(double));
-    uint8_t* text = (uint8_t*)allocate(N_MICRO_BATCHES * n_rows + 1, 1);
+    const uint8_t* text = gpt_test_text();
     double loss = 0, expected = 0;
     gpt_test_run run;
-    memo_error error;
     int64_t i, b, t;
-    gpt_test_text(text, N_MICRO_BATCHES * n_rows + 1);
     for (t = 0; t < gpt_n_parameter_tensors(&config); t++) {
         const gpt_parameter p = gpt_parameter_at(&config, t);
         for (i = 0; i < p.n; i++)
@@ -570,7 +574,7 @@ static void check_against_plain(gpt_config config, memo_policy policy, double al
         }
     }
     gpt_test_close(&run);
-    free(parameters), free(gradients), free(w), free(dw), free(text);
+    free(parameters), free(gradients), free(w), free(dw);
 }
 
 TEST(model_matches_the_plain_one) {
@@ -607,7 +611,6 @@ TEST(too_many_documents_are_refused) {
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     uint8_t text[25];
     gpt_test_run run;
-    memo_error error;
     double loss = 0;
     memset(text, 'a', sizeof text);
     text[11] = text[23] = 'm'; /* the last of a sequence begins no document */
@@ -636,24 +639,24 @@ typedef struct history {
 } history;
 
 static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_steps,
-                         const uint8_t* text, history* result, memo_error* error) {
+                         history* result) {
     const int64_t n = gpt_n_parameters(config), n_rows = config->batch * config->sequence;
     const gpt_update_values update = {{0.01, 0.9, 0.99, 1e-8, 0.1, 0}, 1.0, 0};
     memo_status status = MEMO_STATUS_OK;
     int64_t step, i;
     for (step = 0; step < n_steps && !status; step++) {
         for (i = 0; i < N_ACCUMULATED && !status; i++) {
-            const uint8_t* tokens = text + (step * N_ACCUMULATED + i) * n_rows;
+            const uint8_t* tokens = gpt_test_text() + (step * N_ACCUMULATED + i) * n_rows;
             status = gpt_micro_batch(model, tokens, tokens + 1, step, i,
-                                     1.0 / (double)(N_ACCUMULATED * n_rows), error);
+                                     1.0 / (double)(N_ACCUMULATED * n_rows), &error);
         }
-        if (!status) status = gpt_get_gradients(model, result->gradients + step * n, error);
-        if (!status) status = gpt_digest_gradients(model, &result->digests[step], error);
+        if (!status) status = gpt_get_gradients(model, result->gradients + step * n, &error);
+        if (!status) status = gpt_digest_gradients(model, &result->digests[step], &error);
         if (!status)
             status = gpt_update(model, &update, &result->loss[step], &result->gradient_norm[step],
-                                error);
+                                &error);
     }
-    return status ? status : gpt_get_parameters(model, result->parameters, error);
+    return status ? status : gpt_get_parameters(model, result->parameters, &error);
 }
 
 static history history_make(const gpt_config* config) {
@@ -670,31 +673,25 @@ static void history_free(history* result) {
 }
 
 /* A new model. */
-static void train_anew(const gpt_desc* desc, int64_t n_steps, const uint8_t* text,
-                       history* result) {
+static void train_anew(const gpt_desc* desc, int64_t n_steps, history* result) {
     gpt_test_run run;
-    memo_error error;
     CHECK_OK(gpt_test_open(desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, &desc->config, n_steps, text, result, &error));
+    if (run.model) CHECK_OK(train(run.model, &desc->config, n_steps, result));
     gpt_test_close(&run);
 }
 
-/* N_STEPS with everything kept.  Returns their text, which the caller frees. */
-static uint8_t* train_kept(const gpt_config* config, history* result) {
-    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config->batch * config->sequence + 1;
+/* N_STEPS with everything kept. */
+static history train_kept(const gpt_config* config) {
     const gpt_desc desc = gpt_test_desc(*config, MEMO_POLICY_KEEP, 0);
-    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
-    gpt_test_text(text, n_bytes);
-    *result = history_make(config);
-    train_anew(&desc, N_STEPS, text, result);
-    return text;
+    history result = history_make(config);
+    train_anew(&desc, N_STEPS, &result);
+    return result;
 }
 
-static void check_rows(const gpt_desc* desc, const char* name, const uint8_t* text,
-                       const history* expected) {
+static void check_rows(const gpt_desc* desc, const char* name, const history* expected) {
     const int64_t n = gpt_n_parameters(&desc->config);
     history result = history_make(&desc->config);
-    train_anew(desc, N_STEPS, text, &result);
+    train_anew(desc, N_STEPS, &result);
     CHECK_CASE(!memcmp(result.loss, expected->loss, sizeof result.loss), "%s", name);
     CHECK_CASE(!memcmp(result.gradient_norm, expected->gradient_norm, sizeof result.gradient_norm),
                "%s", name);
@@ -714,8 +711,7 @@ static void check_policies(gpt_config config) {
     } cases[7] = {{MEMO_POLICY_RECOMPUTE, 0}, {MEMO_POLICY_SWAP, 0},     {MEMO_POLICY_ALPHA, 0},
                   {MEMO_POLICY_ALPHA, 0.125}, {MEMO_POLICY_ALPHA, 0.25}, {MEMO_POLICY_ALPHA, 0.5},
                   {MEMO_POLICY_ALPHA, 1}};
-    history expected;
-    uint8_t* text = train_kept(&config, &expected);
+    history expected = train_kept(&config);
     int i;
     CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
     for (i = 0; i < 7; i++) {
@@ -724,11 +720,10 @@ static void check_policies(gpt_config config) {
         snprintf(name, sizeof name, "policy %d, alpha %g, %d layers", (int)cases[i].policy,
                  cases[i].alpha, config.n_layers);
         gpt_helpers_begin(1 + i % 3); /* nor does the number of threads change a bit */
-        check_rows(&desc, name, text, &expected);
+        check_rows(&desc, name, &expected);
         gpt_helpers_end();
     }
     history_free(&expected);
-    free(text);
 }
 
 /* The definition in gpt_kernels.h, word by word; a digest differs if any bit does. */
@@ -746,11 +741,9 @@ TEST(a_digest_has_every_bit) {
     const gpt_config config = gpt_test_config(2, 16, 2, 1, 20, 1, 4, 0.1);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const int64_t n = gpt_n_parameters(&config);
-    uint8_t text[N_ACCUMULATED * 20 + 1];
     history result = history_make(&config);
     int trial;
-    gpt_test_text(text, (int64_t)sizeof text);
-    train_anew(&desc, 1, text, &result);
+    train_anew(&desc, 1, &result);
     CHECK(result.digests[0] != 0 && result.digests[0] == plain_digest(result.gradients, n));
     for (trial = 0; trial < 100; trial++) {
         unsigned char* byte =
@@ -776,14 +769,12 @@ TEST(policies_give_the_same_bits_in_slices) {
     const int64_t n = gpt_n_parameters(&config);
     history at_once = history_make(&config), sliced = history_make(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    uint8_t text[N_STEPS * N_ACCUMULATED * 83 * 2 + 1];
     double largest = 0;
     int64_t i;
-    gpt_test_text(text, (int64_t)sizeof text);
-    train_anew(&desc, 1, text, &at_once);
+    train_anew(&desc, 1, &at_once);
     config.slice_rows = desc.config.slice_rows = 40;
     CHECK_IS(gpt_n_slices(&config), ==, 5);
-    train_anew(&desc, 1, text, &sliced);
+    train_anew(&desc, 1, &sliced);
     CHECK_CASE(at_once.loss[0] == sliced.loss[0], "%.17g instead of %.17g", sliced.loss[0],
                at_once.loss[0]);
     for (i = 0; i < n; i++)
@@ -860,15 +851,13 @@ static int64_t* random_rows(const gpt_config* config) {
 }
 
 static void check_tables(gpt_config config, int n_tables) {
-    history expected;
-    uint8_t* text = train_kept(&config, &expected);
+    history expected = train_kept(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     for (; n_tables > 0; n_tables--) {
         desc.rows = random_rows(&config);
-        check_rows(&desc, "a table", text, &expected);
+        check_rows(&desc, "a table", &expected);
     }
     history_free(&expected);
-    free(text);
 }
 
 TEST(tables_of_rows_give_the_same_bits) {
@@ -901,11 +890,9 @@ TEST(an_mlp_in_chunks_is_the_same_mlp) {
     const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
     const gpt_desc in_chunks =
         gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), MEMO_POLICY_RECOMPUTE, 0);
-    history expected;
-    uint8_t* text = train_kept(&config, &expected);
-    check_rows(&in_chunks, "in chunks", text, &expected);
+    history expected = train_kept(&config);
+    check_rows(&in_chunks, "in chunks", &expected);
     history_free(&expected);
-    free(text);
 }
 
 /* Of the arena in a dry run. */
@@ -916,7 +903,6 @@ static arena_bytes arena_bytes_of(gpt_config config, memo_policy policy) {
     const gpt_desc desc = gpt_test_desc(config, policy, 0);
     arena_bytes bytes = {0, 0, 0};
     gpt_test_run run;
-    memo_error error;
     int64_t i, k, live;
     memset(&run, 0, sizeof run);
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
@@ -1036,7 +1022,6 @@ TEST(an_operation_is_rounded_once) {
     uint16_t x[N * K], w[M * K], y[N * M];
     gpt_linear_args a;
     memo_stream stream;
-    memo_error error;
     gpt_test_run run;
     void* scratch;
     int i, j, k;
@@ -1077,7 +1062,6 @@ TEST(an_operation_is_rounded_once) {
 TEST(sums_stay_float_in_bf16) {
     const memo_host_device_desc desc = memo_host_device_desc_default();
     gpt_test_run run;
-    memo_error error;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     memset(&run, 0, sizeof run);
     CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
@@ -1090,20 +1074,17 @@ TEST(sums_stay_float_in_bf16) {
 /* As far from float as the rounding of activations and weights explains. */
 TEST(bf16_is_close_to_float) {
     const gpt_config config = gpt_test_config(3, 64, 4, 2, 50, 2, 16, 0.1);
-    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * config.batch * config.sequence + 1;
-    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
     const int64_t n = gpt_n_parameters(&config);
     double difference = 0, squares = 0;
     history histories[2];
     int64_t i;
     int is_bf16;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    gpt_test_text(text, n_bytes);
     for (is_bf16 = 0; is_bf16 < 2; is_bf16++) {
         const gpt_desc desc =
             gpt_test_desc(is_bf16 ? bf16_config(config) : config, MEMO_POLICY_SWAP, 0);
         histories[is_bf16] = history_make(&config);
-        train_anew(&desc, 1, text, &histories[is_bf16]);
+        train_anew(&desc, 1, &histories[is_bf16]);
     }
     /* Of the first step only: Adam divides by the gradient's size, and small ones are noise. */
     CHECK_CASE(fabs(histories[1].loss[0] / histories[0].loss[0] - 1) < 1e-3, "%g instead of %g",
@@ -1118,7 +1099,6 @@ TEST(bf16_is_close_to_float) {
     CHECK(histories[1].loss[0] != histories[0].loss[0]);
     history_free(&histories[0]);
     history_free(&histories[1]);
-    free(text);
 }
 
 /* Each policy below the one before; the sizes promised are the sizes used. */
@@ -1136,7 +1116,6 @@ TEST(policies_save_memory) {
     for (i = 0; i < 4; i++) {
         gpt_desc desc = gpt_test_desc(config, cases[i].policy, cases[i].alpha);
         gpt_test_run run;
-        memo_error error;
         memset(&run, 0, sizeof run);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         if (run.plan) peaks[i] = run.plan->peak_bytes;
@@ -1189,7 +1168,6 @@ static int64_t check_promise(const gpt_desc* desc, const memo_schedule* recorded
     memo_swap_desc swap = gpt_swap_desc(desc, tensors);
     memo_swap_times times = memo_swap_times_default();
     memo_schedule* promised = NULL;
-    memo_error error;
     uint64_t on_device = 0, on_host = 0;
     int64_t n = 0;
     int i;
@@ -1247,10 +1225,7 @@ TEST(recorded_steps_have_no_race) {
         memo_schedule* schedule = NULL;
         memo_check* check = NULL;
         gpt_test_run run;
-        memo_error error;
-        uint8_t text[81];
         int i;
-        gpt_test_text(text, 81);
         if (trial % 2) desc.rows = random_rows(&config);
         memset(&run, 0, sizeof run);
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
@@ -1261,8 +1236,8 @@ TEST(recorded_steps_have_no_race) {
         desc.device = memo_recorder_get_device(recorder);
         CHECK_OK(gpt_create(&desc, &run.model, &error));
         for (i = 0; i < 4 && run.model; i++) {
-            CHECK_OK(gpt_micro_batch(run.model, text, text + 1, i / 2, i % 2, 0.5 / (double)n_rows,
-                                     &error));
+            CHECK_OK(gpt_micro_batch(run.model, gpt_test_text(), gpt_test_text() + 1, i / 2, i % 2,
+                                     0.5 / (double)n_rows, &error));
             if (i % 2) CHECK_OK(gpt_discard(run.model, NULL, &error));
         }
         CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
@@ -1290,8 +1265,6 @@ TEST(recorded_steps_have_no_race) {
 /* A session in a device that is too small measures, plans and runs, and gives the same numbers. */
 TEST(a_model_chooses_its_rows) {
     const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
-    const int64_t n_bytes = N_STEPS * N_ACCUMULATED * 100 + 1;
-    uint8_t* text = (uint8_t*)allocate(n_bytes, 1);
     history expected = history_make(&config), result = history_make(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     memo_session_desc budgets = memo_session_desc_default();
@@ -1300,12 +1273,10 @@ TEST(a_model_chooses_its_rows) {
     memo_profile profile;
     memo_tensor tensors[GPT_N_TENSORS];
     gpt_test_run run;
-    memo_error error;
     int t;
-    gpt_test_text(text, n_bytes);
     gpt_fill_tensors(&config, tensors);
     CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, text, &expected, &error));
+    if (run.model) CHECK_OK(train(run.model, &config, N_STEPS, &expected));
     host.device_memory_bytes = budgets.device_bytes = run.plan->peak_bytes * 3 / 4;
     gpt_test_close(&run);
 
@@ -1321,7 +1292,7 @@ TEST(a_model_chooses_its_rows) {
     if (run.model) {
         memo_session_get_info(gpt_session(run.model), &info);
         CHECK(info.plan->times && info.plan->times->step_s > 0);
-        CHECK_OK(train(run.model, &config, N_STEPS, text, &result, &error));
+        CHECK_OK(train(run.model, &config, N_STEPS, &result));
         CHECK(!memcmp(result.loss, expected.loss, sizeof result.loss));
         CHECK(!memcmp(result.parameters, expected.parameters,
                       (size_t)gpt_n_parameters(&config) * sizeof(gpt_real)));
@@ -1329,7 +1300,6 @@ TEST(a_model_chooses_its_rows) {
     gpt_test_close(&run);
     history_free(&expected);
     history_free(&result);
-    free(text);
 }
 
 /* ---- failures -----------------------------------------------------------------------------------
@@ -1340,16 +1310,14 @@ TEST(any_failing_call_is_reported) {
     const gpt_config config = gpt_test_config(4, 16, 2, 1, 20, 1, 4, 0.1);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
     const int64_t n = gpt_n_parameters(&config);
-    uint8_t text[N_ACCUMULATED * 20 + 1];
+    const uint8_t* text = gpt_test_text();
     history expected = history_make(&config), result = history_make(&config);
     gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
     memo_faults faults;
     const memo_host_device_desc host = memo_host_device_desc_default();
     gpt_test_run run;
-    memo_error error;
     int64_t failing, n_recovered = 0;
     int is_done = 0;
-    gpt_test_text(text, (int64_t)sizeof text);
     memset(&run, 0, sizeof run);
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
@@ -1358,7 +1326,7 @@ TEST(any_failing_call_is_reported) {
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (run.model) {
         CHECK_OK(gpt_get_parameters(run.model, start, &error));
-        CHECK_OK(train(run.model, &config, 1, text, &expected, &error));
+        CHECK_OK(train(run.model, &config, 1, &expected));
     }
     gpt_destroy(run.model);
     run.model = NULL;
@@ -1372,7 +1340,7 @@ TEST(any_failing_call_is_reported) {
         memset(&error, 0, sizeof error);
         status = gpt_create(&desc, &model, &error);
         if (status) CHECK(!model);
-        if (!status) status = train(model, &config, 1, text, &result, &error);
+        if (!status) status = train(model, &config, 1, &result);
         is_done = faults.n_calls < failing;
         CHECK_CASE(is_done ? !status : status && error.message[0], "call %lld, %s",
                    (long long)failing, is_done ? "none" : faults.failed);
@@ -1426,7 +1394,6 @@ TEST(impossible_configurations_are_refused) {
     for (i = 0; i < 13; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
-        memo_error error;
         memset(&error, 0, sizeof error);
         CHECK_CASE(gpt_create(&cases[i], &model, &error) == MEMO_STATUS_INVALID_ARGUMENT &&
                        error.message[0] && !model,
@@ -1447,7 +1414,6 @@ TEST(invalid_tables_are_refused) {
                   {GPT_RSTD1, 8, "(rstd1) differs from the tensor that it is recomputed with"}};
     int64_t* rows = gpt_test_table();
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    memo_error error;
     int i;
     desc.rows = rows;
     for (i = 0; i < 4; i++) {
@@ -1466,7 +1432,6 @@ TEST(too_small_a_device_is_refused) {
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_swap_sizes sizes;
     gpt_test_run run;
-    memo_error error;
     int i;
     memset(&run, 0, sizeof run);
     memset(&sizes, 0, sizeof sizes);
@@ -1502,7 +1467,6 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
     double first_loss = 0, loss = 0, norm = 0;
     gpt_test_run run;
-    memo_error error;
     int64_t i;
     config.type = type;
     config.mlp = mlp;

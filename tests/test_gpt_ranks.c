@@ -9,6 +9,8 @@ static int64_t n_group_queries = 65536;
 #define GPT_GROUP_QUERIES n_group_queries
 #include "gpt_ranks_test.h"
 
+static memo_error error;
+
 static gpt_config config_of(int32_t data, int32_t ring, int32_t ulysses, int32_t zero) {
     gpt_config config = gpt_test_config(3, 16, 4, 2, 21, 4, 4, 0.1);
     config.data = data;
@@ -100,7 +102,6 @@ TEST(zero_stages_give_the_same_bits_in_slices) {
 TEST(sums_behind_the_backward_have_the_same_bits) {
     static const int32_t cases[][4] = {{4, 1, 1, 0}, {2, 2, 1, 1}, {2, 1, 2, 2}};
     int64_t accumulate;
-    memo_error error;
     size_t k;
     for (accumulate = 1; accumulate <= 2; accumulate++)
         for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
@@ -146,7 +147,6 @@ TEST(policies_give_the_same_bits_in_bf16) {
 /* Two groups of heads on each rank: every policy, no race, and the bits of one group. */
 TEST(groups_of_heads_give_the_same_bits) {
     int32_t ring, policy, type;
-    memo_error error;
     for (ring = 1; ring < 3; ring++)
         for (type = 0; type < 2; type++) {
             gpt_config config = config_of(1, ring, 2, ring);
@@ -176,7 +176,6 @@ TEST(ranks_divide_the_optimizer) {
     gpt_config config = config_of(2, 1, 2, 0);
     const int64_t n = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     int64_t peaks[3];
-    memo_error error;
     for (config.zero = 0; config.zero < 3; config.zero++) {
         const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
         gpt_test_run run;
@@ -197,7 +196,6 @@ TEST(ranks_divide_the_optimizer) {
 TEST(groups_of_heads_take_less_memory) {
     gpt_config config = gpt_test_config(2, 64, 8, 8, 4096, 1, 64, 0);
     int64_t peaks[2];
-    memo_error error;
     int i;
     config.ring = config.ulysses = 2;
     for (i = 0; i < 2; i++) {
@@ -217,7 +215,6 @@ TEST(groups_of_heads_take_less_memory) {
 
 TEST(recorded_steps_have_no_race) {
     static const int32_t cases[][4] = {{1, 2, 2, 2}, {2, 2, 1, 1}, {2, 1, 2, 0}};
-    memo_error error;
     size_t k;
     for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         const gpt_config plain = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
@@ -235,7 +232,6 @@ TEST(recorded_steps_have_no_race) {
  * last sum, and with zero 0 and 1 nothing beside any, if the sums wait for the end of the step. */
 TEST(sums_run_beside_the_backward) {
     int32_t zero, sums_late;
-    memo_error error;
     for (zero = 0; zero < 3; zero++)
         for (sums_late = 0; sums_late < 2; sums_late++) {
             training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
@@ -253,7 +249,6 @@ TEST(sums_run_beside_the_backward) {
 /* A second micro-batch of a step of one. */
 TEST(a_micro_batch_behind_the_sums_is_refused) {
     training t = training_of(config_of(2, 1, 1, 1), MEMO_POLICY_KEEP, 2);
-    memo_error error;
     t.n_promised = 1;
     CHECK_ERROR(train_all(&t, &error), INVALID_STATE,
                 "the gradients are already summed over ranks");
@@ -262,7 +257,6 @@ TEST(a_micro_batch_behind_the_sums_is_refused) {
 
 /* The others get to know, and the error is that of the rank that failed. */
 TEST(a_rank_that_fails_ends_all) {
-    memo_error error;
     int32_t rank;
     for (rank = 0; rank < 4; rank += 3) {
         training t = training_of(config_of(2, 2, 1, 0), MEMO_POLICY_RECOMPUTE, 1);
@@ -276,7 +270,6 @@ TEST(impossible_ranks_are_refused) {
     static const int32_t bad[][4] = {{3, 1, 1, 0}, {-1, 1, 1, 0}, {1, -2, 1, 0}, {1, 1, 1, 3}};
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_swap_sizes sizes;
-    memo_error error;
     gpt_desc desc;
     gpt_test_run run;
     size_t k;
@@ -323,7 +316,6 @@ TEST(a_checkpoint_fits_any_ranks) {
     for (type = 0; type < 3; type++) {
         gpt_config config = config_of(2, 1, 1, 2);
         training t;
-        memo_error error;
         config.batch = 6; /* data 2 and 3 divide it */
         config.type = type ? MEMO_TYPE_BF16 : GPT_REAL_TYPE;
         config.states = type == 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
@@ -359,7 +351,6 @@ TEST(bad_checkpoints_are_refused) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     char path[250], aside[256], *text;
     gpt_test_run run;
-    memo_error error;
     int64_t n_bytes, step = -1;
     int k;
     memset(&run, 0, sizeof run);

@@ -7,6 +7,8 @@
 
 #include "gpt_ranks_test.h"
 
+static memo_error error;
+
 enum { ACCUMULATE = 2 };
 
 /* Every other case if a sanitizer or valgrind makes each slow. */
@@ -111,7 +113,6 @@ static void check_table(gpt_config config) {
     memo_tensor tensors[GPT_N_TENSORS];
     training keep = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
     training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
-    memo_error error;
     int i;
     gpt_fill_tensors(&config, tensors);
     for (i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
@@ -231,7 +232,6 @@ static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t m
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
         gpt_config config = config_of(2, 2, (memo_blocks_order)order);
         training t;
-        memo_error error;
         config.degrees = degrees;
         config.mlp_rows = mlp_rows;
         config.data = data;
@@ -263,7 +263,6 @@ TEST(sums_of_norms_run_beside_the_backward) {
             for (is_mixed = 0; is_mixed < 2; is_mixed++) {
                 gpt_config config = config_of(2, 3 - data, MEMO_BLOCKS_CROSS);
                 training late, early;
-                memo_error error;
                 config.data = data;
                 config.zero = zero;
                 if (is_mixed) config.degrees = mixed_degrees;
@@ -292,7 +291,6 @@ TEST(a_rank_that_fails_ends_all) {
         for (rank = 0; rank < 2; rank++) {
             gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
             training t;
-            memo_error error;
             if (rank) config.degrees = mixed_degrees;
             t = training_of(config, MEMO_POLICY_RECOMPUTE, 1);
             t.failing_rank = rank;
@@ -309,7 +307,6 @@ TEST(impossible_degrees_are_refused) {
     gpt_config config = config_of(2, 4, MEMO_BLOCKS_FINE); /* 4 sequences */
     int64_t* rows = gpt_test_table();
     memo_swap_sizes sizes;
-    memo_error error;
     gpt_desc desc;
     size_t k;
     config.degrees = mixed;
@@ -335,7 +332,6 @@ TEST(impossible_splits_are_refused) {
     static const int32_t bad[][4] = {{3, 1, 4, 1}, {4, 1, 4, 1}, {-1, 1, 4, 1},
                                      {2, 3, 4, 1}, {2, 2, 1, 2}, {2, -1, 4, 1}};
     memo_swap_sizes sizes;
-    memo_error error;
     size_t k;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         gpt_config config = gpt_test_config(3, 16, 4, 2, 21, bad[k][2], 4, 0.1);

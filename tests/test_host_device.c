@@ -10,6 +10,8 @@
 
 #include <time.h>
 
+static memo_error error;
+
 #define MS          1e-3
 #define MAX_STREAMS 8
 
@@ -25,14 +27,13 @@ typedef struct {
     const memo_device* d; /* the same, for calls through the table */
     void* context;
     memo_stream streams[MAX_STREAMS];
+    memo_event event, other; /* not recorded yet */
 } rig;
 
 static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
-    memo_error error;
     memo_host_device_desc plain = memo_host_device_desc_default();
     int i;
     memset(r, 0, sizeof *r);
-    memset(&error, 0, sizeof error);
     CHECK_OK(memo_host_device_create(desc ? desc : &plain, &r->device, &error));
     if (!r->device) return 0;
     r->d = r->device;
@@ -43,16 +44,24 @@ static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
         CHECK_OK(memo_stream_create(r->d, name, 0, &r->streams[i], &error));
         if (!r->streams[i]) return 0;
     }
+    CHECK_OK(memo_event_create(r->d, &r->event, &error));
+    CHECK_OK(memo_event_create(r->d, &r->other, &error));
     return 1;
 }
 
 /* --- functions for streams --- */
 
-static memo_status set_value(void* args, memo_error* error) {
+static memo_status set_value(void* args, memo_error* e) {
     int64_t* const* target = (int64_t* const*)args;
-    (void)error;
+    (void)e;
     **target = 1;
     return MEMO_STATUS_OK;
+}
+
+static memo_status expect_value(void* args, memo_error* e) {
+    int64_t* const* target = (int64_t* const*)args;
+    return **target == 1 ? MEMO_STATUS_OK
+                         : memo_error_set(e, MEMO_STATUS_DEVICE, "ran before what it waits for");
 }
 
 typedef struct {
@@ -61,37 +70,42 @@ typedef struct {
     int64_t value;
 } append_args;
 
-static memo_status append(void* args, memo_error* error) {
+static memo_status append(void* args, memo_error* e) {
     const append_args* a = (const append_args*)args;
-    (void)error;
+    (void)e;
     a->log[(*a->n_log)++] = a->value;
     return MEMO_STATUS_OK;
 }
 
-static memo_status fail_with_message(void* args, memo_error* error) {
+static memo_status fail_with_message(void* args, memo_error* e) {
     (void)args;
-    return memo_error_set(error, MEMO_STATUS_DIVERGED, "the cat sat on layer %d", 7);
+    return memo_error_set(e, MEMO_STATUS_DIVERGED, "the cat sat on layer %d", 7);
 }
 
-static memo_status fail_silently(void* args, memo_error* error) {
+static memo_status fail_silently(void* args, memo_error* e) {
     (void)args;
-    (void)error;
+    (void)e;
     return MEMO_STATUS_DEVICE;
 }
 
 /* Runs until the test opens the gate, so that later operations stay in the queue. */
-static memo_status pass_gate(void* args, memo_error* error) {
+static memo_status pass_gate(void* args, memo_error* e) {
     int32_t* const* gate = (int32_t* const*)args;
     struct timespec nap;
-    (void)error;
+    (void)e;
     nap.tv_sec = 0;
     nap.tv_nsec = 50000;
     while (!__atomic_load_n(*gate, __ATOMIC_ACQUIRE)) nanosleep(&nap, NULL);
     return MEMO_STATUS_OK;
 }
 
+/* set_value or expect_value on a stream. */
+static void launch(rig* r, int stream, memo_host_function function, int64_t* value) {
+    CHECK_OK(memo_host_device_launch(r->device, r->streams[stream], function, &value, sizeof value,
+                                     &error));
+}
+
 static void close_with_gate(rig* r, int stream, int32_t* gate) {
-    memo_error error;
     CHECK_OK(memo_host_device_launch(r->device, r->streams[stream], pass_gate, &gate, sizeof gate,
                                      &error));
 }
@@ -100,7 +114,6 @@ static void close_with_gate(rig* r, int stream, int32_t* gate) {
 
 TEST(memory_is_counted_and_capped) {
     rig r;
-    memo_error error;
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_host_device_stats stats;
     int64_t free_bytes = -1, total_bytes = -1;
@@ -141,7 +154,6 @@ TEST(memory_is_counted_and_capped) {
 
 TEST(empty_allocations_are_distinct) {
     rig r;
-    memo_error error;
     void* addresses[3];
     int i;
     if (!rig_begin(&r, NULL, 0)) return;
@@ -156,7 +168,6 @@ TEST(empty_allocations_are_distinct) {
 TEST(many_allocations_come_and_go) {
     enum { N = 64 };
     rig r;
-    memo_error error;
     void* addresses[N];
     int64_t sizes[N], sum = 0, peak = 0;
     int i, round;
@@ -187,7 +198,6 @@ TEST(many_allocations_come_and_go) {
 TEST(copies_go_both_ways) {
     enum { N = 100000 };
     rig r;
-    memo_error error;
     void *on_host = NULL, *on_device = NULL, *twin = NULL, *back = NULL;
     memo_host_device_stats stats;
     int i, n_wrong = 0;
@@ -211,7 +221,6 @@ TEST(copies_go_both_ways) {
 
 TEST(rows_keep_their_strides) {
     rig r;
-    memo_error error;
     int round;
     memo_host_device_desc desc = memo_host_device_desc_default();
     desc.to_host_bytes_per_s = 1e9; /* slow enough to be cut into chunks */
@@ -241,7 +250,6 @@ TEST(rows_keep_their_strides) {
 TEST(a_stream_keeps_order) {
     enum { N = 20000 };
     rig r;
-    memo_error error;
     int64_t* log = (int64_t*)calloc(N, sizeof *log);
     int64_t n_log = 0, i, n_wrong = 0;
     memo_host_device_desc desc = memo_host_device_desc_default();
@@ -263,17 +271,16 @@ TEST(a_stream_keeps_order) {
     free(log);
 }
 
-static memo_status check_args(void* args, memo_error* error) {
+static memo_status check_args(void* args, memo_error* e) {
     int i;
     for (i = 0; i < MEMO_HOST_ARGS_BYTES; i++)
         if (((unsigned char*)args)[i] != i % 251)
-            return memo_error_set(error, MEMO_STATUS_DEVICE, "byte %d of args", i);
+            return memo_error_set(e, MEMO_STATUS_DEVICE, "byte %d of args", i);
     return MEMO_STATUS_OK;
 }
 
 TEST(args_are_copied_at_launch) {
     rig r;
-    memo_error error;
     unsigned char args[MEMO_HOST_ARGS_BYTES];
     int32_t gate = 0;
     int i;
@@ -288,28 +295,15 @@ TEST(args_are_copied_at_launch) {
     memo_host_device_destroy(r.device);
 }
 
-static memo_status expect_value(void* args, memo_error* error) {
-    int64_t* const* target = (int64_t* const*)args;
-    return **target == 1
-               ? MEMO_STATUS_OK
-               : memo_error_set(error, MEMO_STATUS_DEVICE, "ran before what it waits for");
-}
-
 TEST(a_wait_orders_two_streams) {
     rig r;
-    memo_error error;
-    memo_event event;
     int64_t value = 0;
-    int64_t* target = &value;
     if (!rig_begin(&r, NULL, 2)) return;
-    CHECK_OK(memo_event_create(r.d, &event, &error));
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
-    CHECK_OK(
-        memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
-    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
-    CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
-    CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
-                                     &error));
+    launch(&r, 0, set_value, &value);
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, r.event, r.streams[1], &error));
+    launch(&r, 1, expect_value, &value);
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
     CHECK_IS(value, ==, 1);
     memo_host_device_destroy(r.device);
@@ -317,82 +311,71 @@ TEST(a_wait_orders_two_streams) {
 
 TEST(an_event_never_recorded_holds_nobody) {
     rig r;
-    memo_error error;
-    memo_event event;
     int32_t is_done = 0;
     double elapsed_s;
     if (!rig_begin(&r, NULL, 1)) return;
-    CHECK_OK(memo_event_create(r.d, &event, &error));
-    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
+    CHECK_OK(memo_event_query(r.d, r.event, &is_done, &error));
     CHECK_IS(is_done, ==, 1);
-    CHECK_OK(memo_event_synchronize(r.d, event, &error));
-    CHECK_OK(memo_event_wait(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_synchronize(r.d, r.event, &error));
+    CHECK_OK(memo_event_wait(r.d, r.event, r.streams[0], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
-    CHECK_FAILS(memo_event_elapsed(r.d, event, event, &elapsed_s, &error), INVALID_STATE);
+    CHECK_FAILS(memo_event_elapsed(r.d, r.event, r.event, &elapsed_s, &error), INVALID_STATE);
     memo_host_device_destroy(r.device);
 }
 
 /* A wait refers to the latest record before it; later records, on any stream, do not matter. */
 TEST(a_wait_means_the_record_before_it) {
     rig r;
-    memo_error error;
-    memo_event event, other;
     int32_t gate0 = 0, gate1 = 0, is_done = -1;
     if (!rig_begin(&r, NULL, 4)) return;
-    CHECK_OK(memo_event_create(r.d, &event, &error));
-    CHECK_OK(memo_event_create(r.d, &other, &error));
 
     /* A later record that is not reached does not hold an earlier wait. */
-    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
-    CHECK_OK(memo_event_wait(r.d, event, r.streams[2], &error));
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, r.event, r.streams[2], &error));
     close_with_gate(&r, 0, &gate0);
-    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[2], &error));
-    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
+    CHECK_OK(memo_event_query(r.d, r.event, &is_done, &error));
     CHECK_IS(is_done, ==, 0);
 
     /* A later record on another stream, reached first, does not satisfy it. */
-    CHECK_OK(memo_event_wait(r.d, event, r.streams[2], &error));
-    CHECK_OK(memo_event_record(r.d, other, r.streams[2], &error));
-    CHECK_OK(memo_event_record(r.d, event, r.streams[1], &error));
-    CHECK_OK(memo_event_synchronize(r.d, event, &error));
-    CHECK_OK(memo_event_wait(r.d, event, r.streams[3], &error));
+    CHECK_OK(memo_event_wait(r.d, r.event, r.streams[2], &error));
+    CHECK_OK(memo_event_record(r.d, r.other, r.streams[2], &error));
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[1], &error));
+    CHECK_OK(memo_event_synchronize(r.d, r.event, &error));
+    CHECK_OK(memo_event_wait(r.d, r.event, r.streams[3], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[3], &error));
-    CHECK_OK(memo_event_query(r.d, other, &is_done, &error));
+    CHECK_OK(memo_event_query(r.d, r.other, &is_done, &error));
     CHECK_IS(is_done, ==, 0);
     __atomic_store_n(&gate0, 1, __ATOMIC_RELEASE);
-    CHECK_OK(memo_event_synchronize(r.d, other, &error));
+    CHECK_OK(memo_event_synchronize(r.d, r.other, &error));
 
     /* Recorded again on an earlier stream: the latest record counts. */
     close_with_gate(&r, 0, &gate1);
-    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
-    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
+    CHECK_OK(memo_event_query(r.d, r.event, &is_done, &error));
     CHECK_IS(is_done, ==, 0);
     __atomic_store_n(&gate1, 1, __ATOMIC_RELEASE);
-    CHECK_OK(memo_event_synchronize(r.d, event, &error));
-    CHECK_OK(memo_event_query(r.d, event, &is_done, &error));
+    CHECK_OK(memo_event_synchronize(r.d, r.event, &error));
+    CHECK_OK(memo_event_query(r.d, r.event, &is_done, &error));
     CHECK_IS(is_done, ==, 1);
     memo_host_device_destroy(r.device);
 }
 
 TEST(a_destroyed_event_still_orders) {
     rig r;
-    memo_error error;
-    memo_event event, next;
+    memo_event next;
     int64_t value = 0;
-    int64_t* target = &value;
     int32_t gate = 0, is_done = -1;
     if (!rig_begin(&r, NULL, 2)) return;
-    CHECK_OK(memo_event_create(r.d, &event, &error));
     close_with_gate(&r, 0, &gate);
-    CHECK_OK(
-        memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
-    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
-    CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
-    CHECK_OK(memo_host_device_launch(r.device, r.streams[1], expect_value, &target, sizeof target,
-                                     &error));
-    CHECK_OK(memo_event_destroy(r.d, event, &error));
-    CHECK_IS(memo_event_record(r.d, event, r.streams[0], &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    launch(&r, 0, set_value, &value);
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, r.event, r.streams[1], &error));
+    launch(&r, 1, expect_value, &value);
+    CHECK_OK(memo_event_destroy(r.d, r.event, &error));
+    CHECK_IS(memo_event_record(r.d, r.event, r.streams[0], &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_event_create(r.d, &next, &error));
     CHECK_OK(memo_event_query(r.d, next, &is_done, &error));
     CHECK_IS(is_done, ==, 1); /* new, though it may be the old one's place */
@@ -403,23 +386,20 @@ TEST(a_destroyed_event_still_orders) {
 
 TEST(time_passes_between_events) {
     rig r;
-    memo_error error;
-    memo_event a, b;
     int32_t gate = 0;
     double elapsed_s = -1;
     if (!rig_begin(&r, NULL, 1)) return;
-    CHECK_OK(memo_event_create(r.d, &a, &error));
-    CHECK_OK(memo_event_create(r.d, &b, &error));
-    CHECK_OK(memo_event_record(r.d, a, r.streams[0], &error));
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
     close_with_gate(&r, 0, &gate);
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
-    CHECK_OK(memo_event_record(r.d, b, r.streams[0], &error));
-    CHECK_IS(memo_event_elapsed(r.d, a, b, &elapsed_s, &error), ==, MEMO_STATUS_INVALID_STATE);
+    CHECK_OK(memo_event_record(r.d, r.other, r.streams[0], &error));
+    CHECK_IS(memo_event_elapsed(r.d, r.event, r.other, &elapsed_s, &error), ==,
+             MEMO_STATUS_INVALID_STATE);
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    CHECK_OK(memo_event_synchronize(r.d, b, &error));
-    CHECK_OK(memo_event_elapsed(r.d, a, b, &elapsed_s, &error));
+    CHECK_OK(memo_event_synchronize(r.d, r.other, &error));
+    CHECK_OK(memo_event_elapsed(r.d, r.event, r.other, &elapsed_s, &error));
     CHECK_CASE(elapsed_s >= 20 * MS && elapsed_s < 2, "%g s", elapsed_s);
-    CHECK_OK(memo_event_elapsed(r.d, b, a, &elapsed_s, &error));
+    CHECK_OK(memo_event_elapsed(r.d, r.other, r.event, &elapsed_s, &error));
     CHECK_IS(elapsed_s, <=, -20 * MS);
     memo_host_device_destroy(r.device);
 }
@@ -428,7 +408,6 @@ TEST(a_full_queue_holds_the_caller) {
     int64_t capacity;
     for (capacity = 1; capacity <= 3; capacity++) {
         rig r;
-        memo_error error;
         memo_host_device_desc desc = memo_host_device_desc_default();
         int64_t i;
         double start_s = now_s();
@@ -444,12 +423,9 @@ TEST(a_full_queue_holds_the_caller) {
 
 TEST(many_short_streams) {
     rig r;
-    memo_error error;
-    memo_event event;
     int64_t value = 0, i;
     int64_t* target = &value;
     if (!rig_begin(&r, NULL, 1)) return;
-    CHECK_OK(memo_event_create(r.d, &event, &error));
     for (i = 0; i < 100; i++) {
         memo_stream stream = NULL;
         char name[64];
@@ -458,10 +434,9 @@ TEST(many_short_streams) {
         CHECK_OK(memo_stream_create(r.d, i % 3 ? name : NULL, (int32_t)i, &stream, &error));
         CHECK_OK(
             memo_host_device_launch(r.device, stream, set_value, &target, sizeof target, &error));
-        CHECK_OK(memo_event_record(r.d, event, stream, &error));
-        CHECK_OK(memo_event_wait(r.d, event, r.streams[0], &error));
-        CHECK_OK(memo_host_device_launch(r.device, r.streams[0], expect_value, &target,
-                                         sizeof target, &error));
+        CHECK_OK(memo_event_record(r.d, r.event, stream, &error));
+        CHECK_OK(memo_event_wait(r.d, r.event, r.streams[0], &error));
+        launch(&r, 0, expect_value, &value);
         if (i % 10) { /* some are left to the device */
             CHECK_OK(memo_stream_destroy(r.d, stream, &error));
             CHECK_IS(value, ==, 1);
@@ -476,8 +451,7 @@ TEST(many_short_streams) {
 
 TEST(a_failure_surfaces_and_nothing_hangs) {
     rig r;
-    memo_error error;
-    memo_event event, unused;
+    memo_event unused;
     memo_stream stream;
     void* memory = NULL;
     int64_t value = 0;
@@ -486,15 +460,13 @@ TEST(a_failure_surfaces_and_nothing_hangs) {
     int64_t a, b;
     double elapsed_s;
     if (!rig_begin(&r, NULL, 3)) return;
-    CHECK_OK(memo_event_create(r.d, &event, &error));
     CHECK_OK(memo_device_status(r.d, &error));
     close_with_gate(&r, 0, &gate);
     CHECK_OK(memo_host_device_launch(r.device, r.streams[0], fail_with_message, NULL, 0, &error));
-    CHECK_OK(
-        memo_host_device_launch(r.device, r.streams[0], set_value, &target, sizeof target, &error));
+    launch(&r, 0, set_value, &value);
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 1000, &error));
-    CHECK_OK(memo_event_record(r.d, event, r.streams[0], &error));
-    CHECK_OK(memo_event_wait(r.d, event, r.streams[1], &error));
+    CHECK_OK(memo_event_record(r.d, r.event, r.streams[0], &error));
+    CHECK_OK(memo_event_wait(r.d, r.event, r.streams[1], &error));
     CHECK_OK(memo_host_device_launch(r.device, r.streams[1], fail_silently, NULL, 0, &error));
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     CHECK_IS(memo_stream_synchronize(r.d, r.streams[1], &error), ==, MEMO_STATUS_DIVERGED);
@@ -506,11 +478,12 @@ TEST(a_failure_surfaces_and_nothing_hangs) {
 
     /* Everything says so from now on, */
     CHECK_IS(memo_device_status(r.d, &error), ==, MEMO_STATUS_DIVERGED);
-    CHECK_IS(memo_event_synchronize(r.d, event, &error), ==, MEMO_STATUS_DIVERGED);
-    CHECK(memo_event_query(r.d, event, &is_done, &error) == MEMO_STATUS_DIVERGED && is_done);
-    CHECK_IS(memo_event_elapsed(r.d, event, event, &elapsed_s, &error), ==, MEMO_STATUS_DIVERGED);
-    CHECK_IS(memo_event_record(r.d, event, r.streams[2], &error), ==, MEMO_STATUS_DIVERGED);
-    CHECK_IS(memo_event_wait(r.d, event, r.streams[2], &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_event_synchronize(r.d, r.event, &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK(memo_event_query(r.d, r.event, &is_done, &error) == MEMO_STATUS_DIVERGED && is_done);
+    CHECK_IS(memo_event_elapsed(r.d, r.event, r.event, &elapsed_s, &error), ==,
+             MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_event_record(r.d, r.event, r.streams[2], &error), ==, MEMO_STATUS_DIVERGED);
+    CHECK_IS(memo_event_wait(r.d, r.event, r.streams[2], &error), ==, MEMO_STATUS_DIVERGED);
     CHECK(memo_event_create(r.d, &unused, &error) == MEMO_STATUS_DIVERGED && !unused);
     CHECK(memo_stream_create(r.d, "x", 0, &stream, &error) == MEMO_STATUS_DIVERGED && !stream);
     CHECK_IS(memo_fill(r.d, r.streams[2], &a, 0, 8, &error), ==, MEMO_STATUS_DIVERGED);
@@ -523,7 +496,7 @@ TEST(a_failure_surfaces_and_nothing_hangs) {
     /* except calls that clean up. */
     CHECK_OK(memo_device_alloc(r.d, 100, &memory, &error));
     CHECK_OK(memo_device_free(r.d, memory, &error));
-    CHECK_OK(memo_event_destroy(r.d, event, &error));
+    CHECK_OK(memo_event_destroy(r.d, r.event, &error));
     CHECK_OK(memo_stream_destroy(r.d, r.streams[0], &error));
     memo_host_device_destroy(r.device);
 }
@@ -533,7 +506,6 @@ TEST(several_streams_fail_at_once) {
     int round, i;
     for (round = 0; round < 20; round++) {
         rig r;
-        memo_error error;
         int32_t gate = 0;
         if (!rig_begin(&r, NULL, 3)) return;
         for (i = 0; i < 3; i++) close_with_gate(&r, i, &gate);
@@ -550,26 +522,25 @@ TEST(several_streams_fail_at_once) {
 
 /* All calls that request bookkeeping memory, with none left from the n-th request on.  A leak
  * checker finds leaks. */
-static memo_status build_something(memo_error* error) {
+static memo_status build_something(memo_error* e) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* device;
     memo_stream streams[2];
     memo_event event;
     void* address;
-    memo_status status = memo_host_device_create(&desc, &device, error);
+    memo_status status = memo_host_device_create(&desc, &device, e);
     if (status) return status;
-    if ((status = memo_stream_create(device, "a", 0, &streams[0], error)) == 0 &&
-        (status = memo_stream_create(device, "b", 0, &streams[1], error)) == 0 &&
-        (status = memo_event_create(device, &event, error)) == 0 &&
-        (status = memo_event_record(device, event, streams[0], error)) == 0 &&
-        (status = memo_event_record(device, event, streams[1], error)) == 0)
-        status = memo_device_alloc(device, 100, &address, error);
+    if ((status = memo_stream_create(device, "a", 0, &streams[0], e)) == 0 &&
+        (status = memo_stream_create(device, "b", 0, &streams[1], e)) == 0 &&
+        (status = memo_event_create(device, &event, e)) == 0 &&
+        (status = memo_event_record(device, event, streams[0], e)) == 0 &&
+        (status = memo_event_record(device, event, streams[1], e)) == 0)
+        status = memo_device_alloc(device, 100, &address, e);
     memo_host_device_destroy(device);
     return status;
 }
 
 TEST(running_out_of_bookkeeping_memory) {
-    memo_error error;
     int n;
     for (n = 0; n < 50; n++) {
         memo_status status;
@@ -599,18 +570,14 @@ TEST(counters_wrap) {
 
 TEST(arguments_are_checked) {
     rig r, other;
-    memo_error error;
     memo_host_device_desc desc;
     memo_device* device;
     memo_device foreign;
-    memo_event event, foreign_event;
     uint64_t no_context[8];
     char bytes[16];
     int32_t is_done;
     memset(no_context, 0, sizeof no_context);
     if (!rig_begin(&r, NULL, 1) || !rig_begin(&other, NULL, 1)) return;
-    CHECK_OK(memo_event_create(r.d, &event, &error));
-    CHECK_OK(memo_event_create(other.d, &foreign_event, &error));
 #define INVALID(call) CHECK((call) == MEMO_STATUS_INVALID_ARGUMENT)
     desc = memo_host_device_desc_default();
     desc.device_memory_bytes = -1;
@@ -646,10 +613,10 @@ TEST(arguments_are_checked) {
     INVALID(memo_host_device_sleep(r.device, r.streams[0], -1, &error));
     INVALID(memo_host_device_sleep(r.device, r.streams[0], memo_test_nan(), &error));
     INVALID(memo_event_record(r.d, NULL, r.streams[0], &error));
-    INVALID(memo_event_record(r.d, event, NULL, &error));
-    INVALID(memo_event_record(r.d, foreign_event, r.streams[0], &error));
-    INVALID(memo_event_wait(r.d, foreign_event, r.streams[0], &error));
-    INVALID(memo_event_query(r.d, foreign_event, &is_done, &error));
+    INVALID(memo_event_record(r.d, r.event, NULL, &error));
+    INVALID(memo_event_record(r.d, other.event, r.streams[0], &error));
+    INVALID(memo_event_wait(r.d, other.event, r.streams[0], &error));
+    INVALID(memo_event_query(r.d, other.event, &is_done, &error));
     INVALID(memo_stream_synchronize(r.d, other.streams[0], &error));
     INVALID(memo_stream_destroy(r.d, other.streams[0], &error));
     INVALID(memo_copy(r.d, r.streams[0], MEMO_COPY_TO_HOST, bytes, NULL, 1, &error));
@@ -678,14 +645,12 @@ TEST(arguments_are_checked) {
 
 /* Time from the start until stream is done. */
 static double finish(rig* r, double start_s, int stream) {
-    memo_error error;
     CHECK_OK(memo_stream_synchronize(r->d, r->streams[stream], &error));
     return now_s() - start_s;
 }
 
 TEST(sleeps_overlap_on_streams) {
     rig r;
-    memo_error error;
     int i;
     double start_s, elapsed_s;
     if (!rig_begin(&r, NULL, 8)) return;
@@ -702,7 +667,6 @@ TEST(sleeps_overlap_on_streams) {
 TEST(copies_take_their_time) {
     enum { N = 4000000 };
     rig r;
-    memo_error error;
     memo_host_device_desc desc = memo_host_device_desc_default();
     char* a = (char*)calloc(N, 1);
     char* b = (char*)calloc(N, 1);
@@ -746,23 +710,19 @@ TEST(copies_take_their_time) {
 
 TEST(devices_do_not_know_each_other) {
     rig a, b;
-    memo_error error;
     void* memory = NULL;
     int64_t value = 0;
-    int64_t* target = &value;
     if (!rig_begin(&a, NULL, 2) || !rig_begin(&b, NULL, 2)) return;
     CHECK_OK(memo_host_device_launch(a.device, a.streams[0], fail_silently, NULL, 0, &error));
     CHECK_IS(memo_stream_synchronize(a.d, a.streams[0], &error), ==, MEMO_STATUS_DEVICE);
-    CHECK_OK(
-        memo_host_device_launch(b.device, b.streams[0], set_value, &target, sizeof target, &error));
+    launch(&b, 0, set_value, &value);
     CHECK_OK(memo_stream_synchronize(b.d, b.streams[0], &error));
     CHECK_IS(value, ==, 1);
     CHECK_OK(memo_device_alloc(a.d, 512, &memory, &error));
     CHECK_IS(memo_device_free(b.d, memory, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(host_device_stats(b.device).device_bytes, ==, 0);
     memo_host_device_destroy(a.device);
-    CHECK_OK(
-        memo_host_device_launch(b.device, b.streams[1], set_value, &target, sizeof target, &error));
+    launch(&b, 1, set_value, &value);
     CHECK_OK(memo_stream_synchronize(b.d, b.streams[1], &error));
     memo_host_device_destroy(b.device);
 }
@@ -790,7 +750,7 @@ typedef struct {
     int32_t nap_us;
 } work;
 
-static memo_status do_work(void* args, memo_error* error) {
+static memo_status do_work(void* args, memo_error* e) {
     const work* w = (const work*)args;
     int i, k;
     if (w->nap_us) {
@@ -802,7 +762,7 @@ static memo_status do_work(void* args, memo_error* error) {
     for (i = 0; i < w->n_reads; i++)
         for (k = 0; k < N_WORDS; k++)
             if (w->reads[i]->words[k] != w->versions[i])
-                return memo_error_set(error, MEMO_STATUS_DEVICE, "version %lld where %lld was due",
+                return memo_error_set(e, MEMO_STATUS_DEVICE, "version %lld where %lld was due",
                                       (long long)w->reads[i]->words[k], (long long)w->versions[i]);
     for (k = 0; k < N_WORDS; k++) w->write->words[k] = w->version;
     return MEMO_STATUS_OK;
@@ -826,14 +786,12 @@ typedef struct {
 } world;
 
 static void record(world* w, int event, int stream) {
-    memo_error error;
     CHECK_OK(w->r.d->event_record(w->r.context, w->events[event], w->r.streams[stream], &error));
     w->recorded[event] = 1;
     w->at_record[event] = w->knows[stream];
 }
 
 static void wait_for(world* w, int event, int stream) {
-    memo_error error;
     CHECK_OK(w->r.d->event_wait(w->r.context, w->events[event], w->r.streams[stream], &error));
     if (w->recorded[event]) join(&w->knows[stream], &w->at_record[event]);
 }
@@ -854,7 +812,6 @@ static void need(world* w, int stream, int other, int64_t n) {
 /* is_held: everything is enqueued before anything runs. */
 static void random_work(int64_t n_operations, int64_t queue_operations, int32_t is_held) {
     world w;
-    memo_error error;
     memo_host_device_desc desc = memo_host_device_desc_default();
     cell cells[N_CELLS];
     int64_t version[N_CELLS], last_write[N_CELLS], last_read[N_CELLS][N_STREAMS], n;

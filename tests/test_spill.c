@@ -50,22 +50,23 @@ static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
     }
 }
 
-static memo_device* open_host(chain* c) {
+/* A host device for the chain. */
+static int n_files_before;
+static void open_host(chain* c) {
     memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_device* host = NULL;
-    CHECK_OK(memo_host_device_create(&desc, &host, &error));
-    c->host = host;
-    c->device = host;
-    return host;
+    n_files_before = n_open_files();
+    CHECK_OK(memo_host_device_create(&desc, &c->host, &error));
+    c->device = c->host;
 }
 
 /* Everything given back, nothing in the folder. */
-static void close_host(memo_device* host, int n_files) {
-    memo_host_device_stats stats = host_device_stats(host);
+static void close_host(chain* c) {
+    memo_host_device_stats stats = host_device_stats(c->host);
     CHECK(stats.device_bytes == 0 && stats.host_bytes == 0);
-    memo_host_device_destroy(host);
+    memo_host_device_destroy(c->host);
     CHECK_CASE(n_entries(folder) == 0, "%d files left", n_entries(folder));
-    CHECK_CASE(n_open_files() == n_files, "%d files open, %d before", n_open_files(), n_files);
+    CHECK_CASE(n_open_files() == n_files_before, "%d files open, %d before", n_open_files(),
+               n_files_before);
 }
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -124,30 +125,29 @@ TEST(rows_come_back_from_the_file) {
     int32_t n_layers, n_host_layers;
     for (n_layers = 1; n_layers < 9; n_layers++) {
         for (n_host_layers = 0; n_host_layers < n_layers; n_host_layers++) {
-            int n_files = n_open_files();
             int64_t micro_batch;
             memo_swap_stats stats;
             memo_swap_sizes sizes;
-            memo_device* host;
             chain c;
             small_chain(&c, n_layers, n_host_layers);
             c.desc.alpha = n_host_layers % 3 / 2.0;
-            host = open_host(&c);
+            open_host(&c);
             CHECK_OK(chain_open(&c, &error));
             memo_swap_get_sizes(c.swap, &sizes);
             CHECK_IS(n_entries(folder), ==, 0);
-            CHECK(n_files == 0 || n_open_files() == n_files + (sizes.n_spilled_layers > 0));
+            CHECK(n_files_before == 0 ||
+                  n_open_files() == n_files_before + (sizes.n_spilled_layers > 0));
             for (micro_batch = 0; micro_batch < 3; micro_batch++)
                 CHECK_OK(chain_micro_batch(&c, micro_batch, 1000, &error));
-            CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
+            CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
             CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
             CHECK_CASE(c.n_wrong == 0, "%d layers, %d on the host: %lld rows", (int)n_layers,
                        (int)n_host_layers, (long long)c.n_wrong);
             CHECK_IS(stats.to_file_bytes, ==, 3 * sizes.spill_bytes);
             CHECK_IS(stats.from_file_bytes, ==, 3 * sizes.spill_bytes);
-            CHECK_IS(host_device_stats(host).host_bytes, ==, up(sizes.host_bytes, 512));
+            CHECK_IS(host_device_stats(c.host).host_bytes, ==, up(sizes.host_bytes, 512));
             chain_close(&c);
-            close_host(host, n_files);
+            close_host(&c);
         }
     }
 }
@@ -176,40 +176,43 @@ TEST(a_killed_program_leaves_nothing) {
 
 /* On a file system in memory, on which reads and writes may use the page cache. */
 TEST(a_folder_in_memory_will_do) {
-    int n_files = n_open_files();
-    memo_device* host;
     chain c;
     if (access("/dev/shm", W_OK | X_OK))
         SKIP("/dev/shm cannot be written; it would need a writable tmpfs there");
     small_chain(&c, 7, 2);
     c.desc.spill_directory = "/dev/shm";
-    host = open_host(&c);
+    open_host(&c);
     CHECK_OK(chain_open(&c, &error));
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-    CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
+    CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_IS(c.n_wrong, ==, 0);
     chain_close(&c);
-    close_host(host, n_files);
+    close_host(&c);
 }
 
-/* Too small a disk is refused before the first step, with what would work. */
+/* A limit of the system stands for a full disk: refused before anything is written, with what would
+ * work. */
 TEST(a_full_disk_is_named) {
-    struct rlimit before, small;
-    int n_files = n_open_files();
-    memo_device* host;
-    chain c;
-    small_chain(&c, 6, 1);
-    host = open_host(&c);
-    CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
-    small = before;
-    small.rlim_cur = 4096;
-    CHECK_IS(setrlimit(RLIMIT_FSIZE, &small), ==, 0);
-    CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_IO);
-    CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
-    CHECK_CASE(strstr(error.message, "spill_directory") && strstr(error.message, "disk_bytes") &&
-                   strstr(error.message, folder),
-               "%s", error.message);
-    close_host(host, n_files);
+    int32_t n_layers;
+    for (n_layers = 6; n_layers <= 8; n_layers += 2) {
+        struct rlimit before, small;
+        char needed[32];
+        chain c;
+        small_chain(&c, n_layers, 1);
+        open_host(&c);
+        CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
+        small = before;
+        small.rlim_cur = n_layers == 6 ? 4096 : 10000;
+        CHECK_IS(setrlimit(RLIMIT_FSIZE, &small), ==, 0);
+        CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_IO);
+        CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
+        snprintf(needed, sizeof needed, "%d.0 KiB", 8 * (n_layers - 3));
+        CHECK_CASE(strstr(error.message, "spill_directory") &&
+                       strstr(error.message, "disk_bytes") && strstr(error.message, folder) &&
+                       strstr(error.message, needed),
+                   "%s, not: %s", error.message, needed);
+        close_host(&c);
+    }
 }
 
 /* Through the page cache: the way for lesser file systems. */
@@ -236,11 +239,9 @@ TEST(plain_files_will_do) {
 
 TEST(invalid_arguments_are_refused) {
     memo_device table;
-    memo_device* host;
     chain c;
-    int n_files = n_open_files();
     small_chain(&c, 6, 1);
-    host = open_host(&c);
+    open_host(&c);
     c.desc.spill_directory = NULL;
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(strstr(error.message, "3 of 4 swapped layers") &&
@@ -254,7 +255,7 @@ TEST(invalid_arguments_are_refused) {
     c.desc.spill_bytes_per_s = -1;
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.spill_bytes_per_s = 0;
-    table = *host; /* one made before there was such an entry */
+    table = *c.host; /* one made before there was such an entry */
     table.struct_bytes = (int64_t)offsetof(memo_device, launch_host);
     c.device = &table;
     CHECK_ERROR(chain_open(&c, &error), UNSUPPORTED, "launch_host");
@@ -262,7 +263,7 @@ TEST(invalid_arguments_are_refused) {
     c.desc.spill_directory = "/no such folder";
     CHECK_OK(chain_open(&c, &error));
     chain_close(&c);
-    close_host(host, n_files);
+    close_host(&c);
 }
 
 /* Layers that come back in another order than that in which they would find their places. */
@@ -281,26 +282,6 @@ TEST(a_table_out_of_order_is_refused) {
     CHECK_ERROR(memo_swap_desc_get_sizes(&c.desc, &sizes, &error), INVALID_ARGUMENT, "alternate");
     c.desc.n_host_layers = 0;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
-}
-
-/* A limit of the system stands for a full disk: refused before anything is written. */
-TEST(a_full_disk_is_a_status) {
-    struct rlimit before, small;
-    int n_files = n_open_files();
-    memo_device* host;
-    chain c;
-    memo_status status;
-    small_chain(&c, 8, 1);
-    host = open_host(&c);
-    CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
-    small = before;
-    small.rlim_cur = 10000;
-    CHECK_IS(setrlimit(RLIMIT_FSIZE, &small), ==, 0);
-    status = chain_open(&c, &error);
-    CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
-    CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, "40.0 KiB"), "%s", error.message);
-    CHECK_IS(host_device_stats(host).host_bytes, ==, 0);
-    close_host(host, n_files);
 }
 
 /* Changes of the file outside the engine. */
@@ -331,27 +312,25 @@ TEST(a_failing_disk_is_a_status) {
     CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
     signal(SIGXFSZ, SIG_IGN);
     for (what = 0; what < N_MISHAPS; what++) {
-        int n_files = n_open_files();
-        memo_device* host;
         memo_status status;
         chain c;
         int32_t layer;
         small_chain(&c, 8, 2);
-        host = open_host(&c);
+        open_host(&c);
         CHECK_OK(chain_open(&c, &error));
         CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-        CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
+        CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         /* Cut short between the passes, or else writes would make it whole again. */
         for (layer = 0; layer < 8 && what == CUT_SHORT; layer++)
             CHECK_OK(chain_forward(&c, layer, 1, &error));
-        CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
+        CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         do_mishap((mishap)what, c.swap->file.fd);
         status = MEMO_STATUS_OK;
         for (layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
             status = chain_forward(&c, layer, 1, &error);
         for (layer = 7; layer >= 0 && !status; layer--)
             status = chain_backward(&c, layer, 1, &error);
-        if (!status) status = memo_stream_synchronize(host, c.compute, &error);
+        if (!status) status = memo_stream_synchronize(c.host, c.compute, &error);
         CHECK_IS(setrlimit(RLIMIT_FSIZE, &before), ==, 0);
         CHECK_CASE(status == MEMO_STATUS_IO && strstr(error.message, words[what]) &&
                        strstr(error.message, folder),
@@ -359,7 +338,7 @@ TEST(a_failing_disk_is_a_status) {
         CHECK_IS(memo_swap_abandon(c.swap, &error), ==, MEMO_STATUS_IO);
         CHECK_IS(c.n_wrong, ==, 0); /* later operations were skipped */
         chain_close(&c);
-        close_host(host, n_files);
+        close_host(&c);
     }
     signal(SIGXFSZ, SIG_DFL);
 }
@@ -382,11 +361,11 @@ static memo_status failing_launch_host(void* context, memo_stream stream, memo_h
 TEST(every_operation_may_fail) {
     memo_status status = MEMO_STATUS_IO;
     for (failing_launch = 0; status && failing_launch < 50; failing_launch++) {
-        int n_files = n_open_files();
         memo_device table;
         chain c;
         small_chain(&c, 6, 1);
-        failing_host = open_host(&c);
+        open_host(&c);
+        failing_host = c.host;
         table = *failing_host;
         table.launch_host = failing_launch_host;
         c.device = &table;
@@ -399,7 +378,7 @@ TEST(every_operation_may_fail) {
                    error.message);
         CHECK_IS(c.n_wrong, ==, 0);
         chain_close(&c);
-        close_host(failing_host, n_files);
+        close_host(&c);
     }
     CHECK_CASE(failing_launch == 2 * 2 * 3 + 1, "%lld", (long long)failing_launch);
 }
@@ -410,13 +389,12 @@ TEST(a_slow_file_takes_its_time) {
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;
     memo_swap_stats stats;
-    memo_device* host;
     chain c;
     double stall_s, simulated_s;
     small_chain(&c, 6, 1);
     c.desc.is_timed = 1;
     c.desc.spill_bytes_per_s = 8192 / 0.01; /* three layers, 10 ms each, both ways */
-    host = open_host(&c);
+    open_host(&c);
     times.to_file_bytes_per_s = times.from_file_bytes_per_s = c.desc.spill_bytes_per_s;
     CHECK_OK(memo_swap_generate(&c.desc, &times, &schedule, &error));
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
@@ -426,12 +404,12 @@ TEST(a_slow_file_takes_its_time) {
     CHECK_IS(fabs(simulated_s - 0.06), <, 1e-9);
     CHECK_OK(chain_open(&c, &error));
     CHECK_OK(chain_micro_batch(&c, 0, 1000, &error));
-    CHECK_OK(memo_stream_synchronize(host, c.compute, &error));
+    CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_OK(memo_swap_get_stats(c.swap, &stats, &error));
     stall_s = stats.forward_stall_s + stats.backward_stall_s;
     CHECK_CASE(stall_s > 0.05, "%g s", stall_s);
     chain_close(&c);
-    memo_host_device_destroy(host);
+    close_host(&c);
 }
 
 /* Sizes from one part to four, and one that no part divides. */

@@ -16,8 +16,37 @@ static inline memo_device* open_device(void) {
     return device;
 }
 
+#define NO_GPU "no GPU; run it on a machine with one, as bench/device.sh does"
 #define NEED_DEVICE(device)                                                                        \
     memo_device* device = open_device();                                                           \
-    if (!device) SKIP("no GPU; run it on a machine with one, as bench/device.sh does")
+    if (!device) SKIP(NO_GPU)
+
+/* A device with two streams and two events, until the end of the block. */
+struct cuda_rig {
+    memo_device* device;
+    memo_stream stream = NULL, other = NULL;
+    memo_event event = NULL, later = NULL;
+
+    explicit cuda_rig(memo_device* opened) : device(opened) {
+        if (!device) return;
+        CHECK_OK(memo_stream_create(device, "stream", 0, &stream, &error));
+        CHECK_OK(memo_stream_create(device, "other", 0, &other, &error));
+        CHECK_OK(memo_event_create(device, &event, &error));
+        CHECK_OK(memo_event_create(device, &later, &error));
+    }
+    ~cuda_rig() {
+        if (!device) return;
+        CHECK_OK(memo_event_destroy(device, event, &error));
+        CHECK_OK(memo_event_destroy(device, later, &error));
+        CHECK_OK(memo_stream_destroy(device, stream, &error));
+        CHECK_OK(memo_stream_destroy(device, other, &error));
+        memo_cuda_device_destroy(device); /* frees memory that is left */
+    }
+    cuda_rig(const cuda_rig&) = delete;
+    operator memo_device*() const { return device; }
+};
+#define NEED_RIG(rig)                                                                              \
+    cuda_rig rig(open_device());                                                                   \
+    if (!rig.device) SKIP(NO_GPU)
 
 #endif

@@ -197,6 +197,12 @@ using error_t = error_object;
 
 namespace graph {
 
+#define FAKE_CUDNN_SETTER(owner, name, field)                                                      \
+    owner& name(decltype(field) value) {                                                           \
+        field = value;                                                                             \
+        return *(owner*)this;                                                                      \
+    }
+
 struct Tensor_attributes {
     std::string name;
     int64_t uid = 0;
@@ -204,34 +210,13 @@ struct Tensor_attributes {
     DataType_t type = DataType_t::NOT_SET;
     bool is_output = false;
     std::shared_ptr<Tensor_attributes> begins;
-    Tensor_attributes& set_ragged_offset(const std::shared_ptr<Tensor_attributes>& value) {
-        begins = value;
-        return *this;
-    }
-    Tensor_attributes& set_name(const std::string& value) {
-        name = value;
-        return *this;
-    }
-    Tensor_attributes& set_uid(int64_t value) {
-        uid = value;
-        return *this;
-    }
-    Tensor_attributes& set_dim(const std::vector<int64_t>& value) {
-        dim = value;
-        return *this;
-    }
-    Tensor_attributes& set_stride(const std::vector<int64_t>& value) {
-        stride = value;
-        return *this;
-    }
-    Tensor_attributes& set_data_type(DataType_t value) {
-        type = value;
-        return *this;
-    }
-    Tensor_attributes& set_output(bool value) {
-        is_output = value;
-        return *this;
-    }
+    FAKE_CUDNN_SETTER(Tensor_attributes, set_ragged_offset, begins)
+    FAKE_CUDNN_SETTER(Tensor_attributes, set_name, name)
+    FAKE_CUDNN_SETTER(Tensor_attributes, set_uid, uid)
+    FAKE_CUDNN_SETTER(Tensor_attributes, set_dim, dim)
+    FAKE_CUDNN_SETTER(Tensor_attributes, set_stride, stride)
+    FAKE_CUDNN_SETTER(Tensor_attributes, set_data_type, type)
+    FAKE_CUDNN_SETTER(Tensor_attributes, set_output, is_output)
 };
 
 template <typename T> struct fake_attention_attributes {
@@ -241,53 +226,23 @@ template <typename T> struct fake_attention_attributes {
     int window = 0;
     bool is_padded = false;
     std::shared_ptr<Tensor_attributes> q_lengths, kv_lengths;
-    T& set_sliding_window_length(int value) {
-        window = value;
-        return *(T*)this;
-    }
-    T& set_padding_mask(bool value) {
-        is_padded = value;
-        return *(T*)this;
-    }
-    T& set_seq_len_q(const std::shared_ptr<Tensor_attributes>& value) {
-        q_lengths = value;
-        return *(T*)this;
-    }
-    T& set_seq_len_kv(const std::shared_ptr<Tensor_attributes>& value) {
-        kv_lengths = value;
-        return *(T*)this;
-    }
+    FAKE_CUDNN_SETTER(T, set_sliding_window_length, window)
+    FAKE_CUDNN_SETTER(T, set_padding_mask, is_padded)
+    FAKE_CUDNN_SETTER(T, set_seq_len_q, q_lengths)
+    FAKE_CUDNN_SETTER(T, set_seq_len_kv, kv_lengths)
     T& set_name(const std::string&) { return *(T*)this; }
-    T& set_causal_mask(bool value) {
-        is_top_left = value;
-        return *(T*)this;
-    }
-    T& set_causal_mask_bottom_right(bool value) {
-        is_bottom_right = value;
-        return *(T*)this;
-    }
-    T& set_attn_scale(float value) {
-        scale = value;
-        return *(T*)this;
-    }
+    FAKE_CUDNN_SETTER(T, set_causal_mask, is_top_left)
+    FAKE_CUDNN_SETTER(T, set_causal_mask_bottom_right, is_bottom_right)
+    FAKE_CUDNN_SETTER(T, set_attn_scale, scale)
 };
 struct SDPA_attributes : fake_attention_attributes<SDPA_attributes> {
-    SDPA_attributes& set_generate_stats(bool value) {
-        makes_stats = value;
-        return *this;
-    }
+    FAKE_CUDNN_SETTER(SDPA_attributes, set_generate_stats, makes_stats)
 };
 struct SDPA_backward_attributes : fake_attention_attributes<SDPA_backward_attributes> {
-    SDPA_backward_attributes& set_deterministic_algorithm(bool value) {
-        is_deterministic = value;
-        return *this;
-    }
+    FAKE_CUDNN_SETTER(SDPA_backward_attributes, set_deterministic_algorithm, is_deterministic)
     int64_t most_rows =
         0; /* of all sequences; without it the workspace is for as many of the longest */
-    SDPA_backward_attributes& set_max_total_seq_len_q(int64_t value) {
-        most_rows = value;
-        return *this;
-    }
+    FAKE_CUDNN_SETTER(SDPA_backward_attributes, set_max_total_seq_len_q, most_rows)
     SDPA_backward_attributes& set_max_total_seq_len_kv(int64_t) { return *this; }
 };
 
@@ -367,10 +322,7 @@ class Graph {
     }
 
   public:
-    Graph& set_io_data_type(DataType_t value) {
-        io = value;
-        return *this;
-    }
+    FAKE_CUDNN_SETTER(Graph, set_io_data_type, io)
     Graph& set_intermediate_data_type(DataType_t) { return *this; }
     Graph& set_compute_data_type(DataType_t) { return *this; }
     tensor_ptr tensor(const Tensor_attributes& t) { return std::make_shared<Tensor_attributes>(t); }

@@ -60,8 +60,7 @@ static void one_call_make(one_call* c, const gpt_attention_shape& s, int64_t bat
 }
 
 static gpt_attention_args args_of(one_call* c, const gpt_attention_shape& s, int64_t batch) {
-    gpt_attention_args a;
-    memset(&a, 0, sizeof a);
+    gpt_attention_args a = {};
     a.shape = s;
     a.batch = batch;
     a.q = c->q.data();
@@ -79,8 +78,7 @@ static gpt_attention_args args_of(one_call* c, const gpt_attention_shape& s, int
 }
 
 static gpt_shapes shapes_of(const gpt_attention_shape& s, int64_t batch) {
-    gpt_shapes shapes;
-    memset(&shapes, 0, sizeof shapes);
+    gpt_shapes shapes = {};
     shapes.type = MEMO_TYPE_BF16;
     shapes.attention[0].shape = s;
     shapes.attention[0].batch = batch;
@@ -136,8 +134,7 @@ static gpt_attention_shape random_shape(void) {
 }
 
 TEST(it_is_the_trainer_s_own_but_for_rounding) {
-    gpt_cuda_kernels own;
-    memset(&own, 0, sizeof own);
+    gpt_cuda_kernels own = {};
     own.type = MEMO_TYPE_BF16;
     for (int k = 0; k < 24; k++) {
         const gpt_attention_shape s = random_shape();

@@ -35,7 +35,7 @@ static memo_cuda_device_stats cuda_device_stats(const memo_device* device) {
 /* --- streams and events --- */
 
 TEST(creates_streams_of_each_priority) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     int least = 0, greatest = 0, k;
     CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest) == cudaSuccess);
     for (k = -2; k <= 10; k++) {
@@ -47,84 +47,65 @@ TEST(creates_streams_of_each_priority) {
         CHECK_OK(memo_stream_destroy(device, stream, &error));
     }
     CHECK_OK(memo_stream_destroy(device, NULL, &error));
-    memo_cuda_device_destroy(device);
 }
 
 TEST(waits_and_times_events) {
-    NEED_DEVICE(device);
-    memo_stream stream, other;
-    memo_event begin, end;
+    NEED_RIG(d);
     double elapsed_s = -1;
     int32_t is_done = 0;
-    CHECK_OK(memo_stream_create(device, "one", 0, &stream, &error));
-    CHECK_OK(memo_stream_create(device, "other", 0, &other, &error));
-    CHECK_OK(memo_event_create(device, &begin, &error));
-    CHECK_OK(memo_event_create(device, &end, &error));
-    CHECK_OK(memo_event_wait(device, begin, stream, &error)); /* never recorded: no wait */
-    CHECK(memo_event_elapsed(device, begin, end, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "cudaErrorInvalidResourceHandle") &&
-          strstr(error.message, ", memo_cuda.cuh:"));
+    CHECK_OK(memo_event_wait(d, d.event, d.stream, &error)); /* never recorded: no wait */
+    CHECK_ERROR(memo_event_elapsed(d, d.event, d.later, &elapsed_s, &error), INVALID_STATE,
+                "cudaErrorInvalidResourceHandle");
+    CHECK(strstr(error.message, ", memo_cuda.cuh:") != NULL);
     CHECK(cudaPeekAtLastError() == cudaSuccess);
-    CHECK_OK(memo_event_record(device, begin, stream, &error));
-    CHECK_OK(memo_event_wait(device, begin, other, &error));
-    CHECK_OK(memo_event_record(device, end, other, &error));
-    CHECK_OK(memo_event_synchronize(device, end, &error));
-    CHECK_OK(memo_event_query(device, end, &is_done, &error));
+    CHECK_OK(memo_event_record(d, d.event, d.stream, &error));
+    CHECK_OK(memo_event_wait(d, d.event, d.other, &error));
+    CHECK_OK(memo_event_record(d, d.later, d.other, &error));
+    CHECK_OK(memo_event_synchronize(d, d.later, &error));
+    CHECK_OK(memo_event_query(d, d.later, &is_done, &error));
     CHECK(is_done == 1);
-    CHECK_OK(memo_event_elapsed(device, begin, end, &elapsed_s, &error));
+    CHECK_OK(memo_event_elapsed(d, d.event, d.later, &elapsed_s, &error));
     CHECK(elapsed_s >= 0);
-    CHECK_OK(memo_device_status(device, &error));
-    CHECK_OK(memo_event_destroy(device, begin, &error));
-    CHECK_OK(memo_event_destroy(device, end, &error));
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
-    CHECK_OK(memo_stream_destroy(device, other, &error));
-    memo_cuda_device_destroy(device);
+    CHECK_OK(memo_device_status(d, &error));
+    CHECK_OK(memo_event_destroy(d, d.event, &error));
+    CHECK_OK(memo_stream_destroy(d, d.other, &error));
+    d.event = NULL;
+    d.other = NULL;
 }
 
 /* A copy on a stream forked by an event: the capture is valid only if the stream is joined
  * again. */
 TEST(captures_forked_streams_that_are_joined) {
-    NEED_DEVICE(device);
-    memo_stream stream, other;
-    memo_event forked, joined;
+    NEED_RIG(d);
+    cudaStream_t stream = memo_cuda_stream(d.stream);
     void *memory, *host;
     int is_joined;
-    CHECK_OK(memo_stream_create(device, "one", 0, &stream, &error));
-    CHECK_OK(memo_stream_create(device, "other", 0, &other, &error));
-    CHECK_OK(memo_event_create(device, &forked, &error));
-    CHECK_OK(memo_event_create(device, &joined, &error));
-    CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
-    CHECK_OK(memo_host_alloc(device, 4096, &host, &error));
+    CHECK_OK(memo_device_alloc(d, 4096, &memory, &error));
+    CHECK_OK(memo_host_alloc(d, 4096, &host, &error));
     for (is_joined = 0; is_joined < 2; is_joined++) {
         cudaGraph_t graph = NULL;
         cudaError_t expected = is_joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
-        CHECK(cudaStreamBeginCapture(memo_cuda_stream(stream), cudaStreamCaptureModeGlobal) ==
-              cudaSuccess);
-        CHECK_OK(memo_fill(device, stream, memory, 5, 4096, &error));
-        CHECK_OK(memo_event_record(device, forked, stream, &error));
-        CHECK_OK(memo_event_wait(device, forked, other, &error));
-        CHECK_OK(memo_copy(device, other, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
-        CHECK_OK(memo_event_record(device, joined, other, &error));
-        if (is_joined) CHECK_OK(memo_event_wait(device, joined, stream, &error));
-        CHECK(cudaStreamEndCapture(memo_cuda_stream(stream), &graph) == expected);
+        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+        CHECK_OK(memo_fill(d, d.stream, memory, 5, 4096, &error));
+        CHECK_OK(memo_event_record(d, d.event, d.stream, &error));
+        CHECK_OK(memo_event_wait(d, d.event, d.other, &error));
+        CHECK_OK(memo_copy(d, d.other, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
+        CHECK_OK(memo_event_record(d, d.later, d.other, &error));
+        if (is_joined) CHECK_OK(memo_event_wait(d, d.later, d.stream, &error));
+        CHECK(cudaStreamEndCapture(stream, &graph) == expected);
         (void)cudaGetLastError();
         CHECK((graph != NULL) == is_joined);
         if (graph) {
             cudaGraphExec_t exec = NULL;
             memset(host, 0, 4096);
             CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
-            CHECK(cudaGraphLaunch(exec, memo_cuda_stream(stream)) == cudaSuccess);
-            CHECK_OK(memo_stream_synchronize(device, stream, &error));
+            CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess);
+            CHECK_OK(memo_stream_synchronize(d, d.stream, &error));
             CHECK(((char*)host)[0] == 5 && ((char*)host)[4095] == 5);
             CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
             CHECK(cudaGraphDestroy(graph) == cudaSuccess);
         }
     }
-    CHECK_OK(memo_event_destroy(device, forked, &error));
-    CHECK_OK(memo_event_destroy(device, joined, &error));
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
-    CHECK_OK(memo_stream_destroy(device, other, &error));
-    memo_cuda_device_destroy(device);
 }
 
 /* --- memory and copies --- */
@@ -138,38 +119,31 @@ static memo_status add_one(void* argument, memo_error* e) {
 }
 
 TEST(host_functions_take_their_turn) {
-    NEED_DEVICE(device);
-    memo_stream stream;
-    memo_event event;
+    NEED_RIG(d);
     void* host = NULL;
     int n_calls = 0, k;
     memo_host_call call = {add_one, &n_calls, NULL};
-    CHECK_OK(memo_stream_create(device, "s", 0, &stream, &error));
-    CHECK_OK(memo_event_create(device, &event, &error));
-    CHECK_OK(memo_host_alloc(device, 64, &host, &error));
-    for (k = 0; k < 3; k++) CHECK_OK(memo_launch_host(device, stream, &call, &error));
-    CHECK_OK(memo_event_record(device, event, stream, &error));
-    CHECK_OK(memo_event_synchronize(device, event, &error));
+    CHECK_OK(memo_host_alloc(d, 64, &host, &error));
+    for (k = 0; k < 3; k++) CHECK_OK(memo_launch_host(d, d.stream, &call, &error));
+    CHECK_OK(memo_event_record(d, d.event, d.stream, &error));
+    CHECK_OK(memo_event_synchronize(d, d.event, &error));
     CHECK(n_calls == 3);
     CHECK(!pthread_equal(host_function_thread, pthread_self()));
-    CHECK_OK(memo_launch_host(device, stream, &call, &error));
+    CHECK_OK(memo_launch_host(d, d.stream, &call, &error));
 #define FAILED(call)                                                                               \
     error.message[0] = 0;                                                                          \
-    CHECK((call) == MEMO_STATUS_IO && strstr(error.message, "the fourth"))
-    FAILED(memo_stream_synchronize(device, stream, &error));
-    FAILED(memo_event_synchronize(device, event, &error));
-    FAILED(memo_launch_host(device, stream, &call, &error));
-    FAILED(memo_event_record(device, event, stream, &error));
-    FAILED(memo_event_wait(device, event, stream, &error));
-    FAILED(memo_copy(device, stream, MEMO_COPY_TO_HOST, host, host, 8, &error));
-    FAILED(memo_fill(device, stream, host, 0, 8, &error));
-    FAILED(memo_device_status(device, &error));
+    CHECK_ERROR(call, IO, "the fourth")
+    FAILED(memo_stream_synchronize(d, d.stream, &error));
+    FAILED(memo_event_synchronize(d, d.event, &error));
+    FAILED(memo_launch_host(d, d.stream, &call, &error));
+    FAILED(memo_event_record(d, d.event, d.stream, &error));
+    FAILED(memo_event_wait(d, d.event, d.stream, &error));
+    FAILED(memo_copy(d, d.stream, MEMO_COPY_TO_HOST, host, host, 8, &error));
+    FAILED(memo_fill(d, d.stream, host, 0, 8, &error));
+    FAILED(memo_device_status(d, &error));
 #undef FAILED
     CHECK(n_calls == 4);
-    CHECK_OK(memo_host_free(device, host, &error));
-    memo_event_destroy(device, event, NULL);
-    memo_stream_destroy(device, stream, NULL);
-    memo_cuda_device_destroy(device);
+    CHECK_OK(memo_host_free(d, host, &error));
 }
 
 /* A slow function delays its own stream only, and the next copy reads its result, also in a
@@ -182,45 +156,41 @@ static memo_status write_slowly(void* argument, memo_error* e) {
 }
 
 TEST(host_functions_can_be_captured_and_are_waited_for) {
-    NEED_DEVICE(device);
-    memo_stream stream;
+    NEED_RIG(d);
+    cudaStream_t stream = memo_cuda_stream(d.stream);
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     void *host, *memory;
     int* numbers;
-    CHECK_OK(memo_stream_create(device, "file", 0, &stream, &error));
-    CHECK_OK(memo_host_alloc(device, 4096, &host, &error));
-    CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
+    CHECK_OK(memo_host_alloc(d, 4096, &host, &error));
+    CHECK_OK(memo_device_alloc(d, 4096, &memory, &error));
     numbers = (int*)host;
     numbers[0] = numbers[1] = 0;
     memo_host_call call = {write_slowly, numbers, NULL};
-    CHECK(cudaStreamBeginCapture(memo_cuda_stream(stream), cudaStreamCaptureModeGlobal) ==
-          cudaSuccess);
-    CHECK_OK(memo_launch_host(device, stream, &call, &error)); /* for the first time */
-    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, memory, numbers, 4, &error));
-    CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, numbers + 1, memory, 4, &error));
-    CHECK(cudaStreamEndCapture(memo_cuda_stream(stream), &graph) == cudaSuccess);
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+    CHECK_OK(memo_launch_host(d, d.stream, &call, &error)); /* for the first time */
+    CHECK_OK(memo_copy(d, d.stream, MEMO_COPY_TO_DEVICE, memory, numbers, 4, &error));
+    CHECK_OK(memo_copy(d, d.stream, MEMO_COPY_TO_HOST, numbers + 1, memory, 4, &error));
+    CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
     CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
     for (int k = 1; k <= 3; k++) {
-        CHECK(cudaGraphLaunch(exec, memo_cuda_stream(stream)) == cudaSuccess);
-        CHECK_OK(memo_stream_synchronize(device, stream, &error));
+        CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess);
+        CHECK_OK(memo_stream_synchronize(d, d.stream, &error));
         CHECK_CASE(numbers[0] == k && numbers[1] == k, "%d and %d, not %d", numbers[0], numbers[1],
                    k);
     }
     CHECK(cudaGraphExecDestroy(exec) == cudaSuccess && cudaGraphDestroy(graph) == cudaSuccess);
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
-    memo_cuda_device_destroy(device);
 }
 
 /* What fails elsewhere, a communicator's watchdog for one, is returned by every call; the first
  * failure counts. */
 TEST(a_device_can_be_failed_from_outside) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     memo_error why, later;
     memo_error_set(&why, MEMO_STATUS_COMM, "rank 3 is lost");
     memo_error_set(&later, MEMO_STATUS_IO, "and more");
     CHECK_OK(memo_stream_synchronize(device, NULL, &error));
-    memo_device around = *device; /* such as a recorder's */
+    memo_device around = *device.device; /* such as a recorder's */
     int64_t other[64] = {0};
     around.context = other;
     around.inner = device;
@@ -230,17 +200,15 @@ TEST(a_device_can_be_failed_from_outside) {
     CHECK(memo_stream_synchronize(device, NULL, &error) == MEMO_STATUS_COMM);
     CHECK(strcmp(error.message, "rank 3 is lost") == 0);
     CHECK(memo_device_status(device, &error) == MEMO_STATUS_COMM);
-    memo_cuda_device_destroy(device);
 }
 
 TEST(copies_rows_each_way) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
+    const memo_stream stream = device.stream;
     enum { BYTES = 1 << 16 };
     static char expected[BYTES];
     void *on_device, *from, *to;
-    memo_stream stream;
     int c;
-    CHECK_OK(memo_stream_create(device, "copies", 0, &stream, &error));
     CHECK_OK(memo_device_alloc(device, BYTES, &on_device, &error));
     CHECK_OK(memo_host_alloc(device, BYTES, &from, &error));
     CHECK_OK(memo_host_alloc(device, BYTES, &to, &error));
@@ -271,21 +239,18 @@ TEST(copies_rows_each_way) {
         memo_copy_rows(device, stream, MEMO_COPY_TO_HOST, to, 4, on_device, 8, 8, 2, &error),
         INVALID_ARGUMENT);
     CHECK(memo_fill(device, stream, on_device, 0, -1, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
     CHECK_OK(memo_host_free(device, to, &error));
     CHECK(memo_host_free(device, to, &error) == MEMO_STATUS_INVALID_ARGUMENT);
     CHECK(memo_device_free(device, from, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    memo_cuda_device_destroy(device); /* frees the rest */
 }
 
 TEST(copies_across_chunks_of_pinned_memory) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
+    const memo_stream stream = device.stream;
     const int64_t size = 70 * MIB + 4096, row = 3 * MIB + 40, border = 32 * MIB;
     void *pinned, *on_device;
     unsigned char* bytes;
-    memo_stream stream;
     int64_t i, n_wrong = 0;
-    CHECK_OK(memo_stream_create(device, "copies", 0, &stream, &error));
     CHECK_OK(memo_host_alloc(device, size, &pinned, &error));
     CHECK_OK(memo_device_alloc(device, size, &on_device, &error));
     CHECK(cuda_device_stats(device).host_bytes == size);
@@ -309,12 +274,10 @@ TEST(copies_across_chunks_of_pinned_memory) {
                                     : 0);
     CHECK_CASE(n_wrong == 0, "%lld bytes", (long long)n_wrong);
     CHECK_OK(memo_host_free(device, pinned, &error));
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
-    memo_cuda_device_destroy(device);
 }
 
 TEST(errors_name_call_and_place) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     void* address = (void*)1;
     int64_t free_bytes = 0, total_bytes = 0;
     CHECK_OK(memo_memory_info(device, &free_bytes, &total_bytes, &error));
@@ -332,7 +295,6 @@ TEST(errors_name_call_and_place) {
     CHECK(strstr(error.message, "cudaThis: cudaErrorInvalidValue (") &&
           strstr(error.message, "), test_device.cu:"));
     CHECK_OK(memo_device_status(device, &error));
-    memo_cuda_device_destroy(device);
 }
 
 /* --- the share of host memory --- */
@@ -447,8 +409,7 @@ TEST(host_limits_can_be_lifted) {
         desc.local_ranks = 1 << 30; /* nothing is left for one */
         desc.log.write = count_log;
         n_logged = 0;
-        if (memo_cuda_device_create(&desc, &device, &error))
-            SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
+        if (memo_cuda_device_create(&desc, &device, &error)) SKIP(NO_GPU);
         memo_status status = memo_host_alloc(device, 1 << 20, &address, &error);
         CHECK((status == MEMO_STATUS_OUT_OF_HOST_MEMORY) == (limit == MEMO_CUDA_HOST_REFUSE));
         CHECK((status == MEMO_STATUS_OK) == (address != NULL));
@@ -468,8 +429,7 @@ TEST(memory_has_a_capacity_and_a_peak) {
     int64_t free_bytes, total_bytes;
     desc.device_memory_bytes = 8 * MIB;
     desc.host_memory_bytes = 4 * MIB;
-    if (memo_cuda_device_create(&desc, &device, &error))
-        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
+    if (memo_cuda_device_create(&desc, &device, &error)) SKIP(NO_GPU);
     CHECK_OK(memo_memory_info(device, &free_bytes, &total_bytes, &error));
     CHECK(free_bytes == 8 * MIB && total_bytes == 8 * MIB);
     CHECK_OK(memo_device_alloc(device, 5 * MIB, &a, &error));
@@ -494,21 +454,19 @@ TEST(memory_has_a_capacity_and_a_peak) {
 
 /* An event without timing orders streams, and fails with a message if its time is requested. */
 TEST(untimed_events_have_no_time) {
-    NEED_DEVICE(device);
-    memo_event event, timed;
+    NEED_RIG(d);
+    memo_event untimed;
     double elapsed_s;
-    CHECK_OK(memo_event_create_untimed(device, &event, &error));
-    CHECK_OK(memo_event_create(device, &timed, &error));
-    CHECK_OK(memo_event_record(device, event, NULL, &error));
-    CHECK_OK(memo_event_record(device, timed, NULL, &error));
-    CHECK_OK(memo_event_synchronize(device, event, &error));
-    CHECK_OK(memo_event_synchronize(device, timed, &error));
-    CHECK_OK(memo_event_elapsed(device, timed, timed, &elapsed_s, &error));
-    CHECK_FAILS(memo_event_elapsed(device, event, timed, &elapsed_s, &error), INVALID_STATE);
-    CHECK(strstr(error.message, "no timing") && cudaPeekAtLastError() == cudaSuccess);
-    CHECK_OK(memo_event_destroy(device, event, &error));
-    CHECK_OK(memo_event_destroy(device, timed, &error));
-    memo_cuda_device_destroy(device);
+    CHECK_OK(memo_event_create_untimed(d, &untimed, &error));
+    CHECK_OK(memo_event_record(d, untimed, NULL, &error));
+    CHECK_OK(memo_event_record(d, d.event, NULL, &error));
+    CHECK_OK(memo_event_synchronize(d, untimed, &error));
+    CHECK_OK(memo_event_synchronize(d, d.event, &error));
+    CHECK_OK(memo_event_elapsed(d, d.event, d.event, &elapsed_s, &error));
+    CHECK_ERROR(memo_event_elapsed(d, untimed, d.event, &elapsed_s, &error), INVALID_STATE,
+                "no timing");
+    CHECK(cudaPeekAtLastError() == cudaSuccess);
+    CHECK_OK(memo_event_destroy(d, untimed, &error));
 }
 
 TEST(refuses_wrong_descs) {
@@ -581,10 +539,9 @@ TEST(exportable_memory_is_taken_and_given_back) {
 
 /* 2 TiB of addresses. */
 TEST(phantom_memory_repeats_one_chunk) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    memo_device* phantom = NULL;
-    memo_stream stream;
+    memo_device* made = NULL;
     unsigned char* host;
     void *memory, *address = NULL;
     int64_t free_before, free_after, total, n_bytes, chunk = (int64_t)1 << 30;
@@ -592,28 +549,25 @@ TEST(phantom_memory_repeats_one_chunk) {
     desc.phantom_bytes = ((int64_t)2 << 40) - 5;
     desc.phantom_chunk_bytes = chunk;
     n_bytes = desc.phantom_bytes - MIB;
-    CHECK_OK(memo_cuda_device_create(&desc, &phantom, &error));
-    if (!phantom) return;
+    CHECK_OK(memo_cuda_device_create(&desc, &made, &error));
+    if (!made) return;
 #ifdef FAKE_CUDA
     CHECK(fake_are_pages_exportable());
     CHECK_OK(memo_memory_info(device, &free_after, &total, &error));
     CHECK(free_before - free_after <= 2 * chunk); /* on a GPU others allocate, too */
 #endif
-    CHECK_OK(memo_memory_info(phantom, &free_after, &total, &error));
+    CHECK_OK(memo_memory_info(made, &free_after, &total, &error));
     CHECK(free_after == total && total >= desc.phantom_bytes && total % chunk == 0);
-    CHECK_OK(memo_stream_create(phantom, "fills", 0, &stream, &error));
+    cuda_rig phantom(made);
     CHECK_OK(memo_host_alloc(phantom, 64, &memory, &error));
     CHECK_OK(memo_device_alloc(phantom, n_bytes, &address, &error));
     if (!address) return;
     host = (unsigned char*)memory;
-    CHECK_OK(memo_fill(phantom, stream, (char*)address + n_bytes - 20, 7, 10, &error));
-    CHECK_OK(memo_copy(phantom, stream, MEMO_COPY_TO_HOST, host,
+    CHECK_OK(memo_fill(phantom, phantom.stream, (char*)address + n_bytes - 20, 7, 10, &error));
+    CHECK_OK(memo_copy(phantom, phantom.stream, MEMO_COPY_TO_HOST, host,
                        (char*)address + 2 * chunk + (n_bytes - 20) % chunk, 10, &error));
-    CHECK_OK(memo_stream_synchronize(phantom, stream, &error));
+    CHECK_OK(memo_stream_synchronize(phantom, phantom.stream, &error));
     CHECK(host[0] == 7 && host[9] == 7);
-    CHECK_OK(memo_stream_destroy(phantom, stream, &error));
-    memo_cuda_device_destroy(phantom);
-    memo_cuda_device_destroy(device);
 }
 
 /* --- recording --- */
@@ -647,7 +601,7 @@ static void run_requests(const memo_device* device, memo_trace* trace) {
 }
 
 TEST(phantom_records_what_a_real_run_records) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* phantom = NULL;
     memo_trace *real_trace, *phantom_trace;
@@ -684,7 +638,6 @@ TEST(phantom_records_what_a_real_run_records) {
     memo_trace_destroy(real_trace);
     memo_trace_destroy(phantom_trace);
     memo_cuda_device_destroy(phantom);
-    memo_cuda_device_destroy(device);
 }
 
 /* --- tests that need a runtime that fails on demand --- */
@@ -692,118 +645,104 @@ TEST(phantom_records_what_a_real_run_records) {
 
 /* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */
 TEST(not_ready_is_no_error) {
-    NEED_DEVICE(device);
-    memo_event begin, end;
+    NEED_RIG(d);
     double elapsed_s;
     int32_t is_done = 1;
     cudaLaunchConfig_t nothing = {};
     nothing.gridDim = nothing.blockDim = dim3(1, 1, 1);
-    CHECK_OK(memo_event_create(device, &begin, &error));
-    CHECK_OK(memo_event_create(device, &end, &error));
-    CHECK_OK(memo_event_query(device, begin, &is_done, &error));
+    CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
     CHECK(is_done == 1); /* nothing to wait for */
-    CHECK_OK(memo_event_record(device, begin, NULL, &error));
-    CHECK_OK(memo_event_record(device, end, NULL, &error));
-    CHECK(memo_event_elapsed(device, begin, end, &elapsed_s, &error) == MEMO_STATUS_INVALID_STATE);
-    CHECK(strstr(error.message, "synchronize first") && cudaGetLastError() == cudaSuccess);
-    CHECK_OK(memo_event_query(device, begin, &is_done, &error));
-    CHECK(is_done == 0 && cudaGetLastError() == cudaSuccess);
-    CHECK_OK(memo_event_query(device, begin, &is_done, &error));
-    CHECK(is_done == 1);
-    CHECK_OK(memo_device_status(device, &error));
+    CHECK_OK(memo_event_record(d, d.event, NULL, &error));
+    CHECK_OK(memo_event_record(d, d.later, NULL, &error));
+    CHECK_ERROR(memo_event_elapsed(d, d.event, d.later, &elapsed_s, &error), INVALID_STATE,
+                "synchronize first");
     CHECK(cudaGetLastError() == cudaSuccess);
-    CHECK(cudaEventQuery(memo_cuda_event(end)) == cudaErrorNotReady); /* the trainer asks itself */
-    CHECK_OK(memo_device_status(device, &error));
+    CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
+    CHECK(is_done == 0 && cudaGetLastError() == cudaSuccess);
+    CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
+    CHECK(is_done == 1);
+    CHECK_OK(memo_device_status(d, &error));
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(cudaEventQuery(memo_cuda_event(d.later)) == cudaErrorNotReady); /* the trainer asks */
+    CHECK_OK(memo_device_status(d, &error));
     CHECK(cudaGetLastError() == cudaErrorNotReady); /* its own business */
     /* The trainer's launch failed and it has not looked yet: memo neither reports nor takes
      * that. */
     fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
     (void)cudaLaunchKernelExC(&nothing, NULL, NULL);
-    CHECK_OK(memo_device_status(device, &error));
-    CHECK_OK(memo_event_record(device, begin, NULL, &error));
-    CHECK_OK(memo_event_query(device, begin, &is_done, &error));
+    CHECK_OK(memo_device_status(d, &error));
+    CHECK_OK(memo_event_record(d, d.event, NULL, &error));
+    CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
     fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
     (void)cudaLaunchKernelExC(&nothing, NULL, NULL);
     CHECK(memo_cuda_check(cudaErrorInvalidValue, "another", &error) == MEMO_STATUS_DEVICE);
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
-    CHECK_OK(memo_event_destroy(device, begin, &error));
-    CHECK_OK(memo_event_destroy(device, end, &error));
-    CHECK(memo_event_destroy(device, end, &error) == MEMO_STATUS_DEVICE);
-    memo_cuda_device_destroy(device);
+    CHECK_OK(memo_event_destroy(d, d.later, &error));
+    CHECK(memo_event_destroy(d, d.later, &error) == MEMO_STATUS_DEVICE);
+    d.later = NULL;
 }
 
-/* A device other than the thread's: everything is created there, and the thread keeps its own. */
-TEST(the_thread_s_device_stays) {
+/* Every kind of call on a device of GPU 1; `stays` looks at the thread after each. */
+static void check_each_call(int64_t phantom_bytes, const std::function<void(void)>& stays) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
     memo_stream stream, other;
     memo_event event;
     void *memory, *host;
-    int ordinal = -1;
+    int number = 0;
+    memo_host_call call = {write_slowly, &number, NULL};
     desc.ordinal = 1;
+    desc.phantom_bytes = phantom_bytes;
 #define STAYS(call)                                                                                \
     CHECK_OK(call);                                                                                \
-    CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0)
+    stays()
     STAYS(memo_cuda_device_create(&desc, &device, &error));
     STAYS(memo_stream_create(device, "s", 0, &stream, &error));
     STAYS(memo_stream_create(device, "other", 0, &other, &error));
     CHECK(fake_device_of(memo_cuda_stream(stream)) == 1);
     STAYS(memo_event_create(device, &event, &error));
     STAYS(memo_device_alloc(device, 4096, &memory, &error));
-    STAYS(memo_host_alloc(device, 4096, &host, &error));
+    STAYS(memo_host_alloc(device, 64 * MIB, &host, &error));
     STAYS(memo_copy(device, stream, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
     STAYS(memo_fill(device, stream, memory, 0, 4096, &error));
+    STAYS(memo_launch_host(device, stream, &call, &error));
     STAYS(memo_event_record(device, event, stream, &error));
     STAYS(memo_event_wait(device, event, other, &error));
     STAYS(memo_event_synchronize(device, event, &error));
+    STAYS(memo_stream_synchronize(device, stream, &error));
     STAYS(memo_device_status(device, &error));
     STAYS(memo_event_destroy(device, event, &error));
     STAYS(memo_stream_destroy(device, stream, &error));
     STAYS(memo_stream_destroy(device, other, &error));
     STAYS(memo_host_free(device, host, &error));
     STAYS(memo_device_free(device, memory, &error));
-    memo_cuda_device_destroy(device);
-    desc.phantom_bytes = 64 * MIB;
-    STAYS(memo_cuda_device_create(&desc, &device, &error));
-    STAYS(memo_device_alloc(device, 4096, &memory, &error));
 #undef STAYS
     memo_cuda_device_destroy(device);
-    CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0 && fake_n_objects() == 0);
+    stays();
+    CHECK(fake_n_objects() == 0);
+}
+
+/* A device other than the thread's: everything is created there, and the thread keeps its own. */
+TEST(the_thread_s_device_stays) {
+    for (int64_t phantom_bytes : {(int64_t)0, 64 * MIB})
+        check_each_call(phantom_bytes, [] {
+            int ordinal = -1;
+            CHECK(cudaGetDevice(&ordinal) == cudaSuccess && ordinal == 0);
+        });
 }
 
 /* Nothing is made on GPU 0 for a rank that works on GPU 1, and a caller's own context, or none, is
  * there again. */
 TEST(the_thread_s_context_stays) {
     for (int is_foreign = 0; is_foreign < 2; is_foreign++) {
-        memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-        memo_device* device = NULL;
-        memo_stream stream = NULL;
-        void *memory, *host;
-        memo_host_call call = {write_slowly, NULL, NULL};
-        int number = 0;
-        call.argument = &number;
         fake_forget_contexts();
         fake_set_foreign_context(is_foreign);
-        desc.ordinal = 1;
-        desc.phantom_bytes = 64 * MIB;
-#define STAYS(call)                                                                                \
-    CHECK_OK(call);                                                                                \
-    CHECK(fake_is_foreign_context() == is_foreign && fake_is_without_context() == !is_foreign)
-        STAYS(memo_cuda_device_create(&desc, &device, &error));
-        STAYS(memo_stream_create(device, "s", 0, &stream, &error));
-        STAYS(memo_device_alloc(device, 4096, &memory, &error));
-        STAYS(memo_host_alloc(device, 64 * MIB, &host, &error));
-        STAYS(memo_copy(device, stream, MEMO_COPY_TO_HOST, host, memory, 4096, &error));
-        STAYS(memo_launch_host(device, stream, &call, &error));
-        STAYS(memo_stream_synchronize(device, stream, &error));
-        STAYS(memo_device_status(device, &error));
-        STAYS(memo_stream_destroy(device, stream, &error));
-#undef STAYS
-        memo_cuda_device_destroy(device);
-        CHECK(fake_is_foreign_context() == is_foreign && fake_is_without_context() == !is_foreign);
+        check_each_call(64 * MIB, [=] {
+            CHECK(fake_is_foreign_context() == is_foreign &&
+                  fake_is_without_context() == !is_foreign);
+        });
         CHECK(fake_has_context(1) && !fake_has_context(0));
-        CHECK(fake_n_objects() == 0);
         fake_set_foreign_context(0);
     }
 }
@@ -842,7 +781,7 @@ TEST(one_hardware_queue_is_logged) {
 
 /* The child has no page of it, so nothing is copied; the parent's stay. */
 TEST(fork_leaves_registered_memory_alone) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     void* address;
     unsigned char resident;
     CHECK_OK(memo_host_alloc(device, 8 * MIB, &address, &error));
@@ -852,7 +791,6 @@ TEST(fork_leaves_registered_memory_alone) {
     CHECK(child > 0 && waitpid(child, &result, 0) == child);
     CHECK(WIFEXITED(result) && WEXITSTATUS(result) == 0);
     CHECK(mincore(address, 4096, &resident) == 0);
-    memo_cuda_device_destroy(device);
 }
 
 /* Another thread, which has not called CUDA before: the driver's functions need more than its
@@ -898,17 +836,24 @@ static int64_t address_space_bytes(void) {
     return n_pages * sysconf(_SC_PAGESIZE);
 }
 
-TEST(pinning_that_fails_leaves_nothing) {
+/* Pins in chunks of 32 MiB, and says so in log_text. */
+static memo_device* open_logging_device(int32_t host_threads) {
     memo_cuda_device_desc desc = memo_cuda_device_desc_default();
     memo_device* device = NULL;
+    desc.host_chunk_bytes = 32 * MIB;
+    desc.host_threads = host_threads;
+    desc.log.write = keep_log;
+    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
+    log_text[0] = 0;
+    return device;
+}
+
+TEST(pinning_that_fails_leaves_nothing) {
     void* address = NULL;
     int64_t before_bytes = address_space_bytes();
     int fail_at;
-    desc.host_chunk_bytes = 32 * MIB;
-    desc.log.write = keep_log;
     for (fail_at = 1; fail_at <= 4; fail_at++) {
-        CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
-        log_text[0] = 0;
+        cuda_rig device(open_logging_device(0));
         fake_fail("cudaHostRegister", fail_at, cudaErrorMemoryAllocation);
         CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
         CHECK(cuda_device_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
@@ -924,7 +869,6 @@ TEST(pinning_that_fails_leaves_nothing) {
         CHECK(!address && strstr(error.message, "cudaHostAlloc") &&
               strstr(error.message, "cudaHostRegister: cudaErrorInvalidValue"));
         CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 0);
-        memo_cuda_device_destroy(device);
     }
     fake_forget_failures();
     /* Eight times 128 MiB were mapped; stacks of threads may be kept. */
@@ -962,23 +906,16 @@ int __wrap_madvise(void* address, size_t n_bytes, int advice) {
 TEST(memory_that_kernels_could_not_reach_is_not_registered) {
     void* address = NULL;
     fake_set_same_pointers(0);
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     CHECK_OK(memo_host_alloc(device, 64 * MIB, &address, &error));
     CHECK(cuda_device_stats(device).host_kind == MEMO_CUDA_HOST_CUDA);
     CHECK(fake_n_registered() == 0 && fake_n_host_allocs() == 1);
-    memo_cuda_device_destroy(device);
     fake_set_same_pointers(1);
 }
 
 TEST(long_pinning_is_reported_and_shared) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    memo_device* device = NULL;
+    cuda_rig device(open_logging_device(4));
     void* address = NULL;
-    desc.host_chunk_bytes = 32 * MIB;
-    desc.host_threads = 4;
-    desc.log.write = keep_log;
-    log_text[0] = 0;
-    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
     is_touch_slow = 1;
     fake_set_register_s(0.4);
     CHECK_OK(memo_host_alloc(device, 128 * MIB, &address, &error));
@@ -988,17 +925,11 @@ TEST(long_pinning_is_reported_and_shared) {
                "%s", log_text);
     CHECK_CASE(touched_by.size() == 4, "%d threads", (int)touched_by.size());
     CHECK(cuda_device_stats(device).host_alloc_s > 1.2);
-    memo_cuda_device_destroy(device);
 }
 
 TEST(pages_that_are_missing_are_an_error) {
-    memo_cuda_device_desc desc = memo_cuda_device_desc_default();
-    memo_device* device = NULL;
+    cuda_rig device(open_logging_device(1));
     void* address = NULL;
-    desc.host_chunk_bytes = 32 * MIB;
-    desc.host_threads = 1;
-    desc.log.write = keep_log;
-    CHECK_OK(memo_cuda_device_create(&desc, &device, &error));
     for (int k = 1; k <= 4; k++) {
         log_text[0] = 0;
         refuse_pages_at = k;
@@ -1013,8 +944,6 @@ TEST(pages_that_are_missing_are_an_error) {
         CHECK(cuda_device_stats(device).host_kind != MEMO_CUDA_HOST_CUDA);
     }
     refuse_pages_at = 0;
-    memo_cuda_device_destroy(device);
-    CHECK(fake_n_objects() == 0);
 }
 
 TEST(creating_fails_at_each_call) {
@@ -1051,46 +980,34 @@ TEST(creating_fails_at_each_call) {
 }
 
 TEST(later_calls_report_their_failure) {
-    NEED_DEVICE(device);
-    memo_stream stream;
-    memo_event event;
+    NEED_RIG(d);
     void *memory, *host;
     int n_done = 0;
     memo_host_call call = {add_one, &n_done, NULL};
-    CHECK_OK(memo_stream_create(device, "s", 0, &stream, &error));
-    CHECK_OK(memo_event_create(device, &event, &error));
-    CHECK_OK(memo_device_alloc(device, 4096, &memory, &error));
-    CHECK_OK(memo_host_alloc(device, 4096, &host, &error));
+    CHECK_OK(memo_device_alloc(d, 4096, &memory, &error));
+    CHECK_OK(memo_host_alloc(d, 4096, &host, &error));
 #define FAILS(function, call)                                                                      \
     fake_fail(function, 1, cudaErrorIllegalAddress);                                               \
-    CHECK((call) == MEMO_STATUS_DEVICE);                                                           \
-    CHECK_CASE(strstr(error.message, function ": cudaErrorIllegalAddress (") &&                    \
-                   strstr(error.message, "memo_cuda.cuh:"),                                        \
-               "%s", error.message)
-    FAILS("cudaMemcpyAsync",
-          memo_copy(device, stream, MEMO_COPY_TO_HOST, host, memory, 64, &error));
+    CHECK_ERROR(call, DEVICE, function ": cudaErrorIllegalAddress (");                             \
+    CHECK(strstr(error.message, "memo_cuda.cuh:") != NULL)
+    FAILS("cudaMemcpyAsync", memo_copy(d, d.stream, MEMO_COPY_TO_HOST, host, memory, 64, &error));
     FAILS("cudaMemcpy2DAsync",
-          memo_copy_rows(device, stream, MEMO_COPY_TO_DEVICE, memory, 16, host, 8, 8, 4, &error));
-    FAILS("cudaMemsetAsync", memo_fill(device, stream, memory, 0, 64, &error));
-    FAILS("cudaLaunchHostFunc", memo_launch_host(device, stream, &call, &error));
+          memo_copy_rows(d, d.stream, MEMO_COPY_TO_DEVICE, memory, 16, host, 8, 8, 4, &error));
+    FAILS("cudaMemsetAsync", memo_fill(d, d.stream, memory, 0, 64, &error));
+    FAILS("cudaLaunchHostFunc", memo_launch_host(d, d.stream, &call, &error));
     fake_fail("cuStreamWaitValue32", 1, cudaErrorIllegalAddress);
     n_done = 0;
-    CHECK(memo_launch_host(device, stream, &call, &error) == MEMO_STATUS_DEVICE);
-    FAILS("cudaEventRecord", memo_event_record(device, event, stream, &error));
-    FAILS("cudaStreamWaitEvent", memo_event_wait(device, event, stream, &error));
-    FAILS("cudaEventSynchronize", memo_event_synchronize(device, event, &error));
-    FAILS("cudaStreamSynchronize", memo_stream_synchronize(device, stream, &error));
+    CHECK(memo_launch_host(d, d.stream, &call, &error) == MEMO_STATUS_DEVICE);
+    FAILS("cudaEventRecord", memo_event_record(d, d.event, d.stream, &error));
+    FAILS("cudaStreamWaitEvent", memo_event_wait(d, d.event, d.stream, &error));
+    FAILS("cudaEventSynchronize", memo_event_synchronize(d, d.event, &error));
+    FAILS("cudaStreamSynchronize", memo_stream_synchronize(d, d.stream, &error));
+#undef FAILS
     fake_fail("cuStreamQuery", 1, cudaErrorIllegalAddress);
-    CHECK(memo_device_status(device, &error) == MEMO_STATUS_DEVICE);
-    CHECK(strstr(error.message, "cuStreamQuery: CUDA_ERROR_AS_TOLD") != NULL);
+    CHECK_ERROR(memo_device_status(d, &error), DEVICE, "cuStreamQuery: CUDA_ERROR_AS_TOLD");
     CHECK(cudaGetLastError() == cudaSuccess);
-    CHECK_OK(memo_device_status(device, &error));
-    memo_event_destroy(device, event, NULL);
-    memo_stream_destroy(device, stream, NULL);
-    memo_cuda_device_destroy(device);
-    CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects());
+    CHECK_OK(memo_device_status(d, &error));
 }
-
 /* After an error that CUDA keeps every call says so, and destroying ends; also when the runtime is
  * unloaded. */
 TEST(destroying_ends_whatever_cuda_says) {
@@ -1121,31 +1038,26 @@ TEST(destroying_ends_whatever_cuda_says) {
 /* Strides above the limit of one call, and rows that cross borders: the fake refuses them like
  * CUDA. */
 TEST(long_strides_go_row_by_row) {
-    NEED_DEVICE(device);
-    memo_stream stream;
+    NEED_RIG(device);
     void *memory, *host;
     int64_t k;
-    CHECK_OK(memo_stream_create(device, "s", 0, &stream, &error));
     CHECK_OK(memo_device_alloc(device, 40 * MIB, &memory, &error));
     CHECK_OK(memo_host_alloc(device, 40 * MIB, &host, &error));
     for (k = 0; k < 4; k++) memset((char*)host + k * 10 * MIB, (int)k + 1, 100);
     fake_set_max_pitch(MIB);
     memo_cuda_device_destroy(open_device()); /* the limit is read when a device is made */
-    ((memoi_cuda*)device->context)->max_pitch_bytes = (size_t)MIB;
-    CHECK_OK(memo_copy_rows(device, stream, MEMO_COPY_TO_DEVICE, memory, 200, host, 10 * MIB, 100,
-                            4, &error));
+    ((memoi_cuda*)device.device->context)->max_pitch_bytes = (size_t)MIB;
+    CHECK_OK(memo_copy_rows(device, device.stream, MEMO_COPY_TO_DEVICE, memory, 200, host, 10 * MIB,
+                            100, 4, &error));
     for (k = 0; k < 4; k++)
         CHECK(((char*)memory)[200 * k] == k + 1 && ((char*)memory)[200 * k + 99] == k + 1);
     fake_set_max_pitch(2147483647);
-    memo_stream_destroy(device, stream, NULL);
-    memo_cuda_device_destroy(device);
 }
 
 TEST(kernels_are_launched_with_enough_threads) {
     static float numbers[4];
-    memo_add_desc cast;
-    memo_merge_desc merge;
-    memset(&cast, 0, sizeof cast);
+    memo_add_desc cast = {};
+    memo_merge_desc merge = {};
     cast.to = numbers;
     cast.a = numbers;
     cast.n_columns = ((int64_t)1 << 31) + 8;
@@ -1156,7 +1068,6 @@ TEST(kernels_are_launched_with_enough_threads) {
     CHECK(fake_grid() == 1);
     cast.n_columns = -1;
     CHECK(memo_cuda_row_kernel(NULL, MEMO_ROW_CAST, &cast, &error) == MEMO_STATUS_INVALID_ARGUMENT);
-    memset(&merge, 0, sizeof merge);
     merge.out = merge.lse = numbers;
     merge.part_out = numbers;
     merge.part_lse = numbers;
@@ -1168,6 +1079,9 @@ TEST(kernels_are_launched_with_enough_threads) {
     CHECK_ERROR(memo_cuda_row_kernel(NULL, MEMO_ROW_MERGE, &merge, &error), DEVICE,
                 "memo_cuda_row_kernel: cudaErrorInvalidConfiguration");
 }
+
+/* Of all tests above. */
+TEST(nothing_is_left) { CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects()); }
 
 #endif
 

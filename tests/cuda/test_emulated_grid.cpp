@@ -326,8 +326,7 @@ static void fill_tail(char* array, int64_t n, int64_t n_tail) {
 TEST(casts_far_elements) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
-        memo_add_desc cast;
-        memset(&cast, 0, sizeof cast);
+        memo_add_desc cast = {};
         cast.n_columns = 8 * f.n_items - 1;
         cast.to = f.to;
         cast.a = f.from;
@@ -346,8 +345,7 @@ TEST(casts_far_elements) {
 TEST(adds_far_elements) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
-        memo_add_desc add;
-        memset(&add, 0, sizeof add);
+        memo_add_desc add = {};
         add.to = f.to;
         add.a = f.from;
         add.b = f.from;
@@ -367,8 +365,7 @@ TEST(moves_far_rows) {
     FOR_FAR(f, MEMOI_CUDA_THREADS) {
         const int64_t n_rows = f.n_items / 2, n_tail = FAR_TAIL, n_each = 12;
         int64_t* index = (int64_t*)(void*)f.index;
-        memo_rows_desc rows;
-        memset(&rows, 0, sizeof rows);
+        memo_rows_desc rows = {};
         rows.n_rows = rows.n_indexed_rows = n_rows;
         rows.row_bytes = n_each * 4;
         rows.index = index;
@@ -394,8 +391,7 @@ TEST(merges_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
         const int64_t n = f.n_items * FAR_ROW;
-        memo_merge_desc merge;
-        memset(&merge, 0, sizeof merge);
+        memo_merge_desc merge = {};
         merge.n_batches = 2;
         merge.n_rows = f.n_items / 2;
         merge.n_columns = FAR_ROW;
@@ -415,8 +411,7 @@ TEST(merges_far_rows) {
 TEST(sums_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_ROWS_PER_BLOCK) {
-        memo_add_desc sums;
-        memset(&sums, 0, sizeof sums);
+        memo_add_desc sums = {};
         sums.n_rows = f.n_items;
         sums.n_columns = FAR_ROW;
         sums.a = sums.b = f.from;
@@ -436,9 +431,8 @@ TEST(sums_far_rows) {
 TEST(finds_losses_of_far_rows) {
     far f;
     FOR_FAR(f, MEMOI_CUDA_THREADS / MEMO_LOSS_LANES) {
-        memo_cross_entropy_desc entropy;
+        memo_cross_entropy_desc entropy = {};
         int32_t* labels = (int32_t*)(void*)f.index;
-        memset(&entropy, 0, sizeof entropy);
         entropy.n_rows = f.n_items;
         entropy.n_columns = 1;
         entropy.logits = f.from;

@@ -45,14 +45,13 @@ typedef struct history {
     std::vector<float> gradients; /* of the first step */
 } history;
 
-static memo_status train(gpt_model* model, const gpt_config* config, const uint8_t* text,
-                         history* h) {
+static memo_status train(gpt_model* model, const gpt_config* config, history* h) {
     const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 1.0, 0};
     const int64_t n = config->batch * config->sequence;
     memo_status status = MEMO_STATUS_OK;
     for (int64_t step = 0; step < N_STEPS && !status; step++) {
         for (int64_t m = 0; m < N_ACCUMULATED && !status; m++) {
-            const uint8_t* tokens = text + (step * N_ACCUMULATED + m) * n;
+            const uint8_t* tokens = gpt_test_text() + (step * N_ACCUMULATED + m) * n;
             status = gpt_micro_batch(model, tokens, tokens + 1, step, m,
                                      1.0 / (double)(N_ACCUMULATED * n), &error);
         }
@@ -64,12 +63,12 @@ static memo_status train(gpt_model* model, const gpt_config* config, const uint8
     return status;
 }
 
-static history on_the_host(gpt_config config, const uint8_t* text) {
+static history on_the_host(gpt_config config) {
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     history h = {};
     gpt_test_run run;
     CHECK_OK(gpt_test_open(&desc, &run, &error));
-    if (run.model) CHECK_OK(train(run.model, &config, text, &h));
+    if (run.model) CHECK_OK(train(run.model, &config, &h));
     gpt_test_close(&run);
     return h;
 }
@@ -77,34 +76,38 @@ static history on_the_host(gpt_config config, const uint8_t* text) {
 /* Attention instead of the built-in one; context NULL: none. */
 static gpt_cuda_attention instead;
 
+/* Kernels for a GPU, and perhaps a model with them. */
+struct on_cuda {
+    gpt_cuda_kernels* cuda = NULL;
+    gpt_kernels kernels = {};
+    gpt_model* model = NULL;
+
+    on_cuda() {
+        CHECK_OK(gpt_cuda_kernels_create(instead.context ? &instead : NULL, &cuda, &error));
+        if (cuda) kernels = gpt_cuda_kernels_table(cuda);
+    }
+    on_cuda(gpt_desc desc, memo_device* device) : on_cuda() {
+        desc.kernels = &kernels;
+        desc.device = device;
+        CHECK_OK(gpt_create(&desc, &model, &error));
+    }
+    ~on_cuda() {
+        gpt_destroy(model);
+        gpt_cuda_kernels_destroy(cuda);
+    }
+    on_cuda(const on_cuda&) = delete;
+};
+
 /* rows: NULL keeps everything. */
 static history on_the_gpu(memo_device* device, gpt_config config, const int64_t* rows,
-                          const uint8_t* text, void (*created)(void)) {
+                          void (*created)(void)) {
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     history h = {};
-    gpt_cuda_kernels* cuda = NULL;
-    gpt_kernels kernels;
-    gpt_model* model = NULL;
-    CHECK_OK(gpt_cuda_kernels_create(instead.context ? &instead : NULL, &cuda, &error));
-    if (!cuda) return h;
-    kernels = gpt_cuda_kernels_table(cuda);
-    desc.kernels = &kernels;
-    desc.device = device;
     desc.rows = rows;
-    CHECK_OK(gpt_create(&desc, &model, &error));
+    on_cuda gpu(desc, device);
     if (created) created();
-    if (model) CHECK_OK(train(model, &config, text, &h));
-    gpt_destroy(model);
-    gpt_cuda_kernels_destroy(cuda);
+    if (gpu.model) CHECK_OK(train(gpu.model, &config, &h));
     return h;
-}
-
-static uint8_t* text_of(const gpt_config* config) {
-    const int64_t n = N_STEPS * N_ACCUMULATED * config->batch * config->sequence + 1;
-    uint8_t* text = (uint8_t*)malloc((size_t)n);
-    if (!text) abort();
-    gpt_test_text(text, n);
-    return text;
 }
 
 static double gradient_difference(const history& a, const history& b) {
@@ -134,8 +137,8 @@ static const int64_t* rows_of_stages(const gpt_config* config, int is_even) {
 }
 
 static void check_rows(memo_device* device, gpt_config config, const char* name,
-                       const int64_t* rows, const uint8_t* text, const history& keep) {
-    const history h = on_the_gpu(device, config, rows, text, NULL);
+                       const int64_t* rows, const history& keep) {
+    const history h = on_the_gpu(device, config, rows, NULL);
     CHECK_CASE(!memcmp(h.loss, keep.loss, sizeof h.loss) &&
                    !memcmp(h.norm, keep.norm, sizeof h.norm) &&
                    !memcmp(h.digests, keep.digests, sizeof h.digests),
@@ -145,9 +148,8 @@ static void check_rows(memo_device* device, gpt_config config, const char* name,
 
 /* Against the host, then policies against each other. */
 static void check_model(gpt_config config, double loss_tolerance, double gradient_tolerance) {
-    NEED_DEVICE(device);
-    uint8_t* text = text_of(&config);
-    history host = on_the_host(config, text), keep = on_the_gpu(device, config, NULL, text, NULL);
+    NEED_RIG(device);
+    const history host = on_the_host(config), keep = on_the_gpu(device, config, NULL, NULL);
     const double difference = gradient_difference(keep, host);
     printf("# loss %.3g, gradient %.3g from the host's\n", fabs(keep.loss[0] / host.loss[0] - 1),
            difference);
@@ -159,12 +161,10 @@ static void check_model(gpt_config config, double loss_tolerance, double gradien
     for (int policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_ALPHA; policy++) {
         static const char* const names[] = {"keep", "recompute", "swap", "alpha"};
         const gpt_desc desc = gpt_test_desc(config, (memo_policy)policy, 0.5);
-        check_rows(device, config, names[policy], desc.rows, text, keep);
+        check_rows(device, config, names[policy], desc.rows, keep);
     }
-    check_rows(device, config, "odd stages", rows_of_stages(&config, 0), text, keep);
-    check_rows(device, config, "even stages", rows_of_stages(&config, 1), text, keep);
-    free(text);
-    memo_cuda_device_destroy(device);
+    check_rows(device, config, "odd stages", rows_of_stages(&config, 0), keep);
+    check_rows(device, config, "even stages", rows_of_stages(&config, 1), keep);
 }
 
 static gpt_config config_of(memo_type type, int32_t hidden, int64_t sequence, int64_t batch) {
@@ -207,16 +207,11 @@ TEST(states_in_bf16_are_the_host_but_for_rounding) {
         double squares;
         gpt_update_values values;
     };
-    NEED_DEVICE(device);
-    gpt_cuda_kernels* cuda = NULL;
+    NEED_RIG(device);
+    on_cuda gpt;
     gpt_adamw_args a = {};
-    gpt_kernels kernels;
-    memo_stream stream;
     arrays host = {};
     void* pinned = NULL; /* the GPU reads and writes through */
-    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
-    kernels = gpt_cuda_kernels_table(cuda);
-    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     CHECK_OK(memo_host_alloc(device, (int64_t)sizeof host, &pinned, &error));
     for (int i = 0; i < N; i++) host.parameters[i] = (float)memo_test_real();
     for (int i = 0; i < N; i++) host.gradients[i] = (float)memo_test_real() - 0.5f;
@@ -238,8 +233,8 @@ TEST(states_in_bf16_are_the_host_but_for_rounding) {
     a.n = N;
     for (int i = 0; i < 3; i++) {
         host.values.adamw.update = ++gpu->values.adamw.update;
-        CHECK_OK(kernels.enqueue(cuda, stream, GPT_KIND_ADAMW, &a, &error));
-        CHECK_OK(memo_stream_synchronize(device, stream, &error));
+        CHECK_OK(gpt.kernels.enqueue(gpt.cuda, device.stream, GPT_KIND_ADAMW, &a, &error));
+        CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
         gpt_adamw(host.parameters, host.moments1, host.moments2, a.states, host.gradients,
                   gpt_clip_scale(host.squares, host.values.clip), &host.values.adamw, &a.rounding,
                   0, N);
@@ -257,10 +252,6 @@ TEST(states_in_bf16_are_the_host_but_for_rounding) {
         CHECK_IS(gpu->moments2[i], ==, host.moments2[i]);
 #endif
     }
-    CHECK_OK(memo_host_free(device, pinned, &error));
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
-    gpt_cuda_kernels_destroy(cuda);
-    memo_cuda_device_destroy(device);
 }
 
 /* ---- kernels on rows: each way that a kernel may read them ---- */
@@ -305,21 +296,19 @@ static void check_near(const char* what, memo_type type, int64_t hidden, const v
                (int)hidden, memo_type_name(type), off, largest);
 }
 
-static void check_row_kernels(memo_device* device, memo_type type, int64_t hidden) {
+static void check_row_kernels(const cuda_rig& device, memo_type type, int64_t hidden) {
     const int64_t n = N_ROWS, size = gpt_type_bytes(type);
     const double rounding = type == MEMO_TYPE_BF16 ? 8e-3 : 2e-6;
-    gpt_cuda_kernels* cuda = NULL;
-    memo_stream stream;
+    on_cuda gpt;
+    gpt_cuda_kernels* cuda = gpt.cuda;
     row_memory m(device, type, 40 * n * hidden * 4 + (1 << 16));
-    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
-    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     cuda->type = type;
     cuda->partials = (double*)m.take(GPT_CUDA_PARTIALS * 8);
     cuda->lanes = (double*)m.take(64 * 8);
     cuda->rows = (char*)m.take(n * 8 + hidden * 8);
     auto run = [&](gpt_kind kind, const void* args) {
-        CHECK_OK(gpt_cuda_enqueue(cuda, stream, kind, args, &error));
-        CHECK_OK(memo_stream_synchronize(device, stream, &error));
+        CHECK_OK(gpt_cuda_enqueue(cuda, device.stream, kind, args, &error));
+        CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
     };
 
     /* Norm, of all rows and of one: the same bits. */
@@ -438,26 +427,19 @@ static void check_row_kernels(memo_device* device, memo_type type, int64_t hidde
         for (int64_t i = 0; i < squares.n; i++) of_host += (double)from[i] * (double)from[i];
         CHECK_IS(fabs(of_gpu / of_host - 1), <, 1e-12);
     }
-    CHECK_OK(memo_stream_destroy(device, stream, &error));
-    gpt_cuda_kernels_destroy(cuda);
 }
 
 TEST(rows_of_every_width_are_right) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     for (int64_t hidden : {8, 30, 264, 1032, 2056})
         check_row_kernels(device, MEMO_TYPE_BF16, hidden);
     check_row_kernels(device, MEMO_TYPE_F32, 264);
-    memo_cuda_device_destroy(device);
 }
 
 TEST(sums_stay_float_in_bf16) {
-    NEED_DEVICE(device);
-    gpt_cuda_kernels* cuda = NULL;
-    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
-    const gpt_kernels kernels = gpt_cuda_kernels_table(cuda);
-    gpt_test_check_sums(device, &kernels);
-    gpt_cuda_kernels_destroy(cuda);
-    memo_cuda_device_destroy(device);
+    NEED_RIG(device);
+    on_cuda gpt;
+    gpt_test_check_sums(device, &gpt.kernels);
 }
 
 /* ---- a step as a graph ---- */
@@ -471,8 +453,8 @@ typedef struct graph_history {
 } graph_history;
 
 /* By calls, or staged and then run. */
-static memo_status graph_step(gpt_model* model, const gpt_config* config, const uint8_t* text,
-                              int64_t step, int is_graph, graph_history* h) {
+static memo_status graph_step(gpt_model* model, const gpt_config* config, int64_t step,
+                              int is_graph, graph_history* h) {
     const int64_t n = config->batch * config->sequence;
     gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
     memo_status status = MEMO_STATUS_OK;
@@ -481,7 +463,7 @@ static memo_status graph_step(gpt_model* model, const gpt_config* config, const 
     update.adamw.weight_decay += 0.1 * (double)step;
     update.vote = (double)step;
     for (int64_t m = 0; m < N_GRAPH_ACCUMULATED && !status; m++) {
-        const uint8_t* tokens = text + (step * N_GRAPH_ACCUMULATED + m) * n;
+        const uint8_t* tokens = gpt_test_text() + (step * N_GRAPH_ACCUMULATED + m) * n;
         status = (is_graph ? gpt_stage_micro_batch : gpt_micro_batch)(
             model, tokens, tokens + 1, step, m, (1 + (double)step) / (double)n, &error);
     }
@@ -498,48 +480,37 @@ static memo_status graph_step(gpt_model* model, const gpt_config* config, const 
 /* Bit s of graph_steps: step s is staged.  n_failing_copy: step 1 fails at this copy first, and is
  * repeated; 0: it does not. */
 static graph_history graph_steps_of(memo_device* device, gpt_config config, memo_policy policy,
-                                    const uint8_t* text, unsigned graph_steps, int n_failing_copy) {
+                                    unsigned graph_steps, int n_failing_copy) {
     gpt_desc desc = gpt_test_desc(config, policy, 0.5);
     graph_history h = {};
-    gpt_cuda_kernels* cuda = NULL;
-    gpt_kernels kernels;
-    gpt_model* model = NULL;
-    CHECK_OK(gpt_cuda_kernels_create(instead.context ? &instead : NULL, &cuda, &error));
-    kernels = gpt_cuda_kernels_table(cuda);
-    desc.kernels = &kernels;
-    desc.device = device;
     desc.n_micro_batches = N_GRAPH_ACCUMULATED;
-    CHECK_OK(gpt_create(&desc, &model, &error));
+    on_cuda gpu(desc, device);
+    gpt_model* model = gpu.model;
     for (int64_t step = 0; step < N_GRAPH_STEPS && model; step++) {
         const int is_graph = graph_steps >> step & 1;
 #ifndef __CUDACC__
         if (step == 1 && n_failing_copy) {
             fake_fail("cudaMemcpyAsync", n_failing_copy, cudaErrorInvalidValue);
-            CHECK_IS(graph_step(model, &config, text, step, is_graph, &h), ==, MEMO_STATUS_DEVICE);
+            CHECK_IS(graph_step(model, &config, step, is_graph, &h), ==, MEMO_STATUS_DEVICE);
             CHECK_OK(gpt_discard(model, NULL, &error));
         }
+        const int64_t n_products = fake_lt_n_products, is_replay = is_graph && model->graph;
 #else
         (void)n_failing_copy;
 #endif
+        CHECK_OK(graph_step(model, &config, step, is_graph, &h));
 #ifndef __CUDACC__
-        const int64_t n_products = fake_lt_n_products, is_replay = is_graph && model->graph;
-        CHECK_OK(graph_step(model, &config, text, step, is_graph, &h));
         CHECK_IS(fake_lt_n_products == n_products, ==, is_replay);
-#else
-        CHECK_OK(graph_step(model, &config, text, step, is_graph, &h));
 #endif
     }
     CHECK_IS(model && model->graph, ==, graph_steps > 1);
-    gpt_destroy(model);
-    gpt_cuda_kernels_destroy(cuda);
     return h;
 }
 
 static void check_graph(memo_device* device, gpt_config config, memo_policy policy,
-                        const uint8_t* text, unsigned graph_steps, int n_failing_copy) {
-    const graph_history calls = graph_steps_of(device, config, policy, text, 0, 0);
-    const graph_history graph =
-        graph_steps_of(device, config, policy, text, graph_steps, n_failing_copy);
+                        unsigned graph_steps, int n_failing_copy) {
+    const graph_history calls = graph_steps_of(device, config, policy, 0, 0);
+    const graph_history graph = graph_steps_of(device, config, policy, graph_steps, n_failing_copy);
     for (int s = 0; s < N_GRAPH_STEPS; s++)
         CHECK_CASE(graph.loss[s] == calls.loss[s] && graph.norm[s] == calls.norm[s] &&
                        graph.parameters[s] == calls.parameters[s],
@@ -551,30 +522,25 @@ static void check_graph(memo_device* device, gpt_config config, memo_policy poli
 /* Losses, norms and parameters, while dropout, learning rate, clipping, decay and loss scale
  * change. */
 TEST(a_graph_gives_the_bits_of_calls) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
-    std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
     config.n_layers = 3;
     config = with_masks(config, 4); /* other documents in each replay */
-    gpt_test_text(text.data(), (int64_t)text.size());
     for (int policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_ALPHA; policy++)
-        check_graph(device, config, (memo_policy)policy, text.data(), 0xf, 0);
-    check_graph(device, config, MEMO_POLICY_SWAP, text.data(), 0xa, 0); /* calls in between */
-    memo_cuda_device_destroy(device);
+        check_graph(device, config, (memo_policy)policy, 0xf, 0);
+    check_graph(device, config, MEMO_POLICY_SWAP, 0xa, 0); /* calls in between */
 }
 
 #ifndef __CUDACC__
 /* A capture that fails at its first copy, or in the middle of the layers, leaves a model that goes
  * on. */
 TEST(a_failed_capture_can_be_repeated) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     gpt_config config = config_of(MEMO_TYPE_F32, 16, 5, 1);
-    std::vector<uint8_t> text((size_t)(N_GRAPH_STEPS * N_GRAPH_ACCUMULATED * 5 + 1));
+    const int n_objects = fake_n_objects();
     config.n_layers = 4;
-    gpt_test_text(text.data(), (int64_t)text.size());
-    for (int n : {1, 2, 7, 40}) check_graph(device, config, MEMO_POLICY_SWAP, text.data(), 0xf, n);
-    memo_cuda_device_destroy(device);
-    CHECK_IS(fake_n_objects(), ==, 0);
+    for (int n : {1, 2, 7, 40}) check_graph(device, config, MEMO_POLICY_SWAP, 0xf, n);
+    CHECK_IS(fake_n_objects(), ==, n_objects);
 }
 
 TEST(a_graph_gives_the_bits_of_calls_on_late_streams) {
@@ -586,34 +552,24 @@ TEST(a_graph_gives_the_bits_of_calls_on_late_streams) {
 /* Call by call the host waits once a step, at its end: not for loss, clipping or step number.  The
  * second wait would fail. */
 TEST(a_step_waits_once) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
     const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 0.5, 0};
     const uint8_t text[6] = {0};
     config.n_layers = 3;
     for (int policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_SWAP; policy++) {
         gpt_desc desc = gpt_test_desc(config, (memo_policy)policy, 0);
-        gpt_cuda_kernels* cuda = NULL;
-        gpt_kernels kernels;
-        gpt_model* model = NULL;
-        CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
-        kernels = gpt_cuda_kernels_table(cuda);
-        desc.kernels = &kernels;
-        desc.device = device;
         desc.n_micro_batches = 2;
-        CHECK_OK(gpt_create(&desc, &model, &error));
+        on_cuda gpu(desc, device);
         fake_fail("cudaStreamSynchronize", 2, cudaErrorInvalidValue);
         fake_fail("cudaEventSynchronize", 1, cudaErrorInvalidValue);
         fake_fail("cudaDeviceSynchronize", 1, cudaErrorInvalidValue);
         for (int64_t m = 0; m < 2; m++)
-            CHECK_OK(gpt_micro_batch(model, text, text + 1, 0, m, 0.1, &error));
-        CHECK_OK(gpt_update(model, &update, NULL, NULL, &error));
-        CHECK_IS(gpt_wait(model, &error), ==, MEMO_STATUS_DEVICE);
+            CHECK_OK(gpt_micro_batch(gpu.model, text, text + 1, 0, m, 0.1, &error));
+        CHECK_OK(gpt_update(gpu.model, &update, NULL, NULL, &error));
+        CHECK_IS(gpt_wait(gpu.model, &error), ==, MEMO_STATUS_DEVICE);
         fake_forget_failures();
-        gpt_destroy(model);
-        gpt_cuda_kernels_destroy(cuda);
     }
-    memo_cuda_device_destroy(device);
 }
 
 /* Another number of micro-batches than the graph's is refused, and so are kernels without
@@ -624,29 +580,20 @@ TEST(what_is_no_graph_is_refused) {
     const uint8_t text[14] = {0};
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_test_run run;
-    NEED_DEVICE(device);
-    gpt_cuda_kernels* cuda = NULL;
-    gpt_kernels kernels;
-    gpt_model* model = NULL;
+    NEED_RIG(device);
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     CHECK_IS(gpt_run_staged(run.model, &update, NULL, NULL, &error), ==, MEMO_STATUS_UNSUPPORTED);
     gpt_test_close(&run);
 
-    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
-    kernels = gpt_cuda_kernels_table(cuda);
-    desc.kernels = &kernels;
-    desc.device = device;
     desc.n_micro_batches = 2;
-    CHECK_OK(gpt_create(&desc, &model, &error));
+    on_cuda gpu(desc, device);
+    gpt_model* model = gpu.model;
     CHECK_OK(gpt_stage_micro_batch(model, text, text + 1, 0, 0, 1, &error));
     CHECK_IS(gpt_run_staged(model, &update, NULL, NULL, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_FAILS(gpt_stage_micro_batch(model, text, text + 1, 0, 0, 1, &error), INVALID_ARGUMENT);
     CHECK_OK(gpt_stage_micro_batch(model, text, text + 1, 0, 1, 1, &error));
     CHECK_FAILS(gpt_stage_micro_batch(model, text, text + 1, 0, 2, 1, &error), INVALID_ARGUMENT);
     CHECK_OK(gpt_run_staged(model, &update, NULL, NULL, &error));
-    gpt_destroy(model);
-    gpt_cuda_kernels_destroy(cuda);
-    memo_cuda_device_destroy(device);
 }
 #endif
 
@@ -688,14 +635,13 @@ TEST(with_cudnn_it_is_the_host_but_for_rounding) {
 }
 
 TEST(groups_of_heads_give_the_same_bits) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     const gpt_config config = config_for_cudnn(2, 19, 2);
-    uint8_t* text = text_of(&config);
     gpt_cudnn* cudnn = begin_cudnn(1, 0);
     const gpt_share share = gpt_share_make(&config, NULL);
     const gpt_shapes shapes = gpt_shapes_of_attention(gpt_shapes_make(&config), &config, &share);
     const int64_t whole_bytes = instead.scratch_bytes(instead.context, &shapes);
-    const history whole = on_the_gpu(device, config, NULL, text, NULL);
+    const history whole = on_the_gpu(device, config, NULL, NULL);
     end_cudnn(cudnn);
 #ifndef __CUDACC__
     fake_cudnn_head_bytes = (int64_t)6 << 20; /* more than one head has no room */
@@ -703,7 +649,7 @@ TEST(groups_of_heads_give_the_same_bits) {
 #endif
     cudnn = begin_cudnn(1, 1);
     CHECK_IS(instead.scratch_bytes(instead.context, &shapes), <, whole_bytes);
-    const history grouped = on_the_gpu(device, config, NULL, text, NULL);
+    const history grouped = on_the_gpu(device, config, NULL, NULL);
     CHECK(!memcmp(grouped.digests, whole.digests, sizeof whole.digests));
 #ifndef __CUDACC__
     /* Forward and backward of 2 layers, by 2 key heads. */
@@ -711,8 +657,6 @@ TEST(groups_of_heads_give_the_same_bits) {
     fake_cudnn_head_bytes = 0;
 #endif
     end_cudnn(cudnn);
-    free(text);
-    memo_cuda_device_destroy(device);
 }
 #endif
 
@@ -726,14 +670,13 @@ static void forbid_builds(void) {
 /* A step builds no graph, and the stand-in has not been misused.  Gradients that are not
  * deterministic differ, so that equal ones mean something. */
 TEST(cudnn_is_ready_before_the_first_step) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     const gpt_config config = config_for_cudnn(2, 13, 2);
-    uint8_t* text = text_of(&config);
     history runs[2];
     for (int32_t is_deterministic = 0; is_deterministic < 2; is_deterministic++) {
         for (history& run : runs) {
             gpt_cudnn* cudnn = begin_cudnn(is_deterministic, 0);
-            run = on_the_gpu(device, config, NULL, text, forbid_builds);
+            run = on_the_gpu(device, config, NULL, forbid_builds);
             fake_cudnn_forbids_builds = 0;
             CHECK_IS(fake_cudnn_n_builds, ==, n_built);
             CHECK_IS(n_built, >, 0);
@@ -744,8 +687,6 @@ TEST(cudnn_is_ready_before_the_first_step) {
                  is_deterministic);
     }
     CHECK_IS(fake_cudnn_n_misuses, ==, 0);
-    free(text);
-    memo_cuda_device_destroy(device);
 }
 
 /* A product is cut so that no matrix of rows has as many elements as fail. */
@@ -756,16 +697,13 @@ TEST(products_are_cut_below_the_limit) {
 }
 
 TEST(a_library_that_only_splits_sums_is_refused) {
-    gpt_cuda_kernels* cuda = NULL;
-    gpt_linear_args a;
-    memset(&a, 0, sizeof a);
+    on_cuda gpt;
+    gpt_linear_args a = {};
     a.rows.end = a.tile_rows = a.n_outputs = a.n_inputs = 4;
-    CHECK_OK(gpt_cuda_kernels_create(NULL, &cuda, &error));
     fake_lt_offers_bad_ones_only = 2;
-    CHECK_ERROR(gpt_cuda_enqueue(cuda, NULL, GPT_KIND_LINEAR, &a, &error), UNSUPPORTED,
+    CHECK_ERROR(gpt_cuda_enqueue(gpt.cuda, NULL, GPT_KIND_LINEAR, &a, &error), UNSUPPORTED,
                 "none of 0 algorithms multiplies 4 rows");
     fake_lt_offers_bad_ones_only = 0;
-    gpt_cuda_kernels_destroy(cuda);
 }
 
 /* Products whose algorithms look at the number of rows, or fail, give every policy the same

@@ -24,43 +24,22 @@ static memo_type random_type(void) { return types[memo_test_int(0, 2)]; }
 
 #define SIDE_BYTES (1 << 20)
 
-typedef struct sides {
-    memo_device* device;
-    memo_stream stream;
+struct sides : cuda_rig {
     char *host, *copy; /* host's bytes; what came from the GPU */
     char* gpu;
-} sides;
 
-static int open_sides(sides* s) {
-    void *gpu = NULL, *host = NULL, *copy = NULL;
-    memset(s, 0, sizeof *s);
-    s->device = open_device();
-    if (!s->device) return 0;
-    CHECK_OK(memo_stream_create(s->device, "kernels", 0, &s->stream, &error));
-    CHECK_OK(memo_device_alloc(s->device, SIDE_BYTES, &gpu, &error));
-    s->gpu = (char*)gpu;
-    CHECK_OK(memo_host_alloc(s->device, SIDE_BYTES, &host, &error));
-    CHECK_OK(memo_host_alloc(s->device, SIDE_BYTES, &copy, &error));
-    s->host = (char*)host;
-    s->copy = (char*)copy;
-    return s->gpu && s->host && s->copy;
-}
-
-/* Returns 0. */
-static int close_sides(sides* s) {
-    CHECK_OK(memo_stream_synchronize(s->device, s->stream, &error));
-    CHECK_OK(memo_stream_destroy(s->device, s->stream, &error));
-    CHECK_OK(memo_host_free(s->device, s->host, &error));
-    CHECK_OK(memo_host_free(s->device, s->copy, &error));
-    memo_cuda_device_destroy(s->device);
-    return 0;
-}
+    sides() : cuda_rig(open_device()), host(NULL), copy(NULL), gpu(NULL) {
+        if (!device) return;
+        CHECK_OK(memo_device_alloc(device, SIDE_BYTES, (void**)&gpu, &error));
+        CHECK_OK(memo_host_alloc(device, SIDE_BYTES, (void**)&host, &error));
+        CHECK_OK(memo_host_alloc(device, SIDE_BYTES, (void**)&copy, &error));
+    }
+};
 
 #define FOR_CASES(n)                                                                               \
     sides s;                                                                                       \
-    int c;                                                                                         \
-    if (!open_sides(&s)) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");    \
-    for (c = 0; c < (n) || close_sides(&s); c++)
+    if (!s.device) SKIP(NO_GPU);                                                                   \
+    for (int c = 0; c < (n); c++)
 
 /* Numbers in [-2, 2] of a type, n_bytes of them from begin on. */
 static void fill_numbers(char* begin, memo_type type, int64_t n_bytes) {
@@ -121,8 +100,7 @@ static int is_same(const sides* s) { return memcmp(s->host, s->copy, SIDE_BYTES)
 
 TEST(casts_as_on_the_host) {
     FOR_CASES(60) {
-        memo_add_desc cast;
-        memset(&cast, 0, sizeof cast);
+        memo_add_desc cast = {};
         cast.to_type = random_type();
         cast.a_type = random_type();
         cast.n_columns = memo_test_int(0, 120000);
@@ -144,9 +122,8 @@ TEST(casts_as_on_the_host) {
 
 TEST(every_sixteen_bits_widen_alike) {
     FOR_CASES(2) {
-        memo_add_desc cast;
+        memo_add_desc cast = {};
         int i;
-        memset(&cast, 0, sizeof cast);
         cast.to_type = MEMO_TYPE_F32;
         cast.a_type = types[1 + c];
         cast.n_columns = 65536;
@@ -195,8 +172,7 @@ TEST(moves_rows_as_on_the_host) {
 
 TEST(adds_as_on_the_host) {
     FOR_CASES(80) {
-        memo_add_desc add;
-        memset(&add, 0, sizeof add);
+        memo_add_desc add = {};
         add.a_type = random_type();
         add.b_type = random_type();
         add.to_type = random_type();
@@ -229,8 +205,7 @@ TEST(adds_as_on_the_host) {
 
 TEST(sums_rows_as_on_the_host) {
     FOR_CASES(80) {
-        memo_add_desc sums;
-        memset(&sums, 0, sizeof sums);
+        memo_add_desc sums = {};
         sums.a_type = random_type();
         sums.b_type = random_type();
         sums.n_columns = memo_test_int(0, 3) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 300);
@@ -252,10 +227,9 @@ TEST(sums_rows_as_on_the_host) {
 TEST(adds_sinks_as_on_the_host) {
     FOR_CASES(80) {
         const int64_t rows_bytes = 16384;
-        memo_sinks_desc sinks;
+        memo_sinks_desc sinks = {};
         int64_t i, n_wrong;
         float terms;
-        memset(&sinks, 0, sizeof sinks);
         sinks.n_heads = memo_test_int(1, 40);
         sinks.n_rows = memo_test_int(0, 100);
         sinks.n_columns = memo_test_int(0, 1) * memo_test_int(0, 64);
@@ -285,9 +259,8 @@ TEST(adds_sinks_as_on_the_host) {
 TEST(merges_as_on_the_host) {
     FOR_CASES(80) {
         const int64_t rows_bytes = 16384;
-        memo_merge_desc merge;
+        memo_merge_desc merge = {};
         int64_t i, n_wrong;
-        memset(&merge, 0, sizeof merge);
         merge.part_type = random_type();
         merge.n_batches = memo_test_int(0, 3);
         merge.n_rows = memo_test_int(0, 60);
@@ -323,11 +296,10 @@ TEST(merges_as_on_the_host) {
 TEST(finds_losses_as_on_the_host) {
     FOR_CASES(40) {
         const int64_t n_most = 20000;
-        memo_cross_entropy_desc entropy;
+        memo_cross_entropy_desc entropy = {};
         int64_t i, n_wrong, n_others = 0;
         int32_t* labels = (int32_t*)(void*)s.host;
         int64_t n_logits;
-        memset(&entropy, 0, sizeof entropy);
         entropy.type = random_type();
         entropy.n_columns = memo_test_int(0, 3) ? memo_test_int(1, 60) : memo_test_int(60, 3000);
         entropy.stride = entropy.n_columns + memo_test_int(0, 8);
@@ -441,50 +413,40 @@ static void launch(void (*kernel)(Parameters...), memo_stream stream, Arguments.
                              "a kernel of the test", &error));
 }
 
-typedef struct huge {
-    memo_device* device;
-    memo_stream stream;
-    float *a, *b; /* HUGE_ELEMENTS */
-    void* small;  /* 4 bytes an element of a row of 8, and 8 for an index */
-    unsigned long long* n_wrong;
-} huge;
+struct huge : cuda_rig {
+    float *a = NULL, *b = NULL; /* HUGE_ELEMENTS */
+    void* small = NULL;         /* 4 bytes an element of a row of 8, and 8 for an index */
+    unsigned long long* n_wrong = NULL;
+    const char* lack = NULL; /* why the test must be skipped */
 
-static int open_huge(huge* h, const char** reason) {
-    int64_t free_bytes = 0, total_bytes = 0, needed = 3 * HUGE_ELEMENTS * 4;
-    void *a, *b, *small, *counter;
-    h->device = open_device();
-    *reason = "no GPU";
-    if (!h->device) return 0;
-    *reason = "26 GB of device memory are not free";
-    CHECK_OK(memo_memory_info(h->device, &free_bytes, &total_bytes, &error));
-    if (free_bytes < needed) {
-        memo_cuda_device_destroy(h->device);
-        return 0;
+    huge() : cuda_rig(open_device()) {
+        int64_t free_bytes = 0, total_bytes = 0;
+        if (!device) {
+            lack = NO_GPU;
+            return;
+        }
+        CHECK_OK(memo_memory_info(device, &free_bytes, &total_bytes, &error));
+        if (free_bytes < 3 * HUGE_ELEMENTS * 4) {
+            lack = "26 GB of device memory are not free";
+            return;
+        }
+        CHECK_OK(memo_device_alloc(device, HUGE_ELEMENTS * 4, (void**)&a, &error));
+        CHECK_OK(memo_device_alloc(device, HUGE_ELEMENTS * 4, (void**)&b, &error));
+        CHECK_OK(memo_device_alloc(device, HUGE_ELEMENTS / 8 * 8, &small, &error));
+        CHECK_OK(memo_device_alloc(device, 8, (void**)&n_wrong, &error));
+        launch(huge_fill, stream, a, HUGE_ELEMENTS);
+        CHECK_OK(memo_fill(device, stream, b, 0xff, HUGE_ELEMENTS * 4, &error));
+        CHECK_OK(memo_fill(device, stream, n_wrong, 0, 8, &error));
     }
-    CHECK_OK(memo_stream_create(h->device, "huge", 0, &h->stream, &error));
-    CHECK_OK(memo_device_alloc(h->device, HUGE_ELEMENTS * 4, &a, &error));
-    CHECK_OK(memo_device_alloc(h->device, HUGE_ELEMENTS * 4, &b, &error));
-    CHECK_OK(memo_device_alloc(h->device, HUGE_ELEMENTS / 8 * 8, &small, &error));
-    CHECK_OK(memo_device_alloc(h->device, 8, &counter, &error));
-    h->a = (float*)a;
-    h->b = (float*)b;
-    h->small = small;
-    h->n_wrong = (unsigned long long*)counter;
-    launch(huge_fill, h->stream, h->a, HUGE_ELEMENTS);
-    CHECK_OK(memo_fill(h->device, h->stream, h->b, 0xff, HUGE_ELEMENTS * 4, &error));
-    CHECK_OK(memo_fill(h->device, h->stream, h->n_wrong, 0, 8, &error));
-    return 1;
-}
-
-static void close_huge(huge* h) {
-    unsigned long long n_wrong = 1;
-    CHECK_OK(memo_copy(h->device, h->stream, MEMO_COPY_TO_HOST, &n_wrong, h->n_wrong, 8, &error));
-    CHECK_OK(memo_stream_synchronize(h->device, h->stream, &error));
-    CHECK_OK(memo_device_status(h->device, &error));
-    CHECK_CASE(n_wrong == 0, "%llu elements", n_wrong);
-    memo_stream_destroy(h->device, h->stream, NULL);
-    memo_cuda_device_destroy(h->device);
-}
+    ~huge() {
+        unsigned long long n = 1;
+        if (lack) return;
+        CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_HOST, &n, n_wrong, 8, &error));
+        CHECK_OK(memo_stream_synchronize(device, stream, &error));
+        CHECK_OK(memo_device_status(device, &error));
+        CHECK_CASE(n == 0, "%llu elements", n);
+    }
+};
 
 static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) {
     launch(huge_compare, h->stream, x, HUGE_ELEMENTS, scale, is_mirrored, h->n_wrong);
@@ -492,14 +454,12 @@ static void compare_huge(huge* h, const float* x, float scale, int is_mirrored) 
 
 #define OPEN_HUGE(h)                                                                               \
     huge h;                                                                                        \
-    const char* reason;                                                                            \
-    if (!open_huge(&h, &reason)) SKIP(reason)
+    if (h.lack) SKIP(h.lack)
 
 TEST(casts_huge_arrays) {
     OPEN_HUGE(h);
     for (int t = 1; t < 3; t++) {
-        memo_add_desc cast;
-        memset(&cast, 0, sizeof cast);
+        memo_add_desc cast = {};
         cast.n_columns = HUGE_ELEMENTS;
         cast.a = h.a;
         cast.to = h.b;
@@ -513,25 +473,21 @@ TEST(casts_huge_arrays) {
         CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_CAST, &cast, &error));
         compare_huge(&h, h.a, 1, 0);
     }
-    close_huge(&h);
 }
 
 TEST(adds_huge_arrays) {
     OPEN_HUGE(h);
-    memo_add_desc add;
-    memset(&add, 0, sizeof add);
+    memo_add_desc add = {};
     add.to = h.b;
     add.a = add.b = h.a;
     add.n_columns = HUGE_ELEMENTS;
     CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_ADD, &add, &error));
     compare_huge(&h, h.b, 2, 0);
-    close_huge(&h);
 }
 
 TEST(gathers_and_scatters_huge_arrays) {
     OPEN_HUGE(h);
-    memo_rows_desc rows;
-    memset(&rows, 0, sizeof rows);
+    memo_rows_desc rows = {};
     rows.n_rows = rows.n_indexed_rows = HUGE_ELEMENTS / 8;
     rows.row_bytes = 32;
     rows.index = (const int64_t*)h.small;
@@ -545,13 +501,11 @@ TEST(gathers_and_scatters_huge_arrays) {
     rows.from = h.b;
     CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_SCATTER, &rows, &error));
     compare_huge(&h, h.a, 1, 0);
-    close_huge(&h);
 }
 
 TEST(merges_huge_arrays) {
     OPEN_HUGE(h);
-    memo_merge_desc merge;
-    memset(&merge, 0, sizeof merge);
+    memo_merge_desc merge = {};
     merge.out = h.b;
     merge.part_out = h.a;
     merge.lse = (float*)h.small;
@@ -563,20 +517,17 @@ TEST(merges_huge_arrays) {
     CHECK_OK(memo_fill(h.device, h.stream, h.small, 0, HUGE_ELEMENTS, &error));
     CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_MERGE, &merge, &error));
     compare_huge(&h, h.b, 0.5f, 0);
-    close_huge(&h);
 }
 
 TEST(sums_huge_arrays) {
     OPEN_HUGE(h);
-    memo_add_desc sums;
-    memset(&sums, 0, sizeof sums);
+    memo_add_desc sums = {};
     sums.a = sums.b = h.a;
     sums.to = (float*)h.small;
     sums.n_rows = HUGE_ELEMENTS / 8;
     sums.n_columns = 8;
     CHECK_OK(memo_cuda_row_kernel(h.stream, MEMO_ROW_SUMS, &sums, &error));
     launch(huge_compare_sums, h.stream, (const float*)h.small, sums.n_rows, h.n_wrong);
-    close_huge(&h);
 }
 
 int main(int argc, char** argv) {
