@@ -464,11 +464,13 @@ static void case_splits(rank_case* c) {
     memo_comm_destroy(part[1]);
 }
 
+/* Axes of a mesh. */
+enum { AXIS_DATA = 1, AXIS_PIPELINE = 2, AXIS_TENSOR = 4, AXIS_RING = 8, AXIS_ULYSSES = 16 };
+
 /* Number of ranks, and sum of the squares of world ranks, that agree with mine in all but the axes
  * given. */
-static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_mesh* mine, int data,
-                          int pipeline, int tensor, int ring, int ulysses, int32_t* n,
-                          int64_t* sum) {
+static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_mesh* mine, int axes,
+                          int32_t* n, int64_t* sum) {
     int32_t t_degree = desc->tensor, u_degree = desc->ulysses, r_degree = desc->ring, rank;
     *n = 0;
     *sum = 0;
@@ -478,18 +480,22 @@ static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_m
         int32_t r = desc->ring_is_inner ? s % r_degree : s / u_degree;
         int32_t d = rank / (t_degree * u_degree * r_degree) % desc->data;
         int32_t p = rank / (t_degree * u_degree * r_degree * desc->data);
-        if ((!data && d != mine->data_rank) || (!pipeline && p != mine->pipeline_rank) ||
-            (!tensor && t != mine->tensor_rank) || (!ring && r != mine->ring_rank) ||
-            (!ulysses && u != mine->ulysses_rank))
-            continue;
+        int others = (d != mine->data_rank) * AXIS_DATA |
+                     (p != mine->pipeline_rank) * AXIS_PIPELINE |
+                     (t != mine->tensor_rank) * AXIS_TENSOR | (r != mine->ring_rank) * AXIS_RING |
+                     (u != mine->ulysses_rank) * AXIS_ULYSSES;
+        if (others & ~axes) continue;
         ++*n;
         *sum += (int64_t)rank * rank + 1;
     }
 }
 
-static void mesh_group(rank_case* c, memo_comm* part, int32_t rank, int32_t n, int64_t sum) {
-    int64_t* word = (int64_t*)case_array(2, MEMO_TYPE_I64);
+static void mesh_group(rank_case* c, const memo_mesh_desc* desc, const memo_mesh* m, int axes,
+                       memo_comm* part, int32_t rank) {
+    int64_t *word = (int64_t*)case_array(2, MEMO_TYPE_I64), sum;
     memo_error error;
+    int32_t n;
+    mesh_expected(desc, c->comm->size, m, axes, &n, &sum);
     word[0] = (int64_t)c->comm->rank * c->comm->rank + 1;
     EXPECT(c, part->rank == rank && part->size == n, "%s: rank %d of %d, not %d of %d", part->name,
            (int)part->rank, (int)part->size, (int)rank, (int)n);
@@ -503,8 +509,7 @@ static void mesh_group(rank_case* c, memo_comm* part, int32_t rank, int32_t n, i
 static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
     memo_mesh* m = NULL;
     memo_error error;
-    int32_t n, rank, expected_ring;
-    int64_t sum;
+    int32_t rank, expected_ring;
     EXPECT_OK(c, memo_mesh_create(c->comm, desc, &m, &error));
     if (!m) return;
     /* The sequence group has ring rank r and ulysses rank u at r * ulysses + u. */
@@ -512,21 +517,14 @@ static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
     expected_ring = desc->ring_is_inner ? rank % desc->ring : rank / desc->ulysses;
     EXPECT(c, m->ring_rank == expected_ring, "ring rank %d", (int)m->ring_rank);
     EXPECT(c, m->sequence_rank == m->ring_rank * desc->ulysses + m->ulysses_rank, "sequence rank");
-    mesh_expected(desc, c->comm->size, m, 1, 0, 0, 0, 0, &n, &sum);
-    mesh_group(c, m->data, m->data_rank, n, sum);
-    mesh_expected(desc, c->comm->size, m, 0, 1, 0, 0, 0, &n, &sum);
-    mesh_group(c, m->pipeline, m->pipeline_rank, n, sum);
-    mesh_expected(desc, c->comm->size, m, 0, 0, 1, 0, 0, &n, &sum);
-    mesh_group(c, m->tensor, m->tensor_rank, n, sum);
-    mesh_expected(desc, c->comm->size, m, 0, 0, 0, 1, 0, &n, &sum);
-    mesh_group(c, m->ring, m->ring_rank, n, sum);
-    mesh_expected(desc, c->comm->size, m, 0, 0, 0, 0, 1, &n, &sum);
-    mesh_group(c, m->ulysses, m->ulysses_rank, n, sum);
-    mesh_expected(desc, c->comm->size, m, 0, 0, 0, 1, 1, &n, &sum);
-    mesh_group(c, m->sequence, m->sequence_rank, n, sum);
-    mesh_expected(desc, c->comm->size, m, 1, 0, 0, 1, 1, &n, &sum);
-    mesh_group(c, m->gradient, m->data_rank * desc->ring * desc->ulysses + m->sequence_rank, n,
-               sum);
+    mesh_group(c, desc, m, AXIS_DATA, m->data, m->data_rank);
+    mesh_group(c, desc, m, AXIS_PIPELINE, m->pipeline, m->pipeline_rank);
+    mesh_group(c, desc, m, AXIS_TENSOR, m->tensor, m->tensor_rank);
+    mesh_group(c, desc, m, AXIS_RING, m->ring, m->ring_rank);
+    mesh_group(c, desc, m, AXIS_ULYSSES, m->ulysses, m->ulysses_rank);
+    mesh_group(c, desc, m, AXIS_RING | AXIS_ULYSSES, m->sequence, m->sequence_rank);
+    mesh_group(c, desc, m, AXIS_DATA | AXIS_RING | AXIS_ULYSSES, m->gradient,
+               m->data_rank * desc->ring * desc->ulysses + m->sequence_rank);
     memo_mesh_destroy(m);
 }
 

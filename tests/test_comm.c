@@ -9,6 +9,7 @@
 #include "memo_sp.h"
 #include "memo_test.h"
 #include "comm_cases.h"
+#include "typed.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -30,8 +31,11 @@ static void pause_s(double duration_s) {
 
 /* --- a world --- */
 
+static memo_error error;
+
 typedef struct {
     int32_t n_ranks;
+    double start_s;
     memo_device* devices[MAX_RANKS];
     memo_comm* comms[MAX_RANKS];
     rank_case cases[MAX_RANKS];
@@ -41,10 +45,10 @@ typedef struct {
 static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc) {
     memo_comm_threads_desc plain = memo_comm_threads_desc_default();
     memo_host_device_desc host = memo_host_device_desc_default();
-    memo_error error;
     int32_t r;
     int i;
     memset(g, 0, sizeof *g);
+    g->start_s = now_s();
     g->n_ranks = n_ranks;
     host.queue_operations = 256;
     for (r = 0; r < n_ranks; r++) {
@@ -65,6 +69,13 @@ static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc
         g->cases[r].device = g->devices[r];
     }
     return g->comms[0] != NULL;
+}
+
+/* A rank waits at most so long for another. */
+static int rig_begin_timed(rig* g, int32_t n_ranks, double timeout_s) {
+    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+    desc.timeout_s = timeout_s;
+    return rig_begin(g, n_ranks, &desc);
 }
 
 static void* rig_rank(void* argument) {
@@ -133,53 +144,27 @@ TEST(types_have_sizes_and_names) {
 
 /* --- bits --- */
 
-#define BITS_COUNT 1531
-#define BITS_BYTES (BITS_COUNT * 8)
+enum { BITS_COUNT = 1531, BITS_BYTES = BITS_COUNT * 8 };
 
-/* Sums of numbers of very different sizes, in the order of ranks, by a loop written for this
- * test. */
-static void expected_sum(char* to, const char (*from)[BITS_BYTES], int32_t n, memo_type type) {
-    int64_t i;
+/* Element i of all ranks, summed in their order: in double, or in float and rounded once. */
+static void expected_sum(char* to, const char (*from)[BITS_BYTES], int64_t i, int32_t n,
+                         memo_type type) {
+    double wide = 0;
+    volatile float sum = 0; /* no more digits than a float */
     int32_t r;
-    for (i = 0; i < BITS_COUNT; i++) {
-        double wide = 0;
-        volatile float sum = 0, x = 0;
-        for (r = 0; r < n; r++) {
-            uint16_t half;
-            double d;
-            float f;
-            uint32_t bits;
-            switch (type) {
-            case MEMO_TYPE_F64:
-                memcpy(&d, from[r] + 8 * i, 8);
-                wide = r ? wide + d : d;
-                break;
-            case MEMO_TYPE_F32:
-                memcpy(&f, from[r] + 4 * i, 4);
-                x = f;
-                sum = r ? sum + x : x;
-                break;
-            default:
-                memcpy(&half, from[r] + 2 * i, 2);
-                bits = (uint32_t)half << 16;
-                memcpy(&f, &bits, 4);
-                x = f;
-                sum = r ? sum + x : x;
-            }
-        }
+    for (r = 0; r < n; r++) {
         if (type == MEMO_TYPE_F64)
-            memcpy(to + 8 * i, &wide, 8);
-        else if (type == MEMO_TYPE_F32) {
-            float f = sum;
-            memcpy(to + 4 * i, &f, 4);
-        } else {
-            float f = sum;
-            uint16_t half = memo_bf16_from_f32(f);
-            memcpy(to + 2 * i, &half, 2);
-        }
+            wide += ((const double*)(const void*)from[r])[i];
+        else
+            sum = r ? sum + typed_at(from[r], i, type) : typed_at(from[r], i, type);
     }
+    if (type == MEMO_TYPE_F64)
+        ((double*)(void*)to)[i] = wide;
+    else
+        typed_set(to, i, type, (double)sum);
 }
 
+/* Of numbers of very different sizes. */
 TEST(sums_have_the_same_bits_whatever_the_timing) {
     static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_F64, MEMO_TYPE_BF16};
     static char from[8][BITS_BYTES], to[8][BITS_BYTES], part[8][BITS_BYTES], expected[BITS_BYTES];
@@ -191,18 +176,17 @@ TEST(sums_have_the_same_bits_whatever_the_timing) {
             trial % 2 ? BITS_COUNT : memo_test_int(1, 90); /* split among ranks, or not */
         int32_t n = (int32_t)memo_test_int(2, 8), r;
         rig g;
-        memo_error error;
         if (!rig_begin(&g, n, NULL)) return;
         for (r = 0; r < n; r++)
             for (i = 0; i < BITS_COUNT; i++) {
                 double value = (memo_test_real() - 0.5) * (memo_test_int(0, 3) ? 1 : 1e6);
-                float f = (float)value;
-                uint16_t half = memo_bf16_from_f32(f);
-                if (bytes == 8) memcpy(from[r] + 8 * i, &value, 8);
-                if (bytes == 4) memcpy(from[r] + 4 * i, &f, 4);
-                if (bytes == 2) memcpy(from[r] + 2 * i, &half, 2);
+                if (type == MEMO_TYPE_F64)
+                    ((double*)(void*)from[r])[i] = value;
+                else
+                    typed_set(from[r], i, type, value);
             }
-        expected_sum(expected, (const char(*)[BITS_BYTES])from, n, type);
+        for (i = 0; i < BITS_COUNT; i++)
+            expected_sum(expected, (const char(*)[BITS_BYTES])from, i, n, type);
         for (r = 0; r < n; r++) {
             memo_comm* comm = g.comms[r];
             memo_stream stream = g.cases[r].streams[0];
@@ -226,7 +210,6 @@ TEST(sums_have_the_same_bits_whatever_the_timing) {
 
 TEST(a_nan_is_the_largest_on_every_rank) {
     rig g;
-    memo_error error;
     float x[3][2], y[3][2];
     double zero = 0;
     int32_t r;
@@ -245,7 +228,6 @@ TEST(a_nan_is_the_largest_on_every_rank) {
 /* No elements, no buffers: still everybody must call, and that is all. */
 TEST(nothing_is_a_count_too) {
     rig g;
-    memo_error error;
     int32_t r;
     if (!rig_begin(&g, 3, NULL)) return;
     for (r = 0; r < 3; r++) {
@@ -276,7 +258,6 @@ TEST(nothing_is_a_count_too) {
  * took its receives one after the other would never end. */
 TEST(a_group_takes_what_comes_first) {
     rig g;
-    memo_error error;
     float x = 1, y[3] = {0, 0, 0};
     memo_stream s[3];
     int32_t r;
@@ -304,7 +285,6 @@ TEST(messages_wait_for_room) {
     enum { N = 2 * MEMOI_THREADS_MESSAGES + 96 };
     static int32_t x[N], y[N];
     rig g;
-    memo_error error;
     memo_comm *a, *b;
     int i;
     if (!rig_begin(&g, 2, NULL)) return;
@@ -337,7 +317,6 @@ TEST(messages_wait_for_room) {
 /* Nothing empties the queues before the start, so waiting for room would never end. */
 TEST(a_group_is_on_one_stream) {
     rig g;
-    memo_error error;
     int32_t x = 1;
     memo_comm* comm;
     if (!rig_begin(&g, 2, NULL)) return;
@@ -352,11 +331,12 @@ TEST(a_group_is_on_one_stream) {
 
 /* --- failures --- */
 
+/* Generous: the machine may be busy. */
+#define BOUND_S 5.0
+
 /* The state after a failure: the status of every rank, of its stream and of its next call is COMM
- * with all the words, within bound_s after start_s; and everything can be destroyed. */
-static void expect_failure(rig* g, double start_s, double bound_s, const char* words,
-                           const char* more_words) {
-    memo_error error;
+ * with all the words, within BOUND_S; and everything can be destroyed. */
+static void expect_failure(rig* g, const char* words, const char* more_words) {
     int32_t r;
     float x = 0;
     rig_synchronize(g);
@@ -372,7 +352,7 @@ static void expect_failure(rig* g, double start_s, double bound_s, const char* w
         CHECK_IS(memo_group_begin(comm, &error), ==, MEMO_STATUS_COMM);
         CHECK_FAILS(memo_send(comm, g->cases[r].streams[0], &x, 1, MEMO_TYPE_F32, 0, &error), COMM);
     }
-    CHECK_CASE(now_s() - start_s < bound_s, "%g s", now_s() - start_s);
+    CHECK_CASE(now_s() - g->start_s < BOUND_S, "%g s", now_s() - g->start_s);
 }
 
 /* Enqueued, or too late: another rank has noticed the failure already. */
@@ -380,72 +360,50 @@ static int may_be_late(memo_status status) {
     return status == MEMO_STATUS_OK || status == MEMO_STATUS_COMM;
 }
 
-static memo_comm_threads_desc short_timeout(double timeout_s) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    desc.timeout_s = timeout_s;
-    return desc;
-}
-
-/* Generous: the machine may be busy. */
-#define BOUND_S 5.0
-
 TEST(a_rank_that_never_comes_is_named) {
-    memo_comm_threads_desc desc = short_timeout(0.3);
     rig g;
-    memo_error error;
-    double start = now_s();
     float x[4] = {0, 0, 0, 0};
     int32_t r;
-    if (!rig_begin(&g, 4, &desc)) return;
+    if (!rig_begin_timed(&g, 4, 0.3)) return;
     for (r = 0; r < 4; r++)
         CHECK(may_be_late(memo_barrier(g.comms[r], g.cases[r].streams[0], &error)));
     for (r = 0; r < 4; r++)
         if (r != 2)
             CHECK(may_be_late(memo_all_reduce(g.comms[r], g.cases[r].streams[0], &x[r], &x[r], 1,
                                               MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
-    expect_failure(&g, start, BOUND_S, "rank 2 of 'threads world' did not arrive at all_reduce",
-                   "0.3 s");
-    CHECK_IS(now_s() - start, >=, 0.3);
+    expect_failure(&g, "rank 2 of 'threads world' did not arrive at all_reduce", "0.3 s");
+    CHECK_IS(now_s() - g.start_s, >=, 0.3);
     rig_end(&g);
 }
 
 TEST(a_peer_that_never_sends_is_named) {
-    memo_comm_threads_desc desc = short_timeout(0.2);
     rig g;
-    memo_error error;
-    double start = now_s();
     float x = 0;
-    if (!rig_begin(&g, 3, &desc)) return;
+    if (!rig_begin_timed(&g, 3, 0.2)) return;
     CHECK(may_be_late(
         memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
-    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' did not send 1 f32 that rank 0",
-                   "0.2 s");
+    expect_failure(&g, "rank 1 of 'threads world' did not send 1 f32 that rank 0", "0.2 s");
     rig_end(&g);
-    start = now_s();
-    if (!rig_begin(&g, 3, &desc)) return;
+    if (!rig_begin_timed(&g, 3, 0.2)) return;
     CHECK(
         may_be_late(memo_send(g.comms[2], g.cases[2].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
-    expect_failure(&g, start, BOUND_S,
-                   "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
+    expect_failure(&g, "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
     rig_end(&g);
 }
 
-static memo_status fail_with_message(void* args, memo_error* error) {
+static memo_status fail_with_message(void* args, memo_error* e) {
     (void)args;
-    return memo_error_set(error, MEMO_STATUS_DEVICE, "the cat sat on the GPU");
+    return memo_error_set(e, MEMO_STATUS_DEVICE, "the cat sat on the GPU");
 }
 
 /* The device fails before, between and beside operations; nobody waits for the time-out. */
 TEST(a_failed_device_is_noticed_by_all) {
     int variant;
     for (variant = 0; variant < 3; variant++) {
-        memo_comm_threads_desc desc = short_timeout(60);
         rig g;
-        memo_error error;
-        double start = now_s();
         static float x[4][5000];
         int32_t r;
-        if (!rig_begin(&g, 4, &desc)) return;
+        if (!rig_begin_timed(&g, 4, 60)) return;
         if (variant == 2)
             CHECK_OK(memo_host_device_sleep(g.devices[3], g.cases[3].streams[1], 0.05, &error));
         CHECK_OK(memo_host_device_launch(g.devices[3], g.cases[3].streams[variant == 2],
@@ -461,19 +419,16 @@ TEST(a_failed_device_is_noticed_by_all) {
                                            MEMO_REDUCTION_SUM, &error);
             CHECK(may_be_late(status) || r == 3);
         }
-        expect_failure(&g, start, BOUND_S, "rank 3", "the cat sat on the GPU");
+        expect_failure(&g, "rank 3", "the cat sat on the GPU");
         rig_end(&g);
     }
 }
 
 /* Rank 1 cleans up and leaves, as after an error. */
 TEST(a_rank_that_goes_is_noticed) {
-    memo_comm_threads_desc desc = short_timeout(60);
     rig g;
-    memo_error error;
-    double start = now_s();
     float x = 0;
-    if (!rig_begin(&g, 3, &desc)) return;
+    if (!rig_begin_timed(&g, 3, 60)) return;
     CHECK(may_be_late(
         memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 2, &error)));
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
@@ -481,7 +436,7 @@ TEST(a_rank_that_goes_is_noticed) {
     g.comms[1] = NULL;
     memo_host_device_destroy(g.devices[1]);
     g.n_ranks = 1;
-    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost in barrier",
+    expect_failure(&g, "rank 1 of 'threads world' is lost in barrier",
                    "has destroyed its communicator");
     (void)memo_stream_synchronize(g.devices[2], g.cases[2].streams[0], NULL);
     memo_comm_destroy(g.comms[2]);
@@ -492,12 +447,9 @@ TEST(a_rank_that_goes_is_noticed) {
 TEST(a_peer_that_goes_is_noticed) {
     int is_send;
     for (is_send = 0; is_send < 2; is_send++) {
-        memo_comm_threads_desc desc = short_timeout(60);
         rig g;
-        memo_error error;
-        double start = now_s();
         float x = 0;
-        if (!rig_begin(&g, 2, &desc)) return;
+        if (!rig_begin_timed(&g, 2, 60)) return;
         if (is_send)
             CHECK_OK(memo_send(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error));
         else
@@ -506,7 +458,7 @@ TEST(a_peer_that_goes_is_noticed) {
         memo_comm_destroy(g.comms[1]);
         g.comms[1] = NULL;
         g.n_ranks = 1;
-        expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world' is lost; rank 0",
+        expect_failure(&g, "rank 1 of 'threads world' is lost; rank 0",
                        is_send ? "sends to it" : "receives from it");
         memo_host_device_destroy(g.devices[1]);
         rig_end(&g);
@@ -516,7 +468,6 @@ TEST(a_peer_that_goes_is_noticed) {
 /* A rank that has done all its work may go while others still talk to each other. */
 TEST(a_rank_that_is_done_may_go) {
     rig g;
-    memo_error error;
     float x = 3, y = 0;
     if (!rig_begin(&g, 3, NULL)) return;
     memo_comm_destroy(g.comms[2]);
@@ -541,21 +492,18 @@ static void* abort_later(void* argument) {
 }
 
 TEST(abort_from_another_thread_ends_all) {
-    memo_comm_threads_desc desc = short_timeout(60);
     rig g;
-    memo_error error;
     pthread_t thread;
     abort_args args;
-    double start = now_s();
     float x = 0;
-    if (!rig_begin(&g, 4, &desc)) return;
+    if (!rig_begin_timed(&g, 4, 60)) return;
     args.comm = g.comms[1];
     CHECK(!pthread_create(&thread, NULL, abort_later, &args));
     CHECK(may_be_late(
         memo_receive(g.comms[0], g.cases[0].streams[0], &x, 1, MEMO_TYPE_F32, 3, &error)));
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
     pthread_join(thread, NULL);
-    expect_failure(&g, start, BOUND_S, "rank 1 of 'threads world'", "aborted");
+    expect_failure(&g, "rank 1 of 'threads world'", "aborted");
     rig_end(&g);
 }
 
@@ -563,12 +511,11 @@ TEST(abort_from_another_thread_ends_all) {
 TEST(abort_ends_a_slow_transfer) {
     int is_collective;
     for (is_collective = 0; is_collective < 2; is_collective++) {
-        memo_comm_threads_desc desc = short_timeout(300);
+        memo_comm_threads_desc desc = memo_comm_threads_desc_default();
         rig g;
-        memo_error error;
-        double start = now_s();
         static char x[4000];
         int32_t r;
+        desc.timeout_s = 300;
         desc.bytes_per_s = 10;
         if (!rig_begin(&g, 2, &desc)) return;
         for (r = 0; r < 2; r++) {
@@ -583,19 +530,19 @@ TEST(abort_ends_a_slow_transfer) {
         }
         pause_s(0.05);
         memo_comm_abort(g.comms[0]);
-        expect_failure(&g, start, BOUND_S, "rank 0 of 'threads world'", "aborted");
+        expect_failure(&g, "rank 0 of 'threads world'", "aborted");
         rig_end(&g);
     }
 }
 
 static void splits_until_the_end(rank_case* c) {
-    memo_error error;
+    memo_error own;
     int i;
     for (i = 0; i < 10000; i++) {
         memo_comm* part = NULL;
-        memo_status status = memo_comm_split(c->comm, c->comm->rank / 2, 0, "x", &part, &error);
+        memo_status status = memo_comm_split(c->comm, c->comm->rank / 2, 0, "x", &part, &own);
         EXPECT(c, may_be_late(status) && (status == MEMO_STATUS_OK) == (part != NULL),
-               "split %d: %s", i, error.message);
+               "split %d: %s", i, own.message);
         memo_comm_destroy(part);
         if (status) break;
     }
@@ -607,42 +554,39 @@ TEST(abort_during_splits_loses_nothing) {
         rig g;
         pthread_t thread;
         abort_args args;
-        double start = now_s();
         if (!rig_begin(&g, 4, NULL)) return;
         args.comm = g.comms[trial % 4];
         CHECK(!pthread_create(&thread, NULL, abort_later, &args));
         rig_run(&g, splits_until_the_end, 1);
         pthread_join(thread, NULL);
-        expect_failure(&g, start, BOUND_S, "aborted", "threads world");
+        expect_failure(&g, "aborted", "threads world");
         rig_end(&g);
     }
 }
 
 /* A split that one rank never calls. */
 static void split_with_missing(rank_case* c) {
+    memo_error own;
     memo_comm* part = c->comm;
-    memo_error error;
     if (c->comm->rank == 1) return;
-    EXPECT(c, memo_comm_split(c->comm, 0, 0, "x", &part, &error) == MEMO_STATUS_COMM, "split");
-    EXPECT(c, !part && strstr(error.message, "rank 1 of 'threads world' did not arrive at split"),
-           "%s", error.message);
+    EXPECT(c, memo_comm_split(c->comm, 0, 0, "x", &part, &own) == MEMO_STATUS_COMM, "split");
+    EXPECT(c, !part && strstr(own.message, "rank 1 of 'threads world' did not arrive at split"),
+           "%s", own.message);
 }
 
 TEST(a_split_times_out) {
-    memo_comm_threads_desc desc = short_timeout(0.2);
     rig g;
-    double start = now_s();
-    if (!rig_begin(&g, 3, &desc)) return;
+    if (!rig_begin_timed(&g, 3, 0.2)) return;
     rig_run(&g, split_with_missing, 1);
-    CHECK_IS(now_s() - start, <, BOUND_S);
+    CHECK_IS(now_s() - g.start_s, <, BOUND_S);
     rig_end(&g);
 }
 
 /* Failures at random moments of a random traffic: nothing hangs, nothing is touched after it was
  * freed. */
 static void failing_traffic(rank_case* c) {
+    memo_error own;
     memo_comm* comm = c->comm;
-    memo_error error;
     enum { COUNT = 20000 };
     float* x = (float*)case_array(COUNT, MEMO_TYPE_F32);
     float* y = (float*)case_array(COUNT, MEMO_TYPE_F32);
@@ -652,19 +596,19 @@ static void failing_traffic(rank_case* c) {
         int32_t peer = (comm->rank + 1) % comm->size;
         int32_t other = (comm->rank + comm->size - 1) % comm->size;
         if (memo_all_reduce(comm, c->streams[0], x, y, i % 2 ? 50 : COUNT, MEMO_TYPE_F32,
-                            MEMO_REDUCTION_SUM, &error) ||
-            memo_group_begin(comm, &error) ||
-            memo_send(comm, c->streams[0], x, COUNT, MEMO_TYPE_F32, peer, &error) ||
-            memo_receive(comm, c->streams[0], y, COUNT, MEMO_TYPE_F32, other, &error) ||
-            memo_group_end(comm, c->streams[0], &error))
+                            MEMO_REDUCTION_SUM, &own) ||
+            memo_group_begin(comm, &own) ||
+            memo_send(comm, c->streams[0], x, COUNT, MEMO_TYPE_F32, peer, &own) ||
+            memo_receive(comm, c->streams[0], y, COUNT, MEMO_TYPE_F32, other, &own) ||
+            memo_group_end(comm, c->streams[0], &own))
             break;
-        if (memo_stream_synchronize(c->device, c->streams[0], &error)) break;
+        if (memo_stream_synchronize(c->device, c->streams[0], &own)) break;
         if (comm->rank == 0 && case_random(&c->my_state) % 8 == 0) {
             if (case_random(&c->my_state) % 2)
                 memo_comm_abort(comm);
             else
                 (void)memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0,
-                                              &error);
+                                              &own);
             if (case_random(&c->my_state) % 2) break;
         }
     }
@@ -686,87 +630,76 @@ TEST(failures_at_random_moments_touch_nothing_freed) {
 
 /* --- the rank that differs is named --- */
 
-static void expect_mismatch(int what, const char* words, const char* more_words) {
-    memo_comm_threads_desc desc = short_timeout(20);
-    rig g;
-    memo_error error;
-    double start = now_s();
+/* A call of ranks 0 to 2, and one of rank 3; a message goes from rank 0 to rank 3. */
+typedef struct mismatch {
+    memo_collective_call call, differs;
+    const char *label, *differing_label;
+    int32_t number, differing_number;
+    const char *words, *more_words;
+} mismatch;
+
+#define CALL(kind, type, count, reduction, root)                                                   \
+    {                                                                                              \
+        MEMO_COLLECTIVE_##kind, MEMO_TYPE_##type, MEMO_REDUCTION_##reduction, root, count, NULL,   \
+            NULL                                                                                   \
+    }
+
+static void expect_mismatch(const mismatch* m, int is_message) {
     static float x[4][64];
+    rig g;
     int32_t r;
-    if (!rig_begin(&g, 4, &desc)) return;
+    if (!rig_begin_timed(&g, 4, 20)) return;
     for (r = 0; r < 4; r++) {
         memo_comm* comm = g.comms[r];
         memo_stream s = g.cases[r].streams[0];
-        int differs = r == 3;
+        memo_collective_call call = r == 3 ? m->differs : m->call;
+        call.from = x[r];
+        call.to = call.kind == MEMO_COLLECTIVE_ALL_GATHER ? x[r] + 32 : x[r];
         CHECK(may_be_late(memo_barrier(comm, s, &error)));
-        switch (what) {
-        case 0: /* count */
-            CHECK(may_be_late(memo_all_reduce(comm, s, x[r], x[r], differs ? 31 : 32, MEMO_TYPE_F32,
-                                              MEMO_REDUCTION_SUM, &error)));
-            break;
-        case 1: /* type */
-            CHECK(may_be_late(memo_all_gather(comm, s, x[r], x[r] + 32, 1,
-                                              differs ? MEMO_TYPE_BF16 : MEMO_TYPE_F32, &error)));
-            break;
-        case 2: /* reduction */
-            CHECK(may_be_late(memo_all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
-                                              differs ? MEMO_REDUCTION_MAX : MEMO_REDUCTION_SUM,
-                                              &error)));
-            break;
-        case 3: /* root */
-            CHECK(may_be_late(
-                memo_broadcast(comm, s, x[r], 2, MEMO_TYPE_F32, differs ? 1 : 2, &error)));
-            break;
-        case 4: /* order */
-            if (differs) CHECK(may_be_late(memo_barrier(comm, s, &error)));
-            CHECK(may_be_late(memo_all_reduce(comm, s, x[r], x[r], 2, MEMO_TYPE_F32,
-                                              MEMO_REDUCTION_SUM, &error)));
-            break;
-        case 5: /* the step of a collective; rank 1 gives none, which matches any */
-            comm->label.text = r == 1 ? NULL : "step";
-            comm->label.number = differs ? 8 : 7;
-            CHECK(may_be_late(memo_barrier(comm, s, &error)));
-            break;
-        case 6: /* the step of a message */
-            comm->label.text = differs ? "backward" : "forward";
-            comm->label.number = 3;
-            if (r == 0) CHECK(may_be_late(memo_send(comm, s, x[0], 64, MEMO_TYPE_F32, 3, &error)));
-            if (r == 3)
-                CHECK(may_be_late(memo_receive(comm, s, x[3], 64, MEMO_TYPE_F32, 0, &error)));
-            break;
-        default: /* a message's size and type */
-            if (r == 0) CHECK(may_be_late(memo_send(comm, s, x[0], 64, MEMO_TYPE_F32, 3, &error)));
-            if (r == 3)
-                CHECK(may_be_late(memo_receive(comm, s, x[3], what == 7 ? 32 : 64,
-                                               what == 7 ? MEMO_TYPE_F32 : MEMO_TYPE_I32, 0,
-                                               &error)));
-        }
+        comm->label.text = r == 3 ? m->differing_label : r == 1 ? NULL : m->label; /* or none */
+        comm->label.number = r == 3 ? m->differing_number : m->number;
+        if (!is_message)
+            CHECK(may_be_late(memo_comm_collective(comm, s, &call, &error)));
+        else if (r == 0)
+            CHECK(may_be_late(memo_send(comm, s, x[0], call.count, call.type, 3, &error)));
+        else if (r == 3)
+            CHECK(may_be_late(memo_receive(comm, s, x[3], call.count, call.type, 0, &error)));
     }
-    expect_failure(&g, start, BOUND_S, words, more_words);
+    expect_failure(&g, m->words, m->more_words);
     rig_end(&g);
 }
 
 TEST(ranks_that_differ_are_both_named) {
-    expect_mismatch(0, "rank 0 calls all_reduce(32 f32 sum) as collective 2 of 'threads world'",
-                    "rank 3 calls all_reduce(31 f32 sum)");
-    expect_mismatch(1, "rank 0 calls all_gather(1 f32)", "rank 3 calls all_gather(1 bf16)");
-    expect_mismatch(2, "rank 0 calls all_reduce(2 f32 sum)", "rank 3 calls all_reduce(2 f32 max)");
-    expect_mismatch(3, "rank 0 calls broadcast(2 f32 from rank 2)",
-                    "rank 3 calls broadcast(2 f32 from rank 1)");
-    expect_mismatch(4, "rank 0 calls all_reduce(2 f32 sum)", "rank 3 calls barrier");
-    expect_mismatch(5, "rank 0 calls barrier for step 7 as collective 2",
-                    "rank 3 calls barrier for step 8");
-    expect_mismatch(6, "rank 0 sends 64 f32 for forward 3 to rank 3",
-                    "which receives 64 f32 for backward 3");
-    expect_mismatch(7, "rank 0 sends 64 f32 to rank 3", "which receives 32 f32");
-    expect_mismatch(8, "rank 0 sends 64 f32 to rank 3", "which receives 64 i32");
+    static const mismatch collectives[] = {
+        {CALL(ALL_REDUCE, F32, 32, SUM, 0), CALL(ALL_REDUCE, F32, 31, SUM, 0), NULL, NULL, 0, 0,
+         "rank 0 calls all_reduce(32 f32 sum) as collective 2 of 'threads world'",
+         "rank 3 calls all_reduce(31 f32 sum)"},
+        {CALL(ALL_GATHER, F32, 1, SUM, 0), CALL(ALL_GATHER, BF16, 1, SUM, 0), NULL, NULL, 0, 0,
+         "rank 0 calls all_gather(1 f32)", "rank 3 calls all_gather(1 bf16)"},
+        {CALL(ALL_REDUCE, F32, 2, SUM, 0), CALL(ALL_REDUCE, F32, 2, MAX, 0), NULL, NULL, 0, 0,
+         "rank 0 calls all_reduce(2 f32 sum)", "rank 3 calls all_reduce(2 f32 max)"},
+        {CALL(BROADCAST, F32, 2, SUM, 2), CALL(BROADCAST, F32, 2, SUM, 1), NULL, NULL, 0, 0,
+         "rank 0 calls broadcast(2 f32 from rank 2)", "rank 3 calls broadcast(2 f32 from rank 1)"},
+        {CALL(ALL_REDUCE, F32, 2, SUM, 0), CALL(BARRIER, F32, 0, SUM, 0), NULL, NULL, 0, 0,
+         "rank 0 calls all_reduce(2 f32 sum)", "rank 3 calls barrier"},
+        {CALL(BARRIER, F32, 0, SUM, 0), CALL(BARRIER, F32, 0, SUM, 0), "step", "step", 7, 8,
+         "rank 0 calls barrier for step 7 as collective 2", "rank 3 calls barrier for step 8"}};
+    static const mismatch messages[] = {
+        {CALL(BARRIER, F32, 64, SUM, 0), CALL(BARRIER, F32, 64, SUM, 0), "forward", "backward", 3,
+         3, "rank 0 sends 64 f32 for forward 3 to rank 3", "which receives 64 f32 for backward 3"},
+        {CALL(BARRIER, F32, 64, SUM, 0), CALL(BARRIER, F32, 32, SUM, 0), NULL, NULL, 0, 0,
+         "rank 0 sends 64 f32 to rank 3", "which receives 32 f32"},
+        {CALL(BARRIER, F32, 64, SUM, 0), CALL(BARRIER, I32, 64, SUM, 0), NULL, NULL, 0, 0,
+         "rank 0 sends 64 f32 to rank 3", "which receives 64 i32"}};
+    int i;
+    for (i = 0; i < 6; i++) expect_mismatch(&collectives[i], 0);
+    for (i = 0; i < 3; i++) expect_mismatch(&messages[i], 1);
 }
 
 /* Equal labels at different addresses, and none on one side. */
 TEST(labels_that_match_harm_nobody) {
     static const char texts[3][8] = {"step", "step", "other"};
     rig g;
-    memo_error error;
     float x[3] = {1, 2, 4}, y[3];
     int32_t r;
     if (!rig_begin(&g, 3, NULL)) return;
@@ -797,8 +730,7 @@ TEST(labels_that_match_harm_nobody) {
 
 /* The time of enqueue's operations on all ranks, from the start of the slowest. */
 static double timed(rig* g, void (*enqueue)(rig*, int32_t rank, memo_error*)) {
-    memo_error error;
-    double start = now_s();
+    const double start = now_s();
     int32_t r;
     for (r = 0; r < g->n_ranks; r++) {
         memset(&error, 0, sizeof error);
@@ -858,43 +790,35 @@ static void enqueue_overlap(rig* g, int32_t r, memo_error* e) {
     enqueue_ring(g, r, e);
 }
 
+/* A piece takes 0.01 s at 2e6 bytes/s. */
 TEST(links_take_their_time_and_no_processor) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    const struct {
+    static const struct {
         const char* name;
         void (*enqueue)(rig*, int32_t, memo_error*);
-        double expected_s;
-    } runs[] = {
-        {"ring", enqueue_ring, 3 * (0.01 + 0.02)}, {"all_to_all", enqueue_all_to_all, 0},
-        {"all_reduce", enqueue_all_reduce, 0},     {"outer", enqueue_outer, 0.04 + 0.02},
-        {"overlap", enqueue_overlap, 0},
-    };
-    double slack = 3; /* upper bounds on a busy machine */
+        double bytes_per_s, latency_s, outer_bytes_per_s, expected_s;
+    } runs[] = {{"ring", enqueue_ring, 2e6, 0.02, 0, 3 * (0.01 + 0.02)},
+                {"all_to_all", enqueue_all_to_all, 2e6, 0, 0, 3 * 0.01},
+                {"all_reduce", enqueue_all_reduce, 2e6, 0, 0, 6 * 0.01},
+                {"outer", enqueue_outer, 2e6, 0.02, 5e5, 0.04 + 0.02},
+                {"overlap", enqueue_overlap, 1e6, 0, 0, 0.07}}; /* 3 * 0.02 beside it */
     int i;
     for (i = 0; i < 5; i++) {
+        memo_comm_threads_desc desc = memo_comm_threads_desc_default();
+        const double expected = runs[i].expected_s;
+        double measured;
         rig g;
-        double expected = runs[i].expected_s, measured;
-        memset(&desc, 0, sizeof desc);
-        desc.bytes_per_s = 2e6; /* 0.01 s a piece */
-        if (i == 0) desc.latency_s = 0.02;
-        if (i == 1) expected = 3 * 0.01;
-        if (i == 2) expected = 6 * 0.01;
-        if (i == 3) {
-            desc.ranks_per_node = 2;
-            desc.outer_bytes_per_s = 5e5; /* 0.04 s a piece */
-            desc.latency_s = 0.02;
-        }
-        if (i == 4) {
-            desc.bytes_per_s = 1e6; /* 0.02 s a piece: 0.06 beside 0.07 */
-            expected = 0.07;
-        }
+        desc.bytes_per_s = runs[i].bytes_per_s;
+        desc.latency_s = runs[i].latency_s;
+        desc.outer_bytes_per_s = runs[i].outer_bytes_per_s;
+        if (desc.outer_bytes_per_s > 0) desc.ranks_per_node = 2;
         if (!rig_begin(&g, 4, &desc)) return;
         measured = timed(&g, runs[i].enqueue);
         printf("# links: %s %.1f ms, model %.1f ms\n", runs[i].name, measured * 1e3,
                expected * 1e3);
         CHECK_CASE(measured >= expected * 0.999, "%s: %g s, at least %g", runs[i].name, measured,
                    expected);
-        CHECK_CASE(measured <= expected * slack + 0.2, "%s: %g s", runs[i].name, measured);
+        /* On a busy machine. */
+        CHECK_CASE(measured <= expected * 3 + 0.2, "%s: %g s", runs[i].name, measured);
         rig_end(&g);
     }
 }
@@ -906,37 +830,34 @@ TEST(invalid_descs_are_refused) {
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_device *device = NULL, other, *none = NULL;
     memo_comm* comm = NULL;
-    memo_error error;
+    int i;
     CHECK_OK(memo_host_device_create(&host, &device, &error));
-    desc.devices = &device;
-    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.n_ranks = 1;
-    desc.timeout_s = -1;
-    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.timeout_s = 0;
-    desc.bytes_per_s = 0.5;
-    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.bytes_per_s = 0;
-    desc.latency_s = -1;
-    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.latency_s = 0;
-    desc.devices = &none;
-    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    desc.devices = &device;
+    for (i = 0; i < 6; i++) {
+        memo_comm_threads_desc bad = desc;
+        if (i == 0) bad.n_ranks = 0;
+        if (i == 1) bad.timeout_s = -1;
+        if (i == 2) bad.bytes_per_s = 0.5;
+        if (i == 3) bad.latency_s = -1;
+        if (i == 4) bad.devices = &none;
+        if (i == 5) bad.devices = NULL;
+        CHECK_FAILS(memo_comm_create_threads(&bad, &comm, &error), INVALID_ARGUMENT);
+    }
     memset(&other, 0, sizeof other); /* a device of somebody else's */
     other.context = &desc;
     none = &other;
+    desc.devices = &none;
     CHECK_ERROR(memo_comm_create_threads(&desc, &comm, &error), INVALID_ARGUMENT, "rank 0");
-    desc.devices = NULL;
-    CHECK_IS(memo_comm_create_threads(&desc, &comm, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_host_device_destroy(device);
 }
 
 static void split_without_memory(rank_case* c) {
+    memo_error own;
     memo_comm* part = NULL;
-    memo_error error;
-    memo_status status = memo_comm_split(c->comm, c->comm->rank % 2, 0, "x", &part, &error);
+    memo_status status = memo_comm_split(c->comm, c->comm->rank % 2, 0, "x", &part, &own);
     EXPECT(c, status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s",
-           error.message);
+           own.message);
     EXPECT(c, (status == MEMO_STATUS_OK) == (part != NULL), "status %d", (int)status);
     memo_comm_destroy(part);
 }
@@ -946,7 +867,6 @@ TEST(memory_that_ends_is_reported) {
     rig g;
     memo_comm* comms[3];
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    memo_error error;
     memo_status status = MEMO_STATUS_DEVICE;
     int64_t n;
     if (!rig_begin(&g, 3, NULL)) return;
@@ -974,7 +894,6 @@ TEST(memory_that_ends_is_reported) {
 TEST(mesh_reports_degrees_that_fit) {
     memo_mesh_desc desc = memo_mesh_desc_default();
     memo_mesh mesh;
-    memo_error error;
     desc.data = 2;
     desc.ring = 3;
     desc.ulysses = 2;
