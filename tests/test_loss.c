@@ -594,24 +594,30 @@ TEST(tiles_match_the_reference) {
     }
 }
 
-/* One rank of several has a label beyond the vocabulary in its own rows; all learn of it where they
- * read the loss. */
-static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
+/* Three rows of a vocabulary of 7 on this rank. */
+static memo_loss_desc small_loss(thread_rank* rank, const int32_t* labels,
+                                 memo_loss_tensors* tensors) {
     memo_loss_desc desc = memo_loss_desc_default();
-    memo_loss_tensors tensors;
-    memo_loss* loss = NULL;
-    int32_t labels[3] = {0, 1, -1};
-    double sums[3] = {0, 0, 0}, mean;
-    memo_status status;
-    if (rank->comm->rank == 1) labels[1] = 7;
     desc.device = rank->device;
     desc.stream = rank->stream;
     desc.vocabulary = 7;
     desc.functions.context = rank;
-    desc.functions.logits = zero_logits;
-    memset(&tensors, 0, sizeof tensors);
-    tensors.n_rows = 3;
-    tensors.labels = labels;
+    desc.functions.logits = desc.functions.gradients = zero_logits;
+    memset(tensors, 0, sizeof *tensors);
+    tensors->n_rows = 3;
+    tensors->labels = labels;
+    return desc;
+}
+
+/* One rank of several has a label beyond the vocabulary in its own rows; all learn of it where they
+ * read the loss. */
+static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
+    const int32_t labels[3] = {0, rank->comm->rank == 1 ? 7 : 1, -1};
+    memo_loss_tensors tensors;
+    memo_loss_desc desc = small_loss(rank, labels, &tensors);
+    memo_loss* loss = NULL;
+    double sums[3] = {0, 0, 0}, mean;
+    memo_status status;
     tensors.sums = sums;
     status = memo_loss_create(&desc, &loss, e);
     if (!status) status = memo_loss_run(loss, &tensors, e);
@@ -632,19 +638,11 @@ TEST(labels_beyond_the_vocabulary_are_refused_on_all_ranks) {
 /* All ranks learn what differs. */
 static memo_status other_scale_rank(thread_rank* rank, memo_error* e) {
     static const int32_t labels[3] = {0, 1, -1};
-    memo_loss_desc desc = memo_loss_desc_default();
     memo_loss_tensors tensors;
+    memo_loss_desc desc = small_loss(rank, labels, &tensors);
     memo_loss* loss = NULL;
     memo_status status;
-    desc.device = rank->device;
-    desc.stream = rank->stream;
     desc.tensor = rank->comm;
-    desc.vocabulary = 7;
-    desc.functions.context = rank;
-    desc.functions.logits = desc.functions.gradients = zero_logits;
-    memset(&tensors, 0, sizeof tensors);
-    tensors.n_rows = 3;
-    tensors.labels = labels;
     tensors.scale = (float)(1 + rank->comm->rank / 2);
     status = memo_loss_create(&desc, &loss, e);
     if (!status) status = memo_loss_run(loss, &tensors, e);
@@ -659,6 +657,14 @@ TEST(another_scale_is_refused_on_all_ranks) {
 
 /* ---- one rank ---- */
 
+static memo_device* host;
+static memo_stream host_stream;
+static void open_host(void) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    CHECK_OK(memo_host_device_create(&desc, &host, &error));
+    CHECK_OK(memo_stream_create(host, "compute", 0, &host_stream, &error));
+}
+
 static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_error* e) {
     (void)e;
     memset(tile->logits, 0, (size_t)(tile->n_rows * tile->n_columns * 4));
@@ -669,7 +675,6 @@ static memo_status count_tiles(void* context, const memo_loss_tile* tile, memo_e
 /* The kernels of several tiles use one buffer after the other, on one stream: no race.  Scale 0:
  * only the loss. */
 TEST(runs_on_a_recorder) {
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_loss_desc desc = memo_loss_desc_default();
     int32_t labels[10] = {0, 1, 2, 3, 4, -1, 6, 0, 0, 6};
@@ -677,11 +682,10 @@ TEST(runs_on_a_recorder) {
     memo_recorder* recorder;
     memo_schedule* schedule;
     memo_check* check;
-    memo_device* host;
     memo_loss* loss;
     double sums[3] = {0, 0, 0};
     int n_calls = 0;
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    open_host();
     recorder_desc.device = host;
     CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
     desc.device = memo_recorder_get_device(recorder);
@@ -720,9 +724,8 @@ TEST(runs_on_a_recorder) {
 
 TEST(sizes_and_refusals) {
     memo_loss_desc desc = memo_loss_desc_default();
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_loss_sizes sizes;
-    memo_device *host, old;
+    memo_device old;
     memo_loss* loss;
     CHECK_IS(memo_loss_desc_get_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.vocabulary = 128256;
@@ -742,9 +745,9 @@ TEST(sizes_and_refusals) {
     CHECK_IS(memo_loss_desc_get_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.tile_rows = 1;
     CHECK_ERROR(memo_loss_create(&desc, &loss, &error), INVALID_ARGUMENT, "device");
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    open_host();
     desc.device = host;
-    CHECK_OK(memo_stream_create(host, "compute", 0, &desc.stream, &error));
+    desc.stream = host_stream;
     CHECK_ERROR(memo_loss_create(&desc, &loss, &error), INVALID_ARGUMENT, "logits");
     desc.functions.logits = count_tiles;
     old = *host;
@@ -752,7 +755,6 @@ TEST(sizes_and_refusals) {
     desc.device = &old;
     CHECK_IS(memo_loss_create(&desc, &loss, &error), ==, MEMO_STATUS_UNSUPPORTED);
     memo_loss_destroy(NULL);
-    memo_stream_destroy(host, desc.stream, NULL);
     memo_host_device_destroy(host);
 }
 
@@ -760,24 +762,23 @@ TEST(sizes_and_refusals) {
  * read. */
 TEST(nothing_behind_a_short_table_is_read) {
     memo_loss_desc desc = memo_loss_desc_default();
-    memo_host_device_desc host_desc = memo_host_device_desc_default();
     const int64_t n_bytes =
         (int64_t)(offsetof(memo_device, row_kernel) + sizeof desc.device->row_kernel);
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char* pages =
         (char*)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memo_device *host, *table = (memo_device*)(void*)(pages + page - n_bytes);
+    memo_device* table = (memo_device*)(void*)(pages + page - n_bytes);
     memo_loss_tensors tensors;
     int32_t labels[3] = {0, 1, 2};
     memo_loss* loss;
     int n_tiles = 0;
     CHECK(n_bytes < (int64_t)sizeof *host && (size_t)n_bytes <= page);
-    CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
+    open_host();
     memcpy(table, host, (size_t)n_bytes);
     table->struct_bytes = n_bytes;
     CHECK_IS(mprotect(pages + page, page, PROT_NONE), ==, 0);
     desc.device = table;
-    CHECK_OK(memo_stream_create(host, "compute", 0, &desc.stream, &error));
+    desc.stream = host_stream;
     desc.vocabulary = 10;
     desc.functions.logits = count_tiles;
     desc.functions.context = &n_tiles;
@@ -788,7 +789,6 @@ TEST(nothing_behind_a_short_table_is_read) {
     CHECK_OK(memo_loss_run(loss, &tensors, &error));
     memo_loss_destroy(loss);
     CHECK_IS(n_tiles, ==, 1);
-    memo_stream_destroy(host, desc.stream, NULL);
     memo_host_device_destroy(host);
     munmap(pages, 2 * page);
 }

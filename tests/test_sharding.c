@@ -5,12 +5,14 @@
 #include "memo_sp.h"
 #include "memo_test.h"
 #include "sharding_check.h"
+#include "thread_ranks.h"
+
+static memo_error error;
 
 static memo_sharding sharding_of(memo_sharding_kind kind, int32_t ring, int32_t ulysses,
                                  int64_t n_tokens) {
     memo_sharding_desc desc = memo_sharding_desc_default();
     memo_sharding sharding;
-    memo_error error;
     desc.kind = kind;
     desc.ring = ring;
     desc.ulysses = ulysses;
@@ -33,7 +35,6 @@ static memo_sharding sharding_of_documents(int32_t ring, int32_t ulysses, const 
                                            int64_t n_documents) {
     memo_sharding_desc desc = memo_sharding_desc_default();
     memo_sharding sharding;
-    memo_error error;
     desc.kind = MEMO_SHARDING_DOCUMENTS;
     desc.ring = ring;
     desc.ulysses = ulysses;
@@ -55,7 +56,6 @@ static memo_sharding random_sharding(int32_t ring, int32_t ulysses, int64_t n_to
 TEST(every_sharding_validates) {
     int32_t kind, ring, ulysses;
     int64_t n_tokens;
-    memo_error error;
     for (kind = 0; kind < 3; kind++)
         for (ring = 1; ring <= 9; ring++)
             for (ulysses = 1; ulysses <= 9; ulysses++)
@@ -71,7 +71,6 @@ TEST(every_sharding_validates) {
 TEST(every_sharding_of_documents_validates) {
     int32_t ring, ulysses;
     int k;
-    memo_error error;
     for (ring = 1; ring <= 9; ring++)
         for (ulysses = 1; ulysses <= 9; ulysses++)
             for (k = 0; k < 5; k++) {
@@ -185,66 +184,51 @@ TEST(zigzag_is_algorithm_2) {
 
 /* The check of shardings finds faults. */
 TEST(the_check_finds_wrong_shardings) {
-    memo_sharding good = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 50), wrong;
-    memo_error error;
-    CHECK_OK(sharding_check(&good, &error));
-    wrong = good;
-    wrong.local_tokens--;
-    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    wrong = good;
-    wrong.ring_tokens += 2;
-    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    wrong = good;
-    wrong.padded_tokens += 12;
-    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    wrong = good;
-    wrong.n_tokens = 30; /* more padding than needed */
-    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    wrong = good;
-    wrong.n_tokens = 70;
-    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    wrong = good;
-    wrong.ring = 0;
-    CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    {
-        static const int64_t begins[] = {0, 20, 50}, falling[] = {0, 60, 50};
-        good = sharding_of_documents(3, 2, begins, 2);
-        CHECK_OK(sharding_check(&good, &error));
-        wrong = good;
-        wrong.document_begins = falling;
-        CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-        wrong = good;
-        wrong.n_documents = 1;
-        CHECK_IS(sharding_check(&wrong, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    static const int64_t begins[] = {0, 20, 50}, falling[] = {0, 60, 50};
+    const memo_sharding zigzag = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 50);
+    const memo_sharding documents = sharding_of_documents(3, 2, begins, 2);
+    int k;
+    CHECK_OK(sharding_check(&zigzag, &error));
+    CHECK_OK(sharding_check(&documents, &error));
+    for (k = 0; k < 8; k++) {
+        memo_sharding wrong = k < 6 ? zigzag : documents;
+        if (k == 0) wrong.local_tokens--;
+        if (k == 1) wrong.ring_tokens += 2;
+        if (k == 2) wrong.padded_tokens += 12;
+        if (k == 3) wrong.n_tokens = 30; /* more padding than needed */
+        if (k == 4) wrong.n_tokens = 70;
+        if (k == 5) wrong.ring = 0;
+        if (k == 6) wrong.document_begins = falling;
+        if (k == 7) wrong.n_documents = 1;
+        CHECK_CASE(sharding_check(&wrong, &error) == MEMO_STATUS_INVALID_ARGUMENT, "case %d", k);
     }
 }
 
 TEST(invalid_arguments_are_refused) {
     static const int64_t begins[] = {0, 3, 8};
-    memo_sharding_desc desc = memo_sharding_desc_default();
+    memo_sharding_desc plain = memo_sharding_desc_default(), documents;
     memo_sharding sharding;
-    memo_error error;
-    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.n_tokens = 8;
-    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+    int k;
+    plain.n_tokens = 8;
+    CHECK_OK(memo_sharding_make(&plain, &sharding, &error));
     CHECK(sharding.ring == 1 && sharding.ulysses == 1 && sharding.local_tokens == 8);
-    desc.ring = -1;
-    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.ring = desc.ulysses = 0x7fffffff;
-    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.ring = desc.ulysses = 1;
-    desc.kind = (memo_sharding_kind)7;
-    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.kind = MEMO_SHARDING_DOCUMENTS; /* without any */
-    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.document_begins = begins;
-    desc.n_documents = 2;
-    CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
-    desc.n_tokens = 9;
-    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    desc.n_tokens = 8;
-    desc.kind = MEMO_SHARDING_ZIGZAG;
-    CHECK_IS(memo_sharding_make(&desc, &sharding, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    documents = plain;
+    documents.kind = MEMO_SHARDING_DOCUMENTS;
+    documents.document_begins = begins;
+    documents.n_documents = 2;
+    CHECK_OK(memo_sharding_make(&documents, &sharding, &error));
+    for (k = 0; k < 7; k++) {
+        memo_sharding_desc bad = k < 4 ? plain : documents;
+        if (k == 0) bad.n_tokens = 0;
+        if (k == 1) bad.ring = -1;
+        if (k == 2) bad.ring = bad.ulysses = 0x7fffffff;
+        if (k == 3) bad.kind = (memo_sharding_kind)7;
+        if (k == 4) bad.document_begins = NULL, bad.n_documents = 0;
+        if (k == 5) bad.n_tokens = 9;
+        if (k == 6) bad.kind = MEMO_SHARDING_ZIGZAG;
+        CHECK_CASE(memo_sharding_make(&bad, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT,
+                   "case %d", k);
+    }
 }
 
 TEST(rows_go_and_come_back) {
@@ -367,85 +351,42 @@ TEST(labels_are_shifted_before_sharding) {
 
 /* ---- the mean over ranks that run ---- */
 
-#define N_RANKS 6
-
-typedef struct loss_rank {
-    memo_device* device;
-    memo_comm* comm;
-    memo_sharding sharding;
-    int32_t rank;
-    const int32_t* tokens;
-    double loss, n_labels, gradient;
-    memo_status status;
-} loss_rank;
-
-static void* loss_main(void* argument) {
-    loss_rank* r = (loss_rank*)argument;
+static memo_status mean_loss_rank(thread_rank* rank, memo_error* e) {
+    const int32_t* tokens = (const int32_t*)rank->user;
+    const int32_t me = rank->comm->rank; /* rank 0 has the padding */
+    const memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 101);
     int32_t labels[64];
-    double sums[2];
-    memo_stream stream;
-    memo_error error;
+    double sums[2], gradient, expected = 0;
+    memo_status status;
     int64_t i;
-    sums[1] =
-        (double)memo_sharding_labels(&r->sharding, r->rank, 1, r->tokens, 1, NULL, 0, -1, labels);
+    for (i = 0; i < 100; i++) expected += loss_of(i, tokens[i + 1]) / 100;
+    sums[1] = (double)memo_sharding_labels(&sharding, me, 1, tokens, 1, NULL, 0, -1, labels);
     sums[0] = 0;
-    for (i = 0; i < r->sharding.local_tokens; i++)
+    for (i = 0; i < sharding.local_tokens; i++)
         if (labels[i] != -1)
-            sums[0] += loss_of(memo_sharding_position(&r->sharding, r->rank, i), labels[i]);
-    r->gradient = sums[0];
-    r->status = memo_stream_create(r->device, "compute", 0, &stream, &error);
-    if (!r->status)
-        r->status = memo_all_reduce(r->comm, stream, sums, sums, 2, MEMO_TYPE_F64,
-                                    MEMO_REDUCTION_SUM, &error);
-    if (!r->status) r->status = memo_stream_synchronize(r->device, stream, &error);
+            sums[0] += loss_of(memo_sharding_position(&sharding, me, i), labels[i]);
+    gradient = sums[0];
+    status = memo_all_reduce(rank->comm, rank->stream, sums, sums, 2, MEMO_TYPE_F64,
+                             MEMO_REDUCTION_SUM, e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
     /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not
      * averaged. */
-    r->gradient /= sums[1];
-    if (!r->status)
-        r->status = memo_all_reduce(r->comm, stream, &r->gradient, &r->gradient, 1, MEMO_TYPE_F64,
-                                    MEMO_REDUCTION_SUM, &error);
-    if (!r->status) r->status = memo_stream_synchronize(r->device, stream, &error);
-    r->loss = sums[0] / sums[1];
-    r->n_labels = sums[1];
-    memo_comm_destroy(r->comm);
-    return NULL;
+    gradient /= sums[1];
+    if (!status)
+        status = memo_all_reduce(rank->comm, rank->stream, &gradient, &gradient, 1, MEMO_TYPE_F64,
+                                 MEMO_REDUCTION_SUM, e);
+    if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
+    CHECK_IS(sums[1], ==, 100);
+    CHECK_IS(fabs(sums[0] / sums[1] - expected), <, 1e-12 * expected);
+    CHECK_IS(fabs(gradient - expected), <, 1e-12 * expected);
+    return status;
 }
 
 TEST(the_mean_loss_matches_one_rank) {
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
-    memo_device* devices[N_RANKS];
-    memo_comm* comms[N_RANKS];
-    loss_rank ranks[N_RANKS];
-    pthread_t threads[N_RANKS];
-    int32_t tokens[101], r;
-    double expected = 0;
-    memo_error error;
-    int64_t i;
+    int32_t tokens[101];
+    int i;
     for (i = 0; i < 101; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
-    for (i = 0; i < 100; i++) expected += loss_of(i, tokens[i + 1]) / 100;
-    for (r = 0; r < N_RANKS; r++)
-        CHECK_OK(memo_host_device_create(&device_desc, &devices[r], &error));
-    desc.n_ranks = N_RANKS;
-    desc.devices = devices;
-    CHECK_OK(memo_comm_create_threads(&desc, comms, &error));
-    for (r = 0; r < N_RANKS; r++) {
-        ranks[r].device = devices[r];
-        ranks[r].comm = comms[r];
-        ranks[r].sharding =
-            sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 101); /* rank 0 has the padding */
-        ranks[r].rank = r;
-        ranks[r].tokens = tokens;
-        pthread_create(&threads[r], NULL, loss_main, &ranks[r]);
-    }
-    for (r = 0; r < N_RANKS; r++) {
-        pthread_join(threads[r], NULL);
-        CHECK(!ranks[r].status);
-        CHECK_IS(ranks[r].n_labels, ==, 100);
-        CHECK_IS(fabs(ranks[r].loss - expected), <, 1e-12 * expected);
-        CHECK_IS(fabs(ranks[r].gradient - expected), <, 1e-12 * expected);
-    }
-    for (r = 0; r < N_RANKS; r++) memo_host_device_destroy(devices[r]);
+    CHECK_OK(thread_ranks_run(6, mean_loss_rank, tokens, &error));
 }
 
 static int prints(const memo_sharding* sharding, const char* expected) {

@@ -219,20 +219,30 @@ static void model_init(model* m, int64_t n_rows, int64_t slice_rows, memo_policy
     for (i = 0; i < ROWS_MOST * C; i++) (&m->x[0][0])[i] = cos(i * 0.9);
 }
 
-/* Two micro-batches of n_rows; the gradients of the second remain. */
-static memo_status model_run(model* m, int64_t n_rows) {
+/* A micro-batch, whose loss and gradients remain. */
+static memo_status run_batch(model* m, int64_t n_rows, int32_t shape) {
     memo_batch batch = {0, 0, 0};
+    batch.n_rows = n_rows;
+    batch.shape = shape;
+    m->loss = 0;
+    memset(m->gw, 0, sizeof m->gw);
+    memset(m->gx, 0, sizeof m->gx);
+    return memo_session_run(m->session, &batch, &error);
+}
+
+/* Two micro-batches of n_rows. */
+static memo_status model_run(model* m, int64_t n_rows) {
     memo_status status = memo_session_create(&m->desc, &m->session, &error);
     int k;
     if (status) m->session = NULL; /* step has seen that of a dry run */
-    batch.n_rows = n_rows;
-    for (k = 0; k < 2 && !status; k++) {
-        m->loss = 0;
-        memset(m->gw, 0, sizeof m->gw);
-        memset(m->gx, 0, sizeof m->gx);
-        status = memo_session_run(m->session, &batch, &error);
-    }
+    for (k = 0; k < 2 && !status; k++) status = run_batch(m, n_rows, 0);
     return status;
+}
+
+/* The same, and no session remains. */
+static void model_run_once(model* m, int64_t n_rows) {
+    CHECK_OK(model_run(m, n_rows));
+    memo_session_destroy(m->session);
 }
 
 static int same_bits(const model* a, const model* b) {
@@ -263,8 +273,7 @@ TEST(gradients_are_those_without_slices) {
         const int64_t n = lengths[k][0], rows_now = lengths[k][2];
         int policy;
         model_init(&whole, n, 0, MEMO_POLICY_KEEP);
-        CHECK_OK(model_run(&whole, rows_now));
-        memo_session_destroy(whole.session);
+        model_run_once(&whole, rows_now);
         for (policy = 0; policy < MEMO_POLICY_ROWS + 3; policy++) {
             const int is_checked = policy == MEMO_POLICY_ROWS,
                       spills = policy == MEMO_POLICY_ROWS + 1;
@@ -373,21 +382,16 @@ TEST(mistakes_are_errors) {
     static model m;
     model_init(&m, 30, 6, MEMO_POLICY_KEEP);
     m.breaks_order = 1;
-    CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_STATE);
-    CHECK_CASE(strstr(error.message, "begin and end each layer once for each slice, in a row") !=
-                   NULL,
-               "%s", error.message);
+    CHECK_ERROR(model_run(&m, 30), INVALID_STATE,
+                "begin and end each layer once for each slice, in a row");
     model_init(&m, 30, 7, MEMO_POLICY_KEEP);
-    CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "slice_rows: 7 rows split a tile of 2") != NULL, "%s",
-               error.message);
+    CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT, "slice_rows: 7 rows split a tile of 2");
 
     /* An INPUT that is not what HANDED was: found by a checked session. */
     model_init(&m, 30, 6, MEMO_POLICY_SWAP);
     m.desc.is_checked = 1;
     m.forgets_input = 1;
-    CHECK_IS(model_run(&m, 30), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_CASE(strstr(error.message, "tensor `input`") != NULL, "%s", error.message);
+    CHECK_ERROR(model_run(&m, 30), INVALID_ARGUMENT, "tensor `input`");
     memo_session_destroy(m.session);
 }
 
@@ -397,8 +401,7 @@ TEST(every_fault_is_a_status) {
     int64_t k;
     int n_failed = 0, is_done = 0;
     model_init(&good, 12, 4, MEMO_POLICY_SWAP);
-    CHECK_OK(model_run(&good, 11));
-    memo_session_destroy(good.session);
+    model_run_once(&good, 11);
     for (k = 1; !is_done && k < 3000; k += 1 + k / 60) {
         memo_host_device_desc desc = memo_host_device_desc_default();
         memo_device* host = NULL;
@@ -413,12 +416,7 @@ TEST(every_fault_is_a_status) {
         m.desc.computes_on_host = 1;
         status = model_run(&m, 11);
         is_done = !f.failed;
-        if (status && m.session) {
-            memo_batch batch = {11, 0, 0};
-            m.loss = 0;
-            memset(m.gw, 0, sizeof m.gw);
-            CHECK_OK(memo_session_run(m.session, &batch, &error));
-        }
+        if (status && m.session) CHECK_OK(run_batch(&m, 11, 0));
         n_failed += status != MEMO_STATUS_OK;
         if (m.session) CHECK_CASE(same_bits(&m, &good), "after a fault at call %lld", (long long)k);
         memo_session_destroy(m.session);
@@ -435,11 +433,9 @@ TEST(every_fault_of_a_checked_step_is_a_status) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* host = NULL;
     memo_faults f;
-    memo_batch batch = {11, 0, 0};
     int64_t k;
     model_init(&good, 12, 4, MEMO_POLICY_SWAP);
-    CHECK_OK(model_run(&good, 11));
-    memo_session_destroy(good.session);
+    model_run_once(&good, 11);
     CHECK_OK(memo_host_device_create(&desc, &host, &error));
     memo_faults_init(&f, host);
     model_init(&m, 12, 4, MEMO_POLICY_SWAP);
@@ -452,13 +448,10 @@ TEST(every_fault_of_a_checked_step_is_a_status) {
         f.n_calls = 0;
         f.failed = NULL;
         f.failing_call = k;
-        status = memo_session_run(m.session, &batch, &error);
+        status = run_batch(&m, 11, 0);
         if (!f.failed) break;
         CHECK_CASE(status != MEMO_STATUS_OK, "call %lld, %s, fails unseen", (long long)k, f.failed);
-        m.loss = 0;
-        memset(m.gw, 0, sizeof m.gw);
-        memset(m.gx, 0, sizeof m.gx);
-        status = memo_session_run(m.session, &batch, &error);
+        status = run_batch(&m, 11, 0);
         CHECK_CASE(!status && same_bits(&m, &good), "after call %lld: %s", (long long)k,
                    status ? error.message : "other bits");
         if (status) break;
@@ -477,8 +470,7 @@ TEST(shapes_have_slices) {
     for (k = 0; k < 4; k++) {
         model_init(&alone[k], 31, 8, MEMO_POLICY_KEEP);
         if (shapes[k].is_forward_only) continue;
-        CHECK_OK(model_run(&alone[k], shapes[k].n_rows));
-        memo_session_destroy(alone[k].session);
+        model_run_once(&alone[k], shapes[k].n_rows);
     }
     for (policy = 0; policy <= MEMO_POLICY_ROWS; policy++) {
         model_init(&all, 31, 8,
@@ -490,12 +482,7 @@ TEST(shapes_have_slices) {
         CHECK_CASE(memo_session_create(&all.desc, &all.session, &error) == MEMO_STATUS_OK,
                    "policy %d: %s", policy, error.message);
         for (k = 0; k < 8 && all.session; k++) {
-            memo_batch batch = {0, 0, 0};
-            batch.shape = order[k];
-            all.loss = 0;
-            memset(all.gw, 0, sizeof all.gw);
-            memset(all.gx, 0, sizeof all.gx);
-            CHECK_OK(memo_session_run(all.session, &batch, &error));
+            CHECK_OK(run_batch(&all, 0, order[k]));
             CHECK_IS(memo_session_get_n_slices(all.session), ==,
                      (shapes[order[k]].n_rows - 1) / 8 + 1);
             CHECK_CASE(shapes[order[k]].is_forward_only || same_bits(&all, &alone[order[k]]),
