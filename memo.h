@@ -5560,7 +5560,6 @@ MEMOI memo_op* memoi_schedule_push(memo_schedule* schedule, memo_op_kind kind, i
     op->kind = kind;
     op->stream = stream;
     op->event = event;
-    op->first_more_stream = schedule->n_more_streams;
     return op;
 }
 
@@ -5586,6 +5585,7 @@ memo_status memo_schedule_add_op(memo_schedule* schedule, const memo_op_desc* de
     op->name = text;
 
     /* Lists go to the end of the schedule's arrays. */
+    op->first_more_stream = schedule->n_more_streams;
     op->n_more_streams = desc->n_more_streams;
     op->first_range = schedule->n_ranges;
     op->n_reads = desc->n_reads;

@@ -540,11 +540,14 @@ enum { MEMOI_AFTER_STREAM, MEMOI_AFTER_HOST, MEMOI_AFTER_RECORD, MEMOI_AFTER_MOR
 
 MEMOI int64_t memoi_order_n(const memo_op* op) { return MEMOI_AFTER_MORE + op->n_more_streams; }
 
-/* Of op i, by reason: indices of ops, -1: none.  The previous op of its stream (SYNC of a stream:
- * its last op), the previous SYNC, the record that it waits for; the op before it on each of its
- * more_streams. */
-MEMOI int64_t* memoi_order_of(int64_t* order, const memo_schedule* schedule, int64_t i) {
-    return order + MEMOI_AFTER_MORE * i + schedule->ops[i].first_more_stream;
+/* The index of the op that op i comes after for a reason, -1: none.  The previous op of its stream
+ * (SYNC of a stream: its last op), the previous SYNC, the record that it waits for; the op before
+ * it on each of its more_streams, which lie behind those of all ops. */
+MEMOI int64_t* memoi_order_at(int64_t* order, const memo_schedule* schedule, int64_t i,
+                              int64_t reason) {
+    if (reason < MEMOI_AFTER_MORE) return order + MEMOI_AFTER_MORE * i + reason;
+    return order + MEMOI_AFTER_MORE * (schedule->n_ops - 1) + schedule->ops[i].first_more_stream +
+           reason;
 }
 
 /* Its memory is in arrays, which the caller frees, also after a failure. */
@@ -564,7 +567,7 @@ MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** orde
      * event. */
     for (i = 0; i < schedule->n_ops; i++) {
         const memo_op* op = &schedule->ops[i];
-        int64_t* after = memoi_order_of(*order, schedule, i);
+        int64_t* after = memoi_order_at(*order, schedule, i, 0);
         int waits = op->event >= 0 && op->kind != MEMO_OP_RECORD;
         after[MEMOI_AFTER_STREAM] = op->stream >= 0 ? last[op->stream] : -1;
         after[MEMOI_AFTER_HOST] = sync;
@@ -575,7 +578,8 @@ MEMOI memo_status memoi_order_make(const memo_schedule* schedule, int64_t** orde
         }
         for (k = 0; k <= op->n_more_streams; k++) {
             int32_t stream = memoi_schedule_op_stream(schedule, op, k);
-            if (k > 0) after[MEMOI_AFTER_MORE + k - 1] = last[stream];
+            if (k > 0)
+                *memoi_order_at(*order, schedule, i, MEMOI_AFTER_MORE + k - 1) = last[stream];
             last[stream] = i;
         }
         if (op->kind == MEMO_OP_RECORD) recorded[op->event] = i;
@@ -647,7 +651,7 @@ MEMOI void memoi_checker_clock(const memoi_checker* c, int64_t i, int64_t withou
     int64_t s, k;
     for (s = 0; s < c->n_streams; s++) row[s] = -1;
     for (k = 0; k < memoi_order_n(op); k++) {
-        int64_t before = memoi_order_of(c->order, c->schedule, i)[k];
+        int64_t before = *memoi_order_at(c->order, c->schedule, i, k);
         const int64_t* other;
         if (before < 0 || (k == MEMOI_AFTER_RECORD && i == without)) continue;
         other = memoi_checker_row(c, before, without);
@@ -803,7 +807,7 @@ MEMOI int memoi_checker_wait_is_redundant(memoi_checker* c, int64_t wait) {
         int64_t *row = c->lower + i * c->n_streams, *needed = c->needed + i * c->n_streams;
         int is_touched = i == wait;
         for (k = 0; k < memoi_order_n(op) && !is_touched; k++) {
-            int64_t before = memoi_order_of(c->order, schedule, i)[k];
+            int64_t before = *memoi_order_at(c->order, schedule, i, k);
             is_touched = before >= 0 && c->lowered[before] == wait + 1;
         }
         if (!is_touched) continue;
@@ -871,7 +875,7 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
         const memo_op* op = &schedule->ops[i];
         memoi_checker_clock(c, i, -2, c->clock + i * c->n_streams);
         for (k = 0; k < memoi_order_n(op); k++) {
-            int64_t before = memoi_order_of(c->order, schedule, i)[k];
+            int64_t before = *memoi_order_at(c->order, schedule, i, k);
             if (before >= 0) c->last_use[before] = i;
         }
     }
@@ -881,7 +885,7 @@ MEMOI int memoi_checker_run(memoi_checker* c) {
     for (i = 0; i < schedule->n_ops && !c->races_only; i++) {
         const memo_op* op = &schedule->ops[i];
         if (op->event >= 0 && op->kind != MEMO_OP_RECORD &&
-            memoi_order_of(c->order, schedule, i)[MEMOI_AFTER_RECORD] < 0)
+            *memoi_order_at(c->order, schedule, i, MEMOI_AFTER_RECORD) < 0)
             check->unrecorded_waits[check->n_unrecorded_waits++] = i;
         if (op->kind != MEMO_OP_WAIT) continue;
         check->n_waits++;
@@ -1449,7 +1453,7 @@ MEMOI void memoi_simulation_pass_op(const memo_schedule* schedule, int64_t* orde
     double reached = 0, passed = 0;
     int64_t k;
     for (k = 0; k < memoi_order_n(op); k++) {
-        const int64_t before = memoi_order_of(order, schedule, i)[k];
+        const int64_t before = *memoi_order_at(order, schedule, i, k);
         const int holds =
             k == MEMOI_AFTER_RECORD || (k == MEMOI_AFTER_STREAM && op->kind == MEMO_OP_SYNC);
         if (before < 0) continue;
@@ -1465,7 +1469,7 @@ MEMOI void memoi_simulation_try_op(memoi_simulator* s, int64_t i) {
     const memo_op* op = &s->schedule->ops[i];
     int64_t k;
     for (k = 0; k < memoi_order_n(op); k++) {
-        const int64_t before = memoi_order_of(s->order, s->schedule, i)[k];
+        const int64_t before = *memoi_order_at(s->order, s->schedule, i, k);
         if (before < 0 || s->simulation->end_s[before] >= 0) continue;
         s->next[i] = s->waiting[before];
         s->waiting[before] = i + 1;
@@ -1639,8 +1643,8 @@ MEMOI const char* memoi_comparison_op_difference(const memo_schedule* a, int64_t
         if (strcmp(memoi_schedule_stream_name(a, memoi_schedule_op_stream(a, x, k)),
                    memoi_schedule_stream_name(b, memoi_schedule_op_stream(b, y, k))))
             return "stream";
-    if (memoi_order_of(order_a, a, i)[MEMOI_AFTER_RECORD] !=
-        memoi_order_of(order_b, b, i)[MEMOI_AFTER_RECORD])
+    if (*memoi_order_at(order_a, a, i, MEMOI_AFTER_RECORD) !=
+        *memoi_order_at(order_b, b, i, MEMOI_AFTER_RECORD))
         return "record waited for";
     if (x->n_reads != y->n_reads || x->n_writes != y->n_writes) return "number of ranges";
     for (k = 0; k < x->n_reads + x->n_writes; k++) {
