@@ -3,30 +3,9 @@
  * explanation is followed.  Run from the project's root. */
 #include "extras/memo_look.h"
 #include "memo_test.h"
+#include "schedules.h"
 
 #include <dirent.h>
-
-static memo_error error;
-
-/* Reads text from a file. */
-static memo_status read_text(const char* text, memo_schedule** schedule) {
-    char path[250];
-    FILE* file;
-    memo_status status;
-    memo_test_path(path, "text.schedule");
-    file = fopen(path, "w");
-    CHECK(file && fputs(text, file) >= 0);
-    if (file) fclose(file);
-    status = memo_schedule_read(path, schedule, &error);
-    remove(path);
-    return status;
-}
-
-static memo_schedule* parsed(const char* text) {
-    memo_schedule* schedule = NULL;
-    CHECK_OK(read_text(text, &schedule));
-    return schedule;
-}
 
 /* Writes a file and reads it.  text: what the file held, to be freed; may be NULL. */
 static memo_schedule* reread(const memo_schedule* schedule, char** text) {
@@ -49,22 +28,18 @@ static int n_runs(const memo_schedule* schedule) {
     return n;
 }
 
-/* Each line that begins with "#! " is a race, in the words of memo_race_explain. */
-static int check_faulty(const char* path) {
+/* Each line that begins with "#! " is a race, in the words of memo_race_explain; the fixed file has
+ * neither.  Returns the number of operations. */
+static int check_file(const char* path, int is_faulty) {
     memo_schedule* schedule = NULL;
     memo_check* check = NULL;
     char why[2048], *text = memo_test_file(path, NULL), *line = text;
     int64_t i;
-    int n = 0;
-    CHECK_CASE(text, "%s cannot be read", path);
-    if (!text) return 0;
+    int n;
     CHECK_OK(memo_schedule_read(path, &schedule, &error));
-    if (!schedule) {
-        free(text);
-        return 0;
-    }
+    if (!schedule) return 0;
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK_CASE(check->n_races > 0 && check->n_unrecorded_waits == 0, "%s", path);
+    CHECK_CASE((check->n_races > 0) == is_faulty && check->n_unrecorded_waits == 0, "%s", path);
     for (i = 0; i < check->n_races; i++) {
         line = strstr(line, "\n#! ");
         CHECK_CASE(line != NULL, "%s: %lld races, and fewer lines", path,
@@ -78,20 +53,6 @@ static int check_faulty(const char* path) {
     CHECK_CASE(!line || !strstr(line, "\n#! "), "%s: more lines than races", path);
     n = n_runs(schedule);
     free(text);
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
-    return n;
-}
-
-static int check_fixed(const char* path) {
-    memo_schedule* schedule = NULL;
-    memo_check* check = NULL;
-    int n = 0;
-    CHECK_OK(memo_schedule_read(path, &schedule, &error));
-    if (!schedule) return 0;
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", path);
-    n = n_runs(schedule);
     memo_check_destroy(check);
     memo_schedule_destroy(schedule);
     return n;
@@ -114,10 +75,10 @@ TEST(races_that_others_shipped) {
             continue;
         n_pairs++;
         snprintf(path, sizeof path, "tests/races/%s", entry->d_name);
-        n = check_faulty(path);
+        n = check_file(path, 1);
         snprintf(path, sizeof path, "tests/races/%.*s.fixed.schedule",
                  (int)(length - strlen(faulty)), entry->d_name);
-        CHECK_CASE(check_fixed(path) == n, "%s: as many operations as the faulty one", path);
+        CHECK_CASE(check_file(path, 0) == n, "%s: as many operations as the faulty one", path);
     }
     closedir(folder);
     CHECK_CASE(n_pairs >= 15 && n_files == 2 * n_pairs, "%d files, %d of them faulty", n_files,
@@ -191,50 +152,6 @@ TEST(operations_are_described) {
 
 /* --- random schedules: the diagnosis, followed, fixes the race --- */
 
-static memo_schedule* random_schedule(void) {
-    static const char* const names[] = {"to host", "compute", "a \"b\" \\ c", "writes"};
-    int n_streams = (int)memo_test_int(2, 4), n_ops = (int)memo_test_int(2, 30), i, k;
-    memo_schedule* schedule;
-    int32_t index, event;
-    CHECK_OK(memo_schedule_create(&schedule, &error));
-    for (i = 0; i < n_streams; i++)
-        CHECK_OK(memo_schedule_add_stream(schedule, names[i], &index, &error));
-    for (i = 0; i < 2; i++) CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
-    for (i = 0; i < n_ops; i++) {
-        int32_t stream = (int32_t)memo_test_int(0, n_streams - 1), more = 0;
-        int64_t kind = memo_test_int(0, 20);
-        event = (int32_t)memo_test_int(0, 1);
-        if (kind == 0)
-            CHECK_OK(memo_schedule_add_sync(schedule, stream, &error));
-        else if (kind == 1)
-            CHECK_OK(memo_schedule_add_event_sync(schedule, event, &error));
-        else if (kind < 8)
-            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
-        else if (kind < 14)
-            CHECK_OK(memo_schedule_add_wait(schedule, event, stream, &error));
-        else {
-            memo_op_desc op = memo_op_desc_default();
-            memo_range ranges[4];
-            for (k = 0; k < 4; k++) {
-                ranges[k].begin = (uint64_t)memo_test_int(0, 30);
-                ranges[k].end = ranges[k].begin + (uint64_t)memo_test_int(0, 8);
-            }
-            op.name = memo_test_int(0, 3) ? "op" : names[memo_test_int(0, 3)];
-            op.stream = stream;
-            more = (stream + 1) % n_streams;
-            op.more_streams = &more;
-            op.n_more_streams = memo_test_int(0, 6) == 0;
-            op.reads = ranges;
-            op.n_reads = memo_test_int(0, 2);
-            op.writes = ranges + 2;
-            op.n_writes = memo_test_int(0, 2);
-            op.duration_s = (double)memo_test_int(0, 3) * 1e-6;
-            CHECK_OK(memo_schedule_add_op(schedule, &op, &error));
-        }
-    }
-    return schedule;
-}
-
 /* Is b the schedule a, written and read, apart from fields that the file omits? */
 static void check_same(const memo_schedule* a, const memo_schedule* b) {
     int64_t i, k;
@@ -249,45 +166,22 @@ static void check_same(const memo_schedule* a, const memo_schedule* b) {
     }
 }
 
-/* A schedule like this one with an operation put in: before op `at`, wait or record of event on
- * stream. */
-static memo_schedule* with_op(const memo_schedule* schedule, int64_t at, memo_op_kind kind,
-                              int32_t event, int32_t stream) {
-    memo_schedule* result;
-    int32_t index;
-    int64_t i;
-    CHECK_OK(memo_schedule_create(&result, &error));
-    for (i = 0; i < schedule->n_streams; i++)
-        CHECK_OK(memo_schedule_add_stream(result, schedule->text + schedule->streams[i], &index,
-                                          &error));
-    for (i = 0; i <= schedule->n_events; i++)
-        CHECK_OK(memo_schedule_add_event(result, &index, &error));
-    for (i = 0; i < schedule->n_ops; i++) {
-        const memo_op* from = &schedule->ops[i];
-        memo_op_desc op = memo_op_desc_default();
-        if (i == at && kind == MEMO_OP_RECORD)
-            CHECK_OK(memo_schedule_add_record(result, event, stream, &error));
-        if (i == at && kind == MEMO_OP_WAIT)
-            CHECK_OK(memo_schedule_add_wait(result, event, stream, &error));
-        op.stream = from->stream;
-        op.more_streams = schedule->more_streams + from->first_more_stream;
-        op.n_more_streams = from->n_more_streams;
-        op.reads = schedule->ranges + from->first_range;
-        op.n_reads = from->n_reads;
-        op.writes = op.reads + from->n_reads;
-        op.n_writes = from->n_writes;
-        if (from->kind == MEMO_OP_RUN)
-            CHECK_OK(memo_schedule_add_op(result, &op, &error));
-        else if (from->kind == MEMO_OP_RECORD)
-            CHECK_OK(memo_schedule_add_record(result, from->event, from->stream, &error));
-        else if (from->kind == MEMO_OP_WAIT)
-            CHECK_OK(memo_schedule_add_wait(result, from->event, from->stream, &error));
-        else if (from->stream >= 0)
-            CHECK_OK(memo_schedule_add_sync(result, from->stream, &error));
-        else
-            CHECK_OK(memo_schedule_add_event_sync(result, from->event, &error));
-    }
-    return result;
+/* Puts a wait or record into a schedule, before op `at`. */
+static void put_op(memo_schedule* schedule, int64_t at, memo_op_kind kind, int32_t event,
+                   int32_t stream) {
+    memo_op* ops;
+    memo_op last;
+    CHECK_OK(kind == MEMO_OP_RECORD ? memo_schedule_add_record(schedule, event, stream, &error)
+                                    : memo_schedule_add_wait(schedule, event, stream, &error));
+    ops = schedule->ops + at;
+    last = schedule->ops[schedule->n_ops - 1];
+    memmove(ops + 1, ops, (size_t)(schedule->n_ops - 1 - at) * sizeof *ops);
+    *ops = last;
+}
+
+static void take_op(memo_schedule* schedule, int64_t at) {
+    memmove(schedule->ops + at, schedule->ops + at + 1,
+            (size_t)(--schedule->n_ops - at) * sizeof *schedule->ops);
 }
 
 static int has_race(const memo_schedule* schedule, int64_t first, int64_t second) {
@@ -302,42 +196,41 @@ static int has_race(const memo_schedule* schedule, int64_t first, int64_t second
 }
 
 /* Follows the advice at the end of the explanation, anywhere between the two named operations. */
-static void check_fix(const memo_schedule* schedule, const memo_race* race, const char* why,
-                      int round) {
+static void check_fix(memo_schedule* schedule, const memo_race* race, const char* why, int round) {
     const char* fix = strstr(why, "; fix: ");
-    int32_t stream = schedule->ops[race->second].stream, event = schedule->n_events;
-    memo_schedule *recorded = NULL, *fixed;
+    int32_t stream = schedule->ops[race->second].stream, event = 0;
+    int is_recorded = fix && strstr(fix, "record an event after");
     long long from, to;
     int64_t second = race->second, at;
     CHECK_CASE(fix && sscanf(strstr(fix, "between operations "), "between operations %lld and %lld",
                              &from, &to) == 2,
                "round %d: %s", round, why);
-    if (strstr(
-            fix,
-            "record an event after")) { /* then operation `from` is this record, one place later */
+    CHECK_CASE(has_race(schedule, race->first, second), "round %d", round);
+    if (is_recorded) { /* then operation `from` is this record, one place later */
         CHECK_CASE(from == race->first && to == second, "round %d: %s", round, why);
-        recorded =
-            with_op(schedule, ++from, MEMO_OP_RECORD, event, schedule->ops[race->first].stream);
+        CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
+        put_op(schedule, ++from, MEMO_OP_RECORD, event, schedule->ops[race->first].stream);
         to++;
         second++;
+        CHECK_CASE(has_race(schedule, race->first, second), "round %d", round);
     } else {
         event = schedule->ops[from].event;
         CHECK_CASE(schedule->ops[from].kind == MEMO_OP_RECORD && from > race->first, "round %d: %s",
                    round, why);
     }
     at = memo_test_int(from + 1, to);
-    fixed = with_op(recorded ? recorded : schedule, at, MEMO_OP_WAIT, event, stream);
-    CHECK_CASE(has_race(schedule, race->first, race->second), "round %d", round);
-    CHECK_CASE(!recorded || has_race(recorded, race->first, second), "round %d", round);
-    CHECK_CASE(!has_race(fixed, race->first, second + 1), "round %d: %s", round, why);
-    memo_schedule_destroy(recorded);
-    memo_schedule_destroy(fixed);
+    put_op(schedule, at, MEMO_OP_WAIT, event, stream);
+    CHECK_CASE(!has_race(schedule, race->first, second + 1), "round %d: %s", round, why);
+    take_op(schedule, at);
+    if (is_recorded) take_op(schedule, from);
 }
 
 TEST(following_a_diagnosis_fixes_the_race) {
     int round, n_recorded = 0, n_never = 0, n_late = 0;
     for (round = 0; round < 3000; round++) {
-        memo_schedule *schedule = random_schedule(), *again = reread(schedule, NULL);
+        memo_schedule* schedule =
+            random_schedule((int)memo_test_int(2, 30), (int)memo_test_int(2, 4), 30, 0);
+        memo_schedule* again = reread(schedule, NULL);
         memo_check* check;
         int64_t i;
         if (!again) return;
@@ -446,7 +339,7 @@ TEST(faults_have_a_file_a_line_and_a_reason) {
 TEST(cut_files_are_refused) {
     int n;
     for (n = 0; n < 3; n++) {
-        memo_schedule *schedule = random_schedule(), *cut = NULL;
+        memo_schedule *schedule = random_schedule(30, 3, 30, 0), *cut = NULL;
         char* text = NULL;
         size_t k, n_bytes;
         memo_schedule_destroy(reread(schedule, &text));

@@ -26,32 +26,29 @@ typedef struct fake {
     int n_calls, n_annotated, elapsed_fails, copy_fails;
 } fake;
 
-static memo_status fake_alloc(void* context, int64_t size_bytes, void** address, memo_error* e) {
-    (void)e;
+#define FAKE(function, ...)                                                                        \
+    static memo_status fake_##function(MEMO_UNUSED void* context, __VA_ARGS__,                     \
+                                       MEMO_UNUSED memo_error* e)
+
+FAKE(alloc, int64_t size_bytes, void** address) {
     ((fake*)context)->n_calls++;
     *address = malloc((size_t)size_bytes);
     return *address ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
 }
-static memo_status fake_free(void* context, void* address, memo_error* e) {
-    (void)e;
+FAKE(free, void* address) {
     ((fake*)context)->n_calls++;
     free(address);
     return MEMO_STATUS_OK;
 }
-static memo_status fake_info(void* context, int64_t* free_bytes, int64_t* total_bytes,
-                             memo_error* e) {
-    (void)context;
-    (void)e;
+FAKE(info, int64_t* free_bytes, int64_t* total_bytes) {
     *free_bytes = 1;
     *total_bytes = 2;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_stream_create(void* context, const char* name, int32_t priority,
-                                      memo_stream* stream, memo_error* e) {
+FAKE(stream_create, MEMO_UNUSED const char* name, MEMO_UNUSED int32_t priority,
+     memo_stream* stream) {
     fake* f = (fake*)context;
     int i;
-    (void)name;
-    (void)priority;
     for (i = 0; i < 8; i++) {
         if (f->streams[i].is_used) continue;
         f->streams[i].is_used = 1;
@@ -61,19 +58,16 @@ static memo_status fake_stream_create(void* context, const char* name, int32_t p
     }
     return memo_error_set(e, MEMO_STATUS_DEVICE, "no stream is left");
 }
-static memo_status fake_stream_destroy(void* context, memo_stream stream, memo_error* e) {
-    (void)context;
-    (void)e;
+FAKE(stream_destroy, memo_stream stream) {
     stream->is_used = 0;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_stream_synchronize(void* context, memo_stream stream, memo_error* e) {
+FAKE(stream_synchronize, memo_stream stream) {
     fake* f = (fake*)context;
-    (void)e;
     if (stream->now > f->host_now) f->host_now = stream->now;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_event_create(void* context, memo_event* event, memo_error* e) {
+FAKE(event_create, memo_event* event) {
     fake* f = (fake*)context;
     int i;
     for (i = 0; i < 512; i++) {
@@ -85,9 +79,7 @@ static memo_status fake_event_create(void* context, memo_event* event, memo_erro
     }
     return memo_error_set(e, MEMO_STATUS_DEVICE, "no event is left");
 }
-static memo_status fake_event_destroy(void* context, memo_event event, memo_error* e) {
-    (void)context;
-    (void)e;
+FAKE(event_destroy, memo_event event) {
     CHECK(event->is_used);
     event->is_used = 0;
     return MEMO_STATUS_OK;
@@ -96,55 +88,44 @@ static double fake_reach(fake* f, memo_stream stream) { /* nothing starts before
     if (stream->now < f->host_now) stream->now = f->host_now;
     return stream->now;
 }
-static memo_status fake_event_record(void* context, memo_event event, memo_stream stream,
-                                     memo_error* e) {
-    (void)e;
+FAKE(event_record, memo_event event, memo_stream stream) {
     CHECK(event->is_used);
     event->at = fake_reach((fake*)context, stream);
     event->is_recorded = 1;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_event_wait(void* context, memo_event event, memo_stream stream,
-                                   memo_error* e) {
-    (void)e;
+FAKE(event_wait, memo_event event, memo_stream stream) {
     fake_reach((fake*)context, stream);
     if (event->is_recorded && event->at > stream->now) stream->now = event->at;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_event_query(void* context, memo_event event, int32_t* is_done,
-                                    memo_error* e) {
-    (void)e;
+FAKE(event_query, memo_event event, int32_t* is_done) {
     *is_done = !event->is_recorded || event->at <= ((fake*)context)->host_now;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_event_synchronize(void* context, memo_event event, memo_error* e) {
+FAKE(event_synchronize, memo_event event) {
     fake* f = (fake*)context;
-    (void)e;
     if (event->is_recorded && event->at > f->host_now) f->host_now = event->at;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_event_elapsed(void* context, memo_event begin, memo_event end,
-                                      double* elapsed_s, memo_error* e) {
+FAKE(event_elapsed, memo_event begin, memo_event end, double* elapsed_s) {
     fake* f = (fake*)context;
     if (f->elapsed_fails || !begin->is_recorded || !end->is_recorded || end->at > f->host_now)
         return memo_error_set(e, MEMO_STATUS_DEVICE, "not done yet");
     *elapsed_s = end->at - begin->at;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_copy(void* context, memo_stream stream, memo_copy_kind kind, void* to,
-                             const void* from, int64_t size_bytes, memo_error* e) {
+FAKE(copy, memo_stream stream, MEMO_UNUSED memo_copy_kind kind, void* to, const void* from,
+     int64_t size_bytes) {
     fake* f = (fake*)context;
-    (void)kind;
     f->n_calls++;
     if (f->copy_fails) return memo_error_set(e, MEMO_STATUS_DEVICE, "copying fails");
     memmove(to, from, (size_t)size_bytes);
     stream->now = fake_reach(f, stream) + (double)size_bytes;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_copy_rows(void* context, memo_stream stream, memo_copy_kind kind, void* to,
-                                  int64_t to_stride_bytes, const void* from,
-                                  int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows,
-                                  memo_error* e) {
+FAKE(copy_rows, memo_stream stream, memo_copy_kind kind, void* to, int64_t to_stride_bytes,
+     const void* from, int64_t from_stride_bytes, int64_t row_bytes, int64_t n_rows) {
     int64_t i;
     memo_status status = MEMO_STATUS_OK;
     for (i = 0; i < n_rows && !status; i++)
@@ -152,10 +133,8 @@ static memo_status fake_copy_rows(void* context, memo_stream stream, memo_copy_k
                            (const char*)from + i * from_stride_bytes, row_bytes, e);
     return status;
 }
-static memo_status fake_fill(void* context, memo_stream stream, void* address, int32_t byte_value,
-                             int64_t size_bytes, memo_error* e) {
+FAKE(fill, memo_stream stream, void* address, int32_t byte_value, int64_t size_bytes) {
     fake* f = (fake*)context;
-    (void)e;
     memset(address, byte_value, (size_t)size_bytes);
     stream->now = fake_reach(f, stream) + (double)size_bytes;
     return MEMO_STATUS_OK;
@@ -165,11 +144,7 @@ static memo_status fake_status(void* context, memo_error* e) {
     (void)e;
     return MEMO_STATUS_OK;
 }
-static memo_status fake_annotate(void* context, memo_stream stream, const struct memo_op_desc* op,
-                                 memo_error* e) {
-    (void)stream;
-    (void)op;
-    (void)e;
+FAKE(annotate, MEMO_UNUSED memo_stream stream, MEMO_UNUSED const struct memo_op_desc* op) {
     ((fake*)context)->n_annotated++;
     return MEMO_STATUS_OK;
 }
@@ -181,6 +156,7 @@ static void fake_launch(fake* f, memo_stream stream, double duration_s) {
 static fake* fake_create(int has_annotate) {
     fake* f = (fake*)calloc(1, sizeof(fake));
     memo_device* d = &f->device;
+    f->host_now = 1000;
     d->struct_bytes = sizeof *d;
     d->name = "fake";
     d->context = f;
@@ -220,6 +196,39 @@ static memo_recorder* new_recorder(const memo_device* device, int is_timed) {
     return recorder;
 }
 
+/* A recorder around a fake device, with two streams and an event. */
+typedef struct rig {
+    fake* f;
+    memo_recorder* recorder;
+    memo_device* d;
+    memo_stream compute, copy;
+    memo_event event;
+} rig;
+
+static rig rig_open(int has_annotate, int is_timed) {
+    rig g;
+    g.f = fake_create(has_annotate);
+    g.recorder = new_recorder(&g.f->device, is_timed);
+    g.d = memo_recorder_get_device(g.recorder);
+    CHECK_OK(memo_stream_create(g.d, "compute", 0, &g.compute, &error));
+    CHECK_OK(memo_stream_create(g.d, "copy", 0, &g.copy, &error));
+    CHECK_OK(memo_event_create(g.d, &g.event, &error));
+    return g;
+}
+
+static void rig_close(rig* g) {
+    memo_recorder_destroy(g->recorder);
+    CHECK_IS(n_events_used(g->f), ==, 1); /* the rig's own */
+    free(g->f);
+    CHECK_IS(mallocs_live, ==, 0);
+}
+
+static memo_schedule* rig_schedule(const rig* g) {
+    memo_schedule* s;
+    CHECK_OK(memo_recorder_get_schedule(g->recorder, &s, &error));
+    return s;
+}
+
 static int is_op(const memo_schedule* s, int64_t i, memo_op_kind kind, const char* name,
                  int32_t stream) {
     return i < s->n_ops && s->ops[i].kind == kind && s->ops[i].stream == stream &&
@@ -236,12 +245,10 @@ static int is_range(const memo_schedule* s, int64_t op, int64_t k, const void* a
 /* --- recorded operations --- */
 
 TEST(calls_become_a_schedule) {
-    fake* f = fake_create(0);
-    memo_recorder* recorder = new_recorder(&f->device, 0);
-    memo_device* d = memo_recorder_get_device(recorder);
-    void* c = d->context;
-    memo_stream compute, copy;
-    memo_event event;
+    rig g = rig_open(0, 0);
+    fake* f = g.f;
+    memo_device* d = g.d;
+    memo_stream other;
     memo_schedule* s;
     memo_op_desc desc = memo_op_desc_default();
     memo_range range;
@@ -250,18 +257,16 @@ TEST(calls_become_a_schedule) {
     int64_t free_bytes, total_bytes;
     int32_t is_done;
     CHECK(d->struct_bytes == (int64_t)sizeof(memo_device) && strcmp(d->name, "fake") == 0);
-    CHECK_OK(d->device_alloc(c, 8, &memory, &error));
-    CHECK_OK(d->device_free(c, memory, &error));
-    CHECK_OK(d->host_alloc(c, 8, &memory, &error));
-    CHECK_OK(d->host_free(c, memory, &error));
+    CHECK_OK(memo_device_alloc(d, 8, &memory, &error));
+    CHECK_OK(memo_device_free(d, memory, &error));
+    CHECK_OK(memo_host_alloc(d, 8, &memory, &error));
+    CHECK_OK(memo_host_free(d, memory, &error));
     CHECK_IS(f->n_calls, ==, 4);
-    CHECK_OK(d->memory_info(c, &free_bytes, &total_bytes, &error));
-    CHECK_OK(d->status(c, &error));
+    CHECK_OK(memo_memory_info(d, &free_bytes, &total_bytes, &error));
+    CHECK_OK(d->status(d->context, &error));
     CHECK(free_bytes == 1 && total_bytes == 2);
-    CHECK_OK(d->stream_create(c, "compute", 0, &compute, &error));
-    CHECK_OK(f->device.stream_create(f, "copy", 0, &copy, &error)); /* not through the recorder */
-    CHECK_OK(d->event_create(c, &event, &error));
-    CHECK_OK(d->event_query(c, event, &is_done, &error));
+    CHECK_OK(f->device.stream_create(f, "other", 0, &other, &error)); /* not through the recorder */
+    CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
     CHECK(is_done);
     desc.name = "forward 0";
     desc.writes = &range;
@@ -269,36 +274,37 @@ TEST(calls_become_a_schedule) {
     desc.link = 7; /* of no meaning here */
     range.begin = (uint64_t)(uintptr_t)a;
     range.end = range.begin + 10;
-    CHECK_OK(d->annotate(c, compute, &desc, &error));                /* 0 */
-    CHECK_OK(d->event_record(c, event, compute, &error));            /* 1 */
-    CHECK_OK(d->event_wait(c, event, copy, &error));                 /* 2 */
-    CHECK_OK(d->copy(c, copy, MEMO_COPY_TO_HOST, b, a, 10, &error)); /* 3 */
+    CHECK_OK(memo_annotate(d, g.compute, &desc, &error));               /* 0 */
+    CHECK_OK(memo_event_record(d, g.event, g.compute, &error));         /* 1 */
+    CHECK_OK(memo_event_wait(d, g.event, other, &error));               /* 2 */
+    CHECK_OK(memo_copy(d, other, MEMO_COPY_TO_HOST, b, a, 10, &error)); /* 3 */
     CHECK_IS(strcmp(b, "from here"), ==, 0);
-    CHECK_OK(d->stream_synchronize(c, copy, &error));                                  /* 4 */
-    CHECK_OK(d->copy(c, compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error));              /* 5 */
-    CHECK_OK(d->copy_rows(c, compute, MEMO_COPY_ON_DEVICE, a, 8, b, 4, 4, 3, &error)); /* 6 */
-    CHECK_OK(d->fill(c, compute, a, 7, 64, &error));                                   /* 7 */
+    CHECK_OK(memo_stream_synchronize(d, other, &error));                                   /* 4 */
+    CHECK_OK(memo_copy(d, g.compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error));              /* 5 */
+    CHECK_OK(memo_copy_rows(d, g.compute, MEMO_COPY_ON_DEVICE, a, 8, b, 4, 4, 3, &error)); /* 6 */
+    CHECK_OK(memo_fill(d, g.compute, a, 7, 64, &error));                                   /* 7 */
     CHECK_IS(a[63], ==, 7);
-    CHECK_OK(d->event_record(c, event, compute, &error)); /* 8 */
-    CHECK_OK(d->event_query(c, event, &is_done, &error));
+    CHECK_OK(memo_event_record(d, g.event, g.compute, &error)); /* 8 */
+    CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
     CHECK(!is_done);
-    CHECK_OK(d->event_synchronize(c, event, &error));     /* 9 */
-    CHECK_OK(d->event_query(c, event, &is_done, &error)); /* 10 */
+    CHECK_OK(memo_event_synchronize(d, g.event, &error));     /* 9 */
+    CHECK_OK(memo_event_query(d, g.event, &is_done, &error)); /* 10 */
     CHECK(is_done);
     f->copy_fails = 1;
-    CHECK_IS(d->copy(c, compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error), ==, MEMO_STATUS_DEVICE);
+    CHECK_IS(memo_copy(d, g.compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error), ==,
+             MEMO_STATUS_DEVICE);
     CHECK_IS(strcmp(error.message, "copying fails"), ==, 0);
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
-    CHECK(s->n_ops == 11 && s->n_streams == 2 && s->n_events == 1 && s->n_links == 0);
+    s = rig_schedule(&g);
+    CHECK(s->n_ops == 11 && s->n_streams == 3 && s->n_events == 1 && s->n_links == 0);
     CHECK_IS(strcmp(s->text + s->streams[0], "compute"), ==, 0);
-    CHECK_IS(strcmp(s->text + s->streams[1], "stream 1"), ==, 0);
+    CHECK_IS(strcmp(s->text + s->streams[2], "stream 2"), ==, 0);
     CHECK(is_op(s, 0, MEMO_OP_RUN, "forward 0", 0) && s->ops[0].link == 0);
     CHECK(s->ops[0].n_writes == 1 && is_range(s, 0, 0, a, 10));
     CHECK(is_op(s, 1, MEMO_OP_RECORD, "record", 0) && s->ops[1].event == 0);
-    CHECK(is_op(s, 2, MEMO_OP_WAIT, "wait", 1) && s->ops[2].event == 0);
-    CHECK(is_op(s, 3, MEMO_OP_RUN, "to host", 1) && s->ops[3].link_bytes == 10);
+    CHECK(is_op(s, 2, MEMO_OP_WAIT, "wait", 2) && s->ops[2].event == 0);
+    CHECK(is_op(s, 3, MEMO_OP_RUN, "to host", 2) && s->ops[3].link_bytes == 10);
     CHECK(s->ops[3].n_reads == 1 && is_range(s, 3, 0, a, 10) && is_range(s, 3, 1, b, 10));
-    CHECK(is_op(s, 4, MEMO_OP_SYNC, "sync", 1) && s->ops[4].event == -1);
+    CHECK(is_op(s, 4, MEMO_OP_SYNC, "sync", 2) && s->ops[4].event == -1);
     CHECK(is_op(s, 5, MEMO_OP_RUN, "to device", 0));
     CHECK(is_op(s, 6, MEMO_OP_RUN, "on device", 0) && s->ops[6].link_bytes == 12);
     CHECK(s->ops[6].n_reads == 1 && is_range(s, 6, 0, b, 12)); /* rows that touch */
@@ -308,35 +314,29 @@ TEST(calls_become_a_schedule) {
     CHECK(is_op(s, 8, MEMO_OP_RECORD, "record", 0));
     CHECK(is_op(s, 9, MEMO_OP_SYNC, "sync", -1) && s->ops[9].event == 0);
     CHECK(is_op(s, 10, MEMO_OP_SYNC, "sync", -1));
-    CHECK_OK(memo_recorder_name_stream(recorder, copy, "copy", &error));
-    CHECK_IS(strcmp(s->text + s->streams[1], "copy"), ==, 0);
-    CHECK_FAILS(memo_recorder_name_stream(recorder, copy, NULL, &error), INVALID_ARGUMENT);
-    memo_recorder_destroy(recorder);
+    CHECK_OK(memo_recorder_name_stream(g.recorder, other, "copy", &error));
+    CHECK_IS(strcmp(s->text + s->streams[2], "copy"), ==, 0);
+    CHECK_FAILS(memo_recorder_name_stream(g.recorder, other, NULL, &error), INVALID_ARGUMENT);
     memo_recorder_destroy(NULL);
-    free(f);
-    CHECK_IS(mallocs_live, ==, 0);
+    rig_close(&g);
 }
 
 /* One line for a launch; it does nothing without a recorder. */
 TEST(launches_are_annotated_in_a_line) {
-    fake* f = fake_create(0);
-    memo_recorder* recorder = new_recorder(&f->device, 0);
-    memo_device* d = memo_recorder_get_device(recorder);
+    rig g = rig_open(0, 0);
     memo_schedule* s;
-    memo_stream stream;
     char x[64], y[64];
     int k;
-    CHECK_OK(memo_stream_create(d, "compute", 0, &stream, &error));
-    CHECK_OK(MEMO_ANNOTATE(d, stream, "fill", &error, memo_writes(y, 64)));
-    CHECK_OK(MEMO_ANNOTATE(d, stream, "gemm", &error, memo_reads(x, 16), memo_writes(y, 8),
+    CHECK_OK(MEMO_ANNOTATE(g.d, g.compute, "fill", &error, memo_writes(y, 64)));
+    CHECK_OK(MEMO_ANNOTATE(g.d, g.compute, "gemm", &error, memo_reads(x, 16), memo_writes(y, 8),
                            memo_reads(x + 32, 4), memo_writes(x, -1)));
-    CHECK_OK(MEMO_ANNOTATE(d, stream, "all", &error, memo_reads(x, 1), memo_reads(x + 1, 1),
+    CHECK_OK(MEMO_ANNOTATE(g.d, g.compute, "all", &error, memo_reads(x, 1), memo_reads(x + 1, 1),
                            memo_reads(x + 2, 1), memo_reads(x + 3, 1), memo_reads(x + 4, 1),
                            memo_reads(x + 5, 1), memo_reads(x + 6, 1), memo_reads(x + 7, 1),
                            memo_reads(x + 8, 1), memo_reads(x + 9, 1), memo_reads(x + 10, 1),
                            memo_reads(x + 11, 1), memo_reads(x + 12, 1), memo_reads(x + 13, 1),
                            memo_reads(x + 14, 1), memo_reads(x + 15, 1)));
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
+    s = rig_schedule(&g);
     CHECK(s->n_ops == 3 && is_op(s, 0, MEMO_OP_RUN, "fill", 0) && s->ops[0].n_reads == 0);
     CHECK(s->ops[0].n_writes == 1 && is_range(s, 0, 0, y, 64));
     CHECK(is_op(s, 1, MEMO_OP_RUN, "gemm", 0));
@@ -345,109 +345,81 @@ TEST(launches_are_annotated_in_a_line) {
     CHECK(is_range(s, 1, 2, y, 8) && is_range(s, 1, 3, x, 0));
     CHECK(s->ops[2].n_reads == 16 && s->ops[2].n_writes == 0);
     for (k = 0; k < 16; k++) CHECK(is_range(s, 2, k, x + k, 1));
-    f->device.annotate = NULL;
-    CHECK_OK(MEMO_ANNOTATE(&f->device, stream, "nothing", &error, memo_reads(x, 16)));
-    CHECK_IS(f->n_annotated, ==, 0);
-    memo_recorder_destroy(recorder);
-    free(f);
-    CHECK_IS(mallocs_live, ==, 0);
+    g.f->device.annotate = NULL;
+    CHECK_OK(MEMO_ANNOTATE(&g.f->device, g.compute, "nothing", &error, memo_reads(x, 16)));
+    CHECK_IS(g.f->n_annotated, ==, 0);
+    rig_close(&g);
 }
 
 TEST(a_missing_wait_is_found) {
     int with_wait;
     for (with_wait = 0; with_wait < 2; with_wait++) {
-        fake* f = fake_create(0);
-        memo_recorder* recorder = new_recorder(&f->device, 0);
-        memo_device* d = memo_recorder_get_device(recorder);
-        memo_stream compute, copy;
-        memo_event event;
-        memo_schedule* s;
+        rig g = rig_open(0, 0);
         memo_check* check;
         char a[16], b[16];
-        CHECK_OK(memo_stream_create(d, "compute", 0, &compute, &error));
-        CHECK_OK(memo_stream_create(d, "copy", 0, &copy, &error));
-        CHECK_OK(memo_event_create(d, &event, &error));
-        CHECK_OK(memo_fill(d, compute, a, 1, 16, &error));
-        CHECK_OK(memo_event_record(d, event, compute, &error));
-        if (with_wait) CHECK_OK(memo_event_wait(d, event, copy, &error));
-        CHECK_OK(memo_copy(d, copy, MEMO_COPY_TO_HOST, b, a, 16, &error));
-        CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
-        CHECK_OK(memo_schedule_check(s, &check, &error));
+        CHECK_OK(memo_fill(g.d, g.compute, a, 1, 16, &error));
+        CHECK_OK(memo_event_record(g.d, g.event, g.compute, &error));
+        if (with_wait) CHECK_OK(memo_event_wait(g.d, g.event, g.copy, &error));
+        CHECK_OK(memo_copy(g.d, g.copy, MEMO_COPY_TO_HOST, b, a, 16, &error));
+        CHECK_OK(memo_schedule_check(rig_schedule(&g), &check, &error));
         CHECK(check->n_races == !with_wait && check->n_redundant_waits == 0);
         memo_check_destroy(check);
-        memo_recorder_destroy(recorder);
-        free(f);
+        rig_close(&g);
     }
-    CHECK_IS(mallocs_live, ==, 0);
 }
 
 TEST(handles_may_come_again) {
-    fake* f = fake_create(0);
-    memo_recorder* recorder = new_recorder(&f->device, 0);
-    memo_device* d = memo_recorder_get_device(recorder);
-    memo_stream first, second;
-    memo_event event, again;
+    rig g = rig_open(0, 0);
+    memo_device* d = g.d;
+    memo_stream second;
+    memo_event again;
     memo_schedule* s;
     memo_check* check;
-    CHECK_OK(memo_stream_create(d, "first", 0, &first, &error));
-    CHECK_OK(memo_event_create(d, &event, &error));
-    CHECK_OK(memo_event_record(d, event, first, &error));
-    CHECK_OK(memo_event_destroy(d, event, &error));
+    CHECK_OK(memo_event_record(d, g.event, g.compute, &error));
+    CHECK_OK(memo_event_destroy(d, g.event, &error));
     CHECK_OK(memo_event_create(d, &again, &error));
-    CHECK_IS(again, ==, event);
-    CHECK_OK(memo_event_wait(d, again, first, &error)); /* another event, never recorded */
-    CHECK_OK(memo_stream_destroy(d, first, &error));
+    CHECK_IS(again, ==, g.event);
+    CHECK_OK(memo_event_wait(d, again, g.compute, &error)); /* another event, never recorded */
+    CHECK_OK(memo_stream_destroy(d, g.compute, &error));
     CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
-    CHECK_IS(second, ==, first);
+    CHECK_IS(second, ==, g.compute);
     CHECK_OK(memo_event_record(d, again, second, &error));
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
-    CHECK(s->n_streams == 2 && s->n_events == 2 && s->n_ops == 3);
-    CHECK(s->ops[1].event == 1 && s->ops[2].event == 1 && s->ops[2].stream == 1);
+    s = rig_schedule(&g);
+    CHECK(s->n_streams == 3 && s->n_events == 2 && s->n_ops == 3);
+    CHECK(s->ops[1].event == 1 && s->ops[2].event == 1 && s->ops[2].stream == 2);
     CHECK_OK(memo_schedule_check(s, &check, &error));
     CHECK(check->n_unrecorded_waits == 1 && check->unrecorded_waits[0] == 1);
     memo_check_destroy(check);
-    memo_recorder_destroy(recorder);
-    free(f);
-    CHECK_IS(mallocs_live, ==, 0);
+    rig_close(&g);
 }
 
 TEST(times_match_the_device) {
-    fake* f = fake_create(0);
-    memo_recorder* recorder;
-    memo_device* d;
-    memo_stream compute, copy;
-    memo_event event;
-    memo_schedule *s, *again;
+    rig g = rig_open(0, 1);
+    fake* f = g.f;
+    memo_device* d = g.d;
+    memo_schedule* s;
     memo_simulation *measured, *simulated;
     memo_op_desc desc = memo_op_desc_default();
     char a[64] = "", b[64];
     int64_t i;
-    int n_before;
-    f->host_now = 1000;
-    recorder = new_recorder(&f->device, 1);
-    d = memo_recorder_get_device(recorder);
-    CHECK_OK(memo_stream_create(d, "compute", 0, &compute, &error));
-    CHECK_OK(memo_stream_create(d, "copy", 0, &copy, &error));
-    CHECK_OK(memo_event_create(d, &event, &error));
-    n_before = n_events_used(f);
     desc.name = "forward";
-    CHECK_OK(memo_annotate(d, compute, &desc, &error)); /* 0: 0 to 20 */
-    fake_launch(f, compute, 20);
-    CHECK_OK(memo_event_record(d, event, compute, &error));            /* 1: 20 */
-    CHECK_OK(memo_fill(d, copy, b, 0, 5, &error));                     /* 2: 0 to 5 */
-    CHECK_OK(memo_event_wait(d, event, copy, &error));                 /* 3: 5 to 20 */
-    CHECK_OK(memo_copy(d, copy, MEMO_COPY_TO_HOST, b, a, 30, &error)); /* 4: 20 to 50 */
-    CHECK_OK(memo_annotate(d, compute, &desc, &error));                /* 5: 20 to 27 */
-    fake_launch(f, compute, 7);
-    CHECK_FAILS(memo_recorder_get_schedule(recorder, &s, &error), DEVICE); /* copy still runs */
+    CHECK_OK(memo_annotate(d, g.compute, &desc, &error)); /* 0: 0 to 20 */
+    fake_launch(f, g.compute, 20);
+    CHECK_OK(memo_event_record(d, g.event, g.compute, &error));          /* 1: 20 */
+    CHECK_OK(memo_fill(d, g.copy, b, 0, 5, &error));                     /* 2: 0 to 5 */
+    CHECK_OK(memo_event_wait(d, g.event, g.copy, &error));               /* 3: 5 to 20 */
+    CHECK_OK(memo_copy(d, g.copy, MEMO_COPY_TO_HOST, b, a, 30, &error)); /* 4: 20 to 50 */
+    CHECK_OK(memo_annotate(d, g.compute, &desc, &error));                /* 5: 20 to 27 */
+    fake_launch(f, g.compute, 7);
+    CHECK_FAILS(memo_recorder_get_schedule(g.recorder, &s, &error), DEVICE); /* copy still runs */
     CHECK(s == NULL && strcmp(error.message, "not done yet") == 0);
-    CHECK_OK(memo_stream_synchronize(d, copy, &error)); /* 6: at 50 */
+    CHECK_OK(memo_stream_synchronize(d, g.copy, &error)); /* 6: at 50 */
     desc.name = "backward";
-    desc.duration_s = 99;                               /* known before */
-    CHECK_OK(memo_annotate(d, compute, &desc, &error)); /* 7: 50 to 53 */
-    fake_launch(f, compute, 3);
-    CHECK_OK(memo_stream_synchronize(d, compute, &error)); /* 8: at 53 */
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
+    desc.duration_s = 99;                                 /* known before */
+    CHECK_OK(memo_annotate(d, g.compute, &desc, &error)); /* 7: 50 to 53 */
+    fake_launch(f, g.compute, 3);
+    CHECK_OK(memo_stream_synchronize(d, g.compute, &error)); /* 8: at 53 */
+    s = rig_schedule(&g);
     CHECK_IS(s->n_ops, ==, 9);
     CHECK_OK(memo_schedule_measured(s, &measured, &error));
     {
@@ -467,84 +439,66 @@ TEST(times_match_the_device) {
               simulated->end_s[i] == measured->end_s[i]);
     memo_simulation_destroy(simulated);
     memo_simulation_destroy(measured);
-    CHECK_OK(memo_recorder_get_schedule(recorder, &again, &error)); /* nothing is read twice */
-    CHECK(again == s && s->ops[4].end_s == 50);
-    i = n_events_used(f);
-    CHECK_IS(i, ==, n_before + 1); /* those that were read are gone; time 0 stays */
-    CHECK_OK(memo_fill(d, copy, b, 0, 5, &error));
-    CHECK_IS(n_events_used(f), ==, i + 2);
+    CHECK(rig_schedule(&g) == s && s->ops[4].end_s == 50); /* nothing is read twice */
+    CHECK_IS(n_events_used(f), ==, 2); /* those that were read are gone; time 0 stays */
+    CHECK_OK(memo_fill(d, g.copy, b, 0, 5, &error));
+    CHECK_IS(n_events_used(f), ==, 4);
     f->elapsed_fails = 1;
-    CHECK_IS(memo_recorder_get_schedule(recorder, &s, &error), ==, MEMO_STATUS_DEVICE);
-    memo_recorder_destroy(recorder);
-    CHECK_IS(n_events_used(f), ==, n_before);
-    free(f);
-    CHECK_IS(mallocs_live, ==, 0);
+    CHECK_IS(memo_recorder_get_schedule(g.recorder, &s, &error), ==, MEMO_STATUS_DEVICE);
+    rig_close(&g);
 }
 
 TEST(an_open_operation_ends_with_the_schedule) {
-    fake* f = fake_create(0);
-    memo_recorder* recorder = new_recorder(&f->device, 1);
-    memo_device* d = memo_recorder_get_device(recorder);
-    memo_stream stream;
+    rig g = rig_open(0, 1);
     memo_schedule* s;
     memo_op_desc desc = memo_op_desc_default();
-    CHECK_OK(memo_stream_create(d, "compute", 0, &stream, &error));
-    CHECK_OK(memo_annotate(d, stream, &desc, &error));
-    fake_launch(f, stream, 4);
-    CHECK_OK(f->device.stream_synchronize(f, stream, &error));
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
+    CHECK_OK(memo_annotate(g.d, g.compute, &desc, &error));
+    fake_launch(g.f, g.compute, 4);
+    CHECK_OK(g.f->device.stream_synchronize(g.f, g.compute, &error));
+    s = rig_schedule(&g);
     CHECK(s->n_ops == 1 && s->ops[0].end_s - s->ops[0].start_s == 4);
-    memo_recorder_destroy(recorder);
-    free(f);
-    CHECK_IS(mallocs_live, ==, 0);
+    rig_close(&g);
 }
 
 TEST(pauses_leave_no_trace_but_a_sync) {
-    fake* f = fake_create(1);
-    memo_recorder* recorder = new_recorder(&f->device, 1);
-    memo_device* d = memo_recorder_get_device(recorder);
-    memo_stream compute, copy;
-    memo_event event;
+    rig g = rig_open(1, 1);
+    memo_device* d = g.d;
+    memo_stream later;
     memo_schedule* s;
     memo_check* check;
     memo_op_desc desc = memo_op_desc_default();
     char a[64], b[64];
     int32_t is_done;
-    CHECK_OK(memo_stream_create(d, "compute", 0, &compute, &error));
-    CHECK_OK(memo_event_create(d, &event, &error));
-    CHECK_OK(memo_fill(d, compute, a, 0, 64, &error)); /* 0 */
-    memo_recorder_pause(recorder);
-    memo_recorder_pause(recorder);
-    CHECK_OK(memo_stream_create(d, "copy", 0, &copy, &error));
-    CHECK_OK(memo_annotate(d, compute, &desc, &error));
-    CHECK_OK(memo_fill(d, copy, a, 0, 64, &error));
-    CHECK_OK(memo_copy(d, copy, MEMO_COPY_ON_DEVICE, b, a, 64, &error));
-    CHECK_OK(memo_copy_rows(d, copy, MEMO_COPY_ON_DEVICE, b, 8, a, 8, 8, 2, &error));
-    CHECK_OK(memo_event_record(d, event, copy, &error));
-    CHECK_OK(memo_event_wait(d, event, compute, &error));
-    CHECK_OK(memo_event_synchronize(d, event, &error));
-    CHECK_OK(memo_event_query(d, event, &is_done, &error));
-    CHECK_OK(memo_stream_synchronize(d, copy, &error));
-    CHECK_OK(memo_stream_synchronize(d, compute, &error));
-    memo_recorder_resume(recorder); /* 1, 2 */
-    memo_recorder_resume(recorder);
-    CHECK_OK(memo_event_wait(d, event, compute, &error)); /* recorded outside: covered */
-    CHECK_OK(memo_event_synchronize(d, event, &error));
-    CHECK_OK(memo_event_query(d, event, &is_done, &error));
-    CHECK_OK(memo_fill(d, copy, a, 0, 64, &error));     /* 3 */
-    CHECK_OK(memo_stream_synchronize(d, copy, &error)); /* 4 */
-    CHECK_OK(memo_recorder_get_schedule(recorder, &s, &error));
-    CHECK_IS(f->n_annotated, ==, 1);
-    CHECK(s->n_ops == 5 && s->n_streams == 2);
-    CHECK(is_op(s, 1, MEMO_OP_SYNC, "sync", 0) && is_op(s, 2, MEMO_OP_SYNC, "sync", 1));
-    CHECK(is_op(s, 3, MEMO_OP_RUN, "fill", 1));
+    CHECK_OK(memo_fill(d, g.compute, a, 0, 64, &error)); /* 0 */
+    memo_recorder_pause(g.recorder);
+    memo_recorder_pause(g.recorder);
+    CHECK_OK(memo_stream_create(d, "later", 0, &later, &error));
+    CHECK_OK(memo_annotate(d, g.compute, &desc, &error));
+    CHECK_OK(memo_fill(d, later, a, 0, 64, &error));
+    CHECK_OK(memo_copy(d, later, MEMO_COPY_ON_DEVICE, b, a, 64, &error));
+    CHECK_OK(memo_copy_rows(d, later, MEMO_COPY_ON_DEVICE, b, 8, a, 8, 8, 2, &error));
+    CHECK_OK(memo_event_record(d, g.event, later, &error));
+    CHECK_OK(memo_event_wait(d, g.event, g.compute, &error));
+    CHECK_OK(memo_event_synchronize(d, g.event, &error));
+    CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
+    CHECK_OK(memo_stream_synchronize(d, later, &error));
+    CHECK_OK(memo_stream_synchronize(d, g.compute, &error));
+    memo_recorder_resume(g.recorder); /* 1 to 3 */
+    memo_recorder_resume(g.recorder);
+    CHECK_OK(memo_event_wait(d, g.event, g.compute, &error)); /* recorded outside: covered */
+    CHECK_OK(memo_event_synchronize(d, g.event, &error));
+    CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
+    CHECK_OK(memo_fill(d, later, a, 0, 64, &error));     /* 4 */
+    CHECK_OK(memo_stream_synchronize(d, later, &error)); /* 5 */
+    s = rig_schedule(&g);
+    CHECK_IS(g.f->n_annotated, ==, 1);
+    CHECK(s->n_ops == 6 && s->n_streams == 3);
+    CHECK(is_op(s, 1, MEMO_OP_SYNC, "sync", 0) && is_op(s, 3, MEMO_OP_SYNC, "sync", 2));
+    CHECK(is_op(s, 4, MEMO_OP_RUN, "fill", 2));
     CHECK_OK(memo_schedule_check(s, &check, &error));
     CHECK(check->n_races == 0 && check->n_unrecorded_waits == 0);
     memo_check_destroy(check);
-    memo_recorder_destroy(recorder);
-    CHECK_IS(n_events_used(f), ==, 1);
-    free(f);
-    CHECK_IS(mallocs_live, ==, 0);
+    rig_close(&g);
 }
 
 TEST(recorders_stack) {
@@ -597,7 +551,7 @@ TEST(shorter_tables_are_understood) {
 /* An event without timing comes from the function for it, through a recorder too; a table without
  * that function, or one that ends before it, makes an ordinary event. */
 static int n_untimed;
-static memo_status fake_event_create_untimed(void* context, memo_event* event, memo_error* e) {
+FAKE(event_create_untimed, memo_event* event) {
     n_untimed++;
     return fake_event_create(context, event, e);
 }

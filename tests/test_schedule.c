@@ -3,47 +3,7 @@
 #include "scarce.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
-
-static memo_error error;
-
-static memo_schedule* new_schedule(int n_streams, int n_events) {
-    memo_schedule* schedule;
-    char name[32];
-    int32_t index;
-    int i;
-    CHECK_OK(memo_schedule_create(&schedule, &error));
-    for (i = 0; i < n_streams; i++) {
-        snprintf(name, sizeof name, "s%d", i);
-        CHECK_OK(memo_schedule_add_stream(schedule, name, &index, &error));
-        CHECK_IS(index, ==, i);
-    }
-    for (i = 0; i < n_events; i++) {
-        CHECK_OK(memo_schedule_add_event(schedule, &index, &error));
-        CHECK_IS(index, ==, i);
-    }
-    return schedule;
-}
-
-static memo_range range_of(uint64_t begin, uint64_t end) {
-    memo_range range;
-    range.begin = begin;
-    range.end = end;
-    return range;
-}
-
-static void run_bytes(memo_schedule* schedule, int32_t stream, const char* name, int64_t read_begin,
-                      int64_t read_end, int64_t write_begin, int64_t write_end) {
-    memo_op_desc desc = memo_op_desc_default();
-    memo_range read = range_of((uint64_t)read_begin, (uint64_t)read_end);
-    memo_range write = range_of((uint64_t)write_begin, (uint64_t)write_end);
-    desc.name = name;
-    desc.stream = stream;
-    desc.reads = &read;
-    desc.n_reads = read_end > read_begin;
-    desc.writes = &write;
-    desc.n_writes = write_end > write_begin;
-    CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
-}
+#include "schedules.h"
 
 static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
                      int32_t link, int64_t link_bytes) {
@@ -113,126 +73,51 @@ TEST(builder_refuses_and_leaves_no_trace) {
 
 /* --- check --- */
 
+/* Two waits for the same thing: each alone could go, both together could not. */
 TEST(check_finds_the_textbook_cases) {
-    memo_schedule* schedule = new_schedule(2, 2);
-    memo_check* check;
-    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    run_bytes(schedule, 1, "read", 40, 160, 0, 0);
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK(check->n_races == 1 && check->races[0].first == 0 && check->races[0].second == 1);
-    CHECK(check->races[0].range.begin == 40 && check->races[0].range.end == 100);
-    CHECK(check->n_waits == 0 && check->n_conflicts == 1);
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
-
-    schedule = new_schedule(2, 2);
-    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error)); /* op 2: needed */
-    CHECK_OK(memo_schedule_add_wait(schedule, 1, 1, &error)); /* op 3: never recorded */
-    run_bytes(schedule, 1, "read", 40, 160, 0, 0);
-    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error)); /* op 5: the same again */
-    run_bytes(schedule, 1, "read", 0, 10, 0, 0);
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK(check->n_races == 0 && check->n_waits == 3);
-    CHECK(check->n_unrecorded_waits == 1 && check->unrecorded_waits[0] == 3);
-    CHECK(check->n_redundant_waits == 2 && check->redundant_waits[0] == 3);
-    CHECK_IS(check->redundant_waits[1], ==, 5);
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
-
-    /* Two waits for the same thing: each alone could go, both together could not. */
-    schedule = new_schedule(2, 2);
-    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_add_record(schedule, 1, 0, &error));
-    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
-    CHECK_OK(memo_schedule_add_wait(schedule, 1, 1, &error));
-    run_bytes(schedule, 1, "read", 40, 160, 0, 0);
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK(check->n_races == 0 && check->n_redundant_waits == 2);
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
-
-    /* The host stands between. */
-    schedule = new_schedule(3, 1);
-    run_bytes(schedule, 0, "write", 0, 0, 0, 100);
-    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
-    run_bytes(schedule, 0, "write", 0, 0, 200, 300);
-    CHECK_OK(memo_schedule_add_event_sync(schedule, 0, &error));
-    run_bytes(schedule, 1, "read", 0, 100, 0, 0);
-    run_bytes(schedule, 1, "read", 200, 300, 0, 0); /* not covered by the event */
-    CHECK_OK(memo_schedule_add_sync(schedule, 0, &error));
-    run_bytes(schedule, 2, "read", 200, 300, 0, 0);
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK(check->n_races == 1 && check->races[0].first == 2 && check->races[0].second == 5);
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
-
-    schedule = new_schedule(0, 0); /* nothing at all */
-    CHECK_OK(memo_schedule_check(schedule, &check, &error));
-    CHECK(check->n_races == 0 && check->n_waits == 0);
-    memo_check_destroy(check);
-    memo_check_destroy(NULL);
-    memo_schedule_destroy(schedule);
-    CHECK_IS(mallocs_live, ==, 0);
-}
-
-static memo_schedule* random_schedule(int n_ops, int n_streams, int64_t n_bytes, int n_links) {
-    int n_events = (int)memo_test_int(1, 4), i, k;
-    memo_schedule* schedule = new_schedule(n_streams, n_events);
-    int64_t kinds = memo_test_int(8, 13); /* some without host synchronization */
-    /* Some tidy: one range an op, waits before and a record after, so that single waits matter. */
-    int is_tidy = memo_test_int(0, 2) > 0, next = 0; /* kinds of the next ops, last digit first */
-    int32_t link, stream = 0;
-    for (i = 0; i < n_links; i++)
-        CHECK_OK(
-            memo_schedule_add_link(schedule, "link", (double)memo_test_int(1, 4), &link, &error));
-    for (i = 0; i < n_ops; i++) {
-        int64_t kind = memo_test_int(0, kinds);
-        int32_t event = (int32_t)memo_test_int(0, n_events - 1);
-        if (!next) stream = (int32_t)memo_test_int(0, n_streams - 1);
-        if (is_tidy && !next && kind <= 9) next = memo_test_int(0, 1) ? 507 : 50;
-        if (next) {
-            kind = next % 10;
-            next /= 10;
-        }
-        if (kind <= 4) {
-            memo_op_desc desc = memo_op_desc_default();
-            memo_range ranges[6];
-            int32_t more[8];
-            desc.stream = stream;
-            desc.name = "op";
-            for (k = 0; k < 6; k++) {
-                int64_t begin = memo_test_int(0, n_bytes);
-                ranges[k] =
-                    range_of((uint64_t)begin,
-                             (uint64_t)(begin + memo_test_int(is_tidy, memo_test_int(1, 6))));
-            }
-            desc.reads = ranges;
-            desc.n_reads = memo_test_int(0, is_tidy ? 1 : 3);
-            desc.writes = ranges + 3;
-            desc.n_writes =
-                is_tidy ? memo_test_int(0, 2) > 0 : memo_test_int(0, memo_test_int(0, 3));
-            desc.more_streams = more;
-            if (memo_test_int(0, is_tidy ? 12 : 4) == 0)
-                for (k = 0; k < n_streams; k++)
-                    if (k != stream && memo_test_int(0, 1)) more[desc.n_more_streams++] = k;
-            desc.duration_s = (double)memo_test_int(0, 5);
-            desc.link = (int32_t)memo_test_int(0, n_links);
-            desc.link_bytes = memo_test_int(0, 8);
-            CHECK_OK(memo_schedule_add_op(schedule, &desc, &error));
-        } else if (kind <= 6) {
-            CHECK_OK(memo_schedule_add_record(schedule, event, stream, &error));
-        } else if (kind <= 9) {
-            CHECK_OK(memo_schedule_add_wait(schedule, event, stream, &error));
-        } else if (kind == 10 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_add_sync(schedule, stream, &error));
-        } else if (kind == 11 && memo_test_int(0, 2) == 0) {
-            CHECK_OK(memo_schedule_add_event_sync(schedule, event, &error));
-        }
+    static const char* const cases[][2] = {
+        {"# nothing\n", "0 waits, 0 conflicts"},
+        {"run w a writes 0..100\nrun r b reads 40..160\n",
+         "0 waits, 1 conflicts, race 0-1 in 40..100"},
+        /* Needed, never recorded, the same again. */
+        {"run w a writes 0..100\nrecord e a\nwait e b\nwait f b\nrun r b reads 40..160\n"
+         "wait e b\nrun r b reads 0..10\n",
+         "3 waits, 2 conflicts, unrecorded 3, redundant 3, redundant 5"},
+        {"run w a writes 0..100\nrecord e a\nrecord f a\nwait e b\nwait f b\n"
+         "run r b reads 40..160\n",
+         "2 waits, 1 conflicts, redundant 3, redundant 4"},
+        /* The host stands between; the event does not cover the second write. */
+        {"run w a writes 0..100\nrecord e a\nrun w a writes 200..300\nsync event e\n"
+         "run r b reads 0..100\nrun r b reads 200..300\nsync a\nrun r c reads 200..300\n",
+         "0 waits, 3 conflicts, race 2-5 in 200..300"}};
+    size_t c;
+    for (c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char text[400], found[200];
+        int64_t i;
+        int n;
+        memo_schedule* schedule;
+        memo_check* check;
+        snprintf(text, sizeof text, "stream a\nstream b\nstream c\n%s", cases[c][0]);
+        schedule = parsed(text);
+        CHECK_OK(memo_schedule_check(schedule, &check, &error));
+        n = snprintf(found, sizeof found, "%d waits, %d conflicts", (int)check->n_waits,
+                     (int)check->n_conflicts);
+        for (i = 0; i < check->n_races; i++)
+            n += snprintf(found + n, sizeof found - (size_t)n, ", race %d-%d in %d..%d",
+                          (int)check->races[i].first, (int)check->races[i].second,
+                          (int)check->races[i].range.begin, (int)check->races[i].range.end);
+        for (i = 0; i < check->n_unrecorded_waits; i++)
+            n += snprintf(found + n, sizeof found - (size_t)n, ", unrecorded %d",
+                          (int)check->unrecorded_waits[i]);
+        for (i = 0; i < check->n_redundant_waits; i++)
+            n += snprintf(found + n, sizeof found - (size_t)n, ", redundant %d",
+                          (int)check->redundant_waits[i]);
+        CHECK_CASE(!strcmp(found, cases[c][1]), "%s: %s", cases[c][0], found);
+        memo_check_destroy(check);
+        memo_schedule_destroy(schedule);
     }
-    return schedule;
+    memo_check_destroy(NULL);
+    CHECK_IS(mallocs_live, ==, 0);
 }
 
 #define SMALL 40
@@ -557,40 +442,30 @@ TEST(measured_starts_at_zero) {
     CHECK_IS(mallocs_live, ==, 0);
 }
 
-static memo_schedule* to_compare(int variant) {
-    memo_schedule* schedule = new_schedule(2, 0);
-    int32_t event = -1, other = -1;
-    CHECK_OK(memo_schedule_add_event(schedule, &event, &error));
-    CHECK_OK(memo_schedule_add_event(schedule, &other, &error));
-    if (variant == 1) { /* other names for events, other addresses: the same */
-        int32_t swap = event;
-        event = other;
-        other = swap;
-    }
-    run_bytes(schedule, variant == 2, variant == 3 ? "b" : "a", 0, 0, variant == 1 ? 1000 : 0,
-              variant == 1   ? 1100
-              : variant == 4 ? 101
-                             : 100);
-    CHECK_OK(memo_schedule_add_record(schedule, event, 0, &error));
-    CHECK_OK(memo_schedule_add_record(schedule, other, 0, &error));
-    CHECK_OK(memo_schedule_add_wait(schedule, variant == 5 ? other : event, 1, &error));
-    if (variant == 6) run_bytes(schedule, 1, "more", 0, 0, 0, 0);
-    return schedule;
-}
-
 TEST(compare_names_the_first_difference) {
-    memo_schedule* promised = to_compare(0);
-    static const char* const words[] = {
-        NULL, NULL, "stream", "name", "size", "record", "only in the recorded"};
-    int variant;
-    for (variant = 0; variant <= 6; variant++) {
-        memo_schedule* recorded = to_compare(variant);
-        if (!words[variant]) {
-            CHECK_OK(memo_schedule_compare(promised, recorded, &error));
-        } else {
+    static const char* const cases[][2] = {
+        {"run x a writes 0..100\nrecord e a\nrecord f a\nwait e b\n", NULL},
+        /* Other names of events, other addresses. */
+        {"run x a writes 1000..1100\nrecord f a\nrecord e a\nwait f b\n", NULL},
+        {"run x b writes 0..100\nrecord e a\nrecord f a\nwait e b\n", "stream"},
+        {"run y a writes 0..100\nrecord e a\nrecord f a\nwait e b\n", "name"},
+        {"run x a writes 0..101\nrecord e a\nrecord f a\nwait e b\n", "size"},
+        {"run x a writes 0..100\nrecord e a\nrecord f a\nwait f b\n", "record"},
+        {"run x a writes 0..100\nrecord e a\nrecord f a\nwait e b\nrun more b\n",
+         "only in the recorded"}};
+    memo_schedule* promised = NULL;
+    size_t c;
+    for (c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char text[200];
+        memo_schedule* recorded;
+        snprintf(text, sizeof text, "stream a\nstream b\n%s", cases[c][0]);
+        recorded = parsed(text);
+        if (!promised) promised = parsed(text);
+        if (cases[c][1])
             CHECK_ERROR(memo_schedule_compare(promised, recorded, &error), INVALID_ARGUMENT,
-                        words[variant]);
-        }
+                        cases[c][1]);
+        else
+            CHECK_OK(memo_schedule_compare(promised, recorded, &error));
         memo_schedule_destroy(recorded);
     }
     memo_schedule_destroy(promised);
