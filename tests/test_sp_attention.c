@@ -117,6 +117,16 @@ static void expect_no_worse(attention_case c, const int32_t (*degrees)[2], int n
     whole_destroy(&w);
 }
 
+/* Exact or close, and what one rank enqueues has no race, and no wait too many. */
+static void expect_recorded(const attention_case* c, int32_t rank, int32_t n_repeats,
+                            double forward_bound, double gradient_bound) {
+    world all;
+    world_init(&all, c, NULL);
+    all.recorded_rank = rank;
+    all.n_repeats = n_repeats; /* steps of different calls can race, too */
+    expect_close(c, forward_bound, gradient_bound, &all);
+}
+
 static void expect_bytes(const attention_case* c, const run_result* x, int64_t ulysses_forward,
                          int64_t ulysses_backward, int64_t ring_forward, int64_t ring_backward) {
     CHECK_CASE(x->ulysses_forward_bytes == ulysses_forward, "%s", case_text(c));
@@ -169,6 +179,20 @@ static memo_sp_attention_sizes sizes_of(const memo_sp_attention_desc* desc) {
     return sizes;
 }
 
+/* A device of its own, and the host's attention on it. */
+static memo_device* open_device(memo_stream* stream, memo_host_attention* state,
+                                memo_attention* attention) {
+    memo_host_device_desc desc = memo_host_device_desc_default();
+    memo_device* device = NULL;
+    memo_error error;
+    CHECK_OK(memo_host_device_create(&desc, &device, &error));
+    CHECK_OK(memo_stream_create(device, "compute", 0, stream, &error));
+    state->device = device;
+    state->n_scores = 0;
+    *attention = memo_host_attention_functions(state);
+    return device;
+}
+
 /* The schedule of all ranks in one pass, and its simulation if that is not NULL. */
 static memo_schedule* schedule_of(const memo_sp_attention_desc* desc, const memo_mask* mask,
                                   int is_backward, const ring_costs* costs,
@@ -182,19 +206,6 @@ static memo_schedule* schedule_of(const memo_sp_attention_desc* desc, const memo
 }
 
 /* ---- tests ---- */
-
-TEST(one_rank_is_exact) {
-    attention_case c = case_of(1, 1, 150, 4, 2, 32);
-    expect_exact(&c);
-    c.mask = MEMO_MASK_FULL;
-    expect_exact(&c);
-    c.window = 7;
-    expect_exact(&c);
-    c.mask = MEMO_MASK_CAUSAL;
-    c.n_batch = 2;
-    expect_exact(&c);
-    report_worst();
-}
 
 TEST(every_pair_of_degrees_is_exact) {
     static const int32_t degrees[] = {1, 2, 3, 4, 8};
@@ -213,26 +224,6 @@ TEST(every_pair_of_degrees_is_exact) {
             c.sends_again = k % 2;
             expect_exact(&c);
         }
-    report_worst();
-}
-
-TEST(every_mask_in_every_sharding_is_exact) {
-    int sharding, mask, window, documents;
-    for (sharding = 0; sharding < 4; sharding++)
-        for (mask = 0; mask < 2; mask++)
-            for (window = 0; window < 2; window++)
-                for (documents = 0; documents < 2; documents++) {
-                    attention_case c = case_of(3, 2, 101, 4, 2, 32);
-                    c.sharding = (memo_sharding_kind)sharding;
-                    c.mask = (memo_mask_kind)mask;
-                    c.window = window ? 13 : 0;
-                    if (documents ||
-                        c.sharding == MEMO_SHARDING_DOCUMENTS) { /* of 1, 0, 40, 2 and 58 tokens */
-                        static const int64_t begins[] = {0, 1, 1, 41, 43, 101};
-                        set_documents(&c, begins, 5);
-                    }
-                    expect_exact(&c);
-                }
     report_worst();
 }
 
@@ -300,25 +291,26 @@ TEST(every_sequence_may_have_its_own_documents) {
     report_worst();
 }
 
-/* Windows of which only one side ends, prefixes by document, and both. */
-TEST(windows_and_prefixes_are_exact) {
-    static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {2, 2}};
+/* Windows of which both sides or one end, prefixes by document, and both; documents of 1, 0, 40, 2
+ * and 58 tokens. */
+TEST(every_mask_in_every_sharding_is_exact) {
+    static const int32_t degrees[][2] = {{1, 1}, {3, 1}, {2, 2}, {3, 2}};
     static const int64_t begins[] = {0, 1, 1, 41, 43, 101}, prefixes[] = {1, 5, 17, 0, 1000};
     static const int64_t windows[][2] = {{0, 0}, {9, 0}, {9, 3}, {0, 5}, {30, -1}, {1, 1}};
-    int i, sharding, mask, window, has_prefixes;
-    for (i = 0; i < 3; i++)
+    int i, sharding, mask, window, k;
+    for (i = 0; i < 4; i++)
         for (sharding = 0; sharding < 4; sharding++)
             for (mask = 0; mask < 2; mask++)
                 for (window = 0; window < 6; window += 1 + 2 * IS_SLOW)
-                    for (has_prefixes = 0; has_prefixes < 2; has_prefixes++) {
+                    for (k = 0; k < 2; k++) { /* documents; prefixes, now with and now without */
                         attention_case c = case_of(degrees[i][0], degrees[i][1], 101, 2, 2, 8);
                         c.sharding = (memo_sharding_kind)sharding;
                         c.mask = (memo_mask_kind)mask;
                         c.window = windows[window][0];
                         c.window_after = windows[window][1];
-                        c.has_prefixes = has_prefixes;
+                        c.has_prefixes = (k + window + i) % 2;
                         memcpy(c.prefixes, prefixes, sizeof prefixes);
-                        if (window % 2 || sharding == MEMO_SHARDING_DOCUMENTS)
+                        if (k || sharding == MEMO_SHARDING_DOCUMENTS)
                             set_documents(&c, begins, 5);
                         else
                             c.prefixes[0] = 23;
@@ -601,11 +593,10 @@ TEST(the_16_bit_types_work_in_every_way) {
 
 /* The host's attention alone, on one block. */
 TEST(a_row_that_sees_nothing_is_0) {
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_attention_block block;
     memo_attention attention;
     memo_host_attention state;
-    memo_device* device = NULL;
+    memo_device* device;
     memo_stream stream;
     memo_error error;
     memo_run q_run = {5, 2, 4}, k_run = {8, 1, 3}; /* queries 5, 7, 9, 11, keys 8, 9, 10 */
@@ -631,11 +622,7 @@ TEST(a_row_that_sees_nothing_is_0) {
     block.v = v;
     block.out = out;
     block.lse = lse;
-    CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
-    CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
-    state.device = device;
-    state.n_scores = 0;
-    attention = memo_host_attention_functions(&state);
+    device = open_device(&stream, &state, &attention);
     CHECK_OK(attention.forward(attention.user, stream, &block, &error));
     CHECK_OK(memo_stream_synchronize(device, stream, &error));
     for (i = 0; i < 4; i++) /* only query 9 sees keys, 8 and 9 */
@@ -967,21 +954,16 @@ TEST(documents_may_change_from_batch_to_batch) {
     static const int64_t begins[][4] = {{0, 5, 30, 40}, {0, 1, 20, 40}, {0, 39, 39, 40}};
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_sp_attention_tensors tensors;
     memo_sp_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
-    memo_device* device = NULL;
+    memo_device* device = open_device(&desc.stream, &state, &desc.attention);
     memo_sharding sharding, rows[2];
     memo_error error;
     long long n_mallocs;
     float lse[2 * 40 * 2];
     int k;
-    CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
-    CHECK_OK(memo_stream_create(device, "compute", 0, &desc.stream, &error));
-    state.device = device;
-    state.n_scores = 0;
     sharding_desc.kind = MEMO_SHARDING_DOCUMENTS;
     sharding_desc.n_tokens = 40;
     sharding_desc.document_begins = begins[0];
@@ -996,7 +978,6 @@ TEST(documents_may_change_from_batch_to_batch) {
     desc.n_batch = 2;
     desc.n_q_heads = desc.n_kv_heads = 2;
     desc.head_size = 4;
-    desc.attention = memo_host_attention_functions(&state);
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     for (k = 0; k < 3; k++) {
         attention_case c = case_of(1, 1, 40, 2, 2, 4), other;
@@ -1337,60 +1318,51 @@ TEST(the_paper_s_table_2) {
 TEST(what_runs_is_what_was_promised) {
     static const int32_t degrees[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 2}, {2, 2}, {5, 1}};
     size_t i;
-    int sharding;
+    int sharding, n_repeats;
     for (i = 0; i < sizeof degrees / sizeof *degrees; i++)
         for (sharding = 0; sharding < 3; sharding++) {
             attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4);
-            world all;
+            const int32_t rank = sharding % (c.ring * c.ulysses);
             c.sharding = (memo_sharding_kind)sharding;
             c.n_batch = 1 + (int32_t)(i % 2);
             c.type = sharding == 1 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
             c.mask = i % 3 == 2 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
             c.has_sinks = i % 2;
             c.v_head_size = sharding == 2 ? 6 : 0;
-            world_init(&all, &c, NULL);
-            all.recorded_rank = sharding % (c.ring * c.ulysses);
-            all.n_repeats = 2; /* so that steps of different calls can race, too */
-            expect_right(&c, 4e-3, 6e-3, &all);
+            expect_recorded(&c, rank, 2, 4e-3, 6e-3);
             c.window = 4;
-            expect_right(&c, 4e-3, 6e-3, &all);
+            expect_recorded(&c, rank, 2, 4e-3, 6e-3);
             c.window = 0;
             c.mask = MEMO_MASK_FULL;
             c.n_keys = 44;
             c.key_sharding = (memo_sharding_kind)((sharding + 1) % 3);
-            expect_right(&c, 4e-3, 6e-3, &all);
+            expect_recorded(&c, rank, 2, 4e-3, 6e-3);
         }
     for (i = 0; i < 3 * 5; i++) { /* every rank of a ring of 5, of which most skip steps */
         attention_case c = case_of(5, 1, 60, 1, 1, 4);
-        world all;
         c.sharding = i < 10 ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
         c.window = i < 5 ? 0 : 20;
-        world_init(&all, &c, NULL);
-        all.recorded_rank = (int32_t)i % 5;
-        for (all.n_repeats = 2; all.n_repeats; all.n_repeats--) {
-            c.overwrites = all.n_repeats == 1; /* a second forward would need the keys */
-            expect_right(&c, 4e-3, 6e-3, &all);
+        for (n_repeats = 2; n_repeats; n_repeats--) {
+            c.overwrites = n_repeats == 1; /* a second forward would need the keys */
+            expect_recorded(&c, (int32_t)i % 5, n_repeats, 4e-3, 6e-3);
         }
     }
     for (i = 1; i < 6; i++) {
         static const int64_t begins[] = {0, 8, 9, 9, 30};
         attention_case c = case_of(degrees[i][0], degrees[i][1], 30, 4, i % 2 ? 2 : 4, 4), others;
-        world all;
+        const int32_t rank = c.ring * c.ulysses - 1;
         c.sharding = MEMO_SHARDING_DOCUMENTS;
         set_documents(&c, begins, 4);
-        world_init(&all, &c, NULL);
-        all.recorded_rank = c.ring * c.ulysses - 1;
-        all.n_repeats = 2;
-        expect_right(&c, 4e-3, 6e-3, &all);
+        expect_recorded(&c, rank, 2, 4e-3, 6e-3);
         others = c; /* another sequence, with documents of 15 tokens */
         others.document_begins[1] = 15;
         others.document_begins[2] = 30;
         others.n_documents = 2;
         c.n_batch = 2;
         c.others = &others;
-        expect_right(&c, 4e-3, 6e-3, &all);
+        expect_recorded(&c, rank, 2, 4e-3, 6e-3);
         c.sharding = others.sharding = MEMO_SHARDING_PLAIN;
-        expect_right(&c, 4e-3, 6e-3, &all);
+        expect_recorded(&c, rank, 2, 4e-3, 6e-3);
     }
 }
 
@@ -1399,7 +1371,6 @@ TEST(keys_may_be_overwritten) {
     int i;
     for (i = 0; i < 16; i++) {
         attention_case c = case_of(1 + i % 2, 2 - i % 2, 40, 4, 2, 8);
-        world all;
         c.n_documents = i / 2 % 2 ? 2 : 0;
         c.document_begins[1] = 20;
         c.document_begins[2] = 40;
@@ -1407,9 +1378,7 @@ TEST(keys_may_be_overwritten) {
         c.rounds_gradients = i / 8;
         c.sharding = MEMO_SHARDING_PLAIN;
         c.overwrites = 1;
-        world_init(&all, &c, NULL);
-        all.recorded_rank = 1;
-        expect_right(&c, 4e-3, 1e-2, &all);
+        expect_recorded(&c, 1, 1, 4e-3, 1e-2);
     }
 }
 
@@ -1422,7 +1391,6 @@ TEST(groups_of_heads_are_exact) {
         const int32_t* h = heads[i % 11];
         attention_case c = case_of(1 + i % 3 / 2 * 2, 2 + i / 11 % 3, memo_test_int(8, 60), h[0],
                                    h[1], (int32_t)memo_test_int(2, 16));
-        world all;
         c.ulysses_groups = 2 + i % 4;
         c.sends_again = (int32_t)memo_test_int(0, 1);
         c.rounds_gradients = 0;
@@ -1432,10 +1400,7 @@ TEST(groups_of_heads_are_exact) {
         c.sharding = (memo_sharding_kind)memo_test_int(0, 2);
         c.window = i % 6 == 5 ? 7 : 0;
         c.overwrites = (int32_t)memo_test_int(0, 1);
-        world_init(&all, &c, NULL);
-        all.recorded_rank = i % (c.ring * c.ulysses);
-        all.n_repeats = 2 - c.overwrites;
-        expect_close(&c, 2e-3, 4e-3, &all);
+        expect_recorded(&c, i % (c.ring * c.ulysses), 2 - c.overwrites, 2e-3, 4e-3);
     }
     report_worst();
 }
@@ -2049,7 +2014,6 @@ TEST(invalid_arguments_are_refused) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc good = memo_sp_attention_desc_default(), desc;
     memo_sharding rows[3], other;
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
     static const int64_t wrong_end[] = {0, 5, 9}, falling[] = {0, 7, 5, 8}, right[] = {0, 3, 8},
                          negative[] = {1, -1};
     memo_sp_attention_tensors tensors;
@@ -2102,12 +2066,7 @@ TEST(invalid_arguments_are_refused) {
     REFUSED(desc.max_documents = -1, "max_documents");
 #undef REFUSED
     CHECK_IS(memo_sp_attention_create(&good, &attention, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_OK(memo_host_device_create(&device_desc, &device, &error));
-    state.device = device;
-    state.n_scores = 0;
-    good.device = device;
-    CHECK_OK(memo_stream_create(device, "compute", 0, &good.stream, &error));
-    good.attention = memo_host_attention_functions(&state);
+    good.device = device = open_device(&good.stream, &state, &good.attention);
     desc = good;
     sharding_desc.ring = 2;
     CHECK_OK(memo_sharding_make(&sharding_desc, &desc.sharding, &error));
@@ -2135,43 +2094,32 @@ TEST(invalid_arguments_are_refused) {
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
     CHECK_FAILS(memo_sp_attention_backward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
     mask.n_documents = 2;
-    mask.document_begins = wrong_end;
-    CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
-    mask.n_documents = 3;
-    mask.document_begins = falling;
-    CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
-    mask.n_documents = 2;
     mask.document_begins = right;
     CHECK_OK(memo_sp_attention_forward(attention, &tensors, &mask, &error));
-    mask.key_begins = right;
-    CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT,
-                "key_begins");
-    mask.key_begins = NULL;
-    mask.n_documents = 1000000000000000000;
-    CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT,
-                "n_documents");
-    mask.n_documents = 2;
-    mask.prefixes = negative;
-    CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT,
-                "prefixes[1]");
-    mask.prefixes = NULL;
-    mask.window_before = -1;
-    CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
+#define REFUSED(change, text)                                                                      \
+    do {                                                                                           \
+        memo_mask wrong = mask;                                                                    \
+        change;                                                                                    \
+        CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, &wrong, &error),                \
+                    INVALID_ARGUMENT, text);                                                       \
+    } while (0)
+    REFUSED(wrong.document_begins = wrong_end, "document_begins");
+    REFUSED((wrong.n_documents = 3, wrong.document_begins = falling), "document_begins");
+    REFUSED(wrong.key_begins = right, "key_begins");
+    REFUSED(wrong.n_documents = 1000000000000000000, "n_documents");
+    REFUSED(wrong.prefixes = negative, "prefixes[1]");
+    REFUSED(wrong.window_before = -1, "window_before");
     CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
     memo_sp_attention_destroy(attention);
-    mask.window_before = 0;
     desc = good; /* documents of queries only */
     desc.key_sharding = good.sharding;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
-    CHECK_ERROR(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT,
-                "keys have no documents");
-    mask.key_begins = wrong_end;
-    CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), INVALID_ARGUMENT);
-    mask.key_begins = NULL;
+    REFUSED(wrong.key_begins = NULL, "keys have no documents");
+    REFUSED(wrong.key_begins = wrong_end, "key_begins");
+#undef REFUSED
     memo_sp_attention_destroy(attention);
     desc = good;
     desc.head_size = MEMO_HOST_ATTENTION_HEAD_SIZE + 1; /* the local attention's own limit */
-    mask.window_before = 0;
     CHECK_OK(memo_sp_attention_create(&desc, &attention, &error));
     CHECK_FAILS(memo_sp_attention_forward(attention, &tensors, &mask, &error), UNSUPPORTED);
     memo_sp_attention_destroy(attention);
