@@ -1,7 +1,6 @@
 /* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split
  * model, order and errors.  Losses and gradients match the default order bitwise, and the unsplit
  * model up to rounding. */
-#include "extras/memo_layout.h"
 #include "extras/memo_look.h"
 #include "bench/block_parts.h"
 #include "measure_collective.h"
@@ -226,105 +225,6 @@ TEST(measured_collectives) {
                1e3 * got.measured_s[0][0][k], 1e3 * overhead.collective_s, (int)n_parts);
         CHECK(k ? n_parts > 1 : n_parts == 1);
     }
-}
-
-/* ---- a measured profile of degrees ---- */
-
-enum { PROFILE_BLOCKS = 2, PROFILE_COUNT = 1 << 16, PROFILE_WEIGHTS = 1 << 15 };
-static const double profile_forward_s = 4e-3; /* of a part on one rank */
-
-/* Seconds of a block's function, which sleeps here, between events. */
-static memo_status profile_time(thread_rank* rank, double duration_s, double* measured_s,
-                                memo_error* e) {
-    const memo_device* d = rank->device;
-    memo_event events[2] = {NULL, NULL};
-    int k;
-    memo_status status = MEMO_STATUS_OK;
-    for (k = 0; k < 2 && !status; k++) status = memo_event_create(d, &events[k], e);
-    if (!status) status = memo_event_record(d, events[0], rank->stream, e);
-    if (!status) status = memo_host_device_sleep(rank->device, rank->stream, duration_s, e);
-    if (!status) status = memo_event_record(d, events[1], rank->stream, e);
-    if (!status) status = memo_stream_synchronize(d, rank->stream, e);
-    if (!status) status = memo_event_elapsed(d, events[0], events[1], measured_s, e);
-    for (k = 0; k < 2; k++)
-        if (events[k]) (void)memo_event_destroy(d, events[k], NULL);
-    return status;
-}
-
-/* One degree: costs of its blocks, and the gather to the next. */
-static memo_status profile_degree(thread_rank* rank, memo_degrees_problem* problem, int32_t k,
-                                  memo_error* e) {
-    int32_t degree = problem->degrees[k], next = k ? 0 : problem->degrees[k + 1], i;
-    /* A part of this degree has this many elements; of the next, as many times more. */
-    int64_t message = PROFILE_COUNT * (int64_t)degree, weights = PROFILE_WEIGHTS / degree;
-    memo_degree_comms comms;
-    memo_status status = memo_degree_comms_create(rank->comm, degree, next, &comms, e);
-    for (i = 0; i < PROFILE_BLOCKS && !status; i++) {
-        memo_degree_cost* c = &problem->costs[i * problem->n_degrees + k];
-        c->state_bytes = 16 * weights;
-        c->saved_bytes = 2 * message * (int64_t)sizeof(float);
-        status =
-            measure_collective(comms.tensor, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_REDUCE,
-                               MEMO_TYPE_F32, &message, 1, &c->forward_collective_s, e);
-        c->backward_collective_s = c->forward_collective_s;
-        if (!status)
-            status = measure_collective(comms.data, rank->device, rank->stream,
-                                        MEMO_COLLECTIVE_ALL_REDUCE, MEMO_TYPE_F32, &weights, 1,
-                                        &c->gradient_s, e);
-        if (!status) status = profile_time(rank, profile_forward_s, &c->forward_s, e);
-        if (!status) status = profile_time(rank, 3 * profile_forward_s, &c->backward_s, e);
-    }
-    if (!status && next)
-        status =
-            measure_collective(comms.across, rank->device, rank->stream, MEMO_COLLECTIVE_ALL_GATHER,
-                               MEMO_TYPE_F32, &message, 1, &problem->gather_s[k][k + 1], e);
-    memo_degree_comms_destroy(&comms);
-    return status;
-}
-
-static memo_status profile_rank(thread_rank* rank, memo_error* e) {
-    static const int32_t degrees[] = {1, 2};
-    memo_degrees_problem* problem;
-    int32_t k;
-    memo_status status = memo_degrees_problem_create(PROFILE_BLOCKS, degrees, 2, &problem, e);
-    for (k = 0; k < 2 && !status; k++) status = profile_degree(rank, problem, k, e);
-    if (!status && rank->comm->rank == 0) {
-        problem->has_gradients = 1;
-        *(memo_degrees_problem**)rank->user = problem;
-    } else {
-        memo_degrees_problem_destroy(problem);
-    }
-    return status;
-}
-
-TEST(measured_profile) {
-    int i, k;
-    memo_degrees_problem* problem = NULL;
-    memo_degrees_plan* plan;
-    double message_s = PROFILE_COUNT * sizeof(float) / measured_bytes_per_s;
-    measured_start(profile_rank, &problem);
-    CHECK_IS(problem->gather_s[0][1], >=, 0.9 * message_s);
-    for (i = 0; i < PROFILE_BLOCKS; i++)
-        for (k = 0; k < 2; k++) {
-            const memo_degree_cost* c = &problem->costs[2 * i + k];
-            CHECK_IS(c->forward_s, >=, 0.9 * profile_forward_s);
-            CHECK_IS(c->backward_s, >=, 0.9 * 3 * profile_forward_s);
-            /* Over two ranks an all-reduce moves the message once; alone nothing, but then
-             * gradients move. */
-            CHECK(k ? c->forward_collective_s >= 0.9 * 2 * message_s
-                    : c->gradient_s >= 0.9 * message_s * PROFILE_WEIGHTS / PROFILE_COUNT);
-        }
-    /* Which degree wins depends on how busy the machine was; the plan is no slower than either. */
-    CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
-    for (k = 0; k < 2; k++) {
-        const int32_t same[PROFILE_BLOCKS] = {k + 1, k + 1};
-        double step_s;
-        int64_t memory_bytes;
-        CHECK_OK(memo_degrees_evaluate(problem, same, &step_s, &memory_bytes, &error));
-        CHECK_IS(plan->step_s, <=, step_s * (1 + 1e-9));
-    }
-    memo_degrees_plan_destroy(plan);
-    memo_degrees_problem_destroy(problem);
 }
 
 /* ---- blocks that compute nothing ---- */
