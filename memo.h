@@ -7291,7 +7291,7 @@ memo_status memo_swap_set_rows(memo_swap* swap, int64_t n_rows, int is_forward_o
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memoi_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
+MEMOI memo_status memob_swap_begin(memo_swap* swap, int is_backward, int32_t layer,
                                    memo_error* error) {
     memo_status status = memoi_swap_expect(swap, is_backward, 0, layer, error);
     const memob_swap_turn* turn;
@@ -7312,14 +7312,14 @@ MEMOI memo_status memoi_swap_begin(memo_swap* swap, int is_backward, int32_t lay
 }
 
 memo_status memo_swap_forward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_begin(swap, 0, layer, error);
+    return memob_swap_begin(swap, 0, layer, error);
 }
 memo_status memo_swap_backward_begin(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_begin(swap, 1, layer, error);
+    return memob_swap_begin(swap, 1, layer, error);
 }
 
 /* The rows of a step leave; then the rows that use its place next come. */
-MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer,
+MEMOI memo_status memob_swap_end(memo_swap* swap, int is_backward, int32_t layer,
                                  memo_error* error) {
     const memo_device* device = &swap->device;
     const memob_swap_turn* turn = memoi_swap_turn_of(swap, layer);
@@ -7369,10 +7369,10 @@ MEMOI memo_status memoi_swap_end(memo_swap* swap, int is_backward, int32_t layer
 }
 
 memo_status memo_swap_forward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_end(swap, 0, layer, error);
+    return memob_swap_end(swap, 0, layer, error);
 }
 memo_status memo_swap_backward_end(memo_swap* swap, int32_t layer, memo_error* error) {
-    return memoi_swap_end(swap, 1, layer, error);
+    return memob_swap_end(swap, 1, layer, error);
 }
 
 memo_status memo_swap_abandon(memo_swap* swap, memo_error* error) {

@@ -516,7 +516,7 @@ typedef struct memo_session_desc {
      * changes.  A trainer may leave out its communication between the two. */
     void (*measuring)(void* user, memo_session* session, int32_t begins);
     /* 1: backward itself recomputes rows (memo_swap_get_recompute_rows), in its own order.  Then
-     * recompute is called only to measure, for all rows of each tensor of one layer. */
+     * recompute is called only to measure, for all rows of each tensor. */
     int32_t backward_recomputes;
     const memo_session_buffer* buffers; /* copied; memo_session_get_buffer gives their addresses */
     int32_t n_buffers;
@@ -578,11 +578,11 @@ typedef struct memo_step_plan {
 MEMO_API memo_session_desc memo_session_desc_default(void);
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
- * (shapes).  It runs 3 to 5 micro-batches of each shape with a backward, so inputs must be valid.
- * Gradients are undefined afterwards.  What lies in session memory is lost.  Errors:
- * INVALID_ARGUMENT; INFEASIBLE (the message states which memory the smallest plan lacks, how much,
- * and what would help); UNSUPPORTED (a link or a file so slow that measuring would take minutes);
- * errors of step and the device. */
+ * (shapes).  It runs 4 micro-batches of each shape with a backward, or 2 if the first takes over
+ * 5 s, so inputs must be valid.  Gradients are undefined afterwards.  What lies in session memory is
+ * lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory the smallest plan
+ * lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that measuring would
+ * take minutes); errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL)
@@ -7441,8 +7441,11 @@ struct memo_session {
 
     memoi_inspector* checker; /* NULL: not checked */
 
-    /* (n_steps, MEMOI_SPAN_TENSOR + n_tensors).  NULL: nothing is timed. */
+    /* Of the shape with most steps: (n_steps, MEMOI_SPAN_TENSOR + n_tensors).  NULL: nothing is
+     * timed. */
     memoi_timing* spans;
+    double* layers_s;    /* (n_layers), for a median */
+    memob_arrays arrays; /* of checker and spans */
 };
 
 memo_session_desc memo_session_desc_default(void) {
@@ -8067,6 +8070,11 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
     return &s->part->placement.places[(int64_t)layer * s->desc.n_tensors + t];
 }
 
+/* Of all layers of the longest shape. */
+MEMOI int64_t memoi_session_most_steps(const memo_session* s) {
+    return ((s->desc.n_rows - 1) / s->desc.slice_rows + 1) * s->desc.n_layers;
+}
+
 /* Does the tensor need its own call of recompute? */
 MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t t) {
     const memo_tensor* tensor = &s->steps->tensors[t];
@@ -8074,22 +8082,11 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t
            memob_layer_has(s->steps, layer, t);
 }
 
-/* Are the tensors of this step timed?  Of each kind the first layer from the middle on recomputes
- * all of them. */
-MEMOI int memoi_session_is_timed(const memo_session* s, int32_t step) {
-    int32_t layer = s->desc.n_layers / 2;
-    if (!s->spans) return 0;
-    while (memob_layer_kind(s->steps, layer * s->n_slices) != memob_layer_kind(s->steps, step))
-        layer = (layer + 1) % s->desc.n_layers;
-    return layer == step / s->n_slices;
-}
-
 /* NULL: it is not timed. */
 MEMOI memoi_timing* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
     if (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1) return NULL;
-    if (t >= 0 && (!memoi_session_recomputes(s, step, t) || !memoi_session_is_timed(s, step)))
-        return NULL;
+    if (t >= 0 && !memoi_session_recomputes(s, step, t)) return NULL;
     return &s->spans[(int64_t)step * (MEMOI_SPAN_TENSOR + s->desc.n_tensors) + what];
 }
 
@@ -8128,10 +8125,9 @@ MEMOI unsigned char memoi_poison_at(const char* address) {
 }
 
 struct memoi_inspector {
-    memob_arrays arrays;
-    memo_stream stream;  /* the compute stream, or its own if the calling thread computes */
-    char* slots;         /* on the device; two, and room behind them for what overflows */
-    char *image, *probe; /* of a slot, pinned; one block */
+    memo_stream stream; /* the compute stream, or its own if the calling thread computes */
+    void* slots;        /* on the device; two, and room behind them for what overflows */
+    char* image;        /* of a slot, pinned; behind it is room for a copy */
     int64_t slot_bytes;
     int64_t* offsets; /* (n_tensors + 1), of rows in a slot; the last: the end of the slot */
     uint64_t* hashes; /* (n_steps, n_tensors, slice_rows) */
@@ -8140,7 +8136,7 @@ struct memoi_inspector {
 
 /* Where the step is computed. */
 MEMOI char* memoi_inspector_slot(const memo_session* s, int32_t layer) {
-    return s->checker->slots + (layer & 1) * s->checker->slot_bytes;
+    return (char*)s->checker->slots + (layer & 1) * s->checker->slot_bytes;
 }
 
 /* 0: the layer lacks the tensor, or it is HANDED, and nothing of it must stay. */
@@ -8155,7 +8151,6 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
     if (c->slots) memo_device_free(s->device, c->slots, NULL);
     if (c->image) memo_host_free(s->device, c->image, NULL);
     if (c->stream && s->desc.computes_on_host) memo_stream_destroy(s->device, c->stream, NULL);
-    memob_arrays_free(&c->arrays);
     MEMO_FREE(c);
     s->checker = NULL;
 }
@@ -8164,17 +8159,16 @@ MEMOI void memoi_inspector_destroy(memo_session* s) {
 MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     memoi_inspector* c = (memoi_inspector*)memob_calloc(1, sizeof *c);
     const int32_t n = s->desc.n_tensors;
-    void* address = NULL;
+    void* image = NULL;
     memo_status status = MEMO_STATUS_OK;
     int64_t at = MEMOI_GUARD;
     int32_t t;
     s->checker = c;
     if (!c) return memob_no_memory(error, "a checked session");
-    c->offsets = (int64_t*)memob_arrays_add(&c->arrays, n + 1, sizeof *c->offsets);
+    c->offsets = (int64_t*)memob_arrays_add(&s->arrays, n + 1, sizeof *c->offsets);
     c->hashes = (uint64_t*)memob_arrays_add(
-        &c->arrays, memob_align_up(s->desc.n_rows, s->desc.slice_rows) * s->desc.n_layers * n,
-        sizeof *c->hashes);
-    if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
+        &s->arrays, memoi_session_most_steps(s) * s->desc.slice_rows * n, sizeof *c->hashes);
+    if (s->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
     for (t = 0; t < n; t++) {
         c->offsets[t] = at;
         at = memob_align_up(at + s->desc.slice_rows * s->steps->tensors[t].row_bytes, MEMOI_GUARD) +
@@ -8184,12 +8178,9 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     c->stream = s->desc.compute_stream;
     if (s->desc.computes_on_host)
         status = memo_stream_create(s->device, "checks", 0, &c->stream, error);
-    if (!status) status = memo_device_alloc(s->device, 3 * at, &address, error);
-    c->slots = (char*)address;
-    address = NULL;
-    if (!status) status = memo_host_alloc(s->device, 2 * at, &address, error);
-    c->image = (char*)address;
-    c->probe = c->image ? c->image + at : NULL;
+    if (!status) status = memo_device_alloc(s->device, 3 * at, &c->slots, error);
+    if (!status) status = memo_host_alloc(s->device, 2 * at, &image, error);
+    c->image = (char*)image;
     return status;
 }
 
@@ -8203,13 +8194,13 @@ MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
     for (; n_bytes > 0; n_bytes--, bytes++) *bytes = (char)memoi_poison_at(bytes);
 }
 
-/* Copies a slot to or from the host, and waits. */
-MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, char* host, int to_host) {
+/* Copies a slot to its image on the host, or back, and waits. */
+MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, int is_back) {
     const memoi_inspector* c = s->checker;
     char* slot = memoi_inspector_slot(s, layer);
-    memo_status status =
-        memo_copy(s->device, c->stream, to_host ? MEMO_COPY_TO_HOST : MEMO_COPY_TO_DEVICE,
-                  to_host ? host : slot, to_host ? slot : host, c->slot_bytes, &s->call_error);
+    memo_status status = memo_copy(
+        s->device, c->stream, is_back ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+        is_back ? slot : c->image, is_back ? c->image : slot, c->slot_bytes, &s->call_error);
     return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
@@ -8245,14 +8236,14 @@ MEMOI uint64_t* memoi_inspector_hashes(const memo_session* s, int32_t layer, int
     return s->checker->hashes + ((int64_t)layer * s->desc.n_tensors + t) * s->desc.slice_rows;
 }
 
-/* The first row in [begin, end) of an image that differs from the forward's; end: none.
+/* The first row in [begin, end) of the image that differs from the forward's; end: none.
  * is_forward: the image is the forward's. */
-MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, int32_t layer,
-                                    int32_t t, int64_t begin, int64_t end, int is_forward) {
+MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_t t, int64_t begin,
+                                    int64_t end, int is_forward) {
     uint64_t* hashes = memoi_inspector_hashes(s, layer, t);
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
     for (; begin < end; begin++) {
-        const char* row = image + s->checker->offsets[t] + begin * row_bytes;
+        const char* row = s->checker->image + s->checker->offsets[t] + begin * row_bytes;
         const int is_written = !memoi_inspector_is_poison(row, row_bytes);
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
@@ -8261,11 +8252,11 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, const char* image, in
     return begin;
 }
 
-/* A row of an image differs from the forward's.  why NULL: it was recomputed. */
-MEMOI memo_status memoi_inspector_blame(memo_session* s, const char* image, int32_t layer,
-                                        int32_t t, int64_t row, const char* why) {
+/* A row of the image differs from the forward's.  why NULL: it was recomputed. */
+MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t t, int64_t row,
+                                        const char* why) {
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-    const char* bytes = image + s->checker->offsets[t] + row * row_bytes;
+    const char* bytes = s->checker->image + s->checker->offsets[t] + row * row_bytes;
     if (!why)
         why =
             !memoi_inspector_hashes(s, layer, t)[row]
@@ -8290,7 +8281,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
     static const char* const names[] = {"", "forward", "recomputation", "backward"};
     const memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer);
-    memo_status status = memoi_inspector_fetch(s, layer, c->image, 1);
+    memo_status status = memoi_inspector_fetch(s, layer, 0);
     int32_t t;
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
@@ -8306,18 +8297,17 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
     }
     for (t = 0; t < s->desc.n_tensors && !status && after != MEMO_PASS_BACKWARD; t++) {
         const memo_tensor_rule rule = memob_tensor_rule(s->steps->tensors, t);
-        const int64_t row =
-            memoi_inspector_first(s, c->image, layer, t, 0, n, after == MEMO_PASS_FORWARD);
+        const int64_t row = memoi_inspector_first(s, layer, t, 0, n, after == MEMO_PASS_FORWARD);
         int64_t begin = 0, end = n;
         if (row == n) continue;
-        if (!memoi_session_is_timed(s, layer) || rule > MEMO_TENSOR_WHOLE)
+        if (!s->spans || rule > MEMO_TENSOR_WHOLE)
             memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (row < begin || row >= end)
             status = memoi_inspector_blame(
-                s, c->image, layer, t, row,
+                s, layer, t, row,
                 "it came back with other bytes; something writes to memory of the session");
         else if (!s->desc.backward_recomputes)
-            status = memoi_inspector_blame(s, c->image, layer, t, row, NULL);
+            status = memoi_inspector_blame(s, layer, t, row, NULL);
     }
     return status;
 }
@@ -8325,7 +8315,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
 /* Poisons a slot: nobody uses a layer that has ended. */
 MEMOI memo_status memoi_inspector_close(memo_session* s, int32_t layer) {
     memoi_inspector_poison(s->checker->image, s->checker->slot_bytes);
-    return memoi_inspector_fetch(s, layer, s->checker->image, 0);
+    return memoi_inspector_fetch(s, layer, 1);
 }
 
 /* Nobody wrote to the slot since another layer, or the forward of this one, ended there.  In the
@@ -8338,12 +8328,12 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t layer, int is_backward)
     int32_t t = 0;
     memo_status status;
     if (s->error.status) return;
-    status = memoi_inspector_fetch(s, layer, c->image, 1);
+    status = memoi_inspector_fetch(s, layer, 0);
     if (!status && !memoi_inspector_is_poison(c->image, c->slot_bytes)) {
         while (memoi_inspector_is_poison(c->image + i, 1)) i++;
         while (i >= c->offsets[t + 1]) t++;
         i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
-        status = memoi_inspector_blame(s, c->image, closed, t, i,
+        status = memoi_inspector_blame(s, closed, t, i,
                                        "its bytes changed after the layer had ended; a kernel of "
                                        "another layer, or on another stream, writes there");
     }
@@ -8371,33 +8361,35 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     enum { N_RUNS = 4 };
     memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer), last = (n - 1) / tile_rows;
+    char* copy = c->image + c->slot_bytes;
     int32_t i, u;
     int keeps = 1;
 
     /* Before, the tensors are poison. */
-    memcpy(c->probe, c->image, (size_t)c->slot_bytes);
+    memcpy(copy, c->image, (size_t)c->slot_bytes);
     for (u = 0; u < s->desc.n_tensors; u++)
         if (memoi_inspector_is_with(s, t, u))
-            memoi_inspector_poison(c->probe + c->offsets[u],
+            memoi_inspector_poison(c->image + c->offsets[u],
                                    n * memoi_inspector_row_bytes(s, layer, u));
-    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 0))) return 0;
+    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 1))) return 0;
     for (i = 0; i < N_RUNS; i++) {
         const int64_t begin = i * last / (N_RUNS - 1) * tile_rows;
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin,
                           memob_min(begin + tile_rows, n));
     }
-    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->probe, 1))) return 0;
+    if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 0))) return 0;
     for (i = 0; i < N_RUNS * s->desc.n_tensors && keeps; i++) {
         const int64_t begin = i % N_RUNS * last / (N_RUNS - 1) * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
         u = i / N_RUNS;
         if (memoi_inspector_is_with(s, t, u))
-            row = memoi_inspector_first(s, c->probe, layer, u, begin, end, 0);
+            row = memoi_inspector_first(s, layer, u, begin, end, 0);
         keeps = row == end;
-        if (!keeps) (void)memoi_inspector_blame(s, c->probe, layer, u, row, NULL);
+        if (!keeps) (void)memoi_inspector_blame(s, layer, u, row, NULL);
     }
-    return memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, c->image, 0)) && keeps;
+    memcpy(c->image, copy, (size_t)c->slot_bytes);
+    return memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 1)) && keeps;
 }
 
 /* Of each kind: does recompute give each tensor its bits?  Also the least tile_rows that does. */
@@ -8647,14 +8639,13 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
 
 /* Recomputes the rows that the engine did not bring back, or all rows if they are timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
-    const int is_timed = memoi_session_is_timed(s, layer);
     int32_t t;
-    if (s->desc.backward_recomputes && !is_timed) return;
+    if (s->desc.backward_recomputes && !s->spans) return;
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = memoi_session_rows(s, layer);
         if (!memoi_session_recomputes(s, layer, t)) continue;
-        if (!is_timed) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
+        if (!s->spans) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (begin == end) continue;
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
@@ -8667,16 +8658,14 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
 MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 0);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
-    memo_swap* swap = s->part->swap;
     if (step < 0) return 0;
     if (is_backward && step == s->n_steps - 1)
         memoi_session_turn_buffers(s, MEMO_PASS_BETWEEN, 0, 1);
     memoi_session_turn_buffers(s, pass, step, 0);
     if (!s->is_open) return 0;
     if (memoi_session_moves(s))
-        (void)memoi_session_is_ok(s, is_backward
-                                         ? memo_swap_backward_begin(swap, step, &s->call_error)
-                                         : memo_swap_forward_begin(swap, step, &s->call_error));
+        (void)memoi_session_is_ok(
+            s, memob_swap_begin(s->part->swap, is_backward, step, &s->call_error));
     if (s->checker) memoi_inspector_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 1);
@@ -8691,15 +8680,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
 MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pass) {
     const int32_t step = memoi_session_enter(s, layer, pass, 1);
     const int is_backward = pass == MEMO_PASS_BACKWARD;
-    memo_swap* swap = s->part->swap;
     if (step < 0) return;
     memoi_session_mark(s, step, (int32_t)pass, 1);
     if (!is_backward) memoi_session_mark(s, step, MEMO_PASS_BETWEEN, 0);
     if (s->checker) memoi_inspector_layer_end(s, step, pass);
     if (memoi_session_moves(s) && !s->error.status)
-        (void)memoi_session_is_ok(s, is_backward
-                                         ? memo_swap_backward_end(swap, step, &s->call_error)
-                                         : memo_swap_forward_end(swap, step, &s->call_error));
+        (void)memoi_session_is_ok(s,
+                                  memob_swap_end(s->part->swap, is_backward, step, &s->call_error));
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
     memoi_session_turn_buffers(s, pass, step, 1);
     if (!is_backward && step == s->n_steps - 1)
@@ -8746,12 +8733,6 @@ memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_erro
     return memo_session_end(s, error);
 }
 
-/* The engine's memory as the rows need it. */
-MEMOI memo_status memoi_session_make_placement(memo_session* s, memo_error* error) {
-    memob_swap_placement_free(&s->part->placement);
-    return memob_swap_placement_make(s->steps, &s->part->placement, error);
-}
-
 /* The arena of the current shape.  The engine's memory, declared buffers and what setup requests
  * live as long as the arena. */
 MEMOI memo_status memoi_session_start_arena(memo_session* s, const memo_arena_desc* desc,
@@ -8787,8 +8768,12 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     memo_arena_desc dry = memo_arena_desc_default();
     memo_step_plan* plan = s->part->plan;
     memo_batch batch = {0, 0, 0};
-    memo_status status = memoi_session_make_placement(s, error);
-    const int64_t n_bytes = memob_min(s->part->placement.sizes.device_bytes, (int64_t)1 << 30);
+    memob_swap_placement* placement = &s->part->placement;
+    int64_t n_bytes;
+    memo_status status;
+    memob_swap_placement_free(placement); /* of the stage before */
+    status = memob_swap_placement_make(s->steps, placement, error);
+    n_bytes = memob_min(placement->sizes.device_bytes, (int64_t)1 << 30);
     memo_plan_destroy(plan->addresses);
     memo_trace_destroy(plan->trace);
     plan->addresses = NULL;
@@ -8804,10 +8789,10 @@ MEMOI memo_status memoi_session_dry_run(memo_session* s, memo_error* error) {
     MEMO_FREE(dry.memory);
     s->part->arena = NULL;
     s->part->base = NULL;
-    plan->sizes = s->part->placement.sizes;
+    plan->sizes = placement->sizes;
     if (plan->shape.is_forward_only && s->n_slices == 1) { /* nothing leaves the device */
         memset(&plan->sizes, 0, sizeof plan->sizes);
-        plan->sizes.device_bytes = s->part->placement.sizes.device_bytes;
+        plan->sizes.device_bytes = placement->sizes.device_bytes;
     }
     return status ? status : memo_plan_from_trace(plan->trace, 0, &plan->addresses, error);
 }
@@ -8992,35 +8977,15 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
     }
 }
 
-/* Slices share the traffic of their layer, which is of a kind. */
-MEMOI memo_status memoi_session_share(const memo_session* s, memo_kind_times* times, int32_t kind,
-                                      memo_error* error) {
-    const memo_traffic* const of_kinds[] = {s->desc.forward_traffic, s->desc.backward_traffic};
-    memo_traffic* const shares[] = {&times->forward_traffic, &times->backward_traffic};
-    memo_status status = MEMO_STATUS_OK;
-    char name[64];
-    int pass;
-    for (pass = 0; pass < 2 && !status; pass++) {
-        const memo_traffic all = of_kinds[pass] ? of_kinds[pass][kind] : *shares[pass];
-        snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
-                 pass ? "backward" : "forward", (int)kind);
-        status = memob_check_integer(name, "to_host_bytes", all.to_host_bytes, 0, INT64_MAX, error);
-        if (!status)
-            status = memob_check_integer(name, "to_device_bytes", all.to_device_bytes, 0, INT64_MAX,
-                                         error);
-        shares[pass]->to_host_bytes = all.to_host_bytes / s->n_slices;
-        shares[pass]->to_device_bytes = all.to_device_bytes / s->n_slices;
-    }
-    return status;
-}
-
-/* The profile's costs for the stage's tensors and rows, and the budgets. */
+/* The profile's costs for the stage's tensors and rows, and the budgets.  Slices share the traffic
+ * of their layer. */
 MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* profile,
                                      memoi_session_costs* costs, memo_error* error) {
     memo_swap_plan_desc* desc = &costs->desc;
     memo_profile guessed;
     memo_status status;
-    int32_t k, layer;
+    char name[64];
+    int32_t i;
     memset(&guessed, 0, sizeof guessed);
     memset(costs, 0, sizeof *costs);
     memoi_session_guess(s, &guessed);
@@ -9033,9 +8998,22 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
     status = memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row,
                                         profile ? profile : &guessed, error);
-    for (layer = 0; layer < costs->swap.n_layers && !status; layer++) {
-        k = memob_layer_kind(&costs->swap, layer);
-        status = memoi_session_share(s, &costs->kinds[k], k, error);
+    for (i = 0; i < 2 * s->desc.n_layers && !status; i++) {
+        const int32_t kind = memob_layer_kind(s->steps, i / 2 * s->n_slices);
+        const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
+        memo_traffic* share =
+            i & 1 ? &costs->kinds[kind].backward_traffic : &costs->kinds[kind].forward_traffic;
+        if (!all) continue;
+        all += kind;
+        snprintf(name, sizeof name, "memo_session_desc.%s_traffic[%d]",
+                 i & 1 ? "backward" : "forward", (int)kind);
+        status =
+            memob_check_integer(name, "to_host_bytes", all->to_host_bytes, 0, INT64_MAX, error);
+        if (!status)
+            status = memob_check_integer(name, "to_device_bytes", all->to_device_bytes, 0,
+                                         INT64_MAX, error);
+        share->to_host_bytes = all->to_host_bytes / s->n_slices;
+        share->to_device_bytes = all->to_device_bytes / s->n_slices;
     }
     return status;
 }
@@ -9350,7 +9328,7 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
 /* --- >>session open ---
  * Knows: arena and engine of a plan.  Knows nothing of how it was made. */
 
-/* Memory for the largest shape; arena and engine of each shape that has addresses. */
+/* Memory for the largest shape; arena and engine of each. */
 MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     memo_arena_desc desc = memo_arena_desc_default();
     int64_t device_bytes = 1, host_bytes = 0;
@@ -9359,7 +9337,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
     for (k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
-        if (plan->addresses) device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
+        device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
     }
     memoi_session_log(s, "session: taking %lld bytes on the device, %lld pinned",
                       (long long)device_bytes, (long long)host_bytes);
@@ -9374,8 +9352,7 @@ MEMOI memo_status memoi_session_start(memo_session* s, memo_error* error) {
         desc.plan = s->part->plan->addresses;
         desc.memory = s->device_memory;
         desc.memory_bytes = device_bytes;
-        if (!desc.plan) continue;
-        status = memoi_session_make_placement(s, error);
+        status = memob_swap_placement_make(s->steps, &s->part->placement, error);
         if (!status) status = memoi_session_start_arena(s, &desc, error);
         if (status || (s->part->plan->shape.is_forward_only && s->n_slices == 1)) continue;
         swap.device = s->device;
@@ -9414,7 +9391,7 @@ MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* pr
     return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
 }
 
-/* copies: measured before the session takes memory; NULL: not. */
+/* copies: measured before the session takes memory; then micro-batches are timed.  NULL: not. */
 MEMOI memo_status memoi_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                                      memo_profile* copies, memo_session** result,
                                      memo_error* error) {
@@ -9426,7 +9403,14 @@ MEMOI memo_status memoi_session_open(const memo_session_desc* desc, const memo_s
     status = memoi_session_make(&own, 1, plan, 0, &s, error);
     if (!status && copies) status = memoi_session_measure_copies(s, copies, error);
     if (!status) {
-        status = memoi_session_start(s, error);
+        if (copies) {
+            s->spans = (memoi_timing*)memob_arrays_add(
+                &s->arrays, memoi_session_most_steps(s) * (MEMOI_SPAN_TENSOR + desc->n_tensors),
+                sizeof *s->spans);
+            s->layers_s = (double*)memob_arrays_add(&s->arrays, desc->n_layers, sizeof(double));
+        }
+        if (s->arrays.failed) status = memob_no_memory(error, "the times of a profile");
+        if (!status) status = memoi_session_start(s, error);
         if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
         status = memoi_session_verdict(desc, status, error);
     }
@@ -9447,9 +9431,9 @@ memo_status memo_session_open(const memo_session_desc* desc, const memo_step_pla
 
 /* The line through the times of slices by least squares: the time of one in the middle, and its
  * growth towards the end.  Of each slice the median over layers of a kind counts, so that one slow
- * layer does not.  The last layer's backward may hold its slice's loss.  scratch: (n_layers). */
-MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* scratch,
-                             double* middle_s, double* growth_s) {
+ * layer does not.  The last layer's backward may hold its slice's loss. */
+MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, double* middle_s,
+                             double* growth_s) {
     const int32_t n_slices = s->n_slices, last = s->desc.n_layers - 1;
     const int has_loss = what == MEMO_PASS_BACKWARD && n_slices > 1 && last > 0;
     double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0, spread, slope_s = 0;
@@ -9464,10 +9448,10 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
             const int32_t step = layer * n_slices + slice;
             const memoi_timing* span = memoi_session_span(s, step, what);
             if (span && memob_layer_kind(s->steps, step) == kind)
-                scratch[n_times++] = span->times_s[0];
+                s->layers_s[n_times++] = span->times_s[0];
         }
         if (!n_times) continue;
-        y = memoi_profile_median(scratch, n_times) * ((double)s->steps->n_rows / rows);
+        y = memoi_profile_median(s->layers_s, n_times) * ((double)s->steps->n_rows / rows);
         n += 1;
         sum_x += x;
         sum_y += y;
@@ -9480,21 +9464,21 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
     *growth_s = fmin(slope_s, *middle_s);
 }
 
-/* The times of the current shape, from its spans.  scratch: (n_layers). */
-MEMOI void memoi_session_read_times(const memo_session* s, double* scratch, memo_profile* times) {
+/* The times of the current shape, from its spans. */
+MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) {
     const int32_t n = s->n_slices, last = s->n_steps - 1;
     double losses_s = 0;
     int32_t k, t, step;
     for (k = 0; k < times->n_kinds; k++) {
-        memoi_session_fit(s, k, MEMO_PASS_FORWARD, scratch, &times->forward_s[k],
+        memoi_session_fit(s, k, MEMO_PASS_FORWARD, &times->forward_s[k],
                           &times->forward_growth_s[k]);
-        memoi_session_fit(s, k, MEMO_PASS_BACKWARD, scratch, &times->backward_s[k],
+        memoi_session_fit(s, k, MEMO_PASS_BACKWARD, &times->backward_s[k],
                           &times->backward_growth_s[k]);
         for (t = 0; t < s->desc.n_tensors; t++) { /* with another one: nothing; never: -1 */
             double *row_s = &times->tensors[t].recompute_s_per_row[k],
                    *growth_s = &times->tensors[t].recompute_growth_s_per_row[k];
             if (memob_tensor_rule(s->steps->tensors, t) > MEMO_TENSOR_WHOLE) continue;
-            memoi_session_fit(s, k, MEMOI_SPAN_TENSOR + t, scratch, row_s, growth_s);
+            memoi_session_fit(s, k, MEMOI_SPAN_TENSOR + t, row_s, growth_s);
             *row_s /= (double)s->steps->n_rows;
             *growth_s /= (double)s->steps->n_rows;
         }
@@ -9547,34 +9531,6 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     return status;
 }
 
-/* Adds the times of the current shape to a profile with those of copies. */
-MEMOI memo_status memoi_session_measure_shape(memo_session* s, memo_profile* profile,
-                                              memo_error* error) {
-    const int64_t n_spans = (int64_t)s->n_steps * (MEMOI_SPAN_TENSOR + s->desc.n_tensors);
-    memob_arrays arrays = {NULL, 0};
-    double* scratch = (double*)memob_arrays_add(&arrays, s->desc.n_layers, sizeof *scratch);
-    memo_status status = MEMO_STATUS_OK;
-    int64_t i;
-    s->spans = (memoi_timing*)memob_arrays_add(&arrays, n_spans, sizeof *s->spans);
-    if (arrays.failed) status = memob_no_memory(error, "the times of a profile");
-    status = memoi_session_verdict(&s->desc, status, error); /* no rank begins unless all can */
-    if (!status) {
-        memoi_session_guess(s, profile);
-        if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 1);
-        status = memoi_session_time_spans(s, error);
-        if (s->desc.measuring) s->desc.measuring(s->desc.user, s, 0);
-        if (!status) memoi_session_read_times(s, scratch, profile);
-        status = memoi_session_agree_profile(&s->desc, status, profile, error);
-    }
-    if (!s->desc.computes_on_host) memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
-    for (i = 0; s->spans && i < 2 * n_spans; i++)
-        if (s->spans[i / 2].events[i % 2])
-            memo_event_destroy(s->device, s->spans[i / 2].events[i % 2], NULL);
-    memob_arrays_free(&arrays);
-    s->spans = NULL;
-    return status;
-}
-
 memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                  memo_error* error) {
     memo_session_desc own = *desc;
@@ -9603,7 +9559,12 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         if (s->parts[k].plan->shape.is_forward_only) continue;
         profile[k] = copies;
         memoi_session_turn(s, k);
-        status = memoi_session_measure_shape(s, profile + k, error);
+        memoi_session_guess(s, &profile[k]);
+        if (desc->measuring) desc->measuring(desc->user, s, 1);
+        status = memoi_session_time_spans(s, error);
+        if (desc->measuring) desc->measuring(desc->user, s, 0);
+        if (!status) memoi_session_read_times(s, &profile[k]);
+        status = memoi_session_agree_profile(desc, status, &profile[k], error);
     }
     memo_session_destroy(s);
     memo_step_plan_destroy(plan);
@@ -9689,13 +9650,19 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
 }
 
 void memo_session_destroy(memo_session* s) {
+    int64_t i, n_spans;
     int32_t k;
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
     memoi_inspector_destroy(s);
-    for (k = 0; k < MEMO_SHAPES_MAX; k++) memo_swap_destroy(s->parts[k].swap);
+    n_spans = s->spans ? memoi_session_most_steps(s) * (MEMOI_SPAN_TENSOR + s->desc.n_tensors) : 0;
+    for (i = 0; i < 2 * n_spans; i++)
+        if (s->spans[i / 2].events[i % 2])
+            memo_event_destroy(s->device, s->spans[i / 2].events[i % 2], NULL);
+    memob_arrays_free(&s->arrays);
     for (k = 0; k < MEMO_SHAPES_MAX; k++) {
+        memo_swap_destroy(s->parts[k].swap);
         memo_arena_destroy(s->parts[k].arena);
         memob_swap_placement_free(&s->parts[k].placement);
     }
