@@ -1,6 +1,7 @@
 /* test_blocks.c - chapter 8 of memo_sp.h over threads: the recorded schedule, the layers of a split
  * model, order and errors.  Losses and gradients match the default order bitwise, and the unsplit
  * model up to rounding. */
+#include "memo_sp.h"
 #include "extras/memo_look.h"
 #include "bench/block_parts.h"
 #include "measure_collective.h"
