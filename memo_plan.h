@@ -3797,35 +3797,30 @@ MEMOI int memoi_search_climb(memoi_fit* fit, const memoi_problem* problem, int64
     return created != 0;
 }
 
-/* Makes n items from `first` on, or a list of them if there is one, a problem of their own.  Its
- * items' buffers are their indices in the whole.  0: no memory. */
-MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const int32_t* list,
-                             int64_t n, memoi_problem* part) {
-    int64_t n_ranges = 0, i;
+/* Makes the items of [first, last), or those in the set if there is one, a problem of their own.
+ * Its items' buffers are their indices in the whole.  0: no memory. */
+MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t last,
+                             const char* is_in_set, memoi_problem* part) {
+    int64_t i;
     *part = *whole;
-    part->n_items = n;
-    part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
+    part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
     part->section_bounds = NULL;
-    for (i = 0; i < n; i++) n_ranges += whole->items[list ? list[i] : first + i].n_ranges;
-    part->items = (memoi_item*)memob_calloc(n, sizeof(memoi_item));
-    part->ranges = (memoi_range*)memob_calloc(n_ranges, sizeof(memoi_range));
+    part->items = (memoi_item*)memob_calloc(last - first, sizeof(memoi_item));
+    part->ranges = (memoi_range*)memob_calloc(whole->n_ranges, sizeof(memoi_range));
     part->neighbors = (memoi_neighbors*)memob_calloc(1, sizeof(memoi_neighbors));
-    if (!part->items || !part->ranges || !part->neighbors) {
-        memoi_problem_free(part);
-        return 0;
-    }
-    for (i = 0; i < n; i++) {
-        memoi_item* item = &part->items[i];
-        int64_t index = list ? list[i] : first + i;
-        *item = whole->items[index];
+    for (i = first; part->items && part->ranges && part->neighbors && i < last; i++) {
+        memoi_item* item = &part->items[part->n_items];
+        if (is_in_set && !is_in_set[i]) continue;
+        *item = whole->items[i];
         memcpy(part->ranges + part->n_ranges, whole->ranges + item->first_range,
                (size_t)item->n_ranges * sizeof(memoi_range));
-        item->buffer = index;
+        item->buffer = i;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
         part->n_fixed += item->fixed >= 0;
+        part->n_items++;
     }
-    if (memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
+    if (i == last && memoi_problem_sections(part) && memoi_problem_bounds(part)) return 1;
     memoi_problem_free(part);
     return 0;
 }
@@ -3841,12 +3836,10 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, const in
 typedef struct memoi_cores {
     const memoi_problem* problem; /* NULL: it has no cores */
     memob_arrays arrays;
-    int32_t* item_of;     /* of the core's items, ascending */
     char* is_in;          /* the core, of an item */
     int64_t* offsets;     /* of items, -1: not placed */
     memoi_range* taken;   /* scratch */
     memoi_ranked* others; /* items by size */
-    int64_t n;
     uint64_t seed;
     double deadline;
 } memoi_cores;
@@ -3860,7 +3853,6 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     cores->problem = problem;
     cores->seed = effort->seed;
     cores->deadline = effort->deadline;
-    cores->item_of = (int32_t*)memob_arrays_add(a, n, sizeof(int32_t));
     cores->is_in = (char*)memob_arrays_add(a, n, 1);
     cores->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     cores->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
@@ -3868,14 +3860,6 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     if (a->failed) return 0;
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->others);
     return 1;
-}
-
-/* Adds an item, and keeps the core in the order of items. */
-MEMOI void memoi_core_add(memoi_cores* cores, int64_t item) {
-    int64_t k = cores->n++;
-    for (; k > 0 && cores->item_of[k - 1] > item; k--) cores->item_of[k] = cores->item_of[k - 1];
-    cores->item_of[k] = (int32_t)item;
-    cores->is_in[item] = 1;
 }
 
 /* Puts the other items around the core's plan.  Returns the first that does not fit, or -1.  Fixed
@@ -3905,27 +3889,24 @@ MEMOI int64_t memoi_core_extend(memoi_cores* cores, int64_t capacity) {
  * spent.  0: no memory. */
 MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
                             memoi_verdict* verdict) {
-    const memoi_search* answer;
     memoi_problem part;
     memoi_team team;
     int64_t n_spent, i;
-    int made, ok;
+    int ok = memoi_problem_pick(cores->problem, 0, cores->problem->n_items, cores->is_in, &part);
+    if (!ok) return 0;
     *verdict = MEMOI_STOPPED;
-    if (!memoi_problem_pick(cores->problem, 0, cores->item_of, cores->n, &part)) return 0;
-    made = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
-    if (made <= 0) {
-        memoi_problem_free(&part);
-        return made != 0;
+    ok = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
+    if (ok > 0) {
+        const memoi_search* answer = memoi_team_capacity(&team, capacity, *n_nodes, &n_spent);
+        *n_nodes -= n_spent + 1;
+        if (answer) *verdict = answer->verdict;
+        for (i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
+            cores->offsets[part.items[i].buffer] = answer->minimum[i];
+        ok = !team.searches->is_out_of_memory;
+        memoi_team_free(&team);
     }
-    answer = memoi_team_capacity(&team, capacity, *n_nodes, &n_spent);
-    *n_nodes -= n_spent + 1;
-    if (answer) *verdict = answer->verdict;
-    for (i = 0; *verdict == MEMOI_FOUND && i < part.n_items; i++)
-        cores->offsets[part.items[i].buffer] = answer->minimum[i];
-    ok = !team.searches[0].is_out_of_memory;
-    memoi_team_free(&team);
     memoi_problem_free(&part);
-    return ok;
+    return ok != 0;
 }
 
 /* Is there a plan within the capacity?  *n_nodes, the budget, becomes what is spent.  0: no
@@ -3935,15 +3916,13 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     int64_t left = *n_nodes, missing = 0, i;
 
     /* What was needed within another capacity is no guide: a core is best if it is small. */
-    for (cores->n = i = 0; i < cores->problem->n_items; i++) {
+    for (i = 0; i < cores->problem->n_items; i++)
         cores->is_in[i] = cores->problem->items[i].fixed >= 0;
-        if (cores->is_in[i]) cores->item_of[cores->n++] = (int32_t)i;
-    }
     for (*verdict = MEMOI_FOUND; *verdict == MEMOI_FOUND && missing >= 0 && left > 0;) {
         for (i = 0; i < cores->problem->n_items; i++) cores->offsets[i] = -1;
-        if (cores->n > 0 && !memoi_core_search(cores, capacity, &left, verdict)) return 0;
+        if (!memoi_core_search(cores, capacity, &left, verdict)) return 0;
         if (*verdict == MEMOI_FOUND) missing = memoi_core_extend(cores, capacity);
-        if (*verdict == MEMOI_FOUND && missing >= 0) memoi_core_add(cores, missing);
+        if (*verdict == MEMOI_FOUND && missing >= 0) cores->is_in[missing] = 1;
     }
     if (*verdict == MEMOI_FOUND && missing >= 0) *verdict = MEMOI_STOPPED;
     if (*verdict == MEMOI_FOUND) memoi_solution_offer(cores->problem, cores->offsets, best);
@@ -4100,7 +4079,7 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     memoi_problem picked;
     const memoi_problem* part = is_whole ? problem : &picked;
     memoi_solution own;
-    if (!ok || (!is_whole && !memoi_problem_pick(problem, first, NULL, n, &picked))) {
+    if (!ok || (!is_whole && !memoi_problem_pick(problem, first, first + n, NULL, &picked))) {
         MEMO_FREE(own_offsets);
         return memob_no_memory(error, "a part of the plan");
     }
