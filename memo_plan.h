@@ -3557,6 +3557,15 @@ MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
     return memob_max(500, search->problem->n_items + search->problem->n_items / 2);
 }
 
+/* Tells the searches side by side when this one has an answer. */
+MEMOI void memoi_search_answer(memoi_search* search) {
+    int64_t now = memoi_search_moment_of(search);
+    int64_t answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
+    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 /* A run within search->capacity.  Runs try each rank with each kind of tightness; a later run does
  * not learn from the sections that failed.  Returns 1 if another run may follow. */
 MEMOI int memoi_search_run(memoi_search* search) {
@@ -3577,6 +3586,7 @@ MEMOI int memoi_search_run(memoi_search* search) {
     search->node_stop = search->n_nodes + (int64_t)search->run_length;
     if (search->node_stop > search->node_long) search->node_stop = search->node_end;
     search->verdict = memoi_search_node(search, 0, search->problem->n_sections);
+    if (search->verdict != MEMOI_STOPPED) memoi_search_answer(search);
     if (search->verdict != MEMOI_STOPPED || search->is_out_of_time || search->is_out_of_memory ||
         search->is_overtaken)
         return 0;
@@ -3584,18 +3594,6 @@ MEMOI int memoi_search_run(memoi_search* search) {
         search->weight[s] = 1 + 0.9 * (search->weight[s] - 1);
     search->run_length *= 1.05;
     return search->n_nodes < search->node_end;
-}
-
-/* Runs until there is an answer or the budget is spent. */
-MEMOI void memoi_search_runs(memoi_search* search) {
-    int64_t now, answered;
-    while (memoi_search_run(search)) continue;
-    if (search->verdict == MEMOI_STOPPED) return;
-    now = memoi_search_moment_of(search);
-    answered = __atomic_load_n(search->answered, __ATOMIC_RELAXED);
-    while (now < answered && !__atomic_compare_exchange_n(search->answered, &answered, now, 0,
-                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
 }
 
 /* --- >>side by side ---
@@ -3641,12 +3639,11 @@ MEMOI int memoi_team_create(memoi_team* team, const memoi_problem* problem, int6
     return created;
 }
 
-#ifndef MEMO_NO_HOST_DEVICE
+/* Runs until there is an answer or the budget is spent. */
 MEMOI void* memoi_team_work(void* search) {
-    memoi_search_runs((memoi_search*)search);
+    while (memoi_search_run((memoi_search*)search)) continue;
     return NULL;
 }
-#endif
 
 /* All searches to their end; one without a thread of its own runs on this one, and last. */
 MEMOI void memoi_team_runs(memoi_team* team) {
@@ -3661,15 +3658,15 @@ MEMOI void memoi_team_runs(memoi_team* team) {
         is_started[k] =
             pthread_create(&threads[k], &attributes, memoi_team_work, &team->searches[k]) == 0;
     if (has_attributes) pthread_attr_destroy(&attributes);
-    memoi_search_runs(&team->searches[0]);
+    memoi_team_work(&team->searches[0]);
     for (k = 1; k < team->n; k++) {
         if (is_started[k])
             pthread_join(threads[k], NULL);
         else
-            memoi_search_runs(&team->searches[k]);
+            memoi_team_work(&team->searches[k]);
     }
 #else
-    for (k = 0; k < team->n; k++) memoi_search_runs(&team->searches[k]);
+    for (k = 0; k < team->n; k++) memoi_team_work(&team->searches[k]);
 #endif
 }
 
@@ -3679,9 +3676,8 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
     const memoi_search* first = NULL;
     memoi_search* searches = team->searches;
     uint64_t random[MEMOI_THREADS];
-    int64_t answered = INT64_MAX, before = searches[0].n_nodes, n_together = 0, k;
+    int64_t answered = INT64_MAX, k;
     int64_t rest = searches[0].problem->n_items > MEMOI_SMALL_ITEMS ? 0 : budget / 2;
-    int is_open;
 
     /* Each attempt begins again with the first style of run and the shortest run. */
     for (k = 0; k < team->n; k++) {
@@ -3689,38 +3685,26 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         memob_map_free(&searches[k].bases);
         memset(&searches[k].bases, 0, sizeof searches[k].bases);
         searches[k].answered = &answered;
+        searches[k].verdict = MEMOI_STOPPED;
         searches[k].is_overtaken = 0;
         searches[k].n_runs = 0;
         searches[k].run_length = (double)memoi_search_shortest_run(&searches[k]);
+        searches[k].node_begin = searches[k].n_nodes;
+        searches[k].node_end = searches[k].n_nodes + budget;
+        searches[k].node_long = searches[k].node_end - rest;
         random[k] = searches[k].random;
     }
 
-    /* One thread does the first run, because most attempts end there.  All threads share the
-     * rest. */
-    searches[0].node_begin = before;
-    searches[0].node_end = before + budget;
-    searches[0].node_long = before + budget - rest;
-    is_open = memoi_search_run(&searches[0]);
-    *n_nodes = searches[0].n_nodes - before;
-    if (!is_open && searches[0].verdict != MEMOI_STOPPED) first = &searches[0];
-    if (is_open) {
-        for (k = 0; k < team->n; k++) {
-            searches[k].node_begin = searches[k].n_nodes;
-            searches[k].node_end = searches[k].n_nodes + budget - *n_nodes;
-            searches[k].node_long = searches[k].node_end - rest;
-        }
-        memoi_team_runs(team);
-        for (k = 0; k < team->n; k++) {
-            int64_t n_own = searches[k].n_nodes - searches[k].node_begin;
-            n_together = memob_max(n_together, n_own);
-            if (searches[k].verdict == MEMOI_STOPPED ||
-                memoi_search_moment_of(&searches[k]) != answered)
-                continue;
-            first = &searches[k];
-            n_together = n_own;
-            break;
-        }
-        *n_nodes += n_together;
+    /* One thread does the first run, because most attempts end there. */
+    if (memoi_search_run(&searches[0])) memoi_team_runs(team);
+    for (k = 0, *n_nodes = 0; k < team->n && !first; k++) {
+        int64_t n_own = searches[k].n_nodes - searches[k].node_begin;
+        *n_nodes = memob_max(*n_nodes, n_own);
+        if (searches[k].verdict == MEMOI_STOPPED ||
+            memoi_search_moment_of(&searches[k]) != answered)
+            continue;
+        first = &searches[k];
+        *n_nodes = n_own;
     }
 
     /* The others take the weights of the thread that answered and restore their random state.  Then

@@ -355,7 +355,7 @@ TEST(a_part_has_a_bound_of_its_own) {
     plan->buffers[0].is_fixed = 1;
     plan->buffers[0].offset_bytes = 1000;
     pose(plan, &problem);
-    CHECK(memoi_problem_pick(&problem, 1, NULL, 3, &part));
+    CHECK(memoi_problem_pick(&problem, 1, 4, NULL, &part));
     CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, 1010);
     CHECK_IS(part.lower_bound * part.unit_bytes, ==, 30);
     memoi_problem_free(&part);
