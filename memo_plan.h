@@ -49,9 +49,8 @@ extern "C" {
 /* ---- 1 offsets: where every buffer goes ------------------------------------------------------ */
 
 typedef enum memo_plan_engine {
-    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy; if it misses the bound, BILEVEL's layers, the search */
+    MEMO_PLAN_ENGINE_AUTO = 0, /* greedy, then local search and branch and bound */
     MEMO_PLAN_ENGINE_GREEDY,   /* the best of a few orders, in milliseconds */
-    MEMO_PLAN_ENGINE_SEARCH,   /* greedy, then local search and branch and bound */
     MEMO_PLAN_ENGINE_MIP,      /* greedy, then the paper's program by lp_solve; small cases */
     MEMO_PLAN_ENGINE_BILEVEL   /* marked layers if there are no holds, then what AUTO does */
 } memo_plan_engine;
@@ -64,7 +63,7 @@ typedef struct memo_plan_desc {
     uint64_t seed;          /* of random choices */
     int32_t n_threads;      /* of the search; 0: 1.  Always 1 with MEMO_NO_HOST_DEVICE */
     memo_log log;           /* receives a line for every attempt of the search */
-    /* Optional: the trace of the plan.  Its marks tell bi-level where layers begin and end; without
+    /* Optional: the trace of the plan.  Its marks tell BILEVEL where layers begin and end; without
      * it there is no bi-level plan. */
     const memo_trace* trace;
     /* Optional, with trace: waits that the plan may buy, which replace those it has.  It buys waits
@@ -4495,7 +4494,7 @@ MEMOI memo_status memoi_level_solve(memo_plan* level, memoi_effort* effort, doub
                                     memo_error* error) {
     memo_plan_desc desc = memo_plan_desc_default();
     memoi_effort own = memoi_effort_take(effort, share);
-    desc.engine = share > 0 ? MEMO_PLAN_ENGINE_SEARCH : MEMO_PLAN_ENGINE_GREEDY;
+    desc.engine = share > 0 ? MEMO_PLAN_ENGINE_AUTO : MEMO_PLAN_ENGINE_GREEDY;
     desc.time_limit_s = fmax((share > 0 ? own.deadline : effort->deadline) - memob_now_s(), 1e-6);
     desc.node_limit = memob_max(own.nodes_left, 1);
     desc.seed = effort->seed;
@@ -4689,7 +4688,7 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
                                       const memo_plan_desc* settings, int64_t target,
                                       memoi_effort* effort, memoi_solution* best, const char** name,
                                       memo_error* error) {
-    static const char* const names[] = {"bilevel", "greedy", "bilevel", "mip", "greedy", "search"};
+    static const char* const names[] = {"bilevel", "greedy", "mip", "greedy", "search"};
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
     int64_t n_entries = memoi_neighbors_count(problem);
@@ -4703,29 +4702,26 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
 
     /* From the fastest engine to the most thorough; each starts from the best plan so far.
      * Bi-level plans have no holds.  Dense plans are too large for climbs. */
-    for (stage = 0; stage < 6 && !status && best->peak > target; stage++) {
-        int64_t before;
-        int was_optimal;
-        before = best->peak;
-        was_optimal = best->is_optimal;
-        if (plan->n_holds == 0 && settings->trace &&
-            ((stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL) ||
-             (stage == 2 && engine == MEMO_PLAN_ENGINE_AUTO && !MEMOI_WITHOUT(bilevel))))
+    for (stage = 0; stage < 5 && !status && best->peak > target; stage++) {
+        int64_t before = best->peak;
+        int was_optimal = best->is_optimal;
+        if (stage == 0 && engine == MEMO_PLAN_ENGINE_BILEVEL && settings->trace &&
+            plan->n_holds == 0)
             status =
                 memoi_bilevel_solve(plan, settings->trace, problem, target, effort, best, error);
         if (stage == 1)
             status = memoi_greedy_solve(problem, target, last_greedy,
                                         is_large ? last_greedy : deadline, best, error);
-        if (stage == 3 && engine == MEMO_PLAN_ENGINE_MIP)
+        if (stage == 2 && engine == MEMO_PLAN_ENGINE_MIP)
             status = memoi_mip_solve(problem, deadline, best, error);
-        if (stage == 4 && is_search && is_large && is_free && !MEMOI_WITHOUT(repeat)) {
+        if (stage == 3 && is_search && is_large && is_free && !MEMOI_WITHOUT(repeat)) {
             memoi_effort own = memoi_effort_take(effort, is_dense ? 1 : 0.75);
             if (!memoi_greedy_repeat(problem, target, own.seed, own.deadline, &own.nodes_left,
                                      best))
                 status = memob_no_memory(error, "the greedy planner");
             effort->nodes_left += own.nodes_left;
         }
-        if (stage == 5 && is_search)
+        if (stage == 4 && is_search)
             status = memoi_search_solve(problem, target, effort, best, error);
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }

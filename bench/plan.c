@@ -439,10 +439,9 @@ static memo_trace* layered_trace(int64_t n_layers, int64_t n_pieces) {
 static void print_engine_row(const char* name, memo_plan* plan, const memo_trace* trace,
                              double limit) {
     static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_GREEDY,
-                                               MEMO_PLAN_ENGINE_BILEVEL, MEMO_PLAN_ENGINE_SEARCH,
-                                               MEMO_PLAN_ENGINE_MIP};
+                                               MEMO_PLAN_ENGINE_BILEVEL, MEMO_PLAN_ENGINE_MIP};
     int k;
-    for (k = 0; k < 5; k++) {
+    for (k = 0; k < 4; k++) {
         outcome result;
         if (engines[k] == MEMO_PLAN_ENGINE_MIP && plan->n_buffers > 30) {
             printf(" - |");
@@ -470,9 +469,8 @@ static void print_engines(double limit) {
     memo_plan* plan;
     printf("\n## Engines: milliseconds (gap %%) of each, limit %.0f s; bound and peak of auto\n\n",
            limit);
-    printf(
-        "| instance | buffers | bound | peak | proof | by | auto | greedy | bilevel | search | mip "
-        "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+    printf("| instance | buffers | bound | peak | proof | by | auto | greedy | bilevel | mip "
+           "|\n|---|---|---|---|---|---|---|---|---|---|\n");
 
     /* Recorded traces. */
     for (k = 0; k < sizeof trace_names / sizeof *trace_names; k++) {
@@ -537,7 +535,7 @@ static void print_minimalloc(int seeds, double limit) {
             if (seed) shuffle_buffers(plan, (uint64_t)seed); /* seed 0: the published order */
             public_s[seed] = run_public(plan, 1048576, 60);
             if (public_s[seed] < 0) public_s[seed] = 60;
-            result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 1048576, limit, (uint64_t)seed);
+            result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 1048576, limit, (uint64_t)seed);
             seconds[seed] = result.seconds;
             n_met += result.is_met;
         }
@@ -583,7 +581,7 @@ static void print_minimize(int seeds, double limit) {
 
         /* A proof holds for every seed, so no other seed is needed. */
         do {
-            result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
+            result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, (uint64_t)seed);
             least = result.peak_bytes < least ? result.peak_bytes : least;
             largest = result.peak_bytes > largest ? result.peak_bytes : largest;
         } while (++seed < seeds && result.proof != MEMO_PROOF_OPTIMAL);
@@ -619,7 +617,7 @@ static void print_tight(int seeds, double limit) {
             memo_plan* plan =
                 cut_rectangle(counts[k], 1000, 1000 * (uint64_t)counts[k] + (uint64_t)seed);
             outcome greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
-            outcome result = run_engine(plan, MEMO_PLAN_ENGINE_SEARCH, 0, limit, (uint64_t)seed);
+            outcome result = run_engine(plan, MEMO_PLAN_ENGINE_AUTO, 0, limit, (uint64_t)seed);
             greedy_gap += (double)greedy.peak_bytes / 10 - 100;
             seconds[seed] = result.seconds;
             n_met += result.peak_bytes == 1000;
@@ -1785,12 +1783,11 @@ static void print_layers(double limit) {
     if (memo_trace_read(path, &few, &error)) few = NULL;
     printf("\n## Layers: bi-level planning beside reading the trace, limit %.0f s\n\n", limit);
     printf("| trace | layers | buffers | bound | gap %% | proof | by | reading ms | bi-level ms | "
-           "without marks ms | auto ms | greedy gap %% "
-           "|\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+           "auto ms | greedy gap %% |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (shape = few ? 0 : 1; shape < 2; shape++) {
         for (n = 8; n <= 512; n *= 2) {
             char file[] = "/tmp/memo_bench_XXXXXX";
-            double read_s[5], marks_s[5], bare_s[5], auto_s[5];
+            double read_s[5], marks_s[5], auto_s[5];
             outcome result, greedy;
             memo_plan* plan;
             int descriptor = mkstemp(file);
@@ -1812,21 +1809,19 @@ static void print_layers(double limit) {
                 read_s[k] = now_s() - read_s[k];
                 if (memo_plan_from_trace(trace, 512, &plan, &error)) fail(file, &error);
                 auto_s[k] = run_traced(plan, trace, MEMO_PLAN_ENGINE_AUTO, 0, limit, 0).seconds;
-                bare_s[k] = run_traced(plan, NULL, MEMO_PLAN_ENGINE_BILEVEL, 0, limit, 0).seconds;
                 result = run_traced(plan, trace, MEMO_PLAN_ENGINE_BILEVEL, 0, limit, 0);
                 marks_s[k] = result.seconds;
                 if (k < 4) memo_plan_destroy(plan);
             }
 
             greedy = run_engine(plan, MEMO_PLAN_ENGINE_GREEDY, 0, limit, 0);
-            printf(
-                "| %s | %lld | %lld | %lld | %.3f | %s | %s | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
-                shape ? "tight" : "llama-1b recompute", (long long)n, (long long)plan->n_buffers,
-                (long long)result.bound_bytes,
-                100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
-                proof_name(result.proof), result.engine, 1e3 * median(read_s, 5),
-                1e3 * median(marks_s, 5), 1e3 * median(bare_s, 5), 1e3 * median(auto_s, 5),
-                100 * ((double)greedy.peak_bytes / (double)greedy.bound_bytes - 1));
+            printf("| %s | %lld | %lld | %lld | %.3f | %s | %s | %.2f | %.2f | %.2f | %.2f |\n",
+                   shape ? "tight" : "llama-1b recompute", (long long)n, (long long)plan->n_buffers,
+                   (long long)result.bound_bytes,
+                   100 * ((double)result.peak_bytes / (double)result.bound_bytes - 1),
+                   proof_name(result.proof), result.engine, 1e3 * median(read_s, 5),
+                   1e3 * median(marks_s, 5), 1e3 * median(auto_s, 5),
+                   100 * ((double)greedy.peak_bytes / (double)greedy.bound_bytes - 1));
 
             /* How the times grow over 64 times as many layers. */
             if (n == 8) {
@@ -1834,7 +1829,7 @@ static void print_layers(double limit) {
                 first[1] = median(marks_s, 5);
             }
             if (n == 512)
-                printf("| from 8 to 512 | | | | | | | x %.0f | x %.0f | | | |\n",
+                printf("| from 8 to 512 | | | | | | | x %.0f | x %.0f | | |\n",
                        median(read_s, 5) / first[0], median(marks_s, 5) / first[1]);
 
             fflush(stdout);
@@ -2006,9 +2001,9 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
 }
 
 static void print_ablation(int seeds, double limit) {
-    static const char* const stages[2][24] = {{"first_fit", "lowest_offset", "bilevel", "repeat",
-                                               "reuse", "cover", "parts", "climb", "full", "cores",
-                                               "styles", "weights", "search"},
+    static const char* const stages[2][24] = {{"first_fit", "lowest_offset", "repeat", "reuse",
+                                               "cover", "parts", "climb", "full", "cores", "styles",
+                                               "weights", "search"},
                                               {"mip_twins"}};
     static ablation a;
     const char* only = left_out;

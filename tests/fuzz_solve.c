@@ -40,7 +40,7 @@ static void fuzz_use(input* in) {
         return;
     }
     fuzz_engine(in, MEMO_PLAN_ENGINE_GREEDY, 0);
-    fuzz_engine(in, MEMO_PLAN_ENGINE_SEARCH, in->plan->lower_bound_bytes);
+    fuzz_engine(in, MEMO_PLAN_ENGINE_AUTO, in->plan->lower_bound_bytes);
     FUZZ_CHECK(put_snapshot(in, &text, &error) == MEMO_STATUS_OK && !text.failed);
     memo_text_free(&text);
     if (!in->trace) return;

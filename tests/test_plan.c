@@ -412,7 +412,6 @@ TEST(search_meets_brute_force) {
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t least;
         plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), features_of(k));
-        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
         solve_valid(plan, &desc, k);
         least = brute_force(plan);
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == least,
@@ -793,7 +792,7 @@ TEST(large_plans_are_improved) {
         desc.engine = MEMO_PLAN_ENGINE_GREEDY;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         greedy = plan->peak_bytes;
-        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
+        desc.engine = MEMO_PLAN_ENGINE_AUTO;
         desc.node_limit = 12 * n;
         desc.time_limit_s = 1000;
         solve_valid(plan, &desc, k);
@@ -899,7 +898,7 @@ TEST(mip_meets_brute_force) {
 }
 
 TEST(memory_that_runs_out_is_reported) {
-    static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_SEARCH,
+    static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_GREEDY, MEMO_PLAN_ENGINE_AUTO,
                                                MEMO_PLAN_ENGINE_MIP, MEMO_PLAN_ENGINE_BILEVEL};
     size_t k;
     for (k = 0; k < 4; k++) {

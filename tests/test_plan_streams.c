@@ -748,8 +748,8 @@ static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
 
 /* Every engine that proves its plan optimal has the least peak that the reference's pairs allow. */
 TEST(plans_by_pairs_are_the_smallest) {
-    static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_SEARCH,
-                                               MEMO_PLAN_ENGINE_BILEVEL, MEMO_PLAN_ENGINE_MIP};
+    static const memo_plan_engine engines[] = {MEMO_PLAN_ENGINE_AUTO, MEMO_PLAN_ENGINE_BILEVEL,
+                                               MEMO_PLAN_ENGINE_MIP};
     int round, n_above = 0, e;
     for (round = 0; round < 1500; round++) {
         memo_trace* trace = random_trace(memo_test_int(8, 28), (int)memo_test_int(2, 4), 0, 0,
@@ -773,7 +773,7 @@ TEST(plans_by_pairs_are_the_smallest) {
                         clash[place[usages[k].buffer] * n + place[usages[i].buffer]] = 1;
         for (i = 0; i < n; i++) order[i] = i;
         expected = least_peak(plan, clash, order, 0, offsets, 0, INT64_MAX);
-        for (e = 0; e < 4; e++) {
+        for (e = 0; e < 3; e++) {
             memo_plan_desc desc = memo_plan_desc_default();
             memo_status status;
             desc.engine = engines[e];
@@ -994,7 +994,6 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
     CHECK_OK(memo_trace_malloc(trace, 2 * N, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     CHECK_OK(memo_trace_free(trace, 2 * N, &error));
     plan = plan_of_trace(trace, 8);
-    desc.engine = MEMO_PLAN_ENGINE_SEARCH;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
     CHECK_CASE(plan->proof == MEMO_PROOF_FEASIBLE && plan->peak_bytes > 16, "%lld",

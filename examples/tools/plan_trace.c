@@ -62,12 +62,11 @@ static void print_help(void) {
         "alignment,\n"
         "offset (fixed) and gaps (\"3-5 8-9\") are optional.  - is standard input.\n"
         "\n"
-        "  --engine NAME       auto (default): greedy, then bi-level, then search, until the plan\n"
-        "                              meets the bound\n"
+        "  --engine NAME       auto (default): greedy, then local search and branch and bound,\n"
+        "                              until the plan meets the bound\n"
         "                      greedy: the best of a few orders\n"
         "                      bilevel: plans a layer once, then what joins the layers; then as "
         "auto\n"
-        "                      search: greedy, then branch and bound\n"
         "                      mip: greedy, then the mixed-integer program of the MEMO paper; for\n"
         "                              small problems, needs lp_solve\n"
         "  --capacity BYTES    stops at a plan this small; exit status 1 if it finds none\n"
@@ -165,14 +164,12 @@ static int parse_options(int argc, char** argv, options* o) {
                 o->solve.engine = MEMO_PLAN_ENGINE_AUTO;
             else if (!strcmp(value, "greedy"))
                 o->solve.engine = MEMO_PLAN_ENGINE_GREEDY;
-            else if (!strcmp(value, "search"))
-                o->solve.engine = MEMO_PLAN_ENGINE_SEARCH;
             else if (!strcmp(value, "mip"))
                 o->solve.engine = MEMO_PLAN_ENGINE_MIP;
             else if (!strcmp(value, "bilevel"))
                 o->solve.engine = MEMO_PLAN_ENGINE_BILEVEL;
             else
-                return refuse(name, "not auto, greedy, bilevel, search or mip", value);
+                return refuse(name, "not auto, greedy, bilevel or mip", value);
         } else if (which == CAPACITY) {
             if (!parse_count(value, &o->solve.capacity_bytes) || o->solve.capacity_bytes == 0)
                 return refuse(name, "not a number of bytes above 0", value);
