@@ -99,6 +99,46 @@ static inline memo_status gpt_set_parameters(gpt_model* model, const void* param
     return gpt_finish(model, error);
 }
 
+/* The text that every model learns, with some order in it, so that a loss can fall: each byte is
+ * near the one before. */
+static inline const uint8_t* gpt_test_text(void) {
+    static uint8_t text[2048];
+    size_t i;
+    for (i = 0; i < sizeof text && !text[sizeof text - 1]; i++)
+        text[i] =
+            (uint8_t)('a' +
+                      ((i ? text[i - 1] - 'a' : 0) + (int)(gpt_mix(memo_test.seed + i) % 4)) % 26);
+    return text;
+}
+
+/* Of x from y, over the norm of y. */
+static inline double gpt_test_distance(const gpt_real* x, const gpt_real* y, int64_t n) {
+    double difference = 0, squares = 0;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        difference += pow((double)x[i] - (double)y[i], 2);
+        squares += (double)y[i] * (double)y[i];
+    }
+    return sqrt(difference / squares);
+}
+
+/* One step of so many micro-batches.  Of its end gradients and their digest, unless NULL. */
+static inline memo_status gpt_test_step(gpt_model* model, const gpt_config* config, int64_t step,
+                                        int64_t accumulate, void* gradients, uint64_t* digest,
+                                        double* loss, double* norm, memo_error* error) {
+    const gpt_update_values update = {{0.01, 0.9, 0.99, 1e-8, 0.1, 0}, 1.0, 0};
+    const int64_t n = config->batch * config->sequence;
+    const uint8_t* tokens = gpt_test_text() + step * accumulate * n;
+    memo_status status = MEMO_STATUS_OK;
+    int64_t m;
+    for (m = 0; m < accumulate && !status; m++, tokens += n)
+        status = gpt_micro_batch(model, tokens, tokens + 1, step, m, 1.0 / (double)(accumulate * n),
+                                 error);
+    if (!status && gradients) status = gpt_get_gradients(model, gradients, error);
+    if (!status && digest) status = gpt_digest_gradients(model, digest, error);
+    return status ? status : gpt_update(model, &update, loss, norm, error);
+}
+
 /* --- a model in a device --- */
 
 typedef struct gpt_test_run {
@@ -184,6 +224,19 @@ static inline memo_status gpt_test_plan(const gpt_desc* desc, gpt_test_run* run,
     run->trace = run->step->trace;
     run->plan = run->step->addresses;
     return status;
+}
+
+/* The bytes of the device that a model needs. */
+static inline int64_t gpt_test_peak(gpt_config config, memo_policy policy, double alpha) {
+    const gpt_desc desc = gpt_test_desc(config, policy, alpha);
+    gpt_test_run run;
+    memo_error error;
+    int64_t peak;
+    memset(&run, 0, sizeof run);
+    CHECK_OK(gpt_test_plan(&desc, &run, &error));
+    peak = run.plan ? run.plan->peak_bytes : 0;
+    gpt_test_close(&run);
+    return peak;
 }
 
 /* A model in a device that has the bytes it was promised and not one more.  On failure nothing is
@@ -292,18 +345,6 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     CHECK_OK(memo_device_free(device, memory, &error));
     CHECK_OK(memo_device_free(device, scratch, &error));
     CHECK_OK(memo_stream_destroy(device, stream, &error));
-}
-
-/* The text that every model learns, with some order in it, so that a loss can fall: each byte is
- * near the one before. */
-static inline const uint8_t* gpt_test_text(void) {
-    static uint8_t text[2048];
-    size_t i;
-    for (i = 0; i < sizeof text && !text[sizeof text - 1]; i++)
-        text[i] =
-            (uint8_t)('a' +
-                      ((i ? text[i - 1] - 'a' : 0) + (int)(gpt_mix(memo_test.seed + i) % 4)) % 26);
-    return text;
 }
 
 #endif

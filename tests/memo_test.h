@@ -34,12 +34,13 @@ static struct {
     jmp_buf leave;
 } memo_test;
 
-static inline uint64_t memo_test_random(void) { /* splitmix64 */
-    uint64_t z = (memo_test.state += 0x9e3779b97f4a7c15u);
+static inline uint64_t memo_test_next(uint64_t* state) { /* splitmix64 */
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
+static inline uint64_t memo_test_random(void) { return memo_test_next(&memo_test.state); }
 /* Uniform in [low, high]. */
 static inline int64_t memo_test_int(int64_t low, int64_t high) {
     return low + (int64_t)(memo_test_random() % (uint64_t)(high - low + 1));
@@ -63,12 +64,25 @@ static inline double memo_test_nan(void) {
     return value;
 }
 
+/* Counts a failure.  Is it one of the first 10, of which more is printed? */
+static inline int memo_test_fails(const char* file, int line, const char* condition) {
+    if (++memo_test.failures > 10) return 0;
+    printf("# %s:%d: CHECK(%s) is false", file, line, condition);
+    return 1;
+}
+
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            memo_test.failures++;                                                                  \
-            if (memo_test.failures <= 10)                                                          \
-                printf("# %s:%d: CHECK(%s) is false\n", __FILE__, __LINE__, #condition);           \
+        if (!(condition) && memo_test_fails(__FILE__, __LINE__, #condition)) printf("\n");         \
+    } while (0)
+
+/* CHECK with a printf message that says which case it was. */
+#define CHECK_CASE(condition, ...)                                                                 \
+    do {                                                                                           \
+        if (!(condition) && memo_test_fails(__FILE__, __LINE__, #condition)) {                     \
+            printf(": ");                                                                          \
+            printf(__VA_ARGS__);                                                                   \
+            printf("\n");                                                                          \
         }                                                                                          \
     } while (0)
 
@@ -76,101 +90,45 @@ static inline double memo_test_nan(void) {
 #ifdef __cplusplus
 #define CHECK_IS(left, op, right) CHECK((left)op(right))
 #else
+static inline void memo_test_put_real(double x) { printf("%.17g", x); }
+static inline void memo_test_put_signed(long long x) { printf("%lld", x); }
+static inline void memo_test_put_unsigned(unsigned long long x) { printf("%llu", x); }
+static inline void memo_test_put_pointer(const volatile void* x) {
+    printf("0x%llx", (unsigned long long)(uintptr_t)x);
+}
+#define MEMO_TEST_PUT(x)                                                                           \
+    __extension__ _Generic((x), float                                                              \
+                           : memo_test_put_real, double                                            \
+                           : memo_test_put_real, char                                              \
+                           : memo_test_put_signed, signed char                                     \
+                           : memo_test_put_signed, short                                           \
+                           : memo_test_put_signed, int                                             \
+                           : memo_test_put_signed, long                                            \
+                           : memo_test_put_signed, long long                                       \
+                           : memo_test_put_signed, unsigned char                                   \
+                           : memo_test_put_unsigned, unsigned short                                \
+                           : memo_test_put_unsigned, unsigned                                      \
+                           : memo_test_put_unsigned, unsigned long                                 \
+                           : memo_test_put_unsigned, unsigned long long                            \
+                           : memo_test_put_unsigned, default                                       \
+                           : memo_test_put_pointer)(x)
 #define CHECK_IS(left, op, right)                                                                  \
     do {                                                                                           \
         _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-compare\"")        \
             _Pragma("GCC diagnostic ignored \"-Wconversion\"") __typeof__(left) check_left =       \
                 (left);                                                                            \
         __typeof__(right) check_right = (right);                                                   \
-        if (!(check_left op check_right)) {                                                        \
-            memo_test_value check_l, check_r;                                                      \
-            check_l =                                                                              \
-                memo_test_value_of(&check_left, sizeof check_left, MEMO_TEST_KIND(check_left));    \
-            check_r =                                                                              \
-                memo_test_value_of(&check_right, sizeof check_right, MEMO_TEST_KIND(check_right)); \
-            memo_test_differ(__FILE__, __LINE__, #left " " #op " " #right, &check_l, &check_r);    \
+        if (!(check_left op check_right) &&                                                        \
+            memo_test_fails(__FILE__, __LINE__, #left " " #op " " #right)) {                       \
+            printf(": ");                                                                          \
+            MEMO_TEST_PUT(check_left);                                                             \
+            printf(" and ");                                                                       \
+            MEMO_TEST_PUT(check_right);                                                            \
+            printf("\n");                                                                          \
         }                                                                                          \
         _Pragma("GCC diagnostic pop")                                                              \
     } while (0)
-#define MEMO_TEST_KIND(x)                                                                          \
-    __extension__ _Generic((x), float                                                              \
-                           : 'f', double                                                           \
-                           : 'f', char                                                             \
-                           : 'i', signed char                                                      \
-                           : 'i', short                                                            \
-                           : 'i', int                                                              \
-                           : 'i', long                                                             \
-                           : 'i', long long                                                        \
-                           : 'i', unsigned char                                                    \
-                           : 'u', unsigned short                                                   \
-                           : 'u', unsigned                                                         \
-                           : 'u', unsigned long                                                    \
-                           : 'u', unsigned long long                                               \
-                           : 'u', default                                                          \
-                           : 'p')
 #endif
-
-typedef struct memo_test_value {
-    const void* bytes;
-    size_t n_bytes;
-    int kind; /* 'i' signed, 'u' unsigned, 'f' floating-point, 'p' other */
-} memo_test_value;
-
-static inline memo_test_value memo_test_value_of(const void* bytes, size_t n_bytes, int kind) {
-    memo_test_value value;
-    value.bytes = bytes;
-    value.n_bytes = n_bytes;
-    value.kind = kind;
-    return value;
-}
-
-/* Reads a value of n bytes through a type of n bytes, so that the order of bytes does not
- * matter. */
-static inline void memo_test_put_value(const memo_test_value* v) {
-    int64_t i = 0;
-    if (v->kind == 'f') {
-        double real;
-        float single;
-        memcpy(&single, v->bytes, sizeof single);
-        real = single;
-        if (v->n_bytes == sizeof real) memcpy(&real, v->bytes, sizeof real);
-        printf("%.17g", real);
-        return;
-    }
-    if (v->n_bytes == 1) i = *(const int8_t*)v->bytes;
-    if (v->n_bytes == 2) i = *(const int16_t*)v->bytes;
-    if (v->n_bytes == 4) i = *(const int32_t*)v->bytes;
-    if (v->n_bytes == 8) memcpy(&i, v->bytes, 8);
-    if (v->kind == 'i') printf("%lld", (long long)i);
-    if (v->kind == 'u') {
-        if (v->n_bytes < 8) i &= ((int64_t)1 << 8 * v->n_bytes) - 1;
-        printf("%llu", (unsigned long long)i);
-    }
-    if (v->kind == 'p') printf("0x%llx", (unsigned long long)i);
-}
-
-static inline void memo_test_differ(const char* file, int line, const char* condition,
-                                    const memo_test_value* left, const memo_test_value* right) {
-    if (++memo_test.failures > 10) return;
-    printf("# %s:%d: CHECK(%s) is false: ", file, line, condition);
-    memo_test_put_value(left);
-    printf(" and ");
-    memo_test_put_value(right);
-    printf("\n");
-}
-
-/* CHECK with a printf message that says which case it was. */
-#define CHECK_CASE(condition, ...)                                                                 \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            memo_test.failures++;                                                                  \
-            if (memo_test.failures <= 10) {                                                        \
-                printf("# %s:%d: CHECK(%s) is false: ", __FILE__, __LINE__, #condition);           \
-                printf(__VA_ARGS__);                                                               \
-                printf("\n");                                                                      \
-            }                                                                                      \
-        }                                                                                          \
-    } while (0)
 
 /* The call must return MEMO_STATUS_OK; prints error.message otherwise.  Needs `memo_error error`.
  */
@@ -180,7 +138,7 @@ static inline void memo_test_differ(const char* file, int line, const char* cond
  * too. */
 #define CHECK_ERROR(call, status, text)                                                            \
     do {                                                                                           \
-        const int check_status = (call);                                                           \
+        const int check_status = (int)(call);                                                      \
         CHECK_CASE(check_status == MEMO_STATUS_##status && strstr(error.message, text),            \
                    "status %d, %s", check_status, check_status ? error.message : "no error");      \
     } while (0)

@@ -177,16 +177,11 @@ TEST(ranks_divide_the_optimizer) {
     const int64_t n = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
     int64_t peaks[3];
     for (config.zero = 0; config.zero < 3; config.zero++) {
-        const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-        gpt_test_run run;
-        memset(&run, 0, sizeof run);
-        CHECK_OK(gpt_test_plan(&desc, &run, &error));
-        peaks[config.zero] = run.plan ? run.plan->peak_bytes : 0;
+        peaks[config.zero] = gpt_test_peak(config, MEMO_POLICY_KEEP, 0);
         CHECK_IS(gpt_state_bytes(&config), ==,
                  (config.zero == 0   ? 4 * n
                   : config.zero == 1 ? 2 * n + 2 * (n / 4)
                                      : n + 3 * (n / 4)));
-        gpt_test_close(&run);
     }
     /* Two moments, up to the rounding of sizes. */
     CHECK_IS(llabs(peaks[0] - peaks[1] - 2 * (n - n / 4)), <, 2048);
@@ -199,13 +194,8 @@ TEST(groups_of_heads_take_less_memory) {
     int i;
     config.ring = config.ulysses = 2;
     for (i = 0; i < 2; i++) {
-        const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_RECOMPUTE, 0);
-        gpt_test_run run;
-        memset(&run, 0, sizeof run);
         n_group_queries = i ? 2048 : 65536; /* of 8192: 4 groups of one head */
-        CHECK_OK(gpt_test_plan(&desc, &run, &error));
-        peaks[i] = run.plan ? run.plan->peak_bytes : 0;
-        gpt_test_close(&run);
+        peaks[i] = gpt_test_peak(config, MEMO_POLICY_RECOMPUTE, 0);
     }
     n_group_queries = 65536;
     /* Of 9 tensors of keys, 4 of them fp32 gradients that travel, a quarter remains at most

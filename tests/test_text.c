@@ -54,14 +54,12 @@ static memo_status write_letters(const char* to, char letter, int n) {
 
 /* Does the file hold n bytes of letter, and nothing else? */
 static int holds(const char* from, char letter, int n) {
-    FILE* file = fopen(from, "rb");
-    int c, n_read = 0, is_good = file != NULL;
-    while (file && (c = getc(file)) != EOF) {
-        n_read++;
-        is_good &= c == letter;
-    }
-    if (file) fclose(file);
-    return is_good && n_read == n;
+    const char letters[2] = {letter, 0};
+    int64_t n_read;
+    char* text = memo_test_file(from, &n_read);
+    const int is_good = text && n_read == n && strspn(text, letters) == (size_t)n;
+    free(text);
+    return is_good;
 }
 
 static int mode_of(const char* of) {
@@ -120,7 +118,7 @@ static void in_a_child(int (*function)(void)) {
 
 /* Nobody may write it: it stays.  Root may write anything, so this is another user. */
 static int write_read_only(void) {
-    int status;
+    memo_status status;
     if (geteuid() == 0 && (chmod(folder, 0777) || setuid(65534))) return 2;
     status = write_letters(name_of("old"), 'b', 20);
     return !(status == MEMO_STATUS_IO && strstr(error.message, "Permission denied") &&
@@ -173,7 +171,7 @@ TEST(links_stay) {
 
 static int write_beyond_the_limit(void) {
     struct rlimit limit;
-    int old, fresh;
+    memo_status old, fresh;
     limit.rlim_cur = limit.rlim_max = 100;
     if (setrlimit(RLIMIT_FSIZE, &limit)) return 2;
     old = write_letters(name_of("old"), 'b', 101);

@@ -94,16 +94,24 @@ are_near() { # LOG LOG
         END { exit bad || NR != 2 }'
 }
 
+# agrees_with_host NAME ARGUMENT...: policies gave the same bits, a recorded step has no race, losses are near the host's.
+agrees_with_host() {
+    name=$1
+    shift
+    # shellcheck disable=SC2086
+    $host $tiny "$@" --type bf16 --loss-log "$folder/host.log" >/dev/null || return 1
+    cat "$folder/$name.out"
+    grep -q 'bitwise the same' "$folder/$name.out" && grep -q ' 0 races' "$folder/$name.out" &&
+        are_near "$folder/$name.log" "$folder/host.log"
+}
+
 # ---- one GPU ----
 
 one_gpu() { # ARGUMENT...
     # shellcheck disable=SC2086
     "$trainer" $tiny $budget --batch 2 "$@" --compare 1 --loss-log "$folder/one.log" --sample 5 \
         --output "$folder/run" >"$folder/one.out" 2>&1 || { cat "$folder/one.out"; return 1; }
-    $host $tiny --batch 2 "$@" --type bf16 --loss-log "$folder/host.log" >/dev/null || return 1
-    cat "$folder/one.out"
-    grep -q 'bitwise the same' "$folder/one.out" && grep -q ' 0 races' "$folder/one.out" &&
-        [ -s "$folder/run/timeline.svg" ] && are_near "$folder/one.log" "$folder/host.log"
+    agrees_with_host one --batch 2 "$@" && [ -s "$folder/run/timeline.svg" ]
 }
 
 # Every run whose plan has a choice says what it predicted and what it measured.
@@ -228,17 +236,13 @@ half_a_graph_fails() {
 
 # ---- ranks ----
 
-# ranks_train N ARGUMENT...: every policy gives the same bits, a recorded step has no race, losses are near the host's.
 on_gpus= # options that the host's program lacks
-ranks_train() {
+ranks_train() { # N ARGUMENT...
     n=$1
     shift
     # shellcheck disable=SC2086
     over_nccl "$n" ranks "$@" $on_gpus --compare 1 --loss-log "$folder/ranks.log" --output "$folder/run" || return 1
-    $host $tiny "$@" --type bf16 --loss-log "$folder/host.log" >/dev/null || return 1
-    cat "$folder/ranks.out"
-    grep -q 'bitwise the same' "$folder/ranks.out" && grep -q ' 0 races' "$folder/ranks.out" &&
-        are_near "$folder/ranks.log" "$folder/host.log"
+    agrees_with_host ranks "$@"
 }
 
 # ---- launchers ----
@@ -355,22 +359,15 @@ a_lost_rank_ends_the_others() {
     return 1
 }
 
-with_cudnn() { # COMMAND...
+with_cudnn() ( # COMMAND...
     trainer=$folder/train_gpt_cudnn near=1e-3
     "$@"
-    cudnn_status=$?
-    trainer=$folder/train_gpt near=1e-4
-    return $cudnn_status
-}
-
-late_streams() { # COMMAND...
+)
+late_streams() ( # COMMAND...
     FAKE_CUDA_LATE=1
     export FAKE_CUDA_LATE
     "$@"
-    late_status=$?
-    unset FAKE_CUDA_LATE
-    return $late_status
-}
+)
 
 test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }

@@ -115,12 +115,7 @@ static inline void atomicAdd(unsigned long long* to, unsigned long long value) {
 
 /* --- the grid --- */
 
-static inline uint64_t emulated_draw(void) { /* splitmix64 */
-    uint64_t z = (emulated_random += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+static inline uint64_t emulated_draw(void) { return memo_test_next(&emulated_random); }
 
 /* The numbers from first to end in any order. */
 static inline std::vector<unsigned> emulated_order(unsigned first, unsigned end) {

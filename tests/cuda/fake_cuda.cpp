@@ -32,7 +32,7 @@
 #include <thread>
 #include <vector>
 
-enum { MOST = 4096, N_DEVICES = 2 };
+enum { N_DEVICES = 2 };
 static size_t mebibytes_of(const char* variable, size_t otherwise) {
     const char* value = getenv(variable);
     return (value ? (size_t)atoll(value) : otherwise) << 20;
@@ -65,24 +65,18 @@ int fake_is_without_context(void) { return !current; }
 
 /* --- failures on demand --- */
 
-static struct {
-    char function[64];
+struct failure {
+    std::string function;
     int k;
     cudaError_t code;
-} failures[8];
+};
+static std::vector<failure> failures;
 static cudaError_t last_error;
 
 void fake_fail(const char* function, int k, cudaError_t code) {
-    for (auto& failure : failures) {
-        if (failure.k) continue;
-        snprintf(failure.function, sizeof failure.function, "%s", function);
-        failure.k = k;
-        failure.code = code;
-        return;
-    }
-    abort();
+    failures.push_back({function, k, code});
 }
-void fake_forget_failures(void) { memset(failures, 0, sizeof failures); }
+void fake_forget_failures(void) { failures.clear(); }
 
 static cudaError_t broken; /* the error that every call returns */
 static thread_local bool is_in_host_function;
@@ -92,7 +86,7 @@ static cudaError_t due(const char* function) {
     if (broken) return last_error = broken;
     if (is_in_host_function) return last_error = cudaErrorNotPermitted;
     for (auto& failure : failures)
-        if (failure.k && strcmp(failure.function, function) == 0 && --failure.k == 0)
+        if (failure.k && failure.function == function && --failure.k == 0)
             return last_error = failure.code;
     return cudaSuccess;
 }
@@ -127,25 +121,28 @@ void fake_set_last_error(cudaError_t code) { last_error = code; }
 
 /* --- memory --- */
 
-struct range {
-    char* begin;
-    size_t n_bytes;
-};
+/* Ranges of bytes by their begin. */
 struct ranges {
-    range all[MOST];
-    int n;
-    void add(void* begin, size_t n_bytes) {
-        if (n == MOST) abort();
-        all[n].begin = (char*)begin;
-        all[n++].n_bytes = n_bytes;
+    std::map<char*, size_t> all;
+    void add(void* begin, size_t n_bytes) { all[(char*)begin] = n_bytes; }
+    /* Its bytes; 0: there is none. */
+    size_t take(void* begin) {
+        const auto found = all.find((char*)begin);
+        if (found == all.end()) return 0;
+        const size_t n_bytes = found->second;
+        all.erase(found);
+        return n_bytes;
     }
-    bool take(const void* begin, range* taken) {
-        for (int i = 0; i < n; i++) {
-            if (all[i].begin != begin) continue;
-            *taken = all[i];
-            all[i] = all[--n];
-            return true;
-        }
+    bool contains(const void* begin, size_t n_bytes) const {
+        for (const auto& each : all)
+            if ((char*)begin >= each.first && (char*)begin + n_bytes <= each.first + each.second)
+                return true;
+        return false;
+    }
+    bool meets(const void* begin, size_t n_bytes) const {
+        for (const auto& each : all)
+            if ((char*)begin < each.first + each.second && each.first < (char*)begin + n_bytes)
+                return true;
         return false;
     }
 };
@@ -169,19 +166,21 @@ int fake_are_pages_exportable(void) {
     return latest_pages.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
            latest_pages.allocFlags.gpuDirectRDMACapable;
 }
-static int n_streams, n_events, n_pages, max_pitch = 2147483647, n_processors = 132;
+/* Streams, events, pages and graphs. */
+static int n_objects, max_pitch = 2147483647, n_processors = 132;
 static unsigned grid;
-static int n_graphs;
 
-int fake_n_registered(void) { return registered.n; }
+int fake_n_registered(void) { return (int)registered.all.size(); }
 int fake_n_host_allocs(void) {
     int n = 0;
-    for (int i = 0; i < host_memory.n; i++) n += host_memory.all[i].n_bytes >= GRANULE;
+    for (const auto& each : host_memory.all) n += each.second >= GRANULE;
     return n;
 }
 int fake_n_objects(void) {
-    return device_memory.n + host_memory.n + registered.n + reserved.n + mapped.n + n_streams +
-           n_events + n_pages + n_graphs;
+    int n = n_objects;
+    for (const ranges* each : {&device_memory, &host_memory, &registered, &reserved, &mapped})
+        n += (int)each->all.size();
+    return n;
 }
 static double register_s;
 void fake_set_register_s(double seconds) { register_s = seconds; }
@@ -193,27 +192,19 @@ unsigned fake_grid(void) { return grid; }
 
 static std::map<char*, size_t> accessible; /* mapped ranges with access */
 
-static bool is_within(const ranges& memory, const char* begin, size_t n_bytes) {
-    for (int i = 0; i < memory.n; i++) {
-        const range& r = memory.all[i];
-        if (begin >= r.begin && begin + n_bytes <= r.begin + r.n_bytes) return true;
-    }
-    return false;
-}
 bool fake_use_pages(const void* address, size_t n_bytes, int use) {
     TAKE_TURNS();
-    if (!is_within(mapped, (const char*)address, n_bytes) || !fake_are_pages_exportable())
-        return false;
+    if (!mapped.contains(address, n_bytes) || !fake_are_pages_exportable()) return false;
     used_pages[(const char*)address] += use;
     return true;
 }
 /* CUDA takes memory that is registered as a whole. */
 static bool is_pinned(const char* begin, size_t n_bytes) {
-    return is_within(registered, begin, n_bytes) || is_within(host_memory, begin, n_bytes);
+    return registered.contains(begin, n_bytes) || host_memory.contains(begin, n_bytes);
 }
 static bool is_on_device(const char* begin, size_t n_bytes) {
     const char* end = begin + n_bytes;
-    if (is_within(device_memory, begin, n_bytes)) return true;
+    if (device_memory.contains(begin, n_bytes)) return true;
     while (begin < end) { /* from mapping to mapping */
         auto next = accessible.upper_bound((char*)begin);
         if (next == accessible.begin()) return false;
@@ -406,10 +397,11 @@ static void give_back_memory(char* memory) {
 
 void fake_abandon(void) {
     for (ranges* memory : {&device_memory, &host_memory})
-        for (int i = 0; i < memory->n; i++) give_back_memory(memory->all[i].begin);
-    device_memory.n = host_memory.n = registered.n = reserved.n = mapped.n = 0;
+        for (const auto& each : memory->all) give_back_memory(each.first);
+    for (ranges* memory : {&device_memory, &host_memory, &registered, &reserved, &mapped})
+        memory->all.clear();
     accessible.clear();
-    n_pages = n_streams = 0;
+    n_objects = 0;
     device_bytes = 0;
 }
 
@@ -506,13 +498,13 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     return cudaSuccess;
 }
 cudaError_t cudaFree(void* address) {
-    range taken;
     FAIL_IF_DUE("cudaFree");
     REFUSE_IF_CAPTURING();
     if (!address) return cudaSuccess;
-    if (!device_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
+    const size_t n_bytes = device_memory.take(address);
+    if (!n_bytes) return refuse(cudaErrorInvalidValue);
     finish_all();
-    device_bytes -= taken_bytes(taken.n_bytes);
+    device_bytes -= taken_bytes(n_bytes);
     give_back_memory((char*)address);
     return cudaSuccess;
 }
@@ -530,10 +522,9 @@ cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* address) {
-    range taken;
     FAIL_IF_DUE("cudaFreeHost");
     REFUSE_IF_CAPTURING();
-    if (!host_memory.take(address, &taken)) return refuse(cudaErrorInvalidValue);
+    if (!host_memory.take(address)) return refuse(cudaErrorInvalidValue);
     finish_all();
     give_back_memory((char*)address);
     return cudaSuccess;
@@ -552,19 +543,16 @@ cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     if (!address || !n_bytes || (flags & ~(unsigned)cudaHostRegisterPortable) ||
         !is_mapped(address, n_bytes))
         return refuse(cudaErrorInvalidValue);
-    for (int i = 0; i < registered.n; i++)
-        if ((char*)address < registered.all[i].begin + registered.all[i].n_bytes &&
-            registered.all[i].begin < (char*)address + n_bytes)
-            return refuse(cudaErrorHostMemoryAlreadyRegistered);
+    if (registered.meets(address, n_bytes)) return refuse(cudaErrorHostMemoryAlreadyRegistered);
     registered.add(address, n_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* address) {
-    range taken;
     FAIL_IF_DUE("cudaHostUnregister");
     REFUSE_IF_CAPTURING();
-    if (!registered.take(address, &taken)) return refuse(cudaErrorHostMemoryNotRegistered);
-    if (!is_mapped(address, taken.n_bytes)) abort(); /* munmap came first */
+    const size_t n_bytes = registered.take(address);
+    if (!n_bytes) return refuse(cudaErrorHostMemoryNotRegistered);
+    if (!is_mapped(address, n_bytes)) abort(); /* munmap came first */
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
@@ -657,7 +645,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     streams[number]->device = current_device();
     streams[number]->before.assign(MOST_STREAMS, 0);
     streams[number]->work = std::make_shared<queue>();
-    n_streams++;
+    n_objects++;
     *stream = (cudaStream_t)streams[number];
     return cudaSuccess;
 }
@@ -678,7 +666,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     finish(work_of(stream), work_of(stream)->items.size());
     streams[((fake_stream*)stream)->number] = NULL;
     delete (fake_stream*)stream;
-    n_streams--;
+    n_objects--;
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -688,13 +676,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     REFUSE_IF_CAPTURING();
     finish(work_of(stream), work_of(stream)->items.size());
     return cudaSuccess;
-}
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    FAIL_IF_DUE("cudaStreamQuery");
-    NEED_STREAM(stream);
-    if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
-    REFUSE_IF_CAPTURING();
-    return refuse(cudaErrorNotReady); /* no error, but cudaGetLastError finds it */
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
     FAIL_IF_DUE("cudaStreamIsCapturing");
@@ -731,7 +712,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     created->device = current_device();
     events.insert(created);
     *event = (cudaEvent_t)created;
-    n_events++;
+    n_objects++;
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -739,7 +720,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     NEED_EVENT(event);
     events.erase((fake_event*)event);
     delete (fake_event*)event;
-    n_events--;
+    n_objects--;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
@@ -827,7 +808,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     if (is_joined && !is_capture_spoiled) {
         capture.origin = (size_t)first->number;
         *graph = (cudaGraph_t) new fake_graph(capture);
-        n_graphs++;
+        n_objects++;
     }
     capture.all.clear();
     if (is_capture_spoiled) return refuse(cudaErrorStreamCaptureInvalidated);
@@ -837,7 +818,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     FAIL_IF_DUE("cudaGraphInstantiate");
     if (!graph) return refuse(cudaErrorInvalidValue);
     *exec = (cudaGraphExec_t) new fake_graph(*(fake_graph*)graph);
-    n_graphs++;
+    n_objects++;
     return cudaSuccess;
 }
 /* In the order of the calls; or late: the first stream's operations, each after the operations that
@@ -867,12 +848,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     delete (fake_graph*)exec;
-    n_graphs--;
+    n_objects--;
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     delete (fake_graph*)graph;
-    n_graphs--;
+    n_objects--;
     return cudaSuccess;
 }
 
@@ -911,7 +892,7 @@ static CUresult fake_create(CUmemGenericAllocationHandle* handle, size_t n_bytes
     latest_pages = *properties;
     device_bytes += n_bytes;
     pages[*handle = next++] = {file, n_bytes, properties->location.id};
-    n_pages++;
+    n_objects++;
     return CUDA_SUCCESS;
 }
 static CUresult fake_release(CUmemGenericAllocationHandle handle) {
@@ -921,7 +902,7 @@ static CUresult fake_release(CUmemGenericAllocationHandle handle) {
     close(pages[handle].file);
     device_bytes -= pages[handle].n_bytes;
     pages.erase(handle);
-    n_pages--;
+    n_objects--;
     return CUDA_SUCCESS;
 }
 static CUresult fake_reserve(CUdeviceptr* address, size_t n_bytes, size_t alignment,
@@ -940,20 +921,10 @@ static CUresult fake_reserve(CUdeviceptr* address, size_t n_bytes, size_t alignm
     *address = (CUdeviceptr)(begin + before);
     return CUDA_SUCCESS;
 }
-/* Whether part of a range is mapped. */
-static bool is_taken(CUdeviceptr address, size_t n_bytes) {
-    for (int i = 0; i < mapped.n; i++)
-        if ((char*)address < mapped.all[i].begin + mapped.all[i].n_bytes &&
-            mapped.all[i].begin < (char*)address + n_bytes)
-            return true;
-    return false;
-}
 static CUresult fake_free_addresses(CUdeviceptr address, size_t n_bytes) {
-    range taken;
     DRIVER_FAIL_IF_DUE("cuMemAddressFree");
     DRIVER_REFUSE_IF_CAPTURING();
-    if (is_taken(address, n_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (!reserved.take((void*)address, &taken) || taken.n_bytes != n_bytes)
+    if (mapped.meets((void*)address, n_bytes) || reserved.take((void*)address) != n_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     munmap((void*)address, n_bytes);
     return CUDA_SUCCESS;
@@ -964,7 +935,7 @@ static CUresult fake_map(CUdeviceptr address, size_t n_bytes, size_t offset,
     DRIVER_REFUSE_IF_CAPTURING();
     if (offset || flags || !n_bytes || !is_granular(address) || !is_granular(n_bytes) ||
         !pages.count(handle) || n_bytes > pages[handle].n_bytes ||
-        !is_within(reserved, (char*)address, n_bytes) || is_taken(address, n_bytes) ||
+        !reserved.contains((char*)address, n_bytes) || mapped.meets((char*)address, n_bytes) ||
         mmap((void*)address, n_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, pages[handle].file, 0) ==
             MAP_FAILED)
         return CUDA_ERROR_INVALID_VALUE;
@@ -972,13 +943,14 @@ static CUresult fake_map(CUdeviceptr address, size_t n_bytes, size_t offset,
     return CUDA_SUCCESS;
 }
 static CUresult fake_unmap(CUdeviceptr address, size_t n_bytes) {
-    range taken;
     DRIVER_FAIL_IF_DUE("cuMemUnmap");
     DRIVER_REFUSE_IF_CAPTURING();
-    if (!mapped.take((void*)address, &taken)) return CUDA_ERROR_INVALID_VALUE;
-    if (taken.n_bytes != n_bytes) abort(); /* a part of a mapping */
-    for (const auto& use : used_pages)     /* a window that would outlive them */
-        if (use.second && use.first >= taken.begin && use.first < taken.begin + n_bytes) abort();
+    const size_t n_mapped = mapped.take((void*)address);
+    if (!n_mapped) return CUDA_ERROR_INVALID_VALUE;
+    if (n_mapped != n_bytes) abort();  /* a part of a mapping */
+    for (const auto& use : used_pages) /* a window that would outlive them */
+        if (use.second && use.first >= (char*)address && use.first < (char*)address + n_bytes)
+            abort();
     accessible.erase((char*)address);
     mmap((void*)address, n_bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
@@ -990,17 +962,15 @@ static CUresult fake_set_access(CUdeviceptr address, size_t n_bytes, const CUmem
     size_t n_covered = 0;
     DRIVER_FAIL_IF_DUE("cuMemSetAccess");
     DRIVER_REFUSE_IF_CAPTURING();
-    for (int i = 0; i < mapped.n; i++)
-        if (mapped.all[i].begin >= begin && mapped.all[i].begin + mapped.all[i].n_bytes <= end)
-            n_covered += mapped.all[i].n_bytes;
+    for (const auto& each : mapped.all)
+        if (each.first >= begin && each.first + each.second <= end) n_covered += each.second;
     if (n_covered != n_bytes || n != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
         access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || access->location.id < 0 ||
         access->location.id >= N_DEVICES ||
         mprotect((void*)address, n_bytes, PROT_READ | PROT_WRITE))
         return CUDA_ERROR_INVALID_VALUE;
-    for (int i = 0; i < mapped.n; i++)
-        if (mapped.all[i].begin >= begin && mapped.all[i].begin < end)
-            accessible[mapped.all[i].begin] = mapped.all[i].n_bytes;
+    for (const auto& each : mapped.all)
+        if (each.first >= begin && each.first < end) accessible.insert(each);
     return CUDA_SUCCESS;
 }
 static CUresult fake_get_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
@@ -1039,9 +1009,14 @@ static CUresult as_driver(cudaError_t code, cudaError_t before) {
                                      : CUDA_SUCCESS;
 }
 static CUresult fake_query_stream(CUstream stream) {
-    cudaError_t before = last_error;
     DRIVER_FAIL_IF_DUE("cuStreamQuery");
-    return as_driver(cudaStreamQuery(stream), before);
+    if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (is_capturing(stream)) {
+        is_capture_spoiled = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    DRIVER_REFUSE_IF_CAPTURING();
+    return CUDA_ERROR_NOT_READY;
 }
 static CUresult fake_query_event(CUevent event) {
     cudaError_t before = last_error;

@@ -317,7 +317,7 @@ static void write_text(const char* folder, const char* name, const char* text) {
 /* The smallest limit of a process's control group and its parents, v1 and v2; cached files do not
  * count as used. */
 TEST(control_groups_limit_the_share) {
-    char folder[200], command[240], groups[240];
+    char folder[250], command[300], groups[300];
     static const struct {
         const char* groups; /* of the process */
         int64_t total, available;
@@ -332,9 +332,8 @@ TEST(control_groups_limit_the_share) {
         {"nonsense\n", 1000000, 900000},
         {NULL, 1000000, 900000},
     };
-    snprintf(folder, sizeof folder, "%s/memo_test_XXXXXX",
-             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    CHECK(mkdtemp(folder) != NULL);
+    memo_test_path(folder, "groups");
+    CHECK(mkdir(folder, 0700) == 0);
     write_text(folder, "memory.max", "900000\n");
     write_text(folder, "memory.current", "100000\n");
     write_text(folder, "user/memory.max", "500000\n");

@@ -46,20 +46,12 @@ typedef struct history {
 } history;
 
 static memo_status train(gpt_model* model, const gpt_config* config, history* h) {
-    const gpt_update_values update = {{0.001, 0.9, 0.99, 1e-8, 0.1, 0}, 1.0, 0};
-    const int64_t n = config->batch * config->sequence;
     memo_status status = MEMO_STATUS_OK;
-    for (int64_t step = 0; step < N_STEPS && !status; step++) {
-        for (int64_t m = 0; m < N_ACCUMULATED && !status; m++) {
-            const uint8_t* tokens = gpt_test_text() + (step * N_ACCUMULATED + m) * n;
-            status = gpt_micro_batch(model, tokens, tokens + 1, step, m,
-                                     1.0 / (double)(N_ACCUMULATED * n), &error);
-        }
-        h->gradients.resize((size_t)gpt_n_parameters(config));
-        if (!status && step == 0) status = gpt_get_gradients(model, h->gradients.data(), &error);
-        if (!status) status = gpt_digest_gradients(model, &h->digests[step], &error);
-        if (!status) status = gpt_update(model, &update, &h->loss[step], &h->norm[step], &error);
-    }
+    h->gradients.resize((size_t)gpt_n_parameters(config));
+    for (int64_t step = 0; step < N_STEPS && !status; step++)
+        status =
+            gpt_test_step(model, config, step, N_ACCUMULATED, step ? NULL : h->gradients.data(),
+                          &h->digests[step], &h->loss[step], &h->norm[step], &error);
     return status;
 }
 
@@ -110,16 +102,6 @@ static history on_the_gpu(memo_device* device, gpt_config config, const int64_t*
     return h;
 }
 
-static double gradient_difference(const history& a, const history& b) {
-    double difference = 0, squares = 0;
-    for (size_t i = 0; i < a.gradients.size() && i < b.gradients.size(); i++) {
-        const double d = (double)a.gradients[i] - (double)b.gradients[i];
-        difference += d * d;
-        squares += (double)b.gradients[i] * (double)b.gradients[i];
-    }
-    return sqrt(difference / squares);
-}
-
 /* A row's tensors are computed in stages.  All tensors of odd, or of even stages are recomputed,
  * each from stored rows. */
 static const int64_t* rows_of_stages(const gpt_config* config, int is_even) {
@@ -150,7 +132,8 @@ static void check_rows(memo_device* device, gpt_config config, const char* name,
 static void check_model(gpt_config config, double loss_tolerance, double gradient_tolerance) {
     NEED_RIG(device);
     const history host = on_the_host(config), keep = on_the_gpu(device, config, NULL, NULL);
-    const double difference = gradient_difference(keep, host);
+    const double difference = gpt_test_distance(keep.gradients.data(), host.gradients.data(),
+                                                (int64_t)host.gradients.size());
     printf("# loss %.3g, gradient %.3g from the host's\n", fabs(keep.loss[0] / host.loss[0] - 1),
            difference);
     CHECK_CASE(fabs(keep.loss[0] / host.loss[0] - 1) < loss_tolerance, "%g instead of %g",

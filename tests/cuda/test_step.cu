@@ -198,14 +198,22 @@ template <typename Kernel> static void launch(Kernel kernel, memo_stream stream)
 }
 #endif
 
-typedef struct model {
-    memo_device *device, *owned; /* the recorder's, if any, and CUDA's */
-    memo_recorder* recorder;
-    memo_stream compute;
-    memo_swap* swap;
-    float *value, *gradient;
-    float* result; /* both, on the host */
-} model;
+struct model {
+    memo_device *owned, *device; /* CUDA's; the recorder's, if any */
+    memo_recorder* recorder = NULL;
+    memo_stream compute = NULL;
+    memo_swap* swap = NULL;
+    float *value = NULL, *gradient = NULL;
+    float* result = NULL; /* both, on the host */
+
+    model(memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
+          int32_t n_host_layers = 0, int is_timed = 0);
+    ~model();
+    model(const model&) = delete;
+};
+#define NEED_MODEL(m, ...)                                                                         \
+    model m(__VA_ARGS__);                                                                          \
+    if (!m.result) SKIP(NO_GPU)
 
 enum { RESULT_BYTES = 2 * N_ROWS * ROW * (int)sizeof(float) };
 
@@ -245,25 +253,23 @@ static memo_status step(model* m) {
     return memo_cuda_check(cudaGetLastError(), "a kernel of the step", &error);
 }
 
-static int open_model(model* m, memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
-                      int32_t n_host_layers = 0, int is_timed = 0) {
+model::model(memo_tensor_rule x_rule, memo_tensor_rule sine_rule, double alpha,
+             int32_t n_host_layers, int is_timed)
+    : owned(open_device()), device(owned) {
     memo_tensor tensors[] = {{"x", ROW * sizeof(float), x_rule, 0},
                              {"sine", ROW * sizeof(float), sine_rule, 0}};
     memo_swap_desc desc = memo_swap_desc_default();
-    void* memory = NULL;
-    memset(m, 0, sizeof *m);
-    m->owned = m->device = open_device();
-    if (!m->device) return 0;
+    if (!device) return;
     if (is_timed) {
         memo_recorder_desc recorder_desc = memo_recorder_desc_default();
-        recorder_desc.device = m->owned;
+        recorder_desc.device = owned;
         recorder_desc.is_timed = 1;
-        CHECK_OK(memo_recorder_create(&recorder_desc, &m->recorder, &error));
-        m->device = memo_recorder_get_device(m->recorder);
+        CHECK_OK(memo_recorder_create(&recorder_desc, &recorder, &error));
+        device = memo_recorder_get_device(recorder);
     }
-    CHECK_OK(memo_stream_create(m->device, "compute", 0, &m->compute, &error));
-    desc.device = m->device;
-    desc.compute_stream = m->compute;
+    CHECK_OK(memo_stream_create(device, "compute", 0, &compute, &error));
+    desc.device = device;
+    desc.compute_stream = compute;
     desc.tensors = tensors;
     desc.n_tensors = 2;
     desc.n_layers = N_LAYERS;
@@ -272,14 +278,19 @@ static int open_model(model* m, memo_tensor_rule x_rule, memo_tensor_rule sine_r
     desc.alpha = alpha;
     desc.n_host_layers = n_host_layers;
     desc.is_timed = is_timed;
-    desc.spill_directory = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
-    CHECK_OK(memo_swap_create(&desc, &m->swap, &error));
-    CHECK_OK(memo_device_alloc(m->device, RESULT_BYTES, &memory, &error));
-    m->value = (float*)memory;
-    m->gradient = m->value + N_ROWS * ROW;
-    CHECK_OK(memo_host_alloc(m->device, RESULT_BYTES, &memory, &error));
-    m->result = (float*)memory;
-    return m->swap && m->value && m->result;
+    desc.spill_directory = memo_test_folder();
+    CHECK_OK(memo_swap_create(&desc, &swap, &error));
+    CHECK_OK(memo_device_alloc(device, RESULT_BYTES, (void**)&value, &error));
+    gradient = value + N_ROWS * ROW;
+    if (swap) CHECK_OK(memo_host_alloc(device, RESULT_BYTES, (void**)&result, &error));
+}
+
+model::~model() {
+    if (compute) memo_stream_synchronize(device, compute, NULL);
+    memo_swap_destroy(swap);
+    if (compute) memo_stream_destroy(device, compute, NULL);
+    memo_recorder_destroy(recorder);
+    memo_cuda_device_destroy(owned);
 }
 
 static void read_result(model* m) {
@@ -289,22 +300,13 @@ static void read_result(model* m) {
     CHECK_OK(memo_device_status(m->device, &error));
 }
 
-static void close_model(model* m) {
-    if (m->compute) memo_stream_synchronize(m->device, m->compute, NULL);
-    memo_swap_destroy(m->swap);
-    if (m->compute) memo_stream_destroy(m->device, m->compute, NULL);
-    memo_recorder_destroy(m->recorder);
-    memo_cuda_device_destroy(m->owned);
-}
-
-static float* kept_result(void) { /* NULL: no GPU */
+static const float* kept_result(void) { /* NULL: no GPU */
     static float result[RESULT_BYTES / sizeof(float)];
-    model m;
-    if (!open_model(&m, MEMO_TENSOR_KEPT, MEMO_TENSOR_KEPT, 0)) return NULL;
+    model m(MEMO_TENSOR_KEPT, MEMO_TENSOR_KEPT, 0);
+    if (!m.result) return NULL;
     CHECK_OK(step(&m));
     read_result(&m);
     memcpy(result, m.result, RESULT_BYTES);
-    close_model(&m);
     return result;
 }
 
@@ -315,13 +317,11 @@ static const int32_t host_layers[] = {0, 1, 2}; /* 0: nothing goes on to a file 
 
 TEST(swapping_gives_the_bits_of_keeping) {
     const float* kept = kept_result();
-    if (!kept) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
+    if (!kept) SKIP(NO_GPU);
     CHECK(kept[RESULT_BYTES / sizeof(float) - 1] != 0);
     for (double alpha : alphas)
         for (int32_t n_host_layers : host_layers) {
-            model m;
-            if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, n_host_layers))
-                return;
+            model m(MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, n_host_layers);
             for (int k = 0; k < 3; k++) {
                 CHECK_OK(step(&m));
                 read_result(&m);
@@ -329,7 +329,6 @@ TEST(swapping_gives_the_bits_of_keeping) {
                            "alpha %g, %d layers on the host, step %d", alpha, (int)n_host_layers,
                            k);
             }
-            close_model(&m);
         }
 }
 
@@ -385,27 +384,22 @@ TEST(forbidden_calls_are_seen) {
 }
 
 TEST(a_step_neither_allocates_nor_synchronizes) {
-    model m;
-    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2))
-        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
+    NEED_MODEL(m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2);
     count_anew();
     for (int k = 0; k < 3; k++) CHECK_OK(step(&m));
     CHECK_NONE_FORBIDDEN("three steps");
     read_result(&m);
-    close_model(&m);
 }
 
 TEST(a_graph_gives_the_same_bits) {
     const float* kept = kept_result();
-    if (!kept) SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
+    if (!kept) SKIP(NO_GPU);
     for (double alpha : alphas) {
         cudaGraph_t graph = NULL;
         cudaGraphExec_t exec = NULL;
         struct timespec begin, end;
         double launch_us = 0;
-        model m;
-        if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, alpha < 1 ? 2 : 0))
-            return;
+        model m(MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, alpha, alpha < 1 ? 2 : 0);
         cudaStream_t stream = memo_cuda_stream(m.compute);
         if (alpha > 0) { /* the engine's events were recorded outside of the capture before */
             CHECK_OK(step(&m));
@@ -437,7 +431,6 @@ TEST(a_graph_gives_the_same_bits) {
         CHECK(memcmp(kept, m.result, RESULT_BYTES) == 0);
         if (exec) cudaGraphExecDestroy(exec);
         if (graph) cudaGraphDestroy(graph);
-        close_model(&m);
     }
 }
 
@@ -445,16 +438,13 @@ TEST(a_graph_gives_the_same_bits) {
  * drawn. */
 TEST(the_waits_of_each_layer_are_measured) {
     const double link_bytes_per_s = 50e9;
-    const char* folder = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
     memo_schedule* schedule;
     memo_simulation *measured = NULL, *simulated = NULL;
     memo_swap_stats stats;
     double sum_s = 0, engine_s;
     int32_t link, n_waits = 0;
-    char path[512];
-    model m;
-    if (!open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 1, 0, 1))
-        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
+    char path[250];
+    NEED_MODEL(m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 1, 0, 1);
     CHECK_OK(step(&m));
     CHECK(memo_swap_get_stats(m.swap, &stats, &error) == MEMO_STATUS_OK ||
           error.status == MEMO_STATUS_INVALID_STATE); /* done already, or not yet */
@@ -497,13 +487,12 @@ TEST(the_waits_of_each_layer_are_measured) {
            engine_s * 1e6);
     CHECK(sum_s >= 0 && engine_s >= 0);
     for (memo_simulation* times : {measured, simulated}) {
-        snprintf(path, sizeof path, "%s/memo_test_step_%d.json", folder, (int)getpid());
+        memo_test_path(path, "step.json");
         CHECK_OK(memo_schedule_write_chrome(schedule, times, path, &error));
         remove(path);
     }
     memo_simulation_destroy(measured);
     memo_simulation_destroy(simulated);
-    close_model(&m);
 }
 
 /* An allocation in the middle spoils a capture; the engine goes on without it. */
@@ -511,9 +500,7 @@ TEST(a_spoiled_capture_is_left_behind) {
     const float* kept = kept_result();
     cudaGraph_t graph = NULL;
     void* memory;
-    model m;
-    if (!kept || !open_model(&m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2))
-        SKIP("no GPU; run it on a machine with one, as bench/device.sh does");
+    NEED_MODEL(m, MEMO_TENSOR_SWAPPED, MEMO_TENSOR_ROWS, 0.5, 2);
     cudaStream_t stream = memo_cuda_stream(m.compute);
     CHECK_OK(step(&m));
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
@@ -530,11 +517,10 @@ TEST(a_spoiled_capture_is_left_behind) {
     CHECK_OK(step(&m));
     read_result(&m);
     CHECK(memcmp(kept, m.result, RESULT_BYTES) == 0);
-    close_model(&m);
 }
 
 TEST(the_arena_reserves_the_plan_s_peak) {
-    NEED_DEVICE(device);
+    NEED_RIG(device);
     memo_arena_desc desc = memo_arena_desc_default();
     memo_trace* trace = NULL;
     memo_plan* plan = NULL;
@@ -570,7 +556,6 @@ TEST(the_arena_reserves_the_plan_s_peak) {
     memo_arena_destroy(arena);
     memo_plan_destroy(plan);
     memo_trace_destroy(trace);
-    memo_cuda_device_destroy(device);
 }
 
 #ifdef FAKE_CUDA
