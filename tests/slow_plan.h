@@ -12,6 +12,32 @@ static MEMO_UNUSED memo_plan* plan_of_trace(const memo_trace* trace, int64_t ali
     return plan;
 }
 
+/* A full rectangle cut into n buffers; the next to be cut is the largest of `of` random ones. */
+static MEMO_UNUSED void cut_rectangle(memo_buffer* buffers, int64_t n, int64_t height, int of) {
+    int64_t made = 1;
+    buffers[0].end = 4 * n;
+    buffers[0].size_bytes = height;
+    while (made < n) {
+        memo_buffer *piece = NULL, *rest = &buffers[made];
+        int k;
+        for (k = 0; k < of; k++) {
+            memo_buffer* other = &buffers[memo_test_int(0, made - 1)];
+            if (!piece || (double)(other->end - other->begin) * (double)other->size_bytes >
+                              (double)(piece->end - piece->begin) * (double)piece->size_bytes)
+                piece = other;
+        }
+        *rest = *piece;
+        if (memo_test_int(0, 1) && piece->end - piece->begin > 1) {
+            piece->end = rest->begin = memo_test_int(piece->begin + 1, piece->end - 1);
+            made++;
+        } else if (piece->size_bytes > 1) {
+            piece->size_bytes = memo_test_int(1, piece->size_bytes - 1);
+            rest->size_bytes -= piece->size_bytes;
+            made++;
+        }
+    }
+}
+
 /* Sizes are valid: at most 2^62. */
 static int64_t slow_size(const memo_plan* plan, int64_t i) {
     return (plan->buffers[i].size_bytes + plan->alignment_bytes - 1) / plan->alignment_bytes *

@@ -52,8 +52,7 @@ typedef struct attention_case {
     int32_t overwrites;  /* d_k is k, and d_v is v; takes several ranks and one repeat */
     int32_t is_poisoned; /* scratch memory begins as NaN; the local attention refuses NaN */
     double spread;       /* of q and k; 0: 1 */
-    double bytes_per_s, s_per_score; /* not 0: links are throttled, attention sleeps */
-    double step; /* not 0: the first element of q is 1, that of k step * (position / 24) */
+    double step;         /* not 0: the first element of q is 1, that of k step * (position / 24) */
     /* Not 0: the first element of q is huge, that of k 0, or at many positions -huge: a score of
      * -inf. */
     double huge;
@@ -297,7 +296,6 @@ typedef struct run_result {
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
     int64_t device_bytes;     /* less free on the device, once created */
-    double elapsed_s;         /* of all calls */
     float d_sinks[MAX_HEADS]; /* of this rank */
     long long n_mallocs; /* by anybody, from the first forward to the end of the last backward */
     memo_status status;
@@ -383,46 +381,6 @@ static memo_status watched_backward(void* user, memo_stream stream,
                                               (void*)(uintptr_t)block, sizeof *block, error))
         return error->status;
     return w->inner.backward(w->inner.user, stream, block, error);
-}
-
-static double test_now_s(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-typedef struct sleeper {
-    memo_device* device;
-    double s_per_score;
-} sleeper;
-
-/* Takes as long as a kernel that works on tiles of SLEEPER_TILE queries, each against every key
- * that one of them sees. */
-#define SLEEPER_TILE 8
-static memo_status sleeping_attention(void* user, memo_stream stream,
-                                      const memo_attention_block* block, memo_error* error) {
-    const sleeper* s = (const sleeper*)user;
-    int64_t n = 0, first, i, end, position, low, high, k;
-    int32_t q, k_run;
-    for (q = 0; q < block->n_q_runs; q++)
-        for (first = 0; first < block->q_runs[q].count; first = end) {
-            int64_t min_low = INT64_MAX, max_high = 0;
-            end = first + SLEEPER_TILE;
-            if (end > block->q_runs[q].count) end = block->q_runs[q].count;
-            for (i = first; i < end; i++) {
-                position = block->q_runs[q].start + i * block->q_runs[q].stride;
-                memo_mask_interval(&block->mask, position, &low, &high);
-                if (low < high && low < min_low) min_low = low;
-                if (low < high && high > max_high) max_high = high;
-            }
-            for (k_run = 0; k_run < block->n_k_runs; k_run++)
-                for (k = 0; k < block->k_runs[k_run].count; k++) {
-                    position = block->k_runs[k_run].start + k * block->k_runs[k_run].stride;
-                    if (position >= min_low && position < max_high) n += end - first;
-                }
-        }
-    return memo_host_device_sleep(s->device, stream,
-                                  (double)(n * block->n_q_heads) * s->s_per_score, error);
 }
 
 /* A local attention of the user's: ALiBi, a bias by the model's head and the distance.  One query
@@ -755,7 +713,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     memo_sharding key_shardings[MAX_BATCH];
     memo_status status = MEMO_STATUS_OK;
     int32_t b;
-    sleeper sleeping;
     watched_attention watched;
     char *share[N_TENSORS], *other_share[N_TENSORS];
     void *lse = NULL, *saved = NULL, *other_lse = NULL, *other_saved = NULL;
@@ -800,12 +757,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     desc.attention = memo_host_attention_functions(&state);
 #endif
     if (rank == all->failing_rank) desc.attention.forward = failing_attention;
-    if (c->s_per_score > 0) {
-        sleeping.device = host;
-        sleeping.s_per_score = c->s_per_score;
-        desc.attention.forward = desc.attention.backward = sleeping_attention;
-        desc.attention.user = &sleeping;
-    }
     if (c->has_slopes) {
         desc.attention.forward = biased_forward;
         desc.attention.backward = biased_backward;
@@ -889,7 +840,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     if (recorder) memo_recorder_resume(recorder);
     wait_for_all(all); /* nobody creates any more */
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED);
-    result->elapsed_s = -test_now_s();
     for (k = 0; k < all->n_repeats && !status; k++) {
         int64_t ring_bytes = mesh->ring->sent_bytes, ulysses_bytes = mesh->ulysses->sent_bytes;
         status = attention_step(device, stream, attention, &tensors, masks, &buffers, 0, error);
@@ -912,7 +862,6 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         (void)memo_stream_synchronize(device, stream, NULL);
     else
         status = memo_stream_synchronize(device, stream, error);
-    result->elapsed_s += test_now_s();
     wait_for_all(all);
     result->n_mallocs = __atomic_load_n(&malloc_count, __ATOMIC_RELAXED) - result->n_mallocs;
     result->n_scores = state.n_scores;
@@ -1020,13 +969,10 @@ static memo_status thread_rank_run(thread_rank* r, memo_error* error) {
 }
 static int world_run(world* all) {
     const int32_t n_ranks = all->c->ring * all->c->ulysses;
-    memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-    memo_host_device_desc device_desc = memo_host_device_desc_default();
     memo_status status;
     memo_error error;
-    desc.bytes_per_s = all->c->bytes_per_s;
     pthread_barrier_init(&all->barrier, NULL, (unsigned)n_ranks);
-    status = thread_ranks_run_on(&device_desc, &desc, n_ranks, thread_rank_run, all, &error);
+    status = thread_ranks_run(n_ranks, thread_rank_run, all, &error);
     pthread_barrier_destroy(&all->barrier);
     return !status;
 }

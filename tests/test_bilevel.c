@@ -24,35 +24,6 @@ typedef struct shape {
     uint64_t style; /* of the layers */
 } shape;
 
-typedef struct piece {
-    int64_t begin, end, size_bytes;
-} piece;
-
-static int64_t pattern_int(uint64_t* state, int64_t low, int64_t high) {
-    return low + (int64_t)(memoi_search_random(state) % (uint64_t)(high - low + 1));
-}
-
-/* A full rectangle, 4 n long and height high, cut into n pieces. */
-static void cut(piece* pieces, int n, int64_t height, uint64_t state) {
-    int made = 1;
-    pieces[0].begin = 0;
-    pieces[0].end = 4 * n;
-    pieces[0].size_bytes = height;
-    while (made < n) {
-        piece* from = &pieces[pattern_int(&state, 0, made - 1)];
-        piece* rest = &pieces[made];
-        *rest = *from;
-        if (pattern_int(&state, 0, 1) && from->end - from->begin > 1) {
-            from->end = rest->begin = pattern_int(&state, from->begin + 1, from->end - 1);
-            made++;
-        } else if (from->size_bytes > 1) {
-            from->size_bytes = pattern_int(&state, 1, from->size_bytes - 1);
-            rest->size_bytes -= from->size_bytes;
-            made++;
-        }
-    }
-}
-
 static void mark(memo_trace* trace, const shape* s, int layer, const char* what) {
     char text[64];
     if (!s->has_marks) return;
@@ -69,10 +40,13 @@ enum { KEPT = 1000000 }; /* first id of the buffers that a layer keeps */
 
 /* One phase: its pieces, and in between what is kept begins (forward) or ends (backward). */
 static void phase(memo_trace* trace, const shape* s, int layer, int is_backward) {
-    piece pieces[64];
+    memo_buffer pieces[64];
     int64_t time, base = trace->n_requests, k;
-    uint64_t state = s->style + (uint64_t)is_backward + (layer == s->odd_layer ? 77 : 0);
-    cut(pieces, s->n_pieces, 1000, state);
+    const uint64_t state = memo_test.state;
+    memset(pieces, 0, sizeof pieces);
+    memo_test.state = s->style + (uint64_t)is_backward + (layer == s->odd_layer ? 77 : 0);
+    cut_rectangle(pieces, s->n_pieces, 1000, 1); /* equal layers equally */
+    memo_test.state = state;
     mark(trace, s, layer, is_backward ? "backward begin" : "forward begin");
     if (is_backward && s->has_marks == 2) mark(trace, s, layer, "recompute begin");
     for (time = 0; time <= 4 * s->n_pieces; time++) {

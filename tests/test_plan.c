@@ -273,33 +273,6 @@ TEST(a_deadline_leaves_a_plan) {
     }
 }
 
-/* The first n buffers become a full rectangle cut into pieces; the next to be cut is the largest of
- * `of` random ones. */
-static void cut_rectangle(memo_plan* plan, int64_t n, int64_t height, int of) {
-    int64_t made = 1;
-    plan->buffers[0].end = 4 * n;
-    plan->buffers[0].size_bytes = height;
-    while (made < n) {
-        memo_buffer *piece = NULL, *rest = &plan->buffers[made];
-        int k;
-        for (k = 0; k < of; k++) {
-            memo_buffer* other = &plan->buffers[memo_test_int(0, made - 1)];
-            if (!piece || (double)(other->end - other->begin) * (double)other->size_bytes >
-                              (double)(piece->end - piece->begin) * (double)piece->size_bytes)
-                piece = other;
-        }
-        *rest = *piece;
-        if (memo_test_int(0, 1) && piece->end - piece->begin > 1) {
-            piece->end = rest->begin = memo_test_int(piece->begin + 1, piece->end - 1);
-            made++;
-        } else if (piece->size_bytes > 1) {
-            piece->size_bytes = memo_test_int(1, piece->size_bytes - 1);
-            rest->size_bytes -= piece->size_bytes;
-            made++;
-        }
-    }
-}
-
 /* Its height is the optimum, and greedy rarely meets it. */
 TEST(search_fills_cut_rectangles) {
     int k, n_met = 0;
@@ -308,7 +281,7 @@ TEST(search_fills_cut_rectangles) {
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(20, 60), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
-        cut_rectangle(plan, n, 1000, 1);
+        cut_rectangle(plan->buffers, n, 1000, 1);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 100000;
         desc.time_limit_s = 1000;
@@ -330,7 +303,7 @@ TEST(large_rectangles_are_filled_at_once) {
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(1000, 1200), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
-        cut_rectangle(plan, n, 1000000, 3);
+        cut_rectangle(plan->buffers, n, 1000000, 3);
         for (i = 0; i < n; i++) plan->buffers[i].id = i;
         desc.node_limit = 60000;
         desc.time_limit_s = 1000;
@@ -375,7 +348,7 @@ TEST(no_effort_is_left_over) {
         memo_log log;
         int64_t i;
         CHECK_OK(memo_plan_create(HARD + EASY, 0, 1, &plan, &error));
-        cut_rectangle(plan, HARD, 5000, 1);
+        cut_rectangle(plan->buffers, HARD, 5000, 1);
         for (i = 0; i < HARD; i++)
             plan->buffers[i].size_bytes -= memo_test_int(0, plan->buffers[i].size_bytes / 8);
         for (i = HARD; i < HARD + EASY; i++) {

@@ -27,9 +27,9 @@
  *                                                exchange_of_all_with_all_does_not_deadlock,
  *                                                groups_of_random_messages_arrive,
  *                                                splits_make_the_right_groups_which_work_at_once
- *   12 no overlap                                the_ring_s_schedule_overlaps,
- *                                                the_ring_really_overlaps; cuda/nccl_blocks:
- *                                                priorities_differ
+ *   12 no overlap                                the_ring_s_schedule_overlaps; test_comm:
+ *                                                links_take_their_time_and_no_processor;
+ *                                                cuda/nccl_blocks: priorities_differ
  *   13 memory that grows with the ring           memory_does_not_grow_with_the_ring
  *   14 a window that is ignored                  every_mask_in_every_sharding_is_exact,
  *                                                a_narrow_window_needs_few_hops
@@ -1843,63 +1843,6 @@ TEST(the_ring_s_schedule_overlaps) {
         memo_simulation_destroy(simulation);
         memo_schedule_destroy(schedule);
     }
-}
-
-/* Whether one of ten sleeps takes a twentieth longer: the machine is busy. */
-static int sleeps_end_late(double duration_s) {
-    const struct timespec time = {0, (long)(1e9 * duration_s)};
-    int n_late = 0, i;
-    for (i = 0; i < 10; i++) {
-        const double begin_s = test_now_s();
-        nanosleep(&time, NULL);
-        n_late += test_now_s() - begin_s > 1.05 * duration_s;
-    }
-    return n_late > 0;
-}
-
-/* With sleeping attention and throttled links, the run takes as long as the simulation. */
-TEST(the_ring_really_overlaps) {
-    int is_slow, k, is_late = 0;
-    if (IS_SLOW) SKIP("times mean nothing in this build; make test runs it");
-    for (is_slow = 0; is_slow < 2; is_slow++) {
-        attention_case c = case_of(4, 1, 512, 2, 2, 8);
-        memo_sp_attention_desc desc =
-            desc_of(MEMO_SHARDING_ZIGZAG, 4, 1, 512, 2, 2, 8, MEMO_TYPE_F32);
-        ring_costs costs;
-        memo_mask mask = memo_mask_default();
-        memo_schedule* schedule = NULL;
-        memo_simulation* simulation = NULL;
-        double step_s = 0.012, best_s = HUGE_VAL, hop_bytes = 2 * 128 * 2 * 8 * 4;
-        memo_error error;
-        world all;
-        whole w;
-        int32_t r;
-        c.s_per_score = step_s / (128.0 * 128 / 2 * 2);
-        c.bytes_per_s = hop_bytes / (is_slow ? 2 * step_s : step_s / 4);
-        memset(&costs, 0, sizeof costs);
-        costs.forward_s_per_score = costs.backward_s_per_score = c.s_per_score;
-        costs.ring_bytes_per_s = c.bytes_per_s;
-        CHECK_OK(memo_schedule_create(&schedule, &error));
-        for (k = 0; k < 2; k++) CHECK_OK(ring_schedule(&desc, &mask, k, &costs, schedule, &error));
-        CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-        whole_create(&w, &c);
-        for (k = 0; k < 30 && best_s > 1.1 * simulation->makespan_s; k++) {
-            double longest_s = 0; /* others may disturb: the best of some */
-            world_init(&all, &c, &w);
-            CHECK(world_run(&all));
-            for (r = 0; r < 4; r++)
-                if (all.results[r].elapsed_s > longest_s) longest_s = all.results[r].elapsed_s;
-            if (longest_s < best_s) best_s = longest_s;
-        }
-        printf("# %s links: %.1f ms, simulated %.1f\n", is_slow ? "slow" : "fast", 1e3 * best_s,
-               1e3 * simulation->makespan_s);
-        if (best_s > 1.1 * simulation->makespan_s && sleeps_end_late(step_s)) is_late = 1;
-        CHECK(is_late || fabs(best_s / simulation->makespan_s - 1) <= 0.1);
-        memo_simulation_destroy(simulation);
-        memo_schedule_destroy(schedule);
-        whole_destroy(&w);
-    }
-    if (is_late) SKIP("sleeps end late on this busy machine; run it again");
 }
 
 TEST(layers_share_the_scratch) {
