@@ -31,14 +31,6 @@ typedef struct training {
     const char *resumed, *saved_first, *saved_last;
 } training;
 
-/* A window and documents of the text that the tests train on. */
-static inline gpt_config with_masks(gpt_config config, int64_t window) {
-    config.window = window;
-    config.documents = config.sequence;
-    config.separator = 'm';
-    return config;
-}
-
 static inline int64_t n_ranks_of(const training* t) {
     return (int64_t)gpt_n_ranks(&t->desc.config) * gpt_degree(t->desc.config.tensor);
 }

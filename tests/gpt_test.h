@@ -202,6 +202,14 @@ static inline gpt_config gpt_test_config(int32_t n_layers, int32_t hidden, int32
     return config;
 }
 
+/* Documents of the text that the tests train on. */
+static inline gpt_config with_masks(gpt_config config, int64_t window, int64_t documents) {
+    config.window = window;
+    config.documents = documents;
+    config.separator = 'm';
+    return config;
+}
+
 static inline void gpt_test_close(gpt_test_run* run) {
     gpt_destroy(run->model);
     if (run->host) memo_host_device_destroy(run->host);

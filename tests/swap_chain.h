@@ -36,6 +36,16 @@ typedef struct chain {
     int64_t n_wrong; /* rows that came back different; written on the compute stream */
 } chain;
 
+/* Tensors without rules and bytes yet. */
+static MEMO_UNUSED void chain_init(chain* c, int32_t n_tensors) {
+    int32_t t;
+    memset(c, 0, sizeof *c);
+    c->desc = memo_swap_desc_default();
+    c->desc.tensors = c->tensors;
+    c->desc.n_tensors = n_tensors;
+    for (t = 0; t < n_tensors; t++) c->tensors[t].name = "tensor";
+}
+
 typedef struct chain_op {
     char* address; /* of row 0 */
     int64_t row_bytes;
@@ -306,7 +316,7 @@ static memo_status chain_open(chain* c, memo_error* error) {
     if (status) return status;
     c->desc.device = c->device;
     c->desc.compute_stream = c->compute;
-    c->desc.tensors = c->tensors;
+    c->desc.tensors = c->tensors; /* of this copy of the chain */
     if (c->has_rows) c->desc.rows = c->rows;
     chain_set_kinds(c);
     status = memo_swap_create(&c->desc, &c->swap, error);

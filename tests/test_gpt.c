@@ -518,13 +518,6 @@ static gpt_config in_slices(gpt_config config, int64_t n_rows) {
     return config;
 }
 
-static gpt_config with_mask(gpt_config config, int64_t window, int64_t documents) {
-    config.window = window;
-    config.documents = documents;
-    config.separator = 'm';
-    return config;
-}
-
 static void check_against_plain(gpt_config config, memo_policy policy, double alpha) {
     enum { N_MICRO_BATCHES = 2, STEP = 5 };
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
@@ -594,20 +587,20 @@ TEST(model_matches_the_plain_one) {
                         MEMO_POLICY_ALPHA, 0.5);
     check_against_plain(gpt_test_config(1, 16, 2, 2, 1, 1, 1, 0), MEMO_POLICY_ALPHA, 0);
     /* Windows shorter and longer than a tile of attention, documents, both. */
-    check_against_plain(with_mask(gpt_test_config(1, 16, 2, 1, 150, 1, 16, 0), 1, 0),
+    check_against_plain(with_masks(gpt_test_config(1, 16, 2, 1, 150, 1, 16, 0), 1, 0),
                         MEMO_POLICY_KEEP, 0);
-    check_against_plain(with_mask(gpt_test_config(1, 16, 2, 1, 211, 1, 16, 0), 70, 0),
+    check_against_plain(with_masks(gpt_test_config(1, 16, 2, 1, 211, 1, 16, 0), 70, 0),
                         MEMO_POLICY_KEEP, 0);
-    check_against_plain(with_mask(gpt_test_config(2, 16, 2, 2, 133, 2, 16, 0.1), 0, 133),
+    check_against_plain(with_masks(gpt_test_config(2, 16, 2, 2, 133, 2, 16, 0.1), 0, 133),
                         MEMO_POLICY_ALPHA, 0.5);
     check_against_plain(
-        in_slices(with_mask(gpt_test_config(1, 16, 2, 1, 133, 2, 16, 0), 9, 133), 48),
+        in_slices(with_masks(gpt_test_config(1, 16, 2, 1, 133, 2, 16, 0), 9, 133), 48),
         MEMO_POLICY_SWAP, 0);
 }
 
 /* The caller's mistake: the model remains. */
 TEST(too_many_documents_are_refused) {
-    const gpt_config config = with_mask(gpt_test_config(1, 16, 2, 1, 12, 2, 4, 0), 0, 2);
+    const gpt_config config = with_masks(gpt_test_config(1, 16, 2, 1, 12, 2, 4, 0), 0, 2);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     uint8_t text[25];
     gpt_test_run run;
@@ -776,7 +769,7 @@ TEST(policies_give_the_same_bits_in_slices) {
     history_free(&sliced);
 }
 TEST(policies_give_the_same_bits_with_5_layers) {
-    check_policies(with_mask(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1), 20, 50));
+    check_policies(with_masks(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1), 20, 50));
 }
 /* Rows of a size that no alignment divides. */
 TEST(policies_give_the_same_bits_with_odd_rows) {

@@ -35,12 +35,12 @@ TEST(ranks_do_what_one_does) {
         const int64_t window = accumulate == 2 ? 9 : 0;
         const gpt_config plain = config_of(1, 1, 1, 0);
         training one =
-            trained(window ? with_masks(plain, window) : plain, MEMO_POLICY_KEEP, accumulate);
+            trained(window ? with_masks(plain, window, 21) : plain, MEMO_POLICY_KEEP, accumulate);
         for (k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
             const int32_t* s = splits[k];
             const gpt_config split = config_of(s[0], s[1], s[2], s[3]);
-            training t = trained(window ? with_masks(split, window) : split, (memo_policy)(k % 4),
-                                 accumulate);
+            training t = trained(window ? with_masks(split, window, 21) : split,
+                                 (memo_policy)(k % 4), accumulate);
             const double loss = loss_difference(&one, &t), gradient = gradient_difference(&one, &t);
             CHECK_CASE(loss < 1e-6 && gradient < 2e-6 && copies_are_equal(&t) &&
                            fabs(t.norms[0] / one.norms[0] - 1) < 1e-5,
@@ -123,7 +123,7 @@ static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type t
         gpt_config config = config_of(s[0], s[1], s[2], s[3]);
         training keep;
         int policy;
-        if (k % 2) config = with_masks(config, 7);
+        if (k % 2) config = with_masks(config, 7, 21);
         config.type = type;
         keep = trained(config, MEMO_POLICY_KEEP, 1);
         for (policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
@@ -208,7 +208,7 @@ TEST(recorded_steps_have_no_race) {
     size_t k;
     for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         const gpt_config plain = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
-        const gpt_config config = k ? plain : with_masks(plain, 7);
+        const gpt_config config = k ? plain : with_masks(plain, 7, 21);
         training t = training_of(config, MEMO_POLICY_MEMO, 1);
         t.records = 1;
         t.n_races = -1;

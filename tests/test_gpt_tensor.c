@@ -102,7 +102,7 @@ TEST(parts_of_a_sequence_give_the_same_bits) {
             gpt_config config = config_of(tensor, parts, MEMO_BLOCKS_DEFAULT);
             config.batch = 1;
             config.sequence = parts == 2 ? 150 : 31; /* more than a tile of attention, less */
-            check_schedules(with_masks(config, parts == 2 ? 70 : 0), "sequence");
+            check_schedules(with_masks(config, parts == 2 ? 70 : 0, config.sequence), "sequence");
         }
 }
 
@@ -176,7 +176,7 @@ TEST(schedules_and_policies_give_the_same_bits_in_bf16) {
 
 /* Each tensor rank has pairs of up and gate. */
 TEST(swiglu_gives_the_same_bits) {
-    gpt_config config = with_masks(config_of(2, 2, MEMO_BLOCKS_DEFAULT), 8);
+    gpt_config config = with_masks(config_of(2, 2, MEMO_BLOCKS_DEFAULT), 8, 21);
     config.mlp = GPT_MLP_SWIGLU;
     config.mlp_columns = 40;
     check_schedules(config, "SwiGLU");

@@ -33,10 +33,7 @@ static int n_open_files(void) {
 /* Layers of three tensors, of which two layers at the end stay on the device. */
 static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
     int32_t t;
-    memset(c, 0, sizeof *c);
-    c->desc = memo_swap_desc_default();
-    c->desc.tensors = c->tensors;
-    c->desc.n_tensors = 3;
+    chain_init(c, 3);
     c->desc.n_layers = n_layers;
     c->desc.n_rows = 100;
     c->desc.tile_rows = 10;
@@ -44,7 +41,6 @@ static void small_chain(chain* c, int32_t n_layers, int32_t n_host_layers) {
     c->desc.n_host_layers = n_host_layers;
     c->desc.spill_directory = folder;
     for (t = 0; t < 3; t++) {
-        c->tensors[t].name = "tensor";
         c->tensors[t].row_bytes = 10 + 30 * t;
         c->tensors[t].rule = t ? MEMO_TENSOR_ROWS : MEMO_TENSOR_WHOLE;
     }

@@ -121,16 +121,14 @@ static void random_slices(chain* c) {
 static void random_chain(chain* c, int may_slice) {
     int32_t t;
     int spills;
-    memset(c, 0, sizeof *c);
-    c->desc = memo_swap_desc_default();
-    c->desc.n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 9);
-    c->desc.n_tensors = (int32_t)memo_test_int(1, CHAIN_TENSORS_MAX);
+    const int32_t n_layers = (int32_t)memo_test_int(1, memo_test_int(0, 3) ? 5 : 9);
+    chain_init(c, (int32_t)memo_test_int(1, CHAIN_TENSORS_MAX));
+    c->desc.n_layers = n_layers;
     c->desc.n_rows = memo_test_int(1, 40);
     c->desc.tile_rows = memo_test_int(0, 9);
     c->desc.alpha = memo_test_int(0, 2) ? (double)memo_test_int(0, 8) / 8 : memo_test_real();
     for (t = 0; t < c->desc.n_tensors; t++) {
         int64_t with = memo_test_int(1, c->desc.n_tensors);
-        c->tensors[t].name = "tensor";
         c->tensors[t].row_bytes = memo_test_int(0, 9) ? memo_test_int(1, 48) : 0;
         c->tensors[t].rule = (memo_tensor_rule)memo_test_int(0, memo_test_int(0, 1) ? 3 : 1);
         if (memo_test_int(0, 4) == 0 && with < t + 1 && !c->tensors[with - 1].with &&
@@ -139,7 +137,6 @@ static void random_chain(chain* c, int may_slice) {
         /* Rows that begin anywhere, and rows that begin at multiples of 512. */
         if (memo_test_int(0, 5) == 0) c->tensors[t].row_bytes *= 512;
     }
-    c->desc.tensors = c->tensors;
     if (may_slice && memo_test_int(0, 1)) random_slices(c);
     if (memo_test_int(0, 1)) random_kinds(c);
     spills = memo_test_int(0, 1) != 0;
@@ -177,12 +174,8 @@ static const char* describe(const chain* c) {
 static void gpt_table(chain* c, int64_t hidden_bytes) {
     static const int64_t widths[] = {1, 1, 1, 1, 1, 1, 1, 1, 4, 4};
     int32_t t;
-    memset(c, 0, sizeof *c);
-    c->desc = memo_swap_desc_default();
-    c->desc.tensors = c->tensors;
-    c->desc.n_tensors = CHAIN_TENSORS_MAX;
+    chain_init(c, CHAIN_TENSORS_MAX);
     for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
-        c->tensors[t].name = "tensor";
         c->tensors[t].row_bytes = hidden_bytes * widths[t + 2];
         c->tensors[t].rule = t < 2 ? MEMO_TENSOR_WHOLE : MEMO_TENSOR_ROWS;
     }
@@ -785,15 +778,11 @@ TEST(tables_of_rows_have_their_sizes) {
     memo_swap_sizes sizes;
     chain c;
     int32_t layer;
-    memset(&c, 0, sizeof c);
-    c.desc = memo_swap_desc_default();
-    c.desc.tensors = c.tensors;
-    c.desc.n_tensors = 1;
+    chain_init(&c, 1);
     c.desc.n_layers = 5;
     c.desc.n_rows = 10;
     c.desc.tile_rows = 2;
     c.desc.rows = c.rows;
-    c.tensors[0].name = "x";
     c.tensors[0].row_bytes = 512;
     for (layer = 0; layer < 5; layer++) c.rows[layer] = 4;
     CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
@@ -856,14 +845,10 @@ TEST(kinds_take_what_two_neighbors_need) {
         memo_swap_sizes with_kinds, common;
         chain c, rest;
         int32_t layer, t;
-        memset(&c, 0, sizeof c);
-        c.desc = memo_swap_desc_default();
-        c.desc.tensors = c.tensors;
-        c.desc.n_tensors = CHAIN_TENSORS_MAX;
+        chain_init(&c, CHAIN_TENSORS_MAX);
         c.desc.n_layers = (int32_t)memo_test_int(1, CHAIN_LAYERS_MAX);
         c.desc.n_rows = 4;
         for (t = 0; t < CHAIN_TENSORS_MAX; t++) {
-            c.tensors[t].name = "tensor";
             c.tensors[t].row_bytes = 512 * memo_test_int(1, 5);
             c.tensors[t].rule = MEMO_TENSOR_WHOLE;
         }

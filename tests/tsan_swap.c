@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     memo_error error;
     chain c;
     int t, micro_batch;
-    memset(&c, 0, sizeof c);
+    chain_init(&c, 3);
     memset(&error, 0, sizeof error);
     if (argc > 1) dropped = strtol(argv[1], NULL, 10);
     if (argc > 2)
@@ -68,16 +68,13 @@ int main(int argc, char** argv) {
     table.event_wait = dropping_event_wait;
     c.host = host;
     c.device = &table;
-    c.desc = memo_swap_desc_default();
     c.desc.n_layers = 5;
     c.desc.n_rows = 6;
     c.desc.tile_rows = 2;
     c.desc.alpha = 0.5;
-    c.desc.n_tensors = 3;
     c.desc.spill_directory = chain_folder();
     if (argc > 3) c.desc.n_host_layers = (int32_t)strtol(argv[3], NULL, 10);
     for (t = 0; t < 3; t++) {
-        c.tensors[t].name = "tensor";
         c.tensors[t].row_bytes = 8;
         c.tensors[t].rule = rules[t];
     }

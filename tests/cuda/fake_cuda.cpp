@@ -600,21 +600,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     });
 }
 
-/* --- calls that memo has no use for; tests see to it that no step makes one --- */
-
-#define ABSENT(name, parameters)                                                                   \
-    cudaError_t name parameters { return refuse(cudaErrorNotSupported); }
-ABSENT(cudaMallocManaged, (void**, size_t, unsigned))
-ABSENT(cudaMallocPitch, (void**, size_t*, size_t, size_t))
-ABSENT(cudaMallocFromPoolAsync, (void**, size_t, cudaMemPool_t, cudaStream_t))
-ABSENT(cudaMallocHost, (void**, size_t))
-ABSENT(cudaDeviceReset, (void))
-ABSENT(cudaMemcpy, (void*, const void*, size_t, cudaMemcpyKind))
-ABSENT(cudaMemcpy2D, (void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind))
-ABSENT(cudaMemset2D, (void*, size_t, int, size_t, size_t))
-ABSENT(cudaStreamCreate, (cudaStream_t*))
-ABSENT(cudaEventCreate, (cudaEvent_t*))
-
 /* For the benchmarks that compare with them; the pool keeps nothing. */
 cudaError_t cudaMallocAsync(void** address, size_t n_bytes, cudaStream_t) {
     return cudaMalloc(address, n_bytes);

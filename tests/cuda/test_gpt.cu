@@ -156,15 +156,8 @@ static gpt_config config_of(memo_type type, int32_t hidden, int64_t sequence, in
     return config;
 }
 
-static gpt_config with_masks(gpt_config config, int64_t window) {
-    config.window = window;
-    config.documents = config.sequence;
-    config.separator = 'm';
-    return config;
-}
-
 TEST(f32_is_the_host_but_for_rounding) {
-    check_model(with_masks(config_of(MEMO_TYPE_F32, 16, 19, 1), 8), 1e-6, 2e-5);
+    check_model(with_masks(config_of(MEMO_TYPE_F32, 16, 19, 1), 8, 19), 1e-6, 2e-5);
 }
 TEST(bf16_is_the_host_but_for_rounding) {
     check_model(config_of(MEMO_TYPE_BF16, 16, 13, 2), 1e-4, 3e-2);
@@ -508,7 +501,7 @@ TEST(a_graph_gives_the_bits_of_calls) {
     NEED_RIG(device);
     gpt_config config = config_of(MEMO_TYPE_BF16, 16, 5, 1);
     config.n_layers = 3;
-    config = with_masks(config, 4); /* other documents in each replay */
+    config = with_masks(config, 4, 5); /* other documents in each replay */
     for (int policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_ALPHA; policy++)
         check_graph(device, config, (memo_policy)policy, 0xf, 0);
     check_graph(device, config, MEMO_POLICY_SWAP, 0xa, 0); /* calls in between */
@@ -609,7 +602,7 @@ static gpt_config config_for_cudnn(int32_t n_kv_heads, int64_t sequence, int64_t
 
 TEST(with_cudnn_it_is_the_host_but_for_rounding) {
     gpt_cudnn* cudnn = begin_cudnn(1, 0);
-    check_model(with_masks(config_for_cudnn(2, 13, 2), 6), 2e-4, 3e-2);
+    check_model(with_masks(config_for_cudnn(2, 13, 2), 6, 13), 2e-4, 3e-2);
     gpt_config in_slices = config_for_cudnn(4, 19, 2);
     in_slices.window = 9;
     in_slices.slice_rows = 16; /* one of them has the end of a sequence and the begin of the next */
