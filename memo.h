@@ -241,7 +241,8 @@ typedef enum memo_class {
 
 typedef enum memo_request_kind {
     MEMO_REQUEST_MALLOC = 0, /* id, size_bytes, memory_class, stream */
-    MEMO_REQUEST_FREE,       /* id */
+    MEMO_REQUEST_FREE,       /* id, size_bytes of its malloc */
+    MEMO_REQUEST_TRIM,       /* id, size_bytes: the buffer keeps its first size_bytes */
     MEMO_REQUEST_USE,        /* id, stream: all work enqueued on stream so far may use the buffer */
     MEMO_REQUEST_RECORD,     /* id = event, stream */
     MEMO_REQUEST_WAIT,       /* id = event, stream: stream waits for the latest record of event */
@@ -270,11 +271,15 @@ MEMO_API memo_status memo_trace_create(memo_trace** trace, memo_error* error);
 MEMO_API void memo_trace_destroy(memo_trace* trace);
 
 /* Append one request.  On failure the trace is unchanged.  Errors: INVALID_ARGUMENT (negative size;
- * stream outside 0 to 63; malloc of an id that is live; free or use of an id that is not live; wait
- * for an event that was never recorded), OUT_OF_HOST_MEMORY. */
+ * stream outside 0 to 63; malloc of an id that is live; free, trim or use of an id that is not;
+ * trim to less than 1 byte or more than were requested; wait for an event that was never recorded),
+ * OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                                        memo_class memory_class, int32_t stream, memo_error* error);
 MEMO_API memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error);
+/* The tail behind the first kept_bytes is free from here on. */
+MEMO_API memo_status memo_trace_trim(memo_trace* trace, int64_t id, int64_t kept_bytes,
+                                     memo_error* error);
 MEMO_API memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream,
                                     memo_error* error);
 MEMO_API memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream,
@@ -313,6 +318,7 @@ MEMO_API void memo_trace_classify(memo_trace* trace);
  *   # comment
  *   malloc ID SIZE [transient|skeletal|persistent [STREAM]]
  *   free ID SIZE
+ *   trim ID KEPT_BYTES
  *   use ID STREAM
  *   record EVENT STREAM
  *   wait EVENT STREAM
@@ -362,10 +368,12 @@ typedef struct memo_buffer {
     memo_class memory_class;
 } memo_buffer;
 
-/* During [begin, end) the buffer, an index into buffers, is swapped out and occupies no memory. */
+/* During [begin, end) the buffer, an index into buffers, occupies only its first kept_bytes.  0: it
+ * is swapped out.  A trim makes a gap up to the next trim, or to the end of the lifetime. */
 typedef struct memo_gap {
     int64_t buffer;
     int64_t begin, end;
+    int64_t kept_bytes;
 } memo_gap;
 
 /* The buffer, an index into buffers, conflicts with every buffer of this lane that begins before
@@ -414,7 +422,8 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * n_times; it is persistent if it was requested before the body.  A persistent buffer lives to
  * n_times even if it is freed, and from 0 on if it is requested in the body, because the body
  * repeats.  With several streams there are holds: two buffers conflict if and only if
- * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.
+ * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.  Trims count in a trace of
+ * one stream, for buffers of the body that are not persistent; other buffers stay whole.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
@@ -428,8 +437,9 @@ MEMO_API memo_status memo_plan_set_waits(memo_plan* plan, const memo_trace* trac
                                          memo_error* error);
 
 /* Sorts buffers by begin, with their gaps, holds and waits.  Checks all of them; a plan must not
- * have both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises n_times to the last end.
- * Every planner calls it first.  Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
+ * have both gaps and holds, nor fixed buffers that overlap.  Sets lower_bound_bytes, and raises
+ * n_times to the last end.  Every planner calls it first.
+ * Errors: INVALID_ARGUMENT naming the buffer, OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_prepare(memo_plan* plan, memo_error* error);
 
 /* Is the plan valid?  Every offset must be aligned and 0 or more, conflicting buffers must not
@@ -742,6 +752,12 @@ MEMO_API memo_status memo_arena_alloc(memo_arena* arena, int64_t size_bytes, int
 /* In replay the next request may get the same bytes; stream order protects them.  While recording,
  * the memory returns to the device: synchronize first (chapter 4). */
 MEMO_API memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error);
+
+/* Frees the tail of a buffer; its first kept_bytes stay where they are.  In replay later requests
+ * may get the tail.  A plan with the trim waits for it, as for a free.
+ * Errors: INVALID_ARGUMENT (not a live buffer; kept_bytes outside 1 to the bytes it has). */
+MEMO_API memo_status memo_arena_trim(memo_arena* arena, void* address, int64_t kept_bytes,
+                                     memo_error* error);
 
 /* Append a use, record, wait or mark to the trace (chapter 2).  In replay they do nothing. */
 MEMO_API memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream,
@@ -2445,6 +2461,25 @@ void memo_trace_destroy(memo_trace* trace) {
 
 /* --- appending --- */
 
+/* By kind of request.  MARK is parsed apart. */
+static const memob_value memoi_trace_buffer_values[] = {
+    MEMOB_NUMBER("id", memo_request, id), MEMOB_NUMBER("size", memo_request, size_bytes),
+    MEMOB_WORD("class", memo_request, memory_class, 2, memob_class_names),
+    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
+static const memob_value memoi_trace_use_values[] = {
+    MEMOB_NUMBER("id", memo_request, id),
+    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
+static const memob_value memoi_trace_event_values[] = {
+    MEMOB_NUMBER("event", memo_request, id),
+    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
+static const memob_record memoi_trace_records[] = {{"malloc", memoi_trace_buffer_values, 4, 2},
+                                                   {"free", memoi_trace_buffer_values, 2, 0},
+                                                   {"trim", memoi_trace_buffer_values, 2, 0},
+                                                   {"use", memoi_trace_use_values, 2, 0},
+                                                   {"record", memoi_trace_event_values, 2, 0},
+                                                   {"wait", memoi_trace_event_values, 2, 0},
+                                                   {"mark", NULL, 0, 0}};
+
 /* Finds the malloc of a live id; the error states whether the id was freed or never requested. */
 MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const char* what,
                                    int64_t* origin, memo_error* error) {
@@ -2461,88 +2496,83 @@ MEMOI memo_status memoi_trace_find(const memo_trace* trace, int64_t id, const ch
                          (long long)id);
 }
 
-MEMOI memo_status memoi_trace_check_malloc(const memo_trace* trace, const memo_request* request,
-                                           memo_error* error) {
-    const int64_t id = request->id, size_bytes = request->size_bytes;
-    if (size_bytes < 0 || size_bytes > MEMOB_BYTES_MAX)
-        return MEMOB_INVALID(error,
-                             "size of id %lld: out of range (%lld); 0 to 2^62 bytes are valid",
-                             (long long)id, (long long)size_bytes);
-    if ((int)request->memory_class < MEMO_CLASS_TRANSIENT ||
-        (int)request->memory_class > MEMO_CLASS_PERSISTENT)
-        return MEMOB_INVALID(error, "class of id %lld: not a memo_class (%d); 0 to %d are valid",
-                             (long long)id, (int)request->memory_class, (int)MEMO_CLASS_PERSISTENT);
-    if (memob_map_get(&memoi_trace_book_of(trace)->live, id) >= 0)
-        return MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
-                             (long long)id);
-    return MEMO_STATUS_OK;
-}
-
-MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request request, memo_error* error) {
+MEMOI memo_status memoi_trace_add(memo_trace* trace, memo_request_kind kind,
+                                  memo_class memory_class, int32_t stream, int64_t id,
+                                  int64_t size_bytes, memo_error* error) {
+    memo_request request = {kind, memory_class, stream, id, size_bytes};
+    const int is_malloc = kind == MEMO_REQUEST_MALLOC, is_free = kind == MEMO_REQUEST_FREE;
     memoi_trace_book* book = memoi_trace_book_of(trace);
-    const memo_request_kind kind = request.kind;
     const int64_t at = trace->n_requests;
     int64_t origin = -1;
     int fits;
     memo_status status =
-        memob_check_integer("trace", "stream", request.stream, 0, MEMOB_STREAMS - 1, error);
-    if (!status && kind == MEMO_REQUEST_MALLOC)
-        status = memoi_trace_check_malloc(trace, &request, error);
-    if (!status && (kind == MEMO_REQUEST_FREE || kind == MEMO_REQUEST_USE))
-        status = memoi_trace_find(trace, request.id, kind == MEMO_REQUEST_USE ? "use" : "free",
-                                  &origin, error);
-    if (!status && kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, request.id) < 0)
+        memob_check_integer("trace", "stream", stream, 0, MEMOB_STREAMS - 1, error);
+    if (!status && is_malloc)
+        status = memob_check_integer("trace", "size_bytes", size_bytes, 0, MEMOB_BYTES_MAX, error);
+    if (!status)
+        status = memob_check_integer("trace", "memory_class", (int64_t)memory_class, 0,
+                                     MEMO_CLASS_PERSISTENT, error);
+    if (!status && is_malloc && memob_map_get(&book->live, id) >= 0)
+        status = MEMOB_INVALID(error, "id %lld is already live; free it first or use another id",
+                               (long long)id);
+    if (!status && kind >= MEMO_REQUEST_FREE && kind <= MEMO_REQUEST_USE)
+        status = memoi_trace_find(trace, id, memoi_trace_records[kind].word, &origin, error);
+    if (!status && kind == MEMO_REQUEST_TRIM)
+        status = memob_check_integer("trace", "kept_bytes", size_bytes, 1,
+                                     trace->requests[origin].size_bytes, error);
+    if (!status && kind == MEMO_REQUEST_WAIT && memob_map_get(&book->events, id) < 0)
         status = MEMOB_INVALID(error, "wait for event %lld: it was never recorded; record it first",
-                               (long long)request.id);
+                               (long long)id);
     if (status) return status;
 
     /* All that can fail, before the trace changes. */
     fits = memob_grow(&trace->requests, at, 1, sizeof(memo_request)) &&
            memob_grow(&book->origin, at, 1, 8);
-    if (kind == MEMO_REQUEST_MALLOC) fits = fits && memob_map_put(&book->live, request.id, at);
-    if (kind == MEMO_REQUEST_RECORD && memob_map_get(&book->events, request.id) < 0)
-        fits = fits && memob_map_put(&book->events, request.id, at);
+    if (is_malloc) fits = fits && memob_map_put(&book->live, id, at);
+    if (kind == MEMO_REQUEST_RECORD && memob_map_get(&book->events, id) < 0)
+        fits = fits && memob_map_put(&book->events, id, at);
     if (!fits) return memob_no_memory(error, "a trace");
 
-    if (kind == MEMO_REQUEST_FREE) memob_map_remove(&book->live, request.id);
-    trace->n_buffers += kind == MEMO_REQUEST_MALLOC;
-    trace->n_live += (kind == MEMO_REQUEST_MALLOC) - (kind == MEMO_REQUEST_FREE);
+    if (is_free) memob_map_remove(&book->live, id);
+    if (is_free) request.size_bytes = trace->requests[origin].size_bytes;
+    trace->n_buffers += is_malloc;
+    trace->n_live += is_malloc - is_free;
     trace->requests[at] = request;
-    book->origin[at] = kind == MEMO_REQUEST_MALLOC ? at : origin;
+    book->origin[at] = is_malloc ? at : origin;
     trace->n_requests++;
     return MEMO_STATUS_OK;
 }
 
 memo_status memo_trace_malloc(memo_trace* trace, int64_t id, int64_t size_bytes,
                               memo_class memory_class, int32_t stream, memo_error* error) {
-    const memo_request request = {MEMO_REQUEST_MALLOC, memory_class, stream, id, size_bytes};
-    return memoi_trace_add(trace, request, error);
+    return memoi_trace_add(trace, MEMO_REQUEST_MALLOC, memory_class, stream, id, size_bytes, error);
 }
 
 memo_status memo_trace_free(memo_trace* trace, int64_t id, memo_error* error) {
-    const memo_request request = {MEMO_REQUEST_FREE, MEMO_CLASS_TRANSIENT, 0, id, 0};
-    return memoi_trace_add(trace, request, error);
+    return memoi_trace_add(trace, MEMO_REQUEST_FREE, MEMO_CLASS_TRANSIENT, 0, id, 0, error);
+}
+
+memo_status memo_trace_trim(memo_trace* trace, int64_t id, int64_t kept_bytes, memo_error* error) {
+    return memoi_trace_add(trace, MEMO_REQUEST_TRIM, MEMO_CLASS_TRANSIENT, 0, id, kept_bytes,
+                           error);
 }
 
 memo_status memo_trace_use(memo_trace* trace, int64_t id, int32_t stream, memo_error* error) {
-    const memo_request request = {MEMO_REQUEST_USE, MEMO_CLASS_TRANSIENT, stream, id, 0};
-    return memoi_trace_add(trace, request, error);
+    return memoi_trace_add(trace, MEMO_REQUEST_USE, MEMO_CLASS_TRANSIENT, stream, id, 0, error);
 }
 
 memo_status memo_trace_record(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
-    const memo_request request = {MEMO_REQUEST_RECORD, MEMO_CLASS_TRANSIENT, stream, event, 0};
-    return memoi_trace_add(trace, request, error);
+    return memoi_trace_add(trace, MEMO_REQUEST_RECORD, MEMO_CLASS_TRANSIENT, stream, event, 0,
+                           error);
 }
 
 memo_status memo_trace_wait(memo_trace* trace, int64_t event, int32_t stream, memo_error* error) {
-    const memo_request request = {MEMO_REQUEST_WAIT, MEMO_CLASS_TRANSIENT, stream, event, 0};
-    return memoi_trace_add(trace, request, error);
+    return memoi_trace_add(trace, MEMO_REQUEST_WAIT, MEMO_CLASS_TRANSIENT, stream, event, 0, error);
 }
 
 MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t length,
                                    memo_error* error) {
     const int64_t begin = trace->text_bytes;
-    const memo_request request = {MEMO_REQUEST_MARK, MEMO_CLASS_TRANSIENT, 0, begin, 0};
     int64_t i;
     memo_status status;
     if (length == 0) return MEMOB_INVALID(error, "mark: the text is empty; pass one line");
@@ -2555,7 +2585,7 @@ MEMOI memo_status memoi_trace_mark(memo_trace* trace, const char* text, int64_t 
     if (!memob_grow(&trace->text, begin, length + 1, 1)) return memob_no_memory(error, "a trace");
     memcpy(trace->text + begin, text, (size_t)length);
     trace->text[begin + length] = 0;
-    status = memoi_trace_add(trace, request, error);
+    status = memoi_trace_add(trace, MEMO_REQUEST_MARK, MEMO_CLASS_TRANSIENT, 0, begin, 0, error);
     if (!status) trace->text_bytes += length + 1;
     return status;
 }
@@ -2567,39 +2597,23 @@ memo_status memo_trace_mark(memo_trace* trace, const char* text, memo_error* err
 /* ---- >>trace file -------------------------------------------------------------------------------
  * Knows: the text of a trace.  Knows nothing of plans. */
 
-/* By kind of request.  MARK is parsed apart, and free states the size of its malloc. */
-static const memob_value memoi_trace_buffer_values[] = {
-    MEMOB_NUMBER("id", memo_request, id), MEMOB_NUMBER("size", memo_request, size_bytes),
-    MEMOB_WORD("class", memo_request, memory_class, 2, memob_class_names),
-    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
-static const memob_value memoi_trace_use_values[] = {
-    MEMOB_NUMBER("id", memo_request, id),
-    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
-static const memob_value memoi_trace_event_values[] = {
-    MEMOB_NUMBER("event", memo_request, id),
-    MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_request, stream, 0, MEMOB_STREAMS - 1)};
-static const memob_record memoi_trace_records[] = {
-    {"malloc", memoi_trace_buffer_values, 4, 2}, {"free", memoi_trace_buffer_values, 2, 0},
-    {"use", memoi_trace_use_values, 2, 0},       {"record", memoi_trace_event_values, 2, 0},
-    {"wait", memoi_trace_event_values, 2, 0},    {"mark", NULL, 0, 0}};
-
 /* Parses one request; the reader is after its first word. */
 MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* word, int64_t length,
                                             memo_trace* trace, int version, memo_error* error) {
     int32_t kind = MEMO_REQUEST_MARK;
     memob_record record;
     memo_request r;
-    const memo_request* origin;
     int64_t freed_bytes;
     memo_error reason;
     char shown[40];
     memo_status status;
     while (kind >= 0 && !memob_word_is(word, length, memoi_trace_records[kind].word)) kind--;
-    if (kind < 0 || (version == 0 && kind >= MEMO_REQUEST_USE && kind <= MEMO_REQUEST_WAIT))
+    if (kind < 0 || (version == 0 && kind >= MEMO_REQUEST_TRIM && kind <= MEMO_REQUEST_WAIT))
         return MEMOB_BAD_LINE(
             reader, error,
             version > 0
-                ? "unknown request `%s`; malloc, free, use, record, wait, mark and end are valid"
+                ? "unknown request `%s`; malloc, free, trim, use, record, wait, mark and end are "
+                  "valid"
                 : "unknown request `%s`; malloc, free and mark are valid, and more if the file "
                   "begins with `memo trace 1`",
             memob_word_text(shown, word, length));
@@ -2615,18 +2629,16 @@ MEMOI memo_status memoi_trace_parse_request(memob_reader* reader, const char* wo
     memset(&r, 0, sizeof r);
     status = memoi_read_record(reader, &record, &r, error);
     if (status) return status;
-    r.kind = (memo_request_kind)kind;
-    freed_bytes = r.size_bytes;
-    if (kind == MEMO_REQUEST_FREE) r.size_bytes = 0;
-    status = memoi_trace_add(trace, r, &reason);
+    status = memoi_trace_add(trace, (memo_request_kind)kind, r.memory_class, r.stream, r.id,
+                             r.size_bytes, &reason);
     if (status || kind != MEMO_REQUEST_FREE)
         return memob_reader_result(reader, status, &reason, error);
 
-    origin = &trace->requests[memob_request_origin(trace, trace->n_requests - 1)];
-    if (freed_bytes == origin->size_bytes) return MEMO_STATUS_OK;
-    return MEMOB_BAD_LINE(
-        reader, error, "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
-        (long long)origin->id, (long long)freed_bytes, (long long)origin->size_bytes);
+    freed_bytes = trace->requests[trace->n_requests - 1].size_bytes;
+    if (r.size_bytes == freed_bytes) return MEMO_STATUS_OK;
+    return MEMOB_BAD_LINE(reader, error,
+                          "free of id %lld: wrong size (%lld); its malloc has %lld bytes",
+                          (long long)r.id, (long long)r.size_bytes, (long long)freed_bytes);
 }
 
 MEMOI memo_status memoi_trace_parse(memob_reader* reader, memo_trace** trace, memo_error* error) {
@@ -2672,13 +2684,11 @@ memo_status memo_trace_write(const memo_trace* trace, const char* path, memo_err
     memset(&text, 0, sizeof text);
     memo_text_put(&text, "memo trace 1\n");
     for (i = 0; i < trace->n_requests && !status; i++) {
-        memo_request r = trace->requests[i];
-        if (r.kind == MEMO_REQUEST_FREE)
-            r.size_bytes = trace->requests[memob_request_origin(trace, i)].size_bytes;
-        if (r.kind == MEMO_REQUEST_MARK)
-            memo_text_put(&text, "mark %s\n", trace->text + r.id);
+        const memo_request* r = &trace->requests[i];
+        if (r->kind == MEMO_REQUEST_MARK)
+            memo_text_put(&text, "mark %s\n", trace->text + r->id);
         else
-            status = memob_put_record(&text, &memoi_trace_records[r.kind], &r, error);
+            status = memob_put_record(&text, &memoi_trace_records[r->kind], r, error);
     }
     return memob_write_lines(&text, trace->n_requests, path, status, error);
 }
@@ -2918,9 +2928,11 @@ MEMOI memo_status memoi_plan_check(const memo_plan* plan, int64_t* culprit, memo
         if (memoi_plan_check_index(plan, "gaps", i, gap->buffer, error))
             return MEMO_STATUS_INVALID_ARGUMENT;
         if (gap->begin >= gap->end || gap->begin < plan->buffers[gap->buffer].begin ||
-            gap->end > plan->buffers[gap->buffer].end)
-            return memoi_plan_buffer_error(plan, gap->buffer, culprit, error,
-                                           "a gap is empty or outside the lifetime");
+            gap->end > plan->buffers[gap->buffer].end || gap->kept_bytes < 0 ||
+            gap->kept_bytes > plan->buffers[gap->buffer].size_bytes)
+            return memoi_plan_buffer_error(
+                plan, gap->buffer, culprit, error,
+                "a gap is empty or outside the lifetime, or keeps more bytes than there are");
     }
 
     /* Holds: after the lifetime; never together with gaps. */
@@ -2997,44 +3009,46 @@ MEMOI int64_t memoi_plan_ranks_next(const unsigned char* tree, int64_t n_leaves,
     return node - n_leaves;
 }
 
-/* Of two buffers that have bytes. */
-MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t b) {
-    int64_t a_begin = plan->buffers[a].offset_bytes, b_begin = plan->buffers[b].offset_bytes;
-    return a_begin < b_begin + memob_buffer_bytes(plan, b) &&
-           b_begin < a_begin + memob_buffer_bytes(plan, a);
-}
-
-/* A part of a buffer's lifetime between gaps. */
+/* A part of a buffer's lifetime in which it occupies the same bytes. */
 typedef struct memob_piece {
-    int64_t buffer, begin, end;
+    int64_t buffer, begin, end, bytes;
     int64_t rank; /* by offset; -1: it is not checked */
 } memob_piece;
 
-/* Lists the pieces of all buffers that have bytes, in the order of buffers; returns how many. */
+/* Lists the pieces of all buffers that have bytes, at most n_buffers + 2 n_gaps, in the order of
+ * buffers; returns how many. */
 MEMOI int64_t memob_plan_pieces(const memo_plan* plan, memob_piece* pieces) {
     int64_t i, gap = 0, n = 0;
     for (i = 0; i < plan->n_buffers; i++) {
-        int64_t begin = plan->buffers[i].begin;
-        for (; gap <= plan->n_gaps; gap++) {
-            int is_gap = gap < plan->n_gaps && plan->gaps[gap].buffer == i;
-            int64_t end = is_gap ? plan->gaps[gap].begin : plan->buffers[i].end;
-            if (begin < end && plan->buffers[i].size_bytes > 0) {
-                pieces[n].buffer = i;
-                pieces[n].begin = begin;
-                pieces[n++].end = end;
-            }
-            if (!is_gap) break;
-            begin = plan->gaps[gap].end;
+        const memo_buffer* buffer = &plan->buffers[i];
+        memob_piece piece = {i, 0, buffer->begin, 0, 0};
+        while (piece.end < buffer->end) {
+            const memo_gap* next = &plan->gaps[gap];
+            const int has_gap = gap < plan->n_gaps && next->buffer == i;
+            const int is_gap = has_gap && next->begin <= piece.end;
+            piece.begin = piece.end;
+            piece.end = is_gap ? next->end : has_gap ? next->begin : buffer->end;
+            piece.bytes = memob_align_up(is_gap ? next->kept_bytes : buffer->size_bytes,
+                                         plan->alignment_bytes);
+            gap += is_gap;
+            if (piece.bytes > 0) pieces[n++] = piece;
         }
     }
     return n;
+}
+
+/* Do the first bytes of two buffers, neither of them 0, share one? */
+MEMOI int memoi_plan_overlap(const memo_plan* plan, int64_t a, int64_t a_bytes, int64_t b,
+                             int64_t b_bytes) {
+    int64_t a_begin = plan->buffers[a].offset_bytes, b_begin = plan->buffers[b].offset_bytes;
+    return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
 }
 
 /* Finds overlaps in time and address; with check_offsets 0, only of fixed buffers.  *bound: the
  * largest sum of live sizes, and at least the end of each fixed buffer. */
 MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int64_t* bound,
                                    int64_t* culprit, memo_error* error) {
-    int64_t n_most = plan->n_buffers + plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
+    int64_t n_most = plan->n_buffers + 2 * plan->n_gaps, n, n_leaves = 1, n_placed = 0, live = 0, i;
     memo_status status = MEMO_STATUS_OK;
     memob_arrays arrays = {NULL, 0};
     memob_piece* pieces = (memob_piece*)memob_arrays_add(&arrays, n_most, sizeof(memob_piece));
@@ -3074,15 +3088,16 @@ MEMOI memo_status memoi_plan_sweep(const memo_plan* plan, int check_offsets, int
     for (i = 0; i < 2 * n && !status; i++) {
         int begins = events[i].index >= n, direction;
         const memob_piece* piece = &pieces[events[i].index - (begins ? n : 0)];
-        live += begins ? memob_buffer_bytes(plan, piece->buffer)
-                       : -memob_buffer_bytes(plan, piece->buffer);
+        live += begins ? piece->bytes : -piece->bytes;
         *bound = memob_max(*bound, live);
         if (piece->rank < 0) continue;
         memoi_plan_ranks_set(tree, n_leaves, piece->rank, begins);
         for (direction = 0; begins && direction < 2 && !status; direction++) {
             int64_t rank = memoi_plan_ranks_next(tree, n_leaves, piece->rank, direction);
             const memob_piece* other = rank < 0 ? NULL : &pieces[order[rank].index];
-            if (!other || !memoi_plan_overlap(plan, piece->buffer, other->buffer)) continue;
+            if (!other ||
+                !memoi_plan_overlap(plan, piece->buffer, piece->bytes, other->buffer, other->bytes))
+                continue;
             *culprit = piece->buffer;
             status = MEMOB_INVALID(
                 error,
@@ -3265,10 +3280,10 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
     for (i = 0; i < trace->n_requests; i++) {
         const memo_request* request = &trace->requests[i];
         int64_t s = request->stream, origin = memob_request_origin(trace, i), row;
+        memo_status status = MEMO_STATUS_OK;
         if (request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE) {
-            memo_status status = memoi_clocks_buy(clocks, i, time, error);
-            if (status) return status;
-            clocks->request_at[time] = i;
+            status = memoi_clocks_buy(clocks, i, time, error);
+            clocks->request_at[time++] = i;
         }
         if (request->kind == MEMO_REQUEST_MALLOC) {
             clocks->starts[i] = (uint64_t)1 << s;
@@ -3292,12 +3307,10 @@ MEMOI memo_status memoi_clocks_run(memoi_clocks* clocks, const memo_trace* trace
             for (u = 0; u < n; u++)
                 clocks->snapshots[row * n + u] = memoi_clocks_at(clocks, s, u, i);
         } else if (request->kind == MEMO_REQUEST_WAIT) {
-            memo_status status;
             row = memob_map_get(&clocks->events, request->id);
             status = memoi_clocks_wait(clocks, i, s, clocks->snapshots + row * n, error);
-            if (status) return status;
         }
-        time += request->kind == MEMO_REQUEST_MALLOC || request->kind == MEMO_REQUEST_FREE;
+        if (status) return status;
     }
     return MEMO_STATUS_OK;
 }
@@ -3425,6 +3438,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     for (i = 0; buyer && i < buyer->n_waits; i++)
         clocks.n = memob_max(clocks.n, memob_max(buyer->waits[i].from, buyer->waits[i].to) + 1);
     if (clocks.n <= 1) return MEMO_STATUS_OK;
+    plan->n_gaps = 0; /* of trims: which stream still uses a tail is not known */
     status = memoi_clocks_run(&clocks, trace, error);
     if (!status) status = memoi_clocks_lanes(&clocks, trace, number, plan, error);
     for (i = 0; i < trace->n_requests && !status; i++) {
@@ -3437,7 +3451,7 @@ MEMOI memo_status memoi_plan_streams(memo_plan* plan, const memo_trace* trace,
     return status;
 }
 
-/* Sets lifetimes by the order of requests alone. */
+/* Sets lifetimes by the order of requests alone, and the begins of gaps. */
 MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* number) {
     int64_t i, time = 0, n = 0, has_body = 0;
     for (i = 0; i < trace->n_requests; i++) {
@@ -3453,6 +3467,11 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
             buffer->memory_class = request->memory_class;
         } else if (request->kind == MEMO_REQUEST_FREE) {
             plan->buffers[number[memob_request_origin(trace, i)]].end = time++;
+        } else if (request->kind == MEMO_REQUEST_TRIM) {
+            memo_gap* gap = &plan->gaps[plan->n_gaps++];
+            gap->buffer = number[memob_request_origin(trace, i)];
+            gap->begin = time;
+            gap->kept_bytes = request->size_bytes;
         } else if (request->kind == MEMO_REQUEST_MARK && !has_body) {
             memo_mark mark = memob_request_mark(trace, i);
             if (mark.phase == MEMO_PHASE_ITERATION && !mark.is_end) {
@@ -3464,6 +3483,25 @@ MEMOI void memoi_plan_fill(memo_plan* plan, const memo_trace* trace, int64_t* nu
     plan->n_times = time;
 }
 
+/* Ends each trim's gap with the lifetime, or where the next trim of the buffer begins; drops those
+ * that nothing can use. */
+MEMOI void memoi_plan_trim(memo_plan* plan) {
+    int64_t n = plan->n_gaps, i;
+    qsort(plan->gaps, (size_t)n, sizeof(memo_gap), memoi_plan_compare_gaps);
+    for (i = plan->n_gaps = 0; i < n; i++) {
+        memo_gap gap = plan->gaps[i];
+        const memo_buffer* buffer = &plan->buffers[gap.buffer];
+        const int is_last = i + 1 == n || plan->gaps[i + 1].buffer != gap.buffer;
+        gap.end = is_last ? buffer->end : plan->gaps[i + 1].begin;
+        if (!is_last)
+            plan->gaps[i + 1].kept_bytes = memob_min(plan->gaps[i + 1].kept_bytes, gap.kept_bytes);
+        if (buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin ||
+            gap.begin >= gap.end)
+            continue;
+        plan->gaps[plan->n_gaps++] = gap;
+    }
+}
+
 MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
     return MEMOB_INVALID(error, "plan: its buffers are not those of the trace; pass the trace that "
                                 "the plan was made from");
@@ -3473,12 +3511,15 @@ MEMOI memo_status memoi_plan_of_other_trace(memo_error* error) {
 MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_bytes,
                                   const memo_plan* buyer, memo_plan** plan, memo_error* error) {
     int64_t* number; /* of each request that is a malloc: its buffer */
-    int64_t i;
-    memo_status status =
-        memo_plan_create(trace->n_buffers, 0, alignment_bytes ? alignment_bytes : 512, plan, error);
+    int64_t i, n_gaps = 0;
+    memo_status status;
+    for (i = 0; i < trace->n_requests; i++) n_gaps += trace->requests[i].kind == MEMO_REQUEST_TRIM;
+    status = memo_plan_create(trace->n_buffers, n_gaps, alignment_bytes ? alignment_bytes : 512,
+                              plan, error);
     if (status) return status;
 
-    /* Lifetimes and holds by the order of requests. */
+    /* Lifetimes, trims and holds by the order of requests. */
+    (*plan)->n_gaps = 0;
     number = (int64_t*)memob_calloc(trace->n_requests, 8);
     if (number) {
         memoi_plan_fill(*plan, trace, number);
@@ -3499,6 +3540,7 @@ MEMOI memo_status memoi_plan_make(const memo_trace* trace, int64_t alignment_byt
             buffer->end = (*plan)->n_times;
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT && !is_before) buffer->begin = 0;
     }
+    if (!status) memoi_plan_trim(*plan);
 
     if (!status) status = memo_plan_prepare(*plan, error);
     if (status) {
@@ -3612,7 +3654,8 @@ MEMOI memo_status memob_plan_check_holds(const memo_plan* plan, int check_offset
             if (other->begin >= hold->until) break;
             if (held->size_bytes == 0 || other->size_bytes == 0 ||
                 !(check_offsets || (held->is_fixed && other->is_fixed)) ||
-                !memoi_plan_overlap(plan, hold->buffer, lanes[k].index))
+                !memoi_plan_overlap(plan, hold->buffer, memob_buffer_bytes(plan, hold->buffer),
+                                    lanes[k].index, memob_buffer_bytes(plan, lanes[k].index)))
                 continue;
             *culprit = lanes[k].index;
             status =
@@ -3682,10 +3725,10 @@ static const memob_value memoi_plan_head_values[] = {
     MEMOB_NUMBER("bound", memo_plan, lower_bound_bytes),
     MEMOB_WORD("proof", memo_plan, proof, 2, memob_proof_names),
     MEMOB_VALUE("engine", MEMOB_VALUE_NAME, memo_plan, engine, 0, 16),
-    MEMOB_NUMBER("buffers", memo_plan, n_buffers),
-    MEMOB_NUMBER("gaps", memo_plan, n_gaps),
-    MEMOB_NUMBER("holds", memo_plan, n_holds),
-    MEMOB_NUMBER("waits", memo_plan, n_waits)};
+    MEMOB_VALUE("buffers", MEMOB_VALUE_INT64, memo_plan, n_buffers, 0, MEMOB_BYTES_MAX / 4),
+    MEMOB_VALUE("gaps", MEMOB_VALUE_INT64, memo_plan, n_gaps, 0, MEMOB_BYTES_MAX / 4),
+    MEMOB_VALUE("holds", MEMOB_VALUE_INT64, memo_plan, n_holds, 0, MEMOB_BYTES_MAX / 4),
+    MEMOB_VALUE("waits", MEMOB_VALUE_INT64, memo_plan, n_waits, 0, MEMOB_BYTES_MAX / 4)};
 static const memob_value memoi_plan_buffer_values[] = {
     MEMOB_NUMBER("id", memo_buffer, id),
     MEMOB_NUMBER("begin", memo_buffer, begin),
@@ -3697,9 +3740,9 @@ static const memob_value memoi_plan_buffer_values[] = {
     MEMOB_VALUE("stream", MEMOB_VALUE_INT32, memo_buffer, stream, 0, MEMOB_STREAMS - 1),
     MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_buffer, lane, 0, INT32_MAX),
     MEMOB_WORD("class", memo_buffer, memory_class, 2, memob_class_names)};
-static const memob_value memoi_plan_gap_values[] = {MEMOB_NUMBER("buffer", memo_gap, buffer),
-                                                    MEMOB_NUMBER("begin", memo_gap, begin),
-                                                    MEMOB_NUMBER("end", memo_gap, end)};
+static const memob_value memoi_plan_gap_values[] = {
+    MEMOB_NUMBER("buffer", memo_gap, buffer), MEMOB_NUMBER("begin", memo_gap, begin),
+    MEMOB_NUMBER("end", memo_gap, end), MEMOB_NUMBER("kept", memo_gap, kept_bytes)};
 static const memob_value memoi_plan_hold_values[] = {
     MEMOB_NUMBER("buffer", memo_hold, buffer),
     MEMOB_VALUE("lane", MEMOB_VALUE_INT32, memo_hold, lane, 0, INT32_MAX),
@@ -3710,7 +3753,7 @@ static const memob_value memoi_plan_wait_values[] = {
     MEMOB_VALUE("to", MEMOB_VALUE_INT32, memo_wait, to, 0, MEMOB_STREAMS - 1),
     MEMOB_VALUE("cost", MEMOB_VALUE_FEMTOSECONDS, memo_wait, cost_s, 0, INT64_MAX)};
 static const memob_record memoi_plan_buffer_record = {"buffer", memoi_plan_buffer_values, 10, 0};
-static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 3, 0};
+static const memob_record memoi_plan_gap_record = {"gap", memoi_plan_gap_values, 4, 1};
 static const memob_record memoi_plan_hold_record = {"hold", memoi_plan_hold_values, 3, 0};
 static const memob_record memoi_plan_wait_record = {"wait", memoi_plan_wait_values, 5, 0};
 
@@ -3782,7 +3825,7 @@ MEMOI memo_status memoi_plan_parse_body(memob_lines* lines, const memo_plan* pla
 }
 
 MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_error* error) {
-    int64_t count = 0, n_bytes;
+    int64_t count = 0, n_lines;
     int64_t* buffer_lines;
     memob_lines lines = {NULL, reader, 1, error};
     memob_reader last_line;
@@ -3794,19 +3837,14 @@ MEMOI memo_status memoi_plan_parse(memob_reader* reader, memo_plan** plan, memo_
     if (status) return status;
 
     /* Counts are bounded by the file, so that a false count cannot exhaust memory. */
-    n_bytes = reader->end - reader->next;
-    if (memob_min(memob_min(head.n_buffers, head.n_gaps), memob_min(head.n_holds, head.n_waits)) <
-            0 ||
-        memob_max(memob_max(head.n_buffers, head.n_gaps), memob_max(head.n_holds, head.n_waits)) >
-            n_bytes)
+    n_lines = head.n_buffers + head.n_gaps + head.n_holds + head.n_waits;
+    if (n_lines > reader->end - reader->next)
         return MEMOB_BAD_LINE(
             reader, error,
             "%lld buffers, %lld gaps, %lld holds and %lld waits do not fit in the rest of the file",
             (long long)head.n_buffers, (long long)head.n_gaps, (long long)head.n_holds,
             (long long)head.n_waits);
-    status = memob_check_count(&last_line, count,
-                               lines.n + head.n_buffers + head.n_gaps + head.n_holds + head.n_waits,
-                               error);
+    status = memob_check_count(&last_line, count, lines.n + n_lines, error);
     if (status) return status;
     status = memoi_plan_check_alignment(head.alignment_bytes, &reason);
     if (status) return memob_reader_result(reader, status, &reason, error);
@@ -3896,12 +3934,17 @@ typedef struct memoi_blocks {
 /* A buffer of the plan in replay. */
 typedef struct memoi_slot {
     char* address;
-    int64_t size_bytes;
-    /* Who lives at this address: an index of slots; slots of equal address share it. */
-    int64_t* holder;
-    int32_t is_live, in_body;
-    int32_t ends_before_body; /* planned to be free again before the first micro-batch */
+    int64_t live_bytes; /* as requested and trimmed; -1: it is not live */
+    int64_t first;      /* slot with this address; at most one of them is live */
+    int64_t holder;     /* of the first: the slot that lived here last */
 } memoi_slot;
+
+/* A planned request.  It has happened once the buffer has at most this many live bytes. */
+typedef struct memoi_event {
+    int64_t buffer;
+    int64_t most_bytes; /* of a trim: those kept; of a free: -1; of a malloc: MEMOI_MALLOC */
+} memoi_event;
+#define MEMOI_MALLOC INT64_MAX
 
 /* Half of a bought wait: the record, due once the event before `at` has happened, or the wait, due
  * before the event `at`, which is a malloc. */
@@ -3933,18 +3976,16 @@ struct memo_arena {
     char* memory; /* the block of a replay, or what a dry run writes to */
     int64_t memory_bytes;
 
-    /* Replay.  The planned events in order: malloc of buffer b is 2 b, its free 2 b + 1. */
-    void* own_memory; /* what the device gave for the block; NULL: the user's */
-    int64_t* events;
+    /* Replay. */
+    void* own_memory;    /* what the device gave for the block; NULL: the user's */
+    memoi_event* events; /* in the planned order */
     int64_t n_events, body_event;
     int64_t cursor;
-    int64_t n_body_live, n_body_requests;
-    int64_t n_early_live; /* of those that end before the body */
-    memoi_step* steps;    /* in order; each wait has two and shares their event */
+    int64_t n_body_requests;
+    memoi_step* steps; /* in order; each wait has two and shares their event */
     int64_t n_steps, next_step;
     memoi_slot* slots;
-    int64_t* holders;
-    memob_map addresses; /* address -> index in holders */
+    memob_map addresses; /* address -> first slot */
 };
 
 MEMOB_ZERO_DEFAULT(memo_arena_desc)
@@ -4062,55 +4103,53 @@ MEMOI memo_status memoi_arena_check(const memo_arena_desc* desc, memo_error* err
     return status;
 }
 
-/* Is the buffer requested before the first micro-batch? */
-MEMOI int memoi_arena_is_before_body(const memo_plan* plan, const memo_buffer* buffer) {
-    return buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin;
-}
-
 /* The order of requests and frees in replay, which follows from the lifetimes. */
 MEMOI memo_status memoi_arena_events(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    const int64_t n = plan->n_buffers;
-    memob_keyed* list = (memob_keyed*)memob_calloc(2 * n, sizeof(memob_keyed));
-    int64_t i, n_listed;
-    int32_t in_body;
+    const int64_t n = plan->n_buffers, n_most = 2 * n + plan->n_gaps;
+    memob_keyed* list = (memob_keyed*)memob_calloc(n_most, sizeof(memob_keyed));
+    int64_t i;
     memo_status status = MEMO_STATUS_OK;
-    arena->events = (int64_t*)memob_calloc(2 * n, sizeof(int64_t));
+    arena->events = (memoi_event*)memob_calloc(n_most, sizeof(memoi_event));
     if (!list || !arena->events) {
         MEMO_FREE(list);
         return memob_no_memory(error, "an arena");
     }
 
-    for (in_body = 0; in_body < 2 && !status; in_body++) {
-        /* Frees come first: lifetimes are half-open.  Frees of persistent buffers are not planned:
-         * they may come at any time. */
-        for (i = 0, n_listed = 0; i < n; i++) {
-            const memo_buffer* buffer = &plan->buffers[i];
-            if (memoi_arena_is_before_body(plan, buffer) != in_body) {
-                list[n_listed].key = buffer->begin;
-                list[n_listed++].index = n + i;
-            }
-            if (buffer->memory_class == MEMO_CLASS_PERSISTENT ||
-                (buffer->end >= plan->body_begin) != in_body)
-                continue;
-            list[n_listed].key = buffer->end;
-            list[n_listed++].index = i;
-        }
-        qsort(list, (size_t)n_listed, sizeof(memob_keyed), memob_keyed_compare);
+    /* Trims and frees come first: lifetimes are half-open.  Persistent buffers are requested before
+     * the body, and their frees are not planned: they may come at any time. */
+    for (i = 0; i < n; i++) {
+        const memo_buffer* buffer = &plan->buffers[i];
+        const int is_persistent = buffer->memory_class == MEMO_CLASS_PERSISTENT;
+        list[arena->n_events].key =
+            is_persistent ? memob_min(buffer->begin, plan->body_begin - 1) : buffer->begin;
+        list[arena->n_events++].index = n + i;
+        if (is_persistent) continue;
+        list[arena->n_events].key = buffer->end;
+        list[arena->n_events++].index = i;
+    }
+    for (i = 0; i < plan->n_gaps; i++) {
+        if (plan->gaps[i].kept_bytes == 0) continue;
+        list[arena->n_events].key = plan->gaps[i].begin;
+        list[arena->n_events++].index = i - plan->n_gaps;
+    }
+    qsort(list, (size_t)arena->n_events, sizeof(memob_keyed), memob_keyed_compare);
 
-        /* Two requests of the body at one time would leave their order open. */
-        arena->body_event = arena->n_events;
-        for (i = 0; i < n_listed && !status; i++) {
-            const memob_keyed* event = &list[i];
-            if (in_body && i > 0 && event[-1].index >= n && event[-1].key == event->key)
-                status = MEMOB_INVALID(
-                    error,
-                    "buffers %lld and %lld begin at the same time (%lld), so their order of "
-                    "requests is ambiguous; replay a plan made by memo_plan_from_trace",
-                    (long long)(event[-1].index - n), (long long)(event->index - n),
-                    (long long)event->key);
-            arena->events[arena->n_events++] = 2 * (event->index % n) + (event->index < n);
-        }
+    /* Two requests of the body at one time would leave their order open. */
+    for (i = 0; i < arena->n_events && !status; i++) {
+        const memob_keyed* event = &list[i];
+        const int in_body = event->key >= plan->body_begin;
+        const memo_gap* gap = event->index < 0 ? &plan->gaps[event->index + plan->n_gaps] : NULL;
+        if (in_body && i > 0 && event[-1].index >= n && event[-1].key == event->key)
+            status = MEMOB_INVALID(
+                error,
+                "buffers %lld and %lld begin at the same time (%lld), so their order of "
+                "requests is ambiguous; replay a plan made by memo_plan_from_trace",
+                (long long)(event[-1].index - n), (long long)(event->index - n),
+                (long long)event->key);
+        arena->events[i].buffer = gap ? gap->buffer : event->index % n;
+        arena->events[i].most_bytes = gap ? gap->kept_bytes : event->index < n ? -1 : MEMOI_MALLOC;
+        arena->body_event += !in_body;
     }
     MEMO_FREE(list);
     return status;
@@ -4127,14 +4166,15 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
                                   memo_error* error) {
     const memo_plan* plan = arena->plan;
     int64_t i, n = plan->n_waits;
-    int64_t* place = (int64_t*)memob_calloc(2 * plan->n_buffers, sizeof(int64_t));
+    int64_t* place = (int64_t*)memob_calloc(2 * plan->n_buffers, 8); /* of mallocs, frees */
     memo_status status = MEMO_STATUS_OK;
     arena->steps = (memoi_step*)memob_calloc(2 * n, sizeof(memoi_step));
     if (!place || !arena->steps) {
         MEMO_FREE(place);
         return memob_no_memory(error, "an arena");
     }
-    for (i = 0; i < arena->n_events; i++) place[arena->events[i]] = i;
+    for (i = 0; i < arena->n_events; i++) /* a free comes after the trims */
+        place[2 * arena->events[i].buffer + (arena->events[i].most_bytes < MEMOI_MALLOC)] = i;
     for (i = 0; i < n && !status; i++) {
         const memo_wait* wait = &plan->waits[i];
         memoi_step* record = &arena->steps[arena->n_steps];
@@ -4154,43 +4194,22 @@ MEMOI memo_status memoi_arena_buy(memo_arena* arena, const memo_stream* streams,
     return status;
 }
 
-/* A buffer of no bytes needs an address that no other request has.  Others start at multiples of
- * the alignment, so the addresses between these multiples are unused.  If there are too few, the
- * buffer's slot has a unique address. */
-MEMOI char* memoi_arena_empty_address(memo_arena* arena, int64_t buffer, int64_t n_before) {
-    int64_t alignment = arena->plan->alignment_bytes, offset;
-    if (alignment > 1) {
-        offset = n_before / (alignment - 1) * alignment + 1 + n_before % (alignment - 1);
-        if (offset < arena->plan->peak_bytes) return arena->memory + offset;
-    }
-    return (char*)&arena->slots[buffer];
-}
-
 MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     const memo_plan* plan = arena->plan;
-    int64_t i, n_empty = 0, n_holders = 0;
+    int64_t i;
     arena->slots = (memoi_slot*)memob_calloc(plan->n_buffers, sizeof(memoi_slot));
-    arena->holders = (int64_t*)memob_calloc(plan->n_buffers, sizeof(int64_t));
-    if (!arena->slots || !arena->holders) return memob_no_memory(error, "an arena");
-
-    /* Slots at the same address share a holder: at most one of them is live. */
+    if (!arena->slots) return memob_no_memory(error, "an arena");
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
-        const memo_buffer* buffer = &plan->buffers[i];
-        int64_t holder;
-        slot->size_bytes = buffer->size_bytes;
-        slot->in_body = !memoi_arena_is_before_body(plan, buffer);
-        slot->ends_before_body =
-            buffer->memory_class != MEMO_CLASS_PERSISTENT && buffer->end < plan->body_begin;
-        slot->address = buffer->size_bytes ? arena->memory + buffer->offset_bytes
-                                           : memoi_arena_empty_address(arena, i, n_empty++);
-        holder = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
-        if (holder < 0) {
-            holder = n_holders++;
-            if (!memob_map_put(&arena->addresses, memoi_arena_address_key(slot->address), holder))
-                return memob_no_memory(error, "an arena");
-        }
-        slot->holder = &arena->holders[holder];
+        slot->live_bytes = -1;
+        /* Without bytes it gets an address that no other request has: that of its slot. */
+        slot->address = plan->buffers[i].size_bytes ? arena->memory + plan->buffers[i].offset_bytes
+                                                    : (char*)slot;
+        slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
+        if (slot->first >= 0) continue;
+        slot->first = i;
+        if (!memob_map_put(&arena->addresses, memoi_arena_address_key(slot->address), i))
+            return memob_no_memory(error, "an arena");
     }
     return MEMO_STATUS_OK;
 }
@@ -4284,7 +4303,6 @@ void memo_arena_destroy(memo_arena* arena) {
     MEMO_FREE(arena->blocks.list);
     MEMO_FREE(arena->events);
     MEMO_FREE(arena->slots);
-    MEMO_FREE(arena->holders);
     MEMO_FREE(arena);
 }
 
@@ -4292,15 +4310,23 @@ void memo_arena_destroy(memo_arena* arena) {
  * Knows: micro-batches, the next planned request, and divergence.  Knows nothing of how offsets
  * were found. */
 
+/* Is this a planned free or trim that has not happened? */
+MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
+    return arena->events[event].most_bytes < arena->slots[arena->events[event].buffer].live_bytes;
+}
+
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
+    int64_t i, n_early = 0;
     if (arena->state == MEMOI_ARENA_INSIDE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_begin: a micro-batch is open; end or abandon it first");
-    if (arena->n_early_live)
+    for (i = 0; i < arena->body_event && arena->state == MEMOI_ARENA_BEFORE; i++)
+        n_early += memoi_arena_is_due(arena, i);
+    if (n_early)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "memo_arena_begin: %lld buffers are live that the plan frees before "
                               "the first micro-batch; free them, their bytes are reused",
-                              (long long)arena->n_early_live);
+                              (long long)n_early);
     if (arena->trace) {
         int64_t n_requests = arena->trace->n_requests;
         memo_status status = memo_trace_mark(arena->trace, "iteration begin", error);
@@ -4319,9 +4345,9 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 /* Frees what is left of the micro-batch, which is no longer open. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
     int64_t i;
-    for (i = 0; i < (arena->n_body_live ? arena->plan->n_buffers : 0); i++)
-        if (arena->slots[i].in_body) arena->slots[i].is_live = 0;
-    arena->n_body_live = 0;
+    for (i = arena->body_event; i < arena->cursor; i++)
+        if (arena->events[i].most_bytes == MEMOI_MALLOC)
+            arena->slots[arena->events[i].buffer].live_bytes = -1;
     memoi_arena_blocks_drop(arena, arena->blocks.n_before_body);
     arena->dry_address = arena->dry_address_begin;
     arena->state = MEMOI_ARENA_BETWEEN;
@@ -4334,10 +4360,8 @@ memo_status memo_arena_end(memo_arena* arena, memo_error* error) {
             error, MEMO_STATUS_INVALID_STATE,
             "memo_arena_end: no micro-batch is open; call memo_arena_begin first");
     for (i = arena->blocks.n - 1; i >= arena->blocks.n_before_body; i--) {
-        memo_status status = MEMO_STATUS_OK;
-        if (!arena->blocks.list[i].address) continue;
-        if (arena->trace) status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
-        if (!status) status = memoi_arena_block_free(arena, i, error);
+        void* address = arena->blocks.list[i].address;
+        memo_status status = address ? memo_arena_free(arena, address, error) : MEMO_STATUS_OK;
         if (status) return status;
     }
     if (arena->trace) {
@@ -4391,10 +4415,7 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
                                    arena->state == MEMOI_ARENA_BEFORE ? MEMO_CLASS_PERSISTENT
                                                                       : MEMO_CLASS_TRANSIENT,
                                    stream, error);
-        if (status)
-            memoi_arena_block_free(
-                arena, memob_map_get(&arena->blocks.index, memoi_arena_address_key(*address)),
-                NULL);
+        if (status) memoi_arena_block_free(arena, arena->blocks.n - 1, NULL);
     }
     if (status) return status;
     arena->n_requests++;
@@ -4407,10 +4428,10 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
  * longer happen (a planned free of a buffer that is not live).  So live buffers are at their
  * planned addresses and never overlap, whatever the trainer does. */
 
-/* Moves the cursor over planned frees that have nothing to wait for. */
-MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
-    while (cursor < arena->n_events && arena->events[cursor] % 2 &&
-           !arena->slots[arena->events[cursor] / 2].is_live)
+/* Moves the cursor over planned frees and trims that have happened. */
+MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
+    while (cursor < arena->n_events && arena->events[cursor].most_bytes != MEMOI_MALLOC &&
+           !memoi_arena_is_due(arena, cursor))
         cursor++;
     return cursor;
 }
@@ -4418,7 +4439,8 @@ MEMOI int64_t memoi_arena_skip_frees(const memo_arena* arena, int64_t cursor) {
 /* Enqueues the steps that are due before event `cursor`: records, and waits if it is requested. */
 MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_requested,
                                     memo_error* error) {
-    for (; arena->next_step < arena->n_steps; arena->next_step++) {
+    for (; arena->next_step < arena->n_steps && arena->state == MEMOI_ARENA_INSIDE;
+         arena->next_step++) {
         const memoi_step* step = &arena->steps[arena->next_step];
         memo_status status;
         if (step->at > cursor || (step->is_wait && !is_requested)) break;
@@ -4429,29 +4451,22 @@ MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_re
     return MEMO_STATUS_OK;
 }
 
-MEMOI void memoi_arena_serve(memo_arena* arena, void** address) {
-    int64_t buffer = arena->events[arena->cursor++] / 2;
-    memoi_slot* slot = &arena->slots[buffer];
-    slot->is_live = 1;
-    *slot->holder = buffer;
-    *address = slot->address;
-    arena->n_body_live += slot->in_body;
-    arena->n_early_live += slot->ends_before_body;
-}
-
 /* The error of a request other than the planned one. */
 MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int64_t size_bytes,
                                       memo_error* error) {
     char planned[128];
-    int64_t event = arena->cursor < end ? arena->events[arena->cursor] : -1;
-    const memoi_slot* slot = event < 0 ? NULL : &arena->slots[event / 2];
-    if (!slot)
+    const memoi_event* event = &arena->events[arena->cursor];
+    if (arena->cursor >= end)
         snprintf(planned, sizeof planned, "the plan has no more requests");
     else
         snprintf(planned, sizeof planned, "the plan %s buffer %lld of %lld bytes (id %lld)%s",
-                 event % 2 ? "first frees" : "has", (long long)(event / 2),
-                 (long long)slot->size_bytes, (long long)arena->plan->buffers[event / 2].id,
-                 event % 2 ? "" : " here");
+                 event->most_bytes < 0              ? "first frees"
+                 : event->most_bytes < MEMOI_MALLOC ? "first trims"
+                                                    : "has",
+                 (long long)event->buffer,
+                 (long long)arena->plan->buffers[event->buffer].size_bytes,
+                 (long long)arena->plan->buffers[event->buffer].id,
+                 event->most_bytes < MEMOI_MALLOC ? "" : " here");
     return memo_error_set(error, MEMO_STATUS_DIVERGED,
                           "request %lld %s asks for %lld bytes, but %s; record and plan again",
                           (long long)arena->n_body_requests,
@@ -4463,26 +4478,36 @@ MEMOI memo_status memoi_arena_diverge(const memo_arena* arena, int64_t end, int6
 MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes, void** address,
                                            memo_error* error) {
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
-    int64_t event;
-    arena->cursor = memoi_arena_skip_frees(arena, arena->cursor);
-    event = arena->cursor < end ? arena->events[arena->cursor] : 1;
-    if (event % 2 || size_bytes > arena->slots[event / 2].size_bytes)
+    const memoi_event* event;
+    memoi_slot* slot;
+    memo_status status;
+    arena->cursor = memoi_arena_skip(arena, arena->cursor);
+    event = &arena->events[arena->cursor];
+    if (arena->cursor >= end || event->most_bytes != MEMOI_MALLOC ||
+        size_bytes > arena->plan->buffers[event->buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
-    if (arena->n_steps > 0 && arena->state == MEMOI_ARENA_INSIDE) {
-        memo_status status = memoi_arena_steps(arena, arena->cursor, 1, error);
-        if (status) return status;
-    }
-    memoi_arena_serve(arena, address);
+    status = memoi_arena_steps(arena, arena->cursor, 1, error);
+    if (status) return status;
+    slot = &arena->slots[event->buffer];
+    slot->live_bytes = size_bytes;
+    arena->slots[slot->first].holder = event->buffer;
+    *address = slot->address;
+    arena->cursor++;
     arena->n_body_requests++;
     arena->n_requests++;
     return MEMO_STATUS_OK;
 }
 
-/* The live slot at an address, or NULL. */
+/* The live slot at an address, or NULL: the one that the next planned free or trim waits for, or
+ * another if the request is early or late. */
 MEMOI memoi_slot* memoi_arena_find_slot(const memo_arena* arena, const void* address) {
-    int64_t holder = memob_map_get(&arena->addresses, memoi_arena_address_key(address));
-    memoi_slot* slot = holder < 0 ? NULL : &arena->slots[arena->holders[holder]];
-    return slot && slot->is_live && slot->address == address ? slot : NULL;
+    const memoi_event* next = &arena->events[arena->cursor];
+    memoi_slot* slot = arena->cursor < arena->n_events ? &arena->slots[next->buffer] : NULL;
+    if (!slot || next->most_bytes == MEMOI_MALLOC || slot->address != address) {
+        int64_t first = memob_map_get(&arena->addresses, memoi_arena_address_key(address));
+        slot = first < 0 ? NULL : &arena->slots[arena->slots[first].holder];
+    }
+    return slot && slot->live_bytes >= 0 && slot->address == address ? slot : NULL;
 }
 
 /* --- requests --- */
@@ -4509,30 +4534,41 @@ MEMOI memo_status memoi_arena_find_block(const memo_arena* arena, const void* ad
                          what, address);
 }
 
-memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
-    memo_status status;
-    int64_t i;
-    if (arena->plan) {
-        int64_t cursor = memoi_arena_skip_frees(arena, arena->cursor);
-        int64_t event = cursor < arena->n_events ? arena->events[cursor] : 0;
-        const int is_next = event % 2 && arena->slots[event / 2].address == address;
-        memoi_slot* slot = is_next ? &arena->slots[event / 2] /* planned next, and live */
-                                   : memoi_arena_find_slot(arena, address); /* early, or late */
-        arena->cursor = cursor + is_next;
-        if (slot) {
-            slot->is_live = 0;
-            arena->n_body_live -= slot->in_body;
-            arena->n_early_live -= slot->ends_before_body;
-            return arena->n_steps > 0 && arena->state == MEMOI_ARENA_INSIDE
-                       ? memoi_arena_steps(arena, arena->cursor, 0, error)
-                       : MEMO_STATUS_OK;
-        }
-    }
-
-    status = memoi_arena_find_block(arena, address, "free", &i, error);
+/* Frees the bytes of a buffer behind the first kept_bytes; -1: the buffer. */
+MEMOI memo_status memoi_arena_cut(memo_arena* arena, void* address, int64_t kept_bytes,
+                                  memo_error* error) {
+    const int is_free = kept_bytes < 0;
+    memoi_slot* slot;
+    int64_t i = -1, *live_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    if (arena->plan) arena->cursor = memoi_arena_skip(arena, arena->cursor);
+    slot = arena->plan ? memoi_arena_find_slot(arena, address) : NULL;
+    if (!slot)
+        status = memoi_arena_find_block(arena, address, is_free ? "free" : "trim", &i, error);
+    if (status) return status;
+    live_bytes = slot ? &slot->live_bytes : &arena->blocks.list[i].size_bytes;
+    if (!is_free)
+        status = memob_check_integer("arena", "kept_bytes", kept_bytes, 1, *live_bytes, error);
     if (!status && arena->trace)
-        status = memo_trace_free(arena->trace, arena->blocks.list[i].id, error);
-    return status ? status : memoi_arena_block_free(arena, i, error);
+        status = is_free
+                     ? memo_trace_free(arena->trace, arena->blocks.list[i].id, error)
+                     : memo_trace_trim(arena->trace, arena->blocks.list[i].id, kept_bytes, error);
+    if (status) return status;
+    if (!slot && is_free) return memoi_arena_block_free(arena, i, error);
+    if (!slot) arena->blocks.live_bytes -= *live_bytes - kept_bytes;
+    *live_bytes = kept_bytes;
+    if (!slot) return MEMO_STATUS_OK;
+    arena->cursor = memoi_arena_skip(arena, arena->cursor);
+    return memoi_arena_steps(arena, arena->cursor, 0, error);
+}
+
+memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
+    return memoi_arena_cut(arena, address, -1, error);
+}
+
+memo_status memo_arena_trim(memo_arena* arena, void* address, int64_t kept_bytes,
+                            memo_error* error) {
+    return memoi_arena_cut(arena, address, memob_max(kept_bytes, 0), error);
 }
 
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {

@@ -1100,6 +1100,7 @@ typedef struct memoi_places {
     int is_second;           /* the schedule of places */
     int64_t body;            /* the mark that begins the body; -1: there is none */
     int64_t* buffers;        /* of each request that is a malloc */
+    int64_t* bytes;          /* of each buffer, after its trims so far */
     uint64_t* early;         /* of each buffer: streams that may use it directly */
     uint8_t* ends;           /* of each buffer: it is freed, and not persistent */
     memob_map events;
@@ -1118,7 +1119,7 @@ MEMOI memo_status memoi_places_add(memoi_places* p, int32_t stream, int64_t b, i
     memo_op_desc op = memo_op_desc_default();
     memo_range place;
     place.begin = (uint64_t)(p->is_second ? p->plan->buffers[b].offset_bytes : b);
-    place.end = place.begin + (uint64_t)(p->is_second ? memob_buffer_bytes(p->plan, b) : 1);
+    place.end = place.begin + (uint64_t)(p->is_second ? p->bytes[b] : 1);
     op.stream = stream;
     op.link_bytes = b;
     op.reads = op.writes = &place;
@@ -1157,6 +1158,12 @@ MEMOI memo_status memoi_places_request(memoi_places* p, int64_t i, memo_error* e
                 (p->is_second && (s == p->n_streams || p->early[b] >> s & 1)))
                 status = memoi_places_add(p, s, b, 1, error);
         return status;
+    case MEMO_REQUEST_TRIM:
+        status = memoi_places_add(p, malloced->stream, b, 0, error);
+        if (malloced->memory_class != MEMO_CLASS_PERSISTENT && origin > p->body)
+            p->bytes[b] = memob_min(p->bytes[b],
+                                    memob_align_up(request->size_bytes, p->plan->alignment_bytes));
+        return status;
     case MEMO_REQUEST_USE: return memoi_places_add(p, request->stream, b, 0, error);
     case MEMO_REQUEST_FREE:
         p->ends[b] = malloced->memory_class != MEMO_CLASS_PERSISTENT;
@@ -1187,6 +1194,7 @@ MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
         status = memo_schedule_add_stream(p->schedule, "", &none, error);
     for (i = 0; i < p->plan->n_waits && !status; i++)
         status = memo_schedule_add_event(p->schedule, &none, error);
+    for (k = 0; k < p->plan->n_buffers; k++) p->bytes[k] = memob_buffer_bytes(p->plan, k);
     for (i = 0; i < n_requests && !status; i++) {
         for (k = i; k < n_requests && !status && p->is_second && i == p->body + 1; k++)
             if (memoi_places_is_lifted(p, k))
@@ -1270,6 +1278,7 @@ MEMOI memo_status memoi_places_create(memoi_places* p, memo_error* error) {
     }
 
     p->buffers = (int64_t*)memob_arrays_add(&p->arrays, p->trace->n_requests, 8);
+    p->bytes = (int64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
     p->early = (uint64_t*)memob_arrays_add(&p->arrays, n_buffers, 8);
     p->ends = (uint8_t*)memob_arrays_add(&p->arrays, n_buffers, 1);
     if (p->arrays.failed) return memob_no_memory(error, "checking a plan");
@@ -2117,8 +2126,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
     const memo_buffer* buffer = &plan->buffers[piece->buffer];
     double x = memoi_picture_x(picture, (double)piece->begin);
     double width = memoi_picture_x(picture, (double)piece->end) - x;
-    double y = memoi_picture_y(picture, (double)buffer->offset_bytes +
-                                            (double)memob_buffer_bytes(plan, piece->buffer));
+    double y = memoi_picture_y(picture, (double)buffer->offset_bytes + (double)piece->bytes);
     double height = memoi_picture_y(picture, (double)buffer->offset_bytes) - y;
     char bytes[32];
 
@@ -2148,7 +2156,7 @@ MEMOI void memoi_picture_piece(memoi_picture* picture, const memo_plan* plan,
 MEMOI memo_status memoi_picture_pieces(memoi_picture* picture, const memo_plan* plan,
                                        memo_error* error) {
     memob_piece* pieces =
-        (memob_piece*)memob_calloc(plan->n_buffers + plan->n_gaps, sizeof(memob_piece));
+        (memob_piece*)memob_calloc(plan->n_buffers + 2 * plan->n_gaps, sizeof(memob_piece));
     memob_map drawn;
     int64_t n, i;
     if (!pieces) return memob_no_memory(error, "a picture");

@@ -49,27 +49,32 @@ static int64_t slow_alignment(const memo_plan* plan, int64_t i) {
                                             : plan->alignment_bytes;
 }
 
-static int slow_lives(const memo_plan* plan, int64_t i, int64_t time) {
+/* The bytes of a buffer that are live; -1: it does not live. */
+static int64_t slow_live_bytes(const memo_plan* plan, int64_t i, int64_t time) {
+    const int64_t unit = plan->alignment_bytes;
     int64_t g;
-    if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return 0;
+    if (time < plan->buffers[i].begin || time >= plan->buffers[i].end) return -1;
     for (g = 0; g < plan->n_gaps; g++)
         if (plan->gaps[g].buffer == i && time >= plan->gaps[g].begin && time < plan->gaps[g].end)
-            return 0;
-    return 1;
+            return plan->gaps[g].kept_bytes ? (plan->gaps[g].kept_bytes + unit - 1) / unit * unit
+                                            : -1;
+    return slow_size(plan, i);
 }
 
-/* Buffers begin to live together only when a lifetime begins or a gap ends: the times of these. */
+/* Bytes begin to live together only when a lifetime begins or a gap ends: the times of these. */
 static int64_t slow_n_moments(const memo_plan* plan) { return plan->n_buffers + plan->n_gaps; }
 static int64_t slow_moment(const memo_plan* plan, int64_t m) {
     return m < plan->n_buffers ? plan->buffers[m].begin : plan->gaps[m - plan->n_buffers].end;
 }
 
-static int slow_meet(const memo_plan* plan, int64_t i, int64_t k) {
-    int64_t m;
+/* The most bytes of k that are live while i lives; -1: they never live together. */
+static int64_t slow_meet_bytes(const memo_plan* plan, int64_t i, int64_t k) {
+    int64_t bytes = -1, m;
     for (m = 0; m < slow_n_moments(plan); m++)
-        if (slow_lives(plan, i, slow_moment(plan, m)) && slow_lives(plan, k, slow_moment(plan, m)))
-            return 1;
-    return 0;
+        if (slow_live_bytes(plan, i, slow_moment(plan, m)) >= 0 &&
+            slow_live_bytes(plan, k, slow_moment(plan, m)) > bytes)
+            bytes = slow_live_bytes(plan, k, slow_moment(plan, m));
+    return bytes;
 }
 
 /* i ends before k begins, which must not have its bytes yet. */
@@ -83,15 +88,31 @@ static int slow_holds(const memo_plan* plan, int64_t i, int64_t k) {
     return 0;
 }
 
-static int slow_conflict(const memo_plan* plan, int64_t i, int64_t k) {
-    return slow_holds(plan, i, k) || slow_holds(plan, k, i) || slow_meet(plan, i, k);
+static MEMO_UNUSED int slow_conflict(const memo_plan* plan, int64_t i, int64_t k) {
+    return slow_holds(plan, i, k) || slow_holds(plan, k, i) || slow_meet_bytes(plan, i, k) >= 0;
+}
+
+static int slow_overlap(const memo_plan* plan, int64_t i, int64_t i_bytes, int64_t k,
+                        int64_t k_bytes) {
+    const memo_buffer *a = &plan->buffers[i], *b = &plan->buffers[k];
+    return i_bytes > 0 && k_bytes > 0 && a->offset_bytes < b->offset_bytes + k_bytes &&
+           b->offset_bytes < a->offset_bytes + i_bytes;
 }
 
 static MEMO_UNUSED int slow_share_bytes(const memo_plan* plan, int64_t i, int64_t k) {
-    const memo_buffer *a = &plan->buffers[i], *b = &plan->buffers[k];
-    return a->size_bytes && b->size_bytes &&
-           a->offset_bytes < b->offset_bytes + slow_size(plan, k) &&
-           b->offset_bytes < a->offset_bytes + slow_size(plan, i);
+    return slow_overlap(plan, i, slow_size(plan, i), k, slow_size(plan, k));
+}
+
+/* They share a byte that they may not. */
+static MEMO_UNUSED int slow_collide(const memo_plan* plan, int64_t i, int64_t k) {
+    int64_t m;
+    if (slow_share_bytes(plan, i, k) && (slow_holds(plan, i, k) || slow_holds(plan, k, i)))
+        return 1;
+    for (m = 0; m < slow_n_moments(plan); m++)
+        if (slow_overlap(plan, i, slow_live_bytes(plan, i, slow_moment(plan, m)), k,
+                         slow_live_bytes(plan, k, slow_moment(plan, m))))
+            return 1;
+    return 0;
 }
 
 static MEMO_UNUSED int64_t slow_peak(const memo_plan* plan) {
@@ -108,7 +129,8 @@ static MEMO_UNUSED int64_t slow_bound(const memo_plan* plan) {
     for (m = 0; m < slow_n_moments(plan); m++) {
         int64_t sum = 0;
         for (i = 0; i < plan->n_buffers; i++)
-            if (slow_lives(plan, i, slow_moment(plan, m))) sum += slow_size(plan, i);
+            if (slow_live_bytes(plan, i, slow_moment(plan, m)) > 0)
+                sum += slow_live_bytes(plan, i, slow_moment(plan, m));
         if (sum > bound) bound = sum;
     }
     for (i = 0; i < plan->n_buffers; i++)
@@ -124,8 +146,7 @@ static MEMO_UNUSED const char* slow_fault(const memo_plan* plan) {
         const int64_t offset = plan->buffers[i].offset_bytes;
         if (offset < 0 || offset % slow_alignment(plan, i)) return "an offset";
         for (k = 0; k < i; k++)
-            if (slow_share_bytes(plan, i, k) && slow_conflict(plan, i, k))
-                return "two buffers share bytes";
+            if (slow_collide(plan, i, k)) return "two buffers share bytes";
     }
     if (slow_peak(plan) != plan->peak_bytes) return "the peak";
     if (slow_bound(plan) != plan->lower_bound_bytes) return "the bound";

@@ -74,16 +74,19 @@ static const memo_device* fresh_device(int64_t capacity) {
 
 /* --- plans --- */
 
-/* Do buffers i and k > i conflict? */
-static int conflict(const memo_plan* plan, int64_t i, int64_t k) {
+/* The bytes of buffer i that buffer k > i may not share. */
+static int64_t conflict_bytes(const memo_plan* plan, int64_t i, int64_t k) {
+    const memo_buffer *a = &plan->buffers[i], *b = &plan->buffers[k];
     int64_t h;
-    if (plan->buffers[i].begin < plan->buffers[k].end &&
-        plan->buffers[k].begin < plan->buffers[i].end)
-        return 1;
+    for (h = 0; h < plan->n_gaps; h++)
+        if (plan->gaps[h].buffer == i && plan->gaps[h].begin <= b->begin &&
+            plan->gaps[h].end >= memob_min(a->end, b->end) && b->begin < a->end)
+            return memob_align_up(plan->gaps[h].kept_bytes, plan->alignment_bytes);
+    if (a->begin < b->end && b->begin < a->end) return memob_buffer_bytes(plan, i);
     for (h = 0; h < plan->n_holds; h++)
         if (plan->holds[h].buffer == i && plan->holds[h].lane == plan->buffers[k].lane &&
             plan->buffers[k].begin < plan->holds[h].until)
-            return 1;
+            return memob_buffer_bytes(plan, i);
     return 0;
 }
 
@@ -97,8 +100,8 @@ static void first_fit(memo_plan* plan) {
         buffer->offset_bytes = 0;
         for (k = 0; k < i && buffer->size_bytes > 0; k++) {
             const memo_buffer* other = &plan->buffers[k];
-            int64_t top = other->offset_bytes + memob_buffer_bytes(plan, k);
-            if (other->size_bytes == 0 || !conflict(plan, k, i) || top <= buffer->offset_bytes ||
+            int64_t bytes = conflict_bytes(plan, k, i), top = other->offset_bytes + bytes;
+            if (bytes == 0 || top <= buffer->offset_bytes ||
                 buffer->offset_bytes + memob_buffer_bytes(plan, i) <= other->offset_bytes)
                 continue;
             buffer->offset_bytes = memob_align_up(top, alignment);
@@ -487,8 +490,9 @@ TEST(divergence_is_an_error) {
 /* --- random trainers, faithful or not: live buffers never share a byte --- */
 
 typedef struct request {
-    int64_t block; /* malloc of a block, or its free */
+    int64_t block; /* malloc of a block, its trim, or its free */
     int is_free;
+    int64_t kept_bytes; /* of a trim */
 } request;
 
 typedef struct batch {
@@ -503,7 +507,10 @@ static batch random_batch(void) {
     memset(&made, 0, sizeof made);
     while (n_blocks < n || n_live) {
         request* r = &made.requests[made.n++];
-        if (n_blocks < n && (n_live == 0 || memo_test_int(0, 8) < 5)) {
+        if (n_live && made.n < 60 && memo_test_int(0, 3) == 0) { /* fits what an earlier one left */
+            r->block = live[memo_test_int(0, n_live - 1)];
+            r->kept_bytes = 1 + made.sizes[r->block] / (2 + made.n);
+        } else if (n_blocks < n && (n_live == 0 || memo_test_int(0, 8) < 5)) {
             made.sizes[n_blocks] = memo_test_int(0, 9) ? memo_test_int(1, 3000) : 0;
             r->block = n_blocks;
             live[n_live++] = n_blocks++;
@@ -521,7 +528,8 @@ static batch random_batch(void) {
 static batch mutated(const batch* source) {
     batch made = *source;
     int i, n_changes = (int)memo_test_int(0, 6), n_blocks = 0;
-    for (i = 0; i < made.n; i++) n_blocks += !made.requests[i].is_free;
+    for (i = 0; i < made.n; i++)
+        n_blocks += !made.requests[i].is_free && !made.requests[i].kept_bytes;
     for (; n_changes > 0 && made.n > 0; n_changes--) {
         int at = (int)memo_test_int(0, made.n - 1);
         int64_t block = made.requests[at].block;
@@ -537,7 +545,9 @@ static batch mutated(const batch* source) {
         case 2: { /* a block less */
             int k = 0;
             for (i = 0; i < made.n; i++)
-                if (made.requests[i].block != block) made.requests[k++] = made.requests[i];
+                if (made.requests[i].block != block ||
+                    (made.requests[at].kept_bytes && !made.requests[i].kept_bytes))
+                    made.requests[k++] = made.requests[i];
             made.n = k;
             break;
         }
@@ -547,8 +557,10 @@ static batch mutated(const batch* source) {
                     (size_t)(made.n - at) * sizeof(request));
             made.requests[at].block = n_blocks;
             made.requests[at].is_free = 0;
+            made.requests[at].kept_bytes = 0;
             made.sizes[n_blocks] = memo_test_int(0, 1000);
             made.n++;
+            made.requests[made.n].kept_bytes = 0;
             made.requests[made.n].block = n_blocks++;
             made.requests[made.n++].is_free = 1;
         }
@@ -560,21 +572,29 @@ static batch mutated(const batch* source) {
  * refusals. */
 static int run_batch(memo_arena* arena, const batch* b, int touches, int may_diverge) {
     void* address[200];
-    int64_t k, n_diverged = 0;
+    int64_t k, n_diverged = 0, live_bytes[200];
     int i, j;
     memset(address, 0, sizeof address);
     CHECK_OK(memo_arena_begin(arena, &error));
     for (i = 0; i < b->n; i++) {
         int64_t block = b->requests[i].block, size_bytes = b->sizes[block];
-        if (b->requests[i].is_free) {
+        const int64_t kept_bytes = b->requests[i].kept_bytes;
+        if (b->requests[i].is_free || kept_bytes) {
             if (!address[block]) continue; /* was refused */
-            for (k = 0; touches && k < size_bytes; k++)
+            for (k = 0; touches && k < live_bytes[block]; k++)
                 if (((unsigned char*)address[block])[k] != (unsigned char)(block + 1)) break;
-            CHECK(!touches || k == size_bytes);
+            CHECK(!touches || k == live_bytes[block]);
+            if (kept_bytes) {
+                memo_status status = memo_arena_trim(arena, address[block], kept_bytes, &error);
+                CHECK_IS(status != MEMO_STATUS_OK, ==, kept_bytes > live_bytes[block]);
+                if (!status) live_bytes[block] = kept_bytes;
+                continue;
+            }
             drop(arena, address[block]);
             address[block] = NULL;
             continue;
         }
+        live_bytes[block] = size_bytes;
         if (memo_arena_alloc(arena, size_bytes, 0, &address[block], &error)) {
             CHECK(error.status == MEMO_STATUS_DIVERGED && may_diverge);
             address[block] = NULL;
@@ -609,6 +629,43 @@ TEST(random_trainers_never_share_a_byte) {
         memo_trace_destroy(trace);
     }
     CHECK_IS(n_diverged, >, 200);
+}
+
+TEST(trims_free_tails) {
+    static const char text[] = "memo trace 1\nmark iteration begin\nmalloc 0 1000\ntrim 0 300\n"
+                               "malloc 1 700\nfree 1 700\ntrim 0 100\nmalloc 2 900\nfree 2 900\n"
+                               "free 0 1000\n";
+    char framed[400];
+    int n = snprintf(framed, sizeof framed, "%s", text), round;
+    void *a, *b, *c;
+    memo_plan* plan;
+    memo_arena* arena;
+    snprintf(framed + n, sizeof framed - (size_t)n, "end 9 %016llx\n",
+             (unsigned long long)memob_hash(framed, n));
+    plan = planned_text(framed, 4);
+    CHECK(plan->n_gaps == 2 && plan->peak_bytes == 1000);
+    arena = replay(fresh_device(1 << 20), plan);
+    for (round = 0; round < 3; round++) {
+        CHECK_OK(memo_arena_begin(arena, &error));
+        a = take(arena, 1000);
+        CHECK_ERROR(memo_arena_trim(arena, a, 1001, &error), INVALID_ARGUMENT, "arena.kept_bytes");
+        CHECK_ERROR(memo_arena_trim(arena, a, 0, &error), INVALID_ARGUMENT, "1 to 1000 are valid");
+        CHECK_ERROR(memo_arena_trim(arena, &a, 1, &error), INVALID_ARGUMENT, "trim of");
+        CHECK_ERROR(memo_arena_alloc(arena, 700, 0, &b, &error), DIVERGED, "first trims buffer 0");
+        if (round < 2) CHECK_OK(memo_arena_trim(arena, a, 301, &error));
+        CHECK_ERROR(memo_arena_alloc(arena, 700, 0, &b, &error), DIVERGED, "first trims buffer 0");
+        CHECK_OK(memo_arena_trim(arena, a, round < 2 ? 300 : 50, &error)); /* early is allowed */
+        b = take(arena, 700);
+        CHECK(b == (char*)a + 300);
+        drop(arena, b);
+        if (round < 2) CHECK_OK(memo_arena_trim(arena, a, 100, &error));
+        c = take(arena, 900);
+        CHECK(c == (char*)a + 100);
+        if (round == 1) drop(arena, a); /* early or by the end */
+        CHECK_OK(memo_arena_end(arena, &error));
+    }
+    memo_arena_destroy(arena);
+    memo_plan_destroy(plan);
 }
 
 TEST(recorded_traces_replay) {

@@ -101,7 +101,7 @@ static void pose(memo_plan* plan, memoi_problem* problem) {
  * plan's order by offset gives its peak or less. */
 typedef struct brute {
     const memo_plan* plan;
-    int meets[16][16];
+    int64_t meets[16][16]; /* bytes of the second that the first must stand on */
     int64_t offsets[16];
     int is_placed[16];
     int64_t best;
@@ -119,9 +119,8 @@ static void brute_place(brute* b, int64_t n_placed, int64_t peak) {
         int64_t size = slow_size(b->plan, i), offset = 0;
         if (b->is_placed[i]) continue;
         for (j = 0; j < n && size; j++) {
-            int64_t top = b->offsets[j] + slow_size(b->plan, j);
-            if (b->is_placed[j] && b->plan->buffers[j].size_bytes && b->meets[i][j] && top > offset)
-                offset = top;
+            int64_t top = b->offsets[j] + b->meets[i][j];
+            if (b->is_placed[j] && b->meets[i][j] > 0 && top > offset) offset = top;
         }
         while (offset % (buffer->alignment_bytes ? buffer->alignment_bytes : 1) ||
                offset % b->plan->alignment_bytes)
@@ -142,7 +141,8 @@ static int64_t brute_force(const memo_plan* plan) {
     b.plan = plan;
     b.best = INT64_MAX;
     for (i = 0; i < plan->n_buffers; i++)
-        for (j = 0; j < plan->n_buffers; j++) b.meets[i][j] = i != j && slow_meet(plan, i, j);
+        for (j = 0; j < plan->n_buffers; j++)
+            b.meets[i][j] = i == j ? 0 : slow_meet_bytes(plan, i, j);
     brute_place(&b, 0, 0);
     return b.best;
 }
@@ -394,6 +394,37 @@ TEST(search_meets_brute_force) {
         if (least > 1) CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INFEASIBLE);
         memo_plan_destroy(plan);
     }
+}
+
+/* A plan is never larger than with whole buffers, and proven only where brute force agrees. */
+TEST(freed_tails_are_used) {
+    const features with = {0, 1, 0};
+    int64_t whole, least;
+    int k, i, n_smaller = 0, n_least = 0, n_proven = 0;
+    for (k = 0; k < 1000; k++) {
+        memo_plan* plan = random_plan(7, 12, with);
+        memo_plan_desc desc = memo_plan_desc_default();
+        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
+        for (i = 0; i < plan->n_gaps; i++) { /* as whole buffers, then with their tails free */
+            plan->gaps[i].end = plan->buffers[plan->gaps[i].buffer].end;
+            plan->gaps[i].kept_bytes = plan->buffers[plan->gaps[i].buffer].size_bytes;
+        }
+        whole = brute_force(plan);
+        for (i = 0; i < plan->n_gaps; i++)
+            plan->gaps[i].kept_bytes = memo_test_int(0, plan->gaps[i].kept_bytes);
+        solve_valid(plan, &desc, k);
+        least = brute_force(plan);
+        CHECK_CASE(least <= plan->peak_bytes && plan->peak_bytes <= whole, "case %d: %lld", k,
+                   (long long)plan->peak_bytes);
+        CHECK_CASE(plan->proof != MEMO_PROOF_OPTIMAL || plan->peak_bytes == least, "case %d", k);
+        n_smaller += least < whole && plan->peak_bytes < whole;
+        n_least += plan->peak_bytes == least;
+        n_proven += plan->n_gaps && plan->proof == MEMO_PROOF_OPTIMAL;
+        memo_plan_destroy(plan);
+    }
+    CHECK_CASE(n_smaller > 150 && n_least > 400 && n_proven > 300,
+               "of %d: %d smaller than whole, %d the least, %d proven", k, n_smaller, n_least,
+               n_proven);
 }
 
 TEST(search_is_valid_and_deterministic) {

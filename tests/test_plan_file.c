@@ -40,12 +40,9 @@ static void first_fit(memo_plan* plan) {
         if (buffer->is_fixed) continue;
         buffer->offset_bytes = 0;
         for (k = 0; k < plan->n_buffers; k++) {
-            if (k == i || (k > i && !plan->buffers[k].is_fixed) || !slow_share_bytes(plan, i, k) ||
-                !slow_conflict(plan, i, k))
+            if (k == i || (k > i && !plan->buffers[k].is_fixed) || !slow_collide(plan, i, k))
                 continue;
-            buffer->offset_bytes =
-                (plan->buffers[k].offset_bytes + slow_size(plan, k) + alignment - 1) / alignment *
-                alignment;
+            buffer->offset_bytes += alignment;
             k = -1; /* again from the start */
         }
     }
@@ -79,6 +76,7 @@ static memo_plan* random_plan(int64_t n) {
         if (middle == buffer->begin) continue;
         plan->gaps[k].buffer = i;
         plan->gaps[k].begin = middle;
+        plan->gaps[k].kept_bytes = memo_test_int(0, 1) * memo_test_int(0, buffer->size_bytes);
         plan->gaps[k++].end = buffer->end;
         if (k == n_gaps || memo_test_int(0, 1)) continue;
         plan->gaps[k].buffer = i;
@@ -500,7 +498,7 @@ TEST(bad_plans_are_named) {
             0, 8, "1 to 15 bytes");
     engine_with_a_0_byte_is_refused();
     refuses(HEAD "buffers 1000000\ngaps 0\nholds 0\nwaits 0\n", 0, 12, "do not fit");
-    refuses(HEAD "buffers -1\ngaps 0\nholds 0\nwaits 0\n", 0, 12, "do not fit");
+    refuses(HEAD "buffers -1\ngaps 0\nholds 0\nwaits 0\n", 0, 9, "buffers: out of range (-1)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 4,
             14, "wrong count");
     refuses(HEAD "buffers 0\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 12,
@@ -532,7 +530,7 @@ TEST(bad_plans_are_named) {
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 5 20 0 0 0 0 0 transient\n", 13,
             13, "after the last time");
     refuses(HEAD "buffers 1\ngaps 0\nholds -1\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 0 transient\n", 0,
-            12, "do not fit");
+            11, "holds: out of range (-1)");
     refuses(HEAD "buffers 1\ngaps 0\nholds 0\nwaits 0\nbuffer 1 0 4 20 0 0 0 0 -1 transient\n", 13,
             13, "lane: out of range (-1)");
     refuses(

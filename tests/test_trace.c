@@ -69,11 +69,14 @@ TEST(requests_are_kept) {
     CHECK_OK(memo_trace_use(trace, -5, 63, &error));
     CHECK_OK(memo_trace_record(trace, 1, 63, &error));
     CHECK_OK(memo_trace_wait(trace, 1, 3, &error));
+    CHECK_OK(memo_trace_trim(trace, -5, 60, &error));
     CHECK_OK(memo_trace_free(trace, -5, &error));
     CHECK_OK(memo_trace_malloc(trace, -5, 8, MEMO_CLASS_TRANSIENT, 0, &error)); /* id reused */
-    CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
+    CHECK(trace->n_requests == 9 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK(trace->requests[1].size_bytes == 100 && trace->requests[1].stream == 3);
     CHECK(memob_request_origin(trace, 3) == 1 && memob_request_origin(trace, 6) == 1);
+    CHECK(memob_request_origin(trace, 7) == 1 && trace->requests[6].size_bytes == 60);
+    CHECK_IS(trace->requests[7].size_bytes, ==, 100);
     CHECK_IS(strcmp(trace->text + trace->requests[0].id, "iteration begin"), ==, 0);
     memo_trace_destroy(trace);
     memo_trace_destroy(NULL);
@@ -93,6 +96,9 @@ TEST(bad_requests_leave_the_trace) {
     CHECK_IS(memo_trace_malloc(trace, 3, 8, MEMO_CLASS_TRANSIENT, -1, &error), ==, bad);
     CHECK(memo_trace_free(trace, 2, &error) == bad && strstr(error.message, "freed before"));
     CHECK(memo_trace_free(trace, 9, &error) == bad && strstr(error.message, "never requested"));
+    CHECK(memo_trace_trim(trace, 2, 1, &error) == bad && strstr(error.message, "freed before"));
+    CHECK(memo_trace_trim(trace, 1, 9, &error) == bad && strstr(error.message, "trace.kept_bytes"));
+    CHECK_IS(memo_trace_trim(trace, 1, 0, &error), ==, bad);
     CHECK_IS(memo_trace_use(trace, 2, 0, &error), ==, bad);
     CHECK_IS(memo_trace_use(trace, 1, 64, &error), ==, bad);
     CHECK(memo_trace_wait(trace, 5, 0, &error) == bad && strstr(error.message, "never recorded"));
@@ -108,12 +114,12 @@ TEST(bad_requests_leave_the_trace) {
 
 TEST(version_0_and_1_are_read) {
     char* text = framed("# a comment\n\nmalloc 1 10\r\n  malloc 2 20 skeletal\nmalloc 3 0 "
-                        "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \nfree 1 "
-                        "10\n",
-                        8);
+                        "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \ntrim 1 4\n"
+                        "free 1 10\n",
+                        9);
     memo_trace* trace = parsed(text);
     free(text);
-    CHECK(trace->n_requests == 8 && trace->n_buffers == 3 && trace->n_live == 2);
+    CHECK(trace->n_requests == 9 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_SKELETAL);
     CHECK(trace->requests[2].memory_class == MEMO_CLASS_PERSISTENT &&
           trace->requests[2].stream == 4);
@@ -165,7 +171,7 @@ TEST(bad_lines_are_named) {
     refuses("malloc 1 2\nfree 1 3\n", format, 2, "wrong size (3); its malloc has 2 bytes");
     refuses("malloc 1 2\nfree 1\n", format, 2, "size is missing");
     refuses_lines("malloc 1 2\n", 2, 3, "wrong count: 2 stated, 1 lines above");
-    refuses_lines("frob 1\n", 1, 2, "unknown request `frob`; malloc, free, use");
+    refuses_lines("frob 1\n", 1, 2, "unknown request `frob`; malloc, free, trim, use");
     refuses_lines("\x01\xff\n", 1, 2,
                   "`?"
                   "?`; malloc");
@@ -174,8 +180,8 @@ TEST(bad_lines_are_named) {
     refuses_lines("malloc x 2\n", 1, 2, "id `x` is not a whole number");
     refuses_lines("malloc 1 2.5\n", 1, 2, "size `2.5` is not");
     refuses_lines("malloc 1 99999999999999999999\n", 1, 2, "is not a whole number of 64 bits");
-    refuses_lines("malloc 1 -2\n", 1, 2, "size of id 1: out of range (-2)");
-    refuses_lines("malloc 1 4611686018427387905\n", 1, 2, "0 to 2^62 bytes are valid");
+    refuses_lines("malloc 1 -2\n", 1, 2, "trace.size_bytes: out of range (-2)");
+    refuses_lines("malloc 1 4611686018427387905\n", 1, 2, "0 to 4611686018427387904 are valid");
     refuses_lines("malloc 1 2 big\n", 1, 2, "class `big` is not");
     refuses_lines("malloc 1 2 transient 64\n", 1, 2, "stream: out of range (64)");
     refuses_lines("malloc 1 2 transient 4294967296\n", 1, 2, "stream: out of range (4294967296)");

@@ -487,9 +487,9 @@ static memo_status write_csv(const input* in, const char* path, memo_error* erro
     return memo_text_write(&text, path, error);
 }
 
-/* Begin or end of a part of a buffer's life without gaps. */
+/* Begin or end of a part of a buffer's life in which it occupies the same bytes. */
 typedef struct event {
-    int64_t time, piece, buffer;
+    int64_t time, piece, buffer, bytes;
     int is_end;
 } event;
 
@@ -505,33 +505,24 @@ static int by_time(const void* left, const void* right) {
  * address with others.  The caller frees *events. */
 static memo_status list_events(const memo_plan* plan, event** events, int64_t* n,
                                memo_error* error) {
-    int64_t i, gap = 0;
-    *n = 0;
-    *events = (event*)calloc(2 * (size_t)(plan->n_buffers + plan->n_gaps) + 1, sizeof **events);
-    if (!*events)
-        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory for the events");
-
-    for (i = 0; i < plan->n_buffers; i++) {
-        int64_t begin = plan->buffers[i].begin;
-        int is_last = 0;
-        while (!is_last) {
-            int64_t end = plan->buffers[i].end;
-            is_last = gap == plan->n_gaps || plan->gaps[gap].buffer != i;
-            if (!is_last) end = plan->gaps[gap].begin;
-
-            if (begin < end && plan->buffers[i].size_bytes > 0) {
-                event* pair = *events + *n;
-                pair[0].time = begin;
-                pair[1].time = end;
-                pair[0].piece = pair[1].piece = *n / 2;
-                pair[0].buffer = pair[1].buffer = i;
-                pair[1].is_end = 1;
-                *n += 2;
-            }
-            if (!is_last) begin = plan->gaps[gap++].end;
-        }
+    int64_t i, n_most = plan->n_buffers + 2 * plan->n_gaps;
+    memob_piece* pieces = (memob_piece*)memob_calloc(n_most, sizeof(memob_piece));
+    *events = (event*)memob_calloc(2 * n_most, sizeof **events);
+    if (!pieces || !*events) {
+        free(pieces);
+        return memob_no_memory(error, "the events");
     }
-
+    *n = 2 * memob_plan_pieces(plan, pieces);
+    for (i = 0; i < *n; i++) {
+        const memob_piece* piece = &pieces[i / 2];
+        event* e = &(*events)[i];
+        e->is_end = (int)(i % 2);
+        e->time = e->is_end ? piece->end : piece->begin;
+        e->piece = i / 2;
+        e->buffer = piece->buffer;
+        e->bytes = memob_min(piece->bytes, plan->buffers[piece->buffer].size_bytes);
+    }
+    free(pieces);
     qsort(*events, (size_t)*n, sizeof **events, by_time);
     return MEMO_STATUS_OK;
 }
@@ -565,7 +556,7 @@ static memo_status put_snapshot(const input* in, memo_text* text, memo_error* er
                 text,
                 ",\n{\"action\":\"%s\",\"addr\":%lld,\"size\":%lld,\"stream\":%d,\"time_us\":%lld,"
                 "\"frames\":[{\"name\":\"buffer ",
-                actions[action], (long long)buffer->offset_bytes, (long long)buffer->size_bytes,
+                actions[action], (long long)buffer->offset_bytes, (long long)events[i].bytes,
                 (int)buffer->stream, (long long)events[i].time);
             memo_text_put_json(text, name_of(in, buffer, scratch));
             memo_text_put(text, "\",\"filename\":\"\",\"line\":0}]}");
@@ -653,7 +644,7 @@ static memo_status requests_of(const input* in, memo_trace** trace, memo_error* 
     for (i = 0; i < n && !status; i++) {
         const memo_buffer* buffer = &plan->buffers[events[i].buffer];
         status = events[i].is_end ? memo_trace_free(*trace, events[i].piece, error)
-                                  : memo_trace_malloc(*trace, events[i].piece, buffer->size_bytes,
+                                  : memo_trace_malloc(*trace, events[i].piece, events[i].bytes,
                                                       buffer->memory_class, buffer->stream, error);
     }
     free(events);
