@@ -1,5 +1,5 @@
 /* measure_collective.h - the time of a collective alone, for memo_block_times and for the
- * degrees-profile of extras/memo_layout.h.
+ * degrees-profile of examples/tools/degrees_plan.c.
  *
  *     int64_t counts[2] = {1 << 16, 1 << 20};
  *     double measured_s[2];

@@ -394,15 +394,11 @@ TEST(links_are_shared) {
 }
 
 TEST(waits_show_how_long_they_hold) {
-    memo_schedule* schedule = new_schedule(2, 1);
+    memo_schedule* schedule =
+        parsed("stream a\nstream b\nrun long a takes 10000000000\nrecord e a\n"
+               "run short b takes 4000000000\nwait e b\nrun after b takes 1000000000\nsync b\n"
+               "run last a takes 2000000000\n");
     memo_simulation* simulation;
-    run_time(schedule, 0, "long", 10, 0, 0);
-    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
-    run_time(schedule, 1, "short", 4, 0, 0);
-    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
-    run_time(schedule, 1, "after", 1, 0, 0);
-    CHECK_OK(memo_schedule_add_sync(schedule, 1, &error));
-    run_time(schedule, 0, "last", 2, 0, 0);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     CHECK(simulation->start_s[3] == 4 && simulation->end_s[3] == 10);
     CHECK(simulation->start_s[4] == 10 && simulation->start_s[6] == 11);
@@ -415,14 +411,11 @@ TEST(waits_show_how_long_they_hold) {
 /* --- measured, compare --- */
 
 TEST(measured_starts_at_zero) {
-    memo_schedule* schedule = new_schedule(2, 1);
+    memo_schedule* schedule =
+        parsed("stream a\nstream b\nrun long a takes 10000000000\nrecord e a\nwait e b\n"
+               "run after b takes 1000000000\nsync b\n");
     memo_simulation* times;
     int64_t i;
-    run_time(schedule, 0, "long", 10, 0, 0);
-    CHECK_OK(memo_schedule_add_record(schedule, 0, 0, &error));
-    CHECK_OK(memo_schedule_add_wait(schedule, 0, 1, &error));
-    run_time(schedule, 1, "after", 1, 0, 0);
-    CHECK_OK(memo_schedule_add_sync(schedule, 1, &error));
     CHECK_IS(memo_schedule_measured(schedule, &times, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK(times == NULL);
     for (i = 0; i < 4; i++) { /* as if the base were 100 s later */
