@@ -8257,8 +8257,8 @@ MEMOI memo_status memoi_inspector_fetch(memo_session* s, int32_t layer, int is_b
     return status ? status : memo_stream_synchronize(s->device, c->stream, &s->call_error);
 }
 
-/* Copies rows between a slot and the engine's memory: all, or, back, all but the recomputed.  LAYER
- * tensors are computed in the engine's memory, so that their rows always go to the slot. */
+/* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
+ * computed in the engine's memory, so that their rows always go to the slot. */
 MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int is_back) {
     const memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer);
@@ -8267,8 +8267,8 @@ MEMOI memo_status memoi_inspector_exchange(memo_session* s, int32_t layer, int i
     for (t = 0; t < s->desc.n_tensors; t++) {
         const memob_swap_place* place = memoi_session_place(s, layer, t);
         const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
-        const int64_t bounds[4] = {0, is_back ? memob_min(place->recompute_begin, n) : n,
-                                   is_back ? memob_min(place->recompute_end, n) : n, n};
+        const int64_t bounds[4] = {0, memob_min(place->recompute_begin, n),
+                                   memob_min(place->recompute_end, n), n};
         char* slot = memoi_inspector_slot(s, layer) + c->offsets[t];
         char* engine = s->part->base + place->offset;
         if (place->is_layer) engine += layer % s->n_slices * s->steps->n_rows * row_bytes;
