@@ -1762,19 +1762,26 @@ TEST(misuse_is_an_error) {
     close_device(&m);
 }
 
-static int32_t n_hooks[2];
+static int32_t n_hooks[2], whole_layers; /* bit l: layer l recomputed all rows while it measured */
 static void hook(void* user, memo_session* s, int32_t begins) {
     (void)user, (void)s;
     n_hooks[begins]++;
 }
+static void hooked_recompute(void* user, memo_session* s, int32_t layer, int32_t tensor,
+                             int64_t begin, int64_t end) {
+    if (n_hooks[1] > n_hooks[0] && begin == 0 && end == 64) whole_layers |= 1 << layer;
+    recompute(user, s, layer, tensor, begin, end);
+}
 
-TEST(measuring_is_announced) {
+TEST(measuring_is_announced_and_times_every_layer) {
     memo_session* s;
     model m;
     tight_model(&m);
     m.desc.measuring = hook;
+    m.desc.recompute = hooked_recompute;
     s = create(&m, NULL);
     CHECK(n_hooks[0] == 1 && n_hooks[1] == 1);
+    CHECK_IS(whole_layers, ==, 255);
     finish(&m, s);
 }
 
