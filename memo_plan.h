@@ -7850,23 +7850,22 @@ MEMOI memo_status memoi_session_take_device(memo_session* s, int computes, memo_
     s->device = s->desc.device;
     if (s->device) status = memob_device_take(&taken, s->device, "memo_session_desc.device", error);
     if (status) return status;
-    if (computes && !s->device) {
 #ifndef MEMO_NO_HOST_DEVICE
+    if (computes && !s->device) {
         memo_host_device_desc host = memo_host_device_desc_default();
         status = memo_host_device_create(&host, &s->own_device, error);
         s->device = s->own_device;
         s->desc.computes_on_host = 1;
+    } else if (computes && !s->desc.computes_on_host && !s->desc.compute_stream &&
+               !memob_check_host_device(s->device, NULL)) {
+        return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
+                                    "device, or set computes_on_host");
+    }
 #else
+    if (computes && !s->device)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED,
                               "memo_session_desc.device: NULL, and MEMO_NO_HOST_DEVICE removes the "
                               "host device; pass a device");
-#endif
-    }
-#ifndef MEMO_NO_HOST_DEVICE
-    if (computes && !status && !s->desc.computes_on_host && !s->desc.compute_stream &&
-        !memob_check_host_device(s->device, NULL))
-        return MEMOB_INVALID(error, "memo_session_desc.compute_stream: NULL; pass a stream of the "
-                                    "device, or set computes_on_host");
 #endif
     if (status || s->desc.device_bytes || !s->device || !MEMO_DEVICE_HAS(s->device, memory_info))
         return status;
