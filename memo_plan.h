@@ -444,7 +444,8 @@ typedef enum memo_pass {
 
 /* A buffer of device memory, requested and freed by the session.  It lives from the begin of layer
  * first_layer of pass `first` to the end of layer last_layer of pass `last`.  first_layer
- * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.
+ * MEMO_EACH_LAYER: it lives in each layer of that pass alone: scratch, of recomputation too.  Then
+ * one layer of that pass may be open at a time.
  * With slices a layer lasts from the begin of its first slice to the end of its last: gradients of
  * LAYER tensors, which every slice adds to, are such a buffer of pass BACKWARD.
  * MEMO_EACH_SLICE: it lives in each slice of each layer of that pass alone, and row_bytes counts
@@ -8584,6 +8585,14 @@ MEMOI void memoi_session_turn_buffers(memo_session* s, memo_pass pass, int32_t s
         }
         if (!s->is_open && b->name && !strchr(b->name, '\n') && !s->error.status)
             (void)memoi_session_is_ok(s, memo_arena_mark(s->part->arena, b->name, &s->call_error));
+        if (is_each && s->buffer_addresses[i]) {
+            MEMOI_SESSION_FAIL(
+                s, MEMO_STATUS_INVALID_STATE,
+                "memo_session_desc.buffers[%d]: `%.40s` lives in each layer, but two "
+                "layers are open; end one first, or use memo_session_alloc",
+                (int)i, b->name ? b->name : "NULL");
+            return;
+        }
         n_rows = is_slice ? memob_min(s->desc.slice_rows, s->batch.n_rows) : s->batch.n_rows;
         s->buffer_addresses[i] = memo_session_alloc(s, b->size_bytes + b->row_bytes * n_rows);
     }

@@ -1735,6 +1735,8 @@ TEST(misuse_is_an_error) {
     } orders[] = {{11, "memo_session: forward end of layer 2 of 8: layer 1 must end first"},
                   {17, "memo_session_end: layer 7 is still open; end each layer that begins"},
                   {9, "memo_session: backward end of layer 7 of 8: it has not begun"}};
+    static const memo_session_buffer each = {
+        "scratch", 8, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0};
     memo_session* s = NULL;
     memo_step_plan* plan = NULL;
     int k;
@@ -1759,6 +1761,11 @@ TEST(misuse_is_an_error) {
         CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_STATE,
                     orders[k].message);
     }
+    m.desc.buffers = &each;
+    m.desc.n_buffers = 1;
+    misuse = 11; /* layers 1 and 2 are open */
+    CHECK_ERROR(memo_session_plan(&m.desc, NULL, &plan, &error), INVALID_STATE,
+                "`scratch` lives in each layer, but two layers are open");
     close_device(&m);
 }
 
