@@ -437,7 +437,6 @@ TEST(bytes_sent_are_the_formulas) {
 TEST(values_may_have_another_head_size) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1), latent;
     memo_parallel_layout l = make_layout(1, 1, 1, 4, 2, 1);
-    memo_parallel_attention even, uneven;
     memo_parallel_prediction p, q;
     d.model.head_size = 160;
     latent = d;
@@ -449,12 +448,8 @@ TEST(values_may_have_another_head_size) {
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], q.sent_bytes[MEMO_PARALLEL_RING]));
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], q.sent_bytes[MEMO_PARALLEL_ULYSSES]));
     CHECK(near(p.flops, q.flops));
-    even = attend(&d, &l, 0);
-    uneven = attend(&latent, &l, 0);
-    CHECK(near(even.compute_s, uneven.compute_s));
-    even = attend(&d, &l, 1);
-    uneven = attend(&latent, &l, 1);
-    CHECK(near(even.compute_s * 832 / 800, uneven.compute_s));
+    CHECK(near(p.forward.compute_s, q.forward.compute_s));
+    CHECK(near(p.backward.compute_s * 832 / 800, q.backward.compute_s));
     l.activations = MEMO_PARALLEL_RECOMPUTE; /* q, k, v and the output again */
     p = predict(&d, &l);
     q = predict(&latent, &l);
@@ -751,12 +746,9 @@ TEST(swapping_is_memos) {
     CHECK_IS(fabs(predict(&d, &l).alpha - 0.125), <, row);
     d.cluster.device_bytes = (int64_t)80 << 30;
     /* The forward of a layer: attention, products, and four collectives of the tensor group. */
-    {
-        memo_parallel_attention a;
-        a = attend(&d, &l, 0);
-        forward_s = 24.0 * 4096 * 4096 * 262144 / 8 / (0.75 * 312e12) + a.compute_s + a.hops_s +
-                    a.blocks_s + 4 * (2.0 * 131072 * 4096 * 3 / 4 / 150e9 + 20e-6);
-    }
+    forward_s = 24.0 * 4096 * 4096 * 262144 / 8 / (0.75 * 312e12) + p.forward.compute_s +
+                p.forward.hops_s + p.forward.blocks_s +
+                4 * (2.0 * 131072 * 4096 * 3 / 4 / 150e9 + 20e-6);
     d.cluster.host_bytes_per_s = (whole + 0.5 * others) / forward_s;
     p = predict(&d, &l);
     CHECK_CASE(fabs(p.alpha - 0.5) < row, "%.9f", p.alpha);
@@ -781,20 +773,18 @@ TEST(swapping_sends_to_heads_again) {
     memo_parallel_desc d = make_case(llama3_8b(), 8, 65536, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
     memo_parallel_prediction kept = predict(&d, &l), p;
-    memo_parallel_attention a;
     double weights = memo_parallel_layer_parameters(&d.model), again, forward, dots;
     l.activations = MEMO_PARALLEL_SWAP;
     d.cluster.host_bytes_per_s = 3e9;
     p = predict(&d, &l);
     CHECK_IS(p.alpha, <, 1);
-    a = attend(&d, &l, 0);
     again = (1 - p.alpha) * 31;
     dots = 4.0 * 65536 / 8 * 32 * 7 / 8; /* fp32, of the other ranks' heads, in each backward */
     forward = (kept.sent_bytes[MEMO_PARALLEL_ULYSSES] - 32 * dots) / 64;
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_ULYSSES], (64 + again * 48 / 80) * forward + 32 * dots));
     CHECK(
         near(p.time.recompute_s, again * (2 * (weights - 4096.0 * 14336) * 8192 / (0.75 * 312e12) +
-                                          a.all_to_all_s * 48 / 80)));
+                                          p.forward.all_to_all_s * 48 / 80)));
 }
 
 TEST(swapping_without_stalls_beats_recomputation) {
@@ -823,7 +813,6 @@ TEST(terms_match_their_formulas) {
     memo_parallel_desc d = make_case(llama3_8b(), 32, 65536, 8);
     memo_parallel_layout l = make_layout(2, 2, 2, 2, 2, 1);
     memo_parallel_prediction p = predict(&d, &l);
-    memo_parallel_attention forward, backward;
     double rows = 65536 / 8.0, weights = 32 * (2.5 * 4096 * 4096 + 3.0 * 4096 * 14336), S = 65536;
     double tensor = 2 * 65536 / 4.0 * 4096 / 2;
     CHECK(
@@ -831,11 +820,10 @@ TEST(terms_match_their_formulas) {
     CHECK(near(p.time.attention_s, 4 * 16 * (2 / 0.6 + 5 / 0.55) * S * rows * 4096 / 312e12));
     CHECK(near(p.time.tensor_s, 4 * 16 * 8 * (tensor / 150e9 + 20e-6)));
     CHECK(near(p.time.pipeline_s, 4 * 2 * (2 * rows * 4096 / 20e9 + 20e-6)));
-    forward = attend(&d, &l, 0);
-    backward = attend(&d, &l, 1);
-    CHECK(near(p.time.ring_s,
-               4 * 16 * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s)));
-    CHECK(near(p.time.ulysses_s, 4 * 16 * (forward.all_to_all_s + backward.all_to_all_s)));
+    CHECK(near(p.time.ring_s, 4 * 16 *
+                                  (p.forward.hops_s + p.forward.blocks_s + p.backward.hops_s +
+                                   p.backward.blocks_s)));
+    CHECK(near(p.time.ulysses_s, 4 * 16 * (p.forward.all_to_all_s + p.backward.all_to_all_s)));
     /* One of the four micro-batches, waited for by the second stage. */
     CHECK(near(p.time.bubble_s, (p.time.step_s - p.time.zero_s - p.time.bubble_s) / 4));
     CHECK(near(p.flops, 8 * S * (6 * (weights + 128256.0 * 4096) + 6 * 32 * S * 4096)));
@@ -879,8 +867,9 @@ TEST(groups_of_heads_hide_the_all_to_all) {
             double dots = 4 * S / (8 * ring) * 32 * 7 / 8 / 150e9; /* leave with dO */
             double best_s = HUGE_VAL;
             int best = 0, way;
-            for (way = 0; way < 2; way++) whole[way] = attend(&d, &l, way);
             none = predict(&d, &l);
+            whole[0] = none.forward;
+            whole[1] = none.backward;
             CHECK_IS(none.ulysses_groups, ==, 1);
             for (n = 1; n <= 4; n *= 2) {
                 double sum_s = 0;
@@ -901,7 +890,8 @@ TEST(groups_of_heads_hide_the_all_to_all) {
             }
             d.max_ulysses_groups = 100;
             p = predict(&d, &l);
-            for (way = 0; way < 2; way++) grouped[way] = attend(&d, &l, way);
+            grouped[0] = p.forward;
+            grouped[1] = p.backward;
             if (ring == 1 || whole[0].hops_s + whole[1].hops_s < 1e-3) {
                 double sum_s = 0;
                 for (way = 0; way < 2; way++)
@@ -925,7 +915,6 @@ TEST(keys_are_gathered_where_that_is_faster) {
     memo_parallel_desc d = make_case(make_model(8, 4096, 14336, 32, 1, 32000), 4, 8192, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 1, 4, 1);
     memo_parallel_prediction ring = predict(&d, &l), p;
-    memo_parallel_attention forward, backward;
     double S = 8192, kv = 2 * 2 * S / 4 * 128, device_bytes;
     CHECK(!ring.gathers_keys && ring.memory.attention_bytes <= 0);
     d.excludes_attention_memory = 0;
@@ -933,15 +922,13 @@ TEST(keys_are_gathered_where_that_is_faster) {
     d.never_gathers_keys = 0;
     p = predict(&d, &l);
     CHECK(p.gathers_keys && p.time.step_s < ring.time.step_s && p.fits);
-    forward = attend(&d, &l, 0);
-    backward = attend(&d, &l, 1);
-    CHECK(near(forward.compute_s, 2 * S * S / 4 * 4096 / (0.6 * 312e12)));
-    CHECK(near(forward.hops_s, 3 * kv / 150e9 + 2 * 20e-6));
-    CHECK(near(backward.hops_s, 3 * 3 * kv / 150e9 + 4 * 20e-6)); /* d_k and d_v in fp32 */
-    CHECK(near(forward.blocks_s, 2 * 4 * kv / 1.5e12));
-    CHECK(near(backward.blocks_s, 2 * 4 * 3 * kv / 1.5e12));
-    CHECK(near(p.time.ring_s,
-               8 * (forward.hops_s + forward.blocks_s + backward.hops_s + backward.blocks_s)));
+    CHECK(near(p.forward.compute_s, 2 * S * S / 4 * 4096 / (0.6 * 312e12)));
+    CHECK(near(p.forward.hops_s, 3 * kv / 150e9 + 2 * 20e-6));
+    CHECK(near(p.backward.hops_s, 3 * 3 * kv / 150e9 + 4 * 20e-6)); /* d_k and d_v in fp32 */
+    CHECK(near(p.forward.blocks_s, 2 * 4 * kv / 1.5e12));
+    CHECK(near(p.backward.blocks_s, 2 * 4 * 3 * kv / 1.5e12));
+    CHECK(near(p.time.ring_s, 8 * (p.forward.hops_s + p.forward.blocks_s + p.backward.hops_s +
+                                   p.backward.blocks_s)));
     /* Three times the rank's keys each way, and three times their gradients instead of four. */
     CHECK(near(p.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 3 * 2 * kv)));
     CHECK(near(ring.sent_bytes[MEMO_PARALLEL_RING], 8 * (3 * kv * 2 + 4 * 2 * kv)));

@@ -24,8 +24,7 @@
  *   memory_info, or the plan of the arena                    STATE, SAVED, RUNTIME
  *
  * If two degrees are not adjacent, their gather uses the communicator across between these two.
- * For an example with two degrees, see measured_profile in tests/test_blocks.c;
- * examples/measure_collective.h measures.
+ * examples/measure_collective.h measures a collective.
  *
  * Exit status: 0, 1 if no plan exists or a file cannot be written, 2 for a mistake in the command
  * line or a file.
