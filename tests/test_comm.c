@@ -39,7 +39,6 @@ typedef struct {
     memo_device* devices[MAX_RANKS];
     memo_comm* comms[MAX_RANKS];
     rank_case cases[MAX_RANKS];
-    case_function function;
 } rig;
 
 static int rig_begin(rig* g, int32_t n_ranks, const memo_comm_threads_desc* desc) {
@@ -80,8 +79,7 @@ static int rig_begin_timed(rig* g, int32_t n_ranks, double timeout_s) {
 
 static void* rig_rank(void* argument) {
     rank_case* c = (rank_case*)argument;
-    const rig* g = (const rig*)(void*)((char*)(c - c->parameter) - offsetof(rig, cases));
-    g->function(c);
+    c->function(c);
     return NULL;
 }
 
@@ -89,19 +87,12 @@ static void* rig_rank(void* argument) {
 static void rig_run(rig* g, case_function function, uint64_t seed) {
     pthread_t threads[MAX_RANKS];
     int32_t r;
-    g->function = function;
     for (r = 0; r < g->n_ranks; r++) {
-        rank_case* c = &g->cases[r];
-        c->parameter = r;
-        c->seed = c->state = seed;
-        c->my_state = seed + (uint64_t)r + 1;
-        c->n_failed = 0;
-        CHECK(!pthread_create(&threads[r], NULL, rig_rank, c));
+        g->cases[r].function = function;
+        case_begin(&g->cases[r], seed);
+        CHECK(!pthread_create(&threads[r], NULL, rig_rank, &g->cases[r]));
     }
     for (r = 0; r < g->n_ranks; r++) pthread_join(threads[r], NULL);
-    for (r = 0; r < g->n_ranks; r++)
-        CHECK_CASE(!g->cases[r].n_failed, "%d ranks, seed %llu: %s", (int)g->n_ranks,
-                   (unsigned long long)seed, g->cases[r].message);
 }
 
 static void rig_synchronize(rig* g) {
@@ -541,8 +532,8 @@ static void splits_until_the_end(rank_case* c) {
     for (i = 0; i < 10000; i++) {
         memo_comm* part = NULL;
         memo_status status = memo_comm_split(c->comm, c->comm->rank / 2, 0, "x", &part, &own);
-        EXPECT(c, may_be_late(status) && (status == MEMO_STATUS_OK) == (part != NULL),
-               "split %d: %s", i, own.message);
+        CHECK_CASE(may_be_late(status) && (status == MEMO_STATUS_OK) == (part != NULL),
+                   "split %d: %s", i, own.message);
         memo_comm_destroy(part);
         if (status) break;
     }
@@ -569,9 +560,9 @@ static void split_with_missing(rank_case* c) {
     memo_error own;
     memo_comm* part = c->comm;
     if (c->comm->rank == 1) return;
-    EXPECT(c, memo_comm_split(c->comm, 0, 0, "x", &part, &own) == MEMO_STATUS_COMM, "split");
-    EXPECT(c, !part && strstr(own.message, "rank 1 of 'threads world' did not arrive at split"),
-           "%s", own.message);
+    CHECK_CASE(memo_comm_split(c->comm, 0, 0, "x", &part, &own) == MEMO_STATUS_COMM, "split");
+    CHECK_CASE(!part && strstr(own.message, "rank 1 of 'threads world' did not arrive at split"),
+               "%s", own.message);
 }
 
 TEST(a_split_times_out) {
@@ -856,9 +847,9 @@ static void split_without_memory(rank_case* c) {
     memo_error own;
     memo_comm* part = NULL;
     memo_status status = memo_comm_split(c->comm, c->comm->rank % 2, 0, "x", &part, &own);
-    EXPECT(c, status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s",
-           own.message);
-    EXPECT(c, (status == MEMO_STATUS_OK) == (part != NULL), "status %d", (int)status);
+    CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s",
+               own.message);
+    CHECK_CASE((status == MEMO_STATUS_OK) == (part != NULL), "status %d", (int)status);
     memo_comm_destroy(part);
 }
 

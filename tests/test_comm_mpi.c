@@ -53,10 +53,8 @@ static void run_case(case_function function) {
     int round;
     for (round = 0; round < 2; round++) { /* with checks, and without */
         if (!world_begin(60, !round)) return;
-        rank.seed = rank.state = memo_test_random();
-        rank.my_state = rank.seed + (uint64_t)rank.comm->rank + 1;
+        case_begin(&rank, memo_test_random());
         function(&rank);
-        CHECK_CASE(!rank.n_failed, "seed %llu: %s", (unsigned long long)rank.seed, rank.message);
         world_end();
     }
     count_failures();

@@ -79,11 +79,8 @@ static void run_case(case_function function) {
         CHECK(rank.comm != NULL);
         return;
     }
-    rank.n_failed = 0;
-    rank.seed = rank.state = memo_test_random();
-    rank.my_state = rank.seed + (uint64_t)rank.comm->rank + 1;
+    case_begin(&rank, memo_test_random());
     function(&rank);
-    CHECK_CASE(!rank.n_failed, "seed %llu: %s", (unsigned long long)rank.seed, rank.message);
     nccl_count_failures(rank.comm, rank.streams[0]);
 }
 

@@ -333,24 +333,6 @@ TEST(softcaps_are_exact) {
     report_worst();
 }
 
-/* A bias per head of the model, in a local attention of the user: the degree divides the heads or
- * not, with groups of heads, and with the heads of one tensor rank. */
-TEST(biases_by_head_are_exact) {
-    static const int32_t heads[][2] = {{4, 2}, {6, 2}, {6, 6}, {5, 1}, {9, 3}, {12, 3}};
-    int i, ulysses, ring;
-    for (i = 0; i < 6; i += 1 + IS_SLOW)
-        for (ulysses = 1; ulysses <= 4; ulysses++)
-            for (ring = 1; ring <= 2; ring++) {
-                attention_case c = case_of(ring, ulysses, 33, heads[i][0], heads[i][1], 8);
-                c.has_slopes = 1;
-                c.first_q_head = i % 2 ? 3 : 0;
-                c.ulysses_groups = i % 3;
-                c.n_batch = 1 + i % 2;
-                expect_exact(&c);
-            }
-    report_worst();
-}
-
 /* The bound of fp32: 2^-24 of an LSE of this size, and of a few operations. */
 static double dominated(double lse) { return 6e-8 * (8 + 2 * lse); }
 
@@ -445,7 +427,8 @@ static void set_random_mask(attention_case* c) {
 }
 
 /* In most cases keys of another length and sharding, with documents of which some have no queries or
- * no keys. */
+ * no keys.  In some a bias per head of the model in a local attention of the user, with the heads of
+ * one tensor rank. */
 TEST(random_cases_are_exact) {
     int n = IS_SLOW == 2 ? 12 : IS_SLOW ? 40 : 300, i;
     attention_case others[MAX_BATCH - 1];
@@ -477,6 +460,7 @@ TEST(random_cases_are_exact) {
         if (i % 2 || memo_test_int(0, 3) == 0) {
             c.n_keys = i % 8 ? memo_test_int(1, 120) : 1;
             c.key_sharding = (memo_sharding_kind)memo_test_int(0, 3);
+            if (c.n_keys == 1) c.type = MEMO_TYPE_F32; /* gradients are all rounding */
         }
         if (memo_test_int(0, 1) && c.key_sharding != MEMO_SHARDING_DOCUMENTS) {
             c.n_batch = (int32_t)memo_test_int(2, 3);
@@ -491,8 +475,9 @@ TEST(random_cases_are_exact) {
         c.has_sinks = memo_test_int(0, 1) && c.n_tokens >= 8;
         /* Dominating parts: a first token without value; scores of -inf.  fp32 knows a score of 20
          * to 1e-6. */
-        if (memo_test_int(0, 2) == 0) c.attracts = (double)memo_test_int(8, 20);
-        if (c.attracts == 0 && c.softcap == 0 && !c.has_slopes && memo_test_int(0, 3) == 0)
+        if (i % 2 == 0 && memo_test_int(0, 2) == 0) c.attracts = (double)memo_test_int(8, 20);
+        if (i % 2 == 0 && c.attracts == 0 && c.softcap == 0 && !c.has_slopes &&
+            memo_test_int(0, 3) == 0)
             c.huge = 1e25;
         /* A row with one key has a gradient of 0, which rounding of its output exceeds. */
         if (c.type)
