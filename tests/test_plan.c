@@ -404,7 +404,6 @@ TEST(freed_tails_are_used) {
     for (k = 0; k < 1000; k++) {
         memo_plan* plan = random_plan(7, 12, with);
         memo_plan_desc desc = memo_plan_desc_default();
-        desc.engine = MEMO_PLAN_ENGINE_SEARCH;
         for (i = 0; i < plan->n_gaps; i++) { /* as whole buffers, then with their tails free */
             plan->gaps[i].end = plan->buffers[plan->gaps[i].buffer].end;
             plan->gaps[i].kept_bytes = plan->buffers[plan->gaps[i].buffer].size_bytes;
