@@ -4423,8 +4423,7 @@ typedef struct memoi_group {
     int64_t begin, end;
     int64_t alignment_bytes;
     int64_t kind;         /* the first group like this one */
-    int64_t height_bytes; /* of a kind; 0: it has no plan yet */
-    int32_t is_tight;     /* of a kind: its plan is optimal */
+    int64_t height_bytes; /* of a kind */
 } memoi_group;
 
 typedef struct memoi_bilevel {
@@ -4570,13 +4569,12 @@ MEMOI void memoi_bilevel_find_kinds(memoi_bilevel* bilevel) {
 /* --- >>two levels ---
  * Knows: plans of kinds and of their blocks.  Knows nothing of windows. */
 
-/* Plans a level with a share of the effort; a share of 0: greedily. */
+/* Plans a level with a share of the effort. */
 MEMOI memo_status memoi_level_solve(memo_plan* level, memoi_effort* effort, double share,
                                     memo_error* error) {
     memo_plan_desc desc = memo_plan_desc_default();
     memoi_effort own = memoi_effort_take(effort, share);
-    desc.engine = share > 0 ? MEMO_PLAN_ENGINE_AUTO : MEMO_PLAN_ENGINE_GREEDY;
-    desc.time_limit_s = fmax((share > 0 ? own.deadline : effort->deadline) - memob_now_s(), 1e-6);
+    desc.time_limit_s = fmax(own.deadline - memob_now_s(), 1e-6);
     desc.node_limit = memob_max(own.nodes_left, 1);
     desc.seed = effort->seed;
     desc.n_threads = (int32_t)effort->n_threads;
@@ -4584,7 +4582,7 @@ MEMOI memo_status memoi_level_solve(memo_plan* level, memoi_effort* effort, doub
 }
 
 MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, memoi_effort* effort,
-                                   double share, memo_error* error) {
+                                   memo_error* error) {
     const int64_t* members = bilevel->members + kind->first;
     memo_plan* inner;
     int64_t k;
@@ -4592,13 +4590,10 @@ MEMOI memo_status memoi_kind_solve(memoi_bilevel* bilevel, memoi_group* kind, me
         memo_plan_create(kind->n, 0, bilevel->plan->alignment_bytes, &inner, error);
     if (status) return status;
     for (k = 0; k < kind->n; k++) inner->buffers[k] = bilevel->plan->buffers[members[k]];
-    status = memoi_level_solve(inner, effort, share, error);
-    if (!status && (!kind->height_bytes || inner->peak_bytes < kind->height_bytes)) {
-        kind->height_bytes = inner->peak_bytes;
-        kind->is_tight = inner->proof == MEMO_PROOF_OPTIMAL;
-        for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
-            bilevel->inside[members[k]] = inner->buffers[k].offset_bytes;
-    }
+    status = memoi_level_solve(inner, effort, 0.25 / (double)bilevel->n_kinds, error);
+    kind->height_bytes = inner->peak_bytes;
+    for (k = 0; k < kind->n; k++) /* members begin one after the other: the order has stayed */
+        bilevel->inside[members[k]] = inner->buffers[k].offset_bytes;
     memo_plan_destroy(inner);
     return status;
 }
@@ -4653,26 +4648,21 @@ MEMOI void memoi_bilevel_compose(memoi_bilevel* bilevel, const memo_plan* outer)
     }
 }
 
-/* Solves both levels and combines their plans.  is_searched: after greedy, both are searched. */
+/* Solves both levels and combines their plans. */
 MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_problem* problem,
-                                      int is_searched, memoi_effort* effort, memoi_solution* best,
-                                      int* is_tight, memo_error* error) {
+                                      memoi_effort* effort, memoi_solution* best,
+                                      memo_error* error) {
     memo_plan* outer = NULL;
     memo_status status = MEMO_STATUS_OK;
-    double share = is_searched ? 0.25 / (double)bilevel->n_kinds : 0;
     int64_t g, i, *offsets;
 
     /* Inner plans: one of each kind serves all its groups. */
-    for (g = 0, *is_tight = 1; g < bilevel->n_groups && !status; g++) {
-        memoi_group* kind = &bilevel->groups[g];
-        if (kind->kind != g) continue;
-        if (!kind->is_tight) status = memoi_kind_solve(bilevel, kind, effort, share, error);
-        *is_tight &= kind->is_tight;
-    }
+    for (g = 0; g < bilevel->n_kinds && !status; g++)
+        status = memoi_kind_solve(bilevel, &bilevel->groups[bilevel->kinds[g]], effort, error);
 
     /* Outer plan: each group is one block.  Together they are a plan. */
     if (!status) status = memoi_bilevel_outer_create(bilevel, &outer, error);
-    if (!status) status = memoi_level_solve(outer, effort, is_searched ? 0.25 : 0, error);
+    if (!status) status = memoi_level_solve(outer, effort, 0.25, error);
     offsets = (int64_t*)memob_calloc(problem->n_items, sizeof(int64_t));
     if (!status && !offsets) status = memob_no_memory(error, "the layers of the plan");
     if (!status) {
@@ -4687,8 +4677,7 @@ MEMOI memo_status memoi_bilevel_round(memoi_bilevel* bilevel, const memoi_proble
     return status;
 }
 
-/* Offers the plan of the two levels to best: greedy on both, then a search if a kind is above its
- * bound.  A plan without windows is no error. */
+/* Offers the plan of the two levels to best.  A plan without windows is no error. */
 MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
                                       const memoi_problem* problem, int64_t target,
                                       memoi_effort* effort, memoi_solution* best,
@@ -4697,7 +4686,7 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
     memoi_bilevel bilevel;
     memoi_effort own = memoi_effort_take(effort, 0.5);
     int64_t life_limit = INT64_MAX;
-    int ok = memoi_bilevel_create(&bilevel, plan), round, is_searched, is_tight;
+    int ok = memoi_bilevel_create(&bilevel, plan), round;
     if (ok) memoi_windows_from_marks(&bilevel, trace);
 
     /* Blocks can waste room: each round leaves the longest-lived buffers to the outer plan. */
@@ -4705,12 +4694,8 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
         memoi_bilevel_group(&bilevel, life_limit);
         memoi_bilevel_find_kinds(&bilevel);
         life_limit = bilevel.longest_life / 2;
-        for (is_searched = is_tight = 0;
-             ok && bilevel.n_groups > 0 && is_searched < 2 && !is_tight && !status &&
-             best->peak > target && memob_now_s() < own.deadline;
-             is_searched++)
-            status =
-                memoi_bilevel_round(&bilevel, problem, is_searched, &own, best, &is_tight, error);
+        if (bilevel.n_groups == 0 || best->peak <= target || memob_now_s() > own.deadline) break;
+        status = memoi_bilevel_round(&bilevel, problem, &own, best, error);
     }
     if (!ok) status = memob_no_memory(error, "the layers of the plan");
 
@@ -8894,7 +8879,7 @@ MEMOI memo_status memoi_session_solve(memo_session* s, memo_error* error) {
     if (status == MEMO_STATUS_INFEASIBLE && plan->lower_bound_bytes <= desc.capacity_bytes) {
         memoi_session_log(s, "session: searching for addresses of %lld buffers, at most 10 s",
                           (long long)plan->n_buffers);
-        desc.engine = MEMO_PLAN_ENGINE_AUTO;
+        desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
         status = memo_plan_solve(plan, &desc, error);
     }
     (void)memoi_session_fix(plan, 0);
