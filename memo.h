@@ -3934,6 +3934,7 @@ typedef struct memoi_blocks {
 /* A buffer of the plan in replay. */
 typedef struct memoi_slot {
     char* address;
+    int64_t size_bytes;
     int64_t live_bytes; /* as requested and trimmed; -1: it is not live */
     int64_t first;      /* slot with this address; at most one of them is live */
     int64_t holder;     /* of the first: the slot that lived here last */
@@ -4201,10 +4202,11 @@ MEMOI memo_status memoi_arena_slots(memo_arena* arena, memo_error* error) {
     if (!arena->slots) return memob_no_memory(error, "an arena");
     for (i = 0; i < plan->n_buffers; i++) {
         memoi_slot* slot = &arena->slots[i];
+        slot->size_bytes = plan->buffers[i].size_bytes;
         slot->live_bytes = -1;
         /* Without bytes it gets an address that no other request has: that of its slot. */
-        slot->address = plan->buffers[i].size_bytes ? arena->memory + plan->buffers[i].offset_bytes
-                                                    : (char*)slot;
+        slot->address =
+            slot->size_bytes ? arena->memory + plan->buffers[i].offset_bytes : (char*)slot;
         slot->first = memob_map_get(&arena->addresses, memoi_arena_address_key(slot->address));
         if (slot->first >= 0) continue;
         slot->first = i;
@@ -4315,6 +4317,14 @@ MEMOI int memoi_arena_is_due(const memo_arena* arena, int64_t event) {
     return arena->events[event].most_bytes < arena->slots[arena->events[event].buffer].live_bytes;
 }
 
+/* Moves the cursor over planned frees and trims that have happened. */
+MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
+    while (cursor < arena->n_events && arena->events[cursor].most_bytes != MEMOI_MALLOC &&
+           !memoi_arena_is_due(arena, cursor))
+        cursor++;
+    return cursor;
+}
+
 memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
     int64_t i, n_early = 0;
     if (arena->state == MEMOI_ARENA_INSIDE)
@@ -4344,8 +4354,8 @@ memo_status memo_arena_begin(memo_arena* arena, memo_error* error) {
 
 /* Frees what is left of the micro-batch, which is no longer open. */
 MEMOI void memoi_arena_close(memo_arena* arena) {
-    int64_t i;
-    for (i = arena->body_event; i < arena->cursor; i++)
+    int64_t i, is_over = memoi_arena_skip(arena, arena->cursor) == arena->n_events;
+    for (i = arena->body_event; i < arena->cursor && !is_over; i++)
         if (arena->events[i].most_bytes == MEMOI_MALLOC)
             arena->slots[arena->events[i].buffer].live_bytes = -1;
     memoi_arena_blocks_drop(arena, arena->blocks.n_before_body);
@@ -4428,14 +4438,6 @@ MEMOI memo_status memoi_arena_record_alloc(memo_arena* arena, int64_t size_bytes
  * longer happen (a planned free of a buffer that is not live).  So live buffers are at their
  * planned addresses and never overlap, whatever the trainer does. */
 
-/* Moves the cursor over planned frees and trims that have happened. */
-MEMOI int64_t memoi_arena_skip(const memo_arena* arena, int64_t cursor) {
-    while (cursor < arena->n_events && arena->events[cursor].most_bytes != MEMOI_MALLOC &&
-           !memoi_arena_is_due(arena, cursor))
-        cursor++;
-    return cursor;
-}
-
 /* Enqueues the steps that are due before event `cursor`: records, and waits if it is requested. */
 MEMOI memo_status memoi_arena_steps(memo_arena* arena, int64_t cursor, int is_requested,
                                     memo_error* error) {
@@ -4480,13 +4482,13 @@ MEMOI memo_status memoi_arena_replay_alloc(memo_arena* arena, int64_t size_bytes
     int64_t end = arena->state == MEMOI_ARENA_BEFORE ? arena->body_event : arena->n_events;
     const memoi_event* event;
     memoi_slot* slot;
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
     arena->cursor = memoi_arena_skip(arena, arena->cursor);
     event = &arena->events[arena->cursor];
     if (arena->cursor >= end || event->most_bytes != MEMOI_MALLOC ||
-        size_bytes > arena->plan->buffers[event->buffer].size_bytes)
+        size_bytes > arena->slots[event->buffer].size_bytes)
         return memoi_arena_diverge(arena, end, size_bytes, error);
-    status = memoi_arena_steps(arena, arena->cursor, 1, error);
+    if (arena->n_steps > 0) status = memoi_arena_steps(arena, arena->cursor, 1, error);
     if (status) return status;
     slot = &arena->slots[event->buffer];
     slot->live_bytes = size_bytes;
@@ -4538,28 +4540,36 @@ MEMOI memo_status memoi_arena_find_block(const memo_arena* arena, const void* ad
 MEMOI memo_status memoi_arena_cut(memo_arena* arena, void* address, int64_t kept_bytes,
                                   memo_error* error) {
     const int is_free = kept_bytes < 0;
-    memoi_slot* slot;
-    int64_t i = -1, *live_bytes;
+    memoi_slot* slot = NULL;
+    memoi_block* block = NULL;
+    int64_t i;
     memo_status status = MEMO_STATUS_OK;
-    if (arena->plan) arena->cursor = memoi_arena_skip(arena, arena->cursor);
-    slot = arena->plan ? memoi_arena_find_slot(arena, address) : NULL;
-    if (!slot)
+    if (arena->plan) {
+        arena->cursor = memoi_arena_skip(arena, arena->cursor);
+        slot = memoi_arena_find_slot(arena, address);
+    }
+    if (!slot) {
         status = memoi_arena_find_block(arena, address, is_free ? "free" : "trim", &i, error);
-    if (status) return status;
-    live_bytes = slot ? &slot->live_bytes : &arena->blocks.list[i].size_bytes;
+        if (status) return status;
+        block = &arena->blocks.list[i];
+    }
     if (!is_free)
-        status = memob_check_integer("arena", "kept_bytes", kept_bytes, 1, *live_bytes, error);
-    if (!status && arena->trace)
-        status = is_free
-                     ? memo_trace_free(arena->trace, arena->blocks.list[i].id, error)
-                     : memo_trace_trim(arena->trace, arena->blocks.list[i].id, kept_bytes, error);
+        status = memob_check_integer("arena", "kept_bytes", kept_bytes, 1,
+                                     slot ? slot->live_bytes : block->size_bytes, error);
     if (status) return status;
-    if (!slot && is_free) return memoi_arena_block_free(arena, i, error);
-    if (!slot) arena->blocks.live_bytes -= *live_bytes - kept_bytes;
-    *live_bytes = kept_bytes;
-    if (!slot) return MEMO_STATUS_OK;
-    arena->cursor = memoi_arena_skip(arena, arena->cursor);
-    return memoi_arena_steps(arena, arena->cursor, 0, error);
+    if (slot) {
+        slot->live_bytes = kept_bytes;
+        if (arena->n_steps == 0) return MEMO_STATUS_OK;
+        arena->cursor = memoi_arena_skip(arena, arena->cursor);
+        return memoi_arena_steps(arena, arena->cursor, 0, error);
+    }
+    if (arena->trace)
+        status = is_free ? memo_trace_free(arena->trace, block->id, error)
+                         : memo_trace_trim(arena->trace, block->id, kept_bytes, error);
+    if (status || is_free) return status ? status : memoi_arena_block_free(arena, i, error);
+    arena->blocks.live_bytes -= block->size_bytes - kept_bytes;
+    block->size_bytes = kept_bytes;
+    return MEMO_STATUS_OK;
 }
 
 memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
