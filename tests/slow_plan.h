@@ -1,5 +1,5 @@
-/* slow_plan.h - a plan's lifetimes, conflicts, bound and validity, the slow and obvious way: pair by
- * pair, moment by moment.  Shares no code with memo.h.
+/* slow_plan.h - a plan's lifetimes, conflicts, bound and validity, the slow and obvious way: pair
+ * by pair, moment by moment.  Shares no code with memo.h.
  *
  * Include after memo.h and memo_test.h. */
 #ifndef SLOW_PLAN_H

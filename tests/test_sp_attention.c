@@ -426,9 +426,9 @@ static void set_random_mask(attention_case* c) {
     c->key_begins[c->n_documents] = c->n_keys;
 }
 
-/* In most cases keys of another length and sharding, with documents of which some have no queries or
- * no keys.  In some a bias per head of the model in a local attention of the user, with the heads of
- * one tensor rank. */
+/* In most cases keys have another length and sharding, and some documents have no queries or no
+ * keys.  In some a local attention of the user adds a bias per head of the model, with the heads
+ * of one tensor rank. */
 TEST(random_cases_are_exact) {
     int n = IS_SLOW == 2 ? 12 : IS_SLOW ? 40 : 300, i;
     attention_case others[MAX_BATCH - 1];

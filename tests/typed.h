@@ -1,5 +1,5 @@
-/* typed.h - elements of f32, bf16 and f16 arrays as numbers.  The conversions are memo_sp.h's, which
- * test_row_kernels.c compares with an obvious rounding for every number of 16 bits.
+/* typed.h - elements of f32, bf16 and f16 arrays as numbers.  The conversions are memo_sp.h's;
+ * test_row_kernels.c compares them with an obvious rounding for every number of 16 bits.
  *
  * Include after memo_sp.h. */
 #ifndef TYPED_H
