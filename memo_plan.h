@@ -5794,6 +5794,7 @@ typedef struct memoi_rows_planner {
     memoi_rows_clock clock;
     memoi_rows_sum* sums;                     /* (n_layers) */
     int32_t* moved;                           /* the layers that are moved, in order */
+    int32_t* picked;                          /* those that a change may concern, in order */
     memoi_rows_table trial, here, best, plan; /* plan: from which a search begins */
     uint64_t random;
 } memoi_rows_planner;
@@ -5991,6 +5992,7 @@ MEMOI memo_status memoi_rows_create(const memo_swap_plan_desc* desc, memoi_rows_
         p->clock.links[way].layers = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->sums = (memoi_rows_sum*)memob_arrays_add(a, p->n_layers, sizeof(memoi_rows_sum));
     p->moved = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
+    p->picked = (int32_t*)memob_arrays_add(a, p->n_layers, sizeof(int32_t));
     p->trial.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->here.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
     p->best.cells = (int64_t*)memob_arrays_add(a, n_cells, sizeof(int64_t));
@@ -6399,39 +6401,36 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
 
 #define MEMOI_ROWS_ANY (-2) /* whatever the kind, or the cell */
 
-/* Layers with this cell of a bundle, each so many layers before one of a kind. */
+/* Layers with this cell of a bundle, which p->picked lists. */
 typedef struct memoi_rows_pick {
-    int32_t kind, before, b;
-    int64_t cell, n_layers;
+    int32_t b, n_layers;
+    int64_t cell;
     int64_t next, more; /* what they get: another cell, or (not 0) so many tiles more */
 } memoi_rows_pick;
 
-MEMOI int memoi_rows_is_picked(const memoi_rows_planner* p, const memoi_rows_pick* pick,
-                               int32_t layer) {
-    const int32_t of = layer + pick->before;
-    const int64_t cell = p->trial.cells[(int64_t)pick->b * p->n_layers + layer];
-    if (pick->cell != MEMOI_ROWS_ANY && pick->cell != cell) return 0;
-    return pick->kind == MEMOI_ROWS_ANY ||
-           (of >= 0 && of < p->n_layers && p->kinds[of] == pick->kind);
-}
-
-/* Picks layers and a bundle, and another cell for them: kept, swapped or recomputed.  is_any: of
- * whatever cell. */
+/* Picks layers, each so many before one of a kind, and a bundle, and another cell for them: kept,
+ * swapped or recomputed.  is_any: of whatever cell. */
 MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, memoi_rows_pick* pick) {
     const int64_t states[] = {MEMOI_ROWS_KEPT, p->n_tiles, 0};
     const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
-    int32_t of = layer, i;
+    const int64_t* cells;
+    int32_t of = layer, before, kind, i;
     if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
-    pick->before = of - layer;
-    pick->kind =
-        of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) ? MEMOI_ROWS_ANY : p->kinds[of];
+    before = of - layer;
+    kind = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) ? MEMOI_ROWS_ANY : p->kinds[of];
     pick->b = (int32_t)memoi_rows_random(p, p->n_bundles);
+    cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
     pick->cell = is_any                    ? MEMOI_ROWS_ANY
-                 : memoi_rows_random(p, 2) ? p->trial.cells[(int64_t)pick->b * p->n_layers + layer]
+                 : memoi_rows_random(p, 2) ? cells[layer]
                                            : states[memoi_rows_random(p, 3)];
     pick->next = states[memoi_rows_random(p, 3)];
     pick->more = pick->n_layers = 0;
-    for (i = 0; i < p->n_layers; i++) pick->n_layers += memoi_rows_is_picked(p, pick, i);
+    for (i = 0; i < p->n_layers; i++) {
+        if (!is_any && cells[i] != pick->cell) continue;
+        of = i + before;
+        if (kind == MEMOI_ROWS_ANY || (of >= 0 && of < p->n_layers && p->kinds[of] == kind))
+            p->picked[pick->n_layers++] = i;
+    }
 }
 
 /* Gives so many of the picked layers their next cell; 0: nothing is different.  They are spread
@@ -6441,8 +6440,7 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     int64_t* cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
     const int64_t n = pick->n_layers;
     const int32_t end = pick->next == MEMOI_ROWS_KEPT && !pick->more ? p->n_moved : p->n_layers;
-    int64_t width, n_groups, i;
-    int32_t layer;
+    int64_t width, n_groups, i, k, of_group, rest;
     int is_changed = 0;
     count = memob_min(count, n);
     if (count <= 0) return 0;
@@ -6451,11 +6449,21 @@ MEMOI int memoi_rows_convert(memoi_rows_planner* p, const memoi_rows_pick* pick,
     width = memob_min(width, count);
     count /= width;
     n_groups = (n + width - 1) / width;
-    for (layer = 0; layer < end; layer++) {
+
+    /* Group g is taken if g * count and (g + 1) * count have different quotients by n_groups.
+     * Their rest is followed, because divisions for every layer are slow. */
+    of_group = i % width + 1;
+    rest = i / width * count % n_groups;
+    for (k = 0; k < n && p->picked[k] < end; k++) {
+        const int32_t layer = p->picked[k];
         int64_t next = pick->next;
-        if (!memoi_rows_is_picked(p, pick, layer)) continue;
-        i = (i + 1) % n;
-        if ((i / width + 1) * count / n_groups == i / width * count / n_groups) continue;
+        if (++i == n) i = of_group = rest = 0;
+        if (of_group == width) {
+            of_group = 0;
+            rest += count - (rest + count >= n_groups ? n_groups : 0);
+        }
+        of_group++;
+        if (rest + count < n_groups) continue;
         if (pick->more && cells[layer] == MEMOI_ROWS_KEPT) continue;
         if (pick->more) next = memob_min(memob_max(cells[layer] + pick->more, 0), p->n_tiles);
         if (cells[layer] == next || !memoi_rows_is_valid(p, layer, pick->b, next)) continue;
