@@ -6408,17 +6408,27 @@ typedef struct memoi_rows_pick {
     int64_t next, more; /* what they get: another cell, or (not 0) so many tiles more */
 } memoi_rows_pick;
 
+/* The time that a byte saves if it is not recomputed. */
+MEMOI double memoi_rows_worth(const memoi_rows_planner* p, int32_t layer, int32_t b) {
+    return p->all_s[(int64_t)b * p->n_layers + layer] / (double)p->bundles[b].row_bytes;
+}
+
 /* Picks layers, each so many before one of a kind, and a bundle, and another cell for them: kept,
- * swapped or recomputed.  is_any: of whatever cell. */
-MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, memoi_rows_pick* pick) {
+ * swapped or recomputed.  is_any: of whatever cell.  preferred: of two bundles the one whose bytes
+ * are worth more (1) or less (-1). */
+MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int preferred,
+                             memoi_rows_pick* pick) {
     const int64_t states[] = {MEMOI_ROWS_KEPT, p->n_tiles, 0};
     const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
     const int64_t* cells;
-    int32_t of = layer, before, kind, i;
+    int32_t of = layer, before, kind, other, i;
     if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
     before = of - layer;
     kind = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) ? MEMOI_ROWS_ANY : p->kinds[of];
     pick->b = (int32_t)memoi_rows_random(p, p->n_bundles);
+    other = (int32_t)(preferred ? memoi_rows_random(p, p->n_bundles) : pick->b);
+    if (preferred * (memoi_rows_worth(p, layer, other) - memoi_rows_worth(p, layer, pick->b)) > 0)
+        pick->b = other;
     cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
     pick->cell = is_any                    ? MEMOI_ROWS_ANY
                  : memoi_rows_random(p, 2) ? cells[layer]
@@ -6479,7 +6489,7 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     const int is_any = !memoi_rows_random(p, 4);
     const int32_t other = (int32_t)memoi_rows_random(p, p->n_layers);
     memoi_rows_pick pick;
-    memoi_rows_choose(p, is_any, &pick);
+    memoi_rows_choose(p, is_any, 0, &pick);
     switch (memoi_rows_random(p, 4)) {
     case 0: pick.next = memoi_rows_random(p, p->n_tiles + 1); break;
     case 1: pick.next = p->trial.cells[(int64_t)pick.b * p->n_layers + other]; break;
@@ -6494,14 +6504,14 @@ MEMOI int memoi_rows_change(memoi_rows_planner* p) {
 
 /* Changes as many layers, or swaps as many more or fewer tiles in some layers, as the scored trial
  * has room for or lacks memory; 0: nothing is different. */
-MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
+MEMOI int memoi_rows_refit(memoi_rows_planner* p, int is_by_worth) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* score = &p->trial.score;
     const int of_tiles = (int)memoi_rows_random(p, 2);
     memoi_rows_pick pick;
     double least, most;
     int is_host;
-    memoi_rows_choose(p, of_tiles, &pick);
+    memoi_rows_choose(p, of_tiles, !is_by_worth ? 0 : score->excess_bytes > 0 ? -1 : 1, &pick);
     most = (double)(of_tiles ? p->n_tiles : pick.n_layers);
     least = of_tiles ? -most : 0;
 
@@ -6534,6 +6544,9 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const double heat = memoi_rows_later(MEMOI_ROWS_HEAT, MEMOI_ROWS_HEAT_LAYER / p->n_layers);
     const int64_t n_cells = (int64_t)p->n_layers * p->desc->swap->n_tensors;
     int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST), i, k;
+    /* With fewer trials than cells in a round, bundles drawn at random fill the room with bytes of
+     * little worth.  Otherwise they lead to more tables. */
+    const int is_scarce = n_trials / MEMOI_ROWS_ROUNDS < n_cells;
     int round;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / (MEMOI_ROWS_ROUNDS * n_parts) + 1;
     p->random = 0x9e3779b97f4a7c15u;
@@ -6551,7 +6564,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
 
             /* Another bundle takes the room that is left, or makes the room that lacks. */
             k = memoi_rows_random(p, 4) && trial->excess_bytes < MEMOI_ROWS_IMPOSSIBLE ? 4 : 0;
-            while (k > 0 && !memoi_rows_refit(p)) k--;
+            while (k > 0 && !memoi_rows_refit(p, is_scarce)) k--;
             if (k > 0) {
                 (void)memoi_rows_try(p);
                 i += is_changed;
