@@ -861,7 +861,7 @@ MEMOI int memoi_problem_items_overlap(const memoi_problem* problem, int64_t i, i
 /* --- >>neighbors ---
  * Knows: which items overlap.  Knows nothing of offsets. */
 
-enum { MEMOI_NEIGHBORS = 1 << 26, MEMOI_DENSE = 1 << 24 }; /* longer lists are not made */
+enum { MEMOI_NEIGHBORS = 1 << 26 }; /* longer lists are not made */
 
 /* The item behind those that begin before i ends: items are ordered by begin, so the later ones
  * that i overlaps follow it in one piece; with gaps, some of those. */
@@ -3633,8 +3633,8 @@ MEMOI void memoi_search_reset(memoi_search* search) {
 }
 
 /* Nodes of a run that can come to a plan at all. */
-MEMOI int64_t memoi_search_shortest_run(const memoi_search* search) {
-    return memob_max(500, search->problem->n_items + search->problem->n_items / 2);
+MEMOI int64_t memoi_search_shortest_run(const memoi_problem* problem) {
+    return memob_max(500, problem->n_items + problem->n_items / 2);
 }
 
 /* Tells the searches side by side when this one has an answer. */
@@ -3768,7 +3768,7 @@ MEMOI const memoi_search* memoi_team_capacity(memoi_team* team, int64_t capacity
         searches[k].verdict = MEMOI_STOPPED;
         searches[k].is_overtaken = 0;
         searches[k].n_runs = 0;
-        searches[k].run_length = (double)memoi_search_shortest_run(&searches[k]);
+        searches[k].run_length = (double)memoi_search_shortest_run(searches[k].problem);
         searches[k].node_begin = searches[k].n_nodes;
         searches[k].node_end = searches[k].n_nodes + budget;
         searches[k].node_long = searches[k].node_end - rest;
@@ -3862,9 +3862,11 @@ MEMOI int memoi_search_climb(memoi_fit* fit, const memoi_problem* problem, int64
 }
 
 /* Makes the items of [first, last), or those in the set if there is one, a problem of their own.
- * Its items' buffers are their indices in the whole.  0: no memory. */
+ * Its items' buffers are their indices in the whole.  offsets, if not NULL: an item with one >= 0
+ * is fixed there, without what lies above the capacity.  0: no memory. */
 MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t last,
-                             const char* is_in_set, memoi_problem* part) {
+                             const char* is_in_set, const int64_t* offsets, int64_t capacity,
+                             memoi_problem* part) {
     int64_t i;
     *part = *whole;
     part->n_items = part->n_ranges = part->n_fixed = part->lower_bound = part->ground = 0;
@@ -3881,6 +3883,10 @@ MEMOI int memoi_problem_pick(const memoi_problem* whole, int64_t first, int64_t 
         item->buffer = i;
         item->first_range = part->n_ranges;
         part->n_ranges += item->n_ranges;
+        if (offsets && offsets[i] >= 0) {
+            item->fixed = offsets[i];
+            item->size = memob_min(item->size, capacity - item->fixed);
+        }
         part->n_fixed += item->fixed >= 0;
         part->n_items++;
     }
@@ -3904,6 +3910,9 @@ typedef struct memoi_cores {
     int64_t* offsets;     /* of items, -1: not placed */
     memoi_range* taken;   /* scratch */
     memoi_ranked* others; /* items by size */
+    int32_t* covered;     /* scratch of windows: sections */
+    int64_t n;            /* items of a window */
+    double reach;         /* of a window, as memoi_window_list has it */
     uint64_t seed;
     double deadline;
 } memoi_cores;
@@ -3921,6 +3930,8 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     cores->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     cores->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
     cores->others = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
+    if (n > MEMOI_SEARCH_ITEMS)
+        cores->covered = (int32_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int32_t));
     if (a->failed) return 0;
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->others);
     return 1;
@@ -3956,7 +3967,8 @@ MEMOI int memoi_core_search(memoi_cores* cores, int64_t capacity, int64_t* n_nod
     memoi_problem part;
     memoi_team team;
     int64_t n_spent, i;
-    int ok = memoi_problem_pick(cores->problem, 0, cores->problem->n_items, cores->is_in, &part);
+    int ok = memoi_problem_pick(cores->problem, 0, cores->problem->n_items, cores->is_in,
+                                cores->offsets, capacity, &part);
     if (!ok) return 0;
     *verdict = MEMOI_STOPPED;
     ok = memoi_team_create(&team, &part, 1, cores->seed++, cores->deadline);
@@ -3994,6 +4006,99 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
     return 1;
 }
 
+/* --- >>windows ---
+ * Knows: a plan of many items, and the exact search.  Knows nothing of how the plan was made.
+ *
+ * In a plan of many items few lie above a capacity that is a little smaller.  A *window* is the
+ * items that live only near one of these, with all others above the capacity at that time.  They
+ * are placed again by the exact search; all other items stay where they are. */
+
+/* Lists the items of a window around a section, those with offset -1, and all that overlap them.
+ * On each side begin `lives` times as many items as live at the section. */
+MEMOI void memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
+                             const memoi_solution* best) {
+    const memoi_problem* problem = cores->problem;
+    int64_t n = problem->n_items, n_live = 0, n_open = 0, n_covered = 0, begin, end, i, k;
+    for (i = 0; i < n && problem->items[i].begin <= section; i++)
+        n_live += problem->items[i].end > section;
+    k = (int64_t)(lives * (double)n_live) + 1;
+    begin = problem->items[memob_max(0, i - k)].begin;
+    end = i + k < n ? problem->items[i + k].begin : problem->n_sections;
+
+    /* The items, and the sections in which they live. */
+    memset(cores->covered, 0, (size_t)(problem->n_sections + 1) * sizeof(int32_t));
+    for (i = 0; i < n; i++) {
+        const memoi_item* item = &problem->items[i];
+        int is_over = best->offsets[i] + item->size > capacity;
+        cores->offsets[i] = best->offsets[i];
+        if (item->fixed >= 0 || item->begin >= end || item->end <= begin ||
+            (!is_over && (item->begin < begin || item->end > end)))
+            continue;
+        cores->offsets[i] = -1;
+        for (k = item->first_range; k < item->first_range + item->n_ranges; k++) {
+            cores->covered[problem->ranges[k].begin]++;
+            cores->covered[problem->ranges[k].end]--;
+        }
+    }
+    for (k = 0; k <= problem->n_sections; k++) { /* from changes to sections covered before */
+        n_open += cores->covered[k];
+        cores->covered[k] = (int32_t)n_covered;
+        n_covered += n_open > 0;
+    }
+
+    /* They, and what overlaps them within the capacity. */
+    for (cores->n = i = 0; i < n; i++) {
+        const memoi_range* range = &problem->ranges[problem->items[i].first_range];
+        for (k = 0; k < problem->items[i].n_ranges &&
+                    cores->covered[range[k].begin] == cores->covered[range[k].end];)
+            k++;
+        cores->is_in[i] = k < problem->items[i].n_ranges && cores->offsets[i] < capacity;
+        cores->n += cores->is_in[i];
+    }
+}
+
+/* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
+ * after a few windows that fail, each larger than the one before: what is fixed may be the reason.
+ * As memoi_cores_attempt, but each window may spend *n_nodes; 0 are spent if a window is too large.
+ */
+MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
+                                memoi_verdict* verdict, memoi_solution* best) {
+    enum { WINDOWS = 3 };
+    const memoi_problem* problem = cores->problem;
+    int64_t budget = *n_nodes, highest = 0, n_failed = 0, left, k;
+    double reach = cores->reach;
+    *n_nodes = 0;
+    for (;;) {
+        const memoi_item* item;
+        double lives;
+        for (best->peak = k = 0; k < problem->n_items; k++) {
+            int64_t top = best->offsets[k] + problem->items[k].size;
+            if (top > best->peak) highest = k;
+            best->peak = memob_max(best->peak, top);
+        }
+        if (best->peak <= capacity || n_failed == WINDOWS || memob_now_s() > cores->deadline) break;
+
+        /* A section of its life, at random; less around it if that is too much. */
+        item = &problem->items[highest];
+        k = item->begin +
+            (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
+        for (lives = reach;; lives /= 2) {
+            memoi_window_list(cores, k, lives, capacity, best);
+            if (cores->n <= MEMOI_SEARCH_ITEMS || lives < 0.2) break;
+        }
+        left = budget;
+        if (!memoi_core_search(cores, capacity, &left, verdict)) return 0;
+        *n_nodes += budget - left;
+        for (k = 0; *verdict == MEMOI_FOUND && k < problem->n_items; k++)
+            if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
+        n_failed = *verdict == MEMOI_FOUND ? 0 : n_failed + 1;
+        reach = *verdict == MEMOI_FOUND ? cores->reach : 1.5 * reach;
+    }
+    *verdict = best->peak <= capacity ? MEMOI_FOUND : MEMOI_STOPPED;
+    best->is_optimal = best->peak <= problem->lower_bound;
+    return 1;
+}
+
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
  * that fails or is given up, it attempts halfway to the best peak, and so on.
  *
@@ -4012,30 +4117,33 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
-    int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
-    int64_t shortest = memoi_search_shortest_run(&team->searches[0]);
+    int is_windows = team->n == 0;
+    int is_large = is_windows || (is_plain && problem->n_items > MEMOI_SMALL_ITEMS);
+    int64_t shortest = is_windows ? 0 : memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
     int is_over = 0, is_at_goal = 0, is_full, is_first;
     double mean = 0;
     for (k = 0; is_large && k < problem->n_sections; k++)
         mean += (double)problem->section_bounds[k];
-    is_full = !MEMOI_WITHOUT(full) &&
+    is_full = !MEMOI_WITHOUT(full) && !is_windows &&
               mean > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_thorough = effort->has_capacity || is_large || round < THOROUGH_ROUNDS;
-        int64_t before = given_up;
+        int64_t before = given_up, least;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
-        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
+        least = is_windows ? (best->peak - goal) / 8 : 0;
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1 - least)) {
             round++;
             is_at_goal = is_large ? round > 0 || effort->has_capacity || is_full
                                   : round % 3 == 0 || is_thorough;
             given_up = goal;
             if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
-            if ((round > 0 || !is_plain) &&
+            cores->reach = 4 + 0.5 * (double)round;
+            if (!is_windows && (round > 0 || !is_plain) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
@@ -4052,10 +4160,13 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
         for (k = 0; is_first && k < team->n; k++)
             team->searches[k].deadline = effort->deadline - (effort->deadline - memob_now_s()) / 4;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer =
-            memoi_team_capacity(team, capacity, cores->problem ? (limit + 3) / 4 : limit, &n_spent);
-        effort->nodes_left -= n_spent;
-        n_nodes += n_spent;
+        answer = NULL;
+        if (!is_windows) {
+            n_spent = cores->problem ? (limit + 3) / 4 : limit;
+            answer = memoi_team_capacity(team, capacity, n_spent, &n_spent);
+            effort->nodes_left -= n_spent;
+            n_nodes += n_spent;
+        }
         for (k = 0; k < team->n; k++) {
             if (team->searches[k].is_out_of_memory) return 0;
             if (team->searches[k].is_out_of_time) is_over = !is_first;
@@ -4074,12 +4185,14 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
         if (!answer && cores->problem && !is_over) {
             memoi_verdict verdict;
             n_spent = memob_min(limit, effort->nodes_left);
-            if (!memoi_cores_attempt(cores, capacity, &n_spent, &verdict, best)) return 0;
+            if (!(is_windows ? memoi_windows_attempt
+                             : memoi_cores_attempt)(cores, capacity, &n_spent, &verdict, best))
+                return 0;
             effort->nodes_left -= n_spent;
             n_nodes += n_spent;
             if (verdict == MEMOI_FOUND) given_up = before;
             if (verdict == MEMOI_FAILED) *bound = capacity + 1;
-            is_over = memob_now_s() > effort->deadline;
+            is_over = memob_now_s() > effort->deadline || n_spent == 0;
         }
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
@@ -4096,15 +4209,17 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     int created = MEMOI_WITHOUT(search) ? -1
                                         : memoi_team_create(&team, problem, effort->n_threads,
                                                             effort->seed, effort->deadline);
+    int is_windows = problem->n_items > MEMOI_SEARCH_ITEMS && !problem->held &&
+                     !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows);
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
     memset(&cores, 0, sizeof cores);
-    if (created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS && !memoi_problem_is_plain(problem) &&
-        !MEMOI_WITHOUT(cores))
+    if (is_windows || (created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS &&
+                       !memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(cores)))
         ok = memoi_cores_create(&cores, problem, effort);
-    if (created > 0 && ok)
+    if ((created > 0 || is_windows) && ok)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
-    if (created < 0) {
+    if (created < 0 && !is_windows) {
         ok =
             memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
         memoi_search_report(effort, problem, best, *bound, 0);
@@ -4143,7 +4258,8 @@ MEMOI memo_status memoi_search_part_at(const memoi_problem* problem, int64_t fir
     memoi_problem picked;
     const memoi_problem* part = is_whole ? problem : &picked;
     memoi_solution own;
-    if (!ok || (!is_whole && !memoi_problem_pick(problem, first, first + n, NULL, &picked))) {
+    if (!ok ||
+        (!is_whole && !memoi_problem_pick(problem, first, first + n, NULL, NULL, 0, &picked))) {
         MEMO_FREE(own_offsets);
         return memob_no_memory(error, "a part of the plan");
     }
@@ -4754,20 +4870,19 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
                                       const memo_plan_desc* settings, int64_t target,
                                       memoi_effort* effort, memoi_solution* best, const char** name,
                                       memo_error* error) {
-    static const char* const names[] = {"bilevel", "greedy", "mip", "greedy", "search"};
+    static const char* const names[] = {"bilevel", "greedy", "mip", "search", "greedy"};
     memo_plan_engine engine = settings->engine;
     memo_status status = MEMO_STATUS_OK;
-    int64_t n_entries = memoi_neighbors_count(problem);
     int is_greedy = engine == MEMO_PLAN_ENGINE_GREEDY, is_search, stage;
     int is_large = problem->n_items > MEMOI_SEARCH_ITEMS;
-    int is_free = memoi_problem_is_easy(problem) || n_entries > MEMOI_NEIGHBORS;
-    int is_dense = n_entries > MEMOI_DENSE && n_entries > 2 * MEMOI_SMALL_ITEMS * problem->n_items;
+    int is_free =
+        memoi_problem_is_easy(problem) || memoi_neighbors_count(problem) > MEMOI_NEIGHBORS;
     double now = memob_now_s(), deadline = effort->deadline;
-    double last_greedy = now + (is_greedy ? 1 : is_large ? 0.4 : 0.5) * (deadline - now);
+    double last_greedy = now + (is_greedy ? 1 : is_large ? 0.2 : 0.5) * (deadline - now);
     is_search = engine != MEMO_PLAN_ENGINE_MIP && !is_greedy;
 
     /* From the fastest engine to the most thorough; each starts from the best plan so far.
-     * Bi-level plans have no holds.  Dense plans are too large for climbs. */
+     * Bi-level plans have no holds.  Greedy runs are repeated if windows are too large. */
     for (stage = 0; stage < 5 && !status && best->peak > target; stage++) {
         int64_t before = best->peak;
         int was_optimal = best->is_optimal;
@@ -4780,15 +4895,12 @@ MEMOI memo_status memoi_problem_solve(memo_plan* plan, memoi_problem* problem,
                                         is_large ? last_greedy : deadline, best, error);
         if (stage == 2 && engine == MEMO_PLAN_ENGINE_MIP)
             status = memoi_mip_solve(problem, deadline, best, error);
-        if (stage == 3 && is_search && is_large && is_free && !MEMOI_WITHOUT(repeat)) {
-            memoi_effort own = memoi_effort_take(effort, is_dense ? 1 : 0.75);
-            if (!memoi_greedy_repeat(problem, target, own.seed, own.deadline, &own.nodes_left,
-                                     best))
-                status = memob_no_memory(error, "the greedy planner");
-            effort->nodes_left += own.nodes_left;
-        }
-        if (stage == 4 && is_search)
+        if (stage == 3 && is_search)
             status = memoi_search_solve(problem, target, effort, best, error);
+        if (stage == 4 && is_search && is_large && is_free && !MEMOI_WITHOUT(repeat) &&
+            !memoi_greedy_repeat(problem, target, effort->seed, deadline, &effort->nodes_left,
+                                 best))
+            status = memob_no_memory(error, "the greedy planner");
         if (best->peak < before || best->is_optimal > was_optimal) *name = names[stage];
     }
 

@@ -2001,9 +2001,9 @@ static void print_ablation_row(ablation* a, const char* stage, int is_mip, int i
 }
 
 static void print_ablation(int seeds, double limit) {
-    static const char* const stages[2][24] = {{"first_fit", "lowest_offset", "repeat", "reuse",
-                                               "cover", "parts", "climb", "full", "cores", "styles",
-                                               "weights", "search"},
+    static const char* const stages[2][24] = {{"first_fit", "lowest_offset", "windows", "repeat",
+                                               "reuse", "cover", "parts", "climb", "full", "cores",
+                                               "styles", "weights", "search"},
                                               {"mip_twins"}};
     static ablation a;
     const char* only = left_out;

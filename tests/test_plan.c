@@ -328,7 +328,7 @@ TEST(a_part_has_a_bound_of_its_own) {
     plan->buffers[0].is_fixed = 1;
     plan->buffers[0].offset_bytes = 1000;
     pose(plan, &problem);
-    CHECK(memoi_problem_pick(&problem, 1, 4, NULL, &part));
+    CHECK(memoi_problem_pick(&problem, 1, 4, NULL, NULL, 0, &part));
     CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, 1010);
     CHECK_IS(part.lower_bound * part.unit_bytes, ==, 30);
     memoi_problem_free(&part);
@@ -778,15 +778,16 @@ TEST(a_climb_beats_an_order_search) {
                100 * (sum_orders / 6 - 1));
 }
 
-/* Too large for the search: valid, no worse than greedy, better if a better plan exists,
- * and the same for the same nodes. */
+/* Too large for the search: windows meet the bound up to 0.05 %, are no worse than greedy around
+ * fixed, aligned buffers, and do the same with the same nodes. */
 TEST(large_plans_are_improved) {
-    int k, n_better = 0;
+    int k;
     for (k = 0; k < 2; k++) {
         features with = {0, 0, 0};
         memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = 8500, i, greedy;
+        with.has_alignment = k;
         plan = random_plan(n, 1000, with);
         for (i = 0; i < n; i++) { /* short lives, which nothing separates */
             memo_buffer* buffer = &plan->buffers[i];
@@ -794,17 +795,20 @@ TEST(large_plans_are_improved) {
         }
         desc.engine = MEMO_PLAN_ENGINE_GREEDY;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
+        for (i = 0; i < n && k; i += 8) plan->buffers[i].is_fixed = 1;
+        CHECK_OK(memo_plan_solve(plan, &desc, &error));
         greedy = plan->peak_bytes;
         desc.engine = MEMO_PLAN_ENGINE_AUTO;
-        desc.node_limit = 12 * n;
+        desc.node_limit = 24 * n;
         desc.time_limit_s = 1000;
         solve_valid(plan, &desc, k);
-        CHECK_IS(plan->peak_bytes, <=, greedy);
-        n_better += plan->peak_bytes < greedy;
+        CHECK_CASE(k ? plan->peak_bytes <= greedy
+                     : 2000 * plan->peak_bytes <= 2001 * plan->lower_bound_bytes,
+                   "case %d: %lld, greedy %lld, bound %lld", k, (long long)plan->peak_bytes,
+                   (long long)greedy, (long long)plan->lower_bound_bytes);
         solve_again(plan, &desc, k);
         memo_plan_destroy(plan);
     }
-    CHECK_CASE(n_better > 0, "none of %d", k);
 }
 
 /* Whatever the threads' order in time: a search of several gives the same offsets twice. */
