@@ -43,7 +43,7 @@ static inline uint64_t memo_test_next(uint64_t* state) { /* splitmix64 */
 static inline uint64_t memo_test_random(void) { return memo_test_next(&memo_test.state); }
 /* Uniform in [low, high]. */
 static inline int64_t memo_test_int(int64_t low, int64_t high) {
-    return low + (int64_t)(memo_test_random() % (uint64_t)(high - low + 1));
+    return low + (int64_t)(memo_test_random() % ((uint64_t)high - (uint64_t)low + 1));
 }
 /* Uniform in [0, 1). */
 static inline double memo_test_real(void) {
