@@ -5244,12 +5244,10 @@ MEMOI memo_status memoi_profile_once(memoi_profiler* p, int stream, memo_error* 
     char *on_device = p->on_device + begin, *on_host = p->on_host + begin;
     memo_status status = MEMO_STATUS_OK;
     int64_t i;
-    if (stream == 0)
-        return memo_copy(p->device, p->streams[0], MEMO_COPY_TO_HOST, on_host, on_device,
-                         p->copy_bytes, error);
-    if (stream == 1)
-        return memo_copy(p->device, p->streams[1], MEMO_COPY_TO_DEVICE, on_device, on_host,
-                         p->copy_bytes, error);
+    if (stream < 2)
+        return memo_copy(
+            p->device, p->streams[stream], stream ? MEMO_COPY_TO_DEVICE : MEMO_COPY_TO_HOST,
+            stream ? on_device : on_host, stream ? on_host : on_device, p->copy_bytes, error);
     for (i = 0; i < p->n_beside && !status; i++)
         status = memoi_profile_once(p, !p->file_op.is_write, error);
     return status ? status : memob_spill_launch(p->device, p->streams[2], &p->file_op, error);
@@ -6511,9 +6509,7 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
-#define MEMOI_ROWS_ANY (-2) /* whatever the kind, or the cell */
-
-/* Layers with this cell of a bundle, which p->picked lists. */
+/* Layers that p->picked lists, and a bundle with this cell there if they have the same. */
 typedef struct memoi_rows_pick {
     int32_t b, n_layers;
     int64_t cell;
@@ -6533,24 +6529,23 @@ MEMOI void memoi_rows_choose(memoi_rows_planner* p, int is_any, int preferred,
     const int64_t states[] = {MEMOI_ROWS_KEPT, p->n_tiles, 0};
     const int32_t layer = (int32_t)memoi_rows_random(p, p->n_layers);
     const int64_t* cells;
-    int32_t of = layer, before, kind, other, i;
+    int32_t of = layer, before, other, at, i;
+    int is_all;
     if (!memoi_rows_random(p, 4)) of += (int32_t)memoi_rows_random(p, 5) - 2;
     before = of - layer;
-    kind = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4) ? MEMOI_ROWS_ANY : p->kinds[of];
+    is_all = of < 0 || of >= p->n_layers || !memoi_rows_random(p, 4);
     pick->b = (int32_t)memoi_rows_random(p, p->n_bundles);
     other = (int32_t)(preferred ? memoi_rows_random(p, p->n_bundles) : pick->b);
     if (preferred * (memoi_rows_worth(p, layer, other) - memoi_rows_worth(p, layer, pick->b)) > 0)
         pick->b = other;
     cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
-    pick->cell = is_any                    ? MEMOI_ROWS_ANY
-                 : memoi_rows_random(p, 2) ? cells[layer]
-                                           : states[memoi_rows_random(p, 3)];
+    pick->cell = is_any || memoi_rows_random(p, 2) ? cells[layer] : states[memoi_rows_random(p, 3)];
     pick->next = states[memoi_rows_random(p, 3)];
     pick->more = pick->n_layers = 0;
     for (i = 0; i < p->n_layers; i++) {
         if (!is_any && cells[i] != pick->cell) continue;
-        of = i + before;
-        if (kind == MEMOI_ROWS_ANY || (of >= 0 && of < p->n_layers && p->kinds[of] == kind))
+        at = i + before;
+        if (is_all || (at >= 0 && at < p->n_layers && p->kinds[at] == p->kinds[of]))
             p->picked[pick->n_layers++] = i;
     }
 }
