@@ -84,8 +84,9 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
- * bytes of stack and a megabyte of memory each thread.  Larger problems are improved by greedy runs
- * that learn from the last one (if no buffer is fixed, has gaps or holds), then by local search.
+ * bytes of stack and a megabyte of memory each thread.  In larger problems it places buffers again
+ * that live near the highest ones.  If these are too many, or there are holds, greedy runs that
+ * learn from the last one (if no buffer is fixed, has gaps or holds) or local search improve it.
  * A gap that keeps bytes has a free tail: buffers that live inside the gap are first placed there,
  * and the engines then plan with whole buffers.  Such a plan is OPTIMAL only if it meets the bound.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; overlapping fixed buffers; another plan's trace;
@@ -706,6 +707,7 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>smallest peak          runs, rounds of attempts, parts
  *     >>side by side           several searches on threads
  *     >>cores                  a few items that decide whether a capacity is too small
+ *     >>windows                a large plan is improved where it is highest
  *     >>mixed-integer program  the paper's, by lp_solve
  *     >>bi-level               layers once, then what joins them
  *     >>marked windows         windows of layers from marks
@@ -4107,7 +4109,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t* n
  * the goal counts, because a capacity that was given up often is rarely met.
  *
  * The first round of a plain problem or a cover has no climb.  If it is large, it attempts the goal
- * in every round but the first.
+ * in every round but the first.  So do windows, which have no team and no climb.
  *
  * If nearly every section is as full as the bound, failures show soon, and only at the goal.  Then
  * the first attempt has three quarters of the time for it. */
