@@ -582,10 +582,10 @@ MEMO_API memo_session_desc memo_session_desc_default(void);
 
 /* Measures layers, recomputation, copies and the file on the device, in the budgets.  profile:
  * (shapes).  It runs 4 micro-batches of each shape with a backward, or 2 if the first takes over
- * 5 s, so inputs must be valid.  Gradients are undefined afterwards.  What lies in session memory is
- * lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory the smallest plan
- * lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that measuring would
- * take minutes); errors of step and the device. */
+ * 5 s, so inputs must be valid.  Gradients are undefined afterwards, and what lies in session
+ * memory is lost.  Errors: INVALID_ARGUMENT; INFEASIBLE (the message states which memory the
+ * smallest plan lacks, how much, and what would help); UNSUPPORTED (a link or a file so slow that
+ * measuring would take minutes); errors of step and the device. */
 MEMO_API memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* profile,
                                           memo_error* error);
 /* Plans a micro-batch of each shape by desc->policy.  profile: (shapes).  Without a profile (NULL)

@@ -1370,8 +1370,8 @@ typedef struct memoi_simulator {
     memo_simulation* simulation;
     int64_t* order;
     double now;
-    /* Lists of ops, each + 1, 0: the end.  Of each op: those that wait for its end, and what follows
-     * it in its own list.  ended: those that wait for these are next. */
+    /* Lists of ops, each + 1, 0: the end.  Of each op: those that wait for its end, and what
+     * follows it in its own list.  ended: those that wait for these are next. */
     int64_t *waiting, *next, ended;
     memoi_flow* flows;
     memob_arrays arrays; /* all of these */
