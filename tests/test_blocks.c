@@ -448,18 +448,24 @@ static memo_status run_priority(thread_rank* rank, memo_error* e) {
     label_keeper keeper;
     memo_comm comm = comm_of_keeper(&keeper);
     memo_device device = inner_device = *rank->device;
-    int k;
+    int order, k;
     device.stream_create = keep_stream;
     idle_blocks(&desc, rank, buffers, values);
     desc.device = &device;
     desc.comm = &comm;
-    CHECK_OK(memo_blocks_create(&desc, &blocks, e));
-    CHECK_IS(created_priority, >, 0);
-    CHECK_OK(memo_blocks_forward(blocks, e));
-    CHECK_OK(memo_blocks_backward(blocks, e));
-    for (k = 0; k < keeper.n; k++) CHECK(keeper.streams[k] == created_stream);
-    CHECK_IS(keeper.n, ==, 2 * 2 * 4); /* forward and backward, parts, blocks */
-    memo_blocks_destroy(blocks);
+    for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
+        /* Of 2 parts in 4 blocks: forward, backward, and outputs of recomputation that are read. */
+        static const int n_collectives[] = {3 * 8, 3 * 8, 2 * 8 + 4, 2 * 8};
+        desc.schedule.order = (memo_blocks_order)order;
+        keeper.n = created_priority = 0;
+        CHECK_OK(memo_blocks_create(&desc, &blocks, e));
+        CHECK_IS(created_priority, >, 0);
+        CHECK_OK(memo_blocks_forward(blocks, e));
+        CHECK_OK(memo_blocks_backward(blocks, e));
+        for (k = 0; k < keeper.n; k++) CHECK(keeper.streams[k] == created_stream);
+        CHECK_IS(keeper.n, ==, n_collectives[order]);
+        memo_blocks_destroy(blocks);
+    }
     return MEMO_STATUS_OK;
 }
 

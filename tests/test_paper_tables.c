@@ -1,5 +1,5 @@
 /* test_paper_tables.c - the reproduced tables of three papers: every promised threshold; and the
- * code below them (simulators, planner, optimizer, scores) against slow, obvious twins. */
+ * code below them (swap simulator, optimizer, scores) against slow, obvious twins. */
 #include "bench/papers/paper_common.h"
 #include "bench/papers/paper_memo.h"
 #include "bench/papers/paper_sp.h"

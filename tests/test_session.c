@@ -606,6 +606,8 @@ typedef struct rank_model {
     const char* path; /* of a plan that it reads instead; NULL: none */
     int64_t rows[8 * 4];
     int64_t device_bytes;
+    memo_profile profile[2];
+    double step_s;
 } rank_model;
 
 static rank_model ranks[RANKS_MAX];
@@ -646,6 +648,21 @@ static memo_status rank_main(thread_rank* thread, memo_error* e) {
     return MEMO_STATUS_OK;
 }
 
+/* Measures, and plans with layers that are slower on later ranks. */
+static memo_status measure_and_plan(thread_rank* thread, memo_error* e) {
+    rank_model* r = &ranks[thread->comm->rank];
+    memo_profile slower[2];
+    memo_step_plan* plan = NULL;
+    r->thread = thread;
+    if (memo_session_measure(&r->m.desc, r->profile, e)) return e->status;
+    memcpy(slower, r->profile, sizeof slower);
+    slower[0].forward_s[0] *= 1 + thread->comm->rank;
+    if (memo_session_plan(&r->m.desc, slower, &plan, e)) return e->status;
+    r->step_s = plan->times ? plan->times->step_s : 0;
+    memo_step_plan_destroy(plan);
+    return MEMO_STATUS_OK;
+}
+
 static const memo_shape two_shapes[2] = {{64, 0}, {35, 1}};
 
 /* The device fails on demand. */
@@ -668,16 +685,17 @@ static void open_rank(int32_t rank) {
 }
 
 /* Runs the ranks; 1 if all agreed equally often. */
-static int run_ranks(int32_t n) {
+static int run_ranks_of(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* e)) {
     memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     int32_t i, is_even = 1;
     comm_desc.timeout_s = 20;
-    CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, n, rank_main, NULL, &error));
+    CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, n, function, NULL, &error));
     for (i = 1; i < n; i++) is_even &= ranks[i].n_agreed == ranks[0].n_agreed;
     CHECK(is_even);
     return is_even;
 }
+static int run_ranks(int32_t n) { return run_ranks_of(n, rank_main); }
 
 /* Ranks with unequal budgets, times and buffers of their own choose the same rows, within the least
  * budget. */
@@ -710,6 +728,16 @@ TEST(ranks_choose_alike) {
 static void open_short_rank(int32_t rank) {
     open_rank(rank);
     shorten(&ranks[rank].m);
+}
+
+/* Measured times are the same on all ranks.  Of unequal times the longest count, on all ranks. */
+TEST(ranks_have_the_longest_times) {
+    int32_t i;
+    for (i = 0; i < 2; i++) open_short_rank(i);
+    run_ranks_of(2, measure_and_plan);
+    CHECK(!memcmp(ranks[1].profile, ranks[0].profile, sizeof ranks[0].profile[0]));
+    CHECK(ranks[0].step_s > 0 && ranks[1].step_s == ranks[0].step_s);
+    for (i = 0; i < 2; i++) close_device(&ranks[i].m);
 }
 
 /* One rank's device fails in one call: every rank gets an error, and none waits. */
