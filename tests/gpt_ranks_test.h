@@ -192,10 +192,8 @@ static inline void training_free(training* t) {
 static inline double loss_difference(const training* a, const training* b) {
     double largest = 0;
     int64_t i;
-    for (i = 0; i < N_STEPS; i++) {
-        const double difference = fabs(a->losses[i] - b->losses[i]);
-        if (!(difference <= largest)) largest = difference;
-    }
+    for (i = 0; i < N_STEPS; i++)
+        largest = memo_test_worst(largest, fabs(a->losses[i] - b->losses[i]));
     return largest;
 }
 
@@ -220,9 +218,8 @@ static inline double gradient_difference(const training* one, const training* t)
         for (r = 0; r < gpt_degree(t->desc.config.tensor); r++)
             for (i = 0; i < b.n; i++) {
                 const int64_t at = gpt_element_of_whole(&b, r, i);
-                const double difference =
-                    fabs(gradient_of(t, r, b.offset + i) - gradient_of(one, 0, a.offset + at));
-                if (!(difference <= largest)) largest = difference; /* takes NaN */
+                largest = memo_test_worst(largest, fabs(gradient_of(t, r, b.offset + i) -
+                                                        gradient_of(one, 0, a.offset + at)));
             }
     }
     return largest / sqrt(norm);

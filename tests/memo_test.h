@@ -64,6 +64,9 @@ static inline double memo_test_nan(void) {
     return value;
 }
 
+/* The larger one; NaN if one of them is. */
+static inline double memo_test_worst(double a, double b) { return b <= a || a != a ? a : b; }
+
 /* Counts a failure.  Is it one of the first 10, of which more is printed? */
 static inline int memo_test_fails(const char* file, int line, const char* condition) {
     if (++memo_test.failures > 10) return 0;

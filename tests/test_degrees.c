@@ -623,10 +623,13 @@ TEST(profile_files) {
     CHECK(problem->costs[3].forward_collective_s == 900 * 1e-9 &&
           problem->costs[3].saved_bytes == 400);
     CHECK_IS(problem->gather_s[0][1], ==, 100 * 1e-9);
+    problem->boundary_degree = 4;
+    problem->has_gradients = 1;
     CHECK_OK(profile_write(problem, path, &error));
     CHECK_OK(profile_read(path, &again, &error));
     CHECK(!memcmp(problem->costs, again->costs, 4 * sizeof(memo_degree_cost)));
     CHECK(again->memory_bytes == 5000 && again->gather_s[0][1] == problem->gather_s[0][1]);
+    CHECK(again->boundary_degree == 4 && again->has_gradients == 1);
     memo_degrees_problem_destroy(again);
     memo_degrees_problem_destroy(problem);
     for (i = 0; i < sizeof damage / sizeof *damage; i++) {

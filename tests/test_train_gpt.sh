@@ -52,6 +52,7 @@ expect_same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
 has_losses_of() {
     log=$1
     shift
+    rm -f same.log
     works "$@" --loss-log same.log
     expect_same "$log" same.log
 }

@@ -267,7 +267,7 @@ static void check_near(const char* what, memo_type type, int64_t hidden, const v
     double largest = 0, off = 0;
     for (double value : exact) largest = fmax(largest, fabs(value));
     for (size_t i = 0; i < exact.size(); i++)
-        off = fmax(off, fabs((double)gpt_load(x, type, (int64_t)i) - exact[i]));
+        off = memo_test_worst(off, fabs((double)gpt_load(x, type, (int64_t)i) - exact[i]));
     CHECK_CASE(off <= tolerance * largest, "%s of %d columns, %s: off by %.3g of %.3g", what,
                (int)hidden, memo_type_name(type), off, largest);
 }
