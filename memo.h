@@ -422,8 +422,8 @@ MEMO_API void memo_plan_destroy(memo_plan* plan);
  * n_times; it is persistent if it was requested before the body.  A persistent buffer lives to
  * n_times even if it is freed, and from 0 on if it is requested in the body, because the body
  * repeats.  With several streams there are holds: two buffers conflict if and only if
- * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.  Trims count in a trace of
- * one stream, for buffers of the body that are not persistent; other buffers stay whole.
+ * memo_plan_check (extras/memo_look.h) refuses to let them share a byte.  Trims count if all is on
+ * stream 0, for buffers of the body that are not persistent; other buffers stay whole.
  * Errors: INVALID_ARGUMENT (sizes sum to more than 2^62), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_from_trace(const memo_trace* trace, int64_t alignment_bytes,
                                           memo_plan** plan, memo_error* error);
@@ -3496,7 +3496,9 @@ MEMOI void memoi_plan_trim(memo_plan* plan) {
         if (!is_last)
             plan->gaps[i + 1].kept_bytes = memob_min(plan->gaps[i + 1].kept_bytes, gap.kept_bytes);
         if (buffer->memory_class == MEMO_CLASS_PERSISTENT || buffer->begin < plan->body_begin ||
-            gap.begin >= gap.end)
+            gap.begin >= gap.end ||
+            memob_align_up(gap.kept_bytes, plan->alignment_bytes) ==
+                memob_buffer_bytes(plan, gap.buffer))
             continue;
         plan->gaps[plan->n_gaps++] = gap;
     }
@@ -4536,10 +4538,9 @@ MEMOI memo_status memoi_arena_find_block(const memo_arena* arena, const void* ad
                          what, address);
 }
 
-/* Frees the bytes of a buffer behind the first kept_bytes; -1: the buffer. */
-MEMOI memo_status memoi_arena_cut(memo_arena* arena, void* address, int64_t kept_bytes,
+/* Frees a buffer, kept_bytes is -1 then, or only its bytes behind the first kept_bytes. */
+MEMOI memo_status memoi_arena_cut(memo_arena* arena, void* address, int is_free, int64_t kept_bytes,
                                   memo_error* error) {
-    const int is_free = kept_bytes < 0;
     memoi_slot* slot = NULL;
     memoi_block* block = NULL;
     int64_t i;
@@ -4573,12 +4574,12 @@ MEMOI memo_status memoi_arena_cut(memo_arena* arena, void* address, int64_t kept
 }
 
 memo_status memo_arena_free(memo_arena* arena, void* address, memo_error* error) {
-    return memoi_arena_cut(arena, address, -1, error);
+    return memoi_arena_cut(arena, address, 1, -1, error);
 }
 
 memo_status memo_arena_trim(memo_arena* arena, void* address, int64_t kept_bytes,
                             memo_error* error) {
-    return memoi_arena_cut(arena, address, memob_max(kept_bytes, 0), error);
+    return memoi_arena_cut(arena, address, 0, kept_bytes, error);
 }
 
 memo_status memo_arena_use(memo_arena* arena, void* address, int32_t stream, memo_error* error) {

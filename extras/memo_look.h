@@ -109,10 +109,11 @@ MEMO_API const char* memo_race_explain(const memo_schedule* schedule, const memo
 
 /* Is the plan safe on the streams of its trace?  Two buffers may share a byte only if all work on
  * one comes before all work on the other, by the order of each stream and the waits between
- * streams, those that the plan buys included.  Lifetimes are ignored, and a gap counts as occupied.
- * The proof uses nothing that memo_plan_from_trace computed.  It takes as long as two checks of a
- * schedule of the requests.  Errors: INVALID_ARGUMENT (the two buffers, and the stream without a
- * wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
+ * streams, those that the plan buys included.  A persistent buffer that the body requests counts as
+ * requested first of all.  Lifetimes and gaps of the plan are ignored; a tail is free from its trim
+ * in the trace on.  The proof uses nothing that memo_plan_from_trace computed.  It takes as long as
+ * two checks of a schedule of the requests.  Errors: INVALID_ARGUMENT (the two buffers, and the
+ * stream without a wait; or the plan's buffers do not match the trace), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_plan_check(const memo_plan* plan, const memo_trace* trace,
                                      memo_error* error);
 
@@ -1089,8 +1090,8 @@ const char* memo_race_explain(const memo_schedule* schedule, const memo_race* ra
  * Then a malloc reads the place of its buffer, on each stream that may use it directly, and each
  * later request writes the place.  A malloc in a race follows a buffer that is still in use.  It is
  * repeated on a stream that nothing waits for: in a race with it, an older buffer ends.  On another
- * such stream persistent buffers are written as the body begins, because they exist in every
- * micro-batch, not only after their request in the first. */
+ * such stream persistent buffers that the body requests are written first of all: in replay they
+ * are requested before the body. */
 
 typedef struct memoi_places {
     const memo_plan* plan;
@@ -1196,7 +1197,7 @@ MEMOI memo_status memoi_places_walk(memoi_places* p, memo_error* error) {
         status = memo_schedule_add_event(p->schedule, &none, error);
     for (k = 0; k < p->plan->n_buffers; k++) p->bytes[k] = memob_buffer_bytes(p->plan, k);
     for (i = 0; i < n_requests && !status; i++) {
-        for (k = i; k < n_requests && !status && p->is_second && i == p->body + 1; k++)
+        for (k = i; k < n_requests && !status && p->is_second && i == 0; k++)
             if (memoi_places_is_lifted(p, k))
                 status = memoi_places_add(p, p->n_streams + 1, p->buffers[k], 0, error);
         if (!status) status = memoi_places_request(p, i, error);

@@ -642,6 +642,9 @@ TEST(trims_free_tails) {
     memo_arena* arena;
     snprintf(framed + n, sizeof framed - (size_t)n, "end 9 %016llx\n",
              (unsigned long long)memob_hash(framed, n));
+    plan = planned_text(framed, 1024); /* what is kept rounds up to all */
+    CHECK_IS(plan->n_gaps, ==, 0);
+    memo_plan_destroy(plan);
     plan = planned_text(framed, 4);
     CHECK(plan->n_gaps == 2 && plan->peak_bytes == 1000);
     arena = replay(fresh_device(1 << 20), plan);
@@ -650,6 +653,7 @@ TEST(trims_free_tails) {
         a = take(arena, 1000);
         CHECK_ERROR(memo_arena_trim(arena, a, 1001, &error), INVALID_ARGUMENT, "arena.kept_bytes");
         CHECK_ERROR(memo_arena_trim(arena, a, 0, &error), INVALID_ARGUMENT, "1 to 1000 are valid");
+        CHECK_ERROR(memo_arena_trim(arena, a, -5, &error), INVALID_ARGUMENT, "(-5)");
         CHECK_ERROR(memo_arena_trim(arena, &a, 1, &error), INVALID_ARGUMENT, "trim of");
         CHECK_ERROR(memo_arena_alloc(arena, 700, 0, &b, &error), DIVERGED, "first trims buffer 0");
         if (round < 2) CHECK_OK(memo_arena_trim(arena, a, 301, &error));
