@@ -89,10 +89,10 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * learn from the last one (if no buffer is fixed, has gaps or holds) or local search improve it.
  * A gap that keeps bytes has a free tail: buffers that live inside the gap are first placed there,
  * and the engines then plan with whole buffers.  Such a plan is OPTIMAL only if it meets the bound.
- * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes, though a hold keeps
- * them apart or one lies in the other's free tail; another plan's trace; a negative limit; n_threads
- * outside [0, 64]), INFEASIBLE, OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without lp_solve, with
- * unlike alignments, or with too many pairs of buffers). */
+ * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes, though a hold
+ * keeps them apart or one lies in the other's free tail; another plan's trace; a negative limit;
+ * n_threads outside [0, 64]), INFEASIBLE, OUT_OF_HOST_MEMORY, UNSUPPORTED (the MIP without
+ * lp_solve, with unlike alignments, or with too many pairs of buffers). */
 MEMO_API memo_status memo_plan_solve(memo_plan* plan, const memo_plan_desc* desc,
                                      memo_error* error);
 
