@@ -84,9 +84,10 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
- * bytes of stack and a megabyte of memory each thread.  In larger problems it places buffers again
- * that live near the highest ones.  If these are too many, or there are holds, greedy runs that
- * learn from the last one (if no buffer is fixed, has gaps or holds) or local search improve it.
+ * bytes of stack and a megabyte of memory each thread.  In larger problems, and first in plain ones
+ * of over 500, it places buffers again that live near the highest ones.  If these are too many, or
+ * there are holds, greedy runs that learn from the last one (if no buffer is fixed, has gaps or
+ * holds) or local search improve a large plan.
  * A gap that keeps bytes has a free tail: buffers that live inside the gap are first placed there,
  * and the engines then plan with whole buffers.  Such a plan is OPTIMAL only if it meets the bound.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes, though a hold
@@ -3915,7 +3916,6 @@ typedef struct memoi_cores {
     memoi_ranked* others; /* items by size */
     int32_t* covered;     /* scratch of windows: sections */
     int64_t n;            /* items of a window */
-    double reach;         /* of a window, as memoi_window_list has it */
     uint64_t seed;
     double deadline;
 } memoi_cores;
@@ -3933,7 +3933,7 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     cores->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     cores->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
     cores->others = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    if (n > MEMOI_SEARCH_ITEMS)
+    if (n > MEMOI_SMALL_ITEMS)
         cores->covered = (int32_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int32_t));
     if (a->failed) return 0;
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->others);
@@ -4062,17 +4062,19 @@ MEMOI void memoi_window_list(memoi_cores* cores, int64_t section, double lives, 
 
 /* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
  * after a few windows that fail, each larger than the one before: what is fixed may be the reason.
- * As memoi_cores_attempt, but each window may spend *n_nodes; 0 are spent if a window is too large.
- */
-MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_nodes,
-                                memoi_verdict* verdict, memoi_solution* best) {
+ * Each window may spend *n_nodes, which becomes what all have spent: 0 if all were too large.
+ * 0: no memory. */
+MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double reach,
+                                int64_t* n_nodes, memoi_solution* best) {
     enum { WINDOWS = 3 };
     const memoi_problem* problem = cores->problem;
-    int64_t budget = *n_nodes, highest = 0, n_failed = 0, left, k;
-    double reach = cores->reach;
+    const int64_t budget = *n_nodes;
+    int64_t highest = 0, n_failed = 0, left, k;
+    double wider = 1;
     *n_nodes = 0;
     for (;;) {
         const memoi_item* item;
+        memoi_verdict verdict;
         double lives;
         for (best->peak = k = 0; k < problem->n_items; k++) {
             int64_t top = best->offsets[k] + problem->items[k].size;
@@ -4085,21 +4087,59 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t* n
         item = &problem->items[highest];
         k = item->begin +
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
-        for (lives = reach;; lives /= 2) {
+        for (lives = wider * reach;; lives /= 2) {
             memoi_window_list(cores, k, lives, capacity, best);
             if (cores->n <= MEMOI_SEARCH_ITEMS || lives < 0.2) break;
         }
         left = budget;
-        if (!memoi_core_search(cores, capacity, &left, verdict)) return 0;
+        if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
         *n_nodes += budget - left;
-        for (k = 0; *verdict == MEMOI_FOUND && k < problem->n_items; k++)
+        for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
             if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
-        n_failed = *verdict == MEMOI_FOUND ? 0 : n_failed + 1;
-        reach = *verdict == MEMOI_FOUND ? cores->reach : 1.5 * reach;
+        n_failed = verdict == MEMOI_FOUND ? 0 : n_failed + 1;
+        wider = verdict == MEMOI_FOUND ? 1 : 1.5 * wider;
     }
-    *verdict = best->peak <= capacity ? MEMOI_FOUND : MEMOI_STOPPED;
     best->is_optimal = best->peak <= problem->lower_bound;
     return 1;
+}
+
+/* Makes rounds of attempts: at the goal, then halfway to the best peak, and so on.  The first round
+ * leaves the goal out unless it is all that counts.  Each round spends more on an attempt than the
+ * one before.  It ends if windows are too large.  0: no memory. */
+MEMOI int memoi_windows_rounds(memoi_cores* cores, int64_t goal, memoi_effort* effort,
+                               memoi_solution* best) {
+    enum { GOAL_SHARE = 4, FIRST_NODES = 15000 };
+    int64_t given_up = goal, budget = FIRST_NODES, n_nodes = 0, n_spent = 1;
+    int is_at_goal = effort->has_capacity;
+    double reach = 4;
+    while (best->peak > goal && effort->nodes_left > 0 && n_spent > 0 &&
+           memob_now_s() <= cores->deadline) {
+        int64_t capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
+        n_spent = memob_min(is_at_goal ? GOAL_SHARE * budget : budget, effort->nodes_left);
+        if (!memoi_windows_attempt(cores, capacity, reach, &n_spent, best)) return 0;
+        effort->nodes_left -= n_spent;
+        n_nodes += n_spent;
+        if (best->peak > capacity) given_up = capacity;
+
+        /* Little is left between the last capacity given up and the best. */
+        is_at_goal = given_up >= best->peak - 1 - (best->peak - goal) / 8;
+        if (is_at_goal) {
+            given_up = goal;
+            reach += 0.5;
+            if (budget < (int64_t)1 << 40) budget *= 2;
+        }
+        memoi_search_report(effort, cores->problem, best, cores->problem->lower_bound, n_nodes);
+    }
+    return 1;
+}
+
+/* Is nearly every section as full as the bound?  Then failures show soon, and only at the goal. */
+MEMOI int memoi_search_is_full(const memoi_problem* problem) {
+    double sum = 0;
+    int64_t k;
+    for (k = 0; k < problem->n_sections; k++) sum += (double)problem->section_bounds[k];
+    return !MEMOI_WITHOUT(full) &&
+           sum > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
 }
 
 /* Makes rounds of attempts by a team.  A round begins with a climb and an attempt at the goal.  If
@@ -4110,43 +4150,35 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, int64_t* n
  * the goal counts, because a capacity that was given up often is rarely met.
  *
  * The first round of a plain problem or a cover has no climb.  If it is large, it attempts the goal
- * in every round but the first.  So do windows, which have no team and no climb.
+ * in every round but the first.
  *
- * If nearly every section is as full as the bound, failures show soon, and only at the goal.  Then
- * the first attempt has three quarters of the time for it. */
+ * If a large problem is full, the first attempt has three quarters of the time for the goal. */
 MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* cores,
                               const memoi_problem* problem, int64_t target, memoi_effort* effort,
                               memoi_solution* best, int64_t* bound) {
     enum { THOROUGH_ROUNDS = 3, GOAL_SHARE = 4, FIRST_NODES = 15000, FIRST_GOAL = 4 };
     int64_t given_up = -1, n_spent, n_nodes = 0, round = -1, k;
     int is_plain = problem->is_cover || memoi_problem_is_plain(problem);
-    int is_windows = team->n == 0;
-    int is_large = is_windows || (is_plain && problem->n_items > MEMOI_SMALL_ITEMS);
-    int64_t shortest = is_windows ? 0 : memoi_search_shortest_run(problem);
+    int is_large = is_plain && problem->n_items > MEMOI_SMALL_ITEMS;
+    int64_t shortest = memoi_search_shortest_run(problem);
     int64_t budget = is_large ? memob_max(5 * shortest / 2, FIRST_NODES) : 10 * shortest;
-    int is_over = 0, is_at_goal = 0, is_full, is_first;
-    double mean = 0;
-    for (k = 0; is_large && k < problem->n_sections; k++)
-        mean += (double)problem->section_bounds[k];
-    is_full = !MEMOI_WITHOUT(full) && !is_windows &&
-              mean > 0.9 * (double)problem->lower_bound * (double)problem->n_sections;
+    int is_over = 0, is_at_goal = 0, is_first;
+    int is_full = is_large && memoi_search_is_full(problem);
     while (best->peak > memob_max(target, *bound) && effort->nodes_left > 0 && !is_over) {
         int64_t goal = memob_max(target, *bound), capacity, limit;
         int is_thorough = effort->has_capacity || is_large || round < THOROUGH_ROUNDS;
-        int64_t before = given_up, least;
+        int64_t before = given_up;
         const memoi_search* answer;
 
         /* No capacity is left between the last one given up and the best: begin another round. */
-        least = is_windows ? (best->peak - goal) / 8 : 0;
-        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1 - least)) {
+        if (round < 0 || (!is_at_goal && given_up >= best->peak - 1)) {
             round++;
             is_at_goal = is_large ? round > 0 || effort->has_capacity || is_full
                                   : round % 3 == 0 || is_thorough;
             given_up = goal;
             if (budget < (int64_t)1 << 40 && round > 0) budget *= 2;
             limit = (MEMOI_CLIMB_FIRST * problem->n_items) << memob_min(round, 20);
-            cores->reach = 4 + 0.5 * (double)round;
-            if (!is_windows && (round > 0 || !is_plain) &&
+            if ((round > 0 || !is_plain) &&
                 !memoi_search_climb(climb, problem, goal, limit, effort, best))
                 return 0;
             memoi_search_report(effort, problem, best, *bound, n_nodes);
@@ -4163,13 +4195,10 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
         for (k = 0; is_first && k < team->n; k++)
             team->searches[k].deadline = effort->deadline - (effort->deadline - memob_now_s()) / 4;
         if (limit > effort->nodes_left) limit = effort->nodes_left;
-        answer = NULL;
-        if (!is_windows) {
-            n_spent = cores->problem ? (limit + 3) / 4 : limit;
-            answer = memoi_team_capacity(team, capacity, n_spent, &n_spent);
-            effort->nodes_left -= n_spent;
-            n_nodes += n_spent;
-        }
+        n_spent = cores->problem ? (limit + 3) / 4 : limit;
+        answer = memoi_team_capacity(team, capacity, n_spent, &n_spent);
+        effort->nodes_left -= n_spent;
+        n_nodes += n_spent;
         for (k = 0; k < team->n; k++) {
             if (team->searches[k].is_out_of_memory) return 0;
             if (team->searches[k].is_out_of_time) is_over = !is_first;
@@ -4188,14 +4217,12 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
         if (!answer && cores->problem && !is_over) {
             memoi_verdict verdict;
             n_spent = memob_min(limit, effort->nodes_left);
-            if (!(is_windows ? memoi_windows_attempt
-                             : memoi_cores_attempt)(cores, capacity, &n_spent, &verdict, best))
-                return 0;
+            if (!memoi_cores_attempt(cores, capacity, &n_spent, &verdict, best)) return 0;
             effort->nodes_left -= n_spent;
             n_nodes += n_spent;
             if (verdict == MEMOI_FOUND) given_up = before;
             if (verdict == MEMOI_FAILED) *bound = capacity + 1;
-            is_over = memob_now_s() > effort->deadline || n_spent == 0;
+            is_over = memob_now_s() > effort->deadline;
         }
         memoi_search_report(effort, problem, best, *bound, n_nodes);
     }
@@ -4203,7 +4230,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
 }
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven.  A problem too large for the search gets a climb alone.  0: no memory. */
+ * proven.  Windows come first if the problem is large, plain and not full.  One too large for the
+ * search gets windows alone, with holds a climb alone.  0: no memory. */
 MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
@@ -4212,17 +4240,28 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     int created = MEMOI_WITHOUT(search) ? -1
                                         : memoi_team_create(&team, problem, effort->n_threads,
                                                             effort->seed, effort->deadline);
-    int is_windows = problem->n_items > MEMOI_SEARCH_ITEMS && !problem->held &&
-                     !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows);
+    const int is_plain = memoi_problem_is_plain(problem);
+    const int is_small = problem->n_items <= MEMOI_SMALL_ITEMS;
+    const int is_too_large = problem->n_items > MEMOI_SEARCH_ITEMS;
+    const int is_windows =
+        !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows) &&
+        (is_too_large ? !problem->held : is_plain && !is_small && !memoi_search_is_full(problem));
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
     memset(&cores, 0, sizeof cores);
-    if (is_windows || (created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS &&
-                       !memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(cores)))
+    if (ok && is_windows) {
+        memoi_effort own = memoi_effort_take(effort, is_too_large ? 1 : 0.5);
+        ok = memoi_cores_create(&cores, problem, &own) &&
+             memoi_windows_rounds(&cores, memob_max(target, *bound), &own, best);
+        effort->nodes_left += own.nodes_left;
+        memob_arrays_free(&cores.arrays);
+        memset(&cores, 0, sizeof cores);
+    }
+    if (ok && created > 0 && is_small && !is_plain && !MEMOI_WITHOUT(cores))
         ok = memoi_cores_create(&cores, problem, effort);
-    if ((created > 0 || is_windows) && ok)
+    if (ok && created > 0)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
-    if (created < 0 && !is_windows) {
+    if (ok && created < 0 && !is_windows) {
         ok =
             memoi_search_climb(&climb, problem, memob_max(target, *bound), INT64_MAX, effort, best);
         memoi_search_report(effort, problem, best, *bound, 0);
