@@ -662,7 +662,8 @@ MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buff
  * memo_arena_alloc on memo_session_info.arena. */
 MEMO_API void* memo_session_alloc(memo_session* session, int64_t size_bytes);
 MEMO_API void memo_session_free(memo_session* session, void* address);
-/* Frees the tail of a buffer, also of a declared one; its first kept_bytes stay where they are. */
+/* Frees the tail of a buffer, also of a declared one.  Its first kept_bytes, 1 to what it has, stay
+ * where they are. */
 MEMO_API void memo_session_trim(memo_session* session, void* address, int64_t kept_bytes);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
@@ -9732,10 +9733,10 @@ MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
         /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
          * because layers may contain collectives. */
         if (run < 0) {
-            memoi_inspector_destroy(s); /* the others measure */
             values[1] = memob_now_s() - begin_s > 5;
             status = memoi_session_agree(&s->desc, status, values, 2, error);
             if (values[1]) n = 1;
+            if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
             continue;
         }
         for (step = 0; step < s->n_steps && !status; step++)

@@ -601,6 +601,7 @@ typedef struct rank_model {
     memo_faults faults;
     const thread_rank* thread;
     int64_t n_agreed;
+    int is_apart; /* another rank did not come, or with another number of values */
     memo_status status;
     memo_error error;
     const char* path; /* of a plan that it reads instead; NULL: none */
@@ -615,11 +616,12 @@ static rank_model ranks[RANKS_MAX];
 static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* e) {
     rank_model* r = (rank_model*)((char*)user - offsetof(rank_model, m));
     const thread_rank* t = r->thread;
+    memo_status status = memo_all_reduce(t->comm, t->stream, values, values, n, MEMO_TYPE_I64,
+                                         MEMO_REDUCTION_MAX, e);
     r->n_agreed++;
-    if (memo_all_reduce(t->comm, t->stream, values, values, n, MEMO_TYPE_I64, MEMO_REDUCTION_MAX,
-                        e))
-        return e->status;
-    return memo_stream_synchronize(t->device, t->stream, e);
+    if (!status) status = memo_stream_synchronize(t->device, t->stream, e);
+    r->is_apart |= status != MEMO_STATUS_OK;
+    return status;
 }
 
 /* Creates a session, and runs one micro-batch. */
@@ -677,21 +679,21 @@ static void open_rank(int32_t rank) {
     tight_model(&r->m);
     r->m.desc.shapes = two_shapes;
     r->m.desc.n_shapes = 2;
-    r->n_agreed = 0;
+    r->n_agreed = r->is_apart = 0;
     r->path = NULL;
     r->m.desc.agree = agree;
     r->m.desc.computes_on_host = rank == 1; /* it measures otherwise */
     open_rank_device(r, 512 << 10);
 }
 
-/* Runs the ranks; 1 if all agreed equally often. */
+/* Runs the ranks; 1 if all agreed equally often, on as many values. */
 static int run_ranks_of(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* e)) {
     memo_comm_threads_desc comm_desc = memo_comm_threads_desc_default();
     memo_host_device_desc device_desc = memo_host_device_desc_default();
     int32_t i, is_even = 1;
     comm_desc.timeout_s = 20;
     CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, n, function, NULL, &error));
-    for (i = 1; i < n; i++) is_even &= ranks[i].n_agreed == ranks[0].n_agreed;
+    for (i = 0; i < n; i++) is_even &= ranks[i].n_agreed == ranks[0].n_agreed && !ranks[i].is_apart;
     CHECK(is_even);
     return is_even;
 }
@@ -1818,6 +1820,48 @@ TEST(measuring_is_announced_and_times_every_layer) {
     CHECK(n_hooks[0] == 1 && n_hooks[1] == 1);
     CHECK_IS(whole_layers, ==, 255);
     finish(&m, s);
+}
+
+/* A kernel that takes long, and the frees of device memory before it ends. */
+static int is_running, n_early_frees;
+static const memo_device* watched;
+static memo_status run_long(void* arguments, memo_error* e) {
+    const struct timespec nap = {0, 20000000};
+    (void)arguments, (void)e;
+    nanosleep(&nap, NULL);
+    __atomic_store_n(&is_running, 0, __ATOMIC_RELEASE);
+    return MEMO_STATUS_OK;
+}
+static memo_status watched_free(void* context, void* address, memo_error* e) {
+    n_early_frees += __atomic_load_n(&is_running, __ATOMIC_ACQUIRE);
+    return watched->device_free(context, address, e);
+}
+static void failing_forward(void* user, memo_session* s, int32_t layer) {
+    model* m = (model*)user;
+    forward(user, s, layer);
+    __atomic_store_n(&is_running, 1, __ATOMIC_RELAXED);
+    CHECK_OK(memo_host_device_launch(m->host, m->compute, run_long, &layer, sizeof layer, &error));
+    memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
+}
+
+/* A checked micro-batch computes in memory that is freed after it. */
+TEST(an_error_while_measuring_waits_for_kernels) {
+    memo_session* s = NULL;
+    memo_device table;
+    model m;
+    tight_model(&m);
+    m.desc.step = NULL;
+    m.desc.forward = failing_forward;
+    m.desc.backward = backward;
+    m.desc.is_checked = 1;
+    open_device(&m, 0, 0);
+    watched = m.host;
+    table = *m.host;
+    table.device_free = watched_free;
+    m.desc.device = &table;
+    CHECK_ERROR(memo_session_create(&m.desc, &s, &error), DEVICE, "the trainer's own");
+    CHECK_IS(n_early_frees, ==, 0);
+    close_device(&m);
 }
 
 /* Creates a session whose request k for bookkeeping memory is refused: a status, or a plan that
