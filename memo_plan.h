@@ -905,7 +905,10 @@ MEMOI void memoi_neighbors_add(memoi_neighbors* neighbors, int64_t* fill, int64_
 MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     memoi_neighbors* neighbors = problem->neighbors;
     int64_t n = problem->n_items, n_entries, i, j, k;
+    memob_arrays scratch = {NULL, 0};
+    memob_keyed* order;
     int64_t* fill;
+    int32_t* sorted;
     int pass;
 
     /* A dense problem would need too much memory; callers then do without lists. */
@@ -915,11 +918,14 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
     if (neighbors->are_too_many) return -1;
 
     /* The lists stay until the problem is freed, because several searches read them. */
-    fill = (int64_t*)memob_calloc(n, sizeof(int64_t));
+    fill = (int64_t*)memob_arrays_add(&scratch, n, sizeof(int64_t));
+    order = (memob_keyed*)memob_arrays_add(&scratch, n, sizeof(memob_keyed));
+    sorted =
+        (int32_t*)memob_arrays_add(&scratch, problem->n_fixed > 0 ? n_entries : 0, sizeof(int32_t));
     neighbors->first = (int64_t*)memob_calloc(n + 1, sizeof(int64_t));
     neighbors->list = (int32_t*)memob_calloc(n_entries, sizeof(int32_t));
-    if (!fill || !neighbors->first || !neighbors->list) {
-        MEMO_FREE(fill);
+    if (scratch.failed || !neighbors->first || !neighbors->list) {
+        memob_arrays_free(&scratch);
         MEMO_FREE(neighbors->first);
         MEMO_FREE(neighbors->list);
         memset(neighbors, 0, sizeof *neighbors);
@@ -942,22 +948,21 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
             fill[i] = neighbors->first[i];
         }
     }
-    MEMO_FREE(fill);
 
-    /* Fixed items to the front of each list, the lowest first. */
-    for (i = 0; i < n && problem->n_fixed > 0; i++) {
-        int32_t* list = neighbors->list + neighbors->first[i];
-        int64_t n_list = neighbors->first[i + 1] - neighbors->first[i], n_fixed = 0;
-        for (k = 0; k < n_list; k++) {
-            int32_t here = list[k];
-            int64_t fixed = problem->items[here].fixed;
-            if (fixed < 0) continue;
-            list[k] = list[n_fixed];
-            for (j = n_fixed++; j > 0 && problem->items[list[j - 1]].fixed > fixed; j--)
-                list[j] = list[j - 1];
-            list[j] = here;
-        }
+    /* Fixed items enter the lists of their neighbors first, the lowest first. */
+    for (i = 0; i < n; i++) {
+        order[i].key = problem->items[i].fixed < 0 ? INT64_MAX : problem->items[i].fixed;
+        order[i].index = i;
+        fill[i] = neighbors->first[i];
     }
+    if (problem->n_fixed > 0) {
+        qsort(order, (size_t)n, sizeof(memob_keyed), memob_keyed_compare);
+        for (i = 0; i < n; i++)
+            for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
+                sorted[fill[neighbors->list[k]]++] = (int32_t)j;
+        memcpy(neighbors->list, sorted, (size_t)n_entries * sizeof(int32_t));
+    }
+    memob_arrays_free(&scratch);
     return 1;
 }
 
@@ -1211,12 +1216,16 @@ MEMOI int memoi_problem_is_easy(const memoi_problem* problem) {
  * Engines see rectangles, so for them such a buffer is whole.  Before, its tail is given to buffers
  * that live inside the gap; for engines these have no bytes. */
 
-enum { MEMOI_TAIL_BUFFERS = 1000 }; /* at most in one gap */
+enum {
+    MEMOI_TAIL_BUFFERS = 1000, /* at most in one gap */
+    MEMOI_TAIL_LOOKS = 1 << 27 /* buffers looked at; then gaps stay empty */
+};
 
 typedef struct memoi_tails {
     memo_plan plan; /* what engines see */
     /* Of each buffer: `key` bytes inside buffer `index`, an earlier one; -1: in none. */
     memob_keyed* place;
+    int64_t n_looks;
     memob_arrays arrays;
 } memoi_tails;
 
@@ -1228,6 +1237,7 @@ MEMOI void memoi_tails_fill(memoi_tails* tails, const memo_plan* plan, const mem
     int64_t n = 0, n_placed = 0, i, j, k, at, end;
     for (i = gap->buffer + 1; i < plan->n_buffers && plan->buffers[i].begin < gap->end; i++) {
         const memo_buffer* b = &plan->buffers[i];
+        if (++tails->n_looks > MEMOI_TAIL_LOOKS) return;
         if (tails->place[i].index >= 0 || b->is_fixed ||
             b->alignment_bytes > plan->alignment_bytes || b->begin < gap->begin ||
             b->end > gap->end)
@@ -1240,6 +1250,8 @@ MEMOI void memoi_tails_fill(memoi_tails* tails, const memo_plan* plan, const mem
     /* Those placed come first in the list, by their place. */
     for (k = 0; k < n && n_placed < MEMOI_TAIL_BUFFERS; k++) {
         const memo_buffer* b = &plan->buffers[i = list[k].index];
+        tails->n_looks += n_placed;
+        if (tails->n_looks > MEMOI_TAIL_LOOKS) return;
         for (at = bottom, j = 0; j < n_placed; j++) {
             const memo_buffer* other = &plan->buffers[list[j].index];
             end = list[j].key + memob_buffer_bytes(plan, list[j].index);
@@ -3917,6 +3929,7 @@ typedef struct memoi_cores {
     memoi_ranked* others; /* items by size */
     int32_t* covered;     /* scratch of windows: sections */
     int64_t n;            /* items of a window */
+    int64_t nodes_left;   /* of all windows */
     uint64_t seed;
     double deadline;
 } memoi_cores;
@@ -4063,14 +4076,13 @@ MEMOI void memoi_window_list(memoi_cores* cores, int64_t section, double lives, 
 
 /* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
  * after a few windows that fail, each larger than the one before: what is fixed may be the reason.
- * Each window may spend *n_nodes, which becomes what all have spent: 0 if all were too large.
- * 0: no memory. */
+ * Each window may spend *n_nodes, which becomes what all have spent, at most nodes_left: 0 if all
+ * were too large.  0: no memory. */
 MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double reach,
                                 int64_t* n_nodes, memoi_solution* best) {
     enum { WINDOWS = 3 };
     const memoi_problem* problem = cores->problem;
-    const int64_t budget = *n_nodes;
-    int64_t highest = 0, n_failed = 0, left, k;
+    int64_t budget = *n_nodes, highest = 0, n_failed = 0, left, k;
     double wider = 1;
     *n_nodes = 0;
     for (;;) {
@@ -4082,7 +4094,10 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double rea
             if (top > best->peak) highest = k;
             best->peak = memob_max(best->peak, top);
         }
-        if (best->peak <= capacity || n_failed == WINDOWS || memob_now_s() > cores->deadline) break;
+        left = budget = memob_min(budget, cores->nodes_left - *n_nodes);
+        if (best->peak <= capacity || n_failed == WINDOWS || left <= 0 ||
+            memob_now_s() > cores->deadline)
+            break;
 
         /* A section of its life, at random; less around it if that is too much. */
         item = &problem->items[highest];
@@ -4092,7 +4107,6 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double rea
             memoi_window_list(cores, k, lives, capacity, best);
             if (cores->n <= MEMOI_SEARCH_ITEMS || lives < 0.2) break;
         }
-        left = budget;
         if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
         *n_nodes += budget - left;
         for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
@@ -4117,6 +4131,7 @@ MEMOI int memoi_windows_rounds(memoi_cores* cores, int64_t goal, memoi_effort* e
            memob_now_s() <= cores->deadline) {
         int64_t capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
         n_spent = memob_min(is_at_goal ? GOAL_SHARE * budget : budget, effort->nodes_left);
+        cores->nodes_left = effort->nodes_left;
         if (!memoi_windows_attempt(cores, capacity, reach, &n_spent, best)) return 0;
         effort->nodes_left -= n_spent;
         n_nodes += n_spent;

@@ -811,6 +811,36 @@ TEST(large_plans_are_improved) {
     }
 }
 
+static void keep_nodes(void* user, const char* line) {
+    long long peak, bound, nodes;
+    if (sscanf(line, "search: peak %lld, bound %lld, %lld nodes", &peak, &bound, &nodes) == 3)
+        *(long long*)user = nodes;
+}
+
+/* All windows together look at no more nodes than the limit. */
+TEST(windows_keep_the_node_limit) {
+    enum { LIMIT = 1500 };
+    const features with = {0, 0, 0};
+    int64_t i;
+    int k, n_full = 0;
+    for (k = 0; k < 6; k++) {
+        memo_plan* plan = random_plan(8500, 1000, with);
+        memo_plan_desc desc = memo_plan_desc_default();
+        long long nodes = 0;
+        for (i = 0; i < plan->n_buffers; i++)
+            plan->buffers[i].end = plan->buffers[i].begin + memo_test_int(1, memo_test_int(1, 200));
+        desc.node_limit = LIMIT;
+        desc.time_limit_s = 1000;
+        desc.log.write = keep_nodes;
+        desc.log.user = &nodes;
+        solve_valid(plan, &desc, k);
+        CHECK_CASE(nodes <= LIMIT + 1, "case %d: %lld nodes", k, nodes);
+        n_full += nodes >= LIMIT;
+        memo_plan_destroy(plan);
+    }
+    CHECK_IS(n_full, >, 0);
+}
+
 /* Whatever the threads' order in time: a search of several gives the same offsets twice. */
 TEST(threads_give_the_same_plan_twice) {
     int k, n_other = 0;
