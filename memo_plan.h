@@ -960,7 +960,13 @@ MEMOI int memoi_neighbors_list(const memoi_problem* problem) {
         for (i = 0; i < n; i++)
             for (j = order[i].index, k = neighbors->first[j]; k < neighbors->first[j + 1]; k++)
                 sorted[fill[neighbors->list[k]]++] = (int32_t)j;
-        memcpy(neighbors->list, sorted, (size_t)n_entries * sizeof(int32_t));
+    }
+    for (i = 0; i < n && problem->n_fixed > 0; i++) {
+        int32_t* list = neighbors->list + neighbors->first[i];
+        const int64_t n_list = neighbors->first[i + 1] - neighbors->first[i];
+        for (k = j = 0; k < n_list; k++) /* the first of the others go where fixed items were */
+            if (problem->items[list[k]].fixed >= 0) list[k] = list[j++];
+        memcpy(list, sorted + neighbors->first[i], (size_t)j * sizeof(int32_t));
     }
     memob_arrays_free(&scratch);
     return 1;
