@@ -84,10 +84,9 @@ MEMO_API memo_plan_desc memo_plan_desc_default(void);
  * time runs out first.
  *
  * The exact search takes buffers that overlap in time without a break: at most 8,000 of them, 300
- * bytes of stack and a megabyte of memory each thread.  In larger problems, and first in plain ones
- * of over 500, it places buffers again that live near the highest ones.  If these are too many, or
- * there are holds, greedy runs that learn from the last one (if no buffer is fixed, has gaps or
- * holds) or local search improve a large plan.
+ * bytes of stack and a megabyte of memory each thread.  In larger problems it places buffers again
+ * that live near the highest ones.  If these are too many, greedy runs that learn from the last one
+ * (if no buffer is fixed or has gaps) improve the plan; with holds, local search does.
  * A gap that keeps bytes has a free tail: buffers that live inside the gap are first placed there,
  * and the engines then plan with whole buffers.  Such a plan is OPTIMAL only if it meets the bound.
  * Errors: INVALID_ARGUMENT (as memo_plan_prepare; fixed buffers that share bytes, though a hold
@@ -3953,7 +3952,7 @@ MEMOI int memoi_cores_create(memoi_cores* cores, const memoi_problem* problem,
     cores->offsets = (int64_t*)memob_arrays_add(a, n, sizeof(int64_t));
     cores->taken = (memoi_range*)memob_arrays_add(a, n, sizeof(memoi_range));
     cores->others = (memoi_ranked*)memob_arrays_add(a, n, sizeof(memoi_ranked));
-    if (n > MEMOI_SMALL_ITEMS)
+    if (n > MEMOI_SEARCH_ITEMS)
         cores->covered = (int32_t*)memob_arrays_add(a, problem->n_sections + 1, sizeof(int32_t));
     if (a->failed) return 0;
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, cores->others);
@@ -4252,8 +4251,8 @@ MEMOI int memoi_search_rounds(memoi_team* team, memoi_fit* climb, memoi_cores* c
 }
 
 /* Lowers best->peak of a problem to target, or as far as the effort goes; *bound rises to what is
- * proven.  Windows come first if the problem is large, plain and not full.  One too large for the
- * search gets windows alone, with holds a climb alone.  0: no memory. */
+ * proven.  A problem too large for the search gets windows alone, with holds a climb alone.
+ * 0: no memory. */
 MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, memoi_effort* effort,
                                 memoi_solution* best, int64_t* bound) {
     memoi_team team;
@@ -4262,24 +4261,16 @@ MEMOI int memoi_search_minimize(const memoi_problem* problem, int64_t target, me
     int created = MEMOI_WITHOUT(search) ? -1
                                         : memoi_team_create(&team, problem, effort->n_threads,
                                                             effort->seed, effort->deadline);
-    const int is_plain = memoi_problem_is_plain(problem);
-    const int is_small = problem->n_items <= MEMOI_SMALL_ITEMS;
-    const int is_too_large = problem->n_items > MEMOI_SEARCH_ITEMS;
-    const int is_windows =
-        !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows) &&
-        (is_too_large ? !problem->held : is_plain && !is_small && !memoi_search_is_full(problem));
+    const int is_windows = problem->n_items > MEMOI_SEARCH_ITEMS && !problem->held &&
+                           !MEMOI_WITHOUT(search) && !MEMOI_WITHOUT(windows);
     int ok = created != 0;
     memset(&climb, 0, sizeof climb);
     memset(&cores, 0, sizeof cores);
-    if (ok && is_windows) {
-        memoi_effort own = memoi_effort_take(effort, is_too_large ? 1 : 0.5);
-        ok = memoi_cores_create(&cores, problem, &own) &&
-             memoi_windows_rounds(&cores, memob_max(target, *bound), &own, best);
-        effort->nodes_left += own.nodes_left;
-        memob_arrays_free(&cores.arrays);
-        memset(&cores, 0, sizeof cores);
-    }
-    if (ok && created > 0 && is_small && !is_plain && !MEMOI_WITHOUT(cores))
+    if (ok && is_windows)
+        ok = memoi_cores_create(&cores, problem, effort) &&
+             memoi_windows_rounds(&cores, memob_max(target, *bound), effort, best);
+    if (ok && created > 0 && problem->n_items <= MEMOI_SMALL_ITEMS &&
+        !memoi_problem_is_plain(problem) && !MEMOI_WITHOUT(cores))
         ok = memoi_cores_create(&cores, problem, effort);
     if (ok && created > 0)
         ok = memoi_search_rounds(&team, &climb, &cores, problem, target, effort, best, bound);
