@@ -706,10 +706,11 @@ MEMO_API void memo_session_get_info(const memo_session* session, memo_session_in
  *     >>search state           what a node knows, and how it is undone
  *     >>pruning                bounds of a section's items; failures that are remembered
  *     >>branching              which item is first among its neighbors
- *     >>smallest peak          runs, rounds of attempts, parts
+ *     >>smallest peak          runs of the search
  *     >>side by side           several searches on threads
  *     >>cores                  a few items that decide whether a capacity is too small
  *     >>windows                a large plan is improved where it is highest
+ *     >>rounds                 attempts at one capacity after the other; parts of a plan
  *     >>mixed-integer program  the paper's, by lp_solve
  *     >>bi-level               layers once, then what joins them
  *     >>marked windows         windows of layers from marks
@@ -3628,8 +3629,7 @@ MEMOI memoi_verdict memoi_search_node(memoi_search* search, int64_t begin, int64
 }
 
 /* ---- >>smallest peak ----------------------------------------------------------------------------
- * Knows: restarts, capacities and parts for the exact search, the climb and cores.  Knows
- * nothing of plans in bytes.
+ * Knows: runs of the exact search within a capacity.  Knows nothing of plans in bytes.
  *
  * Running times of one order are heavy-tailed: a run succeeds soon or takes very long.  So runs are
  * short and grow slowly.  They differ in the order of the items, in the rule for tight sections,
@@ -3933,8 +3933,6 @@ typedef struct memoi_cores {
     memoi_range* taken;   /* scratch */
     memoi_ranked* others; /* items by size */
     int32_t* covered;     /* scratch of windows: sections */
-    int64_t n;            /* items of a window */
-    int64_t nodes_left;   /* of all windows */
     uint64_t seed;
     double deadline;
 } memoi_cores;
@@ -4035,12 +4033,13 @@ MEMOI int memoi_cores_attempt(memoi_cores* cores, int64_t capacity, int64_t* n_n
  * items that live only near one of these, with all others above the capacity at that time.  They
  * are placed again by the exact search; all other items stay where they are. */
 
-/* Lists the items of a window around a section, those with offset -1, and all that overlap them.
- * On each side begin `lives` times as many items as live at the section. */
-MEMOI void memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
-                             const memoi_solution* best) {
+/* Lists the items of a window around a section, those with offset -1, and all that overlap them;
+ * returns how many.  On each side begin `lives` times as many items as live at the section. */
+MEMOI int64_t memoi_window_list(memoi_cores* cores, int64_t section, double lives, int64_t capacity,
+                                const memoi_solution* best) {
     const memoi_problem* problem = cores->problem;
-    int64_t n = problem->n_items, n_live = 0, n_open = 0, n_covered = 0, begin, end, i, k;
+    int64_t n = problem->n_items, n_live = 0, n_open = 0, n_covered = 0, n_in = 0;
+    int64_t begin, end, i, k;
     for (i = 0; i < n && problem->items[i].begin <= section; i++)
         n_live += problem->items[i].end > section;
     k = (int64_t)(lives * (double)n_live) + 1;
@@ -4069,27 +4068,26 @@ MEMOI void memoi_window_list(memoi_cores* cores, int64_t section, double lives, 
     }
 
     /* They, and what overlaps them within the capacity. */
-    for (cores->n = i = 0; i < n; i++) {
+    for (i = 0; i < n; i++) {
         const memoi_range* range = &problem->ranges[problem->items[i].first_range];
         for (k = 0; k < problem->items[i].n_ranges &&
                     cores->covered[range[k].begin] == cores->covered[range[k].end];)
             k++;
         cores->is_in[i] = k < problem->items[i].n_ranges && cores->offsets[i] < capacity;
-        cores->n += cores->is_in[i];
+        n_in += cores->is_in[i];
     }
+    return n_in;
 }
 
 /* Lowers the best plan to the capacity, window by window, the highest item first.  It gives up
  * after a few windows that fail, each larger than the one before: what is fixed may be the reason.
- * Each window may spend *n_nodes, which becomes what all have spent, at most nodes_left: 0 if all
- * were too large.  0: no memory. */
-MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double reach,
-                                int64_t* n_nodes, memoi_solution* best) {
+ * Each window may spend the budget; one that is too large spends nothing.  0: no memory. */
+MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double reach, int64_t budget,
+                                memoi_effort* effort, memoi_solution* best) {
     enum { WINDOWS = 3 };
     const memoi_problem* problem = cores->problem;
-    int64_t budget = *n_nodes, highest = 0, n_failed = 0, left, k;
+    int64_t highest = 0, n_failed = 0, left, k;
     double wider = 1;
-    *n_nodes = 0;
     for (;;) {
         const memoi_item* item;
         memoi_verdict verdict;
@@ -4099,7 +4097,7 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double rea
             if (top > best->peak) highest = k;
             best->peak = memob_max(best->peak, top);
         }
-        left = budget = memob_min(budget, cores->nodes_left - *n_nodes);
+        left = budget = memob_min(budget, effort->nodes_left);
         if (best->peak <= capacity || n_failed == WINDOWS || left <= 0 ||
             memob_now_s() > cores->deadline)
             break;
@@ -4108,12 +4106,12 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double rea
         item = &problem->items[highest];
         k = item->begin +
             (int64_t)(memoi_search_random(&cores->seed) % (uint64_t)(item->end - item->begin));
-        for (lives = wider * reach;; lives /= 2) {
-            memoi_window_list(cores, k, lives, capacity, best);
-            if (cores->n <= MEMOI_SEARCH_ITEMS || lives < 0.2) break;
-        }
+        lives = wider * reach;
+        while (memoi_window_list(cores, k, lives, capacity, best) > MEMOI_SEARCH_ITEMS &&
+               lives >= 0.2)
+            lives /= 2;
         if (!memoi_core_search(cores, capacity, &left, &verdict)) return 0;
-        *n_nodes += budget - left;
+        effort->nodes_left -= budget - left;
         for (k = 0; verdict == MEMOI_FOUND && k < problem->n_items; k++)
             if (cores->is_in[k]) best->offsets[k] = cores->offsets[k];
         n_failed = verdict == MEMOI_FOUND ? 0 : n_failed + 1;
@@ -4129,17 +4127,17 @@ MEMOI int memoi_windows_attempt(memoi_cores* cores, int64_t capacity, double rea
 MEMOI int memoi_windows_rounds(memoi_cores* cores, int64_t goal, memoi_effort* effort,
                                memoi_solution* best) {
     enum { GOAL_SHARE = 4, FIRST_NODES = 15000 };
-    int64_t given_up = goal, budget = FIRST_NODES, n_nodes = 0, n_spent = 1;
+    const int64_t n_nodes = effort->nodes_left;
+    int64_t given_up = goal, budget = FIRST_NODES, before = -1;
     int is_at_goal = effort->has_capacity;
     double reach = 4;
-    while (best->peak > goal && effort->nodes_left > 0 && n_spent > 0 &&
+    while (best->peak > goal && effort->nodes_left > 0 && effort->nodes_left != before &&
            memob_now_s() <= cores->deadline) {
         int64_t capacity = is_at_goal ? goal : given_up + (best->peak - given_up) / 2;
-        n_spent = memob_min(is_at_goal ? GOAL_SHARE * budget : budget, effort->nodes_left);
-        cores->nodes_left = effort->nodes_left;
-        if (!memoi_windows_attempt(cores, capacity, reach, &n_spent, best)) return 0;
-        effort->nodes_left -= n_spent;
-        n_nodes += n_spent;
+        before = effort->nodes_left;
+        if (!memoi_windows_attempt(cores, capacity, reach,
+                                   is_at_goal ? GOAL_SHARE * budget : budget, effort, best))
+            return 0;
         if (best->peak > capacity) given_up = capacity;
 
         /* Little is left between the last capacity given up and the best. */
@@ -4149,10 +4147,15 @@ MEMOI int memoi_windows_rounds(memoi_cores* cores, int64_t goal, memoi_effort* e
             reach += 0.5;
             if (budget < (int64_t)1 << 40) budget *= 2;
         }
-        memoi_search_report(effort, cores->problem, best, cores->problem->lower_bound, n_nodes);
+        memoi_search_report(effort, cores->problem, best, cores->problem->lower_bound,
+                            n_nodes - effort->nodes_left);
     }
     return 1;
 }
+
+/* --- >>rounds ---
+ * Knows: which capacity is attempted next, and parts of a plan.  Knows nothing of how an attempt is
+ * made. */
 
 /* Is nearly every section as full as the bound?  Then failures show soon, and only at the goal. */
 MEMOI int memoi_search_is_full(const memoi_problem* problem) {
@@ -8582,6 +8585,8 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
     enum { N_RUNS = 4 };
     memoi_inspector* c = s->checker;
     const int64_t n = memoi_session_rows(s, layer), last = (n - 1) / tile_rows;
+    const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
+    const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
     char* copy = c->image + c->slot_bytes;
     int32_t i, u;
     int keeps = 1;
@@ -8593,17 +8598,17 @@ MEMOI int memoi_inspector_keeps_bits(memo_session* s, int32_t layer, int32_t t, 
             memoi_inspector_poison(c->image + c->offsets[u],
                                    n * memoi_inspector_row_bytes(s, layer, u));
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 1))) return 0;
-    for (i = 0; i < N_RUNS; i++) {
-        const int64_t begin = i * last / (N_RUNS - 1) * tile_rows;
+    for (i = 0; i < n_runs; i++) {
+        const int64_t begin = i * last / steps * tile_rows;
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin,
                           memob_min(begin + tile_rows, n));
     }
     if (!memoi_session_is_ok(s, memoi_inspector_fetch(s, layer, 0))) return 0;
-    for (i = 0; i < N_RUNS * s->desc.n_tensors && keeps; i++) {
-        const int64_t begin = i % N_RUNS * last / (N_RUNS - 1) * tile_rows;
+    for (i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
+        const int64_t begin = i % n_runs * last / steps * tile_rows;
         const int64_t end = memob_min(begin + tile_rows, n);
         int64_t row = end;
-        u = i / N_RUNS;
+        u = i / n_runs;
         if (memoi_inspector_is_with(s, t, u))
             row = memoi_inspector_first(s, layer, u, begin, end, 0);
         keeps = row == end;
