@@ -7902,95 +7902,81 @@ MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_sha
     return memob_swap_check_desc(swap, error);
 }
 
-/* Lines of a plan: its shape, each tensor, each step.  They are those of its file.  Of each line a
+/* A line of a plan: its shape, a tensor or a step.  They are those of its file.  Of each line a
  * plan must have the first values in common with its session, or rows would go into the wrong
  * tensors; and so must ranks.  The rest is its choice. */
-#define MEMOI_STEP_PLAN_CELL(what, i, least, most)                                                 \
-    { what, MEMOB_VALUE_INT64, (size_t)(i) * sizeof(int64_t), least, most, NULL }
-static const memob_value memoi_step_plan_shape_values[] = {
-    MEMOI_STEP_PLAN_CELL("n_layers", 0, 1, INT32_MAX),
-    MEMOI_STEP_PLAN_CELL("n_tensors", 1, 1, MEMO_PROFILE_TENSORS_MAX),
-    MEMOI_STEP_PLAN_CELL("n_rows", 2, 1, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("slice_rows", 3, 0, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("tile_rows", 4, 0, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("is_forward_only", 5, 0, 1),
-    MEMOI_STEP_PLAN_CELL("policy", 6, 0, MEMO_N_POLICIES - 1),
-    MEMOI_STEP_PLAN_CELL("number of host layers", 7, 0, INT32_MAX),
-    MEMOI_STEP_PLAN_CELL("number of buffers", 8, 0, MEMOB_BYTES_MAX)};
-static const memob_value memoi_step_plan_tensor_values[] = {
-    {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL}, /* in the first four cells */
-    MEMOI_STEP_PLAN_CELL("row_bytes", 4, 0, MEMOB_BYTES_MAX),
-    MEMOI_STEP_PLAN_CELL("rule", 5, 0, INT32_MAX),
-    MEMOI_STEP_PLAN_CELL("with", 6, 0, INT32_MAX),
-    MEMOI_STEP_PLAN_CELL("tensor_kinds", 7, 0, UINT32_MAX)};
-enum {
-    MEMOI_STEP_PLAN_SLICE_ROWS = 3,
-    MEMOI_STEP_PLAN_SAME = 6, /* values of a shape */
-    MEMOI_STEP_PLAN_POLICY = MEMOI_STEP_PLAN_SAME,
-    MEMOI_STEP_PLAN_HOST_LAYERS,
-    MEMOI_STEP_PLAN_BUFFERS,
-    MEMOI_STEP_PLAN_CELLS
-};
-static const memob_record memoi_step_plan_shape = {"shape", memoi_step_plan_shape_values,
-                                                   MEMOI_STEP_PLAN_CELLS, 0};
-static const memob_record memoi_step_plan_tensor = {"tensor", memoi_step_plan_tensor_values, 5, 0};
-
 typedef struct memoi_step_plan_line {
-    memob_record record;
-    int32_t of;                                       /* 0: a shape, 1: a tensor, 2: a step */
-    int32_t n_same;                                   /* its first values must be the session's */
-    char what[64];                                    /* for messages */
-    int64_t cells[1 + MEMO_PROFILE_TENSORS_MAX];      /* of the values */
-    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX]; /* of a step */
+    memob_record record;                         /* of cells */
+    int32_t of;                                  /* 0: a shape, 1: a tensor, 2: a step */
+    int32_t n_same;                              /* its first values must be the session's */
+    char what[64];                               /* for messages */
+    int64_t cells[4 + MEMO_PROFILE_TENSORS_MAX]; /* a name takes the first four */
+    memob_value values[1 + MEMO_PROFILE_TENSORS_MAX];
 } memoi_step_plan_line;
 
-/* 0: the plan has no line i. */
+/* Cells of a shape. */
+enum {
+    MEMOI_LINE_SLICE_ROWS = 3,
+    MEMOI_LINE_POLICY = 6,
+    MEMOI_LINE_HOST_LAYERS,
+    MEMOI_LINE_BUFFERS
+};
+
+MEMOI void memoi_step_plan_add(memoi_step_plan_line* line, const char* what, int64_t cell,
+                               int64_t least, int64_t most) {
+    const int32_t k = line->record.n_values++, at = line->of == 1 ? k + 3 : k;
+    const memob_value value = {what, MEMOB_VALUE_INT64, (size_t)at * sizeof cell, least, most,
+                               NULL};
+    line->record.values = line->values;
+    line->values[k] = value;
+    line->cells[at] = cell;
+}
+
+/* 0: the plan has no line i.  A plan of zeros has the types of line 0. */
 MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
                                    memoi_step_plan_line* line) {
+    static const memob_value name = {"name", MEMOB_VALUE_NAME, 0, 1, 32, NULL};
     const memo_swap_desc* swap = &plan->swap;
-    const int32_t n = swap->n_tensors, step = (int32_t)(i - 1 - n);
-    int64_t* cells = line->cells;
+    const int32_t n = swap->n_tensors, n_slices = swap->n_slices ? swap->n_slices : 1;
+    const int32_t step = (int32_t)(i - 1 - n);
+    int32_t t;
     memset(line, 0, sizeof *line);
     line->of = i == 0 ? 0 : i <= n ? 1 : 2;
     if (line->of == 0) {
-        line->record = memoi_step_plan_shape;
-        line->n_same = MEMOI_STEP_PLAN_SAME;
-        cells[0] = swap->n_layers / swap->n_slices;
-        cells[1] = n;
-        cells[2] = memob_swap_layer_rows(swap);
-        cells[MEMOI_STEP_PLAN_SLICE_ROWS] = plan->slice_rows;
-        cells[4] = swap->tile_rows;
-        cells[5] = plan->shape.is_forward_only;
-        cells[MEMOI_STEP_PLAN_POLICY] = (int64_t)plan->policy;
-        cells[MEMOI_STEP_PLAN_HOST_LAYERS] = swap->n_host_layers;
-        if (plan->addresses) cells[MEMOI_STEP_PLAN_BUFFERS] = plan->addresses->n_buffers;
+        line->record.word = "shape";
+        memoi_step_plan_add(line, "n_layers", swap->n_layers / n_slices, 1, INT32_MAX);
+        memoi_step_plan_add(line, "n_tensors", n, 1, MEMO_PROFILE_TENSORS_MAX);
+        memoi_step_plan_add(line, "n_rows", plan->shape.n_rows, 1, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "slice_rows", plan->slice_rows, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "tile_rows", swap->tile_rows, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "is_forward_only", plan->shape.is_forward_only, 0, 1);
+        line->n_same = MEMOI_LINE_POLICY;
+        memoi_step_plan_add(line, "policy", (int64_t)plan->policy, 0, MEMO_N_POLICIES - 1);
+        memoi_step_plan_add(line, "number of host layers", swap->n_host_layers, 0, INT32_MAX);
+        memoi_step_plan_add(line, "number of buffers",
+                            plan->addresses ? plan->addresses->n_buffers : 0, 0, MEMOB_BYTES_MAX);
     } else if (line->of == 1) {
-        const memo_tensor* tensor = &swap->tensors[i - 1];
-        line->record = memoi_step_plan_tensor;
-        line->n_same = line->record.n_values;
+        const memo_tensor* tensor = &swap->tensors[t = (int32_t)i - 1];
+        line->record.word = "tensor";
         snprintf(line->what, sizeof line->what, "tensor `%s`: ", tensor->name);
-        strcpy((char*)cells, tensor->name);
-        cells[4] = tensor->row_bytes;
-        cells[5] = (int64_t)tensor->rule;
-        cells[6] = tensor->with;
-        cells[7] = memob_tensor_kinds(swap, (int32_t)i - 1);
+        memoi_step_plan_add(line, "name", 0, 0, 0);
+        line->values[0] = name;
+        memoi_step_plan_add(line, "row_bytes", tensor->row_bytes, 0, MEMOB_BYTES_MAX);
+        memoi_step_plan_add(line, "rule", (int64_t)tensor->rule, 0, INT32_MAX);
+        memoi_step_plan_add(line, "with", tensor->with, 0, INT32_MAX);
+        memoi_step_plan_add(line, "tensor_kinds", memob_tensor_kinds(swap, t), 0, UINT32_MAX);
+        strcpy((char*)line->cells, tensor->name);
+        line->n_same = line->record.n_values;
     } else {
-        memob_value value = MEMOI_STEP_PLAN_CELL("layer_kinds", 0, 0, MEMOB_KINDS_MAX - 1);
         if (step >= swap->n_layers) return 0;
         line->record.word = "layer";
-        line->record.values = line->values;
-        line->record.n_values = 1 + n;
+        snprintf(line->what, sizeof line->what, "layer %d: ", (int)(step / n_slices));
+        memoi_step_plan_add(line, "layer_kinds", memob_layer_kind(swap, step), 0,
+                            MEMOB_KINDS_MAX - 1);
         line->n_same = 1;
-        snprintf(line->what, sizeof line->what, "layer %d: ", (int)(step / swap->n_slices));
-        cells[0] = memob_layer_kind(swap, step);
-        memcpy(cells + 1, swap->rows + (int64_t)step * n, (size_t)n * sizeof *cells);
-        for (i = 0; i <= n; i++) {
-            line->values[i] = value;
-            value.what = "number of rows";
-            value.offset += sizeof(int64_t);
-            value.least = MEMO_ROWS_KEPT;
-            value.most = MEMOB_BYTES_MAX;
-        }
+        for (t = 0; t < n; t++)
+            memoi_step_plan_add(line, "number of rows", swap->rows[(int64_t)step * n + t],
+                                MEMO_ROWS_KEPT, MEMOB_BYTES_MAX);
     }
     return 1;
 }
@@ -8081,62 +8067,55 @@ MEMOI memo_status memoi_session_verdict(const memo_session_desc* desc, memo_stat
 }
 
 /* Of values of all lines: those that must be the same of shapes, tensors or steps; 3: the rest.
- * Never negative, so that its negative exists.  s NULL: 0. */
+ * Never negative, so that its negative exists. */
 MEMOI int64_t memoi_session_digest(const memo_session* s, int32_t of) {
     memoi_step_plan_line line;
     uint64_t digest = 0;
     int64_t i;
     int32_t k, v;
-    for (k = 0; s && k < s->desc.n_shapes; k++)
+    for (k = 0; k < s->desc.n_shapes; k++)
         for (i = 0; memoi_step_plan_get_line(s->parts[k].plan, i, &line); i++)
             for (v = 0; v < line.record.n_values; v++) {
                 const memob_value* value = &line.record.values[v];
                 if ((v < line.n_same ? line.of : 3) != of) continue;
-                if (line.of == 0 && v == MEMOI_STEP_PLAN_BUFFERS) continue; /* a rank's own */
+                if (line.of == 0 && v == MEMOI_LINE_BUFFERS) continue; /* a rank's own */
                 digest = 31 * digest + memob_hash((const char*)line.cells + value->offset,
                                                   value->type == MEMOB_VALUE_NAME ? 32 : 8);
             }
     return (int64_t)(digest >> 2);
 }
 
-/* The first agreement: descs match, budgets are the least.  s NULL: there is no memory for it, and
- * the rank still agrees that it has failed.  has_profile: of the call. */
-MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session* s,
-                                     int has_profile, memo_status status, memo_error* error) {
+/* Descs must match, and budgets become the least.  has_profile: of the call. */
+MEMOI memo_status memoi_session_meet(memo_session* s, int has_profile, memo_error* error) {
     enum { N = 15, N_BUDGETS = 3 };
-    const memo_session* lines = status || !desc->agree ? NULL : s;
-    memo_session_desc own = s ? s->desc : *desc;
-    int64_t* const budgets[N_BUDGETS] = {&own.device_bytes, &own.host_bytes, &own.disk_bytes};
+    memo_session_desc* own = &s->desc;
+    int64_t* const budgets[N_BUDGETS] = {&own->device_bytes, &own->host_bytes, &own->disk_bytes};
     const struct {
         const char* field;
         int64_t value;
-    } same[N] = {{"n_layers", own.n_layers},
-                 {"n_tensors", own.n_tensors},
-                 {"n_rows", own.n_rows},
-                 {"slice_rows", own.slice_rows},
-                 {"tile_rows", own.tile_rows},
-                 {"policy", (int64_t)own.policy},
-                 {"shapes", memoi_session_digest(lines, 0)},
-                 {"tensors", memoi_session_digest(lines, 1)},
-                 {"layer_kinds", memoi_session_digest(lines, 2)},
-                 {s && !s->own_plan ? "plan" : "rows", memoi_session_digest(lines, 3)},
-                 {"buffers", own.n_buffers},
-                 {"backward_recomputes", own.backward_recomputes},
-                 {"spill_directory", own.spill_directory != NULL},
-                 {"alpha", (int64_t)(memob_hash((const char*)&own.alpha, sizeof own.alpha) >> 2)},
+    } same[N] = {{"n_layers", own->n_layers},
+                 {"n_tensors", own->n_tensors},
+                 {"n_rows", own->n_rows},
+                 {"slice_rows", own->slice_rows},
+                 {"tile_rows", own->tile_rows},
+                 {"policy", (int64_t)own->policy},
+                 {"shapes", memoi_session_digest(s, 0)},
+                 {"tensors", memoi_session_digest(s, 1)},
+                 {"layer_kinds", memoi_session_digest(s, 2)},
+                 {s->own_plan ? "rows" : "plan", memoi_session_digest(s, 3)},
+                 {"buffers", own->n_buffers},
+                 {"backward_recomputes", own->backward_recomputes},
+                 {"spill_directory", own->spill_directory != NULL},
+                 {"alpha", (int64_t)(memob_hash((const char*)&own->alpha, sizeof own->alpha) >> 2)},
                  {"profile", has_profile}};
     int64_t values[1 + 2 * N + N_BUDGETS], *highest = values + 1, *lowest = highest + N;
+    memo_status status;
     int32_t k;
-    if (!desc->agree) return status;
 
     /* A value and its negative: their maxima show whether it is the same everywhere. */
-    for (k = 0; k < N; k++) {
-        highest[k] = status ? 0 : same[k].value;
-        lowest[k] = -highest[k];
-    }
-    for (k = 0; k < N_BUDGETS; k++)
-        lowest[N + k] = status || !*budgets[k] ? -INT64_MAX : -*budgets[k];
-    status = memoi_session_agree(desc, status, values, 1 + 2 * N + N_BUDGETS, error);
+    for (k = 0; k < N; k++) lowest[k] = -(highest[k] = same[k].value);
+    for (k = 0; k < N_BUDGETS; k++) lowest[N + k] = *budgets[k] ? -*budgets[k] : -INT64_MAX;
+    status = memoi_session_agree(own, MEMO_STATUS_OK, values, 1 + 2 * N + N_BUDGETS, error);
     if (status) return status;
     for (k = 0; k < N; k++)
         if (highest[k] != -lowest[k])
@@ -8144,7 +8123,6 @@ MEMOI memo_status memoi_session_meet(const memo_session_desc* desc, memo_session
                 error, "memo_session_desc.%s: not the same on all ranks; give all ranks the same",
                 same[k].field);
     for (k = 0; k < N_BUDGETS; k++) *budgets[k] = lowest[N + k] == -INT64_MAX ? 0 : -lowest[N + k];
-    s->desc = own;
     return MEMO_STATUS_OK;
 }
 
@@ -8212,43 +8190,47 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
     s->n_slices = s->steps->n_slices;
 }
 
-/* A session for one of the public calls; with plan: to open it.  Check, then agree, so that no rank
- * is left waiting. */
-MEMOI memo_status memoi_session_make(const memo_session_desc* desc, int computes,
-                                     const memo_step_plan* plan, int has_profile,
-                                     memo_session** result, memo_error* error) {
-    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
-    memo_status status = memoi_session_check_desc(desc, computes, error);
-    memo_step_plan** next;
+/* Fills in what a session has of its desc; with plan: of the plan's rows. */
+MEMOI memo_status memoi_session_fill(memo_session* s, const memo_session_desc* desc,
+                                     const memo_step_plan* plan, memo_error* error) {
+    memo_step_plan** next = &s->own_plan;
     const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
     const memo_shape all = {desc->n_rows, 0};
+    memo_status status;
     int32_t k;
-    *result = s;
-    if (!s)
-        return memoi_session_meet(desc, NULL, has_profile, memob_no_memory(error, "a session"),
-                                  error);
     s->desc = *desc;
     s->desc.n_shapes = memoi_session_n_shapes(desc);
     if (!desc->slice_rows || desc->slice_rows > desc->n_rows) s->desc.slice_rows = desc->n_rows;
-    for (k = 0; !status && k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
-    for (k = 0, next = &s->own_plan; !status && k < s->desc.n_shapes; k++) {
+    for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
+    status = memoi_session_take_device(s, plan != NULL, error);
+    for (k = 0; k < s->desc.n_shapes && !status; k++, next = &(*next)->next) {
         status = memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all,
                                         s->desc.slice_rows, rows, next, error);
         s->parts[k].plan = *next;
         if (status) break;
         if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
-        next = &(*next)->next;
     }
     if (!status && plan) status = memoi_session_match(s, plan, error);
-    if (!status && plan) {
-        memo_step_plan_destroy(s->own_plan);
-        s->own_plan = NULL;
-        for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
-            s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
-    }
-    if (!status) memoi_session_turn(s, 0);
-    if (!status) status = memoi_session_take_device(s, computes, error);
-    return memoi_session_meet(desc, s, has_profile, status, error);
+    if (status) return status;
+    if (plan) memo_step_plan_destroy(s->own_plan);
+    if (plan) s->own_plan = NULL;
+    for (k = 0; plan; plan = plan->next) /* never written to, nor destroyed */
+        s->parts[k++].plan = (memo_step_plan*)(uintptr_t)plan;
+    memoi_session_turn(s, 0);
+    return MEMO_STATUS_OK;
+}
+
+/* A session for one of the public calls; with plan: to open it, so that it computes.  Check, then
+ * agree, so that no rank is left waiting. */
+MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
+                                     int has_profile, memo_session** result, memo_error* error) {
+    memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
+    memo_status status = s ? memoi_session_check_desc(desc, plan != NULL, error)
+                           : memob_no_memory(error, "a session");
+    *result = s;
+    if (!status) status = memoi_session_fill(s, desc, plan, error);
+    status = memoi_session_verdict(desc, status, error);
+    return status || !desc->agree ? status : memoi_session_meet(s, has_profile, error);
 }
 
 /* --- >>session state ---
@@ -9133,66 +9115,51 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     return MEMO_STATUS_OK;
 }
 
-/* Makes the stage of its rows, with as many layers in host memory as fit.  status: of the rows. */
-MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_error* error) {
-    memo_swap_desc* swap = &s->part->plan->swap;
-    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers)
-        status = memo_swap_desc_fit_host(swap, s->desc.host_bytes, error);
-    if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* it does not fit */
-    if (!status) status = memoi_session_dry_run(s, error);
-    if (!status) status = memoi_session_solve(s, error);
-    return memoi_session_judge(s, status, NULL, error);
-}
-
 /* The stage's table of rows (n_steps, n_tensors). */
 MEMOI int64_t* memoi_session_rows_of(memo_session* s) {
     return (int64_t*)(uintptr_t)s->steps->rows;
 }
 
-/* Makes the stage of a policy that needs no times.  alpha: of ALPHA.  MEMO: what can be recomputed
- * is, and the rest is swapped. */
-MEMOI memo_status memoi_session_use(memo_session* s, memo_policy policy, double alpha,
-                                    memo_error* error) {
+/* Makes a stage, with as many layers in host memory as fit.  Its rows: planned's, or without it the
+ * policy's.  MEMO then recomputes what can be, and swaps the rest.  status: of what came before. */
+MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_policy policy,
+                                      const memo_swap_plan* planned, memo_error* error) {
     memo_swap_desc* swap = &s->part->plan->swap;
+    const int is_alpha = planned ? !planned->rows : policy == MEMO_POLICY_ALPHA;
     const int swaps = policy == MEMO_POLICY_SWAP || policy == MEMO_POLICY_MEMO;
     const int recomputes = policy == MEMO_POLICY_RECOMPUTE || policy == MEMO_POLICY_MEMO;
     const int64_t n = policy == MEMO_POLICY_ROWS ? 0 : (int64_t)swap->n_layers * swap->n_tensors;
     int64_t *rows = memoi_session_rows_of(s), i;
-    memo_status status = MEMO_STATUS_OK;
-    for (i = 0; i < n; i++) {
+    swap->n_host_layers = planned ? planned->n_host_layers : 0;
+    if (planned && is_alpha) swap->alpha = planned->alpha;
+    for (i = 0; i < n && !is_alpha; i++) {
         const memo_tensor_rule rule =
             memob_tensor_rule(swap->tensors, (int32_t)(i % swap->n_tensors));
-        rows[i] = recomputes && rule < MEMO_TENSOR_SWAPPED ? 0
-                  : swaps && rule != MEMO_TENSOR_KEPT      ? swap->n_rows
-                                                           : MEMO_ROWS_KEPT;
+        rows[i] = planned                                    ? planned->rows[i]
+                  : recomputes && rule < MEMO_TENSOR_SWAPPED ? 0
+                  : swaps && rule != MEMO_TENSOR_KEPT        ? swap->n_rows
+                                                             : MEMO_ROWS_KEPT;
     }
-    swap->n_host_layers = 0;
-    if (policy == MEMO_POLICY_ALPHA) {
-        swap->alpha = alpha;
-        status = memo_swap_desc_fill_rows(swap, rows, error);
+    if (!status && is_alpha) status = memo_swap_desc_fill_rows(swap, rows, error);
+    if (!status && s->desc.spill_directory && s->desc.host_bytes && !swap->n_host_layers) {
+        status = memo_swap_desc_fit_host(swap, s->desc.host_bytes, error);
+        if (status == MEMO_STATUS_OUT_OF_HOST_MEMORY) status = MEMO_STATUS_OK; /* see judge */
     }
-    return memoi_session_stage(s, status, error);
+    if (!status) status = memoi_session_dry_run(s, error);
+    if (!status) status = memoi_session_solve(s, error);
+    return memoi_session_judge(s, status, NULL, error);
 }
 
-/* If the planner found nothing: makes a stage of the least memory, which may lack some.  What
- * cannot be recomputed is kept; if that does not fit, it is swapped, or kept again if that takes
- * less of the device. */
+/* Makes a stage of the least memory, which may lack some.  What cannot be recomputed is kept; if
+ * that does not fit, it is swapped, or kept again if that takes less of the device. */
 MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
+    memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
     const int64_t kept_bytes = s->peak_bytes;
     if (status || s->part->plan->fits) return status;
-    status = memoi_session_use(s, MEMO_POLICY_MEMO, 0, error);
+    status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_MEMO, NULL, error);
     if (status || s->part->plan->fits || s->peak_bytes <= kept_bytes) return status;
-    return memoi_session_use(s, MEMO_POLICY_RECOMPUTE, 0, error);
+    return memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
 }
-
-/* The planner's desc, with what it points to. */
-typedef struct memoi_session_costs {
-    memo_swap_plan_desc desc;
-    memo_swap_desc swap;
-    memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
-    double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
-} memoi_session_costs;
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
  * be fast.  Copies are not changed. */
@@ -9217,18 +9184,23 @@ MEMOI void memoi_session_guess(const memo_session* s, memo_profile* profile) {
     }
 }
 
-/* The profile's costs for the stage's tensors and rows, and the budgets.  Slices share the traffic
- * of their layer. */
+/* The planner's desc, with what it points to. */
+typedef struct memoi_session_costs {
+    memo_swap_plan_desc desc;
+    memo_swap_desc swap;
+    memo_kind_times kinds[MEMO_PROFILE_KINDS_MAX];
+    double recompute_s_per_row[2 * MEMO_PROFILE_KINDS_MAX * MEMO_PROFILE_TENSORS_MAX];
+} memoi_session_costs;
+
+/* The profile's costs for the stage's tensors, and the budgets.  Slices share the traffic of their
+ * layer. */
 MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* profile,
                                      memoi_session_costs* costs, memo_error* error) {
     memo_swap_plan_desc* desc = &costs->desc;
-    memo_profile guessed;
     memo_status status;
     char name[64];
     int32_t i;
-    memset(&guessed, 0, sizeof guessed);
     memset(costs, 0, sizeof *costs);
-    memoi_session_guess(s, &guessed);
     costs->swap = s->part->plan->swap;
     desc->swap = &costs->swap;
     desc->is_alpha_only = s->desc.policy == MEMO_POLICY_ALPHA;
@@ -9236,8 +9208,8 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     if (s->desc.host_bytes && !desc->host_bytes) desc->host_bytes = 1;
     if (s->desc.spill_directory && s->desc.host_bytes)
         desc->spill_bytes = s->desc.disk_bytes ? s->desc.disk_bytes : MEMOB_BYTES_MAX;
-    status = memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row,
-                                        profile ? profile : &guessed, error);
+    status =
+        memo_swap_plan_use_profile(desc, costs->kinds, costs->recompute_s_per_row, profile, error);
     for (i = 0; i < 2 * s->desc.n_layers && !status; i++) {
         const int32_t kind = memob_layer_kind(s->steps, i / 2 * s->n_slices);
         const memo_traffic* all = i & 1 ? s->desc.backward_traffic : s->desc.forward_traffic;
@@ -9258,50 +9230,30 @@ MEMOI memo_status memoi_session_cost(const memo_session* s, const memo_profile* 
     return status;
 }
 
-/* Predicts the times of a stage whose rows are given. */
-MEMOI memo_status memoi_session_predict(memo_session* s, const memo_profile* profile,
-                                        memo_error* error) {
-    memoi_session_costs costs;
-    memo_status status = memoi_session_cost(s, profile, &costs, error);
-    if (!status) status = memo_plan_swap(&costs.desc, &s->part->plan->times, error);
-    return memoi_session_verdict(&s->desc, status, error);
-}
-
 #define MEMOI_SESSION_ROUNDS 8
 
-/* Makes a stage that fits, with the rows that take least time by the profile, if there is one.  The
- * planner assumes that the other buffers do not depend on the rows.  If the dry run shows
- * otherwise, its budget is lowered by the excess. */
-MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* profile,
-                                          memo_error* error) {
-    memoi_session_costs costs;
+/* Makes a stage that fits, with the rows that take least time.  The planner assumes that the other
+ * buffers do not depend on the rows.  If the dry run shows otherwise, its budget is lowered by the
+ * excess. */
+MEMOI memo_status memoi_session_plan_rows(memo_session* s, memoi_session_costs* costs,
+                                          int is_measured, memo_error* error) {
     memo_step_plan* plan = s->part->plan;
-    memo_swap_desc* swap = &costs.swap;
-    memo_status status = memoi_session_cost(s, profile, &costs, error);
-    int64_t *rows = memoi_session_rows_of(s), *left_bytes = &costs.desc.device_bytes;
+    int64_t* left_bytes = &costs->desc.device_bytes;
     int round;
     plan->fits = 0;
+    costs->swap.rows = NULL;
     if (s->desc.device_bytes)
         *left_bytes = s->desc.device_bytes - (s->peak_bytes - plan->sizes.device_bytes);
     for (round = 0; round < MEMOI_SESSION_ROUNDS; round++) {
         memo_swap_plan* planned = NULL;
-        if (!status && s->desc.device_bytes && *left_bytes <= 0) return MEMO_STATUS_OK;
-        swap->rows = NULL;
-        if (!status) status = memo_plan_swap(&costs.desc, &planned, error);
+        memo_status status;
+        if (s->desc.device_bytes && *left_bytes <= 0) break;
+        status = memo_plan_swap(&costs->desc, &planned, error);
 
         /* All ranks plan with the same numbers.  One that failed otherwise ends the stage. */
-        if (status == MEMO_STATUS_INFEASIBLE) return MEMO_STATUS_OK;
-        if (!status) {
-            memo_swap_plan_apply(planned, swap);
-            plan->swap.n_host_layers = swap->n_host_layers;
-            if (swap->rows)
-                memcpy(rows, swap->rows,
-                       (size_t)s->n_steps * (size_t)swap->n_tensors * sizeof *rows);
-            else /* only an alpha */
-                status = memo_swap_desc_fill_rows(swap, rows, error);
-        }
-        status = memoi_session_stage(s, status, error);
-        if (profile && !status && plan->fits)
+        if (status == MEMO_STATUS_INFEASIBLE) break;
+        status = memoi_session_stage(s, status, s->desc.policy, planned, error);
+        if (is_measured && !status && plan->fits)
             plan->times = planned;
         else /* of other rows, or of no meaning */
             memo_swap_plan_destroy(planned);
@@ -9311,33 +9263,38 @@ MEMOI memo_status memoi_session_plan_rows(memo_session* s, const memo_profile* p
     return MEMO_STATUS_OK;
 }
 
-/* Makes the stage of the policy, with its times if there is a profile. */
+/* Makes the stage of the policy, with its times if the profile is_measured. */
 MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
-                                       memo_error* error) {
+                                       int is_measured, memo_error* error) {
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0;
-    const int is_given = policy != MEMO_POLICY_MEMO && !is_alpha;
     memo_step_plan* plan = s->part->plan;
-    memo_status status;
+    memoi_session_costs costs;
+    memo_status status = memoi_session_cost(s, profile, &costs, error);
     memo_swap_plan_destroy(plan->times);
     plan->times = NULL;
-    if (plan->shape.is_forward_only) { /* layers share what they do not keep */
-        status = memoi_session_use(s, MEMO_POLICY_MEMO, 0, error);
-    } else if (is_given) {
-        status = memoi_session_use(s, policy, s->desc.alpha, error);
+    plan->swap.alpha = fmax(s->desc.alpha, 0);
+    if (plan->shape.is_forward_only) /* layers share what they do not keep */
+        return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
+    if (policy != MEMO_POLICY_MEMO && !is_alpha) {
+        status = memoi_session_stage(s, status, policy, NULL, error);
     } else { /* keeping everything is fastest, so MEMO looks no further if it fits */
         memoi_session_log(s, "session: a dry run with every tensor kept");
-        status = memoi_session_use(s, MEMO_POLICY_KEEP, 0, error);
+        status = memoi_session_stage(s, status, MEMO_POLICY_KEEP, NULL, error);
         if (!status && (is_alpha || !plan->fits)) {
             memoi_session_log(s, "session: planning rows by %s times",
-                              profile ? "measured" : "estimated");
-            status = memoi_session_plan_rows(s, profile, error);
+                              is_measured ? "measured" : "estimated");
+            status = memoi_session_plan_rows(s, &costs, is_measured, error);
             if (!status && !plan->fits)
-                status = is_alpha ? memoi_session_use(s, MEMO_POLICY_ALPHA, 0, error)
+                status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
                                   : memoi_session_take_least(s, error);
         }
     }
-    return status || !profile || plan->times ? status : memoi_session_predict(s, profile, error);
+    if (status || !is_measured || plan->times) return status;
+    costs.swap = plan->swap; /* its times, under no budget */
+    costs.desc.device_bytes = 0;
+    status = memo_plan_swap(&costs.desc, &plan->times, error);
+    return memoi_session_verdict(&s->desc, status, error);
 }
 
 MEMOI int memoi_step_plan_fits(const memo_step_plan* plan) {
@@ -9359,12 +9316,12 @@ MEMOI memo_status memoi_session_give_plan(memo_session* s, memo_status status,
 /* The plan of every shape.  The longest with a backward comes first.  The others get the device
  * memory that it takes, so that the shapes together need no more, or all of the budget if they do
  * not fit into that. */
-MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc, int computes,
+MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc,
                                             const memo_profile* profile, memo_step_plan** plan,
                                             memo_error* error) {
     memo_session* s;
     memo_profile times;
-    memo_status status = memoi_session_make(desc, computes, NULL, profile != NULL, &s, error);
+    memo_status status = memoi_session_make(desc, NULL, profile != NULL, &s, error);
     const int64_t budget_bytes = status ? 0 : s->desc.device_bytes;
     int64_t most_rows = 0, limit_bytes = budget_bytes;
     int32_t i, k, n = status ? 0 : s->desc.n_shapes, first = 0;
@@ -9376,18 +9333,18 @@ MEMOI memo_status memoi_session_plan_shapes(const memo_session_desc* desc, int c
         first = k;
     }
     for (i = 0; i < n && !status; i++) {
-        const memo_profile* by = NULL;
         memoi_session_turn(s, k = (first + i) % n);
+        memset(&times, 0, sizeof times);
+        memoi_session_guess(s, &times);
         if (profile && !s->part->plan->shape.is_forward_only) {
-            by = &times;
             times = profile[k];
             status = memoi_session_agree_profile(desc, status, &times, error);
         }
         s->desc.device_bytes = limit_bytes;
-        if (!status) status = memoi_session_choose(s, by, error);
+        if (!status) status = memoi_session_choose(s, &times, profile != NULL, error);
         s->desc.device_bytes = budget_bytes;
         if (!status && limit_bytes != budget_bytes && !s->part->plan->fits)
-            status = memoi_session_choose(s, by, error);
+            status = memoi_session_choose(s, &times, profile != NULL, error);
         s->part->plan->device_budget_bytes = budget_bytes;
         if (i == 0 && s->part->plan->fits) limit_bytes = s->peak_bytes;
     }
@@ -9498,9 +9455,9 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
         status = memob_line(lines, &own.record, cells);
         if (status || memoi_step_plan_differs(&own, cells, text, sizeof text)) break;
         if (own.of == 0) {
-            plan->policy = (memo_policy)cells[MEMOI_STEP_PLAN_POLICY];
-            plan->swap.n_host_layers = (int32_t)cells[MEMOI_STEP_PLAN_HOST_LAYERS];
-            n_buffers = cells[MEMOI_STEP_PLAN_BUFFERS];
+            plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
+            plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
+            n_buffers = cells[MEMOI_LINE_BUFFERS];
         } else if (own.of == 2) {
             memcpy(rows, cells + 1, (size_t)n_tensors * sizeof *cells);
             rows += n_tensors;
@@ -9543,17 +9500,20 @@ memo_status memo_step_plan_read(const memo_session_desc* desc, const char* path,
     int64_t count = 0;
     memo_status status;
     memo_status opened = memob_reader_open(&reader, path, error);
-    int64_t cells[MEMOI_STEP_PLAN_CELLS];
+    memoi_step_plan_line line;
+    memo_step_plan none;
     int32_t k;
     *plan = NULL;
+    memset(&none, 0, sizeof none);
+    (void)memoi_step_plan_get_line(&none, 0, &line);
     if (!opened) opened = memob_read_frame(&reader, "step-plan", 0, &count, &last_line, error);
     own.policy = MEMO_POLICY_KEEP; /* the file states the policy and the rows */
     ahead = reader;
     if (!opened && !desc->slice_rows &&
-        !memob_expect_record(&ahead, &memoi_step_plan_shape, cells, NULL))
-        own.slice_rows = cells[MEMOI_STEP_PLAN_SLICE_ROWS];
-    status = opened ? memoi_session_meet(&own, NULL, 0, opened, error)
-                    : memoi_session_make(&own, 0, NULL, 0, &s, error);
+        !memob_expect_record(&ahead, &line.record, line.cells, NULL))
+        own.slice_rows = line.cells[MEMOI_LINE_SLICE_ROWS];
+    status = opened ? memoi_session_verdict(&own, opened, error)
+                    : memoi_session_make(&own, NULL, 0, &s, error);
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
         memoi_session_turn(s, k);
         status = memoi_session_read_shape(s, &lines, error);
@@ -9640,7 +9600,7 @@ MEMOI memo_status memoi_session_open(const memo_session_desc* desc, const memo_s
     memo_status status;
     own.policy = MEMO_POLICY_KEEP; /* the plan decides */
     if (!desc->slice_rows) own.slice_rows = plan->slice_rows;
-    status = memoi_session_make(&own, 1, plan, 0, &s, error);
+    status = memoi_session_make(&own, plan, 0, &s, error);
     if (!status && copies) status = memoi_session_measure_copies(s, copies, error);
     if (!status) {
         if (copies) {
@@ -9791,7 +9751,7 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     own.policy = MEMO_POLICY_RECOMPUTE;
     for (k = 0; k < 2 && !status && !(k && memoi_step_plan_fits(plan)); k++) {
         memo_step_plan_destroy(plan);
-        status = memoi_session_plan_shapes(&own, 1, NULL, &plan, error);
+        status = memo_session_plan(&own, NULL, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
     if (!status) status = memoi_session_open(&own, plan, &copies, &s, error);
@@ -9833,8 +9793,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
     memo_session_desc own = *desc;
     int64_t n_slices;
     int n_fit = 0;
-    if (!memoi_session_chooses(desc))
-        return memoi_session_plan_shapes(desc, 0, profile, plan, error);
+    if (!memoi_session_chooses(desc)) return memoi_session_plan_shapes(desc, profile, plan, error);
     *plan = NULL;
     for (n_slices = 1; n_fit < (profile ? 3 : 1); n_slices *= 2) {
         const int64_t larger = own.slice_rows;
@@ -9844,7 +9803,7 @@ memo_status memo_session_plan(const memo_session_desc* desc, const memo_profile*
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
-        status = memoi_session_plan_shapes(&own, 0, profile, &trial, error);
+        status = memoi_session_plan_shapes(&own, profile, &trial, error);
         n_fit += !status && memoi_step_plan_fits(trial);
         is_better =
             status || !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
@@ -9876,8 +9835,7 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
         plan = NULL;
         profiles = (memo_profile*)memob_calloc(memoi_session_n_shapes(desc), sizeof *profiles);
         status = profiles ? memo_session_measure(desc, profiles, error)
-                          : memoi_session_meet(desc, NULL, 0, memob_no_memory(error, "a profile"),
-                                               error);
+                          : memoi_session_verdict(desc, memob_no_memory(error, "a profile"), error);
         if (!status) status = memo_session_plan(desc, profiles, &plan, error);
         MEMO_FREE(profiles);
     }
