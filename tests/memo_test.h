@@ -2,7 +2,8 @@
  * and can be set.
  *
  *   TEST(adds_up) { CHECK(1 + 1 == 2); }
- *   int main(int argc, char** argv) { return memo_test_main(argc, argv); }
+ *
+ * A file that does more than run its tests defines MEMO_TEST_OWN_MAIN before, and its own main.
  *
  * Usage of a test program: [NAME] [--seed N]   NAME: only the tests whose name contains it.
  * Output: TAP.  Tests run in the order of the file.  A test's random cases come from
@@ -249,9 +250,11 @@ static inline int memo_test_run_all(void) {
     return memo_test.n_failed ? 1 : 0;
 }
 
-static inline int memo_test_main(int argc, char** argv) {
+#ifndef MEMO_TEST_OWN_MAIN
+int main(int argc, char** argv) {
     memo_test_begin(argc, argv);
     return memo_test_run_all();
 }
+#endif
 
 #endif

@@ -1,5 +1,5 @@
 /* mpi_test.h - what tests over MPI share: main without MPI, begin and end of main with it.  Include
- * memo_test.h first.
+ * it instead of memo_test.h.
  *
  * Every rank runs every test; rank 0 prints, and with MEMO_TEST_ALL_RANKS in the environment the
  * others too. */
@@ -13,21 +13,16 @@
 #endif
 
 #ifdef WITHOUT_MPI
+#include "memo_test.h"
 /* A program whose only test skips. */
 #define MPI_TEST_SKIPS(name)                                                                       \
-    TEST(name) { SKIP("mpi.h was not found: make test-mpi builds it with mpicc"); }                \
-    int main(int argc, char** argv) { return memo_test_main(argc, argv); }
+    TEST(name) { SKIP("mpi.h was not found: make test-mpi builds it with mpicc"); }
 #else
+#define MEMO_TEST_OWN_MAIN
+#include "memo_test.h"
 #include <mpi.h>
 
-static void mpi_test_begin(int argc, char** argv) {
-    int provided, my_rank;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
-    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    memo_test_begin(argc, argv);
-}
+static int my_rank, n_ranks;
 
 /* A failure anywhere is one of the test.  Not every test calls it: some end with a world that is
  * broken. */
@@ -35,8 +30,15 @@ static inline void mpi_test_count_failures(void) {
     MPI_Allreduce(MPI_IN_PLACE, &memo_test.failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-static int mpi_test_end(void) {
-    const int result = memo_test_run_all();
+int main(int argc, char** argv) {
+    int provided, result;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
+    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    memo_test_begin(argc, argv);
+    result = memo_test_run_all();
     fflush(stdout);
     MPI_Finalize();
     return result;

@@ -6,10 +6,12 @@
  * host names and use the loopback.  Rank 0 prints; with MEMO_TEST_ALL_RANKS in the environment all
  * ranks do.
  *
- * Include after memo_sp.h with MEMO_SP_NCCL, and memo_test.h. */
+ * It has main.  Include it after memo_sp.h with MEMO_SP_NCCL, instead of memo_test.h. */
 #ifndef NCCL_RANKS_H
 #define NCCL_RANKS_H
 
+#define MEMO_TEST_OWN_MAIN
+#include "memo_test.h"
 #include <sys/wait.h>
 
 /* Memory that the host, the GPU and NCCL can use. */
@@ -58,7 +60,7 @@ static int nccl_run_rank(int argc, char** argv, int my_rank, int n_ranks) {
 }
 
 /* Every rank's process runs all tests. */
-static int nccl_ranks_main(int argc, char** argv) {
+int main(int argc, char** argv) {
     int n_ranks = argc > 1 ? atoi(argv[1]) : 2, result, r;
     char number[16];
     if (n_ranks < 1 || n_ranks > 16) {

@@ -912,5 +912,3 @@ TEST(running_out_of_memory_is_reported) {
     CHECK(status == MEMO_STATUS_OK && k > 10);
     memo_plan_destroy(plan);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

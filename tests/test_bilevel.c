@@ -531,5 +531,3 @@ TEST(another_trace_is_refused) {
     memo_trace_destroy(trace);
     memo_trace_destroy(other);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

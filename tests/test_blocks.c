@@ -487,5 +487,3 @@ TEST(shares) {
             CHECK_IS(next, ==, n);
         }
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

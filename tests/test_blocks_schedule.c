@@ -565,5 +565,3 @@ TEST(without_memory) {
     }
     CHECK_IS(k, >, 10);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

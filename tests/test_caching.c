@@ -220,5 +220,3 @@ TEST(slow_twin_agrees) {
         memo_trace_destroy(trace);
     }
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -906,5 +906,3 @@ TEST(mesh_reports_degrees_that_fit) {
 }
 
 COMM_TESTS
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

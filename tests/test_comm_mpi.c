@@ -8,7 +8,6 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
-#include "memo_test.h"
 #include "mpi_test.h"
 
 #ifdef WITHOUT_MPI
@@ -255,10 +254,5 @@ TEST(a_message_against_a_collective_names_both_ranks) {
             (strstr(error.message, "rank 1 of 'mpi world' waited 0.5 s for rank 0 in sends")),
         "rank %d: %s", (int)rank.comm->rank, error.message);
     expect_failure(start_s, rank.comm->size == 1 ? "aborted" : "waited 0.5 s for rank ");
-}
-
-int main(int argc, char** argv) {
-    mpi_test_begin(argc, argv);
-    return mpi_test_end();
 }
 #endif

@@ -14,13 +14,12 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 #include "extras/memo_look.h"
-#include "memo_test.h"
 
 #ifndef MEMO_SP_NCCL
+#include "memo_test.h"
 TEST(comm_over_nccl) {
     SKIP("built without MEMO_SP_NCCL; the head of tests/test_comm_nccl.c has the command");
 }
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }
 #else
 #ifdef FAKE_NCCL
 #include "fake_nccl.h"
@@ -387,6 +386,4 @@ TEST(a_part_that_comes_too_late_is_aborted) {
     CHECK_IS(fake_endless.n_aborted, ==, 2);
 }
 #endif
-
-int main(int argc, char** argv) { return nccl_ranks_main(argc, argv); }
 #endif

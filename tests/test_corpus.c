@@ -61,5 +61,3 @@ TEST(corpus_of_schedules) {
     replay_folder("tests/races", fuzz_schedule);
 }
 TEST(corpus_of_problems) { replay_folder("tests/corpus/solve", fuzz_solve); }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

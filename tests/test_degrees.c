@@ -767,5 +767,3 @@ TEST(refusals) {
     memo_degrees_problem_destroy(NULL);
     memo_degrees_plan_destroy(NULL);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -42,5 +42,3 @@ TEST(corpus_of_descs) {
     if (listing) closedir(listing);
     CHECK(n_files > 0);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

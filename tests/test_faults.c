@@ -127,5 +127,3 @@ TEST(delays_show_a_missing_wait) {
     CHECK_IS(stale_reads(1, 1e-3), ==, 0);
     CHECK_IS(stale_reads(0, 1e-3), >, 0);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -1438,5 +1438,3 @@ TEST(a_model_in_bf16_learns_and_recites) {
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
     check_learning(MEMO_TYPE_BF16, GPT_MLP_GELU, 0);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

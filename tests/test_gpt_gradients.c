@@ -108,5 +108,3 @@ TEST(of_several_attention_tiles) {
     check_gradients(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0), MEMO_POLICY_SWAP,
                     0);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -391,5 +391,3 @@ TEST(bad_checkpoints_are_refused) {
     free(before);
     free(after);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

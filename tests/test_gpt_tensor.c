@@ -5,6 +5,7 @@
 #include "memo_plan.h"
 #include "memo_sp.h"
 
+#define MEMO_TEST_OWN_MAIN
 #include "gpt_ranks_test.h"
 
 static memo_error error;
@@ -346,7 +347,9 @@ TEST(impossible_splits_are_refused) {
 }
 
 int main(int argc, char** argv) {
-    const int result = memo_test_main(argc, argv);
+    int result;
+    memo_test_begin(argc, argv);
+    result = memo_test_run_all();
     printf(
         "# largest difference to one rank: loss %.2g in the first step, %.2g in %d, gradient over "
         "its norm %.2g\n",

@@ -894,5 +894,3 @@ TEST(random_work_keeps_order_when_held) {
     int round;
     for (round = 0; round < 8; round++) random_work(500, 0, 1);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -1472,5 +1472,3 @@ TEST(tool_refuses_in_words) {
     tool_refuses("--explain 1,2,3,4,x", "--explain: not five degrees");
     tool_refuses("--explain 1,2,3,4,5,6", "--explain: not five degrees");
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

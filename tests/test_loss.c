@@ -792,5 +792,3 @@ TEST(nothing_behind_a_short_table_is_read) {
     memo_host_device_destroy(host);
     munmap(pages, 2 * page);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -5,6 +5,7 @@
 #include "bench/papers/paper_sp.h"
 #include "bench/papers/paper_oases.h"
 
+#define MEMO_TEST_OWN_MAIN
 #include "memo_test.h"
 
 /* ---- the promises ---------------------------------------------------------------------------- */

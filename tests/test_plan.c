@@ -1009,5 +1009,3 @@ TEST(odd_problems_are_answered) {
     CHECK_IS(plan->peak_bytes, ==, ((int64_t)1 << 61) + 6);
     memo_plan_destroy(plan);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -204,5 +204,3 @@ TEST(every_case_is_planned_or_refused) {
     CHECK_CASE(n_planned > 5000 && n_refused > 2000 && n_infeasible > 300,
                "%d planned, %d refused, %d infeasible", n_planned, n_refused, n_infeasible);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -719,5 +719,3 @@ TEST(running_out_of_memory_is_reported) {
     unlink(temporary_path());
     memo_trace_destroy(trace);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -1226,5 +1226,3 @@ TEST(shared_streams_are_planned_by_pairs) {
         memo_trace_destroy(trace);
     }
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

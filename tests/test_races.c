@@ -455,5 +455,3 @@ TEST(links_become_time) {
     memo_schedule_destroy(schedule);
     memo_schedule_destroy(again);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -768,5 +768,3 @@ TEST(the_host_device_is_recorded) {
     memo_host_device_destroy(host);
     CHECK_IS(mallocs_live, ==, 0);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -687,5 +687,3 @@ TEST(run_on_a_host_stream) {
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

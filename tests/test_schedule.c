@@ -802,5 +802,3 @@ TEST(large_schedules_are_handled) {
     memo_schedule_destroy(schedule);
     CHECK_IS(mallocs_live, ==, 0);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -1898,5 +1898,3 @@ TEST(every_lack_of_memory_is_a_status) {
         create_without_request(k, &n_refused);
     CHECK_CASE(n_refused > 50, "%lld requests, %lld refused", (long long)n, (long long)n_refused);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -439,5 +439,3 @@ TEST(heads_are_dealt_out) {
                 CHECK_IS(next, ==, n_q);
             }
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

@@ -730,5 +730,3 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
     }
     CHECK_IS(n_keeping, >, 0);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

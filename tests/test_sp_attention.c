@@ -2076,5 +2076,3 @@ TEST(invalid_arguments_are_refused) {
     memo_sp_attention_destroy(attention);
     memo_host_device_destroy(device);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

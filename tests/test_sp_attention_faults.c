@@ -320,5 +320,3 @@ TEST(every_local_attention_may_fail) {
     expect_statuses(2, MEMO_TYPE_F32, FAULT_ATTENTION);
     expect_statuses(1, MEMO_TYPE_F32, FAULT_ATTENTION);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

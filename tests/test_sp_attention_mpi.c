@@ -9,7 +9,6 @@
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
 #include "memo_sp.h"
-#include "memo_test.h"
 #include "mpi_test.h"
 
 #ifdef WITHOUT_MPI
@@ -18,14 +17,13 @@ MPI_TEST_SKIPS(attention_over_mpi)
 #include "comm_mpi.h"
 #include "sp_attention_cases.h"
 
-static int n_ranks, my_rank;
-
 static int world_run(world* all) {
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_device* device;
     memo_stream stream;
     memo_comm* comm;
     memo_error error;
+    if (n_ranks > 16) MPI_Abort(MPI_COMM_WORLD, 1);
     CHECK_OK(memo_host_device_create(&desc, &device, &error));
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     /* Some cases in debug mode. */
@@ -103,13 +101,5 @@ TEST(ranks_that_disagree_are_refused) {
             memo_host_device_destroy(device);
         }
     count_failures();
-}
-
-int main(int argc, char** argv) {
-    mpi_test_begin(argc, argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    if (n_ranks > 16) MPI_Abort(MPI_COMM_WORLD, 1);
-    return mpi_test_end();
 }
 #endif

@@ -4,6 +4,7 @@
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #include "extras/memo_look.h"
+#define MEMO_TEST_OWN_MAIN
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"

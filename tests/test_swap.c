@@ -988,5 +988,3 @@ TEST(stalls_are_measured) {
     CHECK_CASE(stall_s[1] > 0.1, "%g s", stall_s[1]);
     CHECK_CASE(stall_s[0] < stall_s[1], "%g s and %g s", stall_s[0], stall_s[1]);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

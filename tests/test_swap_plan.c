@@ -1573,5 +1573,3 @@ TEST(bad_profiles_are_refused) {
     strcpy(profile.tensors[0].name, "a b");
     CHECK_IS(memo_profile_write(&profile, "-", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

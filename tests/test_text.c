@@ -264,5 +264,3 @@ TEST(standard_descriptors_are_left_alone) {
     in_a_child(write_without_standard_descriptors);
     end();
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

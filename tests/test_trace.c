@@ -664,5 +664,3 @@ TEST(running_out_of_memory_is_reported) {
     free(text);
     memo_trace_destroy(source);
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

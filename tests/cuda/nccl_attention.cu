@@ -59,5 +59,3 @@ TEST(packed_documents_and_bf16_are_right) {
 }
 
 TEST(the_ranks_leave) { ranks_leave(); }
-
-int main(int argc, char** argv) { return nccl_ranks_main(argc, argv); }

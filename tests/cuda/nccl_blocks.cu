@@ -32,6 +32,8 @@ static memo_status nccl_ranks_run(int32_t n,
 /* The blocks' comm stream relies on this: streams of the next priority go first on this GPU. */
 TEST(priorities_differ) {
     int priorities[2] = {0, 0}, i;
+    (void)thread_ranks_run; /* unused here */
+    (void)is_same;
     NEED_WORLD();
     for (i = 0; i < 2; i++) {
         memo_stream stream = NULL;
@@ -68,9 +70,3 @@ TEST(every_order_is_right) {
 }
 
 TEST(the_ranks_leave) { ranks_leave(); }
-
-int main(int argc, char** argv) {
-    (void)thread_ranks_run; /* unused here */
-    (void)is_same;
-    return nccl_ranks_main(argc, argv);
-}

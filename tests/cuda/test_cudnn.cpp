@@ -448,5 +448,3 @@ TEST(groups_that_differ_are_refused) {
     desc.n_kv_heads = 4;
     CHECK_OK(attention_shapes_over_ranks(desc, false, 0, 0, &shapes, &error));
 }
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

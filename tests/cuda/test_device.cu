@@ -1083,5 +1083,3 @@ TEST(kernels_are_launched_with_enough_threads) {
 TEST(nothing_is_left) { CHECK_CASE(fake_n_objects() == 0, "%d objects left", fake_n_objects()); }
 
 #endif
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }

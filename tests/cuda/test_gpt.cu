@@ -695,9 +695,6 @@ TEST(products_in_tiles_give_policies_the_same_bits) {
 }
 #endif
 
-int main(int argc, char** argv) {
 #ifndef __CUDACC__
-    fake_lt_elements = N_ELEMENTS;
+__attribute__((constructor)) static void limit_products(void) { fake_lt_elements = N_ELEMENTS; }
 #endif
-    return memo_test_main(argc, argv);
-}

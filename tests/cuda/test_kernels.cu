@@ -530,10 +530,7 @@ TEST(sums_huge_arrays) {
     launch(huge_compare_sums, h.stream, (const float*)h.small, sums.n_rows, h.n_wrong);
 }
 
-int main(int argc, char** argv) {
-    memo_test_begin(argc, argv);
 #ifndef __CUDACC__
-    fake_set_n_processors(1); /* a small grid, whose threads take several strides */
+/* A small grid, whose threads take several strides. */
+__attribute__((constructor)) static void limit_grid(void) { fake_set_n_processors(1); }
 #endif
-    return memo_test_run_all();
-}

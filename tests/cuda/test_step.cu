@@ -556,5 +556,3 @@ TEST(late_copies_give_the_same_bits) {
     fake_set_late(0);
 }
 #endif
-
-int main(int argc, char** argv) { return memo_test_main(argc, argv); }
