@@ -418,14 +418,13 @@ static int64_t model_place(const blocks_model* m, int32_t layer, int linear, int
 static void model_linear(blocks_model* m, const job* all, int32_t layer, int linear) {
     linear_layer* l = &m->linears[layer][linear];
     const int64_t share = linear > 3 ? m->width.count : m->heads.count;
-    float* weights;
     int64_t j;
     l->device = m->rank->device;
     l->split = linear == 3 || linear == 5 ? LINEAR_ROW : LINEAR_COLUMN;
     l->rank = m->comms.tensor->rank;
     l->n_in = l->split == LINEAR_ROW ? share : (int64_t)HIDDEN;
     l->n_out = l->split == LINEAR_ROW ? (int64_t)HIDDEN : share;
-    weights = model_floats(m, model_size(l) + l->n_out);
+    float* weights = model_floats(m, model_size(l) + l->n_out);
     l->weights = weights;
     l->bias = weights + model_size(l);
     l->d_weights = model_floats(m, model_size(l) + l->n_out);

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static __thread memo_error error; /* of a rank */
+
 #define CASE_STREAMS 2
 
 typedef struct rank_case {
@@ -31,18 +33,11 @@ static void case_begin(rank_case* c, uint64_t seed) {
     c->my_state = seed + (uint64_t)c->comm->rank + 1;
 }
 
-static uint64_t case_random(uint64_t* state) { /* splitmix64 */
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
 static int64_t case_int(rank_case* c, int64_t low, int64_t high) {
-    return low + (int64_t)(case_random(&c->state) % (uint64_t)(high - low + 1));
+    return low + (int64_t)(memo_test_next(&c->state) % (uint64_t)(high - low + 1));
 }
 
 static void case_synchronize(rank_case* c) {
-    memo_error error;
     int i;
     for (i = 0; i < CASE_STREAMS; i++)
         CHECK_OK(memo_stream_synchronize(c->device, c->streams[i], &error));
@@ -83,7 +78,7 @@ static int element_is(const void* array, int64_t i, memo_type type, int value) {
 /* Element i of a rank's buffer in this operation. */
 static int case_value(uint64_t salt, int32_t rank, int64_t i) {
     uint64_t state = salt * 1000003u + (uint64_t)rank * 7919u + (uint64_t)i;
-    return (int)(case_random(&state) % 7);
+    return (int)(memo_test_next(&state) % 7);
 }
 
 /* Buffers that both the host and the back end can use. */
@@ -148,9 +143,8 @@ static void one_all_reduce(rank_case* c, memo_comm* comm, memo_stream stream) {
     memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
     int64_t count = case_count(c), sent = comm->sent_bytes;
     int in_place = (int)case_int(c, 0, 1);
-    uint64_t salt = case_random(&c->state);
+    uint64_t salt = memo_test_next(&c->state);
     void *from = case_array(count, type), *to = in_place ? from : case_array(count, type);
-    memo_error error;
     fill(from, 0, count, type, salt, comm->rank, 0);
     CHECK_OK(memo_all_reduce(comm, stream, from, to, count, type, reduction, &error));
     CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
@@ -168,11 +162,10 @@ static void one_all_gather(rank_case* c, memo_comm* comm, memo_stream stream) {
     memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
     int64_t count = case_count(c), sent = comm->sent_bytes, bytes = memo_type_bytes(type);
     int in_place = (int)case_int(c, 0, 1);
-    uint64_t salt = case_random(&c->state);
+    uint64_t salt = memo_test_next(&c->state);
     char* to = (char*)case_array(count * comm->size, type);
     void* from = in_place ? to + comm->rank * count * bytes : (char*)case_array(count, type);
     int32_t r;
-    memo_error error;
     fill(from, 0, count, type, salt, comm->rank, 0);
     CHECK_OK(memo_all_gather(comm, stream, from, to, count, type, &error));
     CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
@@ -190,10 +183,9 @@ static void one_reduce_scatter(rank_case* c, memo_comm* comm, memo_stream stream
     memo_reduction reduction = (memo_reduction)case_int(c, 0, 1);
     int64_t count = case_count(c), sent = comm->sent_bytes, bytes = memo_type_bytes(type);
     int in_place = (int)case_int(c, 0, 1);
-    uint64_t salt = case_random(&c->state);
+    uint64_t salt = memo_test_next(&c->state);
     char* from = (char*)case_array(count * comm->size, type);
     char* to = in_place ? from + comm->rank * count * bytes : (char*)case_array(count, type);
-    memo_error error;
     fill(from, 0, count * comm->size, type, salt, comm->rank, 0);
     CHECK_OK(memo_reduce_scatter(comm, stream, from, to, count, type, reduction, &error));
     CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
@@ -208,10 +200,9 @@ static void one_reduce_scatter(rank_case* c, memo_comm* comm, memo_stream stream
 static void one_broadcast(rank_case* c, memo_comm* comm, memo_stream stream) {
     memo_type type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
     int64_t count = case_count(c), sent = comm->sent_bytes;
-    int32_t root = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
-    uint64_t salt = case_random(&c->state);
+    int32_t root = (int32_t)(memo_test_next(&c->state) % (uint64_t)comm->size);
+    uint64_t salt = memo_test_next(&c->state);
     void* buffer = case_array(count, type);
-    memo_error error;
     if (comm->rank == root) fill(buffer, 0, count, type, salt, root, 0);
     CHECK_OK(memo_broadcast(comm, stream, buffer, count, type, root, &error));
     CHECK_OK(memo_stream_synchronize(c->device, stream, &error));
@@ -224,7 +215,6 @@ static void one_broadcast(rank_case* c, memo_comm* comm, memo_stream stream) {
 }
 
 static void one_collective(rank_case* c, memo_comm* comm, memo_stream stream) {
-    memo_error error;
     switch (case_int(c, 0, 4)) {
     case 0: one_all_reduce(c, comm, stream); break;
     case 1: one_all_gather(c, comm, stream); break;
@@ -244,7 +234,6 @@ static void case_collectives_in_a_row(rank_case* c) {
     enum { N = 60, COUNT = 16 };
     float* x = (float*)case_array((N + 1) * COUNT, MEMO_TYPE_F32);
     float expected = (float)(c->comm->size / 2 + 2 * ((c->comm->size + 1) / 2));
-    memo_error error;
     int i, k;
     for (k = 0; k < COUNT; k++) x[k] = (float)(c->comm->rank % 2 ? 1 : 2);
     for (i = 0; i < N; i++) /* the largest of equal numbers is no news: few sums, many maxima */
@@ -274,15 +263,14 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     } m[CASE_MESSAGES];
     int n = (int)case_int(c, 1, CASE_MESSAGES), i, k, order[2 * CASE_MESSAGES];
     int64_t sent = 0, sent_before = comm->sent_bytes;
-    memo_error error;
 
     /* All ranks draw the same messages. */
     for (i = 0; i < n; i++) {
-        m[i].from = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
-        m[i].to = (int32_t)(case_random(&c->state) % (uint64_t)comm->size);
+        m[i].from = (int32_t)(memo_test_next(&c->state) % (uint64_t)comm->size);
+        m[i].to = (int32_t)(memo_test_next(&c->state) % (uint64_t)comm->size);
         m[i].count = case_count(c);
         m[i].type = (memo_type)case_int(c, 0, MEMO_TYPE_U8);
-        m[i].salt = case_random(&c->state);
+        m[i].salt = memo_test_next(&c->state);
         m[i].sent = m[i].received = NULL;
         if (m[i].from == comm->rank) {
             m[i].sent = case_array(m[i].count, m[i].type);
@@ -294,7 +282,7 @@ static void one_group(rank_case* c, memo_comm* comm, memo_stream stream) {
     /* Shuffle, then restore the order of messages between the same two ranks. */
     for (i = 0; i < 2 * n; i++) order[i] = i;
     for (i = 2 * n - 1; i > 0; i--) {
-        int other = (int)(case_random(&c->my_state) % (uint64_t)(i + 1)), swap = order[i];
+        int other = (int)(memo_test_next(&c->my_state) % (uint64_t)(i + 1)), swap = order[i];
         order[i] = order[other];
         order[other] = swap;
     }
@@ -345,7 +333,6 @@ static void case_exchange(rank_case* c) {
     int64_t* sent = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
     int64_t* received = (int64_t*)case_array(comm->size, MEMO_TYPE_I64);
     int32_t r;
-    memo_error error;
     CHECK_OK(memo_group_begin(comm, &error));
     for (r = 0; r < comm->size; r++) {
         sent[r] = comm->rank * 100 + r;
@@ -373,7 +360,6 @@ static void case_single_messages(rank_case* c) {
             previous = (comm->rank + comm->size - 1) % comm->size;
     int32_t *mine, *got;
     int i;
-    memo_error error;
     if (comm->size % 2) return;
 
     mine = (int32_t*)case_array(4, MEMO_TYPE_I32);
@@ -411,7 +397,6 @@ static void case_splits(rank_case* c) {
     int32_t n = comm->size, r, k;
     int64_t* color[2];
     int64_t* key[2];
-    memo_error error;
 
     for (k = 0; k < 2; k++) {
         int32_t rank = 0, size = 0, mine = comm->rank;
@@ -482,7 +467,6 @@ static void mesh_expected(const memo_mesh_desc* desc, int32_t size, const memo_m
 static void mesh_group(rank_case* c, const memo_mesh_desc* desc, const memo_mesh* m, int axes,
                        memo_comm* part, int32_t rank) {
     int64_t *word = (int64_t*)case_array(2, MEMO_TYPE_I64), sum;
-    memo_error error;
     int32_t n;
     mesh_expected(desc, c->comm->size, m, axes, &n, &sum);
     word[0] = (int64_t)c->comm->rank * c->comm->rank + 1;
@@ -498,7 +482,6 @@ static void mesh_group(rank_case* c, const memo_mesh_desc* desc, const memo_mesh
 
 static void one_mesh(rank_case* c, const memo_mesh_desc* desc) {
     memo_mesh* m = NULL;
-    memo_error error;
     int32_t rank, expected_ring;
     CHECK_OK(memo_mesh_create(c->comm, desc, &m, &error));
     if (!m) return;
@@ -544,7 +527,6 @@ static void case_refused_calls(rank_case* c) {
     memo_comm* comm = c->comm;
     memo_stream stream = c->streams[0];
     float x[4] = {1, 2, 3, 4};
-    memo_error error;
     memo_mesh_desc desc = memo_mesh_desc_default();
     memo_mesh* mesh;
 #define REFUSED(call, expected_status)                                                             \

@@ -97,10 +97,10 @@ static int32_t fuzz_count_32(fuzz_bytes* in) {
     return counts[fuzz_pick(in, 7)];
 }
 
-static int fuzz_is_refused(memo_status status, const memo_error* error) {
+static int fuzz_is_refused(memo_status status) {
     if (!status) return 0;
-    FUZZ_CHECK(error->status == status && error->message[0]);
-    FUZZ_CHECK(strlen(error->message) < sizeof error->message);
+    FUZZ_CHECK(fuzz_error.status == status && fuzz_error.message[0]);
+    FUZZ_CHECK(strlen(fuzz_error.message) < sizeof fuzz_error.message);
     return 1;
 }
 
@@ -148,13 +148,12 @@ static void fuzz_swap(fuzz_bytes* in) {
     memo_tensor tensors[FUZZ_N];
     int64_t rows[FUZZ_N * FUZZ_N], by_alpha[FUZZ_N * FUZZ_N], host_bytes;
     memo_swap_sizes sizes;
-    memo_error error;
     fuzz_swap_desc_fill(in, &desc, tensors, rows);
-    (void)fuzz_is_refused(memo_swap_desc_fill_rows(&desc, by_alpha, &error), &error);
-    if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &error), &error))
+    (void)fuzz_is_refused(memo_swap_desc_fill_rows(&desc, by_alpha, &fuzz_error));
+    if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
         FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 && sizes.swapped_bytes >= 0);
     fuzz_word(in, &host_bytes);
-    (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &error), &error);
+    (void)fuzz_is_refused(memo_swap_desc_fit_host(&desc, host_bytes, &fuzz_error));
 }
 
 static void fuzz_row_plan(fuzz_bytes* in) {
@@ -166,7 +165,6 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     double recompute_s[2 * FUZZ_N];
     memo_profile profile;
     memo_swap_plan* plan = NULL;
-    memo_error error;
     int i;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
@@ -182,20 +180,19 @@ static void fuzz_row_plan(fuzz_bytes* in) {
         profile.n_tensors = fuzz_count_32(in);
         for (i = 0; i < FUZZ_N; i++) strcpy(profile.tensors[i].name, "t");
         if (fuzz_is_refused(
-                memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &error), &error))
+                memo_swap_plan_use_profile(&desc, &times, recompute_s, &profile, &fuzz_error)))
             return;
     }
-    if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &error), &error)) FUZZ_CHECK(plan);
+    if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &fuzz_error))) FUZZ_CHECK(plan);
     memo_swap_plan_destroy(plan);
 }
 
 /* The check looks at no array. */
 static void fuzz_row_kernels(fuzz_bytes* in) {
     memo_row_desc desc, taken;
-    memo_error error;
     fuzz_fill(in, &desc, sizeof desc);
     (void)fuzz_is_refused(
-        memo_row_take((memo_row_kind)(fuzz_pick(in, 13) - 1), &desc, &taken, &error), &error);
+        memo_row_take((memo_row_kind)(fuzz_pick(in, 13) - 1), &desc, &taken, &fuzz_error));
 }
 
 static void fuzz_host_device(fuzz_bytes* in) {
@@ -203,21 +200,19 @@ static void fuzz_host_device(fuzz_bytes* in) {
     memo_device* device = NULL;
     void* address;
     int64_t n_bytes;
-    memo_error error;
     fuzz_fill(in, &desc, sizeof desc);
-    if (fuzz_is_refused(memo_host_device_create(&desc, &device, &error), &error)) return;
+    if (fuzz_is_refused(memo_host_device_create(&desc, &device, &fuzz_error))) return;
     fuzz_word(in, &n_bytes);
     if (n_bytes <= 4096)
-        (void)fuzz_is_refused(memo_device_alloc(device, n_bytes, &address, &error), &error);
+        (void)fuzz_is_refused(memo_device_alloc(device, n_bytes, &address, &fuzz_error));
     memo_host_device_destroy(device);
 }
 
 static void fuzz_plan_desc(fuzz_bytes* in) {
     memo_plan* plan = NULL;
     memo_plan_desc desc;
-    memo_error error;
     int i;
-    FUZZ_CHECK(memo_plan_create(FUZZ_N, 0, 512, &plan, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_create(FUZZ_N, 0, 512, &plan, &fuzz_error) == MEMO_STATUS_OK);
     plan->n_times = 8;
     for (i = 0; i < FUZZ_N; i++) {
         fuzz_fill(in, &plan->buffers[i], sizeof plan->buffers[i]);
@@ -236,9 +231,9 @@ static void fuzz_plan_desc(fuzz_bytes* in) {
     desc.offers = NULL;
     if (desc.n_offers > 0) desc.n_offers = 0;
     if (desc.n_threads > 2) desc.n_threads = 65;
-    if (!fuzz_is_refused(memo_plan_prepare(plan, &error), &error) &&
-        !fuzz_is_refused(memo_plan_solve(plan, &desc, &error), &error))
-        FUZZ_CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_OK);
+    if (!fuzz_is_refused(memo_plan_prepare(plan, &fuzz_error)) &&
+        !fuzz_is_refused(memo_plan_solve(plan, &desc, &fuzz_error)))
+        FUZZ_CHECK(memo_plan_validate(plan, &fuzz_error) == MEMO_STATUS_OK);
     memo_plan_destroy(plan);
 }
 
@@ -249,11 +244,10 @@ static void fuzz_operation(fuzz_bytes* in) {
     memo_op_desc op;
     memo_range ranges[FUZZ_N];
     int32_t streams[FUZZ_N], stream;
-    memo_error error;
     int i;
-    FUZZ_CHECK(memo_schedule_create(&schedule, &error) == MEMO_STATUS_OK);
-    FUZZ_CHECK(memo_schedule_add_stream(schedule, "a", &stream, &error) == MEMO_STATUS_OK);
-    FUZZ_CHECK(memo_schedule_add_stream(schedule, "b", &stream, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_create(&schedule, &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_add_stream(schedule, "a", &stream, &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_add_stream(schedule, "b", &stream, &fuzz_error) == MEMO_STATUS_OK);
     for (i = 0; i < FUZZ_N; i++) {
         fuzz_fill(in, &ranges[i], sizeof ranges[i]);
         streams[i] = fuzz_pick(in, 4) - 1;
@@ -269,10 +263,10 @@ static void fuzz_operation(fuzz_bytes* in) {
         if (op.n_reads > FUZZ_N) op.n_reads = 0;
         if (op.n_writes > FUZZ_N) op.n_writes = 0;
         if (op.n_more_streams > FUZZ_N) op.n_more_streams = 0;
-        (void)fuzz_is_refused(memo_schedule_add_op(schedule, &op, &error), &error);
+        (void)fuzz_is_refused(memo_schedule_add_op(schedule, &op, &fuzz_error));
     }
-    (void)fuzz_is_refused(memo_schedule_check(schedule, &check, &error), &error);
-    (void)fuzz_is_refused(memo_schedule_simulate(schedule, &simulation, &error), &error);
+    (void)fuzz_is_refused(memo_schedule_check(schedule, &check, &fuzz_error));
+    (void)fuzz_is_refused(memo_schedule_simulate(schedule, &simulation, &fuzz_error));
     memo_check_destroy(check);
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
@@ -293,14 +287,12 @@ static void fuzz_attention(fuzz_bytes* in) {
     memo_sp_attention_sizes sizes;
     int64_t begins[FUZZ_N + 1], key_begins[FUZZ_N + 1];
     memo_sharding sharding, key_sharding;
-    memo_error error;
     fuzz_sharding_of(in, &queries, begins);
     fuzz_sharding_of(in, &keys, key_begins);
     fuzz_fill(in, &desc, sizeof desc);
-    if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &error), &error)) return;
+    if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &fuzz_error))) return;
     memset(&key_sharding, 0, sizeof key_sharding);
-    if (fuzz_pick(in, 2) &&
-        fuzz_is_refused(memo_sharding_make(&keys, &key_sharding, &error), &error))
+    if (fuzz_pick(in, 2) && fuzz_is_refused(memo_sharding_make(&keys, &key_sharding, &fuzz_error)))
         return;
     desc.device = NULL;
     desc.stream = NULL;
@@ -312,14 +304,13 @@ static void fuzz_attention(fuzz_bytes* in) {
     desc.key_sharding = key_sharding;
     desc.scale = fuzz_float(in);
     desc.softcap = fuzz_float(in);
-    if (!fuzz_is_refused(memo_sp_attention_desc_get_sizes(&desc, &sizes, &error), &error))
+    if (!fuzz_is_refused(memo_sp_attention_desc_get_sizes(&desc, &sizes, &fuzz_error)))
         FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.lse_bytes >= 0 && sizes.saved_bytes >= 0);
 }
 
 static void fuzz_loss(fuzz_bytes* in) {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
-    memo_error error;
     fuzz_fill(in, &desc, sizeof desc);
     desc.device = NULL;
     desc.stream = NULL;
@@ -329,20 +320,18 @@ static void fuzz_loss(fuzz_bytes* in) {
     desc.softcap = fuzz_float(in);
     desc.smoothing = fuzz_float(in);
     desc.z_weight = fuzz_float(in);
-    if (!fuzz_is_refused(memo_loss_desc_get_sizes(&desc, &sizes, &error), &error))
+    if (!fuzz_is_refused(memo_loss_desc_get_sizes(&desc, &sizes, &fuzz_error)))
         FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0);
 }
 
 static void fuzz_mesh(fuzz_bytes* in) {
     memo_mesh_desc desc;
     memo_mesh mesh;
-    memo_error error;
     int64_t size, rank;
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_word(in, &size);
     fuzz_word(in, &rank);
-    (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &error),
-                          &error);
+    (void)fuzz_is_refused(memo_mesh_place(&desc, (int32_t)size, (int32_t)rank, &mesh, &fuzz_error));
 }
 
 static void fuzz_step(void* user, memo_session* session) {
@@ -378,7 +367,6 @@ static void fuzz_session(fuzz_bytes* in) {
     memo_traffic* traffic[2];
     memo_profile profiles[FUZZ_N];
     memo_step_plan *plan = NULL, *each;
-    memo_error error;
     memo_status status;
     const int has_profile = fuzz_pick(in, 2), has_kinds = fuzz_pick(in, 2);
     const int has_buffers = fuzz_pick(in, 2), has_rows = fuzz_pick(in, 2);
@@ -435,10 +423,11 @@ static void fuzz_session(fuzz_bytes* in) {
         profiles[i].n_kinds = n_kinds;
         for (t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
     }
-    status = memo_session_plan(&desc, has_profile ? profiles : NULL, &plan, &error);
-    if (fuzz_is_refused(status, &error)) {
+    status = memo_session_plan(&desc, has_profile ? profiles : NULL, &plan, &fuzz_error);
+    if (fuzz_is_refused(status)) {
         FUZZ_CHECK(!plan);
-        FUZZ_CHECK(!strstr(error.message, "memo_swap") && !strstr(error.message, "memo_arena"));
+        FUZZ_CHECK(!strstr(fuzz_error.message, "memo_swap") &&
+                   !strstr(fuzz_error.message, "memo_arena"));
     } else {
         FUZZ_CHECK(plan);
         for (each = plan; each; each = each->next) {
@@ -455,16 +444,14 @@ static void fuzz_blocks(fuzz_bytes* in) {
     memo_blocks_schedule_desc desc;
     memo_block_times times[FUZZ_N * FUZZ_N];
     memo_schedule* schedule;
-    memo_error error;
     int passes;
     fuzz_fill(in, &desc, sizeof desc);
     fuzz_fill(in, times, sizeof times);
     desc.n_blocks = fuzz_count_32(in);
     desc.n_parts = fuzz_count_32(in);
     passes = fuzz_pick(in, 8);
-    (void)fuzz_is_refused(
-        memo_blocks_generate(&desc, fuzz_pick(in, 2) ? times : NULL, passes, &schedule, &error),
-        &error);
+    (void)fuzz_is_refused(memo_blocks_generate(&desc, fuzz_pick(in, 2) ? times : NULL, passes,
+                                               &schedule, &fuzz_error));
     memo_schedule_destroy(schedule);
 }
 
@@ -475,7 +462,6 @@ static void fuzz_layouts(fuzz_bytes* in) {
     memo_parallel_layout layout;
     memo_parallel_prediction prediction;
     memo_parallel_list* list = NULL;
-    memo_error error;
     int64_t words[1 + sizeof desc / 8];
     const int n_changed = fuzz_pick(in, 8);
     int i;
@@ -499,10 +485,10 @@ static void fuzz_layouts(fuzz_bytes* in) {
         layout.data = layout.pipeline = layout.tensor = layout.ring = 1;
         layout.ulysses = desc.cluster.n_gpus;
     }
-    if (!fuzz_is_refused(memo_parallel_predict(&desc, &layout, &prediction, &error), &error))
+    if (!fuzz_is_refused(memo_parallel_predict(&desc, &layout, &prediction, &fuzz_error)))
         FUZZ_CHECK(fuzz_is_amount(prediction.time.step_s) &&
                    fuzz_is_amount(prediction.memory.device_bytes));
-    if (!fuzz_is_refused(memo_plan_layouts(&desc, &list, &error), &error))
+    if (!fuzz_is_refused(memo_plan_layouts(&desc, &list, &fuzz_error)))
         FUZZ_CHECK(list->n_fitting <= list->n_legal && list->n_legal <= list->n_entries);
     memo_parallel_list_destroy(list);
 }
@@ -515,7 +501,6 @@ static void fuzz_degrees(fuzz_bytes* in) {
     degrees_model model;
     memo_degree_cost costs[FUZZ_N * FUZZ_N];
     double time_limit_s, real;
-    memo_error error;
     int i, k;
     memset(&all, 0, sizeof all);
     fuzz_fill(in, costs, sizeof costs);
@@ -530,7 +515,7 @@ static void fuzz_degrees(fuzz_bytes* in) {
     all.boundary_degree = fuzz_count_32(in);
     all.has_gradients = fuzz_pick(in, 2);
     fuzz_word(in, &time_limit_s);
-    if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, &plan, &error), &error))
+    if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, &plan, &fuzz_error)))
         FUZZ_CHECK(plan->step_s >= 0 && plan->lower_bound_s <= plan->step_s &&
                    plan->memory_bytes >= 0);
     memo_degrees_plan_destroy(plan);
@@ -542,8 +527,8 @@ static void fuzz_degrees(fuzz_bytes* in) {
         model.bandwidth_bytes_per_s[i] = real;
     }
     if (model.n_layers > 64) model.n_layers = 64;
-    if (!fuzz_is_refused(degrees_problem_from_model(&model, &problem, &error), &error))
-        FUZZ_CHECK(memo_degrees_problem_check(problem, &error) == MEMO_STATUS_OK);
+    if (!fuzz_is_refused(degrees_problem_from_model(&model, &problem, &fuzz_error)))
+        FUZZ_CHECK(memo_degrees_problem_check(problem, &fuzz_error) == MEMO_STATUS_OK);
     memo_degrees_problem_destroy(problem);
 }
 

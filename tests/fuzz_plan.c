@@ -41,20 +41,20 @@ static void same_plan(const memo_plan* a, const memo_plan* b) {
 }
 
 static void fuzz_plan_text(const char* text, int64_t n_bytes) {
-    memo_error error;
     memo_plan *plan = NULL, *other = NULL;
     memob_reader reader;
-    memo_status status = memob_reader_init(&reader, text, n_bytes, "input", &error);
-    if (!status) status = memoi_plan_parse(&reader, &plan, &error);
+    memo_status status = memob_reader_init(&reader, text, n_bytes, "input", &fuzz_error);
+    if (!status) status = memoi_plan_parse(&reader, &plan, &fuzz_error);
     if (status) {
-        fuzz_refused(status, &error);
+        fuzz_refused(status);
         return;
     }
-    FUZZ_CHECK(memo_plan_validate(plan, &error) == MEMO_STATUS_OK);
-    FUZZ_CHECK(memo_plan_write(plan, fuzz_path(), &error) == MEMO_STATUS_OK);
-    FUZZ_CHECK(memo_plan_read(fuzz_path(), &other, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_validate(plan, &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_write(plan, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);
     same_plan(plan, other);
-    FUZZ_CHECK(memo_plan_write_svg(plan, NULL, "input", fuzz_path(), &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_write_svg(plan, NULL, "input", fuzz_path(), &fuzz_error) ==
+               MEMO_STATUS_OK);
     unlink(fuzz_path());
     memo_plan_destroy(other);
     memo_plan_destroy(plan);

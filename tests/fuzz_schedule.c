@@ -11,9 +11,8 @@
 #include "fuzz.h"
 
 static void same_schedule(const memo_schedule* a, const memo_schedule* b) {
-    memo_error error;
     int64_t i, k;
-    FUZZ_CHECK(memo_schedule_compare(a, b, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_compare(a, b, &fuzz_error) == MEMO_STATUS_OK);
     for (i = 0; i < a->n_ops; i++) {
         const memo_op *x = &a->ops[i], *y = &b->ops[i];
         FUZZ_CHECK(x->stream == y->stream && x->event == y->event);
@@ -26,37 +25,35 @@ static void same_schedule(const memo_schedule* a, const memo_schedule* b) {
 }
 
 static void use_schedule(const memo_schedule* schedule) {
-    memo_error error;
     memo_check* check;
     memo_simulation* times;
     char text[300];
     int64_t i;
-    FUZZ_CHECK(memo_schedule_check(schedule, &check, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_check(schedule, &check, &fuzz_error) == MEMO_STATUS_OK);
     for (i = 0; i < check->n_races && i < 50; i++)
         FUZZ_CHECK(*memo_race_explain(schedule, &check->races[i], text, sizeof text) == '"' &&
                    strlen(text) < sizeof text);
     for (i = 0; i < schedule->n_ops && i < 50; i++)
         FUZZ_CHECK(strlen(memo_schedule_describe(schedule, i, text, sizeof text)) > 0);
-    FUZZ_CHECK(memo_schedule_simulate(schedule, &times, &error) == MEMO_STATUS_OK);
-    FUZZ_CHECK(memo_schedule_write_svg(schedule, times, "input", fuzz_path(), &error) ==
+    FUZZ_CHECK(memo_schedule_simulate(schedule, &times, &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_write_svg(schedule, times, "input", fuzz_path(), &fuzz_error) ==
                MEMO_STATUS_OK);
     memo_simulation_destroy(times);
     memo_check_destroy(check);
 }
 
 static void fuzz_schedule(const uint8_t* data, size_t size) {
-    memo_error error;
     memo_schedule *schedule = NULL, *other = NULL;
     memob_reader reader;
-    memo_status status =
-        memob_reader_init(&reader, size ? (const char*)data : "", (int64_t)size, "input", &error);
-    if (!status) status = memoi_schedule_parse(&reader, &schedule, &error);
+    memo_status status = memob_reader_init(&reader, size ? (const char*)data : "", (int64_t)size,
+                                           "input", &fuzz_error);
+    if (!status) status = memoi_schedule_parse(&reader, &schedule, &fuzz_error);
     if (status) {
-        fuzz_refused(status, &error);
+        fuzz_refused(status);
         return;
     }
-    FUZZ_CHECK(memo_schedule_write(schedule, fuzz_path(), &error) == MEMO_STATUS_OK);
-    FUZZ_CHECK(memo_schedule_read(fuzz_path(), &other, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_write(schedule, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_schedule_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);
     same_schedule(schedule, other);
     use_schedule(other);
     unlink(fuzz_path());

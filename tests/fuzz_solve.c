@@ -10,53 +10,50 @@
 
 static void fuzz_engine(input* in, memo_plan_engine engine, int64_t capacity) {
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_error error;
     memo_status status;
     desc.engine = engine;
     desc.capacity_bytes = capacity;
     desc.node_limit = 200;
     desc.time_limit_s = 1000;
-    status = memo_plan_solve(in->plan, &desc, &error);
+    status = memo_plan_solve(in->plan, &desc, &fuzz_error);
     if (status == MEMO_STATUS_OK || status == MEMO_STATUS_INFEASIBLE) {
-        FUZZ_CHECK(memo_plan_validate(in->plan, &error) == MEMO_STATUS_OK);
+        FUZZ_CHECK(memo_plan_validate(in->plan, &fuzz_error) == MEMO_STATUS_OK);
         FUZZ_CHECK((status == MEMO_STATUS_INFEASIBLE) ==
                    (capacity > 0 && in->plan->peak_bytes > capacity));
     } else { /* prepared: only fixed places, and sums that a planner makes, can still be refused */
         FUZZ_CHECK(status == MEMO_STATUS_INVALID_ARGUMENT);
-        FUZZ_CHECK(strstr(error.message, "share bytes") || strstr(error.message, "2^62"));
+        FUZZ_CHECK(strstr(fuzz_error.message, "share bytes") || strstr(fuzz_error.message, "2^62"));
     }
 }
 
 static void fuzz_use(input* in) {
     memo_text text;
-    memo_error error;
     caching_desc desc;
     caching_stats stats;
     memset(&text, 0, sizeof text);
     memset(&desc, 0, sizeof desc);
-    if (memo_plan_prepare(in->plan, &error)) {
-        FUZZ_CHECK(error.status == MEMO_STATUS_INVALID_ARGUMENT);
-        FUZZ_CHECK(memo_plan_solve(in->plan, NULL, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    if (memo_plan_prepare(in->plan, &fuzz_error)) {
+        FUZZ_CHECK(fuzz_error.status == MEMO_STATUS_INVALID_ARGUMENT);
+        FUZZ_CHECK(memo_plan_solve(in->plan, NULL, &fuzz_error) == MEMO_STATUS_INVALID_ARGUMENT);
         return;
     }
     fuzz_engine(in, MEMO_PLAN_ENGINE_GREEDY, 0);
     fuzz_engine(in, MEMO_PLAN_ENGINE_AUTO, in->plan->lower_bound_bytes);
-    FUZZ_CHECK(put_snapshot(in, &text, &error) == MEMO_STATUS_OK && !text.failed);
+    FUZZ_CHECK(put_snapshot(in, &text, &fuzz_error) == MEMO_STATUS_OK && !text.failed);
     memo_text_free(&text);
     if (!in->trace) return;
-    FUZZ_CHECK(memo_plan_check(in->plan, in->trace, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_plan_check(in->plan, in->trace, &fuzz_error) == MEMO_STATUS_OK);
     desc.n_iterations = 2;
-    FUZZ_CHECK(caching_replay(in->trace, &desc, &stats, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(caching_replay(in->trace, &desc, &stats, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(stats.allocated_bytes <= stats.reserved_bytes);
     desc.capacity_bytes = stats.reserved_bytes - stats.reserved_bytes / 8;
     if (desc.capacity_bytes)
-        FUZZ_CHECK(caching_replay(in->trace, &desc, &stats, &error) == MEMO_STATUS_OK &&
+        FUZZ_CHECK(caching_replay(in->trace, &desc, &stats, &fuzz_error) == MEMO_STATUS_OK &&
                    stats.reserved_bytes <= desc.capacity_bytes);
 }
 
 static void fuzz_solve_text(const char* text, int64_t n_bytes) {
     input in;
-    memo_error error;
     memo_status status;
     memset(&in, 0, sizeof in);
     in.text = (char*)malloc((size_t)n_bytes + 1);
@@ -64,9 +61,10 @@ static void fuzz_solve_text(const char* text, int64_t n_bytes) {
     if (n_bytes) memcpy(in.text, text, (size_t)n_bytes);
     in.text[n_bytes] = 0;
     in.n_bytes = n_bytes;
-    status = parse_input("input", &in, 1, &error);
+    status = parse_input("input", &in, 1, &fuzz_error);
     if (status)
-        FUZZ_CHECK(error.status == status && strlen(error.message) < sizeof error.message);
+        FUZZ_CHECK(fuzz_error.status == status &&
+                   strlen(fuzz_error.message) < sizeof fuzz_error.message);
     else
         fuzz_use(&in);
     close_input(&in);

@@ -27,31 +27,30 @@ static void same_trace(const memo_trace* a, const memo_trace* b) {
 }
 
 static void use_trace(memo_trace* trace) {
-    memo_error error;
     memo_trace* other = NULL;
     memo_plan* plan = NULL;
 
-    FUZZ_CHECK(memo_trace_write(trace, fuzz_path(), &error) == MEMO_STATUS_OK);
-    FUZZ_CHECK(memo_trace_read(fuzz_path(), &other, &error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_trace_write(trace, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
+    FUZZ_CHECK(memo_trace_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);
     unlink(fuzz_path());
     same_trace(trace, other);
     memo_trace_destroy(other);
 
     /* May be refused, but must not break. */
     memo_trace_classify(trace);
-    if (trace_apply_layers(trace, 5, &other, &error) == MEMO_STATUS_OK) memo_trace_destroy(other);
-    if (memo_plan_from_trace(trace, 0, &plan, &error) == MEMO_STATUS_OK) {
-        FUZZ_CHECK(memo_plan_prepare(plan, &error) == MEMO_STATUS_OK);
+    if (trace_apply_layers(trace, 5, &other, &fuzz_error) == MEMO_STATUS_OK)
+        memo_trace_destroy(other);
+    if (memo_plan_from_trace(trace, 0, &plan, &fuzz_error) == MEMO_STATUS_OK) {
+        FUZZ_CHECK(memo_plan_prepare(plan, &fuzz_error) == MEMO_STATUS_OK);
         memo_plan_destroy(plan);
     }
 }
 
 static void fuzz_trace_text(const char* text, int64_t n_bytes) {
-    memo_error error;
     memo_trace* trace = NULL;
-    memo_status status = memo_trace_parse(text, n_bytes, "input", &trace, &error);
+    memo_status status = memo_trace_parse(text, n_bytes, "input", &trace, &fuzz_error);
     if (status) {
-        fuzz_refused(status, &error);
+        fuzz_refused(status);
         return;
     }
     use_trace(trace);

@@ -39,11 +39,10 @@ static inline memo_status train_step(training* t, const thread_rank* rank, gpt_m
                                      int64_t step, memo_error* error) {
     gpt_real* gradients = t->gradients + rank->comm->rank * t->layout.n;
     double loss = 0, norm = 0;
-    memo_status status;
     if (step == 1 && t->fails_later && rank->comm->rank == t->failing_rank)
         return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "a rank that gives up");
-    status = gpt_test_step(model, &t->desc.config, step, t->accumulate, step ? NULL : gradients,
-                           NULL, &loss, &norm, error);
+    memo_status status = gpt_test_step(model, &t->desc.config, step, t->accumulate,
+                                       step ? NULL : gradients, NULL, &loss, &norm, error);
     if (status || rank->comm->rank) return status;
     t->losses[step] = loss;
     t->norms[step] = norm;
@@ -113,12 +112,11 @@ static inline memo_status train_on_rank(thread_rank* rank, memo_error* error) {
     const gpt_kernels kernels = gpt_kernels_host(&host, rank->device);
     void* taken;
     int64_t resumed_step = 0;
-    memo_status status;
     degrees.data = desc.config.data;
     degrees.ring = desc.config.ring;
     degrees.ulysses = desc.config.ulysses;
     degrees.tensor = desc.config.tensor;
-    status = memo_mesh_create(rank->comm, &degrees, &mesh, error);
+    memo_status status = memo_mesh_create(rank->comm, &degrees, &mesh, error);
     recorder_desc.device = rank->device;
     if (!status && t->records) status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (recorder) memo_recorder_pause(recorder);
@@ -186,6 +184,7 @@ static inline void training_free(training* t) {
     free(t->parameters);
     gpt_test_close(&t->planned);
 }
+#define own_training OWNED(training_free) training /* of owned.h */
 
 /* ---- comparison ---- */
 

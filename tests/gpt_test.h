@@ -55,10 +55,9 @@ static inline memo_status gpt_fill_rows(const gpt_config* config, memo_policy po
 static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* sizes,
                                          memo_error* error) {
     memo_tensor tensors[GPT_N_TENSORS];
-    memo_swap_desc swap;
     memo_status status = gpt_check_config(&desc->config, error);
     if (status) return status;
-    swap = gpt_swap_desc(desc, tensors);
+    memo_swap_desc swap = gpt_swap_desc(desc, tensors);
     return memo_swap_desc_get_sizes(&swap, sizes, error);
 }
 
@@ -216,6 +215,7 @@ static inline void gpt_test_close(gpt_test_run* run) {
     memo_step_plan_destroy(run->step);
     memset(run, 0, sizeof *run);
 }
+#define own_run OWNED(gpt_test_close) gpt_test_run /* of owned.h */
 
 /* The device of the run, and its kernels. */
 static inline void gpt_test_attach(gpt_test_run* run, gpt_desc* desc) {
@@ -239,10 +239,9 @@ static inline int64_t gpt_test_peak(gpt_config config, memo_policy policy, doubl
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
     gpt_test_run run;
     memo_error error;
-    int64_t peak;
     memset(&run, 0, sizeof run);
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
-    peak = run.plan ? run.plan->peak_bytes : 0;
+    int64_t peak = run.plan ? run.plan->peak_bytes : 0;
     gpt_test_close(&run);
     return peak;
 }
@@ -280,7 +279,6 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     const int64_t n_bytes = sums + N * (HEADS + 1) * (int64_t)sizeof(float);
     const uint64_t key = memo_test_random();
     gpt_config config = gpt_test_config(1, HIDDEN, HEADS, HEADS, N, 1, 4, 0);
-    gpt_shapes shapes;
     gpt_attention_args attention;
     gpt_norm_args norm;
     memo_stream stream = NULL;
@@ -288,12 +286,11 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
     void *pinned = NULL, *scratch = NULL, *memory = NULL;
     uint16_t *q, *k;
     float *lse, *rstd;
-    char* at;
     int i, j, e, head;
 
     /* q, k, v, results; LSE, rstd. */
     config.type = MEMO_TYPE_BF16;
-    shapes = gpt_shapes_make(&config);
+    gpt_shapes shapes = gpt_shapes_make(&config);
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     CHECK_OK(memo_device_alloc(device, kernels->scratch_bytes(kernels->context, &shapes), &scratch,
                                &error));
@@ -309,7 +306,7 @@ static inline void gpt_test_check_sums(memo_device* device, const gpt_kernels* k
         q[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
     CHECK_OK(memo_copy(device, stream, MEMO_COPY_TO_DEVICE, memory, pinned, n_bytes, &error));
 
-    at = (char*)memory;
+    char* at = (char*)memory;
     memset(&attention, 0, sizeof attention);
     attention.shape.sequence = N;
     attention.shape.head_size = SIZE;

@@ -22,7 +22,7 @@
 #include "memo_test.h"
 #include <mpi.h>
 
-static int my_rank, n_ranks;
+static int mpi_rank, mpi_size;
 
 /* A failure anywhere is one of the test.  Not every test calls it: some end with a world that is
  * broken. */
@@ -33,9 +33,9 @@ static inline void mpi_test_count_failures(void) {
 int main(int argc, char** argv) {
     int provided, result;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &my_rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    if (my_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
+    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
+    if (mpi_rank && !getenv("MEMO_TEST_ALL_RANKS") && !freopen("/dev/null", "w", stdout))
         MPI_Abort(MPI_COMM_WORLD, 1);
     memo_test_begin(argc, argv);
     result = memo_test_run_all();

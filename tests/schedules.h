@@ -35,13 +35,11 @@ static memo_range range_of(uint64_t begin, uint64_t end) {
 /* Reads text from a file. */
 static memo_status read_text(const char* text, memo_schedule** schedule) {
     char path[250];
-    FILE* file;
-    memo_status status;
     memo_test_path(path, "text.schedule");
-    file = fopen(path, "w");
+    FILE* file = fopen(path, "w");
     CHECK(file && fputs(text, file) >= 0);
     if (file) fclose(file);
-    status = memo_schedule_read(path, schedule, &error);
+    memo_status status = memo_schedule_read(path, schedule, &error);
     remove(path);
     return status;
 }

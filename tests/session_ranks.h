@@ -51,7 +51,6 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     memo_device* device = NULL;
     memo_session* s = NULL;
     memo_session_info info;
-    memo_status status;
     memo_error error;
     int64_t i;
     memset(&error, 0, sizeof error);
@@ -71,7 +70,7 @@ static memo_status session_rank_run(session_rank* r, int64_t failing_call, int64
     desc.recompute = session_rank_rows;
     desc.agree = session_rank_agree;
     desc.device_bytes = 60000 + 9000 * r->rank; /* everything takes 147,456 */
-    status = memo_session_create(&desc, &s, &error);
+    memo_status status = memo_session_create(&desc, &s, &error);
     if (!status) {
         memo_session_get_info(s, &info);
         for (i = 0, *digest = 0; i < SESSION_LAYERS * 2; i++)
@@ -110,9 +109,8 @@ static void session_ranks_agree(session_rank* r) {
     /* The victim's call fails; nobody waits for it for ever. */
     for (victim = 0; victim < r->n_ranks; victim++)
         for (i = 0; i < N_SESSION_FAULTS / r->n_ranks; i++) {
-            memo_status status;
             memset(&error, 0, sizeof error);
-            status = session_rank_run(
+            memo_status status = session_rank_run(
                 r, r->rank == victim ? 1 + i * n_calls * r->n_ranks / N_SESSION_FAULTS : 0, &digest,
                 &error);
             session_rank_check_same(r, status != MEMO_STATUS_OK);

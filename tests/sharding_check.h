@@ -87,7 +87,6 @@ static memo_status sharding_check(const memo_sharding* sharding, memo_error* err
     int is_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
     int64_t *dealt, *seats;
     memo_run* runs;
-    memo_status status;
     if (sharding->ring < 1 || sharding->ulysses < 1 ||
         sharding->padded_tokens < sharding->n_tokens || sharding->n_tokens < 1 ||
         sharding->padded_tokens - sharding->n_tokens >= 2 * n_ranks ||
@@ -114,7 +113,7 @@ static memo_status sharding_check(const memo_sharding* sharding, memo_error* err
         check_deal_documents(sharding, n_rows, seats, dealt);
     else
         check_deal(sharding, n_rows, dealt);
-    status = check_compare(sharding, dealt, runs, error);
+    memo_status status = check_compare(sharding, dealt, runs, error);
     free(dealt);
     free(seats);
     free(runs);

@@ -483,7 +483,6 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
                                   const memo_mask* mask, const step_buffers* b, int is_backward,
                                   memo_error* error) {
     const memo_copy_kind ON_DEVICE = MEMO_COPY_ON_DEVICE;
-    memo_status status;
     /* Stands for writing the inputs of forward, and for swapping them back for backward.  The
      * contents are there already, so the tensors are copied away and back. */
     const void* tensors[3];
@@ -502,8 +501,8 @@ static memo_status attention_step(memo_device* device, memo_stream stream,
                       error))
             return error->status;
     }
-    status = (is_backward ? memo_sp_attention_backward : memo_sp_attention_forward)(attention, t,
-                                                                                    mask, error);
+    memo_status status = (is_backward ? memo_sp_attention_backward
+                                      : memo_sp_attention_forward)(attention, t, mask, error);
     if (status) return status;
     if (!is_backward)
         return memo_copy(device, stream, ON_DEVICE, b->used, t->out, b->out_bytes, error);
@@ -669,7 +668,6 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c,
     memo_schedule* recorded = NULL;
     memo_check* check = NULL;
     memo_error error;
-    int32_t n_rings;
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
     CHECK_IS(recorded->n_streams, ==, 1 + (c->ring > 1 && !c->gathers_keys) + (groups_of(c) > 1));
     CHECK_OK(memo_schedule_check(recorded, &check, &error));
@@ -680,7 +678,7 @@ static void check_schedule(memo_recorder* recorder, const attention_case* c,
     CHECK_IS(check->n_unrecorded_waits, ==, 0);
     /* One wait may be redundant: at the end of a forward pass whose last exchange brings no keys
      * that this rank uses, if the wait for an earlier exchange has released k and v. */
-    n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
+    int32_t n_rings = n_repeats * n_rings_of(c, &result->sizes.heads);
     CHECK_CASE(check->n_redundant_waits ==
                    (ends_early(result, sharding, last_step_of(recorded, n_rings)) &&
                             !clears_buffers(recorded) /* which waits, too */
@@ -969,10 +967,9 @@ static memo_status thread_rank_run(thread_rank* r, memo_error* error) {
 }
 static int world_run(world* all) {
     const int32_t n_ranks = all->c->ring * all->c->ulysses;
-    memo_status status;
     memo_error error;
     pthread_barrier_init(&all->barrier, NULL, (unsigned)n_ranks);
-    status = thread_ranks_run(n_ranks, thread_rank_run, all, &error);
+    memo_status status = thread_ranks_run(n_ranks, thread_rank_run, all, &error);
     pthread_barrier_destroy(&all->barrier);
     return !status;
 }

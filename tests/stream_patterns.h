@@ -117,7 +117,6 @@ static clocked* cut_block(clocked block, int first_stream, int last_stream, int6
 
 static memo_plan* tiling_of_streams(int n_streams, int64_t n, int64_t size, uint64_t seed) {
     clocked block, *buffers = (clocked*)calloc((size_t)n, sizeof(clocked));
-    memo_plan* plan;
     int k;
     if (!buffers) exit(1);
     pattern_state = seed;
@@ -126,7 +125,7 @@ static memo_plan* tiling_of_streams(int n_streams, int64_t n, int64_t size, uint
     block.size = size;
     for (k = 0; k < n_streams; k++) block.end[k] = (int64_t)1 << 20;
     cut_block(block, 0, n_streams, n, buffers);
-    plan = plan_of_clocks(buffers, n);
+    memo_plan* plan = plan_of_clocks(buffers, n);
     free(buffers);
     return plan;
 }
@@ -142,7 +141,6 @@ static void meet(int64_t clocks[][CLOCKS_MAX], int to, int from) { /* `to` waits
 static memo_plan* pattern_of_streams(pattern which, int n_streams, int64_t n, uint64_t seed) {
     int64_t clocks[CLOCKS_MAX][CLOCKS_MAX], n_live = 0, live[64], made = 0;
     clocked* buffers = (clocked*)calloc((size_t)n + 64, sizeof(clocked));
-    memo_plan* plan;
     int64_t round, i;
     int s;
     if (!buffers) exit(1);
@@ -176,7 +174,7 @@ static memo_plan* pattern_of_streams(pattern which, int n_streams, int64_t n, ui
             if (which == PAIRS) meet(clocks, s, other);
         }
     }
-    plan = plan_of_clocks(buffers, n);
+    memo_plan* plan = plan_of_clocks(buffers, n);
     free(buffers);
     return plan;
 }

@@ -168,7 +168,6 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
     const int64_t n = chain_step_rows(c, layer), begin = chain_begin(c, layer);
     memo_range ranges[2][2 * CHAIN_TENSORS_MAX];
     int64_t n_ranges[2] = {0, 0};
-    memo_status status;
     int32_t t;
     memset(ranges, 0, sizeof ranges);
     for (t = first; t < last; t++) {
@@ -182,7 +181,8 @@ static memo_status chain_layer(chain* c, const char* name, memo_host_function fu
             ranges[0][n_ranges[0]++] = chain_range(c, layer, t, 0, begin + n * is_backward);
         if (!is_backward) ranges[1][n_ranges[1]++] = chain_range(c, layer, t, begin, begin + n);
     }
-    status = chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1], error);
+    memo_status status =
+        chain_announce(c, name, ranges[0], n_ranges[0], ranges[1], n_ranges[1], error);
     for (t = first; t < last && !status; t++) {
         memo_tensor_rule rule = c->tensors[t].rule;
         int64_t key = chain_is_layer(c, t) ? layer / n_slices : layer;

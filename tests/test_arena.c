@@ -6,6 +6,7 @@
 #include "memo.h"
 #include "memo_test.h"
 #include "stats.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -122,11 +123,9 @@ static memo_plan* planned(const memo_trace* trace, int64_t alignment) {
 }
 
 static memo_plan* planned_text(const char* text, int64_t alignment) {
-    memo_trace* trace = NULL;
-    memo_plan* plan;
+    own_trace* trace = NULL;
     CHECK_OK(memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error));
-    plan = planned(trace, alignment);
-    memo_trace_destroy(trace);
+    memo_plan* plan = planned(trace, alignment);
     return plan;
 }
 
@@ -179,14 +178,13 @@ static memo_status step(memo_arena* arena, memo_error* e) {
 }
 
 TEST(the_example_works) {
-    memo_trace* trace;
-    memo_plan* plan;
+    own_trace* trace = NULL;
     memo_arena* arena = record(NULL, &trace);
     long long before;
     int i;
     CHECK_OK(step(arena, &error));
     memo_arena_destroy(arena);
-    plan = planned(trace, 0);
+    memo_plan* plan = planned(trace, 0);
     arena = replay(fresh_device(5 << 20), plan);
     before = mallocs_done;
     for (i = 0; i < 1000; i++) CHECK_OK(step(arena, &error));
@@ -194,7 +192,6 @@ TEST(the_example_works) {
     CHECK_IS(arena_stats(arena).n_requests, ==, 2000);
     CHECK_IS(arena_stats(arena).reserved_bytes, ==, 4 << 20);
     close_replay(arena, plan);
-    memo_trace_destroy(trace);
 }
 
 /* --- recording --- */
@@ -202,7 +199,7 @@ TEST(the_example_works) {
 TEST(recording_writes_the_requests_down) {
     int has_device, i;
     for (has_device = 0; has_device < 2; has_device++) {
-        memo_trace* trace;
+        own_trace* trace = NULL;
         memo_arena* arena = record(has_device ? fresh_device(1 << 20) : NULL, &trace);
         void *weights, *a, *b;
         weights = take(arena, 1000);
@@ -231,20 +228,18 @@ TEST(recording_writes_the_requests_down) {
         CHECK_IS(arena_stats(arena).reserved_bytes, ==, 1100);
         memo_arena_destroy(arena);
         if (has_device) CHECK(the_device.n_live == 0 && the_device.n_allocs == 7);
-        memo_trace_destroy(trace);
     }
 }
 
 TEST(misuse_is_named) {
-    memo_trace* trace;
+    own_trace* trace = NULL;
     memo_arena* arena = record(fresh_device(1000), &trace);
     void *a, *b;
-    int64_t n_requests;
     CHECK_IS(memo_arena_end(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     CHECK_OK(memo_arena_begin(arena, &error));
     CHECK_IS(memo_arena_begin(arena, &error), ==, MEMO_STATUS_INVALID_STATE);
     a = take(arena, 100);
-    n_requests = trace->n_requests;
+    int64_t n_requests = trace->n_requests;
     CHECK_IS(memo_arena_alloc(arena, -1, 0, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_arena_alloc(arena, 10, 64, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(the_device.n_live, ==, 1); /* the block of the refused request went back */
@@ -260,13 +255,12 @@ TEST(misuse_is_named) {
     CHECK_IS(the_device.n_live, ==, 0);
     CHECK_IS(memo_arena_free(arena, a, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     memo_arena_destroy(arena);
-    memo_trace_destroy(trace);
     memo_arena_destroy(NULL);
 }
 
 TEST(dry_addresses_never_meet) {
-    memo_trace* trace;
-    memo_arena* arena = record(NULL, &trace);
+    own_trace* trace = NULL;
+    own_arena* arena = record(NULL, &trace);
     uintptr_t first = 0, top = 0;
     void* live[50];
     int round, i;
@@ -292,8 +286,6 @@ TEST(dry_addresses_never_meet) {
         memo_status status = memo_arena_alloc(arena, MEMOB_BYTES_MAX, 0, &address, &error);
         CHECK(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     }
-    memo_arena_destroy(arena);
-    memo_trace_destroy(trace);
 }
 
 /* --- replaying a faithful trainer --- */
@@ -431,13 +423,12 @@ TEST(temporaries_before_the_body_are_planned) {
 }
 
 TEST(lifetimes_that_wait_for_streams_replay) {
-    memo_trace* trace;
-    memo_plan* plan = NULL;
+    own_trace* trace = NULL;
+    own_plan* plan = NULL;
     int pass, round;
     for (pass = 0; pass < 2; pass++) {
-        memo_arena* arena;
         if (pass) plan = planned(trace, 0);
-        arena = pass ? replay(fresh_device(1 << 20), plan) : record(NULL, &trace);
+        own_arena* arena = pass ? replay(fresh_device(1 << 20), plan) : record(NULL, &trace);
         for (round = 0; round <= pass; round++) {
             void *a, *b, *c;
             CHECK_OK(memo_arena_begin(arena, &error));
@@ -453,10 +444,7 @@ TEST(lifetimes_that_wait_for_streams_replay) {
             drop(arena, c);
             CHECK_OK(memo_arena_end(arena, &error));
         }
-        memo_arena_destroy(arena);
     }
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 /* --- divergence --- */
@@ -502,9 +490,8 @@ typedef struct batch {
 } batch;
 
 static batch random_batch(void) {
-    batch made;
     int64_t live[200], n_live = 0, n_blocks = 0, n = memo_test_int(0, 60), k;
-    memset(&made, 0, sizeof made);
+    batch made = {0};
     while (n_blocks < n || n_live) {
         request* r = &made.requests[made.n++];
         if (n_live && made.n < 60 && memo_test_int(0, 3) == 0) { /* fits what an earlier one left */
@@ -612,13 +599,12 @@ TEST(random_trainers_never_share_a_byte) {
     int round, k, n_diverged = 0;
     for (round = 0; round < 200; round++) {
         batch b = random_batch();
-        memo_trace* trace;
-        memo_plan* plan;
+        own_trace* trace = NULL;
         const int has_device = round % 3 == 0;
         memo_arena* arena = record(has_device ? fresh_device(1 << 30) : NULL, &trace);
         run_batch(arena, &b, has_device, 0);
         memo_arena_destroy(arena);
-        plan = planned(trace, (int64_t)1 << memo_test_int(0, 10));
+        memo_plan* plan = planned(trace, (int64_t)1 << memo_test_int(0, 10));
         arena = replay(fresh_device(1 << 30), plan);
         for (k = 0; k < 6; k++) {
             batch changed = mutated(&b);
@@ -626,7 +612,6 @@ TEST(random_trainers_never_share_a_byte) {
             if (k % 2) CHECK_IS(run_batch(arena, &b, 1, 0), ==, 0); /* none is remembered */
         }
         close_replay(arena, plan);
-        memo_trace_destroy(trace);
     }
     CHECK_IS(n_diverged, >, 200);
 }
@@ -638,16 +623,14 @@ TEST(trims_free_tails) {
     char framed[400];
     int n = snprintf(framed, sizeof framed, "%s", text), round;
     void *a, *b, *c;
-    memo_plan* plan;
-    memo_arena* arena;
     snprintf(framed + n, sizeof framed - (size_t)n, "end 9 %016llx\n",
              (unsigned long long)memob_hash(framed, n));
-    plan = planned_text(framed, 1024); /* what is kept rounds up to all */
+    own_plan* plan = planned_text(framed, 1024); /* what is kept rounds up to all */
     CHECK_IS(plan->n_gaps, ==, 0);
     memo_plan_destroy(plan);
     plan = planned_text(framed, 4);
     CHECK(plan->n_gaps == 2 && plan->peak_bytes == 1000);
-    arena = replay(fresh_device(1 << 20), plan);
+    own_arena* arena = replay(fresh_device(1 << 20), plan);
     for (round = 0; round < 3; round++) {
         CHECK_OK(memo_arena_begin(arena, &error));
         a = take(arena, 1000);
@@ -668,8 +651,6 @@ TEST(trims_free_tails) {
         if (round == 1) drop(arena, a); /* early or by the end */
         CHECK_OK(memo_arena_end(arena, &error));
     }
-    memo_arena_destroy(arena);
-    memo_plan_destroy(plan);
 }
 
 TEST(recorded_traces_replay) {
@@ -677,15 +658,14 @@ TEST(recorded_traces_replay) {
     int i, round;
     for (i = 0; i < 2; i++) {
         char path[128];
-        memo_trace* trace;
-        memo_plan* plan;
+        own_trace* trace = NULL;
         memo_arena* arena;
         memo_arena_desc desc = memo_arena_desc_default();
         void** addresses;
         int64_t k, n;
         snprintf(path, sizeof path, "tests/data/%s.trace", names[i]);
         CHECK_OK(memo_trace_read(path, &trace, &error));
-        plan = planned(trace, 0);
+        memo_plan* plan = planned(trace, 0);
         desc.plan = plan;
         desc.memory = (void*)(uintptr_t)((uint64_t)1 << 40); /* never touched */
         desc.memory_bytes = plan->peak_bytes;
@@ -706,7 +686,6 @@ TEST(recorded_traces_replay) {
         }
         free(addresses);
         close_replay(arena, plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -734,9 +713,9 @@ TEST(abandoned_batches_leave_nothing) {
 }
 
 TEST(an_abandoned_recording_starts_again) {
-    memo_trace* trace;
-    memo_trace* again;
-    memo_arena* arena = record(fresh_device(1 << 20), &trace);
+    own_trace* trace = NULL;
+    own_trace* again = NULL;
+    own_arena* arena = record(fresh_device(1 << 20), &trace);
     void *w, *v, *a;
     char path[250];
     memo_test_path(path, "arena");
@@ -767,9 +746,6 @@ TEST(an_abandoned_recording_starts_again) {
     CHECK_OK(memo_trace_write(trace, path, &error));
     CHECK_OK(memo_trace_read(path, &again, &error));
     unlink(path);
-    memo_trace_destroy(again);
-    memo_arena_destroy(arena);
-    memo_trace_destroy(trace);
 }
 
 /* --- creation --- */
@@ -784,8 +760,7 @@ TEST(bad_descs_are_named) {
     const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
     memo_arena_desc desc = memo_arena_desc_default();
     memo_plan* plan = planned_text(small_trace, 256);
-    memo_device lame;
-    memo_trace* trace;
+    own_trace* trace = NULL;
     static double room[1024];
     char* memory = (char*)room + (256 - (uintptr_t)room % 256);
     const char *first, *second, *large;
@@ -797,7 +772,7 @@ TEST(bad_descs_are_named) {
     desc.trace = trace;
     refuses(&desc, bad, "set either");
     desc.trace = NULL;
-    memset(&lame, 0, sizeof lame);
+    memo_device lame = {0};
     desc.device = &lame;
     refuses(&desc, bad, "device_alloc or device_free is NULL");
     desc.device = NULL;
@@ -848,11 +823,10 @@ TEST(bad_descs_are_named) {
     desc.memory = NULL;
     CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
     refuses(&desc, bad, "already has 1 requests");
-    memo_trace_destroy(trace);
 }
 
 TEST(a_full_device_reports_the_needed_bytes) {
-    memo_plan* plan = planned_text("malloc 1 1048576\nfree 1 1048576\n", 0);
+    own_plan* plan = planned_text("malloc 1 1048576\nfree 1 1048576\n", 0);
     memo_arena_desc desc = memo_arena_desc_default();
     const memo_status full = MEMO_STATUS_OUT_OF_DEVICE_MEMORY;
     desc.plan = plan;
@@ -860,16 +834,14 @@ TEST(a_full_device_reports_the_needed_bytes) {
     refuses(&desc, full, "the plan needs 1.0 MiB (1048576 bytes) in one block: the test device");
     the_device.table.memory_info = memory_info;
     refuses(&desc, full, "1.0 MiB (1048576 bytes) in one block, 2.0 KiB (2048 bytes) are free");
-    memo_plan_destroy(plan);
 }
 
 TEST(large_alignments_are_kept) {
     memo_plan* plan = planned_text(small_trace, 4096);
-    memo_arena* arena;
     plan->buffers[1].alignment_bytes = 1 << 16;
     CHECK_OK(memo_plan_prepare(plan, &error));
     first_fit(plan);
-    arena = replay(fresh_device(1 << 20), plan);
+    memo_arena* arena = replay(fresh_device(1 << 20), plan);
     CHECK_IS((uintptr_t)take(arena, 1000) % 4096, ==, 0);
     CHECK_IS((uintptr_t)take(arena, 500) % (1 << 16), ==, 0);
     close_replay(arena, plan);
@@ -877,7 +849,7 @@ TEST(large_alignments_are_kept) {
 
 TEST(running_out_of_memory_is_reported) {
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
-    memo_plan* plan = planned_text(small_trace, 256);
+    own_plan* plan = planned_text(small_trace, 256);
     int is_through = 0; /* no request was refused */
     long k;
     for (k = 0; !is_through; k++) {
@@ -910,5 +882,4 @@ TEST(running_out_of_memory_is_reported) {
         CHECK_IS(the_device.n_live, ==, 0);
     }
     CHECK(status == MEMO_STATUS_OK && k > 10);
-    memo_plan_destroy(plan);
 }

@@ -9,6 +9,7 @@
 #include "memo_test.h"
 #include "slow_plan.h"
 #include "tools/trace_layers.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -103,17 +104,13 @@ static void find_layers(memoi_bilevel* bilevel, memo_plan* plan, const memo_trac
 /* The peak of the two levels alone, without a flat plan; -1 if nothing repeats. */
 static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t nodes) {
     static const memo_log silent = {NULL, NULL};
-    memoi_problem problem;
+    own_problem problem;
     memoi_solution best;
-    memoi_effort effort;
     int64_t peak = -1, i;
     CHECK_OK(memo_plan_prepare(plan, &error));
     CHECK_OK(memoi_problem_create(plan, &problem, &error));
-    memset(&effort, 0, sizeof effort);
-    effort.deadline = memob_now_s() + 1000;
-    effort.nodes_left = nodes;
-    effort.n_threads = 1;
-    effort.log = &silent;
+    memoi_effort effort = {
+        .deadline = memob_now_s() + 1000, .nodes_left = nodes, .n_threads = 1, .log = &silent};
     memoi_solution_begin(&best, (int64_t*)memob_calloc(problem.n_items, sizeof(int64_t)));
     CHECK_OK(
         memoi_bilevel_solve(plan, trace, &problem, problem.lower_bound, &effort, &best, &error));
@@ -125,7 +122,6 @@ static int64_t bilevel_peak(memo_plan* plan, const memo_trace* trace, int64_t no
         for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 0;
     }
     MEMO_FREE(best.offsets);
-    memoi_problem_free(&problem);
     return peak;
 }
 
@@ -195,14 +191,12 @@ static void check_groups(const memoi_bilevel* bilevel) {
 TEST(groups_are_what_a_slow_search_finds) {
     int round;
     for (round = 0; round < 60; round++) {
-        memo_trace* trace = layered(random_shape());
-        memo_plan* plan = plan_of_trace(trace, 1);
+        own_trace* trace = layered(random_shape());
+        own_plan* plan = plan_of_trace(trace, 1);
         memoi_bilevel bilevel;
         find_layers(&bilevel, plan, trace);
         check_groups(&bilevel);
         memob_arrays_free(&bilevel.arrays);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -212,13 +206,11 @@ TEST(kinds_do_not_grow_with_layers) {
         int64_t n_kinds = 0, n_groups = 0;
         for (n_layers = 8; n_layers <= 256; n_layers *= 2) {
             shape s = {0, 12, 3, 0, -1, 1, 5};
-            memo_trace* trace;
-            memo_plan* plan;
             memoi_bilevel bilevel;
             s.n_layers = n_layers;
             s.has_marks = marks;
-            trace = layered(s);
-            plan = plan_of_trace(trace, 1);
+            own_trace* trace = layered(s);
+            own_plan* plan = plan_of_trace(trace, 1);
             find_layers(&bilevel, plan, trace);
             if (n_kinds == 0) n_kinds = bilevel.n_kinds;
             CHECK_CASE(bilevel.n_kinds == n_kinds && n_kinds > 1, "%d layers, marks %d: %lld kinds",
@@ -226,8 +218,6 @@ TEST(kinds_do_not_grow_with_layers) {
             CHECK(n_groups == 0 || bilevel.n_groups > 2 * n_groups - 8);
             n_groups = bilevel.n_groups;
             memob_arrays_free(&bilevel.arrays);
-            memo_plan_destroy(plan);
-            memo_trace_destroy(trace);
         }
     }
 }
@@ -238,13 +228,11 @@ TEST(a_differing_layer_is_a_kind_of_its_own) {
     int odd;
     for (odd = -1; odd < 6; odd++) {
         shape s = {6, 14, 2, 1, 0, 0, 11};
-        memo_trace* trace;
-        memo_plan* plan;
         memoi_bilevel bilevel;
         int64_t g, n_firsts = 0;
         s.odd_layer = odd;
-        trace = layered(s);
-        plan = plan_of_trace(trace, 1);
+        own_trace* trace = layered(s);
+        own_plan* plan = plan_of_trace(trace, 1);
         find_layers(&bilevel, plan, trace);
         if (odd < 0) n_kinds = bilevel.n_kinds;
         for (g = 0; g < bilevel.n_groups; g++) n_firsts += bilevel.groups[g].kind == g;
@@ -254,8 +242,6 @@ TEST(a_differing_layer_is_a_kind_of_its_own) {
                    (long long)bilevel.n_kinds);
         memob_arrays_free(&bilevel.arrays);
         CHECK_IS(bilevel_peak(plan, trace, 1 << 20), ==, plan->lower_bound_bytes);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -294,8 +280,7 @@ TEST(marks_may_nest_and_lack_ends) {
     };
     size_t k;
     for (k = 0; k < sizeof cases / sizeof *cases; k++) {
-        memo_trace* trace;
-        memo_plan* plan;
+        own_trace* trace = NULL;
         memoi_bilevel bilevel;
         int64_t i, w;
         CHECK_OK(memo_trace_create(&trace, &error));
@@ -303,7 +288,7 @@ TEST(marks_may_nest_and_lack_ends) {
             CHECK_OK(memo_trace_mark(trace, cases[k].marks[i], &error));
             request(trace, i, 8);
         }
-        plan = plan_of_trace(trace, 1);
+        own_plan* plan = plan_of_trace(trace, 1);
         CHECK(memoi_bilevel_create(&bilevel, plan));
         memoi_windows_from_marks(&bilevel, trace);
         CHECK_CASE(bilevel.n_windows == cases[k].n, "case %d: %lld windows", (int)k,
@@ -313,8 +298,6 @@ TEST(marks_may_nest_and_lack_ends) {
                            bilevel.windows[w].end == cases[k].windows[w][1],
                        "case %d", (int)k);
         memob_arrays_free(&bilevel.arrays);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -328,12 +311,11 @@ TEST(the_traces_meet_their_bound) {
     int marks;
     for (k = 0; k < sizeof names / sizeof *names; k++) {
         char path[128];
-        memo_trace* trace;
-        memo_plan* plan;
+        own_trace* trace = NULL;
         int64_t searched, levels;
         snprintf(path, sizeof path, "tests/data/%s.trace", names[k]);
         CHECK_OK(memo_trace_read(path, &trace, &error));
-        plan = plan_of_trace(trace, 512);
+        own_plan* plan = plan_of_trace(trace, 512);
         plan_with(plan, NULL, MEMO_PLAN_ENGINE_AUTO, 0);
         searched = plan->peak_bytes;
         for (marks = 0; marks < 2; marks++) {
@@ -344,8 +326,6 @@ TEST(the_traces_meet_their_bound) {
             CHECK_CASE(levels == searched, "%s: levels %lld, search %lld", names[k],
                        (long long)levels, (long long)searched);
         }
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -355,13 +335,11 @@ TEST(tight_layers_meet_the_bound) {
     for (n_layers = 2; n_layers <= 300; n_layers *= 5) {
         for (round = 0; round < 12; round++) {
             shape s = {0, 40, 3, 0, -1, 0, 0};
-            memo_trace* trace;
-            memo_plan* plan;
             s.n_layers = n_layers;
             s.has_marks = marks = round % 3;
             s.style = memo_test_random();
-            trace = layered(s);
-            plan = plan_of_trace(trace, 1);
+            own_trace* trace = layered(s);
+            own_plan* plan = plan_of_trace(trace, 1);
             plan_with(plan, trace, MEMO_PLAN_ENGINE_GREEDY, 0);
             n_missed += plan->peak_bytes > plan->lower_bound_bytes;
             plan_with(plan, NULL, MEMO_PLAN_ENGINE_AUTO, 1 << 22);
@@ -370,8 +348,6 @@ TEST(tight_layers_meet_the_bound) {
             CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "%d layers, marks %d: %s", n_layers,
                        marks, plan->engine);
             n_better += !strcmp(plan->engine, "bilevel");
-            memo_plan_destroy(plan);
-            memo_trace_destroy(trace);
         }
     }
     CHECK_CASE(n_missed > 0 && n_better > 0, "missed %d, better %d", n_missed, n_better);
@@ -384,15 +360,13 @@ TEST(more_layers_are_proven_too) {
     CHECK_OK(memo_trace_read("tests/data/llama-1b-s8k-recompute.trace", &few, &error));
     for (n = 8; n <= 512; n *= 4) {
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_plan* plan;
         CHECK_OK(trace_apply_layers(few, n, &trace, &error));
-        plan = plan_of_trace(trace, 512);
+        own_plan* plan = plan_of_trace(trace, 512);
         desc.engine = MEMO_PLAN_ENGINE_BILEVEL;
         desc.trace = trace;
         desc.time_limit_s = 100;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "%lld layers", (long long)n);
-        memo_plan_destroy(plan);
         memo_trace_destroy(trace);
     }
     memo_trace_destroy(few);
@@ -402,8 +376,8 @@ TEST(more_layers_are_proven_too) {
 TEST(mutated_layers_stay_valid) {
     int round;
     for (round = 0; round < 150; round++) {
-        memo_trace* trace = layered(random_shape());
-        memo_plan* plan = plan_of_trace(trace, round % 3 ? 1 : 64);
+        own_trace* trace = layered(random_shape());
+        own_plan* plan = plan_of_trace(trace, round % 3 ? 1 : 64);
         int64_t n = memo_test_int(0, 6), peak;
         while (n-- > 0) {
             memo_buffer* buffer = &plan->buffers[memo_test_int(0, plan->n_buffers - 1)];
@@ -429,8 +403,6 @@ TEST(mutated_layers_stay_valid) {
             plan_with(plan, marks, MEMO_PLAN_ENGINE_AUTO, 20000);
             CHECK_IS(plan->peak_bytes, <=, peak);
         }
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -439,8 +411,8 @@ TEST(gaps_go_to_the_outer_plan) {
     int round;
     for (round = 0; round < 60; round++) {
         shape s = random_shape();
-        memo_trace* trace = layered(s);
-        memo_plan *flat = plan_of_trace(trace, 1), *plan;
+        own_trace* trace = layered(s);
+        own_plan *flat = plan_of_trace(trace, 1), *plan = NULL;
         int64_t i, n_gaps = 0;
         CHECK_OK(memo_plan_create(flat->n_buffers, flat->n_buffers, 1, &plan, &error));
         plan->n_times = flat->n_times;
@@ -456,9 +428,6 @@ TEST(gaps_go_to_the_outer_plan) {
         plan->n_gaps = n_gaps;
         plan_with(plan, trace, MEMO_PLAN_ENGINE_BILEVEL, 5000);
         bilevel_peak(plan, trace, 5000);
-        memo_plan_destroy(flat);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -466,20 +435,16 @@ TEST(the_same_nodes_give_the_same_plan) {
     int round;
     for (round = 0; round < 20; round++) {
         shape s = random_shape();
-        memo_trace* trace;
-        memo_plan *a, *b;
+        own_plan *a = NULL, *b = NULL;
         int64_t i;
         s.n_layers = 5;
-        trace = layered(s);
+        own_trace* trace = layered(s);
         a = plan_of_trace(trace, 1);
         b = plan_of_trace(trace, 1);
         plan_with(a, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
         plan_with(b, trace, MEMO_PLAN_ENGINE_BILEVEL, 3000);
         for (i = 0; i < a->n_buffers; i++)
             CHECK_IS(a->buffers[i].offset_bytes, ==, b->buffers[i].offset_bytes);
-        memo_plan_destroy(a);
-        memo_plan_destroy(b);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -487,8 +452,8 @@ TEST(memory_that_runs_out_is_reported) {
     int marks;
     for (marks = 0; marks < 2; marks++) {
         shape s = {4, 12, 2, 1, -1, 1, 9};
-        memo_trace* trace = layered(s);
-        memo_plan* plan = plan_of_trace(trace, 1);
+        own_trace* trace = layered(s);
+        own_plan* plan = plan_of_trace(trace, 1);
         memo_plan_desc desc = memo_plan_desc_default();
         memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
         int64_t n, n_refused = 0;
@@ -509,15 +474,13 @@ TEST(memory_that_runs_out_is_reported) {
         }
         CHECK_CASE(n_refused > 20 && is_through, "%lld of %lld refused", (long long)n_refused,
                    (long long)n);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
 TEST(another_trace_is_refused) {
     shape s = {4, 5, 1, 1, -1, 0, 1};
-    memo_trace *trace = layered(s), *other;
-    memo_plan* plan = plan_of_trace(trace, 1);
+    own_trace *trace = layered(s), *other = NULL;
+    own_plan* plan = plan_of_trace(trace, 1);
     memo_plan_desc desc = memo_plan_desc_default();
     s.n_layers = 5;
     other = layered(s);
@@ -527,7 +490,4 @@ TEST(another_trace_is_refused) {
     CHECK_OK(memo_plan_create(0, 0, 1, &plan, &error));
     plan_with(plan, NULL, MEMO_PLAN_ENGINE_BILEVEL, 10);
     CHECK_IS(plan->peak_bytes, ==, 0);
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
-    memo_trace_destroy(other);
 }

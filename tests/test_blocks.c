@@ -9,6 +9,7 @@
 #include "stats.h"
 #include "thread_ranks.h"
 #include "blocks_model.h"
+#include "owned.h"
 
 /* ---- bitwise: every order computes the same as the default order ---- */
 
@@ -24,20 +25,16 @@ static void same_bits(int splits_sequence) {
     for (t = 0; t < 4; t += SPLIT_STEP)
         for (n_parts = 1; n_parts <= 4; n_parts *= 2) {
             model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, n_parts);
-            job* expected;
             setup.n_steps = 2; /* gradients add up, buffers are used again */
             setup.splits_sequence = splits_sequence;
-            expected = run_job(splits[t], &setup);
+            own_memory job* expected = run_job(splits[t], &setup);
             for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
-                job* found;
                 setup.order = (memo_blocks_order)order;
                 setup.by_layer = (order + t) % 2;
-                found = run_job(splits[t], &setup);
+                own_memory job* found = run_job(splits[t], &setup);
                 CHECK_CASE(is_same(expected, found), "%s", setup_text(splits[t], &setup));
                 check_recorded(found, splits[t]);
-                free(found);
             }
-            free(expected);
         }
 }
 
@@ -51,19 +48,15 @@ TEST(equals_the_unsplit_model) {
     double worst = 0;
     for (kind = 0; kind < 2; kind++) {
         model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
-        job* whole;
         setup.splits_sequence = kind;
-        whole = run_job(1, &setup);
+        own_memory job* whole = run_job(1, &setup);
         for (T = 1; T <= 8; T *= 2)
             for (n_parts = 1; n_parts <= 4; n_parts *= 2) {
-                job* split;
                 setup.order = MEMO_BLOCKS_FINE;
                 setup.n_parts = n_parts;
-                split = run_job(T, &setup);
+                own_memory job* split = run_job(T, &setup);
                 keep_worst(&worst, compare_unsplit(whole, split, T), 0);
-                free(split);
             }
-        free(whole);
     }
     printf("# largest difference from the unsplit model: %.2g\n", worst);
 }
@@ -71,23 +64,21 @@ TEST(equals_the_unsplit_model) {
 /* The gradients are gradients: central differences of the loss. */
 TEST(gradients_are_right) {
     model_setup setup = setup_of(MEMO_BLOCKS_FINE, 2);
-    job* j = run_job(1, &setup);
+    own_memory job* j = run_job(1, &setup);
     int n, side, r;
     for (n = 0; n < 40; n++) {
         int64_t at = memo_test_int(0, 2 * LAYER_GRADIENTS - 1);
         double loss[2], measured;
         for (side = 0; side < 2; side++) {
-            job* moved = run_nudged(1, &setup, at, side ? 0.01f : -0.01f);
+            own_memory job* moved = run_nudged(1, &setup, at, side ? 0.01f : -0.01f);
             for (loss[side] = 0, r = 0; r < MAX_ROWS; r++)
                 loss[side] += (double)moved->losses[0][r];
-            free(moved);
         }
         measured = (loss[1] - loss[0]) / 0.02;
         CHECK_CASE(fabs(measured - (double)j->gradients[0][at]) < 2e-5 + 0.02 * fabs(measured),
                    "gradient %lld: %g, measured %g", (long long)at, (double)j->gradients[0][at],
                    measured);
     }
-    free(j);
 }
 
 /* Ranks that must hold a weight or bias: each group of tensor ranks has all weights once, and the
@@ -106,7 +97,6 @@ TEST(mixed_degrees) {
                                                 {4, 1, 2, 4}, {8, 2, 8, 4}, {8, 8, 4, 1},
                                                 {4, 2, 2, 4}, {8, 1, 1, 8}};
     model_setup setup = setup_of(MEMO_BLOCKS_DEFAULT, 1);
-    job* whole;
     double worst = 0, largest = 0;
     int order, c, i, k, r;
     setup.n_rows = MAX_ROWS;
@@ -114,18 +104,17 @@ TEST(mixed_degrees) {
     setup.n_stages = MAX_STAGES;
     setup.n_layers = 1;
     for (k = 0; k < MAX_STAGES; k++) setup.degrees[k] = 1;
-    whole = run_job(1, &setup);
+    own_memory job* whole = run_job(1, &setup);
     for (i = 0; i < MAX_GRADIENTS; i++) keep_worst(&largest, (double)whole->gradients[0][i], 0);
     for (c = 0; c < (int)(sizeof cases / sizeof *cases); c += SPLIT_STEP)
         for (setup.n_parts = 1; setup.n_parts <= MAX_SPLIT; setup.n_parts *= 2) {
-            job* first = NULL;
+            own_memory job* first = NULL;
             for (k = 0; k < MAX_STAGES; k++) setup.degrees[k] = cases[c][1 + k];
             for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
                 const int T = cases[c][0];
                 int n_other = 0;
-                job* mixed;
                 setup.order = (memo_blocks_order)order;
-                mixed = run_job(T, &setup);
+                job* mixed = run_job(T, &setup);
                 keep_worst(&worst, compare_unsplit(whole, mixed, T), 0);
                 check_recorded(mixed, T);
                 for (i = 0; i < MAX_GRADIENTS + MAX_ROWS; i++) {
@@ -144,10 +133,8 @@ TEST(mixed_degrees) {
                 else
                     first = mixed;
             }
-            free(first);
         }
     printf("# largest difference from one rank: %.2g, of gradients up to %.2g\n", worst, largest);
-    free(whole);
 }
 
 /* ---- measured collectives ---- */
@@ -186,20 +173,15 @@ static void measured_start(memo_status (*function)(thread_rank* rank, memo_error
  * time.  The measured times decide about parts: a block of computation only, with messages that are
  * too short or long enough. */
 TEST(measured_collectives) {
-    measurement got;
     int64_t bytes[MEASURED];
     int kind, k;
-    memset(&got, 0, sizeof got);
+    measurement got = {0};
     measured_start(measure_rank, &got);
     for (kind = 0; kind < 3; kind++)
         for (k = 0; k < MEASURED; k++) {
-            double least;
-            memo_collective_call call;
-            memset(&call, 0, sizeof call);
-            call.kind = (memo_collective)kind;
-            call.type = MEMO_TYPE_F32;
-            call.count = measured_counts[k];
-            least = (double)memo_comm_bytes(&call, MEASURED_RANKS, 0) / measured_bytes_per_s;
+            memo_collective_call call = {
+                .kind = (memo_collective)kind, .type = MEMO_TYPE_F32, .count = measured_counts[k]};
+            double least = (double)memo_comm_bytes(&call, MEASURED_RANKS, 0) / measured_bytes_per_s;
             CHECK_CASE(got.measured_s[0][kind][k] >= 0.9 * least, "%g s, not %g",
                        got.measured_s[0][kind][k], least);
             CHECK_IS(got.measured_s[0][kind][k], ==, got.measured_s[1][kind][k]);
@@ -264,7 +246,7 @@ static void idle_blocks(memo_blocks_desc* desc, thread_rank* rank, memo_block_bu
 
 static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     memo_blocks_desc desc = memo_blocks_desc_default(), bad;
-    memo_blocks* blocks = NULL;
+    own_blocks* blocks = NULL;
     float values[2][2][8];
     memo_block_buffers buffers[2];
     (void)e;
@@ -312,7 +294,6 @@ static memo_status run_refusals(thread_rank* rank, memo_error* e) {
     CHECK_OK(memo_blocks_create(&desc, &blocks, &error));
     CHECK_ERROR(memo_blocks_forward(blocks, &error), INVALID_STATE, "not today");
     CHECK_IS(memo_blocks_forward_layer(blocks, 1, &error), ==, MEMO_STATUS_INVALID_STATE);
-    memo_blocks_destroy(blocks);
     return MEMO_STATUS_OK;
 }
 
@@ -328,12 +309,11 @@ static memo_status end_of_stream(thread_rank* rank, memo_status status, memo_err
 static memo_status run_stray(thread_rank* rank, memo_error* e) {
     static float values[3][2][2][8];
     memo_blocks_desc desc = memo_blocks_desc_default();
-    memo_blocks* blocks = NULL;
+    own_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
-    memo_status status;
     int me = rank->comm->rank;
     idle_blocks(&desc, rank, buffers, values[me]);
-    status = memo_blocks_create(&desc, &blocks, e);
+    memo_status status = memo_blocks_create(&desc, &blocks, e);
     if (!status) status = memo_blocks_forward(blocks, e);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
     CHECK_CASE(!status, "%s", e->message);
@@ -342,7 +322,6 @@ static memo_status run_stray(thread_rank* rank, memo_error* e) {
     CHECK_CASE(status == MEMO_STATUS_COMM && strstr(e->message, "blocks forward") &&
                    strstr(e->message, "blocks backward"),
                "rank %d: status %d, %s", me, (int)status, status ? e->message : "");
-    memo_blocks_destroy(blocks);
     return MEMO_STATUS_OK;
 }
 
@@ -354,19 +333,17 @@ TEST(a_rank_in_another_pass_is_an_error_on_all_ranks) {
 static memo_status run_other_order(thread_rank* rank, memo_error* e) {
     static float values[3][2][2][8];
     memo_blocks_desc desc = memo_blocks_desc_default();
-    memo_blocks* blocks = NULL;
+    own_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
-    memo_status status;
     int me = rank->comm->rank;
     idle_blocks(&desc, rank, buffers, values[me]);
     desc.schedule.order = me == 1 ? MEMO_BLOCKS_FINE : MEMO_BLOCKS_CROSS;
-    status = memo_blocks_create(&desc, &blocks, e);
+    memo_status status = memo_blocks_create(&desc, &blocks, e);
     if (!status) status = memo_blocks_forward(blocks, e);
     status = end_of_stream(rank, status, e);
     CHECK_CASE(status == MEMO_STATUS_COMM &&
                    strstr(e->message, "memo_blocks_desc.schedule: rank 0 and rank 1"),
                "rank %d: status %d, %s", me, (int)status, status ? e->message : "");
-    memo_blocks_destroy(blocks);
     return MEMO_STATUS_OK;
 }
 
@@ -390,12 +367,8 @@ static memo_status keep_label(memo_comm* comm, memo_stream stream, const memo_co
     return MEMO_STATUS_OK;
 }
 static memo_comm comm_of_keeper(label_keeper* keeper) {
-    memo_comm comm;
     memset(keeper, 0, sizeof *keeper);
-    memset(&comm, 0, sizeof comm);
-    comm.size = 2;
-    comm.context = keeper;
-    comm.collective = keep_label;
+    memo_comm comm = {.size = 2, .context = keeper, .collective = keep_label};
     return comm;
 }
 
@@ -404,7 +377,7 @@ static memo_comm comm_of_keeper(label_keeper* keeper) {
 static memo_status run_labels(thread_rank* rank, memo_error* e) {
     static float values[2][2][8];
     memo_blocks_desc desc = memo_blocks_desc_default();
-    memo_blocks* blocks = NULL;
+    own_blocks* blocks = NULL;
     memo_block_buffers buffers[2];
     label_keeper keeper;
     memo_comm comm = comm_of_keeper(&keeper);
@@ -420,7 +393,6 @@ static memo_status run_labels(thread_rank* rank, memo_error* e) {
     CHECK(keeper.labels[0].fields && keeper.labels[n_forward].fields);
     for (k = 0; k < MEMO_LABEL_FIELDS; k++)
         CHECK_IS((keeper.labels[0].digests[k] != keeper.labels[n_forward].digests[k]), ==, k == 0);
-    memo_blocks_destroy(blocks);
     return MEMO_STATUS_OK;
 }
 

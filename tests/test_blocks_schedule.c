@@ -6,6 +6,7 @@
 #include "extras/memo_look.h"
 #include "bench/block_parts.h"
 #include "memo_test.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -40,13 +41,11 @@ static memo_schedule* make(const problem* p, int is_backward) {
 /* The makespan, and how long the comm stream works. */
 static double makespan_and_busy(problem* p, memo_blocks_order order, int is_backward,
                                 double* busy_s) {
-    memo_schedule* schedule;
     memo_simulation* simulation;
-    double makespan_s;
     p->desc.order = order;
-    schedule = make(p, is_backward);
+    memo_schedule* schedule = make(p, is_backward);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
-    makespan_s = simulation->makespan_s;
+    double makespan_s = simulation->makespan_s;
     *busy_s = simulation->busy_s[1];
     memo_simulation_destroy(simulation);
     memo_schedule_destroy(schedule);
@@ -134,15 +133,14 @@ TEST(fine_order) {
         double start, end;
     } expected[] = {{"R4a", 0, 3},   {"B4a", 3, 9},    {"cB4a", 9, 11}, {"R4b", 9, 12},
                     {"B4b", 12, 18}, {"cB4b", 18, 20}, {"R3a", 18, 20}, {"B3a", 20, 24}};
-    memo_schedule* schedule;
-    memo_simulation* simulation;
+    own_times* simulation = NULL;
     problem p;
     int64_t i;
     int k = 0;
     set_problem(&p, 4, 2);
     for (i = 0; i < 4; i++) set_block(&p, (int)i, i % 2 ? 3 : 2, i % 2 ? 3 : 2, i % 2 ? 6 : 4, 2);
     p.desc.order = MEMO_BLOCKS_FINE;
-    schedule = make(&p, 1);
+    own_schedule* schedule = make(&p, 1);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     for (i = 0; i < schedule->n_ops && k < 8; i++) {
         if (schedule->ops[i].kind != MEMO_OP_RUN) continue;
@@ -159,8 +157,6 @@ TEST(fine_order) {
     schedule = make(&p, 1);
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     CHECK_IS(simulation->busy_s[1], ==, 24);
-    memo_simulation_destroy(simulation);
-    memo_schedule_destroy(schedule);
 }
 
 /* ---- two parts: closed forms and bounds of the reference page ---- */
@@ -242,9 +238,8 @@ static double collective(streams* t, double duration) {
 static void barrier(streams* t) { t->compute = t->comm = larger(t->compute, t->comm); }
 
 static double forward_reference(const problem* p) {
-    streams t;
     int i, s, is_serial = p->desc.order == MEMO_BLOCKS_DEFAULT;
-    memset(&t, 0, sizeof t);
+    streams t = {0};
     for (i = 0; i < p->desc.n_blocks; i++)
         for (s = 0; s < p->desc.n_parts; s++) {
             run(&t, t.reduced[s], time_of(p, i, s)->forward_s);
@@ -265,8 +260,7 @@ static void backward_of(const problem* p, streams* t, int i, int s) {
 static double backward_reference(const problem* p) {
     const memo_blocks_order order = p->desc.order;
     int n = p->desc.n_parts, m = p->desc.blocks_per_layer, last, i, s, k;
-    streams t;
-    memset(&t, 0, sizeof t);
+    streams t = {0};
     for (last = p->desc.n_blocks - 1; last > 0 || (last == 0 && m == 1); last -= m) {
         int first = last - m + 1;
         int top = order == MEMO_BLOCKS_FINE ? first : last; /* blocks below: recomputed as a pass */
@@ -412,8 +406,8 @@ TEST(no_races) {
         set_any(&p);
         p.desc.order = (memo_blocks_order)memo_test_int(0, 3);
         for (is_backward = 0; is_backward < 2; is_backward++) {
-            memo_schedule* schedule = make(&p, is_backward);
-            memo_check* check;
+            own_schedule* schedule = make(&p, is_backward);
+            own_check* check = NULL;
             CHECK_OK(memo_schedule_check(schedule, &check, &error));
             CHECK_CASE(
                 check->n_races == 0 && check->n_unrecorded_waits == 0,
@@ -429,8 +423,6 @@ TEST(no_races) {
                            is_backward ? "backward" : "forward", (int)p.desc.n_parts,
                            (long long)check->n_redundant_waits, (long long)check->n_waits,
                            memo_schedule_op_name(schedule, check->redundant_waits[0] + 1));
-            memo_check_destroy(check);
-            memo_schedule_destroy(schedule);
         }
     }
 }
@@ -441,12 +433,11 @@ TEST(each_wait_counts) {
     for (order = MEMO_BLOCKS_CROSS; order <= MEMO_BLOCKS_FINE; order++)
         for (is_backward = 0; is_backward < 2; is_backward++) {
             problem p;
-            memo_schedule* schedule;
             int64_t i, n_waits = 0;
             int32_t nobodys = 0;
             set_problem(&p, 4, 2);
             p.desc.order = (memo_blocks_order)order;
-            schedule = make(&p, is_backward);
+            own_schedule* schedule = make(&p, is_backward);
             CHECK_OK(memo_schedule_add_event(schedule, &nobodys, &error));
             for (i = 0; i < schedule->n_ops; i++) {
                 memo_op op = schedule->ops[i];
@@ -462,7 +453,6 @@ TEST(each_wait_counts) {
                 schedule->ops[i] = op;
             }
             CHECK_IS(n_waits, >, 0);
-            memo_schedule_destroy(schedule);
         }
 }
 
@@ -470,7 +460,6 @@ TEST(each_wait_counts) {
 
 TEST(best_parts) {
     problem p;
-    memo_blocks_schedule_desc desc;
     block_overhead overhead = {0, 0};
     memo_block_times times[4];
     int32_t n_parts = 0;
@@ -479,7 +468,7 @@ TEST(best_parts) {
     set_problem(&p, 4, 1);
     for (i = 0; i < 4; i++) set_block(&p, i, 2, 2, 4, 2);
     memcpy(times, p.times, sizeof times);
-    desc = p.desc;
+    memo_blocks_schedule_desc desc = p.desc;
     desc.order = MEMO_BLOCKS_FINE;
     /* Without overhead most parts are best; with overhead fewer; if latency dominates, one. */
     CHECK_OK(block_best_parts(&desc, times, BOTH, &overhead, 8, &n_parts, &split_s, &error));
@@ -519,10 +508,9 @@ static void is_refused(const memo_blocks_schedule_desc* desc, const memo_block_t
 
 TEST(refusals) {
     problem p;
-    memo_blocks_schedule_desc desc;
     int none = 7;
     set_problem(&p, 3, 2);
-    desc = p.desc;
+    memo_blocks_schedule_desc desc = p.desc;
     is_refused(&desc, NULL, "not whole layers (3 blocks, 2 per layer)");
     desc.n_blocks = 0;
     is_refused(&desc, NULL, "not whole layers");
@@ -552,11 +540,11 @@ TEST(without_memory) {
     set_problem(&p, 4, 2);
     for (k = 0, done = 0; !done; k++) {
         int32_t n_parts;
-        memo_status status;
         memo_blocks_schedule_desc desc = p.desc;
         desc.order = (memo_blocks_order)(k % 4);
         mallocs_left = k;
-        status = block_best_parts(&desc, p.times, BOTH, &overhead, 4, &n_parts, NULL, &error);
+        memo_status status =
+            block_best_parts(&desc, p.times, BOTH, &overhead, 4, &n_parts, NULL, &error);
         done = mallocs_left >= 0;
         mallocs_left = -1;
         CHECK_IS(status, ==, (done ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY));

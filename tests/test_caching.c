@@ -26,11 +26,9 @@ static memo_trace* traced(const char* body) {
 
 static caching_stats replayed(const char* body, int64_t capacity, int64_t n_iterations,
                               caching_deferral deferral) {
-    caching_desc desc;
-    caching_stats stats;
     memo_trace* trace = traced(body);
-    memset(&desc, 0, sizeof desc);
-    memset(&stats, 0, sizeof stats);
+    caching_desc desc = {0};
+    caching_stats stats = {0};
     desc.capacity_bytes = capacity;
     desc.n_iterations = n_iterations;
     desc.deferral = deferral;
@@ -56,9 +54,8 @@ TEST(sizes_round_as_published) {
     size_t k;
     for (k = 0; k < sizeof cases / sizeof *cases; k++) {
         char body[64];
-        caching_stats s;
         snprintf(body, sizeof body, "malloc 1 %lld\n", (long long)cases[k].bytes);
-        s = replayed(body, 0, 1, CACHING_ORDERED);
+        caching_stats s = replayed(body, 0, 1, CACHING_ORDERED);
         CHECK_CASE(s.allocated_bytes == cases[k].allocated && s.reserved_bytes == cases[k].reserved,
                    "%lld bytes: allocated %lld, reserved %lld", (long long)cases[k].bytes,
                    (long long)s.allocated_bytes, (long long)s.reserved_bytes);
@@ -167,11 +164,9 @@ TEST(slow_twin_agrees) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_trace* trace;
-        caching_desc desc;
-        caching_stats stats;
         int64_t live[100], n_live = 0, i, reserved = 0, allocated = 0, peak = 0, units_of[100];
-        memset(&desc, 0, sizeof desc);
-        memset(&stats, 0, sizeof stats);
+        caching_desc desc = {0};
+        caching_stats stats = {0};
         CHECK_OK(memo_trace_create(&trace, &error));
         n_twin = 0;
         for (i = 0; i < 60; i++) {

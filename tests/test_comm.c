@@ -10,6 +10,7 @@
 #include "memo_test.h"
 #include "comm_cases.h"
 #include "typed.h"
+#include "owned.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -30,8 +31,6 @@ static void pause_s(double duration_s) {
 }
 
 /* --- a world --- */
-
-static memo_error error;
 
 typedef struct {
     int32_t n_ranks;
@@ -109,16 +108,16 @@ static void rig_end(rig* g) {
     for (r = 0; r < g->n_ranks; r++) memo_comm_destroy(g->comms[r]);
     for (r = 0; r < g->n_ranks; r++) memo_host_device_destroy(g->devices[r]);
 }
+#define own_rig OWNED(rig_end) rig
 
 /* --- the common cases --- */
 
 static void run_case(case_function function) {
     int32_t n;
     for (n = 1; n <= 8; n++) {
-        rig g;
+        own_rig g;
         if (!rig_begin(&g, n, NULL)) return;
         rig_run(&g, function, memo_test_random());
-        rig_end(&g);
     }
 }
 
@@ -166,7 +165,7 @@ TEST(sums_have_the_same_bits_whatever_the_timing) {
         int64_t count =
             trial % 2 ? BITS_COUNT : memo_test_int(1, 90); /* split among ranks, or not */
         int32_t n = (int32_t)memo_test_int(2, 8), r;
-        rig g;
+        own_rig g;
         if (!rig_begin(&g, n, NULL)) return;
         for (r = 0; r < n; r++)
             for (i = 0; i < BITS_COUNT; i++) {
@@ -195,12 +194,11 @@ TEST(sums_have_the_same_bits_whatever_the_timing) {
             CHECK(
                 !memcmp(part[r], expected + r * (count / n) * bytes, (size_t)(count / n * bytes)));
         }
-        rig_end(&g);
     }
 }
 
 TEST(a_nan_is_the_largest_on_every_rank) {
-    rig g;
+    own_rig g;
     float x[3][2], y[3][2];
     double zero = 0;
     int32_t r;
@@ -213,12 +211,11 @@ TEST(a_nan_is_the_largest_on_every_rank) {
     }
     rig_synchronize(&g);
     for (r = 0; r < 3; r++) CHECK(y[r][0] == 2 && y[r][1] != y[r][1]);
-    rig_end(&g);
 }
 
 /* No elements, no buffers: still everybody must call, and that is all. */
 TEST(nothing_is_a_count_too) {
-    rig g;
+    own_rig g;
     int32_t r;
     if (!rig_begin(&g, 3, NULL)) return;
     for (r = 0; r < 3; r++) {
@@ -240,7 +237,6 @@ TEST(nothing_is_a_count_too) {
         CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK_IS(g.comms[r]->sent_bytes, ==, 0);
     }
-    rig_end(&g);
 }
 
 /* --- matching --- */
@@ -275,7 +271,7 @@ TEST(a_group_takes_what_comes_first) {
 TEST(messages_wait_for_room) {
     enum { N = 2 * MEMOI_THREADS_MESSAGES + 96 };
     static int32_t x[N], y[N];
-    rig g;
+    own_rig g;
     memo_comm *a, *b;
     int i;
     if (!rig_begin(&g, 2, NULL)) return;
@@ -302,22 +298,19 @@ TEST(messages_wait_for_room) {
         CHECK_OK(memo_send(a, g.cases[0].streams[0], &x[i], 1, MEMO_TYPE_I32, 1, &error));
     CHECK_ERROR(memo_send(a, g.cases[0].streams[0], x, 1, MEMO_TYPE_I32, 1, &error),
                 INVALID_ARGUMENT, "4096");
-    rig_end(&g);
 }
 
 /* Nothing empties the queues before the start, so waiting for room would never end. */
 TEST(a_group_is_on_one_stream) {
-    rig g;
+    own_rig g;
     int32_t x = 1;
-    memo_comm* comm;
     if (!rig_begin(&g, 2, NULL)) return;
-    comm = g.comms[0];
+    memo_comm* comm = g.comms[0];
     CHECK_OK(memo_group_begin(comm, &error));
     CHECK_OK(memo_send(comm, g.cases[0].streams[0], &x, 1, MEMO_TYPE_I32, 1, &error));
     CHECK_IS(memo_group_end(comm, g.cases[0].streams[1], &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_OK(memo_comm_status(comm, &error));
     CHECK_IS(comm->sent_bytes, ==, 0);
-    rig_end(&g);
 }
 
 /* --- failures --- */
@@ -352,7 +345,7 @@ static int may_be_late(memo_status status) {
 }
 
 TEST(a_rank_that_never_comes_is_named) {
-    rig g;
+    own_rig g;
     float x[4] = {0, 0, 0, 0};
     int32_t r;
     if (!rig_begin_timed(&g, 4, 0.3)) return;
@@ -364,11 +357,10 @@ TEST(a_rank_that_never_comes_is_named) {
                                               MEMO_TYPE_F32, MEMO_REDUCTION_SUM, &error)));
     expect_failure(&g, "rank 2 of 'threads world' did not arrive at all_reduce", "0.3 s");
     CHECK_IS(now_s() - g.start_s, >=, 0.3);
-    rig_end(&g);
 }
 
 TEST(a_peer_that_never_sends_is_named) {
-    rig g;
+    own_rig g;
     float x = 0;
     if (!rig_begin_timed(&g, 3, 0.2)) return;
     CHECK(may_be_late(
@@ -379,7 +371,6 @@ TEST(a_peer_that_never_sends_is_named) {
     CHECK(
         may_be_late(memo_send(g.comms[2], g.cases[2].streams[0], &x, 1, MEMO_TYPE_F32, 1, &error)));
     expect_failure(&g, "rank 1 of 'threads world' did not receive 1 f32 that rank 2", "0.2 s");
-    rig_end(&g);
 }
 
 static memo_status fail_with_message(void* args, memo_error* e) {
@@ -391,7 +382,7 @@ static memo_status fail_with_message(void* args, memo_error* e) {
 TEST(a_failed_device_is_noticed_by_all) {
     int variant;
     for (variant = 0; variant < 3; variant++) {
-        rig g;
+        own_rig g;
         static float x[4][5000];
         int32_t r;
         if (!rig_begin_timed(&g, 4, 60)) return;
@@ -402,22 +393,21 @@ TEST(a_failed_device_is_noticed_by_all) {
         for (r = 0; r < 4; r++) {
             memo_stream stream = g.cases[r].streams[0];
             memo_comm* comm = g.comms[r];
-            memo_status status;
             if (variant == 2 && r == 3) pause_s(0.1); /* it cannot even enqueue */
-            status = variant == 1
-                         ? memo_receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
-                         : memo_all_reduce(comm, stream, x[r], x[r], 5000, MEMO_TYPE_F32,
-                                           MEMO_REDUCTION_SUM, &error);
+            memo_status status =
+                variant == 1
+                    ? memo_receive(comm, stream, x[r], 1, MEMO_TYPE_F32, (r + 1) % 4, &error)
+                    : memo_all_reduce(comm, stream, x[r], x[r], 5000, MEMO_TYPE_F32,
+                                      MEMO_REDUCTION_SUM, &error);
             CHECK(may_be_late(status) || r == 3);
         }
         expect_failure(&g, "rank 3", "the cat sat on the GPU");
-        rig_end(&g);
     }
 }
 
 /* Rank 1 cleans up and leaves, as after an error. */
 TEST(a_rank_that_goes_is_noticed) {
-    rig g;
+    own_rig g;
     float x = 0;
     if (!rig_begin_timed(&g, 3, 60)) return;
     CHECK(may_be_late(
@@ -432,13 +422,12 @@ TEST(a_rank_that_goes_is_noticed) {
     (void)memo_stream_synchronize(g.devices[2], g.cases[2].streams[0], NULL);
     memo_comm_destroy(g.comms[2]);
     memo_host_device_destroy(g.devices[2]);
-    rig_end(&g);
 }
 
 TEST(a_peer_that_goes_is_noticed) {
     int is_send;
     for (is_send = 0; is_send < 2; is_send++) {
-        rig g;
+        own_rig g;
         float x = 0;
         if (!rig_begin_timed(&g, 2, 60)) return;
         if (is_send)
@@ -452,13 +441,12 @@ TEST(a_peer_that_goes_is_noticed) {
         expect_failure(&g, "rank 1 of 'threads world' is lost; rank 0",
                        is_send ? "sends to it" : "receives from it");
         memo_host_device_destroy(g.devices[1]);
-        rig_end(&g);
     }
 }
 
 /* A rank that has done all its work may go while others still talk to each other. */
 TEST(a_rank_that_is_done_may_go) {
-    rig g;
+    own_rig g;
     float x = 3, y = 0;
     if (!rig_begin(&g, 3, NULL)) return;
     memo_comm_destroy(g.comms[2]);
@@ -469,7 +457,6 @@ TEST(a_rank_that_is_done_may_go) {
     rig_synchronize(&g);
     CHECK_OK(memo_comm_status(g.comms[0], &error));
     CHECK_IS(y, ==, 3);
-    rig_end(&g);
 }
 
 typedef struct {
@@ -483,7 +470,7 @@ static void* abort_later(void* argument) {
 }
 
 TEST(abort_from_another_thread_ends_all) {
-    rig g;
+    own_rig g;
     pthread_t thread;
     abort_args args;
     float x = 0;
@@ -495,7 +482,6 @@ TEST(abort_from_another_thread_ends_all) {
     CHECK(may_be_late(memo_barrier(g.comms[2], g.cases[2].streams[0], &error)));
     pthread_join(thread, NULL);
     expect_failure(&g, "rank 1 of 'threads world'", "aborted");
-    rig_end(&g);
 }
 
 /* Links that would take minutes let go at once. */
@@ -503,7 +489,7 @@ TEST(abort_ends_a_slow_transfer) {
     int is_collective;
     for (is_collective = 0; is_collective < 2; is_collective++) {
         memo_comm_threads_desc desc = memo_comm_threads_desc_default();
-        rig g;
+        own_rig g;
         static char x[4000];
         int32_t r;
         desc.timeout_s = 300;
@@ -522,7 +508,6 @@ TEST(abort_ends_a_slow_transfer) {
         pause_s(0.05);
         memo_comm_abort(g.comms[0]);
         expect_failure(&g, "rank 0 of 'threads world'", "aborted");
-        rig_end(&g);
     }
 }
 
@@ -542,7 +527,7 @@ static void splits_until_the_end(rank_case* c) {
 TEST(abort_during_splits_loses_nothing) {
     int trial;
     for (trial = 0; trial < 15; trial++) {
-        rig g;
+        own_rig g;
         pthread_t thread;
         abort_args args;
         if (!rig_begin(&g, 4, NULL)) return;
@@ -551,7 +536,6 @@ TEST(abort_during_splits_loses_nothing) {
         rig_run(&g, splits_until_the_end, 1);
         pthread_join(thread, NULL);
         expect_failure(&g, "aborted", "threads world");
-        rig_end(&g);
     }
 }
 
@@ -566,11 +550,10 @@ static void split_with_missing(rank_case* c) {
 }
 
 TEST(a_split_times_out) {
-    rig g;
+    own_rig g;
     if (!rig_begin_timed(&g, 3, 0.2)) return;
     rig_run(&g, split_with_missing, 1);
     CHECK_IS(now_s() - g.start_s, <, BOUND_S);
-    rig_end(&g);
 }
 
 /* Failures at random moments of a random traffic: nothing hangs, nothing is touched after it was
@@ -579,8 +562,8 @@ static void failing_traffic(rank_case* c) {
     memo_error own;
     memo_comm* comm = c->comm;
     enum { COUNT = 20000 };
-    float* x = (float*)case_array(COUNT, MEMO_TYPE_F32);
-    float* y = (float*)case_array(COUNT, MEMO_TYPE_F32);
+    own_memory float* x = (float*)case_array(COUNT, MEMO_TYPE_F32);
+    own_memory float* y = (float*)case_array(COUNT, MEMO_TYPE_F32);
     int i;
     memset(x, 0, COUNT * sizeof(float));
     for (i = 0; i < 1000; i++) {
@@ -594,28 +577,25 @@ static void failing_traffic(rank_case* c) {
             memo_group_end(comm, c->streams[0], &own))
             break;
         if (memo_stream_synchronize(c->device, c->streams[0], &own)) break;
-        if (comm->rank == 0 && case_random(&c->my_state) % 8 == 0) {
-            if (case_random(&c->my_state) % 2)
+        if (comm->rank == 0 && memo_test_next(&c->my_state) % 8 == 0) {
+            if (memo_test_next(&c->my_state) % 2)
                 memo_comm_abort(comm);
             else
                 (void)memo_host_device_launch(c->device, c->streams[1], fail_with_message, NULL, 0,
                                               &own);
-            if (case_random(&c->my_state) % 2) break;
+            if (memo_test_next(&c->my_state) % 2) break;
         }
     }
     memo_comm_abort(comm);
     (void)memo_stream_synchronize(c->device, c->streams[0], NULL);
-    free(x);
-    free(y);
 }
 
 TEST(failures_at_random_moments_touch_nothing_freed) {
     int trial;
     for (trial = 0; trial < 12; trial++) {
-        rig g;
+        own_rig g;
         if (!rig_begin(&g, (int32_t)memo_test_int(2, 5), NULL)) return;
         rig_run(&g, failing_traffic, memo_test_random());
-        rig_end(&g);
     }
 }
 
@@ -637,7 +617,7 @@ typedef struct mismatch {
 
 static void expect_mismatch(const mismatch* m, int is_message) {
     static float x[4][64];
-    rig g;
+    own_rig g;
     int32_t r;
     if (!rig_begin_timed(&g, 4, 20)) return;
     for (r = 0; r < 4; r++) {
@@ -657,7 +637,6 @@ static void expect_mismatch(const mismatch* m, int is_message) {
             CHECK(may_be_late(memo_receive(comm, s, x[3], call.count, call.type, 0, &error)));
     }
     expect_failure(&g, m->words, m->more_words);
-    rig_end(&g);
 }
 
 TEST(ranks_that_differ_are_both_named) {
@@ -690,7 +669,7 @@ TEST(ranks_that_differ_are_both_named) {
 /* Equal labels at different addresses, and none on one side. */
 TEST(labels_that_match_harm_nobody) {
     static const char texts[3][8] = {"step", "step", "other"};
-    rig g;
+    own_rig g;
     float x[3] = {1, 2, 4}, y[3];
     int32_t r;
     if (!rig_begin(&g, 3, NULL)) return;
@@ -714,7 +693,6 @@ TEST(labels_that_match_harm_nobody) {
         CHECK_OK(memo_comm_status(g.comms[r], &error));
         CHECK_IS(x[r], ==, 7);
     }
-    rig_end(&g);
 }
 
 /* --- links --- */
@@ -796,21 +774,19 @@ TEST(links_take_their_time_and_no_processor) {
     for (i = 0; i < 5; i++) {
         memo_comm_threads_desc desc = memo_comm_threads_desc_default();
         const double expected = runs[i].expected_s;
-        double measured;
-        rig g;
+        own_rig g;
         desc.bytes_per_s = runs[i].bytes_per_s;
         desc.latency_s = runs[i].latency_s;
         desc.outer_bytes_per_s = runs[i].outer_bytes_per_s;
         if (desc.outer_bytes_per_s > 0) desc.ranks_per_node = 2;
         if (!rig_begin(&g, 4, &desc)) return;
-        measured = timed(&g, runs[i].enqueue);
+        double measured = timed(&g, runs[i].enqueue);
         printf("# links: %s %.1f ms, model %.1f ms\n", runs[i].name, measured * 1e3,
                expected * 1e3);
         CHECK_CASE(measured >= expected * 0.999, "%s: %g s, at least %g", runs[i].name, measured,
                    expected);
         /* On a busy machine. */
         CHECK_CASE(measured <= expected * 3 + 0.2, "%s: %g s", runs[i].name, measured);
-        rig_end(&g);
     }
 }
 
@@ -845,17 +821,16 @@ TEST(invalid_descs_are_refused) {
 
 static void split_without_memory(rank_case* c) {
     memo_error own;
-    memo_comm* part = NULL;
+    own_comm* part = NULL;
     memo_status status = memo_comm_split(c->comm, c->comm->rank % 2, 0, "x", &part, &own);
     CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s",
                own.message);
     CHECK_CASE((status == MEMO_STATUS_OK) == (part != NULL), "status %d", (int)status);
-    memo_comm_destroy(part);
 }
 
 /* Memory that ends at every possible place is reported, and nothing is lost. */
 TEST(memory_that_ends_is_reported) {
-    rig g;
+    own_rig g;
     memo_comm* comms[3];
     memo_comm_threads_desc desc = memo_comm_threads_desc_default();
     memo_status status = MEMO_STATUS_DEVICE;
@@ -877,7 +852,6 @@ TEST(memory_that_ends_is_reported) {
         mallocs_left = -1;
     }
     rig_run(&g, case_splits, 1);
-    rig_end(&g);
 }
 
 /* --- mesh without ranks --- */

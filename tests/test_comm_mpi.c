@@ -13,8 +13,8 @@
 #ifdef WITHOUT_MPI
 MPI_TEST_SKIPS(comm_over_mpi)
 #else
-#include "comm_cases.h"
 #include "comm_mpi.h"
+#include "comm_cases.h"
 
 static rank_case rank;
 static memo_device* device;
@@ -22,7 +22,6 @@ static memo_device* device;
 /* A device and a world for one test. */
 static int world_begin(double timeout_s, int is_debug) {
     memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_error error;
     int i;
     memset(&rank, 0, sizeof rank);
     CHECK_OK(memo_host_device_create(&desc, &device, &error));
@@ -66,7 +65,6 @@ TEST(sums_have_the_bits_of_the_threads_back_end) {
     enum { COUNT = 1001 };
     static float all[64][COUNT], to[COUNT], expected[COUNT];
     const void* from[64];
-    memo_error error;
     int32_t r;
     int i;
     if (!world_begin(60, 0)) return;
@@ -89,7 +87,6 @@ TEST(sums_have_the_bits_of_the_threads_back_end) {
 static float word[4];
 
 static void expect_failure(double start_s, const char* words) {
-    memo_error error;
     memset(&error, 0, sizeof error);
     (void)memo_stream_synchronize(device, rank.streams[0], &error);
     while (!memo_comm_status(rank.comm, &error) && MPI_Wtime() - start_s < 20) {
@@ -108,7 +105,6 @@ static void expect_failure(double start_s, const char* words) {
 }
 
 TEST(a_rank_that_never_comes_ends_in_a_timeout) {
-    memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(0.5, 0)) return;
     if (rank.comm->size > 1 && rank.comm->rank != 1)
@@ -122,7 +118,6 @@ TEST(a_rank_that_never_comes_ends_in_a_timeout) {
 TEST(a_split_without_a_rank_ends) {
     int aborts;
     for (aborts = 0; aborts < 2; aborts++) {
-        memo_error error;
         memo_comm* part = NULL;
         double start_s = MPI_Wtime();
         if (!world_begin(aborts ? 60 : 0.5, 0)) return;
@@ -138,7 +133,6 @@ TEST(a_split_without_a_rank_ends) {
 }
 
 TEST(abort_reaches_all) {
-    memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(60, 0)) return;
     if (rank.comm->rank == 0)
@@ -149,7 +143,6 @@ TEST(abort_reaches_all) {
 }
 
 TEST(ranks_that_differ_are_both_named) {
-    memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(60, 1)) return;
     if (rank.comm->size == 1)
@@ -165,7 +158,6 @@ TEST(ranks_that_differ_are_both_named) {
 static void send_and_receive(int64_t n_sent, memo_type sent, int64_t n_received, memo_type received,
                              const char* words) {
     static float from[64], to[64];
-    memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(60, 1)) return;
     if (rank.comm->size == 1)
@@ -193,7 +185,6 @@ TEST(messages_that_differ_name_both_ranks) {
 
 /* The same count and type, in another step. */
 TEST(steps_that_differ_name_both_ranks) {
-    memo_error error;
     double start_s = MPI_Wtime();
     int is_collective;
     for (is_collective = 0; is_collective < 2; is_collective++) {
@@ -215,12 +206,10 @@ TEST(steps_that_differ_name_both_ranks) {
 /* Two messages in one group, received in the other order. */
 TEST(messages_in_another_order_name_both_ranks) {
     static float from[64], to[64];
-    memo_error error;
     double start_s = MPI_Wtime();
-    memo_comm* comm;
     int k;
     if (!world_begin(60, 1)) return;
-    comm = rank.comm;
+    memo_comm* comm = rank.comm;
     if (comm->size == 1) memo_comm_abort(comm);
     if (comm->size > 1 && comm->rank < 2) {
         CHECK_OK(memo_group_begin(comm, &error));
@@ -238,7 +227,6 @@ TEST(messages_in_another_order_name_both_ranks) {
 
 /* A collective here, a receive there: neither comes to an end, and each says for whom it waited. */
 TEST(a_message_against_a_collective_names_both_ranks) {
-    memo_error error;
     double start_s = MPI_Wtime();
     if (!world_begin(0.5, 1)) return;
     if (rank.comm->size == 1)

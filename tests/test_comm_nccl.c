@@ -27,14 +27,14 @@ TEST(comm_over_nccl) {
 #include "nccl_ranks.h"
 #define CASE_MALLOC(size_bytes) managed_malloc(size_bytes)
 #define CASE_FREE(address)      cudaFree(address)
-#include "comm_cases.h"
 #include "session_ranks.h"
+#include "comm_cases.h"
 
 static rank_case rank;
 static memo_device device; /* as much of one as the cases use */
 
-static memo_status synchronize(void* context, memo_stream stream, memo_error* error) {
-    return memo_comm_nccl_synchronize((memo_comm*)context, stream, 60, error);
+static memo_status synchronize(void* context, memo_stream stream, memo_error* e) {
+    return memo_comm_nccl_synchronize((memo_comm*)context, stream, 60, e);
 }
 
 static memo_error world_failure;
@@ -46,7 +46,6 @@ static void keep_failure(void* user, const memo_error* why) {
 
 static int world_begin(void) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default(); /* from the environment */
-    memo_error error;
     int i;
     memset(&rank, 0, sizeof rank);
     desc.join_timeout_s = 60;
@@ -88,15 +87,15 @@ TEST(ranks_join) { CHECK(world_begin()); }
 COMM_TESTS
 
 /* For memo_session_desc.agree: NCCL takes memory of the GPU. */
-static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* error) {
+static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* e) {
     const memo_stream stream = rank.streams[0];
     int64_t* shared = (int64_t*)managed_malloc((size_t)n * sizeof *values);
     memo_status status;
-    if (!shared) return memo_error_set(error, MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "no memory");
+    if (!shared) return memo_error_set(e, MEMO_STATUS_OUT_OF_DEVICE_MEMORY, "no memory");
     memcpy(shared, values, (size_t)n * sizeof *values);
-    status = memo_all_reduce(rank.comm, stream, shared, shared, n, MEMO_TYPE_I64,
-                             MEMO_REDUCTION_MAX, error);
-    if (!status) status = memo_comm_nccl_synchronize(rank.comm, stream, 60, error);
+    status =
+        memo_all_reduce(rank.comm, stream, shared, shared, n, MEMO_TYPE_I64, MEMO_REDUCTION_MAX, e);
+    if (!status) status = memo_comm_nccl_synchronize(rank.comm, stream, 60, e);
     memcpy(values, shared, (size_t)n * sizeof *values);
     cudaFree(shared);
     (void)user;
@@ -104,18 +103,13 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* err
 }
 
 TEST(sessions_agree_over_nccl) {
-    session_rank r;
     if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
-    memset(&r, 0, sizeof r);
-    r.agree = agree;
-    r.rank = rank.comm->rank;
-    r.n_ranks = rank.comm->size;
+    session_rank r = {.agree = agree, .rank = rank.comm->rank, .n_ranks = rank.comm->size};
     session_ranks_agree(&r);
     nccl_count_failures(rank.comm, rank.streams[0]);
 }
 
 TEST(memory_is_reported_and_registered) {
-    memo_error error;
     void* address = NULL;
     memo_comm* part = NULL;
     if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
@@ -149,7 +143,6 @@ TEST(memory_is_reported_and_registered) {
 TEST(operations_of_two_communicators_take_turns) {
     const char* implicit = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     memo_comm* parts[2] = {NULL, NULL};
-    memo_error error;
     float* x[2];
     int k;
     if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks; start two processes");
@@ -176,16 +169,13 @@ TEST(operations_of_two_communicators_take_turns) {
 /* An event recorded in a capture cannot be queried: a captured operation is neither timed nor
  * waited for. */
 TEST(captured_operations_leave_no_event) {
-    memoi_nccl* me;
     memo_comm* part = NULL;
-    memo_error error;
     cudaStream_t stream = (cudaStream_t)(void*)rank.streams[1];
-    float* x;
     int is_captured;
     if (!rank.comm) SKIP("not joined to the other ranks; see the first failure");
-    x = (float*)case_array(1, MEMO_TYPE_F32);
+    float* x = (float*)case_array(1, MEMO_TYPE_F32);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "captured", &part, &error));
-    me = (memoi_nccl*)part->context;
+    memoi_nccl* me = (memoi_nccl*)part->context;
     for (is_captured = 1; is_captured >= 0; is_captured--) {
         stream->is_capturing = is_captured;
         CHECK_OK(memo_all_reduce(part, rank.streams[1], x, x, 1, MEMO_TYPE_F32, MEMO_REDUCTION_SUM,
@@ -204,11 +194,9 @@ TEST(a_lost_peer_ends_every_wait) {
     const char* how = getenv("MEMO_TEST_WAIT");
     const int is_plain = how && strcmp(how, "plain") == 0;
     memo_comm* part = NULL;
-    memo_error error;
     memo_status status;
-    float* x;
     if (!rank.comm || rank.comm->size < 2) SKIP("needs two ranks; start two processes");
-    x = (float*)case_array(1, MEMO_TYPE_F32);
+    float* x = (float*)case_array(1, MEMO_TYPE_F32);
     CHECK_OK(memo_comm_split(rank.comm, 0, 0, "all", &part, &error));
     CHECK_IS(n_world_failures, ==, 0);
     if (rank.comm->rank != 1) {
@@ -240,12 +228,10 @@ TEST(the_ranks_leave) {
 TEST(a_label_that_differs_fails_on_all_ranks) {
     static const char* const fields[MEMO_LABEL_FIELDS] = {"scale", "softcap", "head"};
     int way, pass, k;
-    memo_error error;
     for (way = 0; way < 2; way++) { /* sends and receives; a collective */
-        float* x;
         memo_status status = MEMO_STATUS_OK;
         if (!world_begin()) return;
-        x = (float*)case_array(64, MEMO_TYPE_F32);
+        float* x = (float*)case_array(64, MEMO_TYPE_F32);
         for (pass = 0; pass < 46 && !status; pass++) {
             memo_comm* comm = rank.comm;
             const int next = (comm->rank + 1) % comm->size;
@@ -283,12 +269,12 @@ TEST(a_label_that_differs_fails_on_all_ranks) {
 
 /* Kernels and products whose numbers nobody reads. */
 static memo_status no_kernel(void* context, memo_stream stream, const memo_row_call* call,
-                             memo_error* error) {
-    (void)context, (void)stream, (void)call, (void)error;
+                             memo_error* e) {
+    (void)context, (void)stream, (void)call, (void)e;
     return MEMO_STATUS_OK;
 }
-static memo_status no_product(void* context, const memo_loss_tile* tile, memo_error* error) {
-    (void)context, (void)tile, (void)error;
+static memo_status no_product(void* context, const memo_loss_tile* tile, memo_error* e) {
+    (void)context, (void)tile, (void)e;
     return MEMO_STATUS_OK;
 }
 
@@ -296,19 +282,14 @@ static memo_status no_product(void* context, const memo_loss_tile* tile, memo_er
 TEST(a_loss_that_differs_fails_on_all_ranks) {
     static const char* const expected[] = {"smoothing or z_weight on", "n_rows or scale on", NULL};
     static const int32_t labels[5] = {0, 1, 2, 3, 4};
-    memo_error error;
     int way;
     for (way = 0; way < 3; way++) {
         memo_loss_desc desc = memo_loss_desc_default();
-        memo_loss_tensors tensors;
         memo_loss* loss = NULL;
-        memo_device table;
-        memo_status status;
-        char* memory;
         int is_last, i;
         if (!world_begin()) return;
         is_last = rank.comm->size > 1 && rank.comm->rank == rank.comm->size - 1;
-        table = device;
+        memo_device table = device;
         table.struct_bytes = (int64_t)sizeof table;
         table.row_kernel = no_kernel;
         desc.device = &table;
@@ -317,15 +298,13 @@ TEST(a_loss_that_differs_fails_on_all_ranks) {
         desc.vocabulary = 16;
         desc.z_weight = way == 0 && is_last ? 1 : 0;
         desc.tile_rows = 2; /* three tiles */
-        memory = (char*)CASE_MALLOC(1 << 16);
+        char* memory = (char*)CASE_MALLOC(1 << 16);
         desc.device_memory = memory + (512 - (uintptr_t)memory % 512) % 512;
         desc.functions.logits = desc.functions.gradients = no_product;
-        memset(&tensors, 0, sizeof tensors);
-        tensors.n_rows = 5;
-        tensors.labels = labels;
-        tensors.scale = way == 1 && is_last ? 2 : 1;
+        memo_loss_tensors tensors = {
+            .n_rows = 5, .labels = labels, .scale = way == 1 && is_last ? 2 : 1};
         CHECK_OK(memo_loss_create(&desc, &loss, &error));
-        status = memo_loss_run(loss, &tensors, &error);
+        memo_status status = memo_loss_run(loss, &tensors, &error);
         for (i = 0; i < 2 && !status; i++)
             status = memo_comm_nccl_synchronize(rank.comm, rank.streams[0], 60, &error);
         if (rank.comm->size == 1 || !expected[way])
@@ -344,7 +323,6 @@ TEST(an_id_of_the_callers_own_serves) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm* comm = NULL;
     ncclUniqueId id;
-    memo_error error;
     CHECK(getenv("NCCL_COMM_ID") == NULL); /* it named the first world's meeting only */
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
     desc.unique_id = &id;
@@ -359,7 +337,6 @@ TEST(an_id_of_the_callers_own_serves) {
 TEST(a_rank_without_memory_leaves_the_environment_alone) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm* comm = NULL;
-    memo_error error;
     fake_fails_malloc = 1;
     CHECK_IS(memo_comm_create_nccl(&desc, &comm, &error), ==, MEMO_STATUS_DEVICE);
     CHECK(!fake_fails_malloc && !comm && !getenv("NCCL_COMM_ID"));
@@ -371,7 +348,6 @@ TEST(a_part_that_comes_too_late_is_aborted) {
     memo_comm_nccl_desc desc = memo_comm_nccl_desc_default();
     memo_comm *comm = NULL, *part = NULL;
     ncclUniqueId id;
-    memo_error error;
     const char here = 0;
     CHECK_IS(ncclGetUniqueId(&id), ==, ncclSuccess);
     desc.unique_id = &id;

@@ -29,11 +29,10 @@ TEST(corpus_of_descs) {
     CHECK(listing != NULL);
     while (listing && (entry = readdir(listing)) != NULL) {
         int64_t n_bytes;
-        char* bytes;
         if (entry->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "tests/corpus/descs/%s", entry->d_name);
         fuzz_input = path;
-        bytes = memo_test_file(path, &n_bytes);
+        char* bytes = memo_test_file(path, &n_bytes);
         CHECK(bytes != NULL);
         if (bytes) fuzz_descs((const uint8_t*)bytes, (size_t)n_bytes);
         free(bytes);

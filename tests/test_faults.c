@@ -3,6 +3,7 @@
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "stats.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -22,7 +23,7 @@ static memo_status annotate(void* context, memo_stream stream, const struct memo
 /* Word by word, so that a function that is added to the table is not forgotten. */
 TEST(every_function_is_wrapped) {
     const size_t first = offsetof(memo_device, device_alloc), word = sizeof(void (*)(void));
-    memo_device* host = new_host();
+    own_device* host = new_host();
     memo_device inner = *host;
     memo_faults f;
     size_t at, n_wrapped = 0, n_passed = 0;
@@ -46,7 +47,6 @@ TEST(every_function_is_wrapped) {
     }
     CHECK_IS(n_passed, ==, (offsetof(memo_device, inner) - offsetof(memo_device, annotate)) / word);
     CHECK(f.device.inner == &f.inner);
-    memo_host_device_destroy(host);
 }
 
 /* Ten fills; returns which calls failed, as bits. */
@@ -58,7 +58,7 @@ static int failed_calls(const memo_faults* f, memo_stream stream, char* bytes) {
 }
 
 TEST(the_chosen_calls_fail) {
-    memo_device* host = new_host();
+    own_device* host = new_host();
     memo_stream stream = NULL;
     memo_faults f;
     char byte = 0;
@@ -91,13 +91,12 @@ TEST(the_chosen_calls_fail) {
                 "call 3 fails on purpose, late");
     CHECK_IS(byte, ==, 2);
     CHECK_OK(memo_stream_destroy(&f.device, stream, &error));
-    memo_host_device_destroy(host);
 }
 
 /* Two streams; the second reads what the first writes.  Returns in how many of 40 rounds it was not
  * there. */
 static int stale_reads(int waits, double delay_s) {
-    memo_device* host = new_host();
+    own_device* host = new_host();
     memo_stream from, to;
     memo_event written = NULL;
     memo_faults f;
@@ -119,7 +118,6 @@ static int stale_reads(int waits, double delay_s) {
         CHECK_OK(memo_stream_synchronize(&f.device, to, &error));
         n_stale += b[i] != 7;
     }
-    memo_host_device_destroy(host);
     return n_stale;
 }
 

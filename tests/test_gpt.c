@@ -8,6 +8,8 @@
 #define GPT_LOGITS_BYTES 8192 /* 8 rows of f32: so that models of a test have many chunks */
 #include "gpt_test.h"
 #include "stats.h"
+#include "owned.h"
+#include <complex.h>
 
 #ifdef GPT_DOUBLE
 static const double rounding = 1e-12;
@@ -61,9 +63,10 @@ TEST(gemm_matches_three_loops) {
         const int64_t ldb = (tb ? k : n) + memo_test_int(0, 5), ldc = n + memo_test_int(0, 5);
         const gpt_real alpha = (gpt_real)memo_test_int(-2, 2);
         const gpt_real beta = (gpt_real)memo_test_int(0, 2) / 2;
-        gpt_real *a = random_reals((ta ? k : m) * lda), *b = random_reals((tb ? n : k) * ldb);
-        gpt_real* c = random_reals(m * ldc);
-        double* expected = (double*)allocate(m * ldc, sizeof(double));
+        own_memory gpt_real *a = random_reals((ta ? k : m) * lda),
+                            *b = random_reals((tb ? n : k) * ldb);
+        own_memory gpt_real* c = random_reals(m * ldc);
+        own_memory double* expected = (double*)allocate(m * ldc, sizeof(double));
         int64_t i, j, p;
         if (beta == 0) c[0] = (gpt_real)NAN; /* not read then */
         for (i = 0; i < m * ldc; i++) expected[i] = (double)c[i];
@@ -79,10 +82,6 @@ TEST(gemm_matches_three_loops) {
         gpt_gemm(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         CHECK_CASE(largest_difference(c, expected, m * ldc) < rounding, "%d %d %d", (int)m, (int)n,
                    (int)k);
-        free(a);
-        free(b);
-        free(c);
-        free(expected);
     }
 }
 
@@ -93,8 +92,8 @@ TEST(gemm_gives_the_same_bits_at_any_address) {
         const int64_t m = memo_test_int(1, 70), n = memo_test_int(1, 140),
                       k = memo_test_int(1, 140);
         const int ta = (int)memo_test_int(0, 1), tb = (int)memo_test_int(0, 1);
-        gpt_real *a = random_reals(m * k + 64), *b = random_reals(n * k + 64);
-        gpt_real *c = random_reals(m * n + 64), *moved_c = random_reals(m * n + 64);
+        own_memory gpt_real *a = random_reals(m * k + 64), *b = random_reals(n * k + 64);
+        own_memory gpt_real *c = random_reals(m * n + 64), *moved_c = random_reals(m * n + 64);
         const int64_t at[3] = {memo_test_int(0, 63), memo_test_int(0, 63), memo_test_int(0, 63)};
         memcpy(moved_c + at[2], c, (size_t)(m * n) * sizeof *c);
         gpt_gemm(ta, tb, m, n, k, 1, a, ta ? m : k, b, tb ? k : n, 1, c, n);
@@ -104,10 +103,6 @@ TEST(gemm_gives_the_same_bits_at_any_address) {
                  moved_c + at[2], n);
         CHECK_CASE(!memcmp(c, moved_c + at[2], (size_t)(m * n) * sizeof *c), "%d %d %d", (int)m,
                    (int)n, (int)k);
-        free(a);
-        free(b);
-        free(c);
-        free(moved_c);
     }
 }
 
@@ -142,15 +137,14 @@ TEST(dropout_keeps_its_rate) {
  * rows. */
 TEST(rows_do_not_depend_on_their_company) {
     enum { N_ROWS = 13, N_COLUMNS = 37, N = N_ROWS * N_COLUMNS };
-    gpt_real *x = random_reals(2 * N), *z = random_reals(2 * N), *weight = random_reals(N_COLUMNS);
+    own_memory gpt_real *x = random_reals(2 * N), *z = random_reals(2 * N),
+                        *weight = random_reals(N_COLUMNS);
     gpt_real together[2 * N], alone[2 * N], rstd[2][N_ROWS];
     int64_t numbers[N_ROWS], row;
     gpt_batch_values values = {2, 5, 1};
-    gpt_elements_args elements;
-    gpt_norm_args norm;
     int kind;
-    memset(&elements, 0, sizeof elements);
-    memset(&norm, 0, sizeof norm);
+    gpt_elements_args elements = {0};
+    gpt_norm_args norm = {0};
     for (row = 0; row < N_ROWS; row++) numbers[row] = row % 5 ? row : -1;
     norm.x = elements.x = x;
     elements.z = z;
@@ -175,9 +169,6 @@ TEST(rows_do_not_depend_on_their_company) {
         CHECK_CASE(!memcmp(together, alone, sizeof alone), "kind %d", kind);
         CHECK(kind != GPT_KIND_NORM || !memcmp(rstd[0], rstd[1], sizeof rstd[0]));
     }
-    free(x);
-    free(z);
-    free(weight);
 }
 
 static void check_adamw(memo_type states) {
@@ -231,128 +222,137 @@ TEST(moments_in_bf16_keep_their_mean) {
 
 /* ---- the model, plainly ---------------------------------------------------------------------
  *
- * In double, all rows of one sequence at once, with the whole score matrix; nothing in common with
- * gpt_math.h but the function that draws a dropout mask. */
+ * In double, one number after another, with the whole score matrix; nothing in common with
+ * gpt_math.h but the function that draws a dropout mask.  Every number knows what it was made from,
+ * so that gradients need no formulas: they go back from each number to its factors. */
 
-static void plain_linear(double* y, const double* x, const double* w, int64_t rows, int64_t outputs,
-                         int64_t inputs) {
-    int64_t r, o, i;
-    for (r = 0; r < rows; r++)
-        for (o = 0; o < outputs; o++) {
-            double sum = 0;
-            for (i = 0; i < inputs; i++) sum += x[r * inputs + i] * w[o * inputs + i];
-            y[r * outputs + o] = sum;
-        }
-}
-/* Adds to dx and dw. */
-static void plain_linear_backward(double* dx, double* dw, const double* dy, const double* x,
-                                  const double* w, int64_t rows, int64_t outputs, int64_t inputs) {
-    int64_t r, o, i;
-    for (r = 0; r < rows; r++)
-        for (o = 0; o < outputs; o++)
-            for (i = 0; i < inputs; i++) {
-                dx[r * inputs + i] += dy[r * outputs + o] * w[o * inputs + i];
-                dw[o * inputs + i] += dy[r * outputs + o] * x[r * inputs + i];
-            }
-}
+typedef struct origin { /* f of the sum of n products, whose factors lie so far apart */
+    double slope;       /* of f, at the sum */
+    int64_t left, left_step, right, right_step, n;
+} origin;
 
-static void plain_norm(double* y, const double* x, const double* w, int64_t rows, int64_t columns) {
-    int64_t r, c;
-    for (r = 0; r < rows; r++) {
-        double squares = 0;
-        for (c = 0; c < columns; c++) squares += x[r * columns + c] * x[r * columns + c];
-        for (c = 0; c < columns; c++)
-            y[r * columns + c] = x[r * columns + c] * w[c] / sqrt(squares / (double)columns + 1e-5);
-    }
-}
-static void plain_norm_backward(double* dx, double* dw, const double* dy, const double* x,
-                                const double* w, int64_t rows, int64_t columns) {
-    int64_t r, c;
-    for (r = 0; r < rows; r++) {
-        double squares = 0, along = 0, size;
-        for (c = 0; c < columns; c++) squares += x[r * columns + c] * x[r * columns + c];
-        size = sqrt(squares / (double)columns + 1e-5);
-        for (c = 0; c < columns; c++)
-            along += dy[r * columns + c] * w[c] * x[r * columns + c] / (double)columns;
-        for (c = 0; c < columns; c++) {
-            dw[c] += dy[r * columns + c] * x[r * columns + c] / size;
-            dx[r * columns + c] += dy[r * columns + c] * w[c] / size -
-                                   x[r * columns + c] * along / (size * size * size);
-        }
-    }
-}
+enum { MOST_NUMBERS = 1 << 21, ONE = 0 /* the number 1 */ };
+static struct {
+    double *values, *gradients;
+    origin* origins;
+    int64_t n;
+} numbers;
 
-/* Turns every head's pairs (j, j + size / 2) by sign * position * 10000^(-2 j / size). */
-static void plain_rope(double* x, int64_t rows, int64_t heads, int64_t size, double sign) {
-    int64_t r, h, j;
-    for (r = 0; r < rows; r++)
-        for (h = 0; h < heads; h++)
-            for (j = 0; j < size / 2; j++) {
-                double* pair = x + (r * heads + h) * size + j;
-                const double angle = sign * (double)r * pow(10000, -2.0 * (double)j / (double)size);
-                const double a = pair[0], b = pair[size / 2];
-                pair[0] = a * cos(angle) - b * sin(angle);
-                pair[size / 2] = a * sin(angle) + b * cos(angle);
-            }
+static int64_t plain_number(double value) {
+    if (numbers.n == MOST_NUMBERS) abort();
+    numbers.values[numbers.n] = value;
+    return numbers.n++;
 }
-
-static double plain_gelu(double x) {
-    return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-}
-static double plain_gelu_slope(double x) {
-    const double c = sqrt(2 / 3.14159265358979323846);
-    const double t = tanh(c * (x + 0.044715 * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
-}
-
-static double plain_silu(double x) { return x / (1 + exp(-x)); }
-static double plain_silu_slope(double x) {
-    return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
-}
-
-/* The MLP's activation of a row's product `up` (columns).  SwiGLU takes pairs of it, and gives
- * half. */
-static void plain_activate(const gpt_config* config, double* y, const double* up, int64_t n) {
+static int64_t plain_sum(int64_t left, int64_t left_step, int64_t right, int64_t right_step,
+                         int64_t n) {
+    const origin from = {1, left, left_step, right, right_step, n};
+    double sum = 0;
     int64_t i;
     for (i = 0; i < n; i++)
-        y[i] = config->mlp == GPT_MLP_SWIGLU ? up[2 * i] * plain_silu(up[2 * i + 1])
-                                             : plain_gelu(up[i]);
+        sum += numbers.values[left + i * left_step] * numbers.values[right + i * right_step];
+    numbers.origins[numbers.n] = from;
+    return plain_number(sum);
 }
-static void plain_activate_backward(const gpt_config* config, double* dup, const double* dy,
-                                    const double* up, int64_t n) {
-    int64_t i;
-    for (i = 0; i < n; i++) {
-        if (config->mlp == GPT_MLP_SWIGLU) {
-            dup[2 * i] = dy[i] * plain_silu(up[2 * i + 1]);
-            dup[2 * i + 1] = dy[i] * up[2 * i] * plain_silu_slope(up[2 * i + 1]);
-        } else {
-            dup[i] = dy[i] * plain_gelu_slope(up[i]);
+static int64_t plain_product(int64_t a, int64_t b) { return plain_sum(a, 0, b, 0, 1); }
+
+/* The imaginary part of f, beside the real axis, is its slope. */
+static int64_t plain_apply(double complex (*f)(double complex), int64_t x) {
+    const double complex y = f(numbers.values[x] + 1e-200 * I);
+    const int64_t result = plain_product(x, ONE);
+    numbers.values[result] = creal(y);
+    numbers.origins[result].slope = cimag(y) / 1e-200;
+    return result;
+}
+static double complex one_over_root(double complex x) { return 1 / csqrt(x); }
+static double complex one_over(double complex x) { return 1 / x; }
+static double complex silu(double complex x) { return x / (1 + cexp(-x)); }
+static double complex gelu(double complex x) {
+    return 0.5 * x * (1 + ctanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+static void plain_go_back(void) {
+    int64_t y, i;
+    for (y = numbers.n - 1; y >= 0; y--) {
+        const origin o = numbers.origins[y];
+        const double gradient = numbers.gradients[y] * o.slope;
+        for (i = 0; i < o.n; i++) {
+            const int64_t left = o.left + i * o.left_step, right = o.right + i * o.right_step;
+            numbers.gradients[left] += gradient * numbers.values[right];
+            numbers.gradients[right] += gradient * numbers.values[left];
         }
     }
 }
 
-static void plain_mask(double* x, const gpt_config* config, int64_t step, int64_t layer, int site,
-                       int64_t first_token) {
+/* Each of these returns the first number of its result, a matrix by rows. */
+
+static int64_t plain_linear(int64_t x, int64_t w, int64_t rows, int64_t outputs, int64_t inputs) {
+    const int64_t y = numbers.n;
+    int64_t i;
+    for (i = 0; i < rows * outputs; i++)
+        plain_sum(x + i / outputs * inputs, 1, w + i % outputs * inputs, 1, inputs);
+    return y;
+}
+
+static int64_t plain_norm(int64_t x, int64_t w, int64_t rows, int64_t columns) {
+    const int64_t weights = plain_number(1.0 / (double)columns), y = plain_number(1e-5) + 1;
+    int64_t r, i;
+    for (r = 0; r < rows; r++) plain_sum(x + r * columns, 1, x + r * columns, 1, columns);
+    for (r = y; r < y + rows; r++) plain_sum(r, ONE - r, weights, 1, 2);
+    for (r = y + rows; r < y + 2 * rows; r++) plain_apply(one_over_root, r);
+    for (i = 0; i < rows * columns; i++) plain_product(x + i, y + 2 * rows + i / columns);
+    for (i = 0; i < rows * columns; i++) plain_product(y + 3 * rows + i, w + i % columns);
+    return y + 3 * rows + rows * columns;
+}
+
+/* Turns every head's pairs (j, j + size / 2) by position * 10000^(-2 j / size). */
+static int64_t plain_rope(int64_t x, int64_t rows, int64_t heads, int64_t size) {
+    const int64_t half = size / 2, turns = numbers.n;
+    int64_t y, i;
+    for (i = 0; i < rows * half; i++) {
+        const double j = (double)(i % half);
+        const double angle = (double)(i / half) * pow(10000, -2 * j / (double)size);
+        plain_number(-sin(angle));
+        plain_number(cos(angle));
+        plain_number(sin(angle));
+    }
+    y = numbers.n;
+    for (i = 0; i < rows * heads * size; i++) {
+        const int64_t j = i % size % half, turn = i / (heads * size) * half + j;
+        plain_sum(x + i - i % size + j + half, -half, turns + 3 * turn + (i % size >= half), 1, 2);
+    }
+    return y;
+}
+
+/* The MLP's activation of n results; SwiGLU takes pairs. */
+static int64_t plain_activate(const gpt_config* config, int64_t up, int64_t n) {
+    const int64_t y = numbers.n;
+    const int is_swiglu = config->mlp == GPT_MLP_SWIGLU;
+    int64_t i;
+    for (i = 0; i < n; i++)
+        plain_apply(is_swiglu ? silu : gelu, is_swiglu ? up + 2 * i + 1 : up + i);
+    for (i = 0; i < n && is_swiglu; i++) plain_product(up + 2 * i, y + i);
+    return is_swiglu ? y + n : y;
+}
+
+static int64_t plain_mask(int64_t x, const gpt_config* config, int64_t step, int64_t layer,
+                          int site, int64_t first_token) {
     const gpt_dropout dropout = gpt_dropout_make(config->dropout, config->seed, step, layer, site);
-    int64_t r, c;
-    if (config->dropout <= 0) return;
-    for (r = 0; r < config->sequence; r++)
-        for (c = 0; c < config->hidden; c++)
-            x[r * config->hidden + c] *=
-                (double)gpt_mask(&dropout, gpt_token_key(&dropout, first_token + r), c);
+    const int64_t masks = numbers.n, C = config->hidden, n = config->sequence * C;
+    int64_t i;
+    if (config->dropout <= 0) return x;
+    for (i = 0; i < n; i++)
+        plain_number(
+            (double)gpt_mask(&dropout, gpt_token_key(&dropout, first_token + i / C), i % C));
+    for (i = 0; i < n; i++) plain_product(x + i, masks + i);
+    return masks + n;
 }
 
-/* Zeros, until the sequence is done. */
-static void* plain_memory[256];
-static int n_plain_memory;
-static double* plain_zeros(int64_t n) {
-    if (n_plain_memory == 256) abort();
-    return (double*)(plain_memory[n_plain_memory++] = allocate(n, sizeof(double)));
+static int64_t plain_add(int64_t a, int64_t b, int64_t n) {
+    const int64_t y = numbers.n;
+    int64_t i;
+    for (i = 0; i < n; i++) plain_sum(a + i, b - a, ONE, 0, 2);
+    return y;
 }
-
-typedef struct plain_layer {
-    double *input, *norm1, *q, *k, *v, *p, *attention, *middle, *norm2, *up, *activated;
-} plain_layer;
 
 /* The first key that query i sees. */
 static int64_t plain_first(const gpt_config* config, const uint8_t* tokens, int64_t i) {
@@ -362,141 +362,90 @@ static int64_t plain_first(const gpt_config* config, const uint8_t* tokens, int6
     return config->window && first < i - config->window + 1 ? i - config->window + 1 : first;
 }
 
+static int64_t plain_attention(const gpt_config* config, const uint8_t* tokens, int64_t q,
+                               int64_t k, int64_t v) {
+    const int64_t T = config->sequence, C = config->hidden, H = config->n_heads, D = C / H;
+    const int64_t K = config->n_kv_heads, CK = K * D;
+    const int64_t scale = plain_number(1 / sqrt((double)D));
+    int64_t* probabilities = (int64_t*)allocate(T * H, sizeof *probabilities);
+    int64_t y, i, j, n;
+    for (i = 0; i < T * H; i++) { /* of query i / H, head i % H */
+        const int64_t first = plain_first(config, tokens, i / H), at = numbers.n;
+        n = i / H + 1 - first;
+        for (j = first; j < first + n; j++)
+            plain_sum(q + i * D, 1, k + j * CK + i % H / (H / K) * D, 1, D);
+        for (j = 0; j < n; j++) plain_product(at + j, scale);
+        for (j = 0; j < n; j++) plain_apply(cexp, at + n + j);
+        plain_apply(one_over, plain_sum(at + 2 * n, 1, ONE, 0, n));
+        probabilities[i] = numbers.n;
+        for (j = 0; j < n; j++) plain_product(at + 2 * n + j, probabilities[i] - 1);
+    }
+    y = numbers.n;
+    for (i = 0; i < T * C; i++) {
+        const int64_t h = i % C / D, first = plain_first(config, tokens, i / C);
+        plain_sum(probabilities[i / D], 1, v + first * CK + h / (H / K) * D + i % D, CK,
+                  i / C + 1 - first);
+    }
+    free(probabilities);
+    return y;
+}
+
 /* Loss of one sequence, times loss_scale; gradients are added to.  logits (vocabulary) of the last
  * row. */
 static double plain_sequence(const gpt_config* config, const double* w, double* dw,
                              const uint8_t* tokens, const uint8_t* targets, int64_t step,
                              int64_t first_token, double loss_scale, double* last_logits) {
     const gpt_layout at = gpt_layout_make(config);
-    const int64_t T = config->sequence, C = config->hidden, H = config->n_heads, D = C / H;
-    const int64_t K = config->n_kv_heads, CK = K * D, V = 256;
-    const int64_t U = config->mlp == GPT_MLP_SWIGLU ? 8 * C : 4 * C;
-    plain_layer* layers = (plain_layer*)allocate(config->n_layers, sizeof *layers);
-    double *x = plain_zeros(T * C), *y, *logits, *dx, *dy;
+    const int64_t T = config->sequence, C = config->hidden, H = config->n_heads;
+    const int64_t K = config->n_kv_heads, CK = K * (C / H), V = 256, n = gpt_n_parameters(config);
     double loss = 0;
-    int64_t i, j, r, c, h, l;
-    for (r = 0; r < T; r++)
-        for (c = 0; c < C; c++) x[r * C + c] = w[at.embedding + tokens[r] * C + c];
-    plain_mask(x, config, step, 0, GPT_SITE_EMBEDDING, first_token);
+    int64_t weights, x, y, logits, i, r, l;
+    numbers.values = (double*)allocate(MOST_NUMBERS, sizeof(double));
+    numbers.gradients = (double*)allocate(MOST_NUMBERS, sizeof(double));
+    numbers.origins = (origin*)allocate(MOST_NUMBERS, sizeof(origin));
+    numbers.n = 0;
+    plain_number(1);
+    weights = numbers.n;
+    for (i = 0; i < n; i++) plain_number(w[i]);
+    x = numbers.n;
+    for (i = 0; i < T * C; i++)
+        plain_product(weights + at.embedding + tokens[i / C] * C + i % C, ONE);
+    x = plain_mask(x, config, step, 0, GPT_SITE_EMBEDDING, first_token);
     for (l = 0; l < config->n_layers; l++) {
-        plain_layer* a = &layers[l];
-        const double* lw = w + at.layers + l * at.layer_stride;
-        double** const tensors[11] = {&a->input, &a->norm1, &a->q,         &a->k,
-                                      &a->v,     &a->p,     &a->attention, &a->middle,
-                                      &a->norm2, &a->up,    &a->activated};
-        const int64_t sizes[11] = {C, C, C, CK, CK, H * T, C, C, C, U, 4 * C};
-        for (i = 0; i < 11; i++) *tensors[i] = plain_zeros(T * sizes[i]);
-        memcpy(a->input, x, (size_t)(T * C) * sizeof(double));
-        plain_norm(a->norm1, x, lw + at.norm1, T, C);
-        plain_linear(a->q, a->norm1, lw + at.query, T, C, C);
-        plain_linear(a->k, a->norm1, lw + at.key, T, CK, C);
-        plain_linear(a->v, a->norm1, lw + at.value, T, CK, C);
-        plain_rope(a->q, T, H, D, 1);
-        plain_rope(a->k, T, K, D, 1);
-        for (h = 0; h < H; h++) {
-            const int64_t kh = h / (H / K);
-            for (i = 0; i < T; i++) {
-                double* p = a->p + (h * T + i) * T;
-                double sum = 0;
-                for (j = plain_first(config, tokens, i); j <= i; j++) {
-                    double score = 0;
-                    for (c = 0; c < D; c++)
-                        score += a->q[i * C + h * D + c] * a->k[j * CK + kh * D + c];
-                    p[j] = exp(score / sqrt((double)D));
-                    sum += p[j];
-                }
-                for (j = plain_first(config, tokens, i); j <= i; j++) p[j] /= sum;
-                for (j = plain_first(config, tokens, i); j <= i; j++)
-                    for (c = 0; c < D; c++)
-                        a->attention[i * C + h * D + c] += p[j] * a->v[j * CK + kh * D + c];
-            }
-        }
-        plain_linear(a->middle, a->attention, lw + at.projection, T, C, C);
-        plain_mask(a->middle, config, step, l, GPT_SITE_PROJECTION, first_token);
-        for (i = 0; i < T * C; i++) a->middle[i] += a->input[i];
-        plain_norm(a->norm2, a->middle, lw + at.norm2, T, C);
-        plain_linear(a->up, a->norm2, lw + at.up, T, U, C);
-        plain_activate(config, a->activated, a->up, T * 4 * C);
-        plain_linear(x, a->activated, lw + at.down, T, C, 4 * C);
-        plain_mask(x, config, step, l, GPT_SITE_MLP, first_token);
-        for (i = 0; i < T * C; i++) x[i] += a->middle[i];
+        const int64_t lw = weights + at.layers + l * at.layer_stride;
+        int64_t q, k, v;
+        y = plain_norm(x, lw + at.norm1, T, C);
+        q = plain_rope(plain_linear(y, lw + at.query, T, C, C), T, H, C / H);
+        k = plain_rope(plain_linear(y, lw + at.key, T, CK, C), T, K, C / H);
+        v = plain_linear(y, lw + at.value, T, CK, C);
+        y = plain_attention(config, tokens, q, k, v);
+        y = plain_linear(y, lw + at.projection, T, C, C);
+        y = plain_mask(y, config, step, l, GPT_SITE_PROJECTION, first_token);
+        x = plain_add(x, y, T * C);
+        y = plain_norm(x, lw + at.norm2, T, C);
+        y = plain_linear(y, lw + at.up, T, config->mlp == GPT_MLP_SWIGLU ? 8 * C : 4 * C, C);
+        y = plain_activate(config, y, T * 4 * C);
+        y = plain_linear(y, lw + at.down, T, C, 4 * C);
+        y = plain_mask(y, config, step, l, GPT_SITE_MLP, first_token);
+        x = plain_add(x, y, T * C);
     }
-    y = plain_zeros(T * C);
-    logits = plain_zeros(T * V);
-    plain_norm(y, x, w + at.final_norm, T, C);
-    plain_linear(logits, y, w + at.classifier, T, V, C);
-    if (last_logits) memcpy(last_logits, logits + (T - 1) * V, (size_t)V * sizeof(double));
-    for (r = 0; r < T; r++) {
-        double sum = 0;
-        for (i = 0; i < V; i++) sum += exp(logits[r * V + i]);
-        loss += loss_scale * (log(sum) - logits[r * V + targets[r]]);
-        for (i = 0; i < V; i++)
-            logits[r * V + i] =
-                loss_scale * (exp(logits[r * V + i]) / sum - (i == targets[r] ? 1 : 0));
+    y = plain_norm(x, weights + at.final_norm, T, C);
+    logits = plain_linear(y, weights + at.classifier, T, V, C);
+    if (last_logits)
+        memcpy(last_logits, numbers.values + logits + (T - 1) * V, (size_t)V * sizeof(double));
+    for (r = 0; r < T; r++) { /* log of the sum of exp, less the target's logit */
+        const int64_t target = logits + r * V + targets[r], exps = numbers.n;
+        for (i = 0; i < V; i++) plain_apply(cexp, logits + r * V + i);
+        y = plain_apply(clog, plain_sum(exps, 1, ONE, 0, V));
+        loss += loss_scale * (numbers.values[y] - numbers.values[target]);
+        numbers.gradients[y] += loss_scale;
+        numbers.gradients[target] -= loss_scale;
     }
-
-    dx = plain_zeros(T * C);
-    dy = plain_zeros(T * C);
-    plain_linear_backward(dy, dw + at.classifier, logits, y, w + at.classifier, T, V, C);
-    plain_norm_backward(dx, dw + at.final_norm, dy, x, w + at.final_norm, T, C);
-    for (l = config->n_layers - 1; l >= 0; l--) {
-        plain_layer* a = &layers[l];
-        const double* lw = w + at.layers + l * at.layer_stride;
-        double* ldw = dw + at.layers + l * at.layer_stride;
-        double* branch = plain_zeros(T * C);
-        double* dactivated = plain_zeros(T * 4 * C);
-        double* dup = plain_zeros(T * U);
-        double* dnorm2 = plain_zeros(T * C);
-        double* dattention = plain_zeros(T * C);
-        double* dq = plain_zeros(T * C);
-        double* dk = plain_zeros(T * CK);
-        double* dv = plain_zeros(T * CK);
-        double* dnorm1 = plain_zeros(T * C);
-        double* dp = plain_zeros(T);
-        memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
-        plain_mask(branch, config, step, l, GPT_SITE_MLP, first_token);
-        plain_linear_backward(dactivated, ldw + at.down, branch, a->activated, lw + at.down, T, C,
-                              4 * C);
-        plain_activate_backward(config, dup, dactivated, a->up, T * 4 * C);
-        plain_linear_backward(dnorm2, ldw + at.up, dup, a->norm2, lw + at.up, T, U, C);
-        plain_norm_backward(dx, ldw + at.norm2, dnorm2, a->middle, lw + at.norm2, T, C);
-        memcpy(branch, dx, (size_t)(T * C) * sizeof(double));
-        plain_mask(branch, config, step, l, GPT_SITE_PROJECTION, first_token);
-        plain_linear_backward(dattention, ldw + at.projection, branch, a->attention,
-                              lw + at.projection, T, C, C);
-        for (h = 0; h < H; h++) {
-            const int64_t kh = h / (H / K);
-            for (i = 0; i < T; i++) {
-                const double* p = a->p + (h * T + i) * T;
-                double along = 0;
-                for (j = plain_first(config, tokens, i); j <= i; j++) {
-                    dp[j] = 0;
-                    for (c = 0; c < D; c++) {
-                        dp[j] += dattention[i * C + h * D + c] * a->v[j * CK + kh * D + c];
-                        dv[j * CK + kh * D + c] += p[j] * dattention[i * C + h * D + c];
-                    }
-                    along += p[j] * dp[j];
-                }
-                for (j = plain_first(config, tokens, i); j <= i; j++)
-                    for (c = 0; c < D; c++) {
-                        const double ds = p[j] * (dp[j] - along) / sqrt((double)D);
-                        dq[i * C + h * D + c] += ds * a->k[j * CK + kh * D + c];
-                        dk[j * CK + kh * D + c] += ds * a->q[i * C + h * D + c];
-                    }
-            }
-        }
-        plain_rope(dq, T, H, D, -1);
-        plain_rope(dk, T, K, D, -1);
-        plain_linear_backward(dnorm1, ldw + at.query, dq, a->norm1, lw + at.query, T, C, C);
-        plain_linear_backward(dnorm1, ldw + at.key, dk, a->norm1, lw + at.key, T, CK, C);
-        plain_linear_backward(dnorm1, ldw + at.value, dv, a->norm1, lw + at.value, T, CK, C);
-        plain_norm_backward(dx, ldw + at.norm1, dnorm1, a->input, lw + at.norm1, T, C);
-    }
-    plain_mask(dx, config, step, 0, GPT_SITE_EMBEDDING, first_token);
-    for (r = 0; r < T; r++)
-        for (c = 0; c < C; c++) dw[at.embedding + tokens[r] * C + c] += dx[r * C + c];
-    while (n_plain_memory) free(plain_memory[--n_plain_memory]);
-    free(layers);
+    plain_go_back();
+    for (i = 0; i < n; i++) dw[i] += numbers.gradients[weights + i];
+    free(numbers.values);
+    free(numbers.gradients);
+    free(numbers.origins);
     return loss;
 }
 
@@ -599,7 +548,7 @@ TEST(too_many_documents_are_refused) {
     const gpt_config config = with_masks(gpt_test_config(1, 16, 2, 1, 12, 2, 4, 0), 0, 2);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     uint8_t text[25];
-    gpt_test_run run;
+    own_run run;
     double loss = 0;
     memset(text, 'a', sizeof text);
     text[11] = text[23] = 'm'; /* the last of a sequence begins no document */
@@ -612,7 +561,6 @@ TEST(too_many_documents_are_refused) {
                 INVALID_ARGUMENT, "sequence 1 has 3 documents");
     CHECK_OK(gpt_discard(run.model, &loss, &error));
     CHECK_IS(fabs(loss - log(256)), <, 0.1);
-    gpt_test_close(&run);
 }
 
 /* ---- every policy, bit by bit ------------------------------------------------------------------
@@ -641,9 +589,7 @@ static memo_status train(gpt_model* model, const gpt_config* config, int64_t n_s
 
 static history history_make(const gpt_config* config) {
     const int64_t n = gpt_n_parameters(config);
-    history result;
-    memset(&result, 0, sizeof result);
-    result.gradients = (gpt_real*)allocate(N_STEPS * n, sizeof(gpt_real));
+    history result = {.gradients = (gpt_real*)allocate(N_STEPS * n, sizeof(gpt_real))};
     result.parameters = (gpt_real*)allocate(n, sizeof(gpt_real));
     return result;
 }
@@ -651,13 +597,13 @@ static void history_free(history* result) {
     free(result->gradients);
     free(result->parameters);
 }
+#define own_history OWNED(history_free) history
 
 /* A new model. */
 static void train_anew(const gpt_desc* desc, int64_t n_steps, history* result) {
-    gpt_test_run run;
+    own_run run;
     CHECK_OK(gpt_test_open(desc, &run, &error));
     if (run.model) CHECK_OK(train(run.model, &desc->config, n_steps, result));
-    gpt_test_close(&run);
 }
 
 /* N_STEPS with everything kept. */
@@ -670,7 +616,7 @@ static history train_kept(const gpt_config* config) {
 
 static void check_rows(const gpt_desc* desc, const char* name, const history* expected) {
     const int64_t n = gpt_n_parameters(&desc->config);
-    history result = history_make(&desc->config);
+    own_history result = history_make(&desc->config);
     train_anew(desc, N_STEPS, &result);
     CHECK_CASE(
         !memcmp(result.loss, expected->loss, sizeof result.loss) &&
@@ -680,7 +626,6 @@ static void check_rows(const gpt_desc* desc, const char* name, const history* ex
                     (size_t)(N_STEPS * n) * sizeof(gpt_real)) &&
             !memcmp(result.parameters, expected->parameters, (size_t)n * sizeof(gpt_real)),
         "%s", name);
-    history_free(&result);
 }
 
 static void check_policies(gpt_config config) {
@@ -690,7 +635,7 @@ static void check_policies(gpt_config config) {
     } cases[7] = {{MEMO_POLICY_RECOMPUTE, 0}, {MEMO_POLICY_SWAP, 0},     {MEMO_POLICY_ALPHA, 0},
                   {MEMO_POLICY_ALPHA, 0.125}, {MEMO_POLICY_ALPHA, 0.25}, {MEMO_POLICY_ALPHA, 0.5},
                   {MEMO_POLICY_ALPHA, 1}};
-    history expected = train_kept(&config);
+    own_history expected = train_kept(&config);
     int i;
     CHECK(expected.loss[0] > 1 && expected.gradient_norm[0] > 0);
     for (i = 0; i < 7; i++) {
@@ -702,7 +647,6 @@ static void check_policies(gpt_config config) {
         check_rows(&desc, name, &expected);
         gpt_helpers_end();
     }
-    history_free(&expected);
 }
 
 /* The definition in gpt_kernels.h, word by word; a digest differs if any bit does. */
@@ -720,7 +664,7 @@ TEST(a_digest_has_every_bit) {
     const gpt_config config = gpt_test_config(2, 16, 2, 1, 20, 1, 4, 0.1);
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     const int64_t n = gpt_n_parameters(&config);
-    history result = history_make(&config);
+    own_history result = history_make(&config);
     int trial;
     train_anew(&desc, 1, &result);
     CHECK(result.digests[0] != 0 && result.digests[0] == plain_digest(result.gradients, n));
@@ -732,7 +676,6 @@ TEST(a_digest_has_every_bit) {
         CHECK(plain_digest(result.gradients, n) != result.digests[0]);
         *byte ^= bit;
     }
-    history_free(&result);
 }
 
 TEST(policies_give_the_same_bits_with_1_layer) {
@@ -746,7 +689,7 @@ TEST(policies_give_the_same_bits_with_2_layers) {
 TEST(policies_give_the_same_bits_in_slices) {
     gpt_config config = gpt_test_config(3, 32, 4, 2, 83, 2, 8, 0.1);
     const int64_t n = gpt_n_parameters(&config);
-    history at_once = history_make(&config), sliced = history_make(&config);
+    own_history at_once = history_make(&config), sliced = history_make(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     double largest = 0;
     int64_t i;
@@ -762,8 +705,6 @@ TEST(policies_give_the_same_bits_in_slices) {
     CHECK_CASE(largest < 1e-6 * at_once.gradient_norm[0], "%g of %g", largest,
                at_once.gradient_norm[0]);
     check_policies(config);
-    history_free(&at_once);
-    history_free(&sliced);
 }
 TEST(policies_give_the_same_bits_with_5_layers) {
     check_policies(with_masks(gpt_test_config(5, 32, 4, 2, 50, 1, 8, 0.1), 20, 50));
@@ -831,13 +772,12 @@ static int64_t* random_rows(const gpt_config* config) {
 }
 
 static void check_tables(gpt_config config, int n_tables) {
-    history expected = train_kept(&config);
+    own_history expected = train_kept(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     for (; n_tables > 0; n_tables--) {
         desc.rows = random_rows(&config);
         check_rows(&desc, "a table", &expected);
     }
-    history_free(&expected);
 }
 
 TEST(tables_of_rows_give_the_same_bits) {
@@ -870,9 +810,8 @@ TEST(an_mlp_in_chunks_is_the_same_mlp) {
     const gpt_config config = gpt_test_config(3, 32, 4, 2, 50, 1, 8, 0.1);
     const gpt_desc in_chunks =
         gpt_test_desc(mlp_in_chunks(config, gpt_chunk_rows(&config)), MEMO_POLICY_RECOMPUTE, 0);
-    history expected = train_kept(&config);
+    own_history expected = train_kept(&config);
     check_rows(&in_chunks, "in chunks", &expected);
-    history_free(&expected);
 }
 
 /* Of the arena in a dry run. */
@@ -882,9 +821,8 @@ typedef struct arena_bytes {
 static arena_bytes arena_bytes_of(gpt_config config, memo_policy policy) {
     const gpt_desc desc = gpt_test_desc(config, policy, 0);
     arena_bytes bytes = {0, 0, 0};
-    gpt_test_run run;
     int64_t i, k, live;
-    memset(&run, 0, sizeof run);
+    own_run run = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     if (run.plan) bytes.peak = run.plan->peak_bytes;
     for (i = 0; run.plan && i < run.plan->n_buffers; i++) {
@@ -899,7 +837,6 @@ static arena_bytes arena_bytes_of(gpt_config config, memo_policy policy) {
         }
         if (live > bytes.live) bytes.live = live;
     }
-    gpt_test_close(&run);
     return bytes;
 }
 
@@ -1000,29 +937,25 @@ TEST(an_operation_is_rounded_once) {
     const memo_host_device_desc desc = memo_host_device_desc_default();
     const uint64_t key = memo_test_random();
     uint16_t x[N * K], w[M * K], y[N * M];
-    gpt_linear_args a;
     memo_stream stream;
-    gpt_test_run run;
-    void* scratch;
     int i, j, k;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    memset(&run, 0, sizeof run);
+    own_run run = {0};
     CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
-    scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
+    own_memory void* scratch = allocate(run.kernels.scratch_bytes(run.kernels.context, &shapes), 1);
     CHECK_OK(memo_stream_create(run.host, "compute", 0, &stream, &error));
     CHECK_OK(run.kernels.prepare(run.kernels.context, &shapes, stream, scratch, &error));
     for (i = 0; i < N * K; i++) x[i] = memo_bf16_from_f32((float)gpt_normal(key, (uint64_t)i));
     for (i = 0; i < M * K; i++) w[i] = memo_bf16_from_f32((float)gpt_normal(key + 1, (uint64_t)i));
-    memset(&a, 0, sizeof a);
-    a.x = x;
-    a.weight = w;
-    a.y = y;
-    a.rows = gpt_rows_make(3, 3 + N);
-    a.tile_rows = 8;
-    a.n_outputs = M;
-    a.n_inputs = K;
+    gpt_linear_args a = {.x = x,
+                         .weight = w,
+                         .y = y,
+                         .rows = gpt_rows_make(3, 3 + N),
+                         .tile_rows = 8,
+                         .n_outputs = M,
+                         .n_inputs = K};
     CHECK_OK(run.kernels.enqueue(run.kernels.context, stream, GPT_KIND_LINEAR, &a, &error));
     CHECK_OK(memo_stream_synchronize(run.host, stream, &error));
     for (i = 0; i < N; i++)
@@ -1035,20 +968,16 @@ TEST(an_operation_is_rounded_once) {
                        (double)memo_f32_from_bf16(y[i * M + j]), exact);
         }
     CHECK_OK(memo_stream_destroy(run.host, stream, &error));
-    free(scratch);
-    gpt_test_close(&run);
 }
 
 TEST(sums_stay_float_in_bf16) {
     const memo_host_device_desc desc = memo_host_device_desc_default();
-    gpt_test_run run;
     if (GPT_REAL_TYPE == MEMO_TYPE_F64) SKIP("compiled for f64; test_gpt runs it");
-    memset(&run, 0, sizeof run);
+    own_run run = {0};
     CHECK_OK(memo_host_device_create(&desc, &run.host, &error));
     if (!run.host) return;
     run.kernels = gpt_kernels_host(&run.host_kernels, run.host);
     gpt_test_check_sums(run.host, &run.kernels);
-    gpt_test_close(&run);
 }
 
 /* As far from float as the rounding of activations and weights explains. */
@@ -1140,10 +1069,9 @@ TEST(recorded_steps_have_no_race) {
         memo_recorder* recorder = NULL;
         memo_schedule* schedule = NULL;
         memo_check* check = NULL;
-        gpt_test_run run;
         int i;
         if (trial % 2) desc.rows = random_rows(&config);
-        memset(&run, 0, sizeof run);
+        gpt_test_run run = {0};
         CHECK_OK(gpt_test_plan(&desc, &run, &error));
         CHECK_OK(memo_host_device_create(&host, &run.host, &error));
         recorder_desc.device = run.host;
@@ -1181,19 +1109,18 @@ TEST(recorded_steps_have_no_race) {
 /* A session in a device that is too small measures, plans and runs, and gives the same numbers. */
 TEST(a_model_chooses_its_rows) {
     const gpt_config config = gpt_test_config(6, 32, 4, 2, 100, 1, 8, 0.1);
-    history expected = train_kept(&config), result = history_make(&config);
+    own_history expected = train_kept(&config), result = history_make(&config);
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     memo_session_desc budgets = memo_session_desc_default();
     memo_host_device_desc host = memo_host_device_desc_default();
     memo_session_info info;
     memo_profile profile;
     memo_tensor tensors[GPT_N_TENSORS];
-    gpt_test_run run;
     int t;
     gpt_fill_tensors(&config, tensors);
     host.device_memory_bytes = budgets.device_bytes =
         gpt_test_peak(config, MEMO_POLICY_KEEP, 0) * 3 / 4;
-    memset(&run, 0, sizeof run);
+    own_run run = {0};
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
     gpt_test_attach(&run, &desc);
     desc.session = &budgets;
@@ -1211,9 +1138,6 @@ TEST(a_model_chooses_its_rows) {
         CHECK(!memcmp(result.parameters, expected.parameters,
                       (size_t)gpt_n_parameters(&config) * sizeof(gpt_real)));
     }
-    gpt_test_close(&run);
-    history_free(&expected);
-    history_free(&result);
 }
 
 /* ---- failures -----------------------------------------------------------------------------------
@@ -1225,14 +1149,13 @@ TEST(any_failing_call_is_reported) {
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
     const int64_t n = gpt_n_parameters(&config);
     const uint8_t* text = gpt_test_text();
-    history expected = history_make(&config), result = history_make(&config);
-    gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
+    own_history expected = history_make(&config), result = history_make(&config);
+    own_memory gpt_real* start = (gpt_real*)allocate(n, sizeof(gpt_real));
     memo_faults faults;
     const memo_host_device_desc host = memo_host_device_desc_default();
-    gpt_test_run run;
     int64_t failing, n_recovered = 0;
     int is_done = 0;
-    memset(&run, 0, sizeof run);
+    own_run run = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     CHECK_OK(memo_host_device_create(&host, &run.host, &error));
     if (!run.host || !run.plan) return;
@@ -1248,11 +1171,10 @@ TEST(any_failing_call_is_reported) {
     desc.device = &faults.device;
     for (failing = 1; !is_done; failing++) {
         gpt_model* model = NULL;
-        memo_status status;
         memo_faults_init(&faults, run.host);
         faults.failing_call = failing;
         memset(&error, 0, sizeof error);
-        status = gpt_create(&desc, &model, &error);
+        memo_status status = gpt_create(&desc, &model, &error);
         if (status) CHECK(!model);
         if (!status) status = train(model, &config, 1, &result);
         is_done = faults.n_calls < failing;
@@ -1281,10 +1203,6 @@ TEST(any_failing_call_is_reported) {
     }
     CHECK(is_done && failing > 100 && n_recovered > 5);
     CHECK(!memcmp(result.parameters, expected.parameters, (size_t)n * sizeof(gpt_real)));
-    gpt_test_close(&run);
-    history_free(&expected);
-    history_free(&result);
-    free(start);
 }
 
 TEST(impossible_configurations_are_refused) {
@@ -1344,11 +1262,9 @@ TEST(invalid_tables_are_refused) {
 TEST(too_small_a_device_is_refused) {
     gpt_desc desc = gpt_test_desc(gpt_test_config(3, 32, 4, 2, 32, 1, 8, 0), MEMO_POLICY_SWAP, 0);
     memo_host_device_desc host = memo_host_device_desc_default();
-    memo_swap_sizes sizes;
-    gpt_test_run run;
     int i;
-    memset(&run, 0, sizeof run);
-    memset(&sizes, 0, sizeof sizes);
+    own_run run = {0};
+    memo_swap_sizes sizes = {0};
     CHECK_OK(gpt_test_plan(&desc, &run, &error));
     CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
     if (!run.plan) return;
@@ -1365,7 +1281,6 @@ TEST(too_small_a_device_is_refused) {
         memo_host_device_destroy(run.host);
         run.host = NULL;
     }
-    gpt_test_close(&run);
 }
 
 /* ---- training and generating -------------------------------------------------------------------
@@ -1375,12 +1290,10 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     static const char verse[] = "the quick brown fox jumps over the lazy dog; ";
     enum { LENGTH = sizeof verse - 1, SEQUENCE = 40, N_NEW = 90 };
     gpt_config config = gpt_test_config(3, 32, 4, 2, SEQUENCE, 2, 16, 0.05);
-    gpt_desc desc;
     const gpt_update_values update = {{5e-3, 0.9, 0.99, 1e-8, 0.01, 0}, 1.0, 0};
-    int64_t n;
     uint8_t text[LENGTH + 2 * SEQUENCE + 1], recited[N_NEW], again[N_NEW];
     double first_loss = 0, loss = 0, norm = 0;
-    gpt_test_run run;
+    own_run run;
     int64_t i;
     config.type = type;
     config.mlp = mlp;
@@ -1388,8 +1301,8 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
     config.documents = window ? 2 : 0; /* " jumps" begins one */
     config.separator = 'x';
     config.states = type == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-    n = gpt_n_parameters(&config);
-    desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
+    int64_t n = gpt_n_parameters(&config);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_ALPHA, 0.5);
     for (i = 0; i < (int64_t)sizeof text; i++) text[i] = (uint8_t)verse[i % LENGTH];
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (!run.model) return;
@@ -1427,7 +1340,6 @@ static void check_learning(memo_type type, gpt_mlp mlp, int64_t window) {
         free(generator.memory);
         free(parameters), free(w), free(dw);
     }
-    gpt_test_close(&run);
 }
 
 TEST(a_model_learns_and_recites) { check_learning(GPT_REAL_TYPE, GPT_MLP_GELU, 0); }

@@ -8,6 +8,7 @@
 #include "memo_sp.h"
 
 #include "gpt_test.h"
+#include "owned.h"
 
 enum { N_MICRO_BATCHES = 2, N_SAMPLES = 6 };
 
@@ -29,14 +30,13 @@ static void check_gradients(gpt_config config, memo_policy policy, double alpha)
     const int64_t n = gpt_n_parameters(&config), n_rows = config.sequence * config.batch;
     const double step = 1e-5;
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
-    gpt_test_run run;
-    memo_error error;
-    gpt_real* parameters = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
-    gpt_real* gradients = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
+    own_run run;
+    own_memory gpt_real* parameters = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
+    own_memory gpt_real* gradients = (gpt_real*)malloc((size_t)n * sizeof(gpt_real));
     const uint8_t* text = gpt_test_text();
     double loss;
     int64_t t, i;
-    memset(&error, 0, sizeof error);
+    memo_error error = {0};
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (run.model) {
         /* Larger than training starts with, so that no gradient is lost in rounding. */
@@ -75,9 +75,6 @@ static void check_gradients(gpt_config config, memo_policy policy, double alpha)
             }
         }
     }
-    gpt_test_close(&run);
-    free(parameters);
-    free(gradients);
 }
 
 /* Two sequences of an odd length: tiles straddle their border, the last tile is short. */

@@ -4,6 +4,7 @@
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
+#include "owned.h"
 
 static int64_t n_group_queries = 65536;
 #define GPT_GROUP_QUERIES n_group_queries
@@ -34,13 +35,13 @@ TEST(ranks_do_what_one_does) {
     for (accumulate = 1; accumulate <= 2; accumulate++) {
         const int64_t window = accumulate == 2 ? 9 : 0;
         const gpt_config plain = config_of(1, 1, 1, 0);
-        training one =
+        own_training one =
             trained(window ? with_masks(plain, window, 21) : plain, MEMO_POLICY_KEEP, accumulate);
         for (k = (size_t)accumulate - 1; k < sizeof splits / sizeof splits[0]; k += 2) {
             const int32_t* s = splits[k];
             const gpt_config split = config_of(s[0], s[1], s[2], s[3]);
-            training t = trained(window ? with_masks(split, window, 21) : split,
-                                 (memo_policy)(k % 4), accumulate);
+            own_training t = trained(window ? with_masks(split, window, 21) : split,
+                                     (memo_policy)(k % 4), accumulate);
             const double loss = loss_difference(&one, &t), gradient = gradient_difference(&one, &t);
             CHECK_CASE(loss < 1e-6 && gradient < 2e-6 && copies_are_equal(&t) &&
                            fabs(t.norms[0] / one.norms[0] - 1) < 1e-5,
@@ -48,9 +49,7 @@ TEST(ranks_do_what_one_does) {
                        s[0], s[1], s[2], s[3], loss, gradient);
             worst_loss = fmax(worst_loss, loss);
             worst_gradient = fmax(worst_gradient, gradient);
-            training_free(&t);
         }
-        training_free(&one);
     }
     printf("# largest difference to one rank: loss %.2g, gradient over its norm %.2g\n", worst_loss,
            worst_gradient);
@@ -106,13 +105,11 @@ TEST(sums_behind_the_backward_have_the_same_bits) {
     for (accumulate = 1; accumulate <= 2; accumulate++)
         for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
             const gpt_config config = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
-            training t = trained(config, MEMO_POLICY_MEMO, accumulate);
-            training late = training_of(config, MEMO_POLICY_MEMO, accumulate);
+            own_training t = trained(config, MEMO_POLICY_MEMO, accumulate);
+            own_training late = training_of(config, MEMO_POLICY_MEMO, accumulate);
             late.n_promised = 0;
             CHECK_OK(train_all(&late, &error));
             CHECK_CASE(are_the_same(&late, &t), "case %d", (int)k);
-            training_free(&late);
-            training_free(&t);
         }
 }
 
@@ -121,17 +118,14 @@ static void check_policies(const int32_t cases[][4], size_t n_cases, memo_type t
     for (k = 0; k < n_cases; k++) {
         const int32_t* s = cases[k];
         gpt_config config = config_of(s[0], s[1], s[2], s[3]);
-        training keep;
         int policy;
         if (k % 2) config = with_masks(config, 7, 21);
         config.type = type;
-        keep = trained(config, MEMO_POLICY_KEEP, 1);
+        own_training keep = trained(config, MEMO_POLICY_KEEP, 1);
         for (policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
-            training t = trained(config, (memo_policy)policy, 1);
+            own_training t = trained(config, (memo_policy)policy, 1);
             CHECK_CASE(are_the_same(&keep, &t), "case %d, policy %d", (int)k, policy);
-            training_free(&t);
         }
-        training_free(&keep);
     }
 }
 
@@ -150,23 +144,20 @@ TEST(groups_of_heads_give_the_same_bits) {
     for (ring = 1; ring < 3; ring++)
         for (type = 0; type < 2; type++) {
             gpt_config config = config_of(1, ring, 2, ring);
-            training whole;
             config.n_kv_heads = 4;
             config.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-            whole = trained(config, MEMO_POLICY_KEEP, 1);
+            own_training whole = trained(config, MEMO_POLICY_KEEP, 1);
             n_group_queries = 1;
             for (policy = MEMO_POLICY_KEEP; policy <= MEMO_POLICY_MEMO; policy++) {
-                training t = training_of(config, (memo_policy)policy, 1);
+                own_training t = training_of(config, (memo_policy)policy, 1);
                 t.records = 1;
                 t.n_races = -1;
                 CHECK_OK(train_all(&t, &error));
                 CHECK_CASE(are_the_same(&whole, &t) && t.n_races == 0,
                            "ring %d, policy %d: other bits, or %d races", (int)ring, (int)policy,
                            (int)t.n_races);
-                training_free(&t);
             }
             n_group_queries = 65536;
-            training_free(&whole);
         }
 }
 
@@ -209,12 +200,11 @@ TEST(recorded_steps_have_no_race) {
     for (k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         const gpt_config plain = config_of(cases[k][0], cases[k][1], cases[k][2], cases[k][3]);
         const gpt_config config = k ? plain : with_masks(plain, 7, 21);
-        training t = training_of(config, MEMO_POLICY_MEMO, 1);
+        own_training t = training_of(config, MEMO_POLICY_MEMO, 1);
         t.records = 1;
         t.n_races = -1;
         CHECK_OK(train_all(&t, &error));
         CHECK_CASE(t.n_races == 0, "%d races", (int)t.n_races);
-        training_free(&t);
     }
 }
 
@@ -224,7 +214,7 @@ TEST(sums_run_beside_the_backward) {
     int32_t zero, sums_late;
     for (zero = 0; zero < 3; zero++)
         for (sums_late = 0; sums_late < 2; sums_late++) {
-            training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
+            own_training t = training_of(config_of(2, 1, 1, zero), MEMO_POLICY_KEEP, 1);
             t.records = 1;
             t.n_promised = sums_late ? 0 : 1;
             CHECK_OK(train_all(&t, &error));
@@ -232,27 +222,24 @@ TEST(sums_run_beside_the_backward) {
                            t.n_sums_beside == (sums_late && zero < 2 ? 0 : 4),
                        "zero %d: %d races, %d of %d sums beside the backward", zero, (int)t.n_races,
                        (int)t.n_sums_beside, (int)t.n_sums);
-            training_free(&t);
         }
 }
 
 /* A second micro-batch of a step of one. */
 TEST(a_micro_batch_behind_the_sums_is_refused) {
-    training t = training_of(config_of(2, 1, 1, 1), MEMO_POLICY_KEEP, 2);
+    own_training t = training_of(config_of(2, 1, 1, 1), MEMO_POLICY_KEEP, 2);
     t.n_promised = 1;
     CHECK_ERROR(train_all(&t, &error), INVALID_STATE,
                 "the gradients are already summed over ranks");
-    training_free(&t);
 }
 
 /* The others get to know, and the error is that of the rank that failed. */
 TEST(a_rank_that_fails_ends_all) {
     int32_t rank;
     for (rank = 0; rank < 4; rank += 3) {
-        training t = training_of(config_of(2, 2, 1, 0), MEMO_POLICY_RECOMPUTE, 1);
+        own_training t = training_of(config_of(2, 2, 1, 0), MEMO_POLICY_RECOMPUTE, 1);
         t.failing_rank = rank;
         CHECK_IS(train_all(&t, &error), ==, MEMO_STATUS_INFEASIBLE);
-        training_free(&t);
     }
 }
 
@@ -261,7 +248,6 @@ TEST(impossible_ranks_are_refused) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_swap_sizes sizes;
     gpt_desc desc;
-    gpt_test_run run;
     size_t k;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         desc = gpt_test_desc(config_of(bad[k][0], bad[k][1], bad[k][2], bad[k][3]),
@@ -269,23 +255,20 @@ TEST(impossible_ranks_are_refused) {
         CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     }
     desc = gpt_test_desc(config_of(2, 1, 1, 0), MEMO_POLICY_KEEP, 0);
-    memset(&run, 0, sizeof run);
+    own_run run = {0};
     CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
     gpt_test_attach(&run, &desc);
     CHECK(gpt_create(&desc, &run.model, &error) == MEMO_STATUS_INVALID_ARGUMENT && !run.model);
     CHECK(strstr(error.message, "need a mesh of these degrees") != NULL);
-    gpt_test_close(&run);
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------- */
 
 static int files_are_equal(const char* a, const char* b) {
     int64_t n_a, n_b;
-    char *text_a = memo_test_file(a, &n_a), *text_b = memo_test_file(b, &n_b);
+    own_memory char *text_a = memo_test_file(a, &n_a), *text_b = memo_test_file(b, &n_b);
     int are_equal =
         text_a && text_b && n_a == n_b && n_a > 512 && !memcmp(text_a, text_b, (size_t)n_a);
-    free(text_a);
-    free(text_b);
     return are_equal;
 }
 
@@ -305,11 +288,10 @@ TEST(a_checkpoint_fits_any_ranks) {
     memo_test_path(again, "again");
     for (type = 0; type < 3; type++) {
         gpt_config config = config_of(2, 1, 1, 2);
-        training t;
         config.batch = 6; /* data 2 and 3 divide it */
         config.type = type ? MEMO_TYPE_BF16 : GPT_REAL_TYPE;
         config.states = type == 2 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
-        t = training_of(config, MEMO_POLICY_KEEP, 1);
+        training t = training_of(config, MEMO_POLICY_KEEP, 1);
         t.saved_last = first;
         CHECK_OK(train_all(&t, &error));
         training_free(&t);
@@ -336,14 +318,13 @@ TEST(bad_checkpoints_are_refused) {
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     gpt_config other = config;
     const int64_t n_parameters = gpt_n_parameters(&config) * (int64_t)sizeof(gpt_real);
-    gpt_real *before = (gpt_real*)malloc((size_t)n_parameters),
-             *after = (gpt_real*)malloc((size_t)n_parameters);
+    own_memory gpt_real *before = (gpt_real*)malloc((size_t)n_parameters),
+                        *after = (gpt_real*)malloc((size_t)n_parameters);
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     char path[250], aside[256], *text;
-    gpt_test_run run;
     int64_t n_bytes, step = -1;
     int k;
-    memset(&run, 0, sizeof run);
+    gpt_test_run run = {0};
     memo_test_path(path, "checkpoint");
     CHECK_OK(memo_host_device_create(&host_desc, &run.host, &error));
     gpt_test_attach(&run, &desc);
@@ -388,6 +369,4 @@ TEST(bad_checkpoints_are_refused) {
     gpt_test_close(&run);
     remove(path);
     free(text);
-    free(before);
-    free(after);
 }

@@ -7,6 +7,7 @@
 
 #define MEMO_TEST_OWN_MAIN
 #include "gpt_ranks_test.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -61,30 +62,25 @@ static training unsplit(gpt_config config) {
 /* Every schedule and policy gives the bits of the default schedule that keeps everything, which is
  * near one rank's training, unless roundings to bf16 differ. */
 static void check_schedules(gpt_config config, const char* what) {
-    training first;
     int order, policy;
     config.schedule = MEMO_BLOCKS_DEFAULT;
-    first = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
+    own_training first = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
     if (config.type != MEMO_TYPE_BF16) {
-        training one = unsplit(config);
+        own_training one = unsplit(config);
         check_against(&one, &first, what);
-        training_free(&one);
     }
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++)
         for (policy = 1 + (order > 1) % N_SKIPPED; policy < 3; policy += N_SKIPPED) {
             static const memo_policy policies[] = {MEMO_POLICY_KEEP, MEMO_POLICY_RECOMPUTE,
                                                    MEMO_POLICY_SWAP, MEMO_POLICY_ALPHA};
             const int k = policy == 1 ? 1 : order % 2 && !gpt_is_mixed(&config) ? 3 : 2;
-            training t;
             config.schedule = (memo_blocks_order)order;
-            t = trained(config, policies[k], ACCUMULATE);
+            own_training t = trained(config, policies[k], ACCUMULATE);
             CHECK_CASE(are_the_same(&first, &t),
                        "%s: tensor %d, sub-batches %d, %s, policy %d: not the bits", what,
                        (int)config.tensor, (int)config.sub_batches,
                        memo_blocks_order_name(config.schedule), (int)policies[k]);
-            training_free(&t);
         }
-    training_free(&first);
 }
 
 TEST(schedules_and_policies_give_the_same_bits) {
@@ -112,8 +108,8 @@ static void check_table(gpt_config config) {
     const int64_t n_rows = gpt_n_rows(&config);
     int64_t* rows = gpt_test_table();
     memo_tensor tensors[GPT_N_TENSORS];
-    training keep = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
-    training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
+    own_training keep = trained(config, MEMO_POLICY_KEEP, ACCUMULATE);
+    own_training t = training_of(config, MEMO_POLICY_KEEP, ACCUMULATE);
     int i;
     gpt_fill_tensors(&config, tensors);
     for (i = 0; i < config.n_layers * GPT_N_TENSORS; i++) {
@@ -132,8 +128,6 @@ static void check_table(gpt_config config) {
     t.desc.rows = rows;
     CHECK_OK(train_all(&t, &error));
     CHECK_CASE(are_the_same(&keep, &t), "%s", memo_blocks_order_name(config.schedule));
-    training_free(&t);
-    training_free(&keep);
 }
 
 TEST(tables_of_rows_give_the_same_bits) {
@@ -208,7 +202,7 @@ TEST(it_composes) {
     for (k = 0; k < sizeof cases / sizeof cases[0]; k += N_SKIPPED) {
         const int32_t* c = cases[k];
         gpt_config config = config_of(c[4], c[5], MEMO_BLOCKS_DEFAULT);
-        training one, t, fine;
+        own_training one, t, fine;
         config.data = c[0];
         config.ring = c[1];
         config.ulysses = c[2];
@@ -220,9 +214,6 @@ TEST(it_composes) {
         fine = trained(config, MEMO_POLICY_ALPHA, ACCUMULATE);
         check_against(&one, &t, "composed");
         CHECK_CASE(are_the_same(&t, &fine), "composition %d", (int)k);
-        training_free(&one);
-        training_free(&t);
-        training_free(&fine);
     }
 }
 
@@ -232,12 +223,11 @@ static void check_recorded(memo_policy policy, const int32_t* degrees, int64_t m
     int order;
     for (order = MEMO_BLOCKS_DEFAULT; order <= MEMO_BLOCKS_FINE; order++) {
         gpt_config config = config_of(2, 2, (memo_blocks_order)order);
-        training t;
         config.degrees = degrees;
         config.mlp_rows = mlp_rows;
         config.data = data;
         config.zero = zero;
-        t = training_of(config, policy, 1);
+        training t = training_of(config, policy, 1);
         t.records = 1;
         t.n_races = -1;
         CHECK_OK(train_all(&t, &error));
@@ -263,7 +253,7 @@ TEST(sums_of_norms_run_beside_the_backward) {
         for (zero = 0; zero < 3; zero++)
             for (is_mixed = 0; is_mixed < 2; is_mixed++) {
                 gpt_config config = config_of(2, 3 - data, MEMO_BLOCKS_CROSS);
-                training late, early;
+                own_training late, early;
                 config.data = data;
                 config.zero = zero;
                 if (is_mixed) config.degrees = mixed_degrees;
@@ -280,8 +270,6 @@ TEST(sums_of_norms_run_beside_the_backward) {
                 if (data == 1 && !is_mixed)
                     CHECK(late.n_sums == 6 && late.n_sums_beside == 0 && early.n_sums == 6 &&
                           early.n_sums_beside == 5);
-                training_free(&late);
-                training_free(&early);
             }
 }
 
@@ -291,14 +279,12 @@ TEST(a_rank_that_fails_ends_all) {
     for (fails_later = 0; fails_later < 2; fails_later++)
         for (rank = 0; rank < 2; rank++) {
             gpt_config config = config_of(2, 2, MEMO_BLOCKS_CROSS);
-            training t;
             if (rank) config.degrees = mixed_degrees;
-            t = training_of(config, MEMO_POLICY_RECOMPUTE, 1);
+            own_training t = training_of(config, MEMO_POLICY_RECOMPUTE, 1);
             t.failing_rank = rank;
             t.fails_later = fails_later;
             CHECK_IS(train_all(&t, &error), ==,
                      (fails_later ? MEMO_STATUS_UNSUPPORTED : MEMO_STATUS_INFEASIBLE));
-            training_free(&t);
         }
 }
 
@@ -308,10 +294,9 @@ TEST(impossible_degrees_are_refused) {
     gpt_config config = config_of(2, 4, MEMO_BLOCKS_FINE); /* 4 sequences */
     int64_t* rows = gpt_test_table();
     memo_swap_sizes sizes;
-    gpt_desc desc;
     size_t k;
     config.degrees = mixed;
-    desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     CHECK_IS(gpt_swap_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.config.sub_batches = 2;
     CHECK_OK(gpt_swap_sizes(&desc, &sizes, &error));
@@ -336,11 +321,10 @@ TEST(impossible_splits_are_refused) {
     size_t k;
     for (k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         gpt_config config = gpt_test_config(3, 16, 4, 2, 21, bad[k][2], 4, 0.1);
-        gpt_desc desc;
         config.tensor = bad[k][0];
         config.sub_batches = bad[k][1];
         config.ulysses = bad[k][3];
-        desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+        gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
         CHECK_CASE(gpt_swap_sizes(&desc, &sizes, &error) == MEMO_STATUS_INVALID_ARGUMENT, "case %d",
                    (int)k);
     }

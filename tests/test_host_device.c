@@ -7,6 +7,7 @@
 #include "memo.h"
 #include "memo_test.h"
 #include "stats.h"
+#include "owned.h"
 
 #include <time.h>
 
@@ -48,6 +49,9 @@ static int rig_begin(rig* r, const memo_host_device_desc* desc, int n_streams) {
     CHECK_OK(memo_event_create(r->d, &r->other, &error));
     return 1;
 }
+
+static void rig_end(rig* r) { memo_host_device_destroy(r->device); }
+#define own_rig OWNED(rig_end) rig
 
 /* --- functions for streams --- */
 
@@ -113,7 +117,7 @@ static void close_with_gate(rig* r, int stream, int32_t* gate) {
 /* --- memory --- */
 
 TEST(memory_is_counted_and_capped) {
-    rig r;
+    own_rig r;
     memo_host_device_desc desc = memo_host_device_desc_default();
     memo_host_device_stats stats;
     int64_t free_bytes = -1, total_bytes = -1;
@@ -149,11 +153,10 @@ TEST(memory_is_counted_and_capped) {
     CHECK_IS(memo_device_alloc(r.d, -1, &b, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_device_alloc(r.d, INT64_MAX, &b, &error), ==, MEMO_STATUS_OUT_OF_DEVICE_MEMORY);
     /* Nothing but c and a is left, and destroy frees them. */
-    memo_host_device_destroy(r.device);
 }
 
 TEST(empty_allocations_are_distinct) {
-    rig r;
+    own_rig r;
     void* addresses[3];
     int i;
     if (!rig_begin(&r, NULL, 0)) return;
@@ -162,12 +165,11 @@ TEST(empty_allocations_are_distinct) {
           addresses[0] != addresses[2]);
     for (i = 0; i < 3; i++) CHECK_OK(memo_device_free(r.d, addresses[i], &error));
     CHECK_IS(host_device_stats(r.device).device_bytes, ==, 0);
-    memo_host_device_destroy(r.device);
 }
 
 TEST(many_allocations_come_and_go) {
     enum { N = 64 };
-    rig r;
+    own_rig r;
     void* addresses[N];
     int64_t sizes[N], sum = 0, peak = 0;
     int i, round;
@@ -190,14 +192,13 @@ TEST(many_allocations_come_and_go) {
     }
     CHECK_IS(host_device_stats(r.device).device_bytes, ==, sum);
     CHECK_IS(host_device_stats(r.device).device_peak_bytes, ==, peak);
-    memo_host_device_destroy(r.device);
 }
 
 /* --- copies --- */
 
 TEST(copies_go_both_ways) {
     enum { N = 100000 };
-    rig r;
+    own_rig r;
     void *on_host = NULL, *on_device = NULL, *twin = NULL, *back = NULL;
     memo_host_device_stats stats;
     int i, n_wrong = 0;
@@ -216,11 +217,10 @@ TEST(copies_go_both_ways) {
     CHECK_IS(n_wrong, ==, 0);
     memo_host_device_get_stats(r.device, &stats);
     CHECK(stats.to_device_bytes == N && stats.to_host_bytes == N);
-    memo_host_device_destroy(r.device);
 }
 
 TEST(rows_keep_their_strides) {
-    rig r;
+    own_rig r;
     int round;
     memo_host_device_desc desc = memo_host_device_desc_default();
     desc.to_host_bytes_per_s = 1e9; /* slow enough to be cut into chunks */
@@ -229,8 +229,8 @@ TEST(rows_keep_their_strides) {
         int64_t n_rows = memo_test_int(0, 40), row = memo_test_int(0, round % 20 ? 300 : 60000);
         int64_t to_stride = row + memo_test_int(0, 1) * memo_test_int(0, 50);
         int64_t from_stride = row + memo_test_int(0, 1) * memo_test_int(0, 50), i, k, n_wrong = 0;
-        char* to = (char*)calloc((size_t)(n_rows * to_stride) + 1, 1);
-        char* from = (char*)malloc((size_t)(n_rows * from_stride) + 1);
+        own_memory char* to = (char*)calloc((size_t)(n_rows * to_stride) + 1, 1);
+        own_memory char* from = (char*)malloc((size_t)(n_rows * from_stride) + 1);
         for (i = 0; i < n_rows * from_stride; i++) from[i] = (char)(memo_test_random() | 1);
         CHECK_OK(memo_copy_rows(r.d, r.streams[0], (memo_copy_kind)(round % 3), to, to_stride, from,
                                 from_stride, row, n_rows, &error));
@@ -239,18 +239,15 @@ TEST(rows_keep_their_strides) {
             for (k = 0; k < to_stride; k++)
                 n_wrong += to[i * to_stride + k] != (k < row ? from[i * from_stride + k] : 0);
         CHECK_CASE(n_wrong == 0, "%lld bytes wrong", (long long)n_wrong);
-        free(to);
-        free(from);
     }
-    memo_host_device_destroy(r.device);
 }
 
 /* --- streams and events --- */
 
 TEST(a_stream_keeps_order) {
     enum { N = 20000 };
-    rig r;
-    int64_t* log = (int64_t*)calloc(N, sizeof *log);
+    own_rig r;
+    own_memory int64_t* log = (int64_t*)calloc(N, sizeof *log);
     int64_t n_log = 0, i, n_wrong = 0;
     memo_host_device_desc desc = memo_host_device_desc_default();
     desc.queue_operations = 37; /* wraps often, and is full often */
@@ -267,8 +264,6 @@ TEST(a_stream_keeps_order) {
     CHECK_IS(n_log, ==, N);
     for (i = 0; i < N; i++) n_wrong += log[i] != i;
     CHECK_IS(n_wrong, ==, 0);
-    memo_host_device_destroy(r.device);
-    free(log);
 }
 
 static memo_status check_args(void* args, memo_error* e) {
@@ -280,7 +275,7 @@ static memo_status check_args(void* args, memo_error* e) {
 }
 
 TEST(args_are_copied_at_launch) {
-    rig r;
+    own_rig r;
     unsigned char args[MEMO_HOST_ARGS_BYTES];
     int32_t gate = 0;
     int i;
@@ -292,11 +287,10 @@ TEST(args_are_copied_at_launch) {
     memset(args, 0, sizeof args);
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
-    memo_host_device_destroy(r.device);
 }
 
 TEST(a_wait_orders_two_streams) {
-    rig r;
+    own_rig r;
     int64_t value = 0;
     if (!rig_begin(&r, NULL, 2)) return;
     CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 20 * MS, &error));
@@ -306,11 +300,10 @@ TEST(a_wait_orders_two_streams) {
     launch(&r, 1, expect_value, &value);
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
     CHECK_IS(value, ==, 1);
-    memo_host_device_destroy(r.device);
 }
 
 TEST(an_event_never_recorded_holds_nobody) {
-    rig r;
+    own_rig r;
     int32_t is_done = 0;
     double elapsed_s;
     if (!rig_begin(&r, NULL, 1)) return;
@@ -320,12 +313,11 @@ TEST(an_event_never_recorded_holds_nobody) {
     CHECK_OK(memo_event_wait(r.d, r.event, r.streams[0], &error));
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     CHECK_FAILS(memo_event_elapsed(r.d, r.event, r.event, &elapsed_s, &error), INVALID_STATE);
-    memo_host_device_destroy(r.device);
 }
 
 /* A wait refers to the latest record before it; later records, on any stream, do not matter. */
 TEST(a_wait_means_the_record_before_it) {
-    rig r;
+    own_rig r;
     int32_t gate0 = 0, gate1 = 0, is_done = -1;
     if (!rig_begin(&r, NULL, 4)) return;
 
@@ -359,11 +351,10 @@ TEST(a_wait_means_the_record_before_it) {
     CHECK_OK(memo_event_synchronize(r.d, r.event, &error));
     CHECK_OK(memo_event_query(r.d, r.event, &is_done, &error));
     CHECK_IS(is_done, ==, 1);
-    memo_host_device_destroy(r.device);
 }
 
 TEST(a_destroyed_event_still_orders) {
-    rig r;
+    own_rig r;
     memo_event next;
     int64_t value = 0;
     int32_t gate = 0, is_done = -1;
@@ -381,11 +372,10 @@ TEST(a_destroyed_event_still_orders) {
     CHECK_IS(is_done, ==, 1); /* new, though it may be the old one's place */
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[1], &error));
-    memo_host_device_destroy(r.device);
 }
 
 TEST(time_passes_between_events) {
-    rig r;
+    own_rig r;
     int32_t gate = 0;
     double elapsed_s = -1;
     if (!rig_begin(&r, NULL, 1)) return;
@@ -401,7 +391,6 @@ TEST(time_passes_between_events) {
     CHECK_CASE(elapsed_s >= 20 * MS && elapsed_s < 2, "%g s", elapsed_s);
     CHECK_OK(memo_event_elapsed(r.d, r.other, r.event, &elapsed_s, &error));
     CHECK_IS(elapsed_s, <=, -20 * MS);
-    memo_host_device_destroy(r.device);
 }
 
 TEST(a_full_queue_holds_the_caller) {
@@ -416,13 +405,13 @@ TEST(a_full_queue_holds_the_caller) {
         for (i = 0; i < 8; i++)
             CHECK_OK(memo_host_device_sleep(r.device, r.streams[0], 4 * MS, &error));
         CHECK_IS(now_s() - start_s, >=, (double)(8 - capacity) * 4 * MS);
-        memo_host_device_destroy(r.device); /* also if the queue is full */
+        rig_end(&r); /* also if the queue is full */
         CHECK_IS(now_s() - start_s, >=, 8 * 4 * MS);
     }
 }
 
 TEST(many_short_streams) {
-    rig r;
+    own_rig r;
     int64_t value = 0, i;
     int64_t* target = &value;
     if (!rig_begin(&r, NULL, 1)) return;
@@ -444,13 +433,12 @@ TEST(many_short_streams) {
         }
         CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     }
-    memo_host_device_destroy(r.device);
 }
 
 /* --- errors --- */
 
 TEST(a_failure_surfaces_and_nothing_hangs) {
-    rig r;
+    own_rig r;
     memo_event unused;
     memo_stream stream;
     void* memory = NULL;
@@ -498,14 +486,13 @@ TEST(a_failure_surfaces_and_nothing_hangs) {
     CHECK_OK(memo_device_free(r.d, memory, &error));
     CHECK_OK(memo_event_destroy(r.d, r.event, &error));
     CHECK_OK(memo_stream_destroy(r.d, r.streams[0], &error));
-    memo_host_device_destroy(r.device);
 }
 
 /* Synchronizing any stream that failed returns an error, in any order of failures. */
 TEST(several_streams_fail_at_once) {
     int round, i;
     for (round = 0; round < 20; round++) {
-        rig r;
+        own_rig r;
         int32_t gate = 0;
         if (!rig_begin(&r, NULL, 3)) return;
         for (i = 0; i < 3; i++) close_with_gate(&r, i, &gate);
@@ -515,7 +502,6 @@ TEST(several_streams_fail_at_once) {
         __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
         for (i = 2; i >= 0; i--)
             CHECK_ERROR(memo_stream_synchronize(r.d, r.streams[i], &error), DEVICE, "device error");
-        memo_host_device_destroy(r.device);
     }
 }
 
@@ -523,7 +509,7 @@ TEST(several_streams_fail_at_once) {
  * checker finds leaks. */
 static memo_status build_something(memo_error* e) {
     memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_device* device;
+    own_device* device = NULL;
     memo_stream streams[2];
     memo_event event;
     void* address;
@@ -535,16 +521,14 @@ static memo_status build_something(memo_error* e) {
         (status = memo_event_record(device, event, streams[0], e)) == 0 &&
         (status = memo_event_record(device, event, streams[1], e)) == 0)
         status = memo_device_alloc(device, 100, &address, e);
-    memo_host_device_destroy(device);
     return status;
 }
 
 TEST(running_out_of_bookkeeping_memory) {
     int n;
     for (n = 0; n < 50; n++) {
-        memo_status status;
         mallocs_left = n;
-        status = build_something(&error);
+        memo_status status = build_something(&error);
         mallocs_left = -1;
         if (!status) break;
         CHECK_CASE(status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%s", error.message);
@@ -568,10 +552,9 @@ TEST(counters_wrap) {
 }
 
 TEST(arguments_are_checked) {
-    rig r, other;
+    own_rig r, other;
     memo_host_device_desc desc;
     memo_device* device;
-    memo_device foreign;
     uint64_t no_context[8];
     char bytes[16];
     int32_t is_done;
@@ -593,7 +576,7 @@ TEST(arguments_are_checked) {
     INVALID(memo_host_device_create(&desc, &device, &error));
     INVALID(memo_host_device_create(NULL, &device, &error));
 
-    memset(&foreign, 0, sizeof foreign);
+    memo_device foreign = {0};
     INVALID(memo_host_device_launch(&foreign, r.streams[0], set_value, NULL, 0, &error));
     foreign.context = no_context;
     INVALID(memo_host_device_launch(&foreign, r.streams[0], set_value, NULL, 0, &error));
@@ -636,8 +619,6 @@ TEST(arguments_are_checked) {
     CHECK_OK(memo_stream_synchronize(r.d, r.streams[0], &error));
     CHECK(r.d->struct_bytes == (int64_t)sizeof(memo_device) && strcmp(r.d->name, "host") == 0);
     CHECK(r.d->annotate == NULL);
-    memo_host_device_destroy(r.device);
-    memo_host_device_destroy(other.device);
 }
 
 /* --- time --- */
@@ -649,7 +630,7 @@ static double finish(rig* r, double start_s, int stream) {
 }
 
 TEST(sleeps_overlap_on_streams) {
-    rig r;
+    own_rig r;
     int i;
     double start_s, elapsed_s;
     if (!rig_begin(&r, NULL, 8)) return;
@@ -660,16 +641,15 @@ TEST(sleeps_overlap_on_streams) {
     }
     for (i = 0; i < 8; i++) elapsed_s = finish(&r, start_s, i);
     CHECK_CASE(elapsed_s >= 200 * MS && elapsed_s < 1.2, "%g s", elapsed_s); /* in a row: 1.6 */
-    memo_host_device_destroy(r.device);
 }
 
 TEST(copies_take_their_time) {
     enum { N = 4000000 };
-    rig r;
+    own_rig r;
     memo_host_device_desc desc = memo_host_device_desc_default();
-    char* a = (char*)calloc(N, 1);
-    char* b = (char*)calloc(N, 1);
-    char* c = (char*)calloc(N, 1);
+    own_memory char* a = (char*)calloc(N, 1);
+    own_memory char* b = (char*)calloc(N, 1);
+    own_memory char* c = (char*)calloc(N, 1);
     double start_s, elapsed_s;
     desc.to_host_bytes_per_s = 100e6; /* 40 ms */
     desc.to_device_bytes_per_s = 50e6;
@@ -699,10 +679,6 @@ TEST(copies_take_their_time) {
     elapsed_s = finish(&r, start_s, 1);
     CHECK_CASE(elapsed_s >= 70 * MS && elapsed_s < 2, "shared: %g s", elapsed_s);
     CHECK_IS(host_device_stats(r.device).to_host_bytes, ==, 3 * (int64_t)N + 1000000);
-    memo_host_device_destroy(r.device);
-    free(a);
-    free(b);
-    free(c);
 }
 
 /* --- several devices --- */
@@ -720,10 +696,10 @@ TEST(devices_do_not_know_each_other) {
     CHECK_OK(memo_device_alloc(a.d, 512, &memory, &error));
     CHECK_IS(memo_device_free(b.d, memory, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(host_device_stats(b.device).device_bytes, ==, 0);
-    memo_host_device_destroy(a.device);
+    rig_end(&a);
     launch(&b, 1, set_value, &value);
     CHECK_OK(memo_stream_synchronize(b.d, b.streams[1], &error));
-    memo_host_device_destroy(b.device);
+    rig_end(&b);
 }
 
 /* --- random work ---
@@ -810,13 +786,12 @@ static void need(world* w, int stream, int other, int64_t n) {
 
 /* is_held: everything is enqueued before anything runs. */
 static void random_work(int64_t n_operations, int64_t queue_operations, int32_t is_held) {
-    world w;
     memo_host_device_desc desc = memo_host_device_desc_default();
     cell cells[N_CELLS];
     int64_t version[N_CELLS], last_write[N_CELLS], last_read[N_CELLS][N_STREAMS], n;
     int writer[N_CELLS], i, k;
     int32_t gate = !is_held;
-    memset(&w, 0, sizeof w);
+    world w = {0};
     memset(cells, 0, sizeof cells);
     memset(version, 0, sizeof version);
     memset(writer, 0, sizeof writer);
@@ -830,9 +805,7 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
         int s = (int)memo_test_int(0, N_STREAMS - 1), target = (int)memo_test_int(0, N_CELLS - 1);
         int is_copy = memo_test_int(0, 4) == 0;
         int reads[MAX_READS];
-        work args;
-        memset(&args, 0, sizeof args);
-        args.n_reads = is_copy ? 1 : (int32_t)memo_test_int(0, MAX_READS);
+        work args = {.n_reads = is_copy ? 1 : (int32_t)memo_test_int(0, MAX_READS)};
         for (i = 0; i < args.n_reads; i++) {
             do reads[i] = (int)memo_test_int(0, N_CELLS - 1);
             while (is_copy && reads[i] == target);
@@ -882,7 +855,7 @@ static void random_work(int64_t n_operations, int64_t queue_operations, int32_t 
         CHECK_OK(w.r.d->stream_synchronize(w.r.context, w.r.streams[i], &error));
     for (i = 0; i < N_CELLS; i++)
         for (k = 0; k < N_WORDS; k++) CHECK_IS(cells[i].words[k], ==, version[i]);
-    memo_host_device_destroy(w.r.device);
+    rig_end(&w.r);
 }
 
 TEST(random_work_keeps_order) {

@@ -5,6 +5,7 @@
 #undef main
 
 #include "memo_test.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -159,7 +160,7 @@ TEST(lists_are_whole_and_sorted) {
     int round;
     for (round = 0; round < 60; round++) {
         memo_parallel_desc desc = random_case();
-        memo_parallel_list *list = list_of(&desc), *again = list_of(&desc);
+        own_list *list = list_of(&desc), *again = list_of(&desc);
         int n = desc.cluster.n_gpus;
         int64_t i, n_expected = 4 * 3 * n_products(n, 5), n_legal = 0, *codes;
         codes = (int64_t*)calloc((size_t)list->n_entries, sizeof *codes);
@@ -188,20 +189,17 @@ TEST(lists_are_whole_and_sorted) {
         CHECK_CASE(n_expected == list->n_entries, "round %d: %lld, not %lld", round,
                    (long long)list->n_entries, (long long)n_expected);
         free(codes);
-        memo_parallel_list_destroy(list);
-        memo_parallel_list_destroy(again);
     }
     memo_parallel_list_destroy(NULL);
 }
 
 TEST(lists_can_be_narrowed) {
     memo_parallel_desc desc = make_case(llama3_8b(), 32, 65536, 8);
-    memo_parallel_list* list;
     int64_t i;
     desc.zero_stages = 1u << 1 | 1u << 3;
     desc.activations = 1u << MEMO_PARALLEL_SWAP;
     desc.max_pipeline = 4;
-    list = list_of(&desc);
+    own_list* list = list_of(&desc);
     /* 2^5 over five degrees: 126 ways, 21 + 6 of them with 8 stages or more (2^2 over four degrees,
      * and less). */
     CHECK_CASE(list->n_entries == 2 * (126 - 10 - 4 - 1), "%lld", (long long)list->n_entries);
@@ -209,7 +207,6 @@ TEST(lists_can_be_narrowed) {
         const memo_parallel_layout* l = &list->entries[i].layout;
         CHECK(l->zero_stage % 2 == 1 && l->activations == MEMO_PARALLEL_SWAP && l->pipeline <= 4);
     }
-    memo_parallel_list_destroy(list);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -222,7 +219,6 @@ static void refused(const memo_parallel_desc* desc, memo_parallel_layout l, cons
 
 TEST(layouts_are_refused_in_words) {
     memo_parallel_desc d = make_case(llama3_8b(), 16, 65536, 1);
-    memo_parallel_layout l;
     refused(&d, make_layout(0, 1, 1, 1, 16, 1), "data: out of range (0)");
     refused(&d, make_layout(1, 1, 1, 1, -16, 1), "ring: out of range (-16)");
     refused(&d, make_layout(1, 1, 2, 2, 2, 1), "is 8; the product must be the number of GPUs, 16");
@@ -239,7 +235,7 @@ TEST(layouts_are_refused_in_words) {
     d.micro_batch = 2;
     refused(&d, make_layout(2, 8, 1, 1, 1, 1), "micro_batch: 2 does not divide the 3 sequences");
     d.global_batch = d.micro_batch = 1;
-    l = make_layout(1, 16, 1, 1, 1, 0);
+    memo_parallel_layout l = make_layout(1, 16, 1, 1, 1, 0);
     l.activations = MEMO_PARALLEL_SWAP;
     refused(&d, l, "swap needs 3 layers a pipeline stage (2)");
     l = make_layout(1, 1, 1, 1, 16, 1);
@@ -377,14 +373,12 @@ TEST(bytes_sent_are_the_formulas) {
     for (round = 0; round < 600; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_parallel_prediction p;
         double S, h, head, v_head, N, T, U, R, micros, layers, P, stay, tensor, ulysses, ring, kv,
             most_kv = 0;
-        double scale;
         int q, k, u;
         if (!random_legal(&d, &l) || l.activations != MEMO_PARALLEL_KEEP) continue;
         n++;
-        p = predict(&d, &l);
+        memo_parallel_prediction p = predict(&d, &l);
         S = (double)d.sequence * (double)d.micro_batch;
         h = d.model.hidden;
         head = d.model.head_size ? d.model.head_size : h / d.model.n_q_heads;
@@ -395,7 +389,7 @@ TEST(bytes_sent_are_the_formulas) {
         tensor = 8 * layers * 2 * S / (U * R) * h * (T - 1) / T;
         q = d.model.n_q_heads / l.tensor;
         k = d.model.n_kv_heads / l.tensor;
-        scale = is_replicated(q, k, l.ulysses) ? 2 : 1;
+        double scale = is_replicated(q, k, l.ulysses) ? 2 : 1;
         ulysses = layers * 2 * S / (U * R) *
                   (ulysses_heads_sent(q, k, l.ulysses, head, v_head, 0, scale) +
                    ulysses_heads_sent(q, k, l.ulysses, head, v_head, 1, scale));
@@ -502,7 +496,6 @@ TEST(attention_memory_is_that_of_memo_sp) {
     for (n = 0; n < 3000; n++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_parallel_prediction p;
         memo_sharding_desc sharding = memo_sharding_desc_default();
         memo_sp_attention_desc a = memo_sp_attention_desc_default();
         memo_sp_attention_sizes sizes;
@@ -514,7 +507,7 @@ TEST(attention_memory_is_that_of_memo_sp) {
         d.never_gathers_keys = (int32_t)memo_test_int(0, 1);
         d.element_bytes = memo_test_int(0, 2) ? 2 : 4;
         d.kv_gradient_bytes = memo_test_int(0, 1) ? 4 : d.element_bytes;
-        p = predict(&d, &l);
+        memo_parallel_prediction p = predict(&d, &l);
         sharding.kind = d.is_contiguous ? MEMO_SHARDING_PLAIN : MEMO_SHARDING_ZIGZAG;
         sharding.ring = l.ring;
         sharding.ulysses = l.ulysses;
@@ -552,11 +545,10 @@ TEST(the_fastest_groups_that_fit_are_taken) {
     memo_parallel_desc d = make_case(llama2_7b(), 8, 1024, 1);
     memo_parallel_layout l = make_layout(1, 1, 1, 8, 1, 1);
     memo_parallel_prediction whole, p;
-    double last_s;
     int n;
     d.excludes_attention_memory = 0;
     whole = predict(&d, &l);
-    last_s = whole.time.step_s;
+    double last_s = whole.time.step_s;
     d.max_ulysses_groups = 4;
     p = predict(&d, &l); /* so short that starts cost more than what is hidden */
     CHECK(p.ulysses_groups == 1 && near(p.time.step_s, whole.time.step_s));
@@ -612,12 +604,11 @@ TEST(memory_is_the_sum_of_its_parts) {
     for (round = 0; round < 400; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        memo_parallel_prediction p;
         double P, N, host;
         int here;
         if (!random_legal(&d, &l)) continue;
         n++;
-        p = predict(&d, &l);
+        memo_parallel_prediction p = predict(&d, &l);
         P = memo_parallel_parameters(&d.model) / l.tensor / l.pipeline;
         N = (double)l.data * l.ulysses * l.ring;
         here =
@@ -654,10 +645,9 @@ TEST(memory_shrinks_with_every_degree) {
     for (round = 0; round < 500; round++) {
         memo_parallel_desc d, larger;
         memo_parallel_layout l;
-        double before;
         if (!random_legal(&d, &l) || l.activations == MEMO_PARALLEL_SWAP) continue;
         d.excludes_attention_memory = 1; /* one rank of a ring has no buffers, two have */
-        before = predict(&d, &l).memory.device_bytes;
+        double before = predict(&d, &l).memory.device_bytes;
         larger = d;
         larger.cluster.n_gpus *= 2;
         for (degree = 0; degree < 5; degree++) {
@@ -698,7 +688,6 @@ TEST(parameters_are_counted) {
 TEST(pipelines_hold_their_micro_batches) {
     memo_parallel_desc d = make_case(llama3_8b(), 4, 4096, 8);
     memo_parallel_layout l = make_layout(1, 4, 1, 1, 1, 0);
-    memo_parallel_prediction p;
     double unit = 4096 * 34.0 * 4096, row = 2.0 * 4096, whole = row * 8192, others = row * 61440;
     CHECK(near(predict(&d, &l).memory.activations_bytes, unit * 8 * 4));
     d.global_batch = 3;
@@ -709,7 +698,7 @@ TEST(pipelines_hold_their_micro_batches) {
     d.global_batch = 8;
     d.cluster.host_bytes_per_s = 1e15;
     d.cluster.host_bytes = (int64_t)(4 * 4 * 6 * (whole + 0.25 * others));
-    p = predict(&d, &l);
+    memo_parallel_prediction p = predict(&d, &l);
     CHECK_CASE(fabs(p.alpha - 0.25) < 1.0 / 2048, "%.6f", p.alpha);
     CHECK_IS(p.memory.host_bytes, <=, (double)d.cluster.host_bytes / 4);
     CHECK(near(p.memory.host_bytes, 4 * 6 * (whole + p.alpha * others)));
@@ -723,7 +712,6 @@ TEST(pipelines_hold_their_micro_batches) {
 TEST(swapping_is_memos) {
     memo_parallel_desc d = make_case(make_model(32, 4096, 16384, 32, 32, 50257), 8, 262144, 1);
     memo_parallel_layout l = make_layout(1, 1, 4, 1, 2, 1);
-    memo_parallel_prediction p;
     double u = 2.0 * 262144 * 4096 / 8, whole = 2 * u, others = 14 * u, row = 1.5 * 8 / 262144,
            forward_s;
     d.model.n_ffn_matrices = 2;
@@ -731,7 +719,7 @@ TEST(swapping_is_memos) {
     l.activations = MEMO_PARALLEL_RECOMPUTE;
     CHECK(near(predict(&d, &l).memory.activations_bytes, (32 + 16) * u));
     l.activations = MEMO_PARALLEL_SWAP;
-    p = predict(&d, &l);
+    memo_parallel_prediction p = predict(&d, &l);
     CHECK(p.alpha > 0 && p.fits);
     CHECK(near(p.memory.activations_bytes, (18 + 14 * p.alpha) * u));
     CHECK(near(p.memory.host_bytes, 30 * (whole + p.alpha * others)));
@@ -1067,12 +1055,11 @@ TEST(hops_hide_behind_blocks) {
 
 TEST(extreme_cases_stay_finite) {
     memo_parallel_desc d = make_case(llama3_8b(), 1 << 20, (int64_t)1 << 40, 1 << 20);
-    memo_parallel_list* list;
     int64_t i;
     d.zero_stages = 1u << 3;
     d.cluster.gpus_per_node = 72;
     d.cluster.host_bytes = (int64_t)1 << 59;
-    list = list_of(&d);
+    own_list* list = list_of(&d);
     CHECK_IS(list->n_legal, >, 0);
     for (i = 0; i < list->n_legal; i++) {
         const memo_parallel_prediction* p = &list->entries[i].prediction;
@@ -1083,7 +1070,6 @@ TEST(extreme_cases_stay_finite) {
     d = make_case(make_model(1, 1, 0, 1, 1, 0), 1, 2, 1);
     list = list_of(&d);
     CHECK(list->n_fitting == 2 && list->n_entries == 12);
-    memo_parallel_list_destroy(list);
 }
 
 /* Whatever the desc allows: no term is infinite, none is no number. */
@@ -1145,11 +1131,10 @@ TEST(tip_1_the_best_of_both_is_a_mixture) {
         for (at = 0; at < 2; at++) {
             memo_parallel_desc d = make_case(llama3_8b(), 16, (64 + 16 * at) * 1024, 1);
             const memo_parallel_layout* best = NULL;
-            memo_parallel_list* list;
             int is_listed[17] = {0}, u;
             int64_t i;
             d.kv_heads_must_divide = must_divide;
-            list = list_of(&d);
+            own_list* list = list_of(&d);
             for (i = 0; i < list->n_legal; i++) {
                 const memo_parallel_layout* l = &list->entries[i].layout;
                 if (l->ulysses * l->ring != 16) continue;
@@ -1160,7 +1145,6 @@ TEST(tip_1_the_best_of_both_is_a_mixture) {
             CHECK_IS(is_listed[16], ==, !must_divide);
             CHECK_CASE(best && best->ulysses > 1 && best->ring > 1, "ulysses %d, ring %d",
                        best ? (int)best->ulysses : 0, best ? (int)best->ring : 0);
-            memo_parallel_list_destroy(list);
         }
 }
 
@@ -1171,10 +1155,9 @@ TEST(tip_2_data_before_sequence) {
     for (k = 4; k <= 32; k *= 2)
         for (micro = 1; micro <= 8; micro *= 2) {
             memo_parallel_desc d = make_case(llama2_7b(), 8, k * 1024, 8), one = d;
-            memo_parallel_list* list;
             int64_t i;
             d.micro_batch = micro;
-            list = list_of(&d);
+            own_list* list = list_of(&d);
             for (i = 0; i < list->n_legal; i++) {
                 const memo_parallel_entry* e = &list->entries[i];
                 memo_parallel_layout data = make_layout(8, 1, 1, 1, 1, e->layout.zero_stage);
@@ -1188,7 +1171,6 @@ TEST(tip_2_data_before_sequence) {
                            (long long)micro, (int)e->layout.zero_stage,
                            memo_parallel_activations_name(e->layout.activations));
             }
-            memo_parallel_list_destroy(list);
         }
 }
 
@@ -1199,9 +1181,8 @@ TEST(tip_3_zero_spans_sequence_and_data) {
     for (round = 0; round < 300; round++) {
         memo_parallel_desc d;
         memo_parallel_layout l;
-        double group;
         if (!random_legal(&d, &l)) continue;
-        group = (double)l.ulysses * l.ring * l.data;
+        double group = (double)l.ulysses * l.ring * l.data;
         CHECK(near((double)memo_parallel_zero_group(&l), group));
         CHECK_IS((memo_parallel_zero_default(&l) >= 1), ==, (l.ulysses * l.ring > 1));
     }
@@ -1210,10 +1191,9 @@ TEST(tip_3_zero_spans_sequence_and_data) {
     for (zero = 0; zero < 4; zero++) {
         memo_parallel_desc d = make_case(make_model(1, 4096, 16384, 32, 32, 0), 16, 8192, 2);
         memo_parallel_layout l = make_layout(2, 1, 1, 4, 2, zero);
-        memo_parallel_prediction p;
         double elements;
         d.model.n_ffn_matrices = 2;
-        p = predict(&d, &l);
+        memo_parallel_prediction p = predict(&d, &l);
         elements =
             p.sent_bytes[MEMO_PARALLEL_GRADIENTS] / 4 + p.sent_bytes[MEMO_PARALLEL_PARAMETERS] / 2;
         CHECK(near(elements / 2 * 16 / 15, (zero == 3 ? 18.0 : 12.0) * 4096 * 4096));
@@ -1278,11 +1258,10 @@ TEST(tip_6_rings_grow_where_heads_end) {
  * group leaves it. */
 TEST(tip_7_inner_groups_stay_in_a_node) {
     memo_parallel_desc d = make_case(llama3_8b(), 64, 65536, 64);
-    memo_parallel_list* list;
     int64_t i;
     d.zero_stages = 1;
     d.activations = 1u << MEMO_PARALLEL_KEEP;
-    list = list_of(&d);
+    own_list* list = list_of(&d);
     CHECK_IS(list->n_legal, >, 100);
     for (i = 0; i < list->n_legal; i++) {
         const memo_parallel_entry* e = &list->entries[i];
@@ -1305,7 +1284,6 @@ TEST(tip_7_inner_groups_stay_in_a_node) {
                   e->prediction.leaves_node[MEMO_PARALLEL_ULYSSES]),
                  ==, leaves);
     }
-    memo_parallel_list_destroy(list);
 }
 
 /* ---- the tool -------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include "memo_test.h"
 #include "thread_ranks.h"
 #include "typed.h"
+#include "owned.h"
 #include <sys/mman.h>
 
 static memo_error error;
@@ -202,20 +203,18 @@ TEST(kernels_match_the_reference) {
 TEST(kernels_write_nothing_else) {
     float logits[5 * 9], before[5 * 9], parts[4 * MEMO_LOSS_NUMBERS], losses[4];
     int32_t labels[4] = {0, 6, -1, 3};
-    memo_cross_entropy_desc desc;
     int has_gradient, i;
     for (has_gradient = 0; has_gradient < 2; has_gradient++) {
         for (i = 0; i < 45; i++) before[i] = logits[i] = (float)memo_test_real();
-        memset(&desc, 0, sizeof desc);
-        desc.logits = logits;
-        desc.d_logits = has_gradient ? logits : NULL;
-        desc.labels = labels;
-        desc.parts = parts;
-        desc.losses = losses;
-        desc.n_rows = 4;
-        desc.n_columns = 7;
-        desc.stride = 9;
-        desc.scale = 1;
+        memo_cross_entropy_desc desc = {.logits = logits,
+                                        .d_logits = has_gradient ? logits : NULL,
+                                        .labels = labels,
+                                        .parts = parts,
+                                        .losses = losses,
+                                        .n_rows = 4,
+                                        .n_columns = 7,
+                                        .stride = 9,
+                                        .scale = 1};
         CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error));
         CHECK_IS(memcmp(logits, before, sizeof before), ==, 0);
         CHECK_OK(memo_row_run(MEMO_ROW_CROSS_ENTROPY, &desc, &error));
@@ -234,8 +233,7 @@ static memo_cross_entropy_desc one_row(const float* logits, float* d, int64_t n,
                                        const int32_t* label, float* loss) {
     static float parts[MEMO_LOSS_NUMBERS];
     static double sums[3];
-    memo_cross_entropy_desc desc;
-    memset(&desc, 0, sizeof desc);
+    memo_cross_entropy_desc desc = {0};
     sums[0] = sums[1] = sums[2] = 0;
     desc.logits = logits;
     desc.d_logits = d;
@@ -325,8 +323,7 @@ TEST(extremes) {
 TEST(descs_that_are_refused) {
     float x[2 * MEMO_LOSS_NUMBERS + 2] = {0};
     int32_t labels[2] = {0, 0};
-    memo_cross_entropy_desc desc;
-    memset(&desc, 0, sizeof desc);
+    memo_cross_entropy_desc desc = {0};
     CHECK_OK(memo_row_run(MEMO_ROW_SOFTMAX_PARTS, &desc, &error)); /* no rows */
     desc.n_rows = 1;
     desc.n_columns = 2;
@@ -443,17 +440,10 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
     tiles_case* c = (tiles_case*)rank->user;
     int32_t r = rank->comm->rank;
     memo_loss_desc desc = memo_loss_desc_default();
-    memo_loss_tensors tensors;
     memo_loss_sizes sizes;
-    memo_loss* loss = NULL;
-    memo_status status;
+    own_loss* loss = NULL;
     int64_t before = rank->comm->sent_bytes;
-    products p;
-    memset(&p, 0, sizeof p);
-    p.c = c;
-    p.device = rank->device;
-    p.d_x = c->d_x[r];
-    p.d_weights = c->d_weights[r];
+    products p = {.c = c, .device = rank->device, .d_x = c->d_x[r], .d_weights = c->d_weights[r]};
     desc.device = rank->device;
     desc.stream = rank->stream;
     desc.tensor = c->n_ranks > 1 ? rank->comm : NULL;
@@ -466,13 +456,12 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
     desc.functions.context = &p;
     desc.functions.logits = give_logits;
     desc.functions.gradients = take_gradients;
-    memset(&tensors, 0, sizeof tensors);
-    tensors.n_rows = c->n_rows;
-    tensors.labels = c->labels;
-    tensors.losses = c->losses[r];
-    tensors.sums = c->sums[r];
-    tensors.scale = c->scale;
-    status = memo_loss_desc_get_sizes(&desc, &sizes, e);
+    memo_loss_tensors tensors = {.n_rows = c->n_rows,
+                                 .labels = c->labels,
+                                 .losses = c->losses[r],
+                                 .sums = c->sums[r],
+                                 .scale = c->scale};
+    memo_status status = memo_loss_desc_get_sizes(&desc, &sizes, e);
     c->device_bytes[r] = sizes.device_bytes;
     if (!status) status = memo_loss_create(&desc, &loss, e);
     if (!status) status = memo_loss_run(loss, &tensors, e);
@@ -483,17 +472,17 @@ static memo_status tiles_rank(thread_rank* rank, memo_error* e) {
                                 (long long)sizes.sent_bytes_per_row);
     c->sent_bytes[r] = rank->comm->sent_bytes - before;
     c->n_tiles[r] = p.n_tiles;
-    memo_loss_destroy(loss);
     return status;
 }
 
 static float* floats(int64_t n) { return (float*)calloc((size_t)n + 1, sizeof(float)); }
 
 static void check_tiles(tiles_case* c, int number) {
-    double *logits = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
-           *gradient = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
-           *d_x = (double*)calloc((size_t)(c->n_rows * c->n_in), sizeof(double)),
-           *d_weights = (double*)calloc((size_t)(c->vocabulary * c->n_in), sizeof(double));
+    own_memory double *logits = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
+                      *gradient = (double*)calloc((size_t)c->vocabulary, sizeof(double)),
+                      *d_x = (double*)calloc((size_t)(c->n_rows * c->n_in), sizeof(double)),
+                      *d_weights =
+                          (double*)calloc((size_t)(c->vocabulary * c->n_in), sizeof(double));
     double sum = 0, n_labels = 0;
     double tolerance = (c->type == MEMO_TYPE_F32 ? 1e-5 : 4 * half_unit(c->type));
     int64_t row, o, i;
@@ -544,22 +533,16 @@ static void check_tiles(tiles_case* c, int number) {
         CHECK_CASE(fabs(d - d_weights[i]) <= tolerance * 2 * (double)(c->scale * (float)c->n_rows),
                    "case %d: d_weights %g, not %g", number, d, d_weights[i]);
     }
-    free(logits);
-    free(gradient);
-    free(d_x);
-    free(d_weights);
 }
 
 TEST(tiles_match_the_reference) {
     const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
     int k;
     for (k = 0; k < 40; k++) {
-        tiles_case c;
-        float *x, *weights;
+        own_memory float *x = NULL, *weights = NULL;
         int32_t labels[64], r;
         int64_t i;
-        memset(&c, 0, sizeof c);
-        c.n_ranks = (int32_t)memo_test_int(1, 5);
+        tiles_case c = {.n_ranks = (int32_t)memo_test_int(1, 5)};
         c.n_rows = memo_test_int(1, 40);
         c.n_in = memo_test_int(1, 12);
         c.vocabulary = memo_test_int(1, k % 3 ? 20 : 150); /* fewer than ranks too */
@@ -589,8 +572,6 @@ TEST(tiles_match_the_reference) {
             free(c.d_x[r]);
             free(c.d_weights[r]);
         }
-        free(x);
-        free(weights);
     }
 }
 
@@ -615,11 +596,10 @@ static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
     const int32_t labels[3] = {0, rank->comm->rank == 1 ? 7 : 1, -1};
     memo_loss_tensors tensors;
     memo_loss_desc desc = small_loss(rank, labels, &tensors);
-    memo_loss* loss = NULL;
+    own_loss* loss = NULL;
     double sums[3] = {0, 0, 0}, mean;
-    memo_status status;
     tensors.sums = sums;
-    status = memo_loss_create(&desc, &loss, e);
+    memo_status status = memo_loss_create(&desc, &loss, e);
     if (!status) status = memo_loss_run(loss, &tensors, e);
     if (!status)
         status = memo_all_reduce(rank->comm, rank->stream, sums, sums, 3, MEMO_TYPE_F64,
@@ -628,7 +608,6 @@ static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
         (memo_loss_read(loss, sums, &mean, e) != MEMO_STATUS_INVALID_ARGUMENT ||
          !strstr(e->message, "memo_loss_tensors.labels: 1 at or beyond") || mean == mean))
         status = memo_error_set(e, MEMO_STATUS_DEVICE, "the label was not refused");
-    memo_loss_destroy(loss);
     return status;
 }
 TEST(labels_beyond_the_vocabulary_are_refused_on_all_ranks) {
@@ -640,15 +619,13 @@ static memo_status other_scale_rank(thread_rank* rank, memo_error* e) {
     static const int32_t labels[3] = {0, 1, -1};
     memo_loss_tensors tensors;
     memo_loss_desc desc = small_loss(rank, labels, &tensors);
-    memo_loss* loss = NULL;
-    memo_status status;
+    own_loss* loss = NULL;
     desc.tensor = rank->comm;
     tensors.scale = (float)(1 + rank->comm->rank / 2);
-    status = memo_loss_create(&desc, &loss, e);
+    memo_status status = memo_loss_create(&desc, &loss, e);
     if (!status) status = memo_loss_run(loss, &tensors, e);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
     CHECK(status == MEMO_STATUS_COMM && strstr(e->message, "n_rows or scale: rank 0 and rank 2"));
-    memo_loss_destroy(loss);
     return MEMO_STATUS_OK;
 }
 TEST(another_scale_is_refused_on_all_ranks) {
@@ -678,10 +655,9 @@ TEST(runs_on_a_recorder) {
     memo_recorder_desc recorder_desc = memo_recorder_desc_default();
     memo_loss_desc desc = memo_loss_desc_default();
     int32_t labels[10] = {0, 1, 2, 3, 4, -1, 6, 0, 0, 6};
-    memo_loss_tensors tensors;
     memo_recorder* recorder;
     memo_schedule* schedule;
-    memo_check* check;
+    own_check* check = NULL;
     memo_loss* loss;
     double sums[3] = {0, 0, 0};
     int n_calls = 0;
@@ -695,10 +671,7 @@ TEST(runs_on_a_recorder) {
     desc.functions.context = &n_calls;
     desc.functions.logits = count_tiles;
     CHECK_OK(memo_loss_create(&desc, &loss, &error));
-    memset(&tensors, 0, sizeof tensors);
-    tensors.n_rows = 10;
-    tensors.labels = labels;
-    tensors.sums = sums;
+    memo_loss_tensors tensors = {.n_rows = 10, .labels = labels, .sums = sums};
     CHECK_OK(memo_loss_run(loss, &tensors, &error));
     CHECK_OK(memo_stream_synchronize(desc.device, desc.stream, &error));
     CHECK_IS(n_calls, ==, 3);
@@ -716,7 +689,6 @@ TEST(runs_on_a_recorder) {
     CHECK_OK(memo_recorder_get_schedule(recorder, &schedule, &error));
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK_IS(check->n_races, ==, 0);
-    memo_check_destroy(check);
     memo_stream_destroy(desc.device, desc.stream, NULL);
     memo_recorder_destroy(recorder);
     memo_host_device_destroy(host);
@@ -725,7 +697,6 @@ TEST(runs_on_a_recorder) {
 TEST(sizes_and_refusals) {
     memo_loss_desc desc = memo_loss_desc_default();
     memo_loss_sizes sizes;
-    memo_device old;
     memo_loss* loss;
     CHECK_IS(memo_loss_desc_get_sizes(&desc, &sizes, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     desc.vocabulary = 128256;
@@ -750,7 +721,7 @@ TEST(sizes_and_refusals) {
     desc.stream = host_stream;
     CHECK_ERROR(memo_loss_create(&desc, &loss, &error), INVALID_ARGUMENT, "logits");
     desc.functions.logits = count_tiles;
-    old = *host;
+    memo_device old = *host;
     old.struct_bytes = (int64_t)offsetof(memo_device, row_kernel);
     desc.device = &old;
     CHECK_IS(memo_loss_create(&desc, &loss, &error), ==, MEMO_STATUS_UNSUPPORTED);
@@ -768,7 +739,6 @@ TEST(nothing_behind_a_short_table_is_read) {
     char* pages =
         (char*)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memo_device* table = (memo_device*)(void*)(pages + page - n_bytes);
-    memo_loss_tensors tensors;
     int32_t labels[3] = {0, 1, 2};
     memo_loss* loss;
     int n_tiles = 0;
@@ -783,9 +753,7 @@ TEST(nothing_behind_a_short_table_is_read) {
     desc.functions.logits = count_tiles;
     desc.functions.context = &n_tiles;
     CHECK_OK(memo_loss_create(&desc, &loss, &error));
-    memset(&tensors, 0, sizeof tensors);
-    tensors.labels = labels;
-    tensors.n_rows = 3;
+    memo_loss_tensors tensors = {.labels = labels, .n_rows = 3};
     CHECK_OK(memo_loss_run(loss, &tensors, &error));
     memo_loss_destroy(loss);
     CHECK_IS(n_tiles, ==, 1);

@@ -7,6 +7,7 @@
 
 #define MEMO_TEST_OWN_MAIN
 #include "memo_test.h"
+#include "owned.h"
 
 /* ---- the promises ---------------------------------------------------------------------------- */
 
@@ -81,9 +82,8 @@ TEST(memo_plan_is_no_longer_than_the_published_alpha) {
 }
 
 TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
-    memo_trace* trace = swap_unplanned_trace(128 * PAPER_K);
-    memo_plan* plan = NULL;
-    caching_desc desc;
+    own_trace* trace = swap_unplanned_trace(128 * PAPER_K);
+    own_plan* plan = NULL;
     caching_stats ample, tight;
     memo_error error;
     int i;
@@ -94,15 +94,13 @@ TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
         const caching_stats* s = &memo.unplanned[i];
         CHECK(s[1].refused_request >= 0 || s[1].n_retries_last >= s[0].n_retries_last);
     }
-    memset(&desc, 0, sizeof desc);
+    caching_desc desc = {0};
     CHECK_OK(memo_plan_from_trace(trace, 512, &plan, &error));
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     CHECK_OK(caching_replay(trace, &desc, &ample, &error));
     desc.capacity_bytes = plan->peak_bytes + plan->peak_bytes / 100;
     CHECK_OK(caching_replay(trace, &desc, &tight, &error));
     CHECK(ample.n_retries == 0 && tight.n_retries > (tight.refused_request >= 0));
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 TEST(sp_attention_alone) { CHECK_CASE(sp.attention_mean >= 0.7, "%.3f", sp.attention_mean); }

@@ -7,6 +7,7 @@
 #include "memo_plan.h"
 #include "memo_test.h"
 #include "slow_plan.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -79,7 +80,7 @@ static void solve_valid(memo_plan* plan, const memo_plan_desc* desc, int k) {
 /* The same desc gives the same offsets again, whatever was there before. */
 static void solve_again(memo_plan* plan, const memo_plan_desc* desc, int k) {
     const int64_t peak = plan->peak_bytes, n = plan->n_buffers;
-    int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof *offsets);
+    own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof *offsets);
     int64_t i;
     for (i = 0; i < n; i++) {
         offsets[i] = plan->buffers[i].offset_bytes;
@@ -89,7 +90,6 @@ static void solve_again(memo_plan* plan, const memo_plan_desc* desc, int k) {
     CHECK_CASE(plan->peak_bytes == peak, "case %d", k);
     for (i = 0; i < n; i++)
         CHECK_CASE(plan->buffers[i].offset_bytes == offsets[i], "case %d, buffer %d", k, (int)i);
-    free(offsets);
 }
 
 static void pose(memo_plan* plan, memoi_problem* problem) {
@@ -135,11 +135,8 @@ static void brute_place(brute* b, int64_t n_placed, int64_t peak) {
 }
 
 static int64_t brute_force(const memo_plan* plan) {
-    brute b;
     int64_t i, j;
-    memset(&b, 0, sizeof b);
-    b.plan = plan;
-    b.best = INT64_MAX;
+    brute b = {.plan = plan, .best = INT64_MAX};
     for (i = 0; i < plan->n_buffers; i++)
         for (j = 0; j < plan->n_buffers; j++)
             b.meets[i][j] = i == j ? 0 : slow_meet_bytes(plan, i, j);
@@ -195,8 +192,7 @@ TEST(lowest_offset_is_lowest) {
     int k;
     for (k = 0; k < 500; k++) {
         features with = {0, 0, 0};
-        memo_plan* plan;
-        memoi_problem problem;
+        own_problem problem;
         memoi_greedy greedy;
         memoi_fit fit;
         int64_t i, rank, n_placed, offsets[80], key[80];
@@ -204,7 +200,7 @@ TEST(lowest_offset_is_lowest) {
         with.has_fixed = k % 7 == 1;
         with.has_gaps = k % 5 == 1;
         with.has_alignment = k % 3 == 1;
-        plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
+        own_plan* plan = random_plan(memo_test_int(1, 80), memo_test_int(1, 20), with);
         pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, HUGE_VAL));
         CHECK_IS(memoi_fit_create(&fit, &problem, 0, HUGE_VAL), ==, 1);
@@ -242,8 +238,6 @@ TEST(lowest_offset_is_lowest) {
         }
         memob_arrays_free(&fit.arrays);
         memob_arrays_free(&greedy.arrays);
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
     }
 }
 
@@ -251,12 +245,11 @@ TEST(lowest_offset_is_lowest) {
 TEST(a_deadline_leaves_a_plan) {
     int k;
     for (k = 0; k < 16; k++) {
-        memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         memoi_problem problem;
         memoi_greedy greedy;
         memoi_fit fit;
-        plan = random_plan(2000, 1000, features_of(k));
+        own_plan* plan = random_plan(2000, 1000, features_of(k));
         pose(plan, &problem);
         CHECK(memoi_greedy_create(&greedy, &problem, 0));
         memoi_greedy_order_items(&problem, MEMOI_ORDER_SIZE, NULL, greedy.ranked);
@@ -269,7 +262,6 @@ TEST(a_deadline_leaves_a_plan) {
         desc.engine = k / 8 ? MEMO_PLAN_ENGINE_BILEVEL : MEMO_PLAN_ENGINE_AUTO;
         desc.time_limit_s = 1e-9;
         solve_valid(plan, &desc, k);
-        memo_plan_destroy(plan);
     }
 }
 
@@ -277,7 +269,7 @@ TEST(a_deadline_leaves_a_plan) {
 TEST(search_fills_cut_rectangles) {
     int k, n_met = 0;
     for (k = 0; k < 40; k++) {
-        memo_plan* plan;
+        own_plan* plan = NULL;
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(20, 60), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
@@ -289,7 +281,6 @@ TEST(search_fills_cut_rectangles) {
         solve_valid(plan, &desc, k);
         n_met += plan->peak_bytes == 1000;
         solve_again(plan, &desc, k);
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_met == 40, "%d of 40 met their optimum", n_met);
 }
@@ -299,7 +290,7 @@ TEST(search_fills_cut_rectangles) {
 TEST(large_rectangles_are_filled_at_once) {
     int k, n_met = 0;
     for (k = 0; k < 6 && n_met == 0; k++) {
-        memo_plan* plan;
+        own_plan* plan = NULL;
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(1000, 1200), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
@@ -309,15 +300,14 @@ TEST(large_rectangles_are_filled_at_once) {
         desc.time_limit_s = 1000;
         solve_valid(plan, &desc, k);
         n_met += plan->peak_bytes == 1000000;
-        memo_plan_destroy(plan);
     }
     CHECK(n_met > 0);
 }
 
 /* A fixed buffer above does not raise the bound of a part without it. */
 TEST(a_part_has_a_bound_of_its_own) {
-    memo_plan* plan;
-    memoi_problem problem, part;
+    own_plan* plan = NULL;
+    own_problem problem, part;
     int64_t i;
     CHECK_OK(memo_plan_create(4, 0, 1, &plan, &error));
     for (i = 0; i < 4; i++) {
@@ -331,9 +321,6 @@ TEST(a_part_has_a_bound_of_its_own) {
     CHECK(memoi_problem_pick(&problem, 1, 4, NULL, NULL, 0, &part));
     CHECK_IS(problem.lower_bound * problem.unit_bytes, ==, 1010);
     CHECK_IS(part.lower_bound * part.unit_bytes, ==, 30);
-    memoi_problem_free(&part);
-    memoi_problem_free(&problem);
-    memo_plan_destroy(plan);
 }
 
 /* A part that the search does not finish gets the effort that other parts leave. */
@@ -341,11 +328,9 @@ TEST(no_effort_is_left_over) {
     int k, n_open = 0;
     for (k = 0; k < 12; k++) {
         enum { HARD = 300, EASY = 300 };
-        memo_plan* plan;
-        memoi_problem problem;
+        own_plan* plan = NULL;
+        own_problem problem;
         memoi_solution best;
-        memoi_effort effort;
-        memo_log log;
         int64_t i;
         CHECK_OK(memo_plan_create(HARD + EASY, 0, 1, &plan, &error));
         cut_rectangle(plan->buffers, HARD, 5000, 1);
@@ -357,12 +342,9 @@ TEST(no_effort_is_left_over) {
             plan->buffers[i].size_bytes = memo_test_int(1, 1000);
         }
         pose(plan, &problem);
-        memset(&log, 0, sizeof log);
-        memset(&effort, 0, sizeof effort);
-        effort.deadline = memob_now_s() + 1000;
-        effort.nodes_left = 6000;
-        effort.n_threads = 1;
-        effort.log = &log;
+        memo_log log = {0};
+        memoi_effort effort = {
+            .deadline = memob_now_s() + 1000, .nodes_left = 6000, .n_threads = 1, .log = &log};
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)problem.n_items, sizeof(int64_t)));
         CHECK(best.offsets);
         CHECK_OK(
@@ -372,8 +354,6 @@ TEST(no_effort_is_left_over) {
         CHECK_CASE(best.is_optimal || effort.nodes_left <= 0, "case %d: %lld nodes are left", k,
                    (long long)effort.nodes_left);
         free(best.offsets);
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
     }
     CHECK_IS(n_open, >, 0);
 }
@@ -381,18 +361,15 @@ TEST(no_effort_is_left_over) {
 TEST(search_meets_brute_force) {
     int k;
     for (k = 0; k < 2000; k++) {
-        memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        int64_t least;
-        plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), features_of(k));
+        own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), features_of(k));
         solve_valid(plan, &desc, k);
-        least = brute_force(plan);
+        int64_t least = brute_force(plan);
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == least,
                    "case %d: search %lld, brute force %lld", k, (long long)plan->peak_bytes,
                    (long long)least);
         desc.capacity_bytes = least - 1;
         if (least > 1) CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INFEASIBLE);
-        memo_plan_destroy(plan);
     }
 }
 
@@ -402,7 +379,7 @@ TEST(freed_tails_are_used) {
     int64_t whole, least;
     int k, i, n_smaller = 0, n_least = 0, n_proven = 0;
     for (k = 0; k < 1000; k++) {
-        memo_plan* plan = random_plan(7, 12, with);
+        own_plan* plan = random_plan(7, 12, with);
         memo_plan_desc desc = memo_plan_desc_default();
         for (i = 0; i < plan->n_gaps; i++) { /* as whole buffers, then with their tails free */
             plan->gaps[i].end = plan->buffers[plan->gaps[i].buffer].end;
@@ -419,7 +396,6 @@ TEST(freed_tails_are_used) {
         n_smaller += least < whole && plan->peak_bytes < whole;
         n_least += plan->peak_bytes == least;
         n_proven += plan->n_gaps && plan->proof == MEMO_PROOF_OPTIMAL;
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_smaller > 150 && n_least > 400 && n_proven > 300,
                "of %d: %d smaller than whole, %d the least, %d proven", k, n_smaller, n_least,
@@ -429,15 +405,13 @@ TEST(freed_tails_are_used) {
 TEST(search_is_valid_and_deterministic) {
     int k;
     for (k = 0; k < 300; k++) {
-        memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
-        plan = random_plan(memo_test_int(8, 60), memo_test_int(1, 1000), features_of(k));
+        own_plan* plan = random_plan(memo_test_int(8, 60), memo_test_int(1, 1000), features_of(k));
         desc.node_limit = 3000;
         desc.time_limit_s = 1000;
         desc.seed = (uint64_t)k;
         solve_valid(plan, &desc, k);
         solve_again(plan, &desc, k);
-        memo_plan_destroy(plan);
     }
 }
 
@@ -446,7 +420,7 @@ TEST(search_is_valid_and_deterministic) {
 TEST(proofs_halve_what_is_open) {
     int k, n_above = 0;
     for (k = 0; k < 200; k++) {
-        memo_plan* plan;
+        own_plan* plan = NULL;
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = memo_test_int(2, 5), i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
@@ -464,7 +438,6 @@ TEST(proofs_halve_what_is_open) {
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "case %d: %lld of %lld", k,
                    (long long)plan->peak_bytes, (long long)plan->lower_bound_bytes);
         n_above += plan->peak_bytes > plan->lower_bound_bytes + 2000;
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_above > 10, "%d above the bound", n_above);
 }
@@ -473,24 +446,20 @@ TEST(proofs_halve_what_is_open) {
 TEST(cores_meet_brute_force) {
     int k, n_found = 0, n_failed = 0;
     for (k = 0; k < 600; k++) {
-        memo_plan* plan;
-        memoi_problem problem;
+        own_problem problem;
         memoi_cores cores;
-        memoi_effort effort;
         memoi_solution best;
         memoi_verdict verdict;
         int64_t n_nodes = 1000000, least, capacity, i;
         int64_t offsets[8];
-        plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), features_of(k));
+        own_plan* plan = random_plan(memo_test_int(2, 7), memo_test_int(1, 30), features_of(k));
         for (i = 0; i < plan->n_buffers; i++) /* empty buffers are no items, but fixed they count */
             if (plan->buffers[i].size_bytes == 0) plan->buffers[i].is_fixed = 0;
         pose(plan, &problem);
         if (problem.n_items > 0) {
             least = brute_force(plan) / problem.unit_bytes;
             capacity = memob_max(least - memo_test_int(0, 2), 0);
-            memset(&effort, 0, sizeof effort);
-            effort.seed = (uint64_t)k;
-            effort.deadline = HUGE_VAL;
+            memoi_effort effort = {.seed = (uint64_t)k, .deadline = HUGE_VAL};
             memoi_solution_begin(&best, offsets);
             CHECK(memoi_neighbors_list(&problem) == 1);
             CHECK(memoi_cores_create(&cores, &problem, &effort));
@@ -507,8 +476,6 @@ TEST(cores_meet_brute_force) {
             n_failed += verdict == MEMOI_FAILED;
             memob_arrays_free(&cores.arrays);
         }
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_found > 100 && n_failed > 100, "%d found, %d failed", n_found, n_failed);
 }
@@ -531,8 +498,8 @@ static int is_stackable(const memoi_problem* problem, int set, int64_t from, int
 TEST(alignments_leave_holes_in_a_stack) {
     int k, n_holes = 0;
     for (k = 0; k < 300; k++) {
-        memo_plan* plan;
-        memoi_problem problem;
+        own_plan* plan = NULL;
+        own_problem problem;
         memoi_search search;
         int64_t n = memo_test_int(2, 5), sum = 0, i, base;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
@@ -554,8 +521,6 @@ TEST(alignments_leave_holes_in_a_stack) {
         search.node_begin = 0;
         CHECK_IS(memoi_search_base(&search, ((uint64_t)1 << n) - 1, sum), ==, base);
         memoi_search_free(&search);
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_holes > 50, "%d with holes", n_holes);
 }
@@ -565,7 +530,7 @@ TEST(plans_with_alignments_are_proven) {
     static const int64_t sizes[] = {7, 11, 13, 17, 23, 31, 37};
     int k, n_proven = 0;
     for (k = 0; k < 40; k++) {
-        memo_plan* plan;
+        own_plan* plan = NULL;
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = 25, i;
         CHECK_OK(memo_plan_create(n, 0, 1, &plan, &error));
@@ -580,7 +545,6 @@ TEST(plans_with_alignments_are_proven) {
         desc.time_limit_s = 1000;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         n_proven += plan->proof == MEMO_PROOF_OPTIMAL;
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_proven >= 26, "%d of 40 are proven", n_proven);
 }
@@ -590,7 +554,7 @@ TEST(plans_with_alignments_are_proven) {
 TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     enum { N = 20 };
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_plan* plan;
+    own_plan* plan = NULL;
     int64_t sum = 0, i, j, time = 0, n_gaps = 0;
     int k;
     CHECK_OK(memo_plan_create(N, N * N * N, 1, &plan, &error));
@@ -614,7 +578,6 @@ TEST(buffers_that_meet_in_pairs_are_bounded_together) {
     CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
     CHECK_CASE(plan->lower_bound_bytes < sum / 4, "live at most %lld of %lld",
                (long long)plan->lower_bound_bytes, (long long)sum);
-    memo_plan_destroy(plan);
 }
 
 /* An alignment that divides all sizes holds by itself, whatever the others are. */
@@ -662,19 +625,16 @@ static void slow_fit(const memoi_problem* problem, const memob_keyed* turns, int
 TEST(a_climb_is_first_fit) {
     int k, n_better = 0, is_climbed;
     for (k = 0; k < 60; k++) {
-        memo_plan* plan;
-        memoi_problem problem;
+        own_problem problem;
         memoi_fit fit;
         memoi_solution best;
-        memoi_ranked* ranked;
-        memob_keyed* turns;
         int64_t *offsets, before = 0, n, i;
-        plan = random_plan(memo_test_int(2, 80), memo_test_int(1, 1000), features_of(k));
+        own_plan* plan = random_plan(memo_test_int(2, 80), memo_test_int(1, 1000), features_of(k));
         pose(plan, &problem);
         n = problem.n_items;
         offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
-        turns = (memob_keyed*)calloc((size_t)n, sizeof(memob_keyed));
-        ranked = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
+        memob_keyed* turns = (memob_keyed*)calloc((size_t)n, sizeof(memob_keyed));
+        memoi_ranked* ranked = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
         memoi_solution_begin(&best, (int64_t*)calloc((size_t)n, sizeof(int64_t)));
         CHECK(best.offsets && offsets && turns && ranked);
         CHECK_IS(memoi_fit_create(&fit, &problem, (uint64_t)k, HUGE_VAL), ==, 1);
@@ -706,8 +666,6 @@ TEST(a_climb_is_first_fit) {
         free(offsets);
         free(best.offsets);
         memob_arrays_free(&fit.arrays);
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_better > 5, "%d of 60 were improved", n_better);
 }
@@ -717,10 +675,10 @@ TEST(a_climb_is_first_fit) {
 static int64_t order_search(const memoi_problem* problem, int n_runs) {
     int64_t n = problem->n_items, best = INT64_MAX, i, k, peak;
     memoi_fit fit;
-    memoi_ranked* order = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
-    memoi_ranked* tried = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
-    int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
-    int64_t* high = (int64_t*)calloc((size_t)n, sizeof(int64_t));
+    own_memory memoi_ranked* order = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
+    own_memory memoi_ranked* tried = (memoi_ranked*)calloc((size_t)n, sizeof(memoi_ranked));
+    own_memory int64_t* offsets = (int64_t*)calloc((size_t)n, sizeof(int64_t));
+    own_memory int64_t* high = (int64_t*)calloc((size_t)n, sizeof(int64_t));
     CHECK(order && tried && offsets && high);
     CHECK_IS(memoi_fit_create(&fit, problem, 0, HUGE_VAL), ==, 1);
     memoi_greedy_order_items(problem, MEMOI_ORDER_SIZE, NULL, order);
@@ -732,10 +690,9 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
                 problem->lower_bound)
                 high[n_high++] = k;
         if (n_high > 0) {
-            memoi_ranked moved;
             from = high[memo_test_int(0, n_high - 1)];
             to = memo_test_int(0, from);
-            moved = tried[from];
+            memoi_ranked moved = tried[from];
             memmove(tried + to + 1, tried + to, (size_t)(from - to) * sizeof moved);
             tried[to] = moved;
         }
@@ -749,10 +706,6 @@ static int64_t order_search(const memoi_problem* problem, int n_runs) {
         memcpy(order, tried, (size_t)n * sizeof *order);
     }
     memob_arrays_free(&fit.arrays);
-    free(order);
-    free(tried);
-    free(offsets);
-    free(high);
     return best;
 }
 
@@ -762,17 +715,15 @@ TEST(a_climb_beats_an_order_search) {
     double sum = 0, sum_orders = 0;
     for (k = 0; k < 6; k++) {
         features with = {0, 1, 1};
-        memo_plan* plan = random_plan(150, 1000, with);
+        own_plan* plan = random_plan(150, 1000, with);
         memo_plan_desc desc = memo_plan_desc_default();
-        memoi_problem problem;
+        own_problem problem;
         pose(plan, &problem);
         desc.node_limit = 200 * 150; /* half of it goes to the climb, eight items placed a node */
         desc.time_limit_s = 1000;
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         sum += (double)plan->peak_bytes / (double)(problem.unit_bytes * problem.lower_bound);
         sum_orders += (double)order_search(&problem, 200) / (double)problem.lower_bound;
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(sum < sum_orders, "over the bound: %.3f %%, orders %.3f %%", 100 * (sum / 6 - 1),
                100 * (sum_orders / 6 - 1));
@@ -784,11 +735,10 @@ TEST(large_plans_are_improved) {
     int k;
     for (k = 0; k < 2; k++) {
         features with = {0, 0, 0};
-        memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t n = 8500, i, greedy;
         with.has_alignment = k;
-        plan = random_plan(n, 1000, with);
+        own_plan* plan = random_plan(n, 1000, with);
         for (i = 0; i < n; i++) { /* short lives, which nothing separates */
             memo_buffer* buffer = &plan->buffers[i];
             buffer->end = buffer->begin + memo_test_int(1, memo_test_int(1, 200));
@@ -807,7 +757,6 @@ TEST(large_plans_are_improved) {
                    "case %d: %lld, greedy %lld, bound %lld", k, (long long)plan->peak_bytes,
                    (long long)greedy, (long long)plan->lower_bound_bytes);
         solve_again(plan, &desc, k);
-        memo_plan_destroy(plan);
     }
 }
 
@@ -824,7 +773,7 @@ TEST(windows_keep_the_node_limit) {
     int64_t i;
     int k, n_full = 0;
     for (k = 0; k < 6; k++) {
-        memo_plan* plan = random_plan(8500, 1000, with);
+        own_plan* plan = random_plan(8500, 1000, with);
         memo_plan_desc desc = memo_plan_desc_default();
         long long nodes = 0;
         for (i = 0; i < plan->n_buffers; i++)
@@ -836,7 +785,6 @@ TEST(windows_keep_the_node_limit) {
         solve_valid(plan, &desc, k);
         CHECK_CASE(nodes <= LIMIT + 1, "case %d: %lld nodes", k, nodes);
         n_full += nodes >= LIMIT;
-        memo_plan_destroy(plan);
     }
     CHECK_IS(n_full, >, 0);
 }
@@ -845,10 +793,9 @@ TEST(windows_keep_the_node_limit) {
 TEST(threads_give_the_same_plan_twice) {
     int k, n_other = 0;
     for (k = 0; k < 60; k++) {
-        memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         int64_t i, n = memo_test_int(20, 90), offsets[90], peak, bound;
-        plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
+        own_plan* plan = random_plan(n, memo_test_int(1, 1000), features_of(k));
         desc.node_limit = 10000;
         desc.time_limit_s = 1000;
         desc.n_threads = (int32_t)memo_test_int(2, 5);
@@ -867,7 +814,6 @@ TEST(threads_give_the_same_plan_twice) {
         n_other += i < n;
         desc.n_threads = 65;
         CHECK_IS(memo_plan_solve(plan, &desc, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-        memo_plan_destroy(plan);
     }
     CHECK_CASE(n_other > 0, "it was always the first one that answered");
 }
@@ -876,7 +822,7 @@ TEST(threads_give_the_same_plan_twice) {
 /* The program alone, from the worst plan: every item on top of the earlier ones.  Greedy orders
  * leave it nothing to do in such small problems. */
 static void check_program(const memo_plan* plan, int k) {
-    memoi_problem problem;
+    own_problem problem;
     memoi_solution best;
     int64_t stacked[8], offsets[8], top = 0, i;
     CHECK_OK(memoi_problem_create(plan, &problem, &error));
@@ -893,7 +839,6 @@ static void check_program(const memo_plan* plan, int k) {
     CHECK_CASE(best.is_optimal && best.peak * problem.unit_bytes == brute_force(plan),
                "case %d: program %lld, brute force %lld", k,
                (long long)(best.peak * problem.unit_bytes), (long long)brute_force(plan));
-    memoi_problem_free(&problem);
 }
 #endif
 
@@ -902,18 +847,16 @@ TEST(mip_meets_brute_force) {
     int k;
     for (k = 0; k < 2000; k++) {
         features with = {0, 0, 0};
-        memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         with.has_fixed = k % 3 == 1;
         with.has_gaps = k / 3 % 2;
-        plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
+        own_plan* plan = random_plan(memo_test_int(1, 7), memo_test_int(1, 12), with);
         desc.engine = MEMO_PLAN_ENGINE_MIP;
         solve_valid(plan, &desc, k);
         CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL && plan->peak_bytes == brute_force(plan),
                    "case %d: mip %lld, brute force %lld", k, (long long)plan->peak_bytes,
                    (long long)brute_force(plan));
         if (k < 200) check_program(plan, k);
-        memo_plan_destroy(plan);
     }
 #else
     memo_plan* plan;
@@ -940,13 +883,12 @@ TEST(memory_that_runs_out_is_reported) {
     size_t k;
     for (k = 0; k < 4; k++) {
         features with = {0, 0, 0};
-        memo_plan* plan;
         memo_plan_desc desc = memo_plan_desc_default();
         memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
         int64_t n, n_refused = 0;
         int is_through = 0;
         with.has_gaps = 1;
-        plan = random_plan(40, 1000, with);
+        own_plan* plan = random_plan(40, 1000, with);
         desc.engine = engines[k];
         desc.node_limit = 2000;
         desc.time_limit_s = engines[k] == MEMO_PLAN_ENGINE_MIP ? 0.05 : 1000;
@@ -963,12 +905,11 @@ TEST(memory_that_runs_out_is_reported) {
         }
         CHECK_CASE(n_refused > 5 && is_through, "%lld of %lld refused", (long long)n_refused,
                    (long long)n);
-        memo_plan_destroy(plan);
     }
 }
 
 TEST(odd_problems_are_answered) {
-    memo_plan* plan;
+    own_plan* plan = NULL;
     memo_plan_desc desc = memo_plan_desc_default();
     CHECK_OK(memo_plan_create(0, 0, 0, &plan, &error));
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -1007,5 +948,4 @@ TEST(odd_problems_are_answered) {
     plan->buffers[0].end = plan->buffers[1].end = plan->buffers[2].end = 1;
     solve_valid(plan, NULL, 0);
     CHECK_IS(plan->peak_bytes, ==, ((int64_t)1 << 61) + 6);
-    memo_plan_destroy(plan);
 }

@@ -67,10 +67,9 @@ static memo_plan* random_problem(void) {
     }
     for (k = 0; k < n_gaps && n > 0; k++) {
         memo_gap* gap = &plan->gaps[k];
-        const memo_buffer* b;
         gap->buffer = memo_test_int(0, 300) ? k : n;
         if (gap->buffer == n) continue;
-        b = &plan->buffers[gap->buffer];
+        const memo_buffer* b = &plan->buffers[gap->buffer];
         gap->begin = b->begin + stretch * memo_test_int(0, 3);
         gap->end = gap->begin + stretch * memo_test_int(memo_test_int(0, 20) ? 1 : 0, 3);
         if (gap->end > b->end && memo_test_int(0, 20)) gap->end = b->end;
@@ -99,7 +98,6 @@ static const char* fault_of(const memo_plan* plan) {
     int64_t i, k, total = 0;
     for (i = 0; i < plan->n_buffers; i++) {
         const memo_buffer* b = &plan->buffers[i];
-        int64_t size;
         if (b->size_bytes < 0 || b->size_bytes > LIMIT) return "size";
         if (b->begin < 0 || b->end > LIMIT || b->begin >= b->end) return "life";
         if (!is_power(slow_alignment(plan, i)) || slow_alignment(plan, i) < plan->alignment_bytes)
@@ -108,7 +106,7 @@ static const char* fault_of(const memo_plan* plan) {
         if ((int)b->memory_class > 2) return "class";
         if (b->is_fixed && (b->offset_bytes < 0 || b->offset_bytes % slow_alignment(plan, i)))
             return "offset";
-        size = slow_size(plan, i);
+        int64_t size = slow_size(plan, i);
         if (size > LIMIT - total) return "sum";
         if (b->is_fixed && (b->offset_bytes > LIMIT || size > LIMIT - b->offset_bytes))
             return "top";
@@ -173,14 +171,13 @@ TEST(every_case_is_planned_or_refused) {
         int64_t i;
         const char* fault = fault_of(plan);
         int must_refuse = fault || fixed_clash(plan), may_refuse = !fault && may_pass(plan);
-        memo_status status;
         desc.engine = engines[memo_test_int(0, 1)];
         desc.node_limit = 300;
         desc.time_limit_s = 1000;
         if (memo_test_int(0, 2) == 0) desc.capacity_bytes = memo_test_int(1, 200);
         for (i = 0; i < plan->n_buffers; i++)
             if (plan->buffers[i].is_fixed) fixed_sum += (uint64_t)plan->buffers[i].offset_bytes;
-        status = memo_plan_solve(plan, &desc, &error);
+        memo_status status = memo_plan_solve(plan, &desc, &error);
         if (status == MEMO_STATUS_INVALID_ARGUMENT) {
             CHECK_CASE(must_refuse || (may_refuse && strstr(error.message, "2^62")),
                        "round %d: refused: %s", round, error.message);

@@ -8,6 +8,7 @@
 #include "memo_test.h"
 #include "random_trace.h"
 #include "slow_plan.h"
+#include "owned.h"
 #include <time.h>
 
 static memo_error error;
@@ -114,11 +115,11 @@ static memo_plan* random_plan(int64_t n) {
 /* --- from a trace --- */
 
 TEST(lifetimes_match_the_trace) {
-    memo_trace* trace = parsed("malloc 10 100\nmalloc 11 8\nfree 11 8\nmark iteration begin\n"
-                               "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
-                               "free 13 513\nmark iteration end\n");
+    own_trace* trace = parsed("malloc 10 100\nmalloc 11 8\nfree 11 8\nmark iteration begin\n"
+                              "malloc 12 512\nmalloc 13 513\nfree 12 512\nmalloc 14 0\n"
+                              "free 13 513\nmark iteration end\n");
     static const int64_t begins[] = {0, 1, 3, 4, 6}, ends[] = {8, 2, 5, 7, 8};
-    memo_plan* plan;
+    own_plan* plan = NULL;
     int64_t i;
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK(plan->n_buffers == 5 && plan->n_times == 8 && plan->body_begin == 3);
@@ -138,21 +139,17 @@ TEST(lifetimes_match_the_trace) {
     trace->requests[5].memory_class = MEMO_CLASS_PERSISTENT; /* in the body: live from the start */
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK(plan->buffers[1].id == 13 && plan->buffers[1].begin == 0 && plan->buffers[1].end == 8);
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 TEST(sums_that_overflow_are_refused) {
-    memo_trace* trace = parsed("malloc 1 4611686018427387904\nmalloc 2 1\n");
-    memo_plan* plan;
+    own_trace* trace = parsed("malloc 1 4611686018427387904\nmalloc 2 1\n");
+    own_plan* plan = NULL;
     CHECK(memo_plan_from_trace(trace, 1, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
     CHECK(strstr(error.message, "buffer 1 (id 2)") && strstr(error.message, "2^62"));
     memo_trace_destroy(trace);
     trace = parsed("malloc 1 4611686018427387904\nfree 1 4611686018427387904\n");
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK_IS(plan->lower_bound_bytes, ==, (int64_t)1 << 62);
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 /* --- several streams --- */
@@ -160,20 +157,17 @@ TEST(sums_that_overflow_are_refused) {
 TEST(another_stream_keeps_a_buffer) {
     /* Freed at 1; stream 1 uses it until its record, for which stream 0 waits after the malloc of
      * 2. */
-    memo_trace* trace;
-    memo_plan* plan;
+    own_plan* plan = NULL;
     static const char lines[] = "memo trace 1\nmalloc 1 8\nuse 1 1\nrecord 5 1\nfree 1 8\n"
                                 "malloc 2 8\nwait 5 0\nmalloc 3 8\n";
     char text[256];
     snprintf(text, sizeof text, "%send 7 %016llx\n", lines,
              (unsigned long long)memob_hash(lines, (int64_t)strlen(lines)));
-    trace = parsed(text);
+    own_trace* trace = parsed(text);
     CHECK_OK(memo_plan_from_trace(trace, 0, &plan, &error));
     CHECK(plan->buffers[0].end == 1 && plan->n_holds == 1); /* against the malloc of 2, at time 2 */
     CHECK(plan->holds[0].buffer == 0 && plan->holds[0].lane == 0 && plan->holds[0].until == 3);
     CHECK_IS(plan->n_times, ==, 4);
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 /* Do the operations of stream `on` from request `later` on come after those of `stream` before
@@ -210,8 +204,8 @@ static int may_share(const memo_trace* trace, int64_t use, int32_t stream, int64
 TEST(holds_wait_for_all_streams) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
-        memo_trace* trace = random_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4), 1, 0, 0);
-        memo_plan* plan;
+        own_trace* trace = random_trace(memo_test_int(1, 150), (int)memo_test_int(1, 4), 1, 0, 0);
+        own_plan* plan = NULL;
         int64_t i, k, m, n = 0, number[200];
         CHECK_OK(memo_plan_from_trace(trace, 1, &plan, &error));
         for (i = 0; i < trace->n_requests; i++)
@@ -234,8 +228,6 @@ TEST(holds_wait_for_all_streams) {
                            (long long)number[m]);
             }
         }
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_held > 1000, "%d held", n_held);
 }
@@ -243,7 +235,7 @@ TEST(holds_wait_for_all_streams) {
 /* --- preparing --- */
 
 TEST(preparing_sorts_and_sums) {
-    memo_plan* plan;
+    own_plan* plan = NULL;
     CHECK_OK(memo_plan_create(3, 2, 0, &plan, &error));
     CHECK_IS(plan->alignment_bytes, ==, 1);
     plan->buffers[0].id = 7;
@@ -272,7 +264,6 @@ TEST(preparing_sorts_and_sums) {
     plan->buffers[2].offset_bytes = 100;
     CHECK_OK(memo_plan_prepare(plan, &error));
     CHECK_IS(plan->lower_bound_bytes, ==, 110);
-    memo_plan_destroy(plan);
     memo_plan_destroy(NULL);
 }
 
@@ -283,10 +274,9 @@ TEST(bad_problems_are_named) {
     CHECK(memo_plan_create(1, 0, 3, &plan, &error) == MEMO_STATUS_INVALID_ARGUMENT && !plan);
     CHECK_FAILS(memo_plan_create((int64_t)1 << 60, 0, 1, &plan, &error), OUT_OF_HOST_MEMORY);
     for (i = 0; i < 16; i++) {
-        memo_buffer* buffer;
         CHECK_OK(memo_plan_create(2, 2, 64, &plan, &error));
         plan->buffers[0].end = plan->buffers[1].end = 10;
-        buffer = &plan->buffers[1];
+        memo_buffer* buffer = &plan->buffers[1];
         plan->gaps[0].buffer = plan->gaps[1].buffer = 1;
         plan->gaps[0].begin = 1;
         plan->gaps[0].end = plan->gaps[1].begin = 3;
@@ -328,7 +318,7 @@ TEST(bad_problems_are_named) {
 TEST(validator_agrees_with_the_slow_one) {
     int round, n_valid = 0, n_invalid = 0;
     for (round = 0; round < 400; round++) {
-        memo_plan* plan = random_plan(memo_test_int(0, 25));
+        own_plan* plan = random_plan(memo_test_int(0, 25));
         int k;
         CHECK(!slow_fault(plan));
         CHECK_OK(memo_plan_validate(plan, &error));
@@ -352,29 +342,25 @@ TEST(validator_agrees_with_the_slow_one) {
             CHECK_OK(memo_plan_prepare(plan, &error));
             set_peak(plan);
         }
-        memo_plan_destroy(plan);
     }
     CHECK(n_valid > 100 && n_invalid > 100);
 }
 
 TEST(validator_demands_a_plan) {
-    memo_plan* plan = random_plan(5);
+    own_plan* plan = random_plan(5);
     plan->proof = MEMO_PROOF_NONE;
     CHECK_ERROR(memo_plan_validate(plan, &error), INVALID_ARGUMENT, "it has no offsets");
     plan->proof = MEMO_PROOF_OPTIMAL;
     CHECK_OK(memo_plan_validate(plan, &error));
     plan->n_times = 1;
     CHECK_IS(memo_plan_validate(plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memo_plan_destroy(plan);
 }
 
 /* 100000 buffers, thousands of them live at once, each in its own lane. */
 TEST(large_plans_validate_quickly) {
     const int64_t n = 100000, n_lanes = 20000;
-    memo_plan* plan;
-    clock_t start;
+    own_plan* plan = NULL;
     int64_t i;
-    double seconds;
     CHECK_OK(memo_plan_create(n, 0, 512, &plan, &error));
     for (i = 0; i < n; i++) {
         memo_buffer* buffer = &plan->buffers[i];
@@ -387,13 +373,12 @@ TEST(large_plans_validate_quickly) {
     CHECK_OK(memo_plan_prepare(plan, &error));
     set_peak(plan);
     CHECK_IS(plan->peak_bytes, ==, plan->lower_bound_bytes);
-    start = clock();
+    clock_t start = clock();
     CHECK_OK(memo_plan_validate(plan, &error));
-    seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     CHECK_CASE(seconds < 2, "%g s", seconds); /* some 0.1 without a sanitizer */
     plan->buffers[n / 2].size_bytes++;
     CHECK_IS(memo_plan_validate(plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memo_plan_destroy(plan);
 }
 
 /* --- files --- */
@@ -401,8 +386,8 @@ TEST(large_plans_validate_quickly) {
 TEST(plans_make_the_round_trip) {
     int round;
     for (round = 0; round < 60; round++) {
-        memo_plan* plan = random_plan(memo_test_int(0, 30));
-        memo_plan* again = NULL;
+        own_plan* plan = random_plan(memo_test_int(0, 30));
+        own_plan* again = NULL;
         char *first, *second;
         if (round % 3 == 0) plan->proof = MEMO_PROOF_NONE;
         if (round % 4 == 0) plan->engine[0] = 0;
@@ -424,8 +409,6 @@ TEST(plans_make_the_round_trip) {
             free(second);
         }
         free(first);
-        memo_plan_destroy(plan);
-        memo_plan_destroy(again);
     }
     unlink(temporary_path());
 }
@@ -454,14 +437,13 @@ static void engine_with_a_0_byte_is_refused(void) {
     const char lines[] = "memo plan 1\nalignment 1\ntimes 4\nbody 0\npeak 0\nbound 0\nproof none\n"
                          "engine a\0b\nbuffers 0\ngaps 0\nholds 0\nwaits 0\n";
     char text[300];
-    memo_plan* plan = NULL;
+    own_plan* plan = NULL;
     int length = (int)sizeof lines - 1;
     memcpy(text, lines, sizeof lines);
     length += snprintf(text + length, sizeof text - sizeof lines, "end 12 %016llx\n",
                        (unsigned long long)memob_hash(text, length));
     CHECK_IS(parse(text, length, &plan), ==, MEMO_STATUS_FORMAT);
     CHECK_CASE(strstr(error.message, "1 to 15 bytes") && error.line == 8, "%s", error.message);
-    memo_plan_destroy(plan);
 }
 
 TEST(bad_plans_are_named) {
@@ -569,11 +551,10 @@ TEST(bad_plans_are_named) {
 TEST(damaged_plans_are_refused) {
     memo_plan* plan = random_plan(12);
     memo_plan* again;
-    char* text;
     int64_t n, i;
     CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
     memo_plan_destroy(plan);
-    text = memo_test_file(temporary_path(), NULL);
+    own_memory char* text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
     n = (int64_t)strlen(text);
     for (i = 0; i < n - 1; i++) CHECK_IS(parse(text, i, &again), !=, MEMO_STATUS_OK);
@@ -586,21 +567,19 @@ TEST(damaged_plans_are_refused) {
         }
         text[i / 8] = (char)(text[i / 8] ^ (1 << i % 8));
     }
-    free(text);
 }
 
 /* With the checksum made right again, damage reaches the parser itself. */
 TEST(damage_with_a_right_checksum_is_no_crash) {
     memo_plan* plan = random_plan(8);
     memo_plan* again;
-    char *text, *copy;
-    int64_t n;
+    own_memory char *text = NULL, *copy = NULL;
     int round, k;
     CHECK_OK(memo_plan_write(plan, temporary_path(), &error));
     memo_plan_destroy(plan);
     text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
-    n = (int64_t)(strstr(text, "end ") - text);
+    int64_t n = (int64_t)(strstr(text, "end ") - text);
     copy = (char*)malloc((size_t)n + 80);
     for (round = 0; round < 4000; round++) {
         memcpy(copy, text, (size_t)n);
@@ -613,8 +592,6 @@ TEST(damage_with_a_right_checksum_is_no_crash) {
             memo_plan_destroy(again);
         }
     }
-    free(copy);
-    free(text);
 }
 
 TEST(invalid_plans_are_not_written) {
@@ -644,15 +621,14 @@ static int n_classes(const memo_plan* plan) {
 TEST(pictures_are_well_formed) {
     int round;
     for (round = 0; round < 40; round++) {
-        memo_plan* plan = random_plan(memo_test_int(0, 40));
-        memo_trace* trace =
+        own_plan* plan = random_plan(memo_test_int(0, 40));
+        own_trace* trace =
             parsed("mark layer 0 forward begin\nmalloc 1 8\nmark layer 0 forward "
                    "end\nmark layer 0 backward begin\nmark layer 0 recompute begin\n"
                    "free 1 8\nmark layer 0 backward end\nmark layer 0 forward end\n");
-        char* text;
         CHECK_OK(memo_plan_write_svg(plan, round % 2 ? trace : NULL,
                                      round % 3 ? "a < b & \"c\"" : NULL, temporary_path(), &error));
-        text = memo_test_file(temporary_path(), NULL);
+        own_memory char* text = memo_test_file(temporary_path(), NULL);
         CHECK(strncmp(text, "<svg", 4) == 0 && count(text, "</svg>") == 1);
         CHECK_IS(count(text, "<text"), ==, count(text, "</text>"));
         CHECK_IS(count(text, "<title>"), ==, count(text, "</title>"));
@@ -663,16 +639,12 @@ TEST(pictures_are_well_formed) {
         if (round % 3) CHECK_IS(count(text, "a &lt; b &amp; &quot;c&quot;"), ==, 1);
         CHECK(count(text, ">forward<") == 0 || round % 2);
         CHECK_IS(count(text, "peak"), >=, 2);
-        free(text);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
     unlink(temporary_path());
 }
 
 TEST(pictures_of_large_plans_stay_small) {
-    memo_plan* plan;
-    char* text;
+    own_plan* plan = NULL;
     int64_t i;
     CHECK_OK(memo_plan_create(50000, 0, 512, &plan, &error));
     for (i = 0; i < plan->n_buffers; i++) {
@@ -685,23 +657,21 @@ TEST(pictures_of_large_plans_stay_small) {
     CHECK_FAILS(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error), INVALID_STATE);
     set_peak(plan);
     CHECK_OK(memo_plan_write_svg(plan, NULL, "x", temporary_path(), &error));
-    text = memo_test_file(temporary_path(), NULL);
+    own_memory char* text = memo_test_file(temporary_path(), NULL);
     CHECK_CASE(strlen(text) < 3000000, "%d bytes", (int)strlen(text));
-    free(text);
-    memo_plan_destroy(plan);
     unlink(temporary_path());
 }
 
 /* --- no memory --- */
 
 TEST(running_out_of_memory_is_reported) {
-    memo_trace* trace = random_trace(100, 3, 1, 0, 0);
+    own_trace* trace = random_trace(100, 3, 1, 0, 0);
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
     int is_through = 0; /* no request was refused */
     long k;
     for (k = 0; !is_through; k++) {
-        memo_plan* plan = NULL;
-        memo_plan* again = NULL;
+        own_plan* plan = NULL;
+        own_plan* again = NULL;
         mallocs_left = k;
         status = memo_plan_from_trace(trace, 0, &plan, &error);
         if (!status) first_fit(plan);
@@ -712,10 +682,7 @@ TEST(running_out_of_memory_is_reported) {
         mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
-        memo_plan_destroy(plan);
-        memo_plan_destroy(again);
     }
     CHECK(status == MEMO_STATUS_OK && k > 20);
     unlink(temporary_path());
-    memo_trace_destroy(trace);
 }

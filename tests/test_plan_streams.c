@@ -11,6 +11,7 @@
 #include "random_trace.h"
 #include "slow_plan.h"
 #include "stream_patterns.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -281,9 +282,9 @@ static int64_t random_waits(const memo_plan* plan, int64_t n, memo_wait* waits) 
 TEST(check_is_reachability) {
     int round, n_refused = 0, n_accepted = 0, k;
     for (round = 0; round < 700; round++) {
-        memo_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4), 0,
-                                         (int)memo_test_int(0, 1), (int)memo_test_int(0, 1));
-        memo_plan* plan = plan_of_trace(trace, 1);
+        own_trace* trace = random_trace(memo_test_int(1, 45), (int)memo_test_int(1, 4), 0,
+                                        (int)memo_test_int(0, 1), (int)memo_test_int(0, 1));
+        own_plan* plan = plan_of_trace(trace, 1);
         int place[200], is_safe;
         memo_status status;
         solve_safely(plan, trace, round);
@@ -304,8 +305,6 @@ TEST(check_is_reachability) {
             n_refused += !is_safe;
             n_accepted += is_safe;
         }
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_refused > 1000 && n_accepted > 1000, "%d refused, %d accepted", n_refused,
                n_accepted);
@@ -366,9 +365,9 @@ TEST(trims_free_tails) {
     int round, k, n_refused = 0, n_shared = 0, n_smaller = 0, n_kept = 0;
     int64_t i;
     for (round = 0; round < 400; round++) {
-        memo_trace* whole = random_trace(memo_test_int(20, 60), 1, 1, 0, 0);
-        memo_trace* trace = trimmed(whole);
-        memo_plan *plan, *before;
+        own_trace* whole = random_trace(memo_test_int(20, 60), 1, 1, 0, 0);
+        own_trace* trace = trimmed(whole);
+        own_plan *plan = NULL, *before = NULL;
         int place[200];
         CHECK_OK(memo_plan_from_trace(whole, 1, &before, &error));
         CHECK_OK(memo_plan_solve(before, NULL, &error));
@@ -401,10 +400,6 @@ TEST(trims_free_tails) {
             n_refused += !is_clear;
             n_shared += is_clear;
         }
-        memo_plan_destroy(before);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(whole);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_refused > 500 && n_shared > 500 && n_smaller > 50 && n_kept > 100,
                "%d refused, %d allowed; of %d with trims %d are smaller", n_refused, n_shared,
@@ -416,18 +411,15 @@ TEST(trims_free_tails) {
 TEST(check_misses_removed_waits) {
     int round, n_refused = 0;
     for (round = 0; round < 1500; round++) {
-        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 3), 0, 0, 1);
+        own_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 3), 0, 0, 1);
         int64_t gone = memo_test_int(0, trace->n_requests - 1);
         while (gone < trace->n_requests && trace->requests[gone].kind != MEMO_REQUEST_WAIT) gone++;
         if (gone < trace->n_requests) {
-            memo_trace* cut = trace_without(trace, gone);
-            memo_plan* plan = plan_of_trace(trace, 1);
+            own_trace* cut = trace_without(trace, gone);
+            own_plan* plan = plan_of_trace(trace, 1);
             CHECK_OK(memo_plan_solve(plan, NULL, &error));
             n_refused += !check_agrees(plan, cut, cut, round);
-            memo_plan_destroy(plan);
-            memo_trace_destroy(cut);
         }
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_refused > 100, "%d refused", n_refused);
 }
@@ -437,10 +429,9 @@ TEST(check_misses_removed_waits) {
 TEST(bought_waits_match_waits_of_the_trace) {
     int round, n_refused = 0, n_smaller = 0, k;
     for (round = 0; round < 1500; round++) {
-        memo_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 4), 0,
-                                         (int)memo_test_int(0, 1), 0);
-        memo_trace* full;
-        memo_plan *plan = plan_of_trace(trace, 1), *reference;
+        own_trace* trace = random_trace(memo_test_int(10, 45), (int)memo_test_int(2, 4), 0,
+                                        (int)memo_test_int(0, 1), 0);
+        own_plan *plan = plan_of_trace(trace, 1), *reference = NULL;
         memo_wait waits[4];
         int64_t n_waits, bare_peak;
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -448,7 +439,7 @@ TEST(bought_waits_match_waits_of_the_trace) {
         n_waits = random_waits(plan, 4, waits);
         CHECK_OK(memo_plan_set_waits(plan, trace, waits, n_waits, &error));
         CHECK_IS(plan->n_waits, ==, n_waits);
-        full = trace_with_waits(trace, plan);
+        own_trace* full = trace_with_waits(trace, plan);
         reference = plan_of_trace(full, 1);
         CHECK_CASE(plan->n_holds == reference->n_holds, "round %d: %lld waits", round,
                    (long long)n_waits);
@@ -468,10 +459,6 @@ TEST(bought_waits_match_waits_of_the_trace) {
             full = trace_with_waits(trace, plan);
             n_refused += !check_agrees(plan, trace, full, round);
         }
-        memo_plan_destroy(reference);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(full);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_refused > 50 && n_smaller > 50, "%d refused, %d smaller", n_refused, n_smaller);
 }
@@ -516,10 +503,9 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
     memo_event events[4] = {NULL};
     memo_schedule* schedule;
     memo_check* check = NULL;
-    memo_status status;
     int i, k;
     recorder_desc.device = inner;
-    status = memo_recorder_create(&recorder_desc, &recorder, &error);
+    memo_status status = memo_recorder_create(&recorder_desc, &recorder, &error);
     if (status) return status;
     desc.device = memo_recorder_get_device(recorder);
     for (i = 0; i < 64 && !status; i += 21)
@@ -551,13 +537,12 @@ static memo_status record_replay(const memo_plan* plan, const memo_trace* trace,
  * only where the check refuses the plan. */
 TEST(the_arena_makes_bought_waits) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
-    memo_device* host;
+    own_device* host = NULL;
     int round, n_raced = 0, n_faults = 0;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     for (round = 0; round < 150; round++) {
-        memo_trace* trace = random_trace(45, 3, 0, 0, 0);
-        memo_trace* bare;
-        memo_plan* plan;
+        own_trace* trace = random_trace(45, 3, 0, 0, 0);
+        own_trace* bare = NULL;
         memo_wait waits[4];
         int64_t i, n_races = -1, n_waits;
         CHECK_OK(memo_trace_create(&bare, &error));
@@ -569,7 +554,7 @@ TEST(the_arena_makes_bought_waits) {
             }
             if (trace->requests[i].kind != MEMO_REQUEST_MARK) copy_request(trace, i, bare);
         }
-        plan = plan_of_trace(bare, 1);
+        own_plan* plan = plan_of_trace(bare, 1);
         n_waits = random_waits(plan, 4, waits);
         CHECK_OK(memo_plan_set_waits(plan, bare, waits, n_waits, &error));
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -608,17 +593,13 @@ TEST(the_arena_makes_bought_waits) {
             CHECK_IS(memo_plan_check(plan, bare, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
             n_raced++;
         }
-        memo_plan_destroy(plan);
-        memo_trace_destroy(bare);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_raced > 10 && n_faults > 50, "%d raced, %d faults", n_raced, n_faults);
-    memo_host_device_destroy(host);
 }
 
 TEST(waits_of_other_plans_are_refused) {
-    memo_trace *trace = random_trace(40, 2, 0, 0, 0), *other = random_trace(40, 2, 0, 0, 0);
-    memo_plan* plan = plan_of_trace(trace, 1);
+    own_trace *trace = random_trace(40, 2, 0, 0, 0), *other = random_trace(40, 2, 0, 0, 0);
+    own_plan* plan = plan_of_trace(trace, 1);
     memo_plan_desc desc = memo_plan_desc_default();
     memo_wait wait = {0, 0, 0, 21, 0};
     const int64_t n_holds = plan->n_holds;
@@ -640,9 +621,6 @@ TEST(waits_of_other_plans_are_refused) {
                 "plan.waits[0]: a buffer or stream is out of range");
     plan->waits = NULL;
     plan->n_waits = 0;
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
-    memo_trace_destroy(other);
 }
 
 static double cost_of(const memo_wait* waits, int64_t n) {
@@ -676,12 +654,11 @@ static double least_cost(memo_plan* plan, const memo_trace* trace, const memo_wa
 TEST(the_cheapest_waits_are_bought) {
     int round, n_bought = 0, n_dear = 0;
     for (round = 0; round < 400; round++) {
-        memo_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0, 0);
+        own_trace* trace = random_trace(memo_test_int(20, 60), 3, 0, 0, 0);
         memo_plan_desc desc = memo_plan_desc_default();
-        memo_plan *plan = plan_of_trace(trace, 1), *other = plan_of_trace(trace, 1);
+        own_plan *plan = plan_of_trace(trace, 1), *other = plan_of_trace(trace, 1);
         memo_wait offers[8];
         int64_t bare, full, i, n;
-        double least;
         n = random_waits(plan, 8, offers);
         for (i = 0; i < n && round % 5 == 0; i++) offers[i].cost_s = 0; /* as few, too */
         CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -702,8 +679,8 @@ TEST(the_cheapest_waits_are_bought) {
                    error.message);
         CHECK(desc.capacity_bytes ? plan->peak_bytes <= desc.capacity_bytes
                                   : plan->peak_bytes == full && plan->proof == MEMO_PROOF_OPTIMAL);
-        least = least_cost(other, trace, offers, (int)n,
-                           desc.capacity_bytes ? desc.capacity_bytes : full);
+        double least = least_cost(other, trace, offers, (int)n,
+                                  desc.capacity_bytes ? desc.capacity_bytes : full);
         CHECK_CASE(cost_of(plan->waits, plan->n_waits) >= least, "round %d", round);
         n_bought += plan->n_waits > 0;
         n_dear += cost_of(plan->waits, plan->n_waits) > least;
@@ -720,9 +697,6 @@ TEST(the_cheapest_waits_are_bought) {
             plan->waits[i] = removed;
             plan->n_waits++;
         }
-        memo_plan_destroy(plan);
-        memo_plan_destroy(other);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_bought > 50 && n_dear * 10 <= n_bought, "%d bought, %d of them not the cheapest",
                n_bought, n_dear);
@@ -731,8 +705,8 @@ TEST(the_cheapest_waits_are_bought) {
 /* Two streams fill each other's buffers in turn and never wait.  All requests for host memory are
  * refused in turn. */
 TEST(buying_without_memory_is_reported) {
-    memo_trace* trace;
-    memo_plan* plan;
+    own_trace* trace = NULL;
+    own_plan* plan = NULL;
     memo_wait offers[5];
     memo_plan_desc desc = memo_plan_desc_default();
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
@@ -771,8 +745,6 @@ TEST(buying_without_memory_is_reported) {
     desc.capacity_bytes = 16;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK(plan->peak_bytes == 16 && plan->n_waits == 0);
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 /* Were a lifetime or a hold any shorter, some offsets that it allows would be unsafe; any longer,
@@ -780,9 +752,9 @@ TEST(buying_without_memory_is_reported) {
 TEST(conflicts_match_unsafe_pairs) {
     int round, n_held = 0;
     for (round = 0; round < 300; round++) {
-        memo_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(1, 4), 0,
-                                         round % 3 == 0, (int)memo_test_int(0, 1));
-        memo_plan* plan = plan_of_trace(trace, 1);
+        own_trace* trace = random_trace(memo_test_int(5, 60), (int)memo_test_int(1, 4), 0,
+                                        round % 3 == 0, (int)memo_test_int(0, 1));
+        own_plan* plan = plan_of_trace(trace, 1);
         int64_t i, k;
         for (i = 0; i < plan->n_buffers; i++) plan->buffers[i].offset_bytes = 1000 * i;
         for (i = 0; i < plan->n_buffers; i++) {
@@ -796,8 +768,6 @@ TEST(conflicts_match_unsafe_pairs) {
                 n_held += expected && plan->buffers[i].end <= plan->buffers[k].begin;
             }
         }
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_held > 500, "%d held", n_held);
 }
@@ -830,21 +800,18 @@ static int64_t least_peak(const memo_plan* plan, const unsigned char* clash, int
 
 /* The verdict of cores on a capacity. */
 static memoi_verdict core_verdict(memo_plan* plan, int64_t capacity) {
-    memoi_problem problem;
+    own_problem problem;
     memoi_cores cores;
-    memoi_effort effort;
     memoi_solution best;
     memoi_verdict verdict = MEMOI_STOPPED;
     int64_t n_nodes = 1000000, offsets[8];
-    memset(&effort, 0, sizeof effort);
-    effort.deadline = HUGE_VAL;
+    memoi_effort effort = {.deadline = HUGE_VAL};
     CHECK_OK(memoi_problem_pose(plan, &problem, &error));
     CHECK(memoi_neighbors_list(&problem) == 1);
     memoi_solution_begin(&best, offsets);
     CHECK(memoi_cores_create(&cores, &problem, &effort));
     CHECK(memoi_cores_attempt(&cores, capacity / problem.unit_bytes, &n_nodes, &verdict, &best));
     memob_arrays_free(&cores.arrays);
-    memoi_problem_free(&problem);
     return verdict;
 }
 
@@ -854,15 +821,13 @@ TEST(plans_by_pairs_are_the_smallest) {
                                                MEMO_PLAN_ENGINE_MIP};
     int round, n_above = 0, e;
     for (round = 0; round < 1500; round++) {
-        memo_trace* trace = random_trace(memo_test_int(8, 28), (int)memo_test_int(2, 4), 0, 0,
-                                         (int)memo_test_int(0, 1));
-        memo_plan* plan = plan_of_trace(trace, 1);
+        own_trace* trace = random_trace(memo_test_int(8, 28), (int)memo_test_int(2, 4), 0, 0,
+                                        (int)memo_test_int(0, 1));
+        own_plan* plan = plan_of_trace(trace, 1);
         int64_t order[8], offsets[8], n = plan->n_buffers, i, k, expected;
         unsigned char clash[64];
         int place[200];
         if (n < 3 || n > 7) {
-            memo_plan_destroy(plan);
-            memo_trace_destroy(trace);
             continue;
         }
         reference_prepare(trace);
@@ -877,9 +842,8 @@ TEST(plans_by_pairs_are_the_smallest) {
         expected = least_peak(plan, clash, order, 0, offsets, 0, INT64_MAX);
         for (e = 0; e < 3; e++) {
             memo_plan_desc desc = memo_plan_desc_default();
-            memo_status status;
             desc.engine = engines[e];
-            status = memo_plan_solve(plan, &desc, &error);
+            memo_status status = memo_plan_solve(plan, &desc, &error);
             if (status == MEMO_STATUS_UNSUPPORTED) continue;
             CHECK_OK(status);
             CHECK_OK(memo_plan_validate(plan, &error));
@@ -900,8 +864,6 @@ TEST(plans_by_pairs_are_the_smallest) {
                    "round %d, fixed: %lld, expected %lld", round, (long long)plan->peak_bytes,
                    (long long)expected);
         n_above += expected > plan->lower_bound_bytes;
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_above > 100, "%d above the bound", n_above);
 }
@@ -951,9 +913,8 @@ static memo_plan* random_holds(int64_t n) {
 TEST(bounds_and_sections_follow_conflicts) {
     int round, n_above = 0;
     for (round = 0; round < 1500; round++) {
-        memo_trace* trace = NULL;
-        memo_plan* plan;
-        memoi_problem problem;
+        own_trace* trace = NULL;
+        own_plan* plan = NULL;
         int64_t largest, i, k;
         if (round % 2) {
             trace = random_trace(memo_test_int(8, 45), (int)memo_test_int(2, 4), 0, 0,
@@ -963,12 +924,11 @@ TEST(bounds_and_sections_follow_conflicts) {
             plan = random_holds(memo_test_int(2, 14));
         }
         if (plan->n_buffers > 14 || plan->n_holds == 0) {
-            memo_plan_destroy(plan);
-            memo_trace_destroy(trace);
             continue;
         }
         CHECK_OK(memo_plan_prepare(plan, &error));
         largest = largest_set(plan);
+        own_problem problem;
         CHECK_OK(memoi_problem_pose(plan, &problem, &error));
         CHECK_CASE(problem.lower_bound * problem.unit_bytes == largest ||
                        (!trace && problem.lower_bound * problem.unit_bytes < largest),
@@ -980,16 +940,13 @@ TEST(bounds_and_sections_follow_conflicts) {
                 CHECK_IS(memoi_problem_items_overlap(&problem, k, i), ==,
                          slow_conflict(plan, problem.items[k].buffer, problem.items[i].buffer));
         n_above += largest > plan->lower_bound_bytes;
-        memoi_problem_free(&problem);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
     CHECK_CASE(n_above > 300, "%d above the largest sum of live sizes", n_above);
 }
 
 /* Fixed buffers that a hold keeps apart may not share bytes; no order of others helps that. */
 TEST(fixed_buffers_that_a_hold_keeps_apart_are_refused) {
-    memo_plan* plan;
+    own_plan* plan = NULL;
     memo_hold hold = {0, 2, 64};
     int k;
     CHECK_OK(memo_plan_create(3, 0, 1, &plan, &error));
@@ -1007,7 +964,6 @@ TEST(fixed_buffers_that_a_hold_keeps_apart_are_refused) {
     plan->buffers[1].offset_bytes = 8;
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     CHECK(plan->peak_bytes == 16 && plan->buffers[2].offset_bytes == 0);
-    memo_plan_destroy(plan);
 }
 
 /* Blocks cut into buffers of several streams, and streams that wait in patterns. */
@@ -1016,21 +972,19 @@ TEST(tilings_and_patterns_are_proven) {
     int n_streams, which, k;
     desc.time_limit_s = 60;
     for (n_streams = 2; n_streams <= CLOCKS_MAX; n_streams *= 2) {
-        memo_plan* plan = tiling_of_streams(n_streams, 128, 1 << 20, (uint64_t)n_streams);
+        own_plan* plan = tiling_of_streams(n_streams, 128, 1 << 20, (uint64_t)n_streams);
         CHECK_OK(memo_plan_solve(plan, &desc, &error));
         CHECK_OK(memo_plan_validate(plan, &error));
         CHECK_CASE(plan->peak_bytes == 1 << 20 && plan->proof == MEMO_PROOF_OPTIMAL,
                    "%d streams: %lld", n_streams, (long long)plan->peak_bytes);
-        memo_plan_destroy(plan);
     }
     for (which = 0; which < N_PATTERNS; which++)
         for (k = 0; k < 2; k++) {
-            memo_plan* plan = pattern_of_streams((pattern)which, 2 + 2 * k, 64, (uint64_t)k);
+            own_plan* plan = pattern_of_streams((pattern)which, 2 + 2 * k, 64, (uint64_t)k);
             CHECK_OK(memo_plan_solve(plan, &desc, &error));
             CHECK_OK(memo_plan_validate(plan, &error));
             CHECK_CASE(plan->proof == MEMO_PROOF_OPTIMAL, "pattern %d of %d streams: %lld", which,
                        2 + 2 * k, (long long)plan->peak_bytes);
-            memo_plan_destroy(plan);
         }
 }
 
@@ -1038,8 +992,7 @@ TEST(tilings_and_patterns_are_proven) {
 TEST(large_problems_keep_their_pairs) {
     enum { N = 9000, LIVE = 8 };
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_trace* trace;
-    memo_plan* plan;
+    own_trace* trace = NULL;
     memoi_problem problem;
     int64_t i;
     CHECK_OK(memo_trace_create(&trace, &error));
@@ -1053,7 +1006,7 @@ TEST(large_problems_keep_their_pairs) {
             CHECK_OK(memo_trace_wait(trace, 0, (int32_t)(1 - i / 16 % 2), &error));
         }
     }
-    plan = plan_of_trace(trace, 1);
+    own_plan* plan = plan_of_trace(trace, 1);
     CHECK_OK(memoi_problem_pose(plan, &problem, &error));
     CHECK(problem.held && problem.lower_bound > plan->lower_bound_bytes);
     memoi_problem_free(&problem);
@@ -1061,8 +1014,6 @@ TEST(large_problems_keep_their_pairs) {
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
     CHECK_OK(memo_plan_check(plan, trace, &error));
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 /* Stream 1 never waits, so all buffers that stream 0 has freed are held against requests of stream
@@ -1070,8 +1021,7 @@ TEST(large_problems_keep_their_pairs) {
 TEST(too_many_pairs_are_planned_as_lifetimes) {
     enum { N = 6000 };
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_trace* trace;
-    memo_plan* plan;
+    own_trace* trace = NULL;
     int64_t i;
     CHECK_OK(memo_trace_create(&trace, &error));
     for (i = 0; i < N; i++) {
@@ -1083,7 +1033,7 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
         CHECK_OK(memo_trace_free(trace, i, &error));
     }
     CHECK_IS((int64_t)N * N, >, MEMOI_HELD_PAIRS);
-    plan = plan_of_trace(trace, 8);
+    own_plan* plan = plan_of_trace(trace, 8);
     desc.engine = MEMO_PLAN_ENGINE_GREEDY;
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
     CHECK_OK(memo_plan_validate(plan, &error));
@@ -1100,8 +1050,6 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
     CHECK_OK(memo_plan_validate(plan, &error));
     CHECK_CASE(plan->proof == MEMO_PROOF_FEASIBLE && plan->peak_bytes > 16, "%lld",
                (long long)plan->peak_bytes);
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 /* Each buffer has a lane of its own, and its hold ends late: the bound may not take the time of
@@ -1109,9 +1057,7 @@ TEST(too_many_pairs_are_planned_as_lifetimes) {
 TEST(thousands_of_lanes_are_planned_in_time) {
     enum { N = 4000, AHEAD = 5 };
     memo_plan_desc desc = memo_plan_desc_default();
-    memo_plan* plan;
-    clock_t start;
-    double seconds;
+    own_plan* plan = NULL;
     int64_t i;
     CHECK_OK(memo_plan_create(N, 0, 512, &plan, &error));
     plan->holds = (memo_hold*)memob_calloc(N, sizeof(memo_hold));
@@ -1128,13 +1074,12 @@ TEST(thousands_of_lanes_are_planned_in_time) {
         plan->holds[i].until = 2 * i + 6 * AHEAD;
     }
     desc.time_limit_s = 2;
-    start = clock();
+    clock_t start = clock();
     CHECK_OK(memo_plan_solve(plan, &desc, &error));
-    seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     CHECK_CASE(seconds < 12, "%g s",
                seconds); /* some 0.3 without a sanitizer, 24 without a limit */
     CHECK_OK(memo_plan_validate(plan, &error));
-    memo_plan_destroy(plan);
 }
 
 /* Stream 1 fills b without having waited for stream 0, which owns it and a. */
@@ -1165,8 +1110,8 @@ TEST(early_users_are_seen) {
 }
 
 TEST(plans_of_other_traces_are_refused) {
-    memo_trace* trace = random_trace(40, 2, 0, 0, 1);
-    memo_plan* plan = plan_of_trace(trace, 1);
+    own_trace* trace = random_trace(40, 2, 0, 0, 1);
+    own_plan* plan = plan_of_trace(trace, 1);
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
     plan->buffers[plan->n_buffers - 1].id++;
     CHECK_ERROR(memo_plan_check(plan, trace, &error), INVALID_ARGUMENT,
@@ -1174,8 +1119,6 @@ TEST(plans_of_other_traces_are_refused) {
     plan->n_buffers--;
     CHECK_ERROR(memo_plan_check(plan, trace, &error), INVALID_ARGUMENT, "do not match the");
     plan->n_buffers++;
-    memo_plan_destroy(plan);
-    memo_trace_destroy(trace);
 }
 
 /* Their bounds are those of reference/dsa.md, found there by other means. */
@@ -1191,17 +1134,14 @@ TEST(recorded_traces_meet_their_bounds) {
     int k;
     for (k = 0; k < 5; k++) {
         char path[128];
-        memo_trace* trace;
-        memo_plan* plan;
+        own_trace* trace = NULL;
         snprintf(path, sizeof path, "tests/data/%s.trace", traces[k].name);
         CHECK_OK(memo_trace_read(path, &trace, &error));
-        plan = plan_of_trace(trace, 1);
+        own_plan* plan = plan_of_trace(trace, 1);
         solve_safely(plan, trace, k);
         CHECK_CASE(plan->lower_bound_bytes == traces[k].bound &&
                        plan->peak_bytes == traces[k].bound && plan->proof == MEMO_PROOF_OPTIMAL,
                    "%s: %lld", traces[k].name, (long long)plan->peak_bytes);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }
 
@@ -1213,16 +1153,13 @@ TEST(shared_streams_are_planned_by_pairs) {
     int k;
     for (k = 0; k < 3; k++) {
         char path[128];
-        memo_trace* trace;
-        memo_plan* plan;
+        own_trace* trace = NULL;
         snprintf(path, sizeof path, "../shared/instances/stream_%s.trace", names[k]);
         if (memo_trace_read(path, &trace, &error))
             SKIP("../shared/instances is not there; the test reads public instances from it");
-        plan = plan_of_trace(trace, 512);
+        own_plan* plan = plan_of_trace(trace, 512);
         solve_safely(plan, trace, k);
         CHECK_CASE(plan->peak_bytes == peaks[k] && plan->proof == MEMO_PROOF_OPTIMAL, "%s: %lld",
                    names[k], (long long)plan->peak_bytes);
-        memo_plan_destroy(plan);
-        memo_trace_destroy(trace);
     }
 }

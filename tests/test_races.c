@@ -4,6 +4,7 @@
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "schedules.h"
+#include "owned.h"
 
 #include <dirent.h>
 
@@ -31,8 +32,8 @@ static int n_runs(const memo_schedule* schedule) {
 /* Each line that begins with "#! " is a race, in the words of memo_race_explain; the fixed file has
  * neither.  Returns the number of operations. */
 static int check_file(const char* path, int is_faulty) {
-    memo_schedule* schedule = NULL;
-    memo_check* check = NULL;
+    own_schedule* schedule = NULL;
+    own_check* check = NULL;
     char why[2048], *text = memo_test_file(path, NULL), *line = text;
     int64_t i;
     int n;
@@ -53,8 +54,6 @@ static int check_file(const char* path, int is_faulty) {
     CHECK_CASE(!line || !strstr(line, "\n#! "), "%s: more lines than races", path);
     n = n_runs(schedule);
     free(text);
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
     return n;
 }
 
@@ -88,8 +87,8 @@ TEST(races_that_others_shipped) {
 /* --- other explanations --- */
 
 static void check_why(const char* text, const char* expected) {
-    memo_schedule* schedule = parsed(text);
-    memo_check* check;
+    own_schedule* schedule = parsed(text);
+    own_check* check = NULL;
     char why[1024], cut[16];
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     CHECK_IS(check->n_races, ==, 1);
@@ -99,8 +98,6 @@ static void check_why(const char* text, const char* expected) {
         memo_race_explain(schedule, &check->races[0], cut, sizeof cut);
         CHECK(strlen(cut) == sizeof cut - 1 && !strncmp(cut, why, sizeof cut - 1));
     }
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
 }
 
 TEST(diagnoses_name_the_missing_wait) {
@@ -131,8 +128,8 @@ TEST(operations_are_described) {
     static const char* const expected[] = {
         "record of event e (operation 0, on a b)", "wait for event e (operation 1, on c)",
         "\"x\" (operation 2, on c)", "sync (operation 3, on c)", "sync for event e (operation 4)"};
-    memo_schedule* schedule = parsed("stream \"a b\"\nstream c\nrecord e \"a b\"\n"
-                                     "wait e c\nrun x c\nsync c\nsync event e\n");
+    own_schedule* schedule = parsed("stream \"a b\"\nstream c\nrecord e \"a b\"\n"
+                                    "wait e c\nrun x c\nsync c\nsync event e\n");
     char text[80];
     int i;
     memo_schedule_describe(schedule, 0, text, sizeof text);
@@ -147,7 +144,6 @@ TEST(operations_are_described) {
     CHECK_IS(memo_schedule_name_op(schedule, 1, "wait", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_name_op(schedule, 5, "x", &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     CHECK_IS(memo_schedule_name_op(schedule, 2, NULL, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memo_schedule_destroy(schedule);
 }
 
 /* --- random schedules: the diagnosis, followed, fixes the race --- */
@@ -169,12 +165,10 @@ static void check_same(const memo_schedule* a, const memo_schedule* b) {
 /* Puts a wait or record into a schedule, before op `at`. */
 static void put_op(memo_schedule* schedule, int64_t at, memo_op_kind kind, int32_t event,
                    int32_t stream) {
-    memo_op* ops;
-    memo_op last;
     CHECK_OK(kind == MEMO_OP_RECORD ? memo_schedule_add_record(schedule, event, stream, &error)
                                     : memo_schedule_add_wait(schedule, event, stream, &error));
-    ops = schedule->ops + at;
-    last = schedule->ops[schedule->n_ops - 1];
+    memo_op* ops = schedule->ops + at;
+    memo_op last = schedule->ops[schedule->n_ops - 1];
     memmove(ops + 1, ops, (size_t)(schedule->n_ops - 1 - at) * sizeof *ops);
     *ops = last;
 }
@@ -185,13 +179,12 @@ static void take_op(memo_schedule* schedule, int64_t at) {
 }
 
 static int has_race(const memo_schedule* schedule, int64_t first, int64_t second) {
-    memo_check* check;
+    own_check* check = NULL;
     int64_t i;
     int has = 0;
     CHECK_OK(memo_schedule_check(schedule, &check, &error));
     for (i = 0; i < check->n_races; i++)
         has |= check->races[i].first == first && check->races[i].second == second;
-    memo_check_destroy(check);
     return has;
 }
 
@@ -228,10 +221,10 @@ static void check_fix(memo_schedule* schedule, const memo_race* race, const char
 TEST(following_a_diagnosis_fixes_the_race) {
     int round, n_recorded = 0, n_never = 0, n_late = 0;
     for (round = 0; round < 3000; round++) {
-        memo_schedule* schedule =
+        own_schedule* schedule =
             random_schedule((int)memo_test_int(2, 30), (int)memo_test_int(2, 4), 30, 0);
-        memo_schedule* again = reread(schedule, NULL);
-        memo_check* check;
+        own_schedule* again = reread(schedule, NULL);
+        own_check* check = NULL;
         int64_t i;
         if (!again) return;
         check_same(schedule, again);
@@ -244,9 +237,6 @@ TEST(following_a_diagnosis_fixes_the_race) {
             n_late += strstr(why, "too late") != NULL;
             check_fix(again, &check->races[i], why, round);
         }
-        memo_check_destroy(check);
-        memo_schedule_destroy(schedule);
-        memo_schedule_destroy(again);
     }
     CHECK_CASE(n_recorded > 100 && n_never > 100 && n_late > 20, "%d, %d and %d", n_recorded,
                n_never, n_late);
@@ -255,15 +245,15 @@ TEST(following_a_diagnosis_fixes_the_race) {
 /* --- text --- */
 
 TEST(every_line_of_the_format) {
-    memo_schedule* s = parsed("# a comment\n\n\r\n"
-                              "stream compute\n\tstream \"to \\\"host\\\" \\\\\"\nstream reads\n"
-                              "buffer a 100\nbuffer \"b c\" 10\nbuffer part a+10..30\n"
-                              "buffer far 0x1000..0xFFFFFFFFFFFFFFFF\nbuffer a 5..6\n"
-                              "run \"reads it\" compute \"reads\" reads part \"b c\" \"b c\"+2..4 "
-                              "writes a 7..0x9 reads part+1..1 takes 1500\n"
-                              "record done \"to \\\"host\\\" \\\\\"\nwait done compute\n"
-                              "record done compute\nwait never compute\n"
-                              "sync compute\nsync event done");
+    own_schedule* s = parsed("# a comment\n\n\r\n"
+                             "stream compute\n\tstream \"to \\\"host\\\" \\\\\"\nstream reads\n"
+                             "buffer a 100\nbuffer \"b c\" 10\nbuffer part a+10..30\n"
+                             "buffer far 0x1000..0xFFFFFFFFFFFFFFFF\nbuffer a 5..6\n"
+                             "run \"reads it\" compute \"reads\" reads part \"b c\" \"b c\"+2..4 "
+                             "writes a 7..0x9 reads part+1..1 takes 1500\n"
+                             "record done \"to \\\"host\\\" \\\\\"\nwait done compute\n"
+                             "record done compute\nwait never compute\n"
+                             "sync compute\nsync event done");
     static const uint64_t ranges[][2] = {{10, 30}, {100, 110}, {102, 104},
                                          {11, 11}, {5, 6},     {7, 9}};
     int64_t i;
@@ -281,7 +271,6 @@ TEST(every_line_of_the_format) {
     CHECK(s->ops[4].kind == MEMO_OP_WAIT && s->ops[4].event == 1);
     CHECK(s->ops[5].kind == MEMO_OP_SYNC && s->ops[5].stream == 0 && s->ops[5].event == -1);
     CHECK(s->ops[6].kind == MEMO_OP_SYNC && s->ops[6].stream == -1 && s->ops[6].event == 0);
-    memo_schedule_destroy(s);
 }
 
 TEST(faults_have_a_file_a_line_and_a_reason) {
@@ -340,7 +329,7 @@ TEST(cut_files_are_refused) {
     int n;
     for (n = 0; n < 3; n++) {
         memo_schedule *schedule = random_schedule(30, 3, 30, 0), *cut = NULL;
-        char* text = NULL;
+        own_memory char* text = NULL;
         size_t k, n_bytes;
         memo_schedule_destroy(reread(schedule, &text));
         n_bytes = strlen(text);
@@ -349,15 +338,14 @@ TEST(cut_files_are_refused) {
             CHECK_CASE(read_text(text, &cut) && !cut, "%zu of %zu bytes", k, n_bytes);
             memo_schedule_destroy(cut);
         }
-        free(text);
         memo_schedule_destroy(schedule);
     }
 }
 
 /* Two streams of one name must not become one, which would have no race with itself. */
 TEST(streams_of_one_name_stay_two) {
-    memo_schedule *schedule, *again;
-    memo_check* check;
+    own_schedule *schedule = NULL, *again = NULL;
+    own_check* check = NULL;
     memo_op_desc op = memo_op_desc_default();
     memo_range bytes = {3, 9};
     int i;
@@ -373,9 +361,6 @@ TEST(streams_of_one_name_stay_two) {
     CHECK(again && !strcmp(again->text + again->streams[1], "ring \" #1"));
     CHECK_OK(memo_schedule_check(again, &check, &error));
     CHECK_IS(check->n_races, ==, 1);
-    memo_check_destroy(check);
-    memo_schedule_destroy(schedule);
-    memo_schedule_destroy(again);
 }
 
 /* The reader tells streams apart, and events, whatever their names: equal ones, ones that look like
@@ -387,7 +372,7 @@ TEST(names_that_look_alike_stay_apart) {
     int round, i, n_renamed = 0;
     for (round = 0; round < 300; round++) {
         const int n = (int)memo_test_int(1, 6), n_named = (int)memo_test_int(0, 2);
-        memo_schedule *schedule, *again;
+        own_schedule *schedule = NULL, *again = NULL;
         char text[200] = "stream x\n";
         for (i = 0; i < n_named; i++) /* read names twice: then there is one event */
             snprintf(text + strlen(text), sizeof text - strlen(text), "record \"%s\" x\n",
@@ -414,27 +399,24 @@ TEST(names_that_look_alike_stay_apart) {
                 n_renamed += strcmp(again->text + again->streams[i],
                                     schedule->text + schedule->streams[i]) != 0;
         }
-        memo_schedule_destroy(schedule);
-        memo_schedule_destroy(again);
     }
     CHECK_CASE(n_renamed > 100, "%d", n_renamed);
 }
 
 TEST(names_are_checked) {
-    memo_schedule* schedule;
+    own_schedule* schedule = NULL;
     memo_range bytes = {3, 2};
     CHECK_OK(memo_schedule_create(&schedule, &error));
     CHECK_FAILS(memo_schedule_name_bytes(schedule, bytes, "x", &error), INVALID_ARGUMENT);
     bytes.end = 9;
     CHECK_FAILS(memo_schedule_name_bytes(schedule, bytes, NULL, &error), INVALID_ARGUMENT);
     CHECK_OK(memo_schedule_name_bytes(schedule, bytes, "x", &error));
-    memo_schedule_destroy(schedule);
 }
 
 /* What passes over a link takes its time in the file. */
 TEST(links_become_time) {
     char* text;
-    memo_schedule *schedule, *again;
+    own_schedule *schedule = NULL, *again = NULL;
     memo_op_desc op = memo_op_desc_default();
     memo_range bytes = {4, 8};
     int32_t stream, link;
@@ -452,6 +434,4 @@ TEST(links_become_time) {
                "%s", text ? text : "no file");
     free(text);
     CHECK(again && fabs(again->ops[0].duration_s - 5e-6) < 1e-15);
-    memo_schedule_destroy(schedule);
-    memo_schedule_destroy(again);
 }

@@ -3,6 +3,7 @@
 #include "scarce.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -222,6 +223,7 @@ static void rig_close(rig* g) {
     free(g->f);
     CHECK_IS(mallocs_live, ==, 0);
 }
+#define own_rig OWNED(rig_close) rig
 
 static memo_schedule* rig_schedule(const rig* g) {
     memo_schedule* s;
@@ -245,11 +247,10 @@ static int is_range(const memo_schedule* s, int64_t op, int64_t k, const void* a
 /* --- recorded operations --- */
 
 TEST(calls_become_a_schedule) {
-    rig g = rig_open(0, 0);
+    own_rig g = rig_open(0, 0);
     fake* f = g.f;
     memo_device* d = g.d;
     memo_stream other;
-    memo_schedule* s;
     memo_op_desc desc = memo_op_desc_default();
     memo_range range;
     char a[64] = "from here", b[64] = "";
@@ -294,7 +295,7 @@ TEST(calls_become_a_schedule) {
     CHECK_IS(memo_copy(d, g.compute, MEMO_COPY_TO_DEVICE, a, b, 10, &error), ==,
              MEMO_STATUS_DEVICE);
     CHECK_IS(strcmp(error.message, "copying fails"), ==, 0);
-    s = rig_schedule(&g);
+    memo_schedule* s = rig_schedule(&g);
     CHECK(s->n_ops == 11 && s->n_streams == 3 && s->n_events == 1 && s->n_links == 0);
     CHECK_IS(strcmp(s->text + s->streams[0], "compute"), ==, 0);
     CHECK_IS(strcmp(s->text + s->streams[2], "stream 2"), ==, 0);
@@ -318,13 +319,11 @@ TEST(calls_become_a_schedule) {
     CHECK_IS(strcmp(s->text + s->streams[2], "copy"), ==, 0);
     CHECK_FAILS(memo_recorder_name_stream(g.recorder, other, NULL, &error), INVALID_ARGUMENT);
     memo_recorder_destroy(NULL);
-    rig_close(&g);
 }
 
 /* One line for a launch; it does nothing without a recorder. */
 TEST(launches_are_annotated_in_a_line) {
-    rig g = rig_open(0, 0);
-    memo_schedule* s;
+    own_rig g = rig_open(0, 0);
     char x[64], y[64];
     int k;
     CHECK_OK(MEMO_ANNOTATE(g.d, g.compute, "fill", &error, memo_writes(y, 64)));
@@ -336,7 +335,7 @@ TEST(launches_are_annotated_in_a_line) {
                            memo_reads(x + 8, 1), memo_reads(x + 9, 1), memo_reads(x + 10, 1),
                            memo_reads(x + 11, 1), memo_reads(x + 12, 1), memo_reads(x + 13, 1),
                            memo_reads(x + 14, 1), memo_reads(x + 15, 1)));
-    s = rig_schedule(&g);
+    memo_schedule* s = rig_schedule(&g);
     CHECK(s->n_ops == 3 && is_op(s, 0, MEMO_OP_RUN, "fill", 0) && s->ops[0].n_reads == 0);
     CHECK(s->ops[0].n_writes == 1 && is_range(s, 0, 0, y, 64));
     CHECK(is_op(s, 1, MEMO_OP_RUN, "gemm", 0));
@@ -348,14 +347,13 @@ TEST(launches_are_annotated_in_a_line) {
     g.f->device.annotate = NULL;
     CHECK_OK(MEMO_ANNOTATE(&g.f->device, g.compute, "nothing", &error, memo_reads(x, 16)));
     CHECK_IS(g.f->n_annotated, ==, 0);
-    rig_close(&g);
 }
 
 TEST(a_missing_wait_is_found) {
     int with_wait;
     for (with_wait = 0; with_wait < 2; with_wait++) {
-        rig g = rig_open(0, 0);
-        memo_check* check;
+        own_rig g = rig_open(0, 0);
+        own_check* check = NULL;
         char a[16], b[16];
         CHECK_OK(memo_fill(g.d, g.compute, a, 1, 16, &error));
         CHECK_OK(memo_event_record(g.d, g.event, g.compute, &error));
@@ -363,18 +361,15 @@ TEST(a_missing_wait_is_found) {
         CHECK_OK(memo_copy(g.d, g.copy, MEMO_COPY_TO_HOST, b, a, 16, &error));
         CHECK_OK(memo_schedule_check(rig_schedule(&g), &check, &error));
         CHECK(check->n_races == !with_wait && check->n_redundant_waits == 0);
-        memo_check_destroy(check);
-        rig_close(&g);
     }
 }
 
 TEST(handles_may_come_again) {
-    rig g = rig_open(0, 0);
+    own_rig g = rig_open(0, 0);
     memo_device* d = g.d;
     memo_stream second;
     memo_event again;
-    memo_schedule* s;
-    memo_check* check;
+    own_check* check = NULL;
     CHECK_OK(memo_event_record(d, g.event, g.compute, &error));
     CHECK_OK(memo_event_destroy(d, g.event, &error));
     CHECK_OK(memo_event_create(d, &again, &error));
@@ -384,17 +379,15 @@ TEST(handles_may_come_again) {
     CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
     CHECK_IS(second, ==, g.compute);
     CHECK_OK(memo_event_record(d, again, second, &error));
-    s = rig_schedule(&g);
+    memo_schedule* s = rig_schedule(&g);
     CHECK(s->n_streams == 3 && s->n_events == 2 && s->n_ops == 3);
     CHECK(s->ops[1].event == 1 && s->ops[2].event == 1 && s->ops[2].stream == 2);
     CHECK_OK(memo_schedule_check(s, &check, &error));
     CHECK(check->n_unrecorded_waits == 1 && check->unrecorded_waits[0] == 1);
-    memo_check_destroy(check);
-    rig_close(&g);
 }
 
 TEST(times_match_the_device) {
-    rig g = rig_open(0, 1);
+    own_rig g = rig_open(0, 1);
     fake* f = g.f;
     memo_device* d = g.d;
     memo_schedule* s;
@@ -445,27 +438,23 @@ TEST(times_match_the_device) {
     CHECK_IS(n_events_used(f), ==, 4);
     f->elapsed_fails = 1;
     CHECK_IS(memo_recorder_get_schedule(g.recorder, &s, &error), ==, MEMO_STATUS_DEVICE);
-    rig_close(&g);
 }
 
 TEST(an_open_operation_ends_with_the_schedule) {
-    rig g = rig_open(0, 1);
-    memo_schedule* s;
+    own_rig g = rig_open(0, 1);
     memo_op_desc desc = memo_op_desc_default();
     CHECK_OK(memo_annotate(g.d, g.compute, &desc, &error));
     fake_launch(g.f, g.compute, 4);
     CHECK_OK(g.f->device.stream_synchronize(g.f, g.compute, &error));
-    s = rig_schedule(&g);
+    memo_schedule* s = rig_schedule(&g);
     CHECK(s->n_ops == 1 && s->ops[0].end_s - s->ops[0].start_s == 4);
-    rig_close(&g);
 }
 
 TEST(pauses_leave_no_trace_but_a_sync) {
-    rig g = rig_open(1, 1);
+    own_rig g = rig_open(1, 1);
     memo_device* d = g.d;
     memo_stream later;
-    memo_schedule* s;
-    memo_check* check;
+    own_check* check = NULL;
     memo_op_desc desc = memo_op_desc_default();
     char a[64], b[64];
     int32_t is_done;
@@ -490,15 +479,13 @@ TEST(pauses_leave_no_trace_but_a_sync) {
     CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
     CHECK_OK(memo_fill(d, later, a, 0, 64, &error));     /* 4 */
     CHECK_OK(memo_stream_synchronize(d, later, &error)); /* 5 */
-    s = rig_schedule(&g);
+    memo_schedule* s = rig_schedule(&g);
     CHECK_IS(g.f->n_annotated, ==, 1);
     CHECK(s->n_ops == 6 && s->n_streams == 3);
     CHECK(is_op(s, 1, MEMO_OP_SYNC, "sync", 0) && is_op(s, 3, MEMO_OP_SYNC, "sync", 2));
     CHECK(is_op(s, 4, MEMO_OP_RUN, "fill", 2));
     CHECK_OK(memo_schedule_check(s, &check, &error));
     CHECK(check->n_races == 0 && check->n_unrecorded_waits == 0);
-    memo_check_destroy(check);
-    rig_close(&g);
 }
 
 TEST(recorders_stack) {
@@ -529,7 +516,6 @@ TEST(shorter_tables_are_understood) {
     fake* f = fake_create(1);
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_recorder* recorder;
-    memo_device* d;
     memo_stream stream;
     memo_op_desc op = memo_op_desc_default();
     CHECK_IS(memo_recorder_create(&desc, &recorder, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
@@ -539,7 +525,7 @@ TEST(shorter_tables_are_understood) {
     CHECK(recorder == NULL);
     f->device.struct_bytes = (int64_t)offsetof(memo_device, annotate); /* ends before annotate */
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
-    d = memo_recorder_get_device(recorder);
+    memo_device* d = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(d, NULL, 0, &stream, &error));
     CHECK_OK(memo_annotate(d, stream, &op, &error));
     CHECK_IS(f->n_annotated, ==, 0);
@@ -560,9 +546,9 @@ TEST(untimed_events_fall_back_to_timed_ones) {
     int kind, is_recorded;
     for (kind = 0; kind < 3; kind++)
         for (is_recorded = 0; is_recorded < 2; is_recorded++) {
-            fake* f = fake_create(1);
+            own_memory fake* f = fake_create(1);
             memo_recorder_desc desc = memo_recorder_desc_default();
-            memo_recorder* recorder = NULL;
+            own_recorder* recorder = NULL;
             const memo_device* d = &f->device;
             memo_event event = NULL;
             if (kind > 0) f->device.event_create_untimed = fake_event_create_untimed;
@@ -578,8 +564,6 @@ TEST(untimed_events_fall_back_to_timed_ones) {
             CHECK_CASE(n_untimed == (kind == 1), "table %d, recorded %d", kind, is_recorded);
             CHECK(event != NULL);
             CHECK_OK(memo_event_destroy(d, event, &error));
-            memo_recorder_destroy(recorder);
-            free(f);
         }
 }
 
@@ -587,22 +571,19 @@ TEST(untimed_events_fall_back_to_timed_ones) {
 
 static memo_status short_run(fake* f) {
     memo_recorder_desc desc = memo_recorder_desc_default();
-    memo_recorder* recorder;
-    memo_device* d;
-    void* c;
+    own_recorder* recorder = NULL;
     memo_stream a = NULL, b = NULL;
     memo_event event = NULL;
     memo_schedule* s;
     memo_op_desc op = memo_op_desc_default();
     char bytes[64];
     int i;
-    memo_status status;
     desc.device = &f->device;
     desc.is_timed = 1;
-    status = memo_recorder_create(&desc, &recorder, &error);
+    memo_status status = memo_recorder_create(&desc, &recorder, &error);
     if (status) return status;
-    d = memo_recorder_get_device(recorder);
-    c = d->context;
+    memo_device* d = memo_recorder_get_device(recorder);
+    void* c = d->context;
     status = d->stream_create(c, "a", 0, &a, &error);
     if (!status) status = d->stream_create(c, "b", 0, &b, &error);
     if (!status) status = d->event_create(c, &event, &error);
@@ -625,7 +606,6 @@ static memo_status short_run(fake* f) {
     if (event) CHECK_IS(d->event_destroy(c, event, &error), ==, MEMO_STATUS_OK);
     if (a) CHECK_IS(d->stream_destroy(c, a, NULL), !=, MEMO_STATUS_DEVICE);
     if (b) CHECK_IS(d->stream_destroy(c, b, NULL), !=, MEMO_STATUS_DEVICE);
-    memo_recorder_destroy(recorder);
     return status;
 }
 
@@ -633,10 +613,9 @@ TEST(no_memory_is_an_error) {
     int n;
     for (n = 0; n < 1000; n++) {
         fake* f = fake_create(0);
-        memo_status status;
         int i, is_met;
         mallocs_left = n;
-        status = short_run(f);
+        memo_status status = short_run(f);
         is_met = mallocs_left >= 0; /* this time all requests were met */
         mallocs_left = -1;
         CHECK_CASE(status == (is_met ? MEMO_STATUS_OK : MEMO_STATUS_OUT_OF_HOST_MEMORY),
@@ -655,7 +634,6 @@ TEST(paper_records_what_nothing_runs) {
                                          MEMO_OP_RUN, MEMO_OP_SYNC,   MEMO_OP_SYNC};
     memo_recorder_desc desc = memo_recorder_desc_default();
     memo_recorder* recorder;
-    memo_device* d;
     memo_stream first, second;
     memo_event event;
     memo_schedule* s;
@@ -664,7 +642,7 @@ TEST(paper_records_what_nothing_runs) {
     int64_t i;
     desc.on_paper = desc.is_timed = 1;
     CHECK_OK(memo_recorder_create(&desc, &recorder, &error));
-    d = memo_recorder_get_device(recorder);
+    memo_device* d = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(d, "first", 0, &first, &error));
     CHECK_OK(memo_stream_create(d, "second", 0, &second, &error));
     CHECK_OK(memo_event_create_untimed(d, &event, &error));
@@ -695,7 +673,6 @@ TEST(the_host_device_is_recorded) {
     enum { SIZE = 1 << 20 };
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device *host, *d;
-    memo_recorder* recorder;
     memo_stream compute, copy;
     memo_event written, moved;
     memo_schedule* s;
@@ -704,13 +681,12 @@ TEST(the_host_device_is_recorded) {
     memo_op_desc desc = memo_op_desc_default();
     memo_range range;
     void *on_device, *on_host;
-    void* c;
     int64_t i;
     host_desc.to_host_bytes_per_s = (double)SIZE / 0.03;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
-    recorder = new_recorder(host, 1);
+    memo_recorder* recorder = new_recorder(host, 1);
     d = memo_recorder_get_device(recorder);
-    c = d->context;
+    void* c = d->context;
     CHECK_OK(d->device_alloc(c, SIZE, &on_device, &error));
     CHECK_OK(d->host_alloc(c, SIZE, &on_host, &error));
     CHECK_OK(d->stream_create(c, "compute", 0, &compute, &error));

@@ -23,11 +23,10 @@ static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_F16};
  * a subtraction in double, which round to nearest even. */
 static double rounded(double value, int n_bits, int least) {
     int exponent;
-    double unit;
     if (value == 0) return value;
     frexp(value, &exponent); /* value = f 2^exponent, f in [1/2, 1) */
     if (exponent - 1 < least) exponent = least + 1;
-    unit = ldexp(1, exponent - n_bits);
+    double unit = ldexp(1, exponent - n_bits);
     return nearbyint(value / unit) * unit;
 }
 
@@ -120,17 +119,15 @@ TEST(casts_each_element_and_no_other) {
     static float from_memory[300], to_memory[300];
     int c;
     for (c = 0; c < 400; c++) {
-        memo_add_desc cast;
-        char* to;
-        const char* from;
         int64_t i, element;
-        memset(&cast, 0, sizeof cast);
-        cast.to_type = types[memo_test_int(0, N_TYPES - 1)];
+        memo_add_desc cast = {.to_type = types[memo_test_int(0, N_TYPES - 1)]};
         cast.a_type = types[memo_test_int(0, N_TYPES - 1)];
         cast.n_columns = memo_test_int(0, 100);
         /* Aligned to 16 bytes or only to the element. */
-        to = (char*)to_memory + memoi_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
-        from = (char*)from_memory + memoi_row_type_bytes(cast.a_type) * memo_test_int(0, 8);
+        char* to =
+            (char*)to_memory + memoi_row_type_bytes(cast.to_type) * (1 + memo_test_int(0, 8));
+        const char* from =
+            (char*)from_memory + memoi_row_type_bytes(cast.a_type) * memo_test_int(0, 8);
         fill_random(from_memory, cast.a_type, 150);
         memset(to_memory, 0x55, sizeof to_memory);
         cast.to = to;
@@ -152,11 +149,9 @@ TEST(gathers_and_scatters_rows) {
     int64_t index[40];
     int c;
     for (c = 0; c < 600; c++) {
-        memo_rows_desc rows;
         int is_gather = (int)memo_test_int(0, 1), shift = (int)memo_test_int(0, 1);
         int64_t i, n_from, n_to, unit = memo_test_int(0, 2) ? 16 : 1;
-        memset(&rows, 0, sizeof rows);
-        rows.n_rows = memo_test_int(0, 40);
+        memo_rows_desc rows = {.n_rows = memo_test_int(0, 40)};
         rows.n_indexed_rows = memo_test_int(0, 40);
         rows.row_bytes = unit * memo_test_int(0, unit == 16 ? 8 : 150);
         rows.to = to_memory + (unit == 1) * shift;
@@ -200,10 +195,8 @@ TEST(adds_rows_in_fp32) {
     static float a_memory[4096], b_memory[4096], to_memory[4096];
     int c;
     for (c = 0; c < 600; c++) {
-        memo_add_desc add;
         int64_t row, column, in_place = memo_test_int(0, 2) == 0;
-        memset(&add, 0, sizeof add);
-        add.a_type = types[memo_test_int(0, N_TYPES - 1)];
+        memo_add_desc add = {.a_type = types[memo_test_int(0, N_TYPES - 1)]};
         add.b_type = types[memo_test_int(0, N_TYPES - 1)];
         add.to_type = in_place ? add.a_type : types[memo_test_int(0, N_TYPES - 1)];
         add.n_rows = memo_test_int(1, 12);
@@ -244,10 +237,8 @@ TEST(sums_products_of_rows) {
     float sums[20];
     int c;
     for (c = 0; c < 300; c++) {
-        memo_add_desc desc;
         int64_t row, column;
-        memset(&desc, 0, sizeof desc);
-        desc.a_type = types[memo_test_int(0, N_TYPES - 1)];
+        memo_add_desc desc = {.a_type = types[memo_test_int(0, N_TYPES - 1)]};
         desc.b_type = types[memo_test_int(0, N_TYPES - 1)];
         desc.n_rows = memo_test_int(0, 20);
         desc.n_columns = memo_test_int(0, 3) ? 64 * memo_test_int(1, 4) : memo_test_int(0, 200);
@@ -305,8 +296,7 @@ TEST(merges_parts_of_attention) {
         for (k = 0; k < n_columns; k++) out[k] = NAN;
         for (p = 0; p < N_PARTS; p++) {
             int64_t n = p < N_PARTS - 1 ? memo_test_int(0, (N_KEYS - begin) / 2) : N_KEYS - begin;
-            memo_merge_desc merge;
-            memset(&merge, 0, sizeof merge);
+            memo_merge_desc merge = {0};
             attend(scores + begin, values + begin * n_columns, n, n_columns, part, &part_lse);
             merge.out = out;
             merge.lse = &lse;
@@ -335,7 +325,6 @@ TEST(sinks_count_once) {
         int64_t n_rows = memo_test_int(0, 60), n_heads = memo_test_int(1, 7), i, h, e;
         int64_t n_columns = memo_test_int(1, 20);
         double sums[7] = {0}, sizes[7] = {0};
-        memo_sinks_desc desc;
         for (h = 0; h < n_heads; h++) {
             sinks[h] = memo_test_int(0, 4) ? (float)(memo_test_real() * 8 - 4) : -INFINITY;
             d_sinks[h] = 1;
@@ -355,15 +344,14 @@ TEST(sinks_count_once) {
             if (sink > 0) sums[i % n_heads] -= sink / (keys + sink) * (double)dots[i];
             sizes[i % n_heads] += fabs((double)dots[i]);
         }
-        memset(&desc, 0, sizeof desc);
-        desc.sinks = sinks;
-        desc.d_sinks = d_sinks;
-        desc.lse = lse;
-        desc.row_dots = dots;
-        desc.out = out;
-        desc.n_rows = n_rows;
-        desc.n_heads = n_heads;
-        desc.n_columns = n_columns;
+        memo_sinks_desc desc = {.sinks = sinks,
+                                .d_sinks = d_sinks,
+                                .lse = lse,
+                                .row_dots = dots,
+                                .out = out,
+                                .n_rows = n_rows,
+                                .n_heads = n_heads,
+                                .n_columns = n_columns};
         CHECK_OK(memo_row_run(MEMO_ROW_SINKS, &desc, &error));
         for (i = 0; i < n_rows * n_heads * n_columns; i++)
             CHECK_CASE(fabs((double)out[i] - expected[i]) <= 1e-6, "case %d: %g, not %g", c, out[i],
@@ -426,9 +414,8 @@ TEST(merge_leaves_other_batches_alone) {
     static float out[BATCHES * STRIDE * COLUMNS], before[BATCHES * STRIDE * COLUMNS];
     static float lse[BATCHES * STRIDE], part_lse[BATCHES * STRIDE];
     static uint16_t part[BATCHES * STRIDE * COLUMNS];
-    memo_merge_desc merge;
     int64_t b, row, column;
-    memset(&merge, 0, sizeof merge);
+    memo_merge_desc merge = {0};
     fill_random(out, MEMO_TYPE_F32, BATCHES * STRIDE * COLUMNS);
     fill_random(lse, MEMO_TYPE_F32, BATCHES * STRIDE);
     fill_random(part, MEMO_TYPE_BF16, BATCHES * STRIDE * COLUMNS);
@@ -481,29 +468,16 @@ TEST(indices_pass_32_bits) {
     char* b = reserve(4 * HUGE_ELEMENTS);
     int64_t last = HUGE_ELEMENTS - 1;
     if (a && b) {
-        memo_add_desc add, cast;
-        memo_rows_desc rows;
-        memo_add_desc sums;
-        memo_merge_desc merge;
         memo_row_desc taken;
         int64_t index[3] = {0, 0, 0}, n_columns = 128, n_rows = HUGE_ELEMENTS / 128;
         float sum = 0;
-        memset(&cast, 0, sizeof cast);
-        cast.to = b;
-        cast.a = a;
-        cast.to_type = MEMO_TYPE_BF16;
-        cast.n_columns = HUGE_ELEMENTS;
-        cast.n_rows = 1;
+        memo_add_desc cast = {
+            .to = b, .a = a, .to_type = MEMO_TYPE_BF16, .n_columns = HUGE_ELEMENTS, .n_rows = 1};
         ((float*)a)[last] = 3.0f;
         memo_cast_item(&cast, memo_add_items(&cast) - 2); /* its second group is the last one */
         CHECK_IS(memo_f32_from_bf16(((uint16_t*)b)[last]), ==, 3.0f);
 
-        memset(&add, 0, sizeof add);
-        add.to = b;
-        add.a = a;
-        add.b = a;
-        add.n_columns = 4;
-        add.n_rows = HUGE_ELEMENTS / 4;
+        memo_add_desc add = {.to = b, .a = a, .b = a, .n_columns = 4, .n_rows = HUGE_ELEMENTS / 4};
         CHECK_OK(memo_row_take(MEMO_ROW_ADD, &add, &taken, &error));
         add = taken.add;
         memo_add_item(&add, memo_add_items(&add) - 1);
@@ -515,13 +489,12 @@ TEST(indices_pass_32_bits) {
         memo_add_item(&add, memo_add_items(&add) - 1);
         CHECK(((float*)b)[last - 1] == 10.0f && ((float*)b)[last] == 6.0f);
 
-        memset(&rows, 0, sizeof rows);
-        rows.to = b;
-        rows.from = a;
-        rows.index = index;
-        rows.n_rows = 3;
-        rows.n_indexed_rows = HUGE_ELEMENTS / 8;
-        rows.row_bytes = 32;
+        memo_rows_desc rows = {.to = b,
+                               .from = a,
+                               .index = index,
+                               .n_rows = 3,
+                               .n_indexed_rows = HUGE_ELEMENTS / 8,
+                               .row_bytes = 32};
         index[2] = rows.n_indexed_rows - 1;
         CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
         CHECK_IS(((float*)b)[2 * 8 + 7], ==, 3.0f);
@@ -531,21 +504,21 @@ TEST(indices_pass_32_bits) {
         CHECK_OK(memo_row_run(MEMO_ROW_SCATTER, &rows, &error));
         CHECK_IS(((float*)a)[last], ==, 4.0f);
 
-        memset(&sums, 0, sizeof sums);
-        sums.a = a;
-        sums.b = a;
-        sums.to = &sum;
-        sums.n_rows = n_rows;
-        sums.n_columns = sums.a_stride = sums.b_stride = n_columns;
+        memo_add_desc sums = {.a = a,
+                              .b = a,
+                              .to = &sum,
+                              .n_rows = n_rows,
+                              .n_columns = n_columns,
+                              .a_stride = n_columns,
+                              .b_stride = n_columns};
         ((float*)a)[n_rows * n_columns - 128] = 7.0f;
         CHECK_IS(memo_row_sum_lane(&sums, n_rows - 1, 0), ==, 49.0f);
 
-        memset(&merge, 0, sizeof merge);
-        merge.out = (float*)(void*)b;
-        merge.part_out = a;
-        merge.n_batches = 1;
-        merge.n_rows = n_rows;
-        merge.n_columns = n_columns;
+        memo_merge_desc merge = {.out = (float*)(void*)b,
+                                 .part_out = a,
+                                 .n_batches = 1,
+                                 .n_rows = n_rows,
+                                 .n_columns = n_columns};
         memo_merge_lane(&merge, n_rows - 1, 0, memo_merge_weights_of(-INFINITY, 0));
         CHECK_IS(merge.out[n_rows * n_columns - 128], ==, 7.0f);
     }
@@ -563,17 +536,10 @@ TEST(indices_pass_32_bits) {
 TEST(invalid_arguments_are_refused) {
     static float numbers[64];
     static const int64_t index[2] = {0, 1};
-    memo_rows_desc rows;
-    memo_merge_desc merge;
-    memo_add_desc add, cast, sums;
     memo_cross_entropy_desc entropy;
     memo_row_desc taken;
-    memset(&rows, 0, sizeof rows);
-    rows.to = numbers;
-    rows.from = numbers + 32;
-    rows.n_rows = 2;
-    rows.n_indexed_rows = 2;
-    rows.row_bytes = 16;
+    memo_rows_desc rows = {
+        .to = numbers, .from = numbers + 32, .n_rows = 2, .n_indexed_rows = 2, .row_bytes = 16};
     CHECK_ERROR(memo_row_run(MEMO_ROW_GATHER, &rows, &error), INVALID_ARGUMENT, "index: NULL");
     rows.index = index;
     CHECK_OK(memo_row_run(MEMO_ROW_GATHER, &rows, &error));
@@ -582,11 +548,8 @@ TEST(invalid_arguments_are_refused) {
                 "to: rows overlap (stride 8)");
     rows.to_stride_bytes = (int64_t)1 << 61;
     CHECK_IS(memo_row_run(MEMO_ROW_SCATTER, &rows, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memset(&cast, 0, sizeof cast);
-    cast.to = numbers;
-    cast.a = numbers + 32;
-    cast.n_columns = 4;
-    cast.to_type = MEMO_TYPE_I64;
+    memo_add_desc cast = {
+        .to = numbers, .a = numbers + 32, .n_columns = 4, .to_type = MEMO_TYPE_I64};
     CHECK_ERROR(memo_row_run(MEMO_ROW_CAST, &cast, &error), INVALID_ARGUMENT,
                 "to: its type is not supported; f32, bf16 and f16 are");
     cast.to_type = MEMO_TYPE_F32;
@@ -595,14 +558,14 @@ TEST(invalid_arguments_are_refused) {
     cast.to = numbers;
     cast.n_columns = -1;
     CHECK_IS(memo_row_run(MEMO_ROW_CAST, &cast, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    memset(&add, 0, sizeof add);
+    memo_add_desc add = {0};
     CHECK_OK(memo_row_run(MEMO_ROW_ADD, &add, &error)); /* nothing to do needs no addresses */
     add.n_columns = 3;
     CHECK_ERROR(memo_row_run(MEMO_ROW_ADD, &add, &error), INVALID_ARGUMENT, "to: NULL");
     add.n_rows = 2;
     add.to_stride = INT64_MAX;
     CHECK_ERROR(memo_row_take(MEMO_ROW_ADD, &add, &taken, &error), INVALID_ARGUMENT, "2^62");
-    memset(&merge, 0, sizeof merge);
+    memo_merge_desc merge = {0};
     CHECK_OK(memo_row_run(MEMO_ROW_MERGE, &merge, &error));
     merge.n_batches = 2;
     merge.n_rows = 4;
@@ -610,7 +573,7 @@ TEST(invalid_arguments_are_refused) {
     merge.batch_stride_rows = 2;
     CHECK_ERROR(memo_row_run(MEMO_ROW_MERGE, &merge, &error), INVALID_ARGUMENT,
                 "batch_stride_rows");
-    memset(&sums, 0, sizeof sums);
+    memo_add_desc sums = {0};
     CHECK_OK(memo_row_run(MEMO_ROW_SUMS, &sums, &error));
     sums.n_rows = (int64_t)1 << 40;
     sums.n_columns = (int64_t)1 << 40;
@@ -640,8 +603,6 @@ TEST(run_on_a_host_stream) {
     memo_schedule* schedule;
     memo_check* check;
     memo_stream stream;
-    memo_add_desc add, cast;
-    memo_rows_desc rows;
     int64_t i, n = 0;
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     recorder_desc.device = host;
@@ -649,9 +610,9 @@ TEST(run_on_a_host_stream) {
     device = memo_recorder_get_device(recorder);
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     for (i = 0; i < N; i++) from[i] = (float)i;
-    memset(&cast, 0, sizeof cast);
-    memset(&add, 0, sizeof add);
-    memset(&rows, 0, sizeof rows);
+    memo_add_desc cast = {0};
+    memo_add_desc add = {0};
+    memo_rows_desc rows = {0};
     cast.to = narrow;
     cast.to_type = MEMO_TYPE_F16;
     cast.a = from;

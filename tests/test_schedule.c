@@ -4,6 +4,7 @@
 #include "extras/memo_look.h"
 #include "memo_test.h"
 #include "schedules.h"
+#include "owned.h"
 
 static void run_time(memo_schedule* schedule, int32_t stream, const char* name, double duration_s,
                      int32_t link, int64_t link_bytes) {
@@ -95,10 +96,9 @@ TEST(check_finds_the_textbook_cases) {
         char text[400], found[200];
         int64_t i;
         int n;
-        memo_schedule* schedule;
-        memo_check* check;
+        own_check* check = NULL;
         snprintf(text, sizeof text, "stream a\nstream b\nstream c\n%s", cases[c][0]);
-        schedule = parsed(text);
+        own_schedule* schedule = parsed(text);
         CHECK_OK(memo_schedule_check(schedule, &check, &error));
         n = snprintf(found, sizeof found, "%d waits, %d conflicts", (int)check->n_waits,
                      (int)check->n_conflicts);
@@ -113,8 +113,6 @@ TEST(check_finds_the_textbook_cases) {
             n += snprintf(found + n, sizeof found - (size_t)n, ", redundant %d",
                           (int)check->redundant_waits[i]);
         CHECK_CASE(!strcmp(found, cases[c][1]), "%s: %s", cases[c][0], found);
-        memo_check_destroy(check);
-        memo_schedule_destroy(schedule);
     }
     memo_check_destroy(NULL);
     CHECK_IS(mallocs_live, ==, 0);
@@ -186,10 +184,10 @@ TEST(check_agrees_with_brute_force) {
     int round, n_racy = 0, n_clean = 0, n_redundant = 0, n_needed = 0;
     for (round = 0; round < 3000; round++) {
         int64_t n_bytes = memo_test_int(0, 60);
-        memo_schedule* schedule =
+        own_schedule* schedule =
             random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), n_bytes, 0);
         int64_t n = schedule->n_ops, a, b, i, n_races = 0, next_redundant = 0, next_unrecorded = 0;
-        memo_check* check;
+        own_check* check = NULL;
         uint64_t byte;
         brute_order(schedule, -1, path);
         memset(conflict, 0, sizeof conflict);
@@ -245,8 +243,6 @@ TEST(check_agrees_with_brute_force) {
         }
         CHECK_IS(next_redundant, ==, check->n_redundant_waits);
         CHECK_IS(next_unrecorded, ==, check->n_unrecorded_waits);
-        memo_check_destroy(check);
-        memo_schedule_destroy(schedule);
     }
     CHECK(n_racy > 100 && n_clean > 100 && n_redundant > 100 && n_needed > 100);
     CHECK_IS(mallocs_live, ==, 0);
@@ -258,9 +254,10 @@ TEST(check_agrees_with_brute_force) {
  * step. */
 static void slow_simulate(const memo_schedule* schedule, double* start, double* end) {
     int64_t n = schedule->n_ops, a, b, n_done = 0;
-    int* state = (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */
-    double* left = (double*)calloc((size_t)n + 1, sizeof(double));
-    int* users = (int*)calloc((size_t)schedule->n_links + 1, sizeof(int));
+    own_memory int* state =
+        (int*)calloc((size_t)n + 1, sizeof(int)); /* 0 waits, 1 runs, 2 sends, 3 done */
+    own_memory double* left = (double*)calloc((size_t)n + 1, sizeof(double));
+    own_memory int* users = (int*)calloc((size_t)schedule->n_links + 1, sizeof(int));
     double now = 0;
     int32_t s;
     while (n_done < n) {
@@ -317,18 +314,15 @@ static void slow_simulate(const memo_schedule* schedule, double* start, double* 
             }
         now += n_done < n ? step : 0;
     }
-    free(state);
-    free(left);
-    free(users);
 }
 
 TEST(simulation_agrees_with_slow_one) {
     int round;
     for (round = 0; round < 2000; round++) {
-        memo_schedule* schedule =
+        own_schedule* schedule =
             random_schedule((int)memo_test_int(1, 30), (int)memo_test_int(1, 4), 10, round % 4);
         double start[SMALL], end[SMALL], makespan = 0;
-        memo_simulation* simulation;
+        own_times* simulation = NULL;
         int64_t i;
         int32_t s;
         slow_simulate(schedule, start, end);
@@ -355,8 +349,6 @@ TEST(simulation_agrees_with_slow_one) {
             CHECK_IS(fabs(simulation->busy_s[s] - busy), <, 1e-9);
             CHECK_IS(fabs(simulation->stall_s[s] - (first < 0 ? 0 : last - first - busy)), <, 1e-9);
         }
-        memo_simulation_destroy(simulation);
-        memo_schedule_destroy(schedule);
     }
     CHECK_IS(mallocs_live, ==, 0);
 }
@@ -394,18 +386,16 @@ TEST(links_are_shared) {
 }
 
 TEST(waits_show_how_long_they_hold) {
-    memo_schedule* schedule =
+    own_schedule* schedule =
         parsed("stream a\nstream b\nrun long a takes 10000000000\nrecord e a\n"
                "run short b takes 4000000000\nwait e b\nrun after b takes 1000000000\nsync b\n"
                "run last a takes 2000000000\n");
-    memo_simulation* simulation;
+    own_times* simulation = NULL;
     CHECK_OK(memo_schedule_simulate(schedule, &simulation, &error));
     CHECK(simulation->start_s[3] == 4 && simulation->end_s[3] == 10);
     CHECK(simulation->start_s[4] == 10 && simulation->start_s[6] == 11);
     CHECK_IS(simulation->makespan_s, ==, 13);
     CHECK(simulation->stall_s[1] == 6 && simulation->stall_s[0] == 1);
-    memo_simulation_destroy(simulation);
-    memo_schedule_destroy(schedule);
 }
 
 /* --- measured, compare --- */
@@ -450,16 +440,14 @@ TEST(compare_names_the_first_difference) {
     size_t c;
     for (c = 0; c < sizeof cases / sizeof *cases; c++) {
         char text[200];
-        memo_schedule* recorded;
         snprintf(text, sizeof text, "stream a\nstream b\n%s", cases[c][0]);
-        recorded = parsed(text);
+        own_schedule* recorded = parsed(text);
         if (!promised) promised = parsed(text);
         if (cases[c][1])
             CHECK_ERROR(memo_schedule_compare(promised, recorded, &error), INVALID_ARGUMENT,
                         cases[c][1]);
         else
             CHECK_OK(memo_schedule_compare(promised, recorded, &error));
-        memo_schedule_destroy(recorded);
     }
     memo_schedule_destroy(promised);
     CHECK_IS(mallocs_live, ==, 0);
@@ -595,10 +583,9 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
 TEST(files_are_well_formed) {
     int round;
     for (round = 0; round < 60; round++) {
-        memo_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10, 1);
-        memo_simulation* times;
-        char *chrome, *svg;
-        const char* end;
+        own_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10, 1);
+        own_times* times = NULL;
+        own_memory char *chrome = NULL, *svg = NULL;
         static const char letters[] =
             "a\x80\x9f\xa0\xbf\xc0\xc3\xe0\xed\xef\xf0\xf4\xf5\xff\xbe\x7f\x01";
         char name[13] = "";
@@ -620,7 +607,7 @@ TEST(files_are_well_formed) {
             if (op->kind == MEMO_OP_WAIT) n_waits += times->end_s[i] > times->start_s[i];
         }
         chrome = written(schedule, times, NULL, 0);
-        end = json_blank(json_value(chrome));
+        const char* end = json_blank(json_value(chrome));
         CHECK_CASE(end && !*end && is_utf8(chrome), "%.2000s", chrome);
         CHECK_IS(count_of(chrome, "\"cat\":\"run\",\"ph\":\"X\""), ==, n_drawn);
         CHECK_IS(count_of(chrome, "\"cat\":\"wait\",\"ph\":\"X\""), ==, n_waits);
@@ -630,23 +617,16 @@ TEST(files_are_well_formed) {
         CHECK(strstr(svg, "\xef\xbf\xbd") != NULL);
         CHECK_IS(count_of(svg, "<title>"), ==, n_drawn + n_waits);
         CHECK(!strstr(svg, "nan") && !strstr(svg, "inf"));
-        free(chrome);
-        free(svg);
-        memo_simulation_destroy(times);
-        memo_schedule_destroy(schedule);
     }
     {
-        memo_schedule* schedule = new_schedule(0, 0);
-        memo_simulation* times;
-        char* svg;
+        own_schedule* schedule = new_schedule(0, 0);
+        own_times* times = NULL;
         CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
-        svg = written(schedule, times, NULL, 1);
+        char* svg = written(schedule, times, NULL, 1);
         CHECK(is_xml(svg));
         free(svg);
         CHECK_FAILS(memo_schedule_write_svg(schedule, times, "", "/nowhere/at/all", &error), IO);
         CHECK_FAILS(memo_schedule_write_chrome(schedule, times, "/nowhere/at/all", &error), IO);
-        memo_simulation_destroy(times);
-        memo_schedule_destroy(schedule);
     }
     CHECK_IS(mallocs_live, ==, 0);
 }
@@ -654,18 +634,14 @@ TEST(files_are_well_formed) {
 /* Ticks are whole numbers, also from 10,000 on. */
 TEST(ticks_have_no_exponent) {
     static const char* const ticks[] = {">0 s<", ">8000<", ">10000<", ">14000<"};
-    memo_schedule* schedule = new_schedule(1, 0);
-    memo_simulation* times;
-    char* svg;
+    own_schedule* schedule = new_schedule(1, 0);
+    own_times* times = NULL;
     int i;
     run_time(schedule, 0, "long", 15000, 0, 0);
     CHECK_OK(memo_schedule_simulate(schedule, &times, &error));
-    svg = written(schedule, times, NULL, 1);
+    own_memory char* svg = written(schedule, times, NULL, 1);
     for (i = 0; i < 4; i++) CHECK_CASE(strstr(svg, ticks[i]), "%s", ticks[i]);
     CHECK(!strstr(svg, "e+"));
-    free(svg);
-    memo_simulation_destroy(times);
-    memo_schedule_destroy(schedule);
 }
 
 /* --- without memory: an error, nothing lost, nothing leaked --- */
@@ -721,19 +697,17 @@ static memo_status everything(const char* file) {
 
 TEST(no_memory_is_an_error) {
     char path[250];
-    FILE* file;
     int n;
     memo_test_path(path, "memory.schedule");
-    file = fopen(path, "w");
+    FILE* file = fopen(path, "w");
     CHECK(file && fputs("stream a\nstream \"b c\"\nbuffer d 100\n"
                         "run e a \"b c\" reads d d+5..7 writes 0x5..9\nrecord f a\n"
                         "wait f \"b c\"\nsync event g\n",
                         file) >= 0);
     if (file) fclose(file);
     for (n = 0; n < 1000; n++) {
-        memo_status status;
         mallocs_left = n;
-        status = everything(path);
+        memo_status status = everything(path);
         if (mallocs_left >= 0) { /* this time all requests were met */
             CHECK(status == MEMO_STATUS_OK && n > 40);
             break;

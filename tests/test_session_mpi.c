@@ -26,11 +26,7 @@ static memo_status agree(void* user, int64_t* values, int64_t n, memo_error* err
 }
 
 TEST(sessions_agree_over_mpi) {
-    session_rank rank;
-    memset(&rank, 0, sizeof rank);
-    rank.agree = agree;
-    rank.rank = my_rank;
-    rank.n_ranks = n_ranks;
+    session_rank rank = {.agree = agree, .rank = mpi_rank, .n_ranks = mpi_size};
     session_ranks_agree(&rank);
     mpi_test_count_failures();
 }

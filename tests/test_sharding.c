@@ -6,6 +6,7 @@
 #include "memo_test.h"
 #include "sharding_check.h"
 #include "thread_ranks.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -133,9 +134,8 @@ TEST(documents_are_balanced) {
         int64_t begins[MAX_DOCUMENTS + 1], n_pairs[9], least, most;
         int64_t n_documents = make_documents(memo_test_int(1, 3000), begins), d;
         int is_even = k % 2;
-        memo_sharding sharding;
         for (d = 0; d <= n_documents && is_even; d++) begins[d] *= 2 * ring;
-        sharding = sharding_of_documents(ring, 1, begins, n_documents);
+        memo_sharding sharding = sharding_of_documents(ring, 1, begins, n_documents);
         count_pairs(&sharding, n_pairs);
         least = most = n_pairs[0];
         for (r = 1; r < ring; r++) {
@@ -239,9 +239,10 @@ TEST(rows_go_and_come_back) {
         int64_t row_bytes = memo_test_int(1, 9), n_bytes = n_batch * n_tokens * row_bytes, i, b;
         int64_t documents[MAX_DOCUMENTS + 1];
         memo_sharding sharding = random_sharding(ring, ulysses, n_tokens, documents);
-        char* whole = (char*)malloc((size_t)n_bytes);
-        char* again = (char*)malloc((size_t)n_bytes);
-        char* share = (char*)malloc((size_t)(n_batch * sharding.local_tokens * row_bytes));
+        own_memory char* whole = (char*)malloc((size_t)n_bytes);
+        own_memory char* again = (char*)malloc((size_t)n_bytes);
+        own_memory char* share =
+            (char*)malloc((size_t)(n_batch * sharding.local_tokens * row_bytes));
         for (i = 0; i < n_bytes; i++) whole[i] = (char)memo_test_random();
         memset(again, 0, (size_t)n_bytes);
         for (rank = 0; rank < ring * ulysses; rank++) {
@@ -259,9 +260,6 @@ TEST(rows_go_and_come_back) {
             memo_sharding_gather(&sharding, rank, n_batch, row_bytes, share, again);
         }
         CHECK(!memcmp(whole, again, (size_t)n_bytes));
-        free(whole);
-        free(again);
-        free(share);
     }
 }
 
@@ -310,14 +308,14 @@ TEST(labels_are_shifted_before_sharding) {
         int64_t begins[4], n_found = 0, n_expected = 0, ahead = k % 3 ? 1 : memo_test_int(-5, 5);
         int32_t tokens[140], labels[140];
         double sum = 0, expected = 0;
-        memo_sharding sharding;
         int is_documents = k % 4 == 3;
         begins[0] = 0;
         begins[1] = memo_test_int(0, n_tokens);
         begins[2] = memo_test_int(begins[1], n_tokens);
         begins[3] = n_tokens;
-        sharding = is_documents ? sharding_of_documents(ring, ulysses, begins, 3)
-                                : sharding_of((memo_sharding_kind)(k % 4), ring, ulysses, n_tokens);
+        memo_sharding sharding =
+            is_documents ? sharding_of_documents(ring, ulysses, begins, 3)
+                         : sharding_of((memo_sharding_kind)(k % 4), ring, ulysses, n_tokens);
         for (i = 0; i < n_batch * n_tokens; i++) tokens[i] = (int32_t)memo_test_int(0, 99);
         for (b = 0; b < n_batch; b++)
             for (i = 0; i < n_tokens; i++) {
@@ -357,7 +355,6 @@ static memo_status mean_loss_rank(thread_rank* rank, memo_error* e) {
     const memo_sharding sharding = sharding_of(MEMO_SHARDING_ZIGZAG, 3, 2, 101);
     int32_t labels[64];
     double sums[2], gradient, expected = 0;
-    memo_status status;
     int64_t i;
     for (i = 0; i < 100; i++) expected += loss_of(i, tokens[i + 1]) / 100;
     sums[1] = (double)memo_sharding_labels(&sharding, me, 1, tokens, 1, NULL, 0, -1, labels);
@@ -366,8 +363,8 @@ static memo_status mean_loss_rank(thread_rank* rank, memo_error* e) {
         if (labels[i] != -1)
             sums[0] += loss_of(memo_sharding_position(&sharding, me, i), labels[i]);
     gradient = sums[0];
-    status = memo_all_reduce(rank->comm, rank->stream, sums, sums, 2, MEMO_TYPE_F64,
-                             MEMO_REDUCTION_SUM, e);
+    memo_status status = memo_all_reduce(rank->comm, rank->stream, sums, sums, 2, MEMO_TYPE_F64,
+                                         MEMO_REDUCTION_SUM, e);
     if (!status) status = memo_stream_synchronize(rank->device, rank->stream, e);
     /* Of a weight that scales all losses: each label's is loss / n, and ranks are summed, not
      * averaged. */
@@ -390,9 +387,8 @@ TEST(the_mean_loss_matches_one_rank) {
 }
 
 static int prints(const memo_sharding* sharding, const char* expected) {
-    memo_text text;
     int is_same;
-    memset(&text, 0, sizeof text);
+    memo_text text = {0};
     memo_sharding_put(sharding, &text);
     is_same = !strcmp(text.data, expected);
     memo_text_free(&text);

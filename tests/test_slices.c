@@ -9,6 +9,7 @@
 #include "memo_plan.h"
 #include "extras/memo_look.h"
 #include "memo_test.h"
+#include "owned.h"
 
 #include <math.h>
 
@@ -284,11 +285,10 @@ TEST(gradients_are_those_without_slices) {
             sliced.desc.is_checked = is_checked;
             if (spills) {
                 sliced.desc.spill_directory = memo_test_folder();
-                memo_step_plan* plan = NULL;
+                own_step_plan* plan = NULL;
                 CHECK_OK(memo_session_plan(&sliced.desc, NULL, &plan, &error));
                 sliced.desc.host_bytes = plan->host_bytes * 3 / 4 + 8192; /* two places of a page */
                 n_spilled += plan->host_bytes > sliced.desc.host_bytes;
-                memo_step_plan_destroy(plan);
             }
             if (policy > MEMO_POLICY_ROWS + 1) sliced.desc.device_bytes = 15 * n * C * 8 + 1024;
             CHECK_CASE(model_run(&sliced, rows_now) == MEMO_STATUS_OK, "policy %d, %lld rows: %s",
@@ -406,10 +406,9 @@ static int64_t fail_every_call(int is_checked) {
     model_run_once(&good, 11);
     for (k = 1; !is_done && k < 10000; k += 1 + k / (is_checked ? 20 : 60)) {
         memo_host_device_desc desc = memo_host_device_desc_default();
-        memo_device* host = NULL;
+        own_device* host = NULL;
         memo_faults f;
         memo_host_device_stats stats;
-        memo_status status;
         CHECK_OK(memo_host_device_create(&desc, &host, &error));
         memo_faults_init(&f, host);
         f.failing_call = k;
@@ -417,7 +416,7 @@ static int64_t fail_every_call(int is_checked) {
         m.desc.device = &f.device;
         m.desc.computes_on_host = 1;
         m.desc.is_checked = is_checked;
-        status = model_run(&m, 11);
+        memo_status status = model_run(&m, 11);
         is_done = !f.failed;
         CHECK_CASE(is_done || status || !is_checked, "call %lld, %s, fails unseen", (long long)k,
                    f.failed ? f.failed : "none");
@@ -427,7 +426,6 @@ static int64_t fail_every_call(int is_checked) {
         memo_session_destroy(m.session);
         memo_host_device_get_stats(host, &stats);
         CHECK_IS(stats.device_bytes + stats.host_bytes, ==, 0);
-        memo_host_device_destroy(host);
     }
     CHECK_CASE(is_done && n_failed > 50, "%d failed, %lld calls", n_failed, (long long)k);
     return k;
@@ -614,8 +612,8 @@ TEST(the_planner_chooses_the_size) {
         memo_swap_times times = memo_swap_times_default();
         memo_kind_times kinds[1];
         double per_row[2 * N_TENSORS];
-        memo_schedule* schedule = NULL;
-        memo_simulation* simulation = NULL;
+        own_schedule* schedule = NULL;
+        own_times* simulation = NULL;
         table_init(&m, &profile, n);
         m.desc.device_bytes = of_length + (int64_t)(n >> k) * 7000;
         CHECK_OK(memo_session_plan(&m.desc, &profile, &plan, &error));
@@ -652,8 +650,6 @@ TEST(the_planner_chooses_the_size) {
                    simulation->makespan_s, plan->times->step_s);
         printf("# %lld rows of %lld: %g s, predicted %g s\n", (long long)plan->swap.n_rows,
                (long long)n, simulation->makespan_s, plan->times->step_s);
-        memo_simulation_destroy(simulation);
-        memo_schedule_destroy(schedule);
         memo_step_plan_destroy(plan);
     }
     CHECK_IS(n_sliced, >, 1);
@@ -672,17 +668,15 @@ TEST(layers_keep_their_keys_if_that_is_faster) {
         memo_swap_desc swap = memo_swap_desc_default();
         memo_swap_plan_desc desc = memo_swap_plan_desc_default();
         memo_swap_plan *plan = NULL, *other = NULL;
-        memo_kind_times times;
         memo_swap_sizes least, most;
         int64_t rows[N * 3];
         const double per_row[] = {-1, -1, 0.1 + 0.2 * memo_test_real()};
         double best_s = 1e300, moved_s = 1e300;
         int32_t code, i, kept;
-        memset(&times, 0, sizeof times);
-        times.forward_s = 1;
-        times.backward_s = 2;
-        times.forward_growth_s = 0.5;
-        times.recompute_s_per_row = per_row;
+        memo_kind_times times = {.forward_s = 1,
+                                 .backward_s = 2,
+                                 .forward_growth_s = 0.5,
+                                 .recompute_s_per_row = per_row};
         swap.tensors = tensors;
         swap.n_tensors = 3;
         swap.n_layers = N;

@@ -114,12 +114,10 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
                              memo_stream stream, memo_error* e) {
     memo_sharding_desc sharding_desc = memo_sharding_desc_default();
     memo_sp_attention_desc desc = memo_sp_attention_desc_default();
-    memo_sp_attention_tensors t;
     memo_sp_attention_sizes sizes;
     memo_sp_attention* attention = NULL;
     memo_mask mask = memo_mask_default();
     memo_host_attention state;
-    memo_status status;
     void* saved = NULL;
     float* lse = NULL;
     state.device = r->device;
@@ -127,7 +125,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     sharding_desc.ring = r->ring;
     sharding_desc.ulysses = 2 / r->ring;
     sharding_desc.n_tokens = N_TOKENS;
-    status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
+    memo_status status = memo_sharding_make(&sharding_desc, &desc.sharding, e);
     desc.device = table;
     desc.stream = stream;
     *(r->ring == 2 ? &desc.ring : &desc.ulysses) = comm;
@@ -146,19 +144,18 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
     if (status) return status;
     lse = (float*)calloc((size_t)sizes.lse_bytes, 1);
     saved = calloc((size_t)sizes.saved_bytes + 1, 1);
-    memset(&t, 0, sizeof t);
-    t.q = r->tensors[Q];
-    t.k = r->tensors[K];
-    t.v = r->tensors[V];
-    t.d_out = r->tensors[D_OUT];
-    t.out = r->tensors[OUT];
-    t.d_q = r->tensors[D_Q];
-    t.d_k = r->tensors[D_K];
-    t.d_v = r->tensors[D_V];
-    t.lse = lse;
-    t.sinks = r->sinks;
-    t.d_sinks = r->sinks + N_HEADS;
-    t.saved = saved;
+    memo_sp_attention_tensors t = {.q = r->tensors[Q],
+                                   .k = r->tensors[K],
+                                   .v = r->tensors[V],
+                                   .d_out = r->tensors[D_OUT],
+                                   .out = r->tensors[OUT],
+                                   .d_q = r->tensors[D_Q],
+                                   .d_k = r->tensors[D_K],
+                                   .d_v = r->tensors[D_V],
+                                   .lse = lse,
+                                   .sinks = r->sinks,
+                                   .d_sinks = r->sinks + N_HEADS,
+                                   .saved = saved};
     status = memo_sp_attention_create(&desc, &attention, e);
     CHECK_IS(!status, ==, (attention != NULL));
     if (!status) status = memo_sp_attention_forward(attention, &t, &mask, e);
@@ -176,9 +173,7 @@ static memo_status rank_pass(rank_run* r, const memo_device* table, memo_comm* c
 static void* rank_main(void* argument) {
     rank_run* r = (rank_run*)argument;
     memo_stream stream = NULL;
-    memo_comm comm;
-    faults f;
-    memset(&f, 0, sizeof f);
+    faults f = {0};
     memset(&r->error, 0, sizeof r->error);
     f.device = r->device;
     f.comm = r->world;
@@ -186,7 +181,7 @@ static void* rank_main(void* argument) {
     r->status = memo_stream_create(r->device, "compute", 0, &stream, &r->error);
     memo_faults_init(&f.of_device, r->device);
     f.of_device.failing_call = r->fault == FAULT_DEVICE ? r->failing : 0;
-    comm = r->fault == FAULT_COMM ? faulty_comm(&f) : *r->world;
+    memo_comm comm = r->fault == FAULT_COMM ? faulty_comm(&f) : *r->world;
     if (!r->status)
         r->status = rank_pass(r, r->fault == FAULT_DEVICE ? &f.of_device.device : r->device,
                               r->fault == FAULT_COMM ? &comm : r->world, &f, stream, &r->error);

@@ -23,17 +23,17 @@ static int world_run(world* all) {
     memo_stream stream;
     memo_comm* comm;
     memo_error error;
-    if (n_ranks > 16) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (mpi_size > 16) MPI_Abort(MPI_COMM_WORLD, 1);
     CHECK_OK(memo_host_device_create(&desc, &device, &error));
     CHECK_OK(memo_stream_create(device, "compute", 0, &stream, &error));
     /* Some cases in debug mode. */
     CHECK_OK(comm_mpi_create(MPI_COMM_WORLD, device, 60, all->c->sends_again, &comm, &error));
     all->is_alone = 1;
-    all->own_rank = my_rank;
-    (void)rank_run(all, my_rank, device, stream, comm, &error);
+    all->own_rank = mpi_rank;
+    (void)rank_run(all, mpi_rank, device, stream, comm, &error);
     memo_comm_destroy(comm);
     memo_host_device_destroy(device);
-    return !all->results[my_rank].status;
+    return !all->results[mpi_rank].status;
 }
 
 /* A failure anywhere is one of the test. */
@@ -45,10 +45,10 @@ static void count_failures(void) {
 TEST(every_way_to_split_the_ranks_is_exact) {
     int32_t ring;
     int sharding, k = 0;
-    for (ring = 1; ring <= n_ranks; ring++) {
-        if (n_ranks % ring) continue;
+    for (ring = 1; ring <= mpi_size; ring++) {
+        if (mpi_size % ring) continue;
         for (sharding = 0; sharding < 3; sharding++, k++) {
-            attention_case c = case_of(ring, n_ranks / ring, 77, 8, k % 2 ? 2 : 8, 32);
+            attention_case c = case_of(ring, mpi_size / ring, 77, 8, k % 2 ? 2 : 8, 32);
             c.sharding = (memo_sharding_kind)sharding;
             c.mask = k % 3 == 1 ? MEMO_MASK_FULL : MEMO_MASK_CAUSAL;
             c.window = k % 4 == 2 ? 9 : 0;
@@ -68,7 +68,7 @@ TEST(packed_documents_and_16_bit_types_are_right) {
     int type;
     for (type = 0; type < 2; type++) {
         attention_case c =
-            case_of(n_ranks % 2 ? n_ranks : n_ranks / 2, n_ranks % 2 ? 1 : 2, 77, 6, 3, 32);
+            case_of(mpi_size % 2 ? mpi_size : mpi_size / 2, mpi_size % 2 ? 1 : 2, 77, 6, 3, 32);
         c.type = type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
         memcpy(c.document_begins, begins, sizeof begins);
         c.n_documents = 4;
@@ -85,8 +85,9 @@ TEST(ranks_that_disagree_are_refused) {
     size_t i, way;
     for (i = 0; i < sizeof fields / sizeof *fields; i++)
         for (way = 0; way < 3; way++) {
-            disagreement one = {fields[i], way < 2 ? n_ranks : 1, way < 2 ? 1 : n_ranks,
-                                way == 1,  MEMO_SHARDING_ZIGZAG,  n_ranks > 1 ? n_ranks - 1 : -1};
+            disagreement one = {
+                fields[i], way < 2 ? mpi_size : 1, way < 2 ? 1 : mpi_size,
+                way == 1,  MEMO_SHARDING_ZIGZAG,   mpi_size > 1 ? mpi_size - 1 : -1};
             memo_host_device_desc desc = memo_host_device_desc_default();
             memo_device* device;
             memo_comm* comm;

@@ -8,6 +8,7 @@
 #include "memo_test.h"
 #include "stats.h"
 #include "swap_chain.h"
+#include "owned.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -65,6 +66,7 @@ static void close_host(chain* c) {
     CHECK_CASE(n_open_files() == n_files_before, "%d files open, %d before", n_open_files(),
                n_files_before);
 }
+#define own_chain OWNED(close_host) chain
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -76,10 +78,9 @@ TEST(sizes_are_exact) {
             int32_t n_spilled =
                 n_host_layers && n_host_layers < n_moved ? n_moved - n_host_layers : 0;
             int64_t layer = up(1000, 512) + up(2000, 512) + up(3500, 512);
-            memo_swap_sizes sizes;
             chain c;
             small_chain(&c, n_layers, n_host_layers);
-            memset(&sizes, 0, sizeof sizes);
+            memo_swap_sizes sizes = {0};
             CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
             CHECK(sizes.n_swapped_layers == n_moved && sizes.n_spilled_layers == n_spilled);
             CHECK_IS(sizes.swapped_bytes, ==, n_moved * (1000 + 2000 + 3500));
@@ -94,11 +95,9 @@ TEST(sizes_are_exact) {
 TEST(places_fit_host_memory) {
     int64_t host_bytes;
     for (host_bytes = 1000; host_bytes < 60000; host_bytes += 997) {
-        memo_swap_sizes sizes;
-        memo_status status;
         int32_t most, n;
         chain c;
-        memset(&sizes, 0, sizeof sizes);
+        memo_swap_sizes sizes = {0};
         small_chain(&c, 8, 0);
         CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
         most = sizes.host_bytes <= host_bytes ? 0 : -1;
@@ -107,7 +106,7 @@ TEST(places_fit_host_memory) {
             CHECK_OK(memo_swap_desc_get_sizes(&c.desc, &sizes, &error));
             if (sizes.host_bytes <= host_bytes) most = n;
         }
-        status = memo_swap_desc_fit_host(&c.desc, host_bytes, &error);
+        memo_status status = memo_swap_desc_fit_host(&c.desc, host_bytes, &error);
         CHECK_CASE(status == (most < 0 ? MEMO_STATUS_OUT_OF_HOST_MEMORY : MEMO_STATUS_OK) &&
                        c.desc.n_host_layers == (most < 0 ? 1 : most),
                    "%lld bytes: %d places, not %d", (long long)host_bytes,
@@ -125,7 +124,7 @@ TEST(rows_come_back_from_the_file) {
             int64_t micro_batch;
             memo_swap_stats stats;
             memo_swap_sizes sizes;
-            chain c;
+            own_chain c;
             small_chain(&c, n_layers, n_host_layers);
             c.desc.alpha = n_host_layers % 3 / 2.0;
             open_host(&c);
@@ -144,17 +143,15 @@ TEST(rows_come_back_from_the_file) {
             CHECK_IS(stats.from_file_bytes, ==, 3 * sizes.spill_bytes);
             CHECK_IS(host_device_stats(c.host).host_bytes, ==, up(sizes.host_bytes, 512));
             chain_close(&c);
-            close_host(&c);
         }
     }
 }
 
 /* Not even a program that is killed leaves the file. */
 TEST(a_killed_program_leaves_nothing) {
-    pid_t child;
     int how = 0;
     fflush(stdout);
-    child = fork();
+    pid_t child = fork();
     if (child == 0) {
         chain c;
         int32_t layer;
@@ -173,9 +170,9 @@ TEST(a_killed_program_leaves_nothing) {
 
 /* On a file system in memory, on which reads and writes may use the page cache. */
 TEST(a_folder_in_memory_will_do) {
-    chain c;
     if (access("/dev/shm", W_OK | X_OK))
         SKIP("/dev/shm cannot be written; it would need a writable tmpfs there");
+    own_chain c;
     small_chain(&c, 7, 2);
     c.desc.spill_directory = "/dev/shm";
     open_host(&c);
@@ -184,7 +181,6 @@ TEST(a_folder_in_memory_will_do) {
     CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
     CHECK_IS(c.n_wrong, ==, 0);
     chain_close(&c);
-    close_host(&c);
 }
 
 /* A limit of the system stands for a full disk: refused before anything is written, with what would
@@ -194,7 +190,7 @@ TEST(a_full_disk_is_named) {
     for (n_layers = 6; n_layers <= 8; n_layers += 2) {
         struct rlimit before, small;
         char needed[32];
-        chain c;
+        own_chain c;
         small_chain(&c, n_layers, 1);
         open_host(&c);
         CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
@@ -208,18 +204,15 @@ TEST(a_full_disk_is_named) {
                        strstr(error.message, "disk_bytes") && strstr(error.message, folder) &&
                        strstr(error.message, needed),
                    "%s, not: %s", error.message, needed);
-        close_host(&c);
     }
 }
 
 /* Through the page cache: the way for lesser file systems. */
 TEST(plain_files_will_do) {
     static char memory[8192], expected[8192];
-    memob_spill_file file;
     memob_spill_op op;
     int k, n_files = n_open_files();
-    memset(&file, 0, sizeof file);
-    file.fd = memoi_spill_open(folder);
+    memob_spill_file file = {.fd = memoi_spill_open(folder)};
     CHECK(file.fd >= 0 && n_entries(folder) == 0);
     CHECK_IS(memoi_spill_reserve(file.fd, 3 * 8192), ==, 0);
     for (k = 0; k < 6; k++) {
@@ -235,8 +228,7 @@ TEST(plain_files_will_do) {
 }
 
 TEST(invalid_arguments_are_refused) {
-    memo_device table;
-    chain c;
+    own_chain c;
     small_chain(&c, 6, 1);
     open_host(&c);
     c.desc.spill_directory = NULL;
@@ -252,7 +244,7 @@ TEST(invalid_arguments_are_refused) {
     c.desc.spill_bytes_per_s = -1;
     CHECK_IS(chain_open(&c, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
     c.desc.spill_bytes_per_s = 0;
-    table = *c.host; /* one made before there was such an entry */
+    memo_device table = *c.host; /* one made before there was such an entry */
     table.struct_bytes = (int64_t)offsetof(memo_device, launch_host);
     c.device = &table;
     CHECK_ERROR(chain_open(&c, &error), UNSUPPORTED, "launch_host");
@@ -260,7 +252,6 @@ TEST(invalid_arguments_are_refused) {
     c.desc.spill_directory = "/no such folder";
     CHECK_OK(chain_open(&c, &error));
     chain_close(&c);
-    close_host(&c);
 }
 
 /* Layers that come back in another order than that in which they would find their places. */
@@ -309,8 +300,7 @@ TEST(a_failing_disk_is_a_status) {
     CHECK_IS(getrlimit(RLIMIT_FSIZE, &before), ==, 0);
     signal(SIGXFSZ, SIG_IGN);
     for (what = 0; what < N_MISHAPS; what++) {
-        memo_status status;
-        chain c;
+        own_chain c;
         int32_t layer;
         small_chain(&c, 8, 2);
         open_host(&c);
@@ -322,7 +312,7 @@ TEST(a_failing_disk_is_a_status) {
             CHECK_OK(chain_forward(&c, layer, 1, &error));
         CHECK_OK(memo_stream_synchronize(c.host, c.compute, &error));
         do_mishap((mishap)what, c.swap->file.fd);
-        status = MEMO_STATUS_OK;
+        memo_status status = MEMO_STATUS_OK;
         for (layer = 0; layer < 8 && what != CUT_SHORT && !status; layer++)
             status = chain_forward(&c, layer, 1, &error);
         for (layer = 7; layer >= 0 && !status; layer--)
@@ -335,7 +325,6 @@ TEST(a_failing_disk_is_a_status) {
         CHECK_IS(memo_swap_abandon(c.swap, &error), ==, MEMO_STATUS_IO);
         CHECK_IS(c.n_wrong, ==, 0); /* later operations were skipped */
         chain_close(&c);
-        close_host(&c);
     }
     signal(SIGXFSZ, SIG_DFL);
 }
@@ -358,12 +347,11 @@ static memo_status failing_launch_host(void* context, memo_stream stream, memo_h
 TEST(every_operation_may_fail) {
     memo_status status = MEMO_STATUS_IO;
     for (failing_launch = 0; status && failing_launch < 50; failing_launch++) {
-        memo_device table;
-        chain c;
+        own_chain c;
         small_chain(&c, 6, 1);
         open_host(&c);
         failing_host = c.host;
-        table = *failing_host;
+        memo_device table = *failing_host;
         table.launch_host = failing_launch_host;
         c.device = &table;
         n_launches = 0;
@@ -375,7 +363,6 @@ TEST(every_operation_may_fail) {
                    error.message);
         CHECK_IS(c.n_wrong, ==, 0);
         chain_close(&c);
-        close_host(&c);
     }
     CHECK_CASE(failing_launch == 2 * 2 * 3 + 1, "%lld", (long long)failing_launch);
 }
@@ -386,7 +373,7 @@ TEST(a_slow_file_takes_its_time) {
     memo_schedule* schedule = NULL;
     memo_simulation* simulation = NULL;
     memo_swap_stats stats;
-    chain c;
+    own_chain c;
     double stall_s, simulated_s;
     small_chain(&c, 6, 1);
     c.desc.is_timed = 1;
@@ -406,7 +393,6 @@ TEST(a_slow_file_takes_its_time) {
     stall_s = stats.forward_stall_s + stats.backward_stall_s;
     CHECK_CASE(stall_s > 0.05, "%g s", stall_s);
     chain_close(&c);
-    close_host(&c);
 }
 
 /* Sizes from one part to four, and one that no part divides. */
@@ -415,7 +401,7 @@ TEST(large_operations_go_in_parts) {
                                     ((int64_t)64 << 20) + 4096, (int64_t)70 << 20};
     const int64_t most = (int64_t)72 << 20;
     memo_host_device_desc desc = memo_host_device_desc_default();
-    memo_device* host = NULL;
+    own_device* host = NULL;
     memo_stream stream;
     memob_spill_file file;
     memob_spill_op op[2];
@@ -443,7 +429,6 @@ TEST(large_operations_go_in_parts) {
     CHECK_OK(memob_spill_launch(host, stream, &op[0], &error));
     CHECK_IS(memo_stream_synchronize(host, stream, &error), ==, MEMO_STATUS_IO);
     close(file.fd);
-    memo_host_device_destroy(host);
 }
 
 int main(int argc, char** argv) {

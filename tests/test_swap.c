@@ -286,11 +286,10 @@ TEST(values_come_back) {
 TEST(fused_layers_are_ordered) {
     int round;
     for (round = 0; round < 100 / SHARE; round++) {
-        memo_recorder* recorder;
         int64_t micro_batch;
         chain c;
         random_chain(&c, 0);
-        recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
+        memo_recorder* recorder = start_recorded(&c, round % 10 ? 0 : 8e6);
         for (micro_batch = 0; micro_batch < 3; micro_batch++)
             CHECK_OK(chain_fused_micro_batch(&c, micro_batch, &error));
         memo_check_destroy(check_recorded(&c, recorder));
@@ -666,18 +665,16 @@ TEST(recorded_steps_are_ordered) {
     int round;
     int64_t n_waits = 0, n_explained = 0;
     for (round = 0; round < 100; round++) {
-        memo_recorder* recorder;
-        memo_check* check;
         chain c;
         int64_t micro_batch, abandoned = 0, n_redundant;
         random_chain(&c, 1);
-        recorder = start_recorded(&c, 0);
+        memo_recorder* recorder = start_recorded(&c, 0);
         for (micro_batch = 0; micro_batch < 3; micro_batch++) {
             int64_t n_calls = memo_test_int(0, 4) ? 1000 : memo_test_int(0, 2 * c.desc.n_layers);
             abandoned += n_calls < 2 * c.desc.n_layers;
             CHECK_OK(chain_micro_batch(&c, micro_batch, n_calls, &error));
         }
-        check = check_recorded(&c, recorder);
+        memo_check* check = check_recorded(&c, recorder);
         /* After an abandoned step, some waits may be redundant, because the engine does not know
          * which operations ran. */
         n_redundant = 3 * redundant_waits(&c);
@@ -711,13 +708,11 @@ static memo_status dropping_wait(void* context, memo_event event, memo_stream st
  * memo_swap_generate.  *n_waits: the number of the engine's waits. */
 static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dropped,
                                    int64_t* n_waits) {
-    memo_recorder* recorder;
     memo_swap_times times = memo_swap_times_default();
     memo_schedule *promised = NULL, *recorded = NULL;
     memo_check* check = NULL;
-    memo_status status;
     int32_t i;
-    recorder = start_recorded(c, 0);
+    memo_recorder* recorder = start_recorded(c, 0);
     times.n_micro_batches = n_micro_batches;
     CHECK_OK(memo_swap_generate(&c->desc, &times, &promised, &error));
     dropping.recording = c->device;
@@ -727,7 +722,7 @@ static memo_status run_and_compare(chain* c, int32_t n_micro_batches, int64_t dr
     c->swap->device.event_wait = dropping_wait;
     for (i = 0; i < n_micro_batches; i++) CHECK_OK(chain_micro_batch(c, i, 1000, &error));
     CHECK_OK(memo_recorder_get_schedule(recorder, &recorded, &error));
-    status = memo_schedule_compare(promised, recorded, &error);
+    memo_status status = memo_schedule_compare(promised, recorded, &error);
     CHECK_OK(memo_schedule_check(promised, &check, &error));
     CHECK_CASE(check->n_races == 0 && check->n_unrecorded_waits == 0, "%s", describe(c));
     if (n_waits) *n_waits = check->n_waits;

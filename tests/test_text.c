@@ -44,9 +44,8 @@ static int count_files(void) {
 
 /* n bytes of `letter`. */
 static memo_status write_letters(const char* to, char letter, int n) {
-    memo_text text;
     int i;
-    memset(&text, 0, sizeof text);
+    memo_text text = {0};
     for (i = 0; i < n; i += 100) memo_text_put(&text, "%0*d", n - i < 100 ? n - i : 100, 0);
     for (i = 0; i < n; i++) text.data[i] = letter;
     return memo_text_write(&text, to, &error);
@@ -108,9 +107,8 @@ TEST(old_files_keep_their_mode) {
 /* Runs function in a child process, so that it may change limits and users. */
 static void in_a_child(int (*function)(void)) {
     int status = -1;
-    pid_t child;
     fflush(stdout);
-    child = fork();
+    pid_t child = fork();
     if (child == 0) _exit(function());
     CHECK_IS(waitpid(child, &status, 0), ==, child);
     CHECK_CASE(status == 0, "the child's status is %d", status);
@@ -118,9 +116,8 @@ static void in_a_child(int (*function)(void)) {
 
 /* Nobody may write it: it stays.  Root may write anything, so this is another user. */
 static int write_read_only(void) {
-    memo_status status;
     if (geteuid() == 0 && (chmod(folder, 0777) || setuid(65534))) return 2;
-    status = write_letters(name_of("old"), 'b', 20);
+    memo_status status = write_letters(name_of("old"), 'b', 20);
     return !(status == MEMO_STATUS_IO && strstr(error.message, "Permission denied") &&
              holds(path, 'a', 10) && count_files() == 1);
 }
@@ -207,9 +204,7 @@ TEST(no_folder_and_no_room_are_errors) {
 }
 
 TEST(lack_of_memory_names_the_file) {
-    memo_text text;
-    memset(&text, 0, sizeof text);
-    text.failed = 1;
+    memo_text text = {.failed = 1};
     CHECK_ERROR(memo_text_write(&text, "a/name", &error), OUT_OF_HOST_MEMORY,
                 "a/name: no host memory");
 }

@@ -7,6 +7,7 @@
 #include "memo_test.h"
 #include "random_trace.h"
 #include "tools/trace_layers.h"
+#include "owned.h"
 
 static memo_error error;
 
@@ -61,7 +62,7 @@ static const int shared_buffers[] = {514, 714, 917, 2505, 1865};
 /* --- requests --- */
 
 TEST(requests_are_kept) {
-    memo_trace* trace;
+    own_trace* trace = NULL;
     CHECK_OK(memo_trace_create(&trace, &error));
     CHECK_OK(memo_trace_mark(trace, "iteration begin", &error));
     CHECK_OK(memo_trace_malloc(trace, -5, 100, MEMO_CLASS_SKELETAL, 3, &error));
@@ -78,12 +79,11 @@ TEST(requests_are_kept) {
     CHECK(memob_request_origin(trace, 7) == 1 && trace->requests[6].size_bytes == 60);
     CHECK_IS(trace->requests[7].size_bytes, ==, 100);
     CHECK_IS(strcmp(trace->text + trace->requests[0].id, "iteration begin"), ==, 0);
-    memo_trace_destroy(trace);
     memo_trace_destroy(NULL);
 }
 
 TEST(bad_requests_leave_the_trace) {
-    memo_trace* trace;
+    own_trace* trace = NULL;
     const memo_status bad = MEMO_STATUS_INVALID_ARGUMENT;
     CHECK_OK(memo_trace_create(&trace, &error));
     CHECK_OK(memo_trace_malloc(trace, 1, 8, MEMO_CLASS_TRANSIENT, 0, &error));
@@ -107,17 +107,17 @@ TEST(bad_requests_leave_the_trace) {
     CHECK_IS(memo_trace_mark(trace, "two\nlines", &error), ==, bad);
     CHECK_IS(memo_trace_mark(trace, "return\r", NULL), ==, bad);
     CHECK(trace->n_requests == 3 && trace->n_buffers == 2 && trace->n_live == 1);
-    memo_trace_destroy(trace);
 }
 
 /* --- text --- */
 
 TEST(version_0_and_1_are_read) {
-    char* text = framed("# a comment\n\nmalloc 1 10\r\n  malloc 2 20 skeletal\nmalloc 3 0 "
-                        "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \ntrim 1 4\n"
-                        "free 1 10\n",
-                        9);
-    memo_trace* trace = parsed(text);
+    own_memory char* text =
+        framed("# a comment\n\nmalloc 1 10\r\n  malloc 2 20 skeletal\nmalloc 3 0 "
+               "persistent 4\nuse 1 2\nrecord 8 2\nwait 8 0\nmark  two  words \ntrim 1 4\n"
+               "free 1 10\n",
+               9);
+    own_trace* trace = parsed(text);
     free(text);
     CHECK(trace->n_requests == 9 && trace->n_buffers == 3 && trace->n_live == 2);
     CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_SKELETAL);
@@ -131,8 +131,6 @@ TEST(version_0_and_1_are_read) {
     text = framed("", 0);
     trace = parsed(text);
     CHECK_IS(trace->n_requests, ==, 0);
-    memo_trace_destroy(trace);
-    free(text);
 }
 
 /* What is wrong with a text is said, with its line. */
@@ -145,9 +143,8 @@ static void refuses(const char* text, memo_status status, int64_t line, const ch
     if (found != status) memo_trace_destroy(trace);
 }
 static void refuses_lines(const char* lines, int64_t count, int64_t line, const char* reason) {
-    char* text = framed(lines, count);
+    own_memory char* text = framed(lines, count);
     refuses(text, MEMO_STATUS_FORMAT, line, reason);
-    free(text);
 }
 
 TEST(bad_lines_are_named) {
@@ -197,11 +194,10 @@ TEST(bad_lines_are_named) {
     refuses_lines("mark\n", 1, 2, "the text is empty");
     refuses_lines("mark a\tb\n", 1, 2, "mark: the text has a");
     {
-        char* text = framed("", 0);
+        own_memory char* text = framed("", 0);
         char longer[128];
         snprintf(longer, sizeof longer, "%s\nmalloc 1 2\n", text);
         refuses(longer, format, 4, "nothing may follow");
-        free(text);
     }
     {
         memo_trace* trace;
@@ -226,9 +222,9 @@ static memo_trace* odd_trace(int64_t n) {
 TEST(files_make_the_round_trip) {
     int i;
     for (i = 0; i < 60; i++) {
-        memo_trace* trace = odd_trace(i * 3);
-        memo_trace* again = NULL;
-        char *first, *second;
+        own_trace* trace = odd_trace(i * 3);
+        own_trace* again = NULL;
+        own_memory char *first = NULL, *second = NULL;
         CHECK_OK(memo_trace_write(trace, temporary_path(), &error));
         first = memo_test_file(temporary_path(), NULL);
         CHECK_OK(memo_trace_read(temporary_path(), &again, &error));
@@ -236,21 +232,16 @@ TEST(files_make_the_round_trip) {
         CHECK_OK(memo_trace_write(again, temporary_path(), &error));
         second = memo_test_file(temporary_path(), NULL);
         CHECK_IS(strcmp(first, second), ==, 0);
-        free(first);
-        free(second);
-        memo_trace_destroy(trace);
-        memo_trace_destroy(again);
     }
     unlink(temporary_path());
 }
 
 TEST(unreadable_files_are_named) {
-    memo_trace* trace = (memo_trace*)&trace;
+    own_trace* trace = (memo_trace*)&trace;
     CHECK_IS(memo_trace_read("/nowhere/x.trace", &trace, &error), ==, MEMO_STATUS_IO);
     CHECK(trace == NULL && strstr(error.message, "/nowhere/x.trace"));
     CHECK_OK(memo_trace_create(&trace, &error));
     CHECK_IS(memo_trace_write(trace, "/nowhere/x.trace", &error), ==, MEMO_STATUS_IO);
-    memo_trace_destroy(trace);
 }
 
 TEST(files_that_never_end_are_refused) {
@@ -269,11 +260,10 @@ TEST(files_that_never_end_are_refused) {
 TEST(damaged_files_are_refused) {
     memo_trace* trace = odd_trace(40);
     memo_trace* again;
-    char* text;
     int64_t n, i;
     CHECK_OK(memo_trace_write(trace, temporary_path(), &error));
     memo_trace_destroy(trace);
-    text = memo_test_file(temporary_path(), NULL);
+    own_memory char* text = memo_test_file(temporary_path(), NULL);
     unlink(temporary_path());
     n = (int64_t)strlen(text);
     for (i = 0; i < n - 1; i++) /* without the last newline it is still whole */
@@ -289,7 +279,6 @@ TEST(damaged_files_are_refused) {
         }
         text[i / 8] = (char)(text[i / 8] ^ (1 << i % 8));
     }
-    free(text);
 }
 
 TEST(random_text_is_no_crash) {
@@ -307,10 +296,9 @@ TEST(random_text_is_no_crash) {
             length += snprintf(text + length, sizeof text - (size_t)length, "%s%s",
                                words[memo_test_int(0, 19)], memo_test_int(0, 9) ? " " : "\t");
         if (frame) {
-            char* whole = framed(text, memo_test_int(0, 5));
+            own_memory char* whole = framed(text, memo_test_int(0, 5));
             if (memo_trace_parse(whole, (int64_t)strlen(whole), "t", &trace, &error) == 0)
                 memo_trace_destroy(trace);
-            free(whole);
         } else if (memo_trace_parse(text, length, "t", &trace, &error) == 0) {
             memo_trace_destroy(trace);
         }
@@ -349,7 +337,7 @@ TEST(marks_are_understood) {
 }
 
 TEST(classes_follow_from_marks) {
-    memo_trace* trace =
+    own_trace* trace =
         parsed("malloc 0 8\nmark layer 0 forward begin\nmalloc 1 8\nmalloc 2 8\nmalloc 3 8\n"
                "free 1 8\nfree 0 8\nmark layer 0 forward end\nmark layer 1 forward begin\n"
                "free 3 8\nmalloc 4 8\nmark layer 1 forward end\nfree 2 8\n");
@@ -365,7 +353,6 @@ TEST(classes_follow_from_marks) {
     trace->requests[1].memory_class = MEMO_CLASS_PERSISTENT;
     memo_trace_classify(trace);
     CHECK_IS(trace->requests[1].memory_class, ==, MEMO_CLASS_PERSISTENT);
-    memo_trace_destroy(trace);
 }
 
 /* --- layers: a synthetic trainer, recorded with any number of layers --- */
@@ -385,10 +372,8 @@ typedef struct trainer {
 } trainer;
 
 static trainer random_trainer(int needs_three) {
-    trainer t;
     int k;
-    memset(&t, 0, sizeof t);
-    t.seed = memo_test_random();
+    trainer t = {.seed = memo_test_random()};
     t.n_chain = (int)memo_test_int(1, 3);
     t.n_skeletal = (int)memo_test_int(0, 6);
     for (k = 0; k < t.n_chain; k++) {
@@ -518,18 +503,15 @@ static memo_trace* record_trainer(const trainer* t, int n_layers) {
 }
 
 static void check_layers(const trainer* t, int recorded, int n) {
-    memo_trace* from = record_trainer(t, recorded);
-    memo_trace* expected = record_trainer(t, n);
-    memo_trace* result = NULL;
+    own_trace* from = record_trainer(t, recorded);
+    own_trace* expected = record_trainer(t, n);
+    own_trace* result = NULL;
     CHECK_OK(trace_apply_layers(from, n, &result, &error));
     if (result) {
         int64_t i = first_difference(result, expected);
         CHECK_CASE(i == -1, "%d layers from %d: request %lld", n, recorded, (long long)i);
         CHECK_IS(result->n_live, ==, expected->n_live);
     }
-    memo_trace_destroy(from);
-    memo_trace_destroy(expected);
-    memo_trace_destroy(result);
 }
 
 TEST(one_layer_becomes_n) {
@@ -549,18 +531,16 @@ TEST(three_layers_become_n) {
 }
 
 TEST(marks_of_no_layer_are_kept) {
-    memo_trace* trace = parsed(
+    own_trace* trace = parsed(
         "mark layer 0 forward begin\nmark layer 9223372036854775807 recompute begin\n"
         "mark layer 0 forward end\nmark layer 0 backward begin\nmark layer 0 backward end\n");
-    memo_trace* result;
+    own_trace* result = NULL;
     CHECK_OK(trace_apply_layers(trace, 2, &result, &error));
     CHECK_IS(result->n_requests, ==, 10);
     CHECK_IS(
         strcmp(result->text + result->requests[4].id, "layer 9223372036854775807 recompute begin"),
         ==, 0);
     CHECK_IS(strcmp(result->text + result->requests[5].id, "layer 1 forward end"), ==, 0);
-    memo_trace_destroy(trace);
-    memo_trace_destroy(result);
 }
 
 TEST(unsuitable_layers_are_refused) {
@@ -581,7 +561,7 @@ TEST(unsuitable_layers_are_refused) {
          "mark layer 0 backward begin\nfree 1 8\nmark layer 0 backward end\n",
          "record three layers"}};
     memo_trace* result = (memo_trace*)&result;
-    memo_trace* trace;
+    own_trace* trace = NULL;
     trainer t = random_trainer(0);
     size_t i;
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -613,7 +593,6 @@ TEST(unsuitable_layers_are_refused) {
     }
     CHECK_ERROR(trace_apply_layers(trace, 5, &result, &error), INVALID_ARGUMENT,
                 "the middle layers differ");
-    memo_trace_destroy(trace);
 }
 
 /* --- recorded traces of real trainers: their inner layers repeat exactly --- */
@@ -621,18 +600,15 @@ TEST(unsuitable_layers_are_refused) {
 TEST(shared_traces_are_their_three_layers) {
     int i;
     for (i = 0; i < N_SHARED; i++) {
-        memo_trace* trace;
-        memo_trace* three = NULL;
-        memo_trace* again = NULL;
+        own_trace* trace = NULL;
+        own_trace* three = NULL;
+        own_trace* again = NULL;
         CHECK_OK(memo_trace_read(shared_traces[i], &trace, &error));
         CHECK(trace->n_buffers == shared_buffers[i] && trace->n_live == 0);
         memo_trace_classify(trace);
         CHECK_OK(trace_apply_layers(trace, 3, &three, &error));
         CHECK_OK(trace_apply_layers(three, shared_layers[i], &again, &error));
         if (again) CHECK_CASE(first_difference(trace, again) == -1, "%s", shared_traces[i]);
-        memo_trace_destroy(trace);
-        memo_trace_destroy(three);
-        memo_trace_destroy(again);
     }
 }
 
@@ -640,15 +616,14 @@ TEST(shared_traces_are_their_three_layers) {
 
 TEST(running_out_of_memory_is_reported) {
     trainer t = random_trainer(1);
-    memo_trace* source = record_trainer(&t, 3);
-    char* text;
+    own_trace* source = record_trainer(&t, 3);
     long k;
     memo_status status = MEMO_STATUS_OUT_OF_HOST_MEMORY;
     CHECK_OK(memo_trace_write(source, temporary_path(), &error));
-    text = memo_test_file(temporary_path(), NULL);
+    own_memory char* text = memo_test_file(temporary_path(), NULL);
     for (k = 0; status == MEMO_STATUS_OUT_OF_HOST_MEMORY; k++) {
-        memo_trace* trace = NULL;
-        memo_trace* result = NULL;
+        own_trace* trace = NULL;
+        own_trace* result = NULL;
         mallocs_left = k;
         status = memo_trace_parse(text, (int64_t)strlen(text), "t", &trace, &error);
         if (!status) status = trace_apply_layers(trace, 5, &result, &error);
@@ -656,11 +631,7 @@ TEST(running_out_of_memory_is_reported) {
         mallocs_left = -1;
         CHECK_CASE(status == MEMO_STATUS_OK || status == MEMO_STATUS_OUT_OF_HOST_MEMORY, "%ld: %s",
                    k, error.message);
-        memo_trace_destroy(trace);
-        memo_trace_destroy(result);
     }
     CHECK(status == MEMO_STATUS_OK && k > 20);
     unlink(temporary_path());
-    free(text);
-    memo_trace_destroy(source);
 }

@@ -42,8 +42,14 @@ run() {
 
 works() { run "$@" && expect_code 0; }
 fails() { run "$@" && expect_code 2; }
+prints() { # PATTERN ARGUMENT...
+    expected=$1
+    shift
+    works "$@"
+    expect_out "$expected"
+}
 expect_code() { [ "$code" = "$1" ] || fail "exit $code, not $1: $(tail -n 1 err)"; }
-expect_out() { grep -q -e "$1" out || fail "no output like '$1'"; }
+expect_out() { for pattern; do grep -q -e "$pattern" out || fail "no output like '$pattern'"; done; }
 expect_err() { grep -q -e "$1" err || fail "no message like '$1', but: $(cat err)"; }
 expect_one_line() { [ "$(wc -l <err)" -eq 1 ] || fail "$(wc -l <err) lines of messages, not 1"; }
 expect_same() { cmp -s "$1" "$2" || fail "$1 and $2 differ"; }
@@ -59,10 +65,8 @@ has_losses_of() {
 
 # compares_and_draws ARGUMENT...: policies have equal gradients, a recorded step has no race, and the model speaks.
 compares_and_draws() {
-    works "$@" --compare 2 --sample 30
-    expect_out 'bitwise the same'
-    expect_out ' 0 races'
-    expect_out '30 more, generated:'
+    prints 'bitwise the same' "$@" --compare 2 --sample 30
+    expect_out ' 0 races' '30 more, generated:'
 }
 
 # interrupted SIGNAL LOG ARGUMENT...: a long run that gets SIGNAL after its first step.
@@ -275,8 +279,7 @@ a_resumed_run_has_the_same_losses() { # test
         [ ! -e saved.part ] || fail 'the file aside is left behind'
     done
     refused 'saved after step 6; --steps or --stop above that would continue' $tiny --steps 6 --batch 2 --ring 2 --resume saved
-    works $tiny --steps 9 --batch 2 --data 2 --resume saved
-    expect_out '^resume    saved, after step 6$'
+    prints '^resume    saved, after step 6$' $tiny --steps 9 --batch 2 --data 2 --resume saved
 }
 
 bad_checkpoints_are_refused() { # test
@@ -318,8 +321,7 @@ impossible_budgets_are_refused() { # test
 suggested_budget_is_exact() { # test
     run $tiny --policy keep --device-memory 100KiB
     enough=$(sed -n 's/.*try --device-memory \([0-9]*\)KiB.*/\1/p' err)
-    works $tiny --policy keep --device-memory "${enough}KiB" --compare 1
-    expect_out '^keep .* fits$'
+    prints '^keep .* fits$' $tiny --policy keep --device-memory "${enough}KiB" --compare 1
     fails $tiny --policy keep --device-memory "$((enough - 1))KiB"
 }
 
@@ -382,11 +384,9 @@ rates_give_times() { # test
     [ -z "$(predicted_ms)" ] || fail 'times without the rate of copies'
     expect_out '^profile   estimated: 312 TFLOP/s.*copies take no time; --link-bandwidth or --cluster would'
     run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100
-    expect_out '^budget .*device 80.0 GiB.* copies 48 GB/s each way'
-    expect_out '^profile   estimated: 989 TFLOP/s'
+    expect_out '^budget .*device 80.0 GiB.* copies 48 GB/s each way' '^profile   estimated: 989 TFLOP/s'
     run --hidden 4096 --layers 8 --heads 32 --seq 65536 --batch 1 --dry-run --cluster h100 --flops 100 --device-memory 70GiB
-    expect_out '^budget .*device 70.0 GiB'
-    expect_out '^profile   estimated: 100 TFLOP/s'
+    expect_out '^budget .*device 70.0 GiB' '^profile   estimated: 100 TFLOP/s'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
     refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200 or 3090-pcie' $tiny --cluster z80
 }
@@ -444,8 +444,7 @@ losses_equal_with_accumulation_and_few_layers() { # test
 swiglu_is_compared_and_drawn() { # test
     refused '--mlp relu: unknown mlp; use gelu or swiglu' $tiny --mlp relu
     compares_and_draws $tiny --mlp swiglu --output swiglu/run --device-memory 600KiB
-    expect_out '[ ,]swiglu\(,\|$\)'
-    expect_out 'heads.*, SwiGLU'
+    expect_out '[ ,]swiglu\(,\|$\)' 'heads.*, SwiGLU'
     run $tiny --mlp swiglu --policy keep --loss-log one.log
     run $tiny --mlp swiglu --tensor 2 --loss-log tensor.log
     expect_near one.log tensor.log
@@ -459,8 +458,7 @@ mlp_in_chunks() { # test
     for policy in recompute swap 'memo --alpha 0.5'; do
         has_losses_of keep.log $tiny --mlp-rows 20 --policy $policy
     done
-    works $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
-    expect_out '^predicted '
+    prints '^predicted ' $tiny --mlp-rows 20 --compare 1 --device-memory 420KiB --ring 2 --output chunks
     expect_out 'bitwise the same'
     ! grep -q 'norm2\|gelu' out || fail 'a tensor of the MLP is planned'
     grep -q 'recompute 3: GELU' chunks/timeline.json || fail 'the timeline shows no recomputation'
@@ -468,17 +466,14 @@ mlp_in_chunks() { # test
     run $tiny --dry-run --ring 2 --profile chunks/step.profile
     expect_err 'has other tensors than this model'
     works $tiny --mlp-rows 20 --dry-run --cluster h100
-    works $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
-    expect_out 'bitwise the same'
+    prints 'bitwise the same' $tiny --mlp-rows 20 --tensor 2 --sub-batches 2 --schedule fine --compare 1
 }
 
 # Each slice size has the losses of all rows at once, and every policy its gradients.
 in_slices() { # test
     works $tiny --policy keep --steps 1 --loss-log one.log
     has_losses_of one.log $tiny --steps 1 --slice-rows 24 --compare 1 --device-memory 430KiB --output slices
-    expect_out 'bitwise the same'
-    expect_out ' 0 races'
-    expect_out '^memo  *rows .*  fits$'
+    expect_out 'bitwise the same' ' 0 races' '^memo  *rows .*  fits$'
     refused '--slice-rows 20: 0, or a multiple of --tile 8, would work' $tiny --slice-rows 20
     refused 'data, ZeRO and tensor ranks of one degree would work' $tiny --slice-rows 24 --ring 2
 }
@@ -653,8 +648,7 @@ bf16_is_compared_and_drawn() { # test
     compares_and_draws $tiny --type bf16 --data 2 --zero 1 --batch 2 --output bf16/run --loss-log bf16.log
     ! cmp -s f32.log bf16.log || fail 'the type changes nothing'
     refused '--states f16: unknown states; use f32 or bf16' $tiny --states f16
-    works $tiny --states bf16 --compare 2 --loss-log states.log
-    expect_out 'bitwise the same'
+    prints 'bitwise the same' $tiny --states bf16 --compare 2 --loss-log states.log
     expect_same_lines 1 f32.log states.log
     ! cmp -s f32.log states.log || fail 'the type of the states changes nothing'
 }
@@ -664,9 +658,7 @@ random_tokens_have_a_rate() { # test
     refused '--vocabulary has no effect on a text, whose 256 tokens' $tiny --vocabulary 300
     refused '--sample has no effect with --random-tokens' $tiny --random-tokens --sample 3
     works --layers 2 --hidden 16 --heads 2 --seq 128 --batch 2 --steps 2 --random-tokens --vocabulary 1000 --compare 1 --flops 0.5
-    expect_out 'bitwise the same'
-    expect_out 'random tokens below 1000'
-    expect_out 'a uniform guess  *6.908 nats'
+    expect_out 'bitwise the same' 'random tokens below 1000' 'a uniform guess  *6.908 nats'
     expect_out 'step 1 of 2 *loss 6.[89]'
     # P: two tables of 1000 x 16, five norms, attention and MLP of two layers.
     awk '/^rate/ { p = 2 * 16000 + 5 * 16 + 2 * 12 * 256; n = 6 * p + 6 * 2 * 16 * 128
@@ -682,8 +674,7 @@ ranks_compare_and_draw() { # test
 }
 
 alpha_is_rounded_to_tiles_and_said() { # test
-    works $tiny --alpha 0.3
-    expect_out 'alpha     0.32: 32 of 100 rows swapped.*rounded from --alpha 0.3'
+    prints 'alpha     0.32: 32 of 100 rows swapped.*rounded from --alpha 0.3' $tiny --alpha 0.3
     run $tiny --alpha 0.32
     expect_out 'as --alpha says'
 }
@@ -697,19 +688,12 @@ plans_keep_within_host_memory() { # test
         eval "host$alpha=$(awk '/^memo / { print int($5) }' out)" # KiB
     done
     budget=$(((host0 + host1) / 2))
-    works $tiny --seq 200 --host-memory ${budget}KiB --policy alpha --dry-run
-    expect_out '^alpha     0\.[0-9]*: '
+    prints '^alpha     0\.[0-9]*: ' $tiny --seq 200 --host-memory ${budget}KiB --policy alpha --dry-run
     expect_out '^limit     host memory is the limit; .* more would save'
     run $tiny --seq 200 --policy keep --loss-log keep.log
     has_losses_of keep.log $tiny --seq 200 --host-memory ${budget}KiB --device-memory 1300KiB --compare 2
-    expect_out '^profile '
-    expect_out '^rows  *layers  *kept  *swapped  *recomputed'
-    expect_out '^limit '
-    expect_out '^predicted '
-    expect_out '^swap .*host: needs .*; run without limit'
-    expect_out '^alpha .* fits$'
-    expect_out '^memo .* fits$'
-    expect_out 'bitwise the same'
+    expect_out '^profile ' '^rows  *layers  *kept  *swapped  *recomputed' '^limit ' '^predicted '
+    expect_out '^swap .*host: needs .*; run without limit' '^alpha .* fits$' '^memo .* fits$' 'bitwise the same'
 }
 
 # The least that is suggested is enough, for both memories, and no host memory will do too.
@@ -739,8 +723,7 @@ plans_are_printed() { # test
 }
 
 comparison_of_policies() { # test
-    works $tiny --compare 3 --device-memory 500KiB
-    expect_out '^keep .*reference'
+    prints '^keep .*reference' $tiny --compare 3 --device-memory 500KiB
     for policy in recompute swap alpha memo; do expect_out "^$policy .* equal "; done
     for policy in alpha memo; do expect_out "^$policy  *predicted [0-9.]* ms for forward and backward of a step, measured [0-9.]* ms"; done
     expect_out 'bitwise the same'
@@ -816,8 +799,7 @@ prediction_beside_measurement() { # test
 
 # The table comes before training; a run that would take longer takes fewer steps.
 runs_are_shortened_to_seconds() { # test
-    works $tiny --steps 1000000 --seconds 4 --compare 2
-    expect_out '^steps     [0-9]*, to end within 4 s: one takes [0-9]* ms'
+    prints '^steps     [0-9]*, to end within 4 s: one takes [0-9]* ms' $tiny --steps 1000000 --seconds 4 --compare 2
     awk '/bitwise the same/ { compared = NR } /^  step / { if (!trained) trained = NR }
          END { exit !(compared && trained && compared < trained) }' out || fail 'training comes before the table'
     run $tiny --steps 3 --loss-log steps.log
@@ -838,8 +820,7 @@ files_are_written() { # test
         if command -v xmllint >/dev/null 2>&1; then xmllint --noout "$file" 2>/dev/null || fail "$file is not XML"; fi
     done
     [ "$(ls new/run | wc -l)" -eq 8 ] || fail "unexpected files: $(ls new/run)"
-    expect_out ' 0 races'
-    expect_out '30 more, generated:'
+    expect_out ' 0 races' '30 more, generated:'
 }
 
 # A profile that one run has written plans the next, and a dry run without a device.

@@ -15,6 +15,7 @@
  */
 #define MEMO_IMPLEMENTATION
 #include "memo.h"
+#define MEMO_TEST_OWN_MAIN
 #include "swap_chain.h"
 
 #include <stdio.h>
@@ -53,11 +54,10 @@ int main(int argc, char** argv) {
     memo_host_device_desc host_desc = memo_host_device_desc_default();
     memo_device* host = NULL;
     memo_device table;
-    memo_error error;
     chain c;
     int t, micro_batch;
     chain_init(&c, 3);
-    memset(&error, 0, sizeof error);
+    memo_error error = {0};
     if (argc > 1) dropped = strtol(argv[1], NULL, 10);
     if (argc > 2)
         host_desc.to_host_bytes_per_s = host_desc.to_device_bytes_per_s = strtod(argv[2], NULL);

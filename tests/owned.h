@@ -1,0 +1,66 @@
+/* owned.h - own_plan, own_trace and so on: a pointer whose object is destroyed when the variable
+ * goes out of scope.  Several are destroyed in the opposite order of their declarations.
+ *
+ *   own_trace* trace = random_trace(40, 2, 0, 0, 1);
+ *   own_memory char* text = memo_test_file(path, NULL);     as free
+ *
+ * Include after the headers of memo. */
+#ifndef OWNED_H
+#define OWNED_H
+
+#include <stdlib.h>
+
+#define OWNED(drop) __attribute__((cleanup(drop), unused))
+#define OWNED_TYPE(type, name, destroy)                                                            \
+    static MEMO_UNUSED void drop_##name(type** object) { destroy(*object); }
+
+OWNED_TYPE(memo_trace, trace, memo_trace_destroy)
+OWNED_TYPE(memo_plan, plan, memo_plan_destroy)
+OWNED_TYPE(memo_arena, arena, memo_arena_destroy)
+OWNED_TYPE(memo_schedule, schedule, memo_schedule_destroy)
+OWNED_TYPE(memo_swap, swap, memo_swap_destroy)
+#ifndef MEMO_NO_HOST_DEVICE
+OWNED_TYPE(memo_device, device, memo_host_device_destroy)
+#endif
+#ifdef MEMO_PLAN_H
+OWNED_TYPE(memo_swap_plan, swap_plan, memo_swap_plan_destroy)
+OWNED_TYPE(memo_step_plan, step_plan, memo_step_plan_destroy)
+OWNED_TYPE(memo_session, session, memo_session_destroy)
+#endif
+#ifdef MEMO_LOOK_H
+OWNED_TYPE(memo_check, check, memo_check_destroy)
+OWNED_TYPE(memo_simulation, simulation, memo_simulation_destroy)
+OWNED_TYPE(memo_recorder, recorder, memo_recorder_destroy)
+#endif
+#ifdef MEMO_LAYOUT_H
+OWNED_TYPE(memo_parallel_list, list, memo_parallel_list_destroy)
+#endif
+#ifdef MEMO_SP_H
+OWNED_TYPE(memo_blocks, blocks, memo_blocks_destroy)
+OWNED_TYPE(memo_sp_attention, attention, memo_sp_attention_destroy)
+OWNED_TYPE(memo_loss, loss, memo_loss_destroy)
+OWNED_TYPE(memo_comm, comm, memo_comm_destroy)
+#endif
+static MEMO_UNUSED void drop_memory(void* memory) { free(*(void**)memory); }
+
+#define own_trace     OWNED(drop_trace) memo_trace
+#define own_plan      OWNED(drop_plan) memo_plan
+#define own_arena     OWNED(drop_arena) memo_arena
+#define own_schedule  OWNED(drop_schedule) memo_schedule
+#define own_swap      OWNED(drop_swap) memo_swap
+#define own_device    OWNED(drop_device) memo_device
+#define own_swap_plan OWNED(drop_swap_plan) memo_swap_plan
+#define own_step_plan OWNED(drop_step_plan) memo_step_plan
+#define own_session   OWNED(drop_session) memo_session
+#define own_check     OWNED(drop_check) memo_check
+#define own_times     OWNED(drop_simulation) memo_simulation
+#define own_recorder  OWNED(drop_recorder) memo_recorder
+#define own_attention OWNED(drop_attention) memo_sp_attention
+#define own_loss      OWNED(drop_loss) memo_loss
+#define own_comm      OWNED(drop_comm) memo_comm
+#define own_blocks    OWNED(drop_blocks) memo_blocks
+#define own_list      OWNED(drop_list) memo_parallel_list
+#define own_problem   OWNED(memoi_problem_free) memoi_problem /* if it is compiled */
+#define own_memory    OWNED(drop_memory)
+
+#endif
