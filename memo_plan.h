@@ -328,7 +328,7 @@ typedef struct memo_degrees_plan {
 } memo_degrees_plan;
 
 /* Finds the fastest plan that fits; ties are broken arbitrarily.  time_limit_s 0: 10.  If time or
- * labels (2^25, 256 MiB) run out, the plan is the best one found, and step_s / lower_bound_s - 1
+ * labels (2^24, 384 MiB) run out, the plan is the best one found, and step_s / lower_bound_s - 1
  * bounds its loss.  Errors: INVALID_ARGUMENT (a negative cost; boundary_degree not among degrees),
  * INFEASIBLE (the message states how much memory the smallest plan needs), OUT_OF_HOST_MEMORY. */
 MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
@@ -7170,13 +7170,13 @@ typedef struct memoi_degrees_range {
     int64_t room;      /* for bytes beyond the least of each block */
     double price_s;    /* of a byte */
     double bound_s;    /* no plan of the range takes less; INFINITY: there is none */
-    int64_t n_labels;  /* of a block, in the next pass of labels; 0: the range must be halved */
+    double share;      /* of its gap, for the next pass of labels; negative: it must be halved */
 } memoi_degrees_range;
 
 typedef struct memoi_label {
-    double time_s, bound_s; /* bound_s: of all paths that begin with it */
+    double time_s;
     int64_t extra;
-    int64_t trail; /* index in trails of the label before, * MEMO_DEGREES_MAX + degree */
+    int64_t trail; /* index of the label before, * MEMO_DEGREES_MAX + degree */
 } memoi_label;
 
 /* A degree for each block. */
@@ -7190,7 +7190,7 @@ typedef struct memoi_degrees_search {
     const memo_degrees_problem* problem;
     memob_arrays arrays;
     double deadline_s;
-    int is_late;             /* labels were not completed */
+    int is_late;
     memo_degrees_plan* plan; /* the best that fits */
 
     double* add_s;   /* (n_blocks, n_degrees, n_degrees): memoi_degrees_add_s */
@@ -7207,15 +7207,13 @@ typedef struct memoi_degrees_search {
     memoi_degrees_path ends[2]; /* at the present price: a path that fits, one that does not */
 
     memoi_degrees_range* ranges; /* that together allow every plan */
-    memoi_label* labels; /* of a block, by degree and time, and behind them of the next block */
-    int64_t label_capacity;
-    int64_t label_ends[2][MEMO_DEGREES_MAX]; /* of each degree, in these blocks */
-    int64_t* trails;                         /* of the labels of all blocks */
-    int64_t n_trails, trail_capacity;
+    memoi_label* labels;         /* of all blocks, by block, degree and time */
+    int64_t n_labels, label_capacity;
+    int64_t label_begins[2][MEMO_DEGREES_MAX + 1]; /* of each degree, in an even and an odd block */
 } memoi_degrees_search;
 
 #define MEMOI_DEGREES_EXACT  1e-10 /* plans whose times differ by less of them are equal */
-#define MEMOI_DEGREES_LABELS ((int64_t)1 << 25)
+#define MEMOI_DEGREES_LABELS ((int64_t)1 << 24)
 
 MEMOI int memoi_degrees_is_late(memoi_degrees_search* search) {
     search->is_late |= memob_now_s() > search->deadline_s;
@@ -7301,14 +7299,14 @@ MEMOI void memoi_degrees_join(memoi_degrees_search* search, int first) {
     }
 }
 
-/* A range with its price and bound, which is at least bound_s. */
-MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search, int64_t low,
-                                              int64_t high, double bound_s) {
+/* A part of a range, with its price and bound. */
+MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search,
+                                              memoi_degrees_range range, int64_t low,
+                                              int64_t high) {
     const memo_degrees_problem* problem = search->problem;
     const memoi_degrees_path *path = &search->path, *fit = &search->ends[0], *over = fit + 1;
     int64_t limit = search->limits[high];
     double price_s = 0, best_s = 0;
-    memoi_degrees_range range;
     int k;
 
     /* If any path fits the room, the path of least memory does. */
@@ -7317,17 +7315,19 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search, int6
     range.room = problem->memory_bytes ? problem->memory_bytes - search->limits[low] - search->least
                                        : INT64_MAX;
     range.price_s = 0;
-    range.n_labels = 256;
+    range.share = fmin(fabs(range.share), 1);
     memoi_degrees_walk(search, INFINITY, limit);
-    range.bound_s = path->extra > range.room ? INFINITY : bound_s;
-    if (path->extra > range.room) return range;
+    if (path->extra > range.room) {
+        range.bound_s = INFINITY;
+        return range;
+    }
     memoi_degrees_set_end(search, range.room);
 
     /* The first price is 0, of the fastest path.  At the price where both ends cost the same, a
      * cheaper path replaces one of them. */
     search->ends[1].time_s = INFINITY;
     for (k = 0; k < 100; k++) {
-        double cost_s;
+        double cost_s, bound_s;
         memoi_degrees_walk(search, price_s, limit);
         cost_s = path->time_s + price_s * (double)path->extra;
         bound_s = cost_s - price_s * (double)range.room;
@@ -7346,23 +7346,25 @@ MEMOI memoi_degrees_range memoi_degrees_price(memoi_degrees_search* search, int6
 }
 
 /* ---- >>degree labels ----------------------------------------------------------------------------
- * Knows: a range and its price.  Knows nothing of other ranges.  Exact unless labels are left out.
+ * Knows: a range and its price.  Knows nothing of other ranges.
  *
  * A label is a partial plan up to some block and degree.  It is dropped in three cases: another
- * label needs no more time and bytes, it does not fit, or its bound is no less than the time of the
- * best plan. */
+ * label needs no more time and bytes, it does not fit, or its bound reaches the limit of the pass.
+ * Limits begin near the bound of the range, where labels are few, and end at the best plan.  If
+ * labels are too many all the same, slower ones that spare few bytes are dropped, too.  Such a pass
+ * only improves the plan. */
 
 /* Makes the labels of block i at degree q, behind all others, by merging those of the block before
- * by time.  0: no host memory. */
+ * by time.  Each has fewer bytes than the last one, by more than grain.  0: no host memory. */
 MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
-                                      const memoi_degrees_range* range, int32_t i, int32_t q) {
+                                      const memoi_degrees_range* range, double limit_s,
+                                      int64_t grain, int32_t i, int32_t q) {
     int32_t d = search->problem->n_degrees, p;
-    int64_t at = (int64_t)i * d + q, head[MEMO_DEGREES_MAX], least = INT64_MAX;
-    const int64_t *ends = search->label_ends[0], n_before = ends[d - 1];
-    int64_t* end = &search->label_ends[1][q];
-    for (p = 0; p < d; p++) head[p] = p > 0 ? ends[p - 1] : 0;
+    int64_t at = (int64_t)i * d + q, next[MEMO_DEGREES_MAX], least = INT64_MAX;
+    const int64_t* begins = search->label_begins[i % 2];
+    for (p = 0; p < d; p++) next[p] = begins[p];
 
-    /* The fastest of the first labels is next.  Later ones are slower, so they must have fewer
+    /* The fastest of the next labels comes first.  Later ones are slower, so they must have fewer
      * bytes. */
     for (;;) {
         memoi_label label;
@@ -7370,96 +7372,74 @@ MEMOI int memoi_degrees_labels_extend(memoi_degrees_search* search,
         label.time_s = INFINITY;
         for (p = 0; p < d; p++) {
             double time_s;
-            if (head[p] == ends[p]) continue;
-            time_s = search->labels[head[p]].time_s + search->add_s[(at - q + p) * d + q];
+            if (next[p] == begins[p + 1]) continue;
+            time_s = search->labels[next[p]].time_s + search->add_s[(at - q + p) * d + q];
             if (time_s >= label.time_s) continue;
             label.time_s = time_s;
             first = p;
         }
         if (label.time_s == INFINITY) return 1;
-        label.extra = search->labels[head[first]].extra + search->extra[at];
-        label.bound_s = label.time_s + search->rest_s[at + d] +
-                        range->price_s * (double)(label.extra - range->room);
-        label.trail = (search->n_trails - n_before + head[first]++) * MEMO_DEGREES_MAX + q;
-        if (label.extra >= least || label.extra > range->room ||
-            memoi_degrees_is_closed(search, label.bound_s))
+        label.extra = search->labels[next[first]].extra + search->extra[at];
+        label.trail = next[first]++ * MEMO_DEGREES_MAX + q;
+        if (label.extra >= least - grain || label.extra > range->room ||
+            label.time_s + search->rest_s[at + d] +
+                    range->price_s * (double)(label.extra - range->room) >=
+                limit_s)
             continue;
         least = label.extra;
-        if (!memob_reserve(&search->labels, &search->label_capacity, *end + 1, sizeof label))
+        if (!memob_reserve(&search->labels, &search->label_capacity, search->n_labels + 1,
+                           sizeof label))
             return 0;
-        search->labels[(*end)++] = label;
+        search->labels[search->n_labels++] = label;
     }
 }
 
-/* The n labels of least bound of the new block take the place of those before it.  *left_out_s:
- * the least bound left out so far.  0: no host memory. */
-MEMOI int memoi_degrees_labels_next(memoi_degrees_search* search, int64_t n, double* left_out_s) {
-    int32_t d = search->problem->n_degrees, q;
-    int64_t(*ends)[MEMO_DEGREES_MAX] = search->label_ends;
-    int64_t first = ends[0][d - 1], n_new = ends[1][d - 1] - first, n_kept = 0, k;
-    double limit_s = INFINITY;
-    if (n_new > n) {
-        double* bounds = (double*)memob_calloc(n_new, sizeof(double));
-        if (!bounds) return 0;
-        for (k = 0; k < n_new; k++) bounds[k] = search->labels[first + k].bound_s;
-        qsort(bounds, (size_t)n_new, sizeof(double), memob_compare_doubles);
-        limit_s = bounds[n];
-        *left_out_s = fmin(*left_out_s, limit_s);
-        MEMO_FREE(bounds);
-    }
-    if (!memob_reserve(&search->trails, &search->trail_capacity, search->n_trails + n_new,
-                       sizeof(int64_t)))
-        return 0;
-    for (q = 0, k = first; q < d; q++) {
-        for (; k < ends[1][q]; k++) {
-            if (search->labels[k].bound_s >= limit_s) continue;
-            search->trails[search->n_trails++] = search->labels[k].trail;
-            search->labels[n_kept++] = search->labels[k];
-        }
-        ends[0][q] = n_kept;
-    }
-    return 1;
-}
-
-/* Raises the bound of a range.  n_labels grows, or becomes 0 if a path of the range is faster than
- * the best plan but does not fit.  0: no host memory. */
+/* Raises the bound of a range.  Its share grows, and becomes negative if a path of the range is
+ * faster than the best plan but does not fit.  0: no host memory. */
 MEMOI int memoi_degrees_labels_pass(memoi_degrees_search* search, memoi_degrees_range* range) {
     const memo_degrees_problem* problem = search->problem;
+    const double gap_s = search->plan->step_s - range->bound_s;
+    double limit_s = fmin(range->bound_s + range->share * gap_s,
+                          search->plan->step_s * (1 - MEMOI_DEGREES_EXACT));
     int32_t n = problem->n_blocks, d = problem->n_degrees, i, q;
-    int64_t limit = search->limits[range->high], *ends = search->label_ends[0], best = 0, k;
-    double bound_s = INFINITY;
+    int64_t limit = search->limits[range->high], grain = 0, best, k;
     memoi_degrees_walk(search, range->price_s, limit);
 
-    /* One label comes before the first block. */
-    search->n_trails = 1;
+    /* One label comes before the first block.  A block may have twice its part of the labels that
+     * are left. */
     if (!memob_reserve(&search->labels, &search->label_capacity, 1, sizeof(memoi_label))) return 0;
     memset(search->labels, 0, sizeof(memoi_label));
-    for (q = 0; q < d; q++) ends[q] = 1;
+    search->n_labels = 1;
+    for (q = 0; q <= d; q++) search->label_begins[0][q] = q > 0;
     for (i = 0; i < n; i++) {
+        int64_t* begins = search->label_begins[(i + 1) % 2];
         for (q = 0; q < d; q++) {
-            search->label_ends[1][q] = q > 0 ? search->label_ends[1][q - 1] : ends[d - 1];
+            begins[q] = search->n_labels;
             if (problem->costs[(int64_t)i * d + q].runtime_bytes <= limit &&
-                !memoi_degrees_labels_extend(search, range, i, q))
+                !memoi_degrees_labels_extend(search, range, limit_s, grain, i, q))
                 return 0;
             if (memoi_degrees_is_late(search)) return 1;
+            if (search->n_labels - begins[0] >
+                2 * (MEMOI_DEGREES_LABELS - search->n_labels) / (n - i))
+                grain = memob_min(2 * grain + 1, MEMOB_BYTES_MAX / 2);
         }
-        if (!memoi_degrees_labels_next(search, range->n_labels, &bound_s)) return 0;
+        begins[d] = search->n_labels;
     }
 
-    /* The fastest complete label is a plan.  The bound is its time, or the least bound of the
-     * labels left out. */
-    range->n_labels *= 4;
-    for (k = 1; k < ends[d - 1]; k++)
+    /* The fastest complete label is a plan.  The bound is its time, or the limit. */
+    range->share *= 3;
+    best = search->label_begins[n % 2][0];
+    for (k = best + 1; k < search->n_labels; k++)
         if (search->labels[k].time_s < search->labels[best].time_s) best = k;
-    if (ends[d - 1] > 0) {
-        bound_s = fmin(bound_s, search->labels[best].time_s);
+    if (best < search->n_labels) {
+        limit_s = fmin(limit_s, search->labels[best].time_s);
         for (i = n - 1, k = search->labels[best].trail; i >= 0; i--) {
             search->path.at[i] = problem->degrees[k % MEMO_DEGREES_MAX];
-            k = search->trails[k / MEMO_DEGREES_MAX];
+            k = search->labels[k / MEMO_DEGREES_MAX].trail;
         }
-        if (!memoi_degrees_take(search)) range->n_labels = 0;
+        if (!memoi_degrees_take(search)) range->share *= -1;
     }
-    range->bound_s = fmax(range->bound_s, bound_s);
+    if (grain == 0) range->bound_s = fmax(range->bound_s, limit_s);
     return 1;
 }
 
@@ -7474,7 +7454,9 @@ MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
     memoi_degrees_range range;
     int64_t k, next = 0, n = 1, capacity = 0;
     if (!memob_reserve(&search->ranges, &capacity, 1, sizeof range)) return 0;
-    search->ranges[0] = memoi_degrees_price(search, 0, search->n_limits - 1, 0);
+    range.bound_s = 0;
+    range.share = 1.0 / 4096;
+    search->ranges[0] = memoi_degrees_price(search, range, 0, search->n_limits - 1);
     for (;;) {
         /* The range of least bound limits the lower bound, so only it can raise that. */
         for (k = 0, next = 0; k < n; k++)
@@ -7485,20 +7467,17 @@ MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
         plan->lower_bound_s = plan->step_s;
         if (memoi_degrees_is_closed(search, range.bound_s)) return 1;
         plan->lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
-        if (memoi_degrees_is_late(search) ||
-            range.n_labels > MEMOI_DEGREES_LABELS / search->problem->n_blocks)
-            return 1;
+        if (memoi_degrees_is_late(search) || range.share >= 3) return 1;
 
         /* Halving tightens the room of each half.  Labels tighten the bound at the same room. */
         if (range.low < range.high &&
-            (range.price_s == 0 || range.n_labels == 0 ||
+            (range.share < 0 ||
              range.price_s * (double)(search->limits[range.high] - search->limits[range.low]) >=
                  (plan->step_s - range.bound_s) / 10)) {
             int64_t middle = range.low + (range.high - range.low) / 2;
             if (!memob_reserve(&search->ranges, &capacity, n + 1, sizeof range)) return 0;
-            search->ranges[next] = memoi_degrees_price(search, range.low, middle, range.bound_s);
-            search->ranges[n++] =
-                memoi_degrees_price(search, middle + 1, range.high, range.bound_s);
+            search->ranges[next] = memoi_degrees_price(search, range, range.low, middle);
+            search->ranges[n++] = memoi_degrees_price(search, range, middle + 1, range.high);
         } else if (!memoi_degrees_labels_pass(search, &search->ranges[next]))
             return 0;
     }
@@ -7590,7 +7569,6 @@ memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_
     memob_arrays_free(&search.arrays);
     MEMO_FREE(search.ranges);
     MEMO_FREE(search.labels);
-    MEMO_FREE(search.trails);
     if (status) {
         memo_degrees_plan_destroy(made);
         return status;
