@@ -549,9 +549,10 @@ typedef struct memo_session_desc {
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  The first difference is an error that names layer, tensor,
      * row and the likely cause.  One layer of each kind recomputes every tensor once, whatever the
-     * plan, and logs the least tile_rows that gives the bits.  memo_session_measure checks its
-     * first micro-batch.  It takes three layers of device memory and two of host memory beside the
-     * budgets, 8 bytes for each row of each tensor of each layer, and waits in every layer. */
+     * plan, and logs the least tile_rows that gives the bits.  memo_session_measure checks the
+     * first micro-batch of each shape.  It takes three layers of device memory and two of host
+     * memory beside the budgets, 8 bytes for each row of each tensor of each layer, and waits in
+     * every layer. */
     int32_t is_checked;
     memo_log log; /* a line for each phase */
 } memo_session_desc;
@@ -7591,18 +7592,24 @@ void memo_degrees_plan_destroy(memo_degrees_plan* plan) { MEMO_FREE(plan); }
 /* What is timed of a step: its passes (BETWEEN: of the last step), and tensors that are recomputed,
  * from here on. */
 #define MEMOI_SPAN_TENSOR MEMO_PASS_AFTER
-enum { MEMOI_SESSION_REPETITIONS = 3 };
+enum {
+    MEMOI_SESSION_REPETITIONS = 3,
+    MEMOI_SPANS_MAX = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX
+};
 
-typedef struct memoi_timing {
-    memo_event events[2];                      /* of begin and end, or */
-    double marks_s[2];                         /* if the calling thread computes */
-    double times_s[MEMOI_SESSION_REPETITIONS]; /* of the runs; then their median in the first */
-} memoi_timing;
+/* Measures spans of even or odd steps, one after the other. */
+typedef struct memoi_timer {
+    memo_event events[2]; /* of begin and end */
+    double* span_s;       /* not read yet, since the device may not be so far; NULL: none */
+} memoi_timer;
 
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
     memo_step_plan plan; /* first */
-    memob_arrays arrays;
+    memo_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
+    uint32_t tensor_kinds[MEMO_PROFILE_TENSORS_MAX];
+    char names[MEMO_PROFILE_TENSORS_MAX][sizeof((memo_profile_tensor*)NULL)->name];
+    memob_arrays arrays; /* layer_kinds, rows */
 } memoi_step_plan;
 
 typedef struct memoi_inspector memoi_inspector;
@@ -7644,9 +7651,11 @@ struct memo_session {
 
     memoi_inspector* checker; /* NULL: not checked */
 
-    /* Of the shape with most steps: (n_steps, MEMOI_SPAN_TENSOR + n_tensors).  NULL: nothing is
-     * timed. */
-    memoi_timing* spans;
+    /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
+     * first.  NULL: nothing is timed. */
+    double* spans_s;
+    memoi_timer timers[2 * MEMOI_SPANS_MAX];
+    int32_t repetition;
     double* layers_s;    /* (n_layers), for a median */
     memob_arrays arrays; /* of checker and spans */
 };
@@ -7822,49 +7831,36 @@ void memo_step_plan_destroy(memo_step_plan* plan) {
     }
 }
 
-/* Also of a desc that is not checked. */
-MEMOI int32_t memoi_session_n_shapes(const memo_session_desc* desc) {
-    return desc->n_shapes > 1 && desc->n_shapes <= MEMO_SHAPES_MAX ? desc->n_shapes : 1;
-}
-
-/* A copy of an array; zeros if there is none. */
-MEMOI void* memoi_session_copy(memob_arrays* arrays, const void* from, int64_t count,
-                               size_t element_bytes) {
-    void* to = memob_arrays_add(arrays, count, element_bytes);
-    if (to && from) memcpy(to, from, (size_t)count * element_bytes);
-    return to;
-}
-
 /* A plan with the given rows, or none.  It copies the tensors, so that it outlives its desc. */
 MEMOI memo_status memoi_step_plan_create(const memo_session_desc* desc, memo_shape shape,
-                                         int64_t slice_rows, const int64_t* rows,
-                                         memo_step_plan** result, memo_error* error) {
+                                         const int64_t* rows, memo_step_plan** result,
+                                         memo_error* error) {
     memoi_step_plan* own = (memoi_step_plan*)memob_calloc(1, sizeof *own);
+    const int64_t slice_rows = desc->slice_rows;
     const int32_t n = desc->n_tensors, n_slices = (int32_t)((shape.n_rows - 1) / slice_rows + 1);
     const int32_t n_steps = desc->n_layers * n_slices;
-    enum { NAME_BYTES = sizeof((memo_profile_tensor*)NULL)->name };
     memo_swap_desc* swap;
-    memo_tensor* tensors;
-    int32_t* layer_kinds;
-    char* names;
-    int32_t i;
+    int64_t* own_rows;
+    int32_t *layer_kinds, i;
     *result = (memo_step_plan*)own;
     if (!own) return memob_no_memory(error, "a plan");
-    swap = &own->plan.swap;
-    *swap = memo_swap_desc_default();
-    tensors = (memo_tensor*)memoi_session_copy(&own->arrays, desc->tensors, n, sizeof *tensors);
-    swap->tensor_kinds = (uint32_t*)memoi_session_copy(&own->arrays, desc->tensor_kinds, n,
-                                                       sizeof *swap->tensor_kinds);
-    swap->rows =
-        (int64_t*)memoi_session_copy(&own->arrays, rows, (int64_t)n_steps * n, sizeof *swap->rows);
-    names = (char*)memob_arrays_add(&own->arrays, n, NAME_BYTES);
+    own_rows = (int64_t*)memob_arrays_add(&own->arrays, (int64_t)n_steps * n, sizeof *own_rows);
     layer_kinds = (int32_t*)memob_arrays_add(&own->arrays, n_steps, sizeof *layer_kinds);
     if (own->arrays.failed) return memob_no_memory(error, "the rows of a plan");
-    for (i = 0; i < n; i++) tensors[i].name = strcpy(names + i * NAME_BYTES, tensors[i].name);
+    if (rows) memcpy(own_rows, rows, (size_t)n_steps * (size_t)n * sizeof *rows);
+    for (i = 0; i < n; i++) {
+        own->tensors[i] = desc->tensors[i];
+        own->tensors[i].name = strcpy(own->names[i], desc->tensors[i].name);
+        if (desc->tensor_kinds) own->tensor_kinds[i] = desc->tensor_kinds[i];
+    }
     for (i = 0; i < n_steps && desc->layer_kinds; i++)
         layer_kinds[i] = desc->layer_kinds[i / n_slices];
-    swap->tensors = tensors;
+    swap = &own->plan.swap;
+    *swap = memo_swap_desc_default();
+    swap->tensors = own->tensors;
+    swap->tensor_kinds = own->tensor_kinds;
     swap->layer_kinds = layer_kinds;
+    swap->rows = own_rows;
     swap->n_tensors = n;
     swap->n_layers = n_steps;
     swap->n_rows = memob_min(slice_rows, shape.n_rows);
@@ -7959,23 +7955,19 @@ MEMOI int memoi_step_plan_get_line(const memo_step_plan* plan, int64_t i,
     return 1;
 }
 
-/* Says which value of a plan, found at a line of the session, is not the session's; 0: none. */
-MEMOI int memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t* found, char* text,
-                                  size_t n_text) {
+/* Says which value of a plan, found at a line of the session, is not the session's. */
+MEMOI void memoi_step_plan_differs(const memoi_step_plan_line* own, const int64_t* found,
+                                   char* text, size_t n_text) {
     int32_t k;
-    for (k = 0; k < own->n_same; k++) {
+    for (k = 0; k < own->n_same && !*text; k++) {
         const memob_value* value = &own->record.values[k];
         const size_t at = value->offset / sizeof(int64_t);
-        if (value->type == MEMOB_VALUE_NAME && strcmp((const char*)found, (const char*)own->cells))
-            snprintf(text, n_text, "%sit has `%.32s` instead", own->what, (const char*)found);
-        else if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
+        if (value->type != MEMOB_VALUE_NAME && found[at] != own->cells[at])
             snprintf(text, n_text, "%sit has %lld as %s, the session has %lld", own->what,
                      (long long)found[at], value->what, (long long)own->cells[at]);
-        else
-            continue;
-        return 1;
+        if (value->type == MEMOB_VALUE_NAME && strcmp((const char*)found, (const char*)own->cells))
+            snprintf(text, n_text, "%sit has `%.32s` instead", own->what, (const char*)found);
     }
-    return 0;
 }
 
 /* The device, or a host device of the session's own; its free memory if there is no budget. */
@@ -8137,7 +8129,7 @@ MEMOI memo_status memoi_session_match(const memo_session* s, const memo_step_pla
             snprintf(text, sizeof text, "the session has %d shapes", (int)s->desc.n_shapes);
         for (i = 0; !*text && memoi_step_plan_get_line(s->parts[k].plan, i, &own); i++) {
             (void)memoi_step_plan_get_line(plan, i, &found);
-            (void)memoi_step_plan_differs(&own, found.cells, text, sizeof text);
+            memoi_step_plan_differs(&own, found.cells, text, sizeof text);
         }
         if (*text)
             return MEMOB_INVALID(error, "memo_session_open: shape %d of the plan: %s; plan again",
@@ -8169,25 +8161,24 @@ MEMOI void memoi_session_turn(memo_session* s, int32_t shape) {
 }
 
 /* Fills in what a session has of its desc; with plan: of the plan's rows. */
-MEMOI memo_status memoi_session_fill(memo_session* s, const memo_session_desc* desc,
-                                     const memo_step_plan* plan, memo_error* error) {
+MEMOI memo_status memoi_session_fill(memo_session* s, const memo_step_plan* plan,
+                                     memo_error* error) {
+    memo_session_desc* desc = &s->desc;
     memo_step_plan** next = &s->own_plan;
     const int64_t* rows = desc->policy == MEMO_POLICY_ROWS ? desc->rows : NULL;
     const memo_shape all = {desc->n_rows, 0};
-    memo_status status;
+    memo_status status = memoi_session_take_device(s, plan != NULL, error);
     int32_t k;
-    s->desc = *desc;
-    s->desc.n_shapes = memoi_session_n_shapes(desc);
-    if (!desc->slice_rows || desc->slice_rows > desc->n_rows) s->desc.slice_rows = desc->n_rows;
+    if (!desc->slice_rows || desc->slice_rows > desc->n_rows) desc->slice_rows = desc->n_rows;
     for (k = 0; k < desc->n_buffers; k++) s->buffers[k] = desc->buffers[k];
-    status = memoi_session_take_device(s, plan != NULL, error);
-    for (k = 0; k < s->desc.n_shapes && !status; k++, next = &(*next)->next) {
-        status = memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all,
-                                        s->desc.slice_rows, rows, next, error);
+    for (k = 0; (k == 0 || k < desc->n_shapes) && !status; k++, next = &(*next)->next) {
+        status =
+            memoi_step_plan_create(desc, desc->n_shapes ? desc->shapes[k] : all, rows, next, error);
         s->parts[k].plan = *next;
-        if (status) break;
+        if (status) return status;
         if (rows) rows += (int64_t)(*next)->swap.n_layers * desc->n_tensors;
     }
+    desc->n_shapes = k;
     if (!status && plan) status = memoi_session_match(s, plan, error);
     if (status) return status;
     if (plan) memo_step_plan_destroy(s->own_plan);
@@ -8203,10 +8194,13 @@ MEMOI memo_status memoi_session_fill(memo_session* s, const memo_session_desc* d
 MEMOI memo_status memoi_session_make(const memo_session_desc* desc, const memo_step_plan* plan,
                                      int has_profile, memo_session** result, memo_error* error) {
     memo_session* s = (memo_session*)memob_calloc(1, sizeof *s);
-    memo_status status = s ? memoi_session_check_desc(desc, plan != NULL, error)
-                           : memob_no_memory(error, "a session");
+    memo_status status = s ? MEMO_STATUS_OK : memob_no_memory(error, "a session");
     *result = s;
-    if (!status) status = memoi_session_fill(s, desc, plan, error);
+    if (s) s->desc = *desc;
+    if (s && plan) s->desc.policy = MEMO_POLICY_KEEP; /* the plan decides */
+    if (s && plan && !desc->slice_rows) s->desc.slice_rows = plan->slice_rows;
+    if (!status) status = memoi_session_check_desc(&s->desc, plan != NULL, error);
+    if (!status) status = memoi_session_fill(s, plan, error);
     status = memoi_session_verdict(desc, status, error);
     return status || !desc->agree ? status : memoi_session_meet(s, has_profile, error);
 }
@@ -8266,25 +8260,41 @@ MEMOI int memoi_session_recomputes(const memo_session* s, int32_t layer, int32_t
            memob_layer_has(s->steps, layer, t);
 }
 
-/* NULL: it is not timed. */
-MEMOI memoi_timing* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
+/* The times of a span; NULL: it is not timed. */
+MEMOI double* memoi_session_span(const memo_session* s, int32_t step, int32_t what) {
     const int32_t t = what - MEMOI_SPAN_TENSOR;
-    if (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1) return NULL;
+    if (!s->spans_s || (what == MEMO_PASS_BETWEEN && step != s->n_steps - 1)) return NULL;
     if (t >= 0 && !memoi_session_recomputes(s, step, t)) return NULL;
-    return &s->spans[(int64_t)step * (MEMOI_SPAN_TENSOR + s->desc.n_tensors) + what];
+    return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
 }
 
-MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
-    memoi_timing* span = s->spans ? memoi_session_span(s, step, what) : NULL;
+/* Waits for the span that a timer measured last. */
+MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    if (!span || s->error.status) return;
-    span->marks_s[is_end] = memob_now_s();
+    if (timer->span_s) status = memo_event_synchronize(s->device, timer->events[1], error);
+    if (timer->span_s && !status)
+        status =
+            memo_event_elapsed(s->device, timer->events[0], timer->events[1], timer->span_s, error);
+    timer->span_s = NULL;
+    return status;
+}
+
+/* Begins or ends a span.  The host is at most two steps ahead of the device. */
+MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
+    double* span_s = memoi_session_span(s, step, what);
+    memoi_timer* timer = &s->timers[(step & 1) * MEMOI_SPANS_MAX + what];
+    memo_status status = MEMO_STATUS_OK;
+    if (!span_s || s->error.status) return;
+    span_s += s->repetition;
+    *span_s = memob_now_s() - (is_end ? *span_s : 0);
     if (s->desc.computes_on_host) return;
-    if (!span->events[is_end]) /* in the micro-batch that warms up */
-        status = memo_event_create(s->device, &span->events[is_end], &s->call_error);
+    if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
+    if (!status && !timer->events[is_end]) /* in the micro-batch that warms up */
+        status = memo_event_create(s->device, &timer->events[is_end], &s->call_error);
     if (!status)
-        status = memo_event_record(s->device, span->events[is_end], s->desc.compute_stream,
+        status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
                                    &s->call_error);
+    if (is_end) timer->span_s = span_s;
     (void)memoi_session_is_ok(s, status);
 }
 
@@ -8368,10 +8378,11 @@ MEMOI memo_status memoi_inspector_create(memo_session* s, memo_error* error) {
     return status;
 }
 
-MEMOI int memoi_inspector_is_poison(const char* bytes, int64_t n_bytes) {
+/* How many of the first bytes are poison. */
+MEMOI int64_t memoi_inspector_poisoned(const char* bytes, int64_t n_bytes) {
     int64_t i = 0;
     while (i < n_bytes && (unsigned char)bytes[i] == memoi_poison_at(bytes + i)) i++;
-    return i == n_bytes;
+    return i;
 }
 
 MEMOI void memoi_inspector_poison(char* bytes, int64_t n_bytes) {
@@ -8428,7 +8439,7 @@ MEMOI int64_t memoi_inspector_first(const memo_session* s, int32_t layer, int32_
     const int64_t row_bytes = memoi_inspector_row_bytes(s, layer, t);
     for (; begin < end; begin++) {
         const char* row = s->checker->image + s->checker->offsets[t] + begin * row_bytes;
-        const int is_written = !memoi_inspector_is_poison(row, row_bytes);
+        const int is_written = memoi_inspector_poisoned(row, row_bytes) < row_bytes;
         const uint64_t hash = is_written ? memob_hash(row, row_bytes) : 0;
         if (is_forward) hashes[begin] = hash;
         if (hash != hashes[begin]) break;
@@ -8446,7 +8457,7 @@ MEMOI memo_status memoi_inspector_blame(memo_session* s, int32_t layer, int32_t 
             !memoi_inspector_hashes(s, layer, t)[row]
                 ? "recompute writes it, but the forward had not when the layer ended; give layers "
                   "that lack it another kind, or compute on compute_stream"
-            : memoi_inspector_is_poison(bytes, row_bytes)
+            : memoi_inspector_poisoned(bytes, row_bytes) == row_bytes
                 ? "recompute did not write it; recompute it, name in `with` the tensor that it is "
                   "computed with, or declare it SWAPPED"
                 : "recompute gives it other bytes than the forward; it must compute the same rows "
@@ -8470,7 +8481,8 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
     for (t = 0; t < s->desc.n_tensors && !status; t++) {
         const memo_tensor* tensor = &s->steps->tensors[t];
         const int64_t behind = c->offsets[t] + s->steps->n_rows * tensor->row_bytes;
-        if (!memoi_inspector_is_poison(c->image + behind, c->offsets[t + 1] - behind))
+        if (memoi_inspector_poisoned(c->image + behind, c->offsets[t + 1] - behind) <
+            c->offsets[t + 1] - behind)
             status = memo_error_set(
                 &s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                 "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
@@ -8484,7 +8496,7 @@ MEMOI memo_status memoi_inspector_look(memo_session* s, int32_t layer, memo_pass
         const int64_t row = memoi_inspector_first(s, layer, t, 0, n, after == MEMO_PASS_FORWARD);
         int64_t begin = 0, end = n;
         if (row == n) continue;
-        if (!s->spans || rule > MEMO_TENSOR_WHOLE)
+        if (!s->spans_s || rule > MEMO_TENSOR_WHOLE)
             memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (row < begin || row >= end)
             status = memoi_inspector_blame(
@@ -8508,13 +8520,13 @@ MEMOI void memoi_inspector_open(memo_session* s, int32_t layer, int is_backward)
     const memoi_inspector* c = s->checker;
     const int32_t other = is_backward ? layer + 2 : layer - 2;
     const int32_t closed = other >= 0 && other < s->n_steps ? other : layer;
-    int64_t i = 0;
+    int64_t i;
     int32_t t = 0;
     memo_status status;
     if (s->error.status) return;
     status = memoi_inspector_fetch(s, layer, 0);
-    if (!status && !memoi_inspector_is_poison(c->image, c->slot_bytes)) {
-        while (memoi_inspector_is_poison(c->image + i, 1)) i++;
+    i = status ? c->slot_bytes : memoi_inspector_poisoned(c->image, c->slot_bytes);
+    if (i < c->slot_bytes) {
         while (i >= c->offsets[t + 1]) t++;
         i = memob_max(i - c->offsets[t], 0) / memob_max(s->steps->tensors[t].row_bytes, 1);
         status = memoi_inspector_blame(s, closed, t, i,
@@ -8840,12 +8852,12 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
 /* Recomputes the rows that the engine did not bring back, or all rows if they are timed. */
 MEMOI void memoi_session_recompute(memo_session* s, int32_t layer) {
     int32_t t;
-    if (s->desc.backward_recomputes && !s->spans) return;
+    if (s->desc.backward_recomputes && !s->spans_s) return;
     s->is_recomputing = 1;
     for (t = 0; t < s->desc.n_tensors && !s->error.status; t++) {
         int64_t begin = 0, end = memoi_session_rows(s, layer);
         if (!memoi_session_recomputes(s, layer, t)) continue;
-        if (!s->spans) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
+        if (!s->spans_s) memo_swap_get_recompute_rows(s->part->swap, layer, t, &begin, &end);
         if (begin == end) continue;
         memoi_session_mark(s, layer, MEMOI_SPAN_TENSOR + t, 0);
         s->desc.recompute(s->desc.user, s, layer / s->n_slices, t, begin, end);
@@ -8910,26 +8922,25 @@ void memo_session_backward_end(memo_session* s, int32_t layer) {
 }
 
 /* The step if the trainer gives none. */
-MEMOI void memoi_session_run_layers(memo_session* s) {
+MEMOI void memoi_session_run_layers(void* user, memo_session* s) {
     const memo_session_desc* desc = &s->desc;
     int32_t step;
     for (step = 0; step < s->n_steps; step++) {
         const int32_t layer = step / s->n_slices;
-        if (memo_session_forward_begin(s, layer)) desc->forward(desc->user, s, layer);
+        if (memo_session_forward_begin(s, layer)) desc->forward(user, s, layer);
         memo_session_forward_end(s, layer);
     }
-    if (desc->between && memo_session_computes(s)) desc->between(desc->user, s);
+    if (desc->between && memo_session_computes(s)) desc->between(user, s);
     for (step = s->n_steps - 1; step >= 0 && !s->batch.is_forward_only; step--) {
         const int32_t layer = step / s->n_slices;
-        if (memo_session_backward_begin(s, layer)) desc->backward(desc->user, s, layer);
+        if (memo_session_backward_begin(s, layer)) desc->backward(user, s, layer);
         memo_session_backward_end(s, layer);
     }
 }
 
 memo_status memo_session_run(memo_session* s, const memo_batch* batch, memo_error* error) {
     (void)memo_session_begin(s, batch);
-    if (!s->error.status && s->desc.step) s->desc.step(s->desc.user, s);
-    if (!s->error.status && !s->desc.step) memoi_session_run_layers(s);
+    if (!s->error.status) (s->desc.step ? s->desc.step : memoi_session_run_layers)(s->desc.user, s);
     return memo_session_end(s, error);
 }
 
@@ -9042,13 +9053,13 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
                                       memo_error* error) {
     memo_step_plan* plan = s->part->plan;
     const int64_t budgets[2] = {s->desc.device_bytes, s->desc.host_bytes};
-    int64_t values[3] = {0, 0, 0}, needed_bytes, there_bytes;
+    int64_t values[3] = {0, 0, 0}, *needed = values + 1; /* on the device, on the host */
     char bytes[4][32], policy[32];
-    int lacking = 0; /* 1: device memory, 2: host memory */
+    int lacking = 0;
     if (!status) {
         const int64_t fixed_bytes = memoi_session_fix(plan->addresses, 0);
-        values[1] = plan->device_bytes = plan->addresses->peak_bytes;
-        values[2] = plan->host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
+        needed[0] = plan->device_bytes = plan->addresses->peak_bytes;
+        needed[1] = plan->host_bytes = memob_align_up(plan->sizes.host_bytes, MEMOI_SESSION_UNIT);
         plan->activation_bytes = plan->sizes.device_bytes;
         plan->persistent_bytes = fixed_bytes - plan->activation_bytes;
         plan->transient_bytes = plan->device_bytes - fixed_bytes;
@@ -9057,38 +9068,34 @@ MEMOI memo_status memoi_session_judge(memo_session* s, memo_status status, const
     }
     status = memoi_session_agree(&s->desc, status, values, 3, error);
     if (status) return status;
-    s->peak_bytes = values[1];
-    if (budgets[1] && values[2] > budgets[1]) lacking = 2;
-    if (budgets[0] && values[1] > budgets[0]) lacking = 1;
-    plan->fits = !lacking;
+    s->peak_bytes = needed[0];
+    while (lacking < 2 && (!budgets[lacking] || needed[lacking] <= budgets[lacking])) lacking++;
+    plan->fits = lacking == 2;
+    *plan->shortage = 0;
     memoi_session_log(s, "session: the stage needs %s of device memory%s",
                       memob_bytes_text(bytes[0], (double)s->peak_bytes),
                       plan->fits ? "" : ", beyond a budget");
-    *plan->shortage = 0;
     if (plan->fits) return MEMO_STATUS_OK;
 
-    needed_bytes = values[lacking];
-    there_bytes = budgets[lacking - 1];
     snprintf(policy, sizeof policy, "policy %s", memo_policy_name(plan->policy));
-    if (!subject)
-        subject = plan->shape.is_forward_only        ? "a forward alone"
-                  : plan->policy == MEMO_POLICY_MEMO ? "the smallest plan"
-                                                     : policy;
-    memob_bytes_text(bytes[0], (double)(needed_bytes - there_bytes));
-    memob_bytes_text(bytes[1], (double)needed_bytes);
+    if (plan->policy == MEMO_POLICY_MEMO) strcpy(policy, "the smallest plan");
+    if (plan->shape.is_forward_only) strcpy(policy, "a forward alone");
+    if (!subject) subject = policy;
+    memob_bytes_text(bytes[0], (double)(needed[lacking] - budgets[lacking]));
+    memob_bytes_text(bytes[1], (double)needed[lacking]);
     memob_bytes_text(bytes[2], (double)plan->sizes.device_bytes);
     memob_bytes_text(bytes[3], (double)(s->peak_bytes - plan->sizes.device_bytes));
-    if (lacking == 1)
+    if (lacking == 0)
         snprintf(
             plan->shortage, sizeof plan->shortage,
             "memo_session_desc.device_bytes: %s lacks %s of %s (%s of activations, %s of other "
             "buffers); raise device_bytes to %lld, or lower n_rows or slice_rows",
-            subject, bytes[0], bytes[1], bytes[2], bytes[3], (long long)needed_bytes);
+            subject, bytes[0], bytes[1], bytes[2], bytes[3], (long long)needed[0]);
     else
         snprintf(plan->shortage, sizeof plan->shortage,
                  "memo_session_desc.host_bytes: %s lacks %s of %s; raise host_bytes to %lld, or "
                  "device_bytes, or %s",
-                 subject, bytes[0], bytes[1], (long long)needed_bytes,
+                 subject, bytes[0], bytes[1], (long long)needed[1],
                  s->desc.spill_directory ? "lower n_rows" : "set spill_directory");
     return MEMO_STATUS_OK;
 }
@@ -9126,17 +9133,6 @@ MEMOI memo_status memoi_session_stage(memo_session* s, memo_status status, memo_
     if (!status) status = memoi_session_dry_run(s, error);
     if (!status) status = memoi_session_solve(s, error);
     return memoi_session_judge(s, status, NULL, error);
-}
-
-/* Makes a stage of the least memory, which may lack some.  What cannot be recomputed is kept; if
- * that does not fit, it is swapped, or kept again if that takes less of the device. */
-MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
-    memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
-    const int64_t kept_bytes = s->peak_bytes;
-    if (status || s->part->plan->fits) return status;
-    status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_MEMO, NULL, error);
-    if (status || s->part->plan->fits || s->peak_bytes <= kept_bytes) return status;
-    return memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
 }
 
 /* A profile of the current shape with guesses instead of times: such a plan must fit, but need not
@@ -9241,11 +9237,23 @@ MEMOI memo_status memoi_session_plan_rows(memo_session* s, memoi_session_costs* 
     return MEMO_STATUS_OK;
 }
 
+/* Makes a stage of the least memory, which may lack some.  What cannot be recomputed is kept; if
+ * that does not fit, it is swapped, or kept again if that takes less of the device. */
+MEMOI memo_status memoi_session_take_least(memo_session* s, memo_error* error) {
+    memo_status status = memoi_session_stage(s, MEMO_STATUS_OK, MEMO_POLICY_RECOMPUTE, NULL, error);
+    const int64_t kept_bytes = s->peak_bytes;
+    if (!status && !s->part->plan->fits)
+        status = memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
+    if (status || s->part->plan->fits || s->peak_bytes <= kept_bytes) return status;
+    return memoi_session_stage(s, status, MEMO_POLICY_RECOMPUTE, NULL, error);
+}
+
 /* Makes the stage of the policy, with its times if the profile is_measured. */
 MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* profile,
                                        int is_measured, memo_error* error) {
     const memo_policy policy = s->desc.policy;
     const int is_alpha = policy == MEMO_POLICY_ALPHA && s->desc.alpha < 0;
+    const int is_planned = policy == MEMO_POLICY_MEMO || is_alpha;
     memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     memo_status status = memoi_session_cost(s, profile, &costs, error);
@@ -9254,19 +9262,17 @@ MEMOI memo_status memoi_session_choose(memo_session* s, const memo_profile* prof
     plan->swap.alpha = fmax(s->desc.alpha, 0);
     if (plan->shape.is_forward_only) /* layers share what they do not keep */
         return memoi_session_stage(s, status, MEMO_POLICY_MEMO, NULL, error);
-    if (policy != MEMO_POLICY_MEMO && !is_alpha) {
-        status = memoi_session_stage(s, status, policy, NULL, error);
-    } else { /* keeping everything is fastest, so MEMO looks no further if it fits */
-        memoi_session_log(s, "session: a dry run with every tensor kept");
-        status = memoi_session_stage(s, status, MEMO_POLICY_KEEP, NULL, error);
-        if (!status && (is_alpha || !plan->fits)) {
-            memoi_session_log(s, "session: planning rows by %s times",
-                              is_measured ? "measured" : "estimated");
-            status = memoi_session_plan_rows(s, &costs, is_measured, error);
-            if (!status && !plan->fits)
-                status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
-                                  : memoi_session_take_least(s, error);
-        }
+
+    /* Keeping everything is fastest, so MEMO looks no further if it fits. */
+    if (is_planned) memoi_session_log(s, "session: a dry run with every tensor kept");
+    status = memoi_session_stage(s, status, is_planned ? MEMO_POLICY_KEEP : policy, NULL, error);
+    if (!status && (is_alpha || (is_planned && !plan->fits))) {
+        memoi_session_log(s, "session: planning rows by %s times",
+                          is_measured ? "measured" : "estimated");
+        status = memoi_session_plan_rows(s, &costs, is_measured, error);
+        if (!status && !plan->fits)
+            status = is_alpha ? memoi_session_stage(s, status, policy, NULL, error)
+                              : memoi_session_take_least(s, error);
     }
     if (status || !is_measured || plan->times) return status;
     costs.swap = plan->swap; /* its times, under no budget */
@@ -9428,10 +9434,11 @@ MEMOI memo_status memoi_session_read_shape(memo_session* s, memob_lines* lines, 
     int64_t cells[sizeof own.cells / sizeof own.cells[0]], i, n = 0, n_buffers = 0, peak_bytes = 0;
     char text[200] = "";
     memo_status status = MEMO_STATUS_OK;
-    for (i = 0; !status && !*text && memoi_step_plan_get_line(plan, i, &own); i++) {
+    for (i = 0; memoi_step_plan_get_line(plan, i, &own); i++) {
         memset(cells, 0, sizeof cells);
         status = memob_line(lines, &own.record, cells);
-        if (status || memoi_step_plan_differs(&own, cells, text, sizeof text)) break;
+        if (!status) memoi_step_plan_differs(&own, cells, text, sizeof text);
+        if (status || *text) break;
         if (own.of == 0) {
             plan->policy = (memo_policy)cells[MEMOI_LINE_POLICY];
             plan->swap.n_host_layers = (int32_t)cells[MEMOI_LINE_HOST_LAYERS];
@@ -9552,56 +9559,23 @@ MEMOI int memoi_session_is_checked(const memo_session_desc* desc) {
     return desc->is_checked || (check && *check && strcmp(check, "0"));
 }
 
-/* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
- * their buffers must fit beside the trainer's. */
-MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
-                                               memo_error* error) {
-    memo_profile_desc desc = memo_profile_desc_default();
-    int64_t n_bytes = (int64_t)32 << 20;
-    if (s->desc.device_bytes) n_bytes = memob_min(n_bytes, s->desc.device_bytes / 4);
-    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes / 4);
-    desc.largest_copy_bytes = memob_max(n_bytes, 64);
-    desc.device = s->device;
-    if (s->desc.host_bytes) desc.spill_directory = s->desc.spill_directory;
-    desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
-    memoi_session_log(s, "session: measuring copies up to %lld bytes",
-                      (long long)desc.largest_copy_bytes);
-    return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
-}
-
-/* copies: measured before the session takes memory; then micro-batches are timed.  NULL: not. */
-MEMOI memo_status memoi_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
-                                     memo_profile* copies, memo_session** result,
-                                     memo_error* error) {
-    memo_session_desc own = *desc;
-    memo_session* s;
-    memo_status status;
-    own.policy = MEMO_POLICY_KEEP; /* the plan decides */
-    if (!desc->slice_rows) own.slice_rows = plan->slice_rows;
-    status = memoi_session_make(&own, plan, 0, &s, error);
-    if (!status && copies) status = memoi_session_measure_copies(s, copies, error);
-    if (!status) {
-        if (copies) {
-            s->spans = (memoi_timing*)memob_arrays_add(
-                &s->arrays, memoi_session_most_steps(s) * (MEMOI_SPAN_TENSOR + desc->n_tensors),
-                sizeof *s->spans);
-            s->layers_s = (double*)memob_arrays_add(&s->arrays, desc->n_layers, sizeof(double));
-        }
-        if (s->arrays.failed) status = memob_no_memory(error, "the times of a profile");
-        if (!status) status = memoi_session_start(s, error);
-        if (!status && memoi_session_is_checked(desc)) status = memoi_inspector_create(s, error);
-        status = memoi_session_verdict(desc, status, error);
-    }
-    if (status) memo_session_destroy(s);
-    *result = status ? NULL : s;
-    return memoi_session_reword(status, error);
-}
-
 memo_status memo_session_open(const memo_session_desc* desc, const memo_step_plan* plan,
                               memo_session** session, memo_error* error) {
+    memo_status status;
     *session = NULL;
     if (!plan) return MEMOB_INVALID(error, "memo_session_open: plan: NULL; make one first");
-    return memoi_session_open(desc, plan, NULL, session, error);
+    status = memoi_session_make(desc, plan, 0, session, error);
+    if (!status) {
+        status = memoi_session_start(*session, error);
+        if (!status && memoi_session_is_checked(desc))
+            status = memoi_inspector_create(*session, error);
+        status = memoi_session_verdict(desc, status, error);
+    }
+    if (status) {
+        memo_session_destroy(*session);
+        *session = NULL;
+    }
+    return memoi_session_reword(status, error);
 }
 
 /* --- >>session measure ---
@@ -9624,9 +9598,9 @@ MEMOI void memoi_session_fit(const memo_session* s, int32_t kind, int32_t what, 
         int32_t n_times = 0;
         for (layer = 0; layer <= last - has_loss; layer++) {
             const int32_t step = layer * n_slices + slice;
-            const memoi_timing* span = memoi_session_span(s, step, what);
-            if (span && memob_layer_kind(s->steps, step) == kind)
-                s->layers_s[n_times++] = span->times_s[0];
+            const double* span_s = memoi_session_span(s, step, what);
+            if (span_s && memob_layer_kind(s->steps, step) == kind)
+                s->layers_s[n_times++] = *span_s;
         }
         if (!n_times) continue;
         y = memoi_profile_median(s->layers_s, n_times) * ((double)s->steps->n_rows / rows);
@@ -9666,46 +9640,58 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     k = memob_layer_kind(s->steps, last);
     for (step = last - n + 1; step <= last && n > 1; step++)
         losses_s +=
-            memoi_session_span(s, step, MEMO_PASS_BACKWARD)->times_s[0] -
+            *memoi_session_span(s, step, MEMO_PASS_BACKWARD) -
             memob_swap_slice_s(s->steps, step, times->backward_s[k], times->backward_growth_s[k]);
-    times->between_s =
-        fmax(losses_s, 0) + memoi_session_span(s, last, MEMO_PASS_BETWEEN)->times_s[0];
+    times->between_s = fmax(losses_s, 0) + *memoi_session_span(s, last, MEMO_PASS_BETWEEN);
 }
 
-/* Runs a micro-batch to warm up and a few more.  Each span gets the median of their times. */
+/* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
+ * their buffers must fit beside the trainer's. */
+MEMOI memo_status memoi_session_measure_copies(memo_session* s, memo_profile* profile,
+                                               memo_error* error) {
+    memo_profile_desc desc = memo_profile_desc_default();
+    int64_t n_bytes = (int64_t)32 << 20;
+    if (s->desc.device_bytes) n_bytes = memob_min(n_bytes, s->desc.device_bytes / 4);
+    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, s->desc.host_bytes / 4);
+    desc.largest_copy_bytes = memob_max(n_bytes, 64);
+    desc.device = s->device;
+    if (s->desc.host_bytes) desc.spill_directory = s->desc.spill_directory;
+    desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
+    memoi_session_log(s, "session: measuring copies up to %lld bytes",
+                      (long long)desc.largest_copy_bytes);
+    return memoi_session_verdict(&s->desc, memo_profile_measure(&desc, profile, error), error);
+}
+
+/* Runs a micro-batch to warm up, checked if the session is, and a few more.  Each span gets the
+ * median of their times. */
 MEMOI memo_status memoi_session_time_spans(memo_session* s, memo_error* error) {
     const double begin_s = memob_now_s();
     const memo_batch batch = {0, 0, s->batch.shape};
-    int32_t run, step, what, n = MEMOI_SESSION_REPETITIONS;
-    int64_t values[2];
+    int32_t run, n = MEMOI_SESSION_REPETITIONS;
+    int64_t values[2], k;
     memo_status status = MEMO_STATUS_OK;
     memoi_session_log(s, "session: measuring layers and recomputation, 4 micro-batches");
     for (run = -1; run < n && !status; run++) {
-        status = memo_session_run(s, &batch, error);
+        s->repetition = run < 0 ? 0 : run;
+        if (run < 0 && memoi_session_is_checked(&s->desc))
+            status = memoi_inspector_create(s, error);
+        if (!status) status = memo_session_run(s, &batch, error);
         if (!status && !s->desc.computes_on_host)
             status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+        for (k = 0; k < 2 * MEMOI_SPANS_MAX && !status; k++)
+            status = memoi_session_read_timer(s, &s->timers[k], error);
+        if (run >= 0) continue;
 
         /* One more micro-batch is enough if the first takes over 5 s.  All ranks must run as many,
          * because layers may contain collectives. */
-        if (run < 0) {
-            values[1] = memob_now_s() - begin_s > 5;
-            status = memoi_session_agree(&s->desc, status, values, 2, error);
-            if (values[1]) n = 1;
-            if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
-            continue;
-        }
-        for (step = 0; step < s->n_steps && !status; step++)
-            for (what = MEMO_PASS_FORWARD; what < MEMOI_SPAN_TENSOR + s->desc.n_tensors && !status;
-                 what++) {
-                memoi_timing* span = memoi_session_span(s, step, what);
-                if (!span) continue;
-                span->times_s[run] = span->marks_s[1] - span->marks_s[0];
-                if (!s->desc.computes_on_host)
-                    status = memo_event_elapsed(s->device, span->events[0], span->events[1],
-                                                &span->times_s[run], error);
-                if (run == n - 1) span->times_s[0] = memoi_profile_median(span->times_s, n);
-            }
+        values[1] = memob_now_s() - begin_s > 5;
+        status = memoi_session_agree(&s->desc, status, values, 2, error);
+        if (values[1]) n = 1;
+        if (!status) memoi_inspector_destroy(s); /* the others measure; no kernel runs */
     }
+    for (k = 0; k < (int64_t)s->n_steps * MEMOI_SPANS_MAX && !status; k++)
+        s->spans_s[k * MEMOI_SESSION_REPETITIONS] =
+            memoi_profile_median(s->spans_s + k * MEMOI_SESSION_REPETITIONS, n);
     return status;
 }
 
@@ -9717,7 +9703,6 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
     memo_session* s = NULL;
     memo_status status = MEMO_STATUS_OK;
     int32_t k;
-    memset(profile, 0, (size_t)memoi_session_n_shapes(desc) * sizeof *profile);
     memset(&copies, 0, sizeof copies);
     if (memoi_session_chooses(desc)) { /* slices of the largest size that fits by estimated times */
         status = memo_session_plan(desc, NULL, &plan, error);
@@ -9732,8 +9717,19 @@ memo_status memo_session_measure(const memo_session_desc* desc, memo_profile* pr
         status = memo_session_plan(&own, NULL, &plan, error);
         own.policy = MEMO_POLICY_MEMO;
     }
-    if (!status) status = memoi_session_open(&own, plan, &copies, &s, error);
+    if (!status) status = memoi_session_make(&own, plan, 0, &s, error);
+    if (!status) status = memoi_session_measure_copies(s, &copies, error);
+    if (!status) {
+        s->spans_s =
+            (double*)memob_arrays_add(&s->arrays, memoi_session_most_steps(s) * MEMOI_SPANS_MAX,
+                                      MEMOI_SESSION_REPETITIONS * sizeof(double));
+        s->layers_s = (double*)memob_arrays_add(&s->arrays, desc->n_layers, sizeof(double));
+        status = s->arrays.failed ? memob_no_memory(error, "the times of a profile")
+                                  : memoi_session_start(s, error);
+        status = memoi_session_verdict(desc, status, error);
+    }
     for (k = 0; !status && k < s->desc.n_shapes; k++) {
+        memset(&profile[k], 0, sizeof *profile);
         if (s->parts[k].plan->shape.is_forward_only) continue;
         profile[k] = copies;
         memoi_session_turn(s, k);
@@ -9807,11 +9803,10 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
     if (is_memo) first.policy = MEMO_POLICY_KEEP;
     if (is_memo && memoi_session_chooses(desc)) first.slice_rows = desc->n_rows;
     if (!is_alpha) status = memo_session_plan(&first, NULL, &plan, error);
-    if (status) return status;
-    if (is_alpha || (is_memo && !memoi_step_plan_fits(plan))) {
+    if (!status && (is_alpha || (is_memo && !memoi_step_plan_fits(plan)))) {
         memo_step_plan_destroy(plan);
         plan = NULL;
-        profiles = (memo_profile*)memob_calloc(memoi_session_n_shapes(desc), sizeof *profiles);
+        profiles = (memo_profile*)memob_calloc(MEMO_SHAPES_MAX, sizeof *profiles);
         status = profiles ? memo_session_measure(desc, profiles, error)
                           : memoi_session_verdict(desc, memob_no_memory(error, "a profile"), error);
         if (!status) status = memo_session_plan(desc, profiles, &plan, error);
@@ -9826,16 +9821,14 @@ memo_status memo_session_create(const memo_session_desc* desc, memo_session** se
 }
 
 void memo_session_destroy(memo_session* s) {
-    int64_t i, n_spans;
     int32_t k;
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* setup and steps may still run */
         memo_stream_synchronize(s->device, s->desc.compute_stream, NULL);
     memoi_inspector_destroy(s);
-    n_spans = s->spans ? memoi_session_most_steps(s) * (MEMOI_SPAN_TENSOR + s->desc.n_tensors) : 0;
-    for (i = 0; i < 2 * n_spans; i++)
-        if (s->spans[i / 2].events[i % 2])
-            memo_event_destroy(s->device, s->spans[i / 2].events[i % 2], NULL);
+    for (k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
+        if (s->timers[k / 2].events[k % 2])
+            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
     memob_arrays_free(&s->arrays);
     for (k = 0; k < MEMO_SHAPES_MAX; k++) {
         memo_swap_destroy(s->parts[k].swap);
@@ -9852,7 +9845,6 @@ void memo_session_destroy(memo_session* s) {
 }
 
 void memo_session_get_info(const memo_session* s, memo_session_info* info) {
-    memset(info, 0, sizeof *info);
     info->plan = s->part->plan;
     info->arena = s->part->arena;
     info->swap = s->part->swap;

@@ -1605,6 +1605,7 @@ static memo_status c_run(computer* c) {
 TEST(mistakes_are_found) {
     static const int32_t kinds[C_LAYERS] = {0, 0, 1, 0, 0, 0};
     static const memo_shape forward_only = {C_ROWS / 2, 1};
+    static const memo_shape whole_and_half[2] = {{C_ROWS, 0}, {C_ROWS / 2, 0}};
     static const struct {
         const char* what;
         const char* message;
@@ -1673,6 +1674,16 @@ TEST(mistakes_are_found) {
                        strstr(error.message, mistakes[i].message),
                    "%s: %s: %s", mistakes[i].what, memo_policy_name(c.desc.policy),
                    status ? error.message : "not found");
+    }
+
+    /* Measuring checks every shape: the second is too short for the kernels. */
+    {
+        memo_profile* profiles = (memo_profile*)malloc(2 * sizeof *profiles);
+        c_make(&c, 1);
+        c.desc.shapes = whole_and_half, c.desc.n_shapes = 2;
+        CHECK_ERROR(memo_session_measure(&c.desc, profiles, &error), INVALID_ARGUMENT,
+                    "tensor `input`, row 24: the forward wrote behind");
+        free(profiles);
     }
 
     /* Who reads a layer that has ended gets NaN. */
@@ -1822,9 +1833,39 @@ TEST(measuring_is_announced_and_times_every_layer) {
     finish(&m, s);
 }
 
+static const memo_device* watched;
+static int n_events;
+static memo_status counted_create(void* context, memo_event* event, memo_error* e) {
+    n_events++;
+    return watched->event_create(context, event, e);
+}
+
+/* Measuring reuses events: more layers need no more. */
+TEST(measuring_takes_few_events) {
+    int n_all = 0, k;
+    for (k = 0; k < 2; k++) {
+        memo_profile profile;
+        memo_device table;
+        model m;
+        tight_model(&m);
+        if (k) shorten(&m);
+        open_device(&m, 512 << 10, 0);
+        m.desc.device_bytes = 0;
+        watched = m.host;
+        table = *m.host;
+        table.event_create = counted_create;
+        m.desc.device = &table;
+        CHECK_OK(memo_session_measure(&m.desc, &profile, &error));
+        CHECK(profile.forward_s[0] > 0 && profile.tensors[2].recompute_s_per_row[0] > 0);
+        close_device(&m);
+        if (k) CHECK_CASE(n_events == n_all && n_all > 0, "%d and %d", n_all, n_events);
+        n_all = n_events;
+        n_events = 0;
+    }
+}
+
 /* A kernel that takes long, and the frees of device memory before it ends. */
 static int is_running, n_early_frees;
-static const memo_device* watched;
 static memo_status run_long(void* arguments, memo_error* e) {
     const struct timespec nap = {0, 20000000};
     (void)arguments, (void)e;
