@@ -300,14 +300,8 @@ typedef struct memo_degrees_problem {
     int32_t has_gradients;   /* gradient_s counts */
 } memo_degrees_problem;
 
-/* Creates a problem whose costs are zero.  Errors: INVALID_ARGUMENT, OUT_OF_HOST_MEMORY. */
-MEMO_API memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees,
-                                                 int32_t n_degrees, memo_degrees_problem** problem,
-                                                 memo_error* error);
-MEMO_API void memo_degrees_problem_destroy(memo_degrees_problem* problem);
-/* Checks a problem that was filled by hand: every time is 0 to 1e9 s, sums of bytes stay below
- * 2^62, boundary_degree is one of degrees.  memo_degrees_solve checks this too.  Errors:
- * INVALID_ARGUMENT. */
+/* Checks what memo_degrees_solve checks first: every time is 0 to 1e9 s, sums of bytes stay below
+ * 2^62, boundary_degree is one of degrees.  Errors: INVALID_ARGUMENT. */
 MEMO_API memo_status memo_degrees_problem_check(const memo_degrees_problem* problem,
                                                 memo_error* error);
 
@@ -318,8 +312,6 @@ MEMO_API memo_status memo_degrees_evaluate(const memo_degrees_problem* problem,
                                            int64_t* memory_bytes, memo_error* error);
 
 typedef struct memo_degrees_plan {
-    int32_t n_blocks;
-    int32_t* degrees;
     double step_s;        /* from memo_degrees_evaluate */
     double lower_bound_s; /* no plan that fits takes less; step_s if proof is OPTIMAL */
     int64_t memory_bytes;
@@ -327,13 +319,14 @@ typedef struct memo_degrees_plan {
     double solve_s;
 } memo_degrees_plan;
 
-/* Finds the fastest plan that fits; ties are broken arbitrarily.  time_limit_s 0: 10.  If time or
- * labels (2^24, 384 MiB) run out, the plan is the best one found, and step_s / lower_bound_s - 1
- * bounds its loss.  Errors: INVALID_ARGUMENT (a negative cost; boundary_degree not among degrees),
- * INFEASIBLE (the message states how much memory the smallest plan needs), OUT_OF_HOST_MEMORY. */
+/* Fills in block_degrees (n_blocks) and plan: the fastest plan that fits; ties are broken
+ * arbitrarily.  time_limit_s 0: 10.  If time or labels (2^24, 384 MiB) run out, the plan is the
+ * best one found, and step_s / lower_bound_s - 1 bounds its loss.  Errors: INVALID_ARGUMENT (a
+ * negative cost; boundary_degree not among degrees), INFEASIBLE (the message states how much memory
+ * the smallest plan needs), OUT_OF_HOST_MEMORY; then both are undefined. */
 MEMO_API memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
-                                        memo_degrees_plan** plan, memo_error* error);
-MEMO_API void memo_degrees_plan_destroy(memo_degrees_plan* plan);
+                                        int32_t* block_degrees, memo_degrees_plan* plan,
+                                        memo_error* error);
 
 /* ---- 5 session: from tensors and a budget to a running step -------------------------------------
  *
@@ -7006,50 +6999,24 @@ MEMOI int32_t memoi_degrees_index(const memo_degrees_problem* problem, int64_t d
     return k;
 }
 
-/* Degrees must ascend because the costs compare them by index. */
-MEMOI memo_status memoi_degrees_check_counts(int32_t n_blocks, const int32_t* degrees,
-                                             int32_t n_degrees, memo_error* error) {
-    int32_t k;
-    if (memob_check_integer("degrees", "n_blocks", n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX, error) ||
-        memob_check_integer("degrees", "n_degrees", n_degrees, 1, MEMO_DEGREES_MAX, error))
-        return MEMO_STATUS_INVALID_ARGUMENT;
-    for (k = 0; k < n_degrees; k++)
-        if (degrees[k] < 1 || degrees[k] > 1 << 20 || (degrees[k] & (degrees[k] - 1)) ||
-            (k > 0 && degrees[k] <= degrees[k - 1]))
-            return MEMOB_INVALID(error,
-                                 "degree %d: not a power of two, or not above the previous degree",
-                                 (int)degrees[k]);
-    return MEMO_STATUS_OK;
-}
-
-memo_status memo_degrees_problem_create(int32_t n_blocks, const int32_t* degrees, int32_t n_degrees,
-                                        memo_degrees_problem** problem, memo_error* error) {
-    memo_degrees_problem* made;
-    memo_status status = memoi_degrees_check_counts(n_blocks, degrees, n_degrees, error);
-    *problem = NULL;
-    if (status) return status;
-    /* The costs lie behind the struct. */
-    made = (memo_degrees_problem*)memob_calloc(
-        1, sizeof *made + (size_t)n_blocks * (size_t)n_degrees * sizeof *made->costs);
-    if (!made) return memob_no_memory(error, "a problem of degrees");
-    made->costs = (memo_degree_cost*)(void*)(made + 1);
-    made->n_blocks = n_blocks;
-    made->n_degrees = n_degrees;
-    memcpy(made->degrees, degrees, (size_t)n_degrees * sizeof *degrees);
-    *problem = made;
-    return MEMO_STATUS_OK;
-}
-
-void memo_degrees_problem_destroy(memo_degrees_problem* problem) { MEMO_FREE(problem); }
-
 #define MEMOI_DEGREES_SECONDS 1e9 /* no cost is larger, so that sums keep their digits */
 
 memo_status memo_degrees_problem_check(const memo_degrees_problem* problem, memo_error* error) {
+    const int32_t* degrees = problem->degrees;
     int32_t i, p, q;
     int64_t bytes_max;
-    memo_status status =
-        memoi_degrees_check_counts(problem->n_blocks, problem->degrees, problem->n_degrees, error);
-    if (status) return status;
+    if (memob_check_integer("degrees", "n_blocks", problem->n_blocks, 1, MEMO_DEGREES_BLOCKS_MAX,
+                            error) ||
+        memob_check_integer("degrees", "n_degrees", problem->n_degrees, 1, MEMO_DEGREES_MAX, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+
+    /* Degrees must ascend because the costs compare them by index. */
+    for (p = 0; p < problem->n_degrees; p++)
+        if (degrees[p] < 1 || degrees[p] > 1 << 20 || (degrees[p] & (degrees[p] - 1)) ||
+            (p > 0 && degrees[p] <= degrees[p - 1]))
+            return MEMOB_INVALID(error,
+                                 "degree %d: not a power of two, or not above the previous degree",
+                                 (int)degrees[p]);
 
     /* With these limits sums of times keep their digits, and sums of bytes over all blocks stay
      * below 2^62.  The sum of times is NaN if one of them is. */
@@ -7193,6 +7160,7 @@ typedef struct memoi_degrees_search {
     double deadline_s;
     int is_late;
     memo_degrees_plan* plan; /* the best that fits */
+    int32_t* degrees;        /* its */
 
     double* add_s;   /* (n_blocks, n_degrees, n_degrees): memoi_degrees_add_s */
     int64_t* extra;  /* (n_blocks, n_degrees): bytes kept beyond the block's least */
@@ -7221,10 +7189,6 @@ MEMOI int memoi_degrees_is_late(memoi_degrees_search* search) {
     return search->is_late;
 }
 
-MEMOI int memoi_degrees_is_closed(const memoi_degrees_search* search, double bound_s) {
-    return bound_s >= search->plan->step_s * (1 - MEMOI_DEGREES_EXACT);
-}
-
 /* Sums the path, which becomes the plan if it fits and is faster.  Returns whether it fits. */
 MEMOI int memoi_degrees_take(memoi_degrees_search* search) {
     const memo_degrees_problem* problem = search->problem;
@@ -7237,7 +7201,7 @@ MEMOI int memoi_degrees_take(memoi_degrees_search* search) {
     if (path->time_s >= plan->step_s) return 1;
     plan->step_s = path->time_s;
     plan->memory_bytes = kept + runtime;
-    memcpy(plan->degrees, path->at, (size_t)problem->n_blocks * sizeof(int32_t));
+    memcpy(search->degrees, path->at, (size_t)problem->n_blocks * sizeof(int32_t));
     return 1;
 }
 
@@ -7466,7 +7430,7 @@ MEMOI int memoi_degrees_improve(memoi_degrees_search* search) {
 
         /* Stop if no range can contain a faster plan, or if time or memory for labels runs out. */
         plan->lower_bound_s = plan->step_s;
-        if (memoi_degrees_is_closed(search, range.bound_s)) return 1;
+        if (range.bound_s >= plan->step_s * (1 - MEMOI_DEGREES_EXACT)) return 1;
         plan->lower_bound_s = range.bound_s * (1 - MEMOI_DEGREES_EXACT);
         if (memoi_degrees_is_late(search) || range.share >= 3) return 1;
 
@@ -7543,44 +7507,29 @@ MEMOI memo_status memoi_degrees_begin(memoi_degrees_search* search, memo_error* 
 }
 
 memo_status memo_degrees_solve(const memo_degrees_problem* problem, double time_limit_s,
-                               memo_degrees_plan** plan, memo_error* error) {
+                               int32_t* block_degrees, memo_degrees_plan* plan, memo_error* error) {
     const double begin_s = memob_now_s();
     memoi_degrees_search search;
-    memo_degrees_plan* made;
     memo_status status = memo_degrees_problem_check(problem, error);
-    *plan = NULL;
     if (!status) status = memob_check_real("degrees", "time_limit_s", time_limit_s, 0, 1e6, error);
     if (status) return status;
 
-    /* The degrees lie behind the struct. */
-    made = (memo_degrees_plan*)memob_calloc(1, sizeof *made + (size_t)problem->n_blocks *
-                                                                  sizeof *made->degrees);
-    if (!made) return memob_no_memory(error, "the plan of degrees");
-    made->degrees = (int32_t*)(void*)(made + 1);
-    made->n_blocks = problem->n_blocks;
-    made->step_s = INFINITY;
-
     memset(&search, 0, sizeof search);
     search.problem = problem;
-    search.plan = made;
+    search.plan = plan;
+    search.degrees = block_degrees;
     search.deadline_s = begin_s + (time_limit_s > 0 ? time_limit_s : 10);
+    plan->step_s = plan->lower_bound_s = INFINITY;
     status = memoi_degrees_begin(&search, error);
     if (!status && !memoi_degrees_improve(&search))
         status = memob_no_memory(error, "the plan of degrees");
     memob_arrays_free(&search.arrays);
     MEMO_FREE(search.ranges);
     MEMO_FREE(search.labels);
-    if (status) {
-        memo_degrees_plan_destroy(made);
-        return status;
-    }
-    made->proof = made->lower_bound_s < made->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
-    made->solve_s = memob_now_s() - begin_s;
-    *plan = made;
-    return MEMO_STATUS_OK;
+    plan->proof = plan->lower_bound_s < plan->step_s ? MEMO_PROOF_FEASIBLE : MEMO_PROOF_OPTIMAL;
+    plan->solve_s = memob_now_s() - begin_s;
+    return status;
 }
-
-void memo_degrees_plan_destroy(memo_degrees_plan* plan) { MEMO_FREE(plan); }
 
 /* ---- 5 session ----------------------------------------------------------------------------------
  * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or

@@ -497,7 +497,8 @@ static void fuzz_degrees(fuzz_bytes* in) {
     static const int32_t degrees[] = {1, 2, 4, 8};
     memo_degrees_problem* problem = NULL;
     memo_degrees_problem all;
-    memo_degrees_plan* plan = NULL;
+    memo_degrees_plan plan;
+    static int32_t planned[MEMO_DEGREES_BLOCKS_MAX];
     degrees_model model;
     memo_degree_cost costs[FUZZ_N * FUZZ_N];
     double time_limit_s, real;
@@ -515,10 +516,8 @@ static void fuzz_degrees(fuzz_bytes* in) {
     all.boundary_degree = fuzz_count_32(in);
     all.has_gradients = fuzz_pick(in, 2);
     fuzz_word(in, &time_limit_s);
-    if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, &plan, &fuzz_error)))
-        FUZZ_CHECK(plan->step_s >= 0 && plan->lower_bound_s <= plan->step_s &&
-                   plan->memory_bytes >= 0);
-    memo_degrees_plan_destroy(plan);
+    if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, planned, &plan, &fuzz_error)))
+        FUZZ_CHECK(plan.step_s >= 0 && plan.lower_bound_s <= plan.step_s && plan.memory_bytes >= 0);
     fuzz_fill(in, &model, sizeof model);
     model.n_degrees = fuzz_count_32(in);
     for (i = 0; i < FUZZ_N; i++) {
@@ -529,7 +528,7 @@ static void fuzz_degrees(fuzz_bytes* in) {
     if (model.n_layers > 64) model.n_layers = 64;
     if (!fuzz_is_refused(degrees_problem_from_model(&model, &problem, &fuzz_error)))
         FUZZ_CHECK(memo_degrees_problem_check(problem, &fuzz_error) == MEMO_STATUS_OK);
-    memo_degrees_problem_destroy(problem);
+    MEMO_FREE(problem);
 }
 
 static void fuzz_descs(const uint8_t* data, size_t size) {

@@ -26,6 +26,8 @@ static const int32_t powers[] = {1, 2, 4, 8, 16};
 
 #define MAX_BLOCKS 40
 
+static int32_t planned[MEMO_DEGREES_BLOCKS_MAX]; /* degrees of the last plan */
+
 static double larger(double a, double b) { return a > b ? a : b; }
 
 /* ---- a plan's cost, from the reference page and nothing else ---- */
@@ -98,7 +100,7 @@ static memo_degrees_problem* random_problem(void) {
     memo_degrees_problem* problem;
     int is_like_a_model = memo_test_int(0, 1) == 0;
     int64_t least = 0, most = 0;
-    CHECK_OK(memo_degrees_problem_create(n, powers + memo_test_int(0, 1), d, &problem, &error));
+    problem = degrees_problem_create(n, powers + memo_test_int(0, 1), d);
     for (i = 0; i < n; i++)
         for (p = 0; p < d; p++) {
             memo_degree_cost* c = &problem->costs[i * d + p];
@@ -141,7 +143,7 @@ static void check_plan(const memo_degrees_problem* problem, const memo_degrees_p
     double cost, evaluated_s;
     for (i = 0; i < problem->n_blocks; i++)
         for (p = 0; p < problem->n_degrees; p++)
-            if (problem->degrees[p] == plan->degrees[i]) indices[i] = p;
+            if (problem->degrees[p] == planned[i]) indices[i] = p;
     cost = cost_of(problem, indices, &bytes);
     CHECK(fabs(plan->step_s - cost) < 1e-9 && plan->memory_bytes == bytes);
     CHECK(!problem->memory_bytes || bytes <= problem->memory_bytes);
@@ -154,7 +156,7 @@ static void check_plan(const memo_degrees_problem* problem, const memo_degrees_p
     if (plan->proof == MEMO_PROOF_OPTIMAL)
         CHECK_CASE(plan->step_s <= best + 1e-9, "case %d: %.12g, the best is %.12g", n,
                    plan->step_s, best);
-    CHECK_OK(memo_degrees_evaluate(problem, plan->degrees, &evaluated_s, &evaluated_bytes, &error));
+    CHECK_OK(memo_degrees_evaluate(problem, planned, &evaluated_s, &evaluated_bytes, &error));
     CHECK(evaluated_s == plan->step_s && evaluated_bytes == plan->memory_bytes);
 }
 
@@ -162,24 +164,24 @@ TEST(equals_brute_force) {
     int n, n_infeasible = 0;
     for (n = 0; n < CASES(3000); n++) {
         memo_degrees_problem* problem = random_problem();
-        memo_degrees_plan* plan = NULL;
+        memo_degrees_plan plan;
         int64_t least;
         int is_late;
         double best = best_of_all(problem, &least);
         n_infeasible += best == INFINITY;
         for (is_late = 0; is_late < 2; is_late++) {
-            memo_status status = memo_degrees_solve(problem, is_late ? 1e-9 : 600, &plan, &error);
+            memo_status status =
+                memo_degrees_solve(problem, is_late ? 1e-9 : 600, planned, &plan, &error);
             CHECK_CASE(status == (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE),
                        "case %d: %d", n, (int)status);
             if (status) {
-                CHECK(!plan && atoll(strstr(error.message, "needs ") + 6) == least);
+                CHECK_IS(atoll(strstr(error.message, "needs ") + 6), ==, least);
                 continue;
             }
-            check_plan(problem, plan, best, n);
-            if (!is_late) CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
-            memo_degrees_plan_destroy(plan);
+            check_plan(problem, &plan, best, n);
+            if (!is_late) CHECK_IS(plan.proof, ==, MEMO_PROOF_OPTIMAL);
         }
-        memo_degrees_problem_destroy(problem);
+        MEMO_FREE(problem);
     }
     CHECK_IS(n_infeasible, >, 0);
 }
@@ -195,7 +197,7 @@ static memo_degrees_problem* problem_of_few_bytes(void) {
     int64_t bytes_max = memo_test_int(0, 1) ? 400 : 30, sum = 0;
     double spread = memo_test_int(0, 1) ? 0.01 : 1;
     memo_degrees_problem* problem;
-    CHECK_OK(memo_degrees_problem_create(n, powers, d, &problem, &error));
+    problem = degrees_problem_create(n, powers, d);
     for (i = 0; i < n; i++)
         for (p = 0; p < d; p++) {
             memo_degree_cost* c = &problem->costs[i * d + p];
@@ -263,17 +265,16 @@ TEST(equals_a_table_of_bytes) {
         double best = best_of_table(problem);
         n_feasible += best < INFINITY;
         for (k = 0; k < sizeof limits_s / sizeof *limits_s; k++) {
-            memo_degrees_plan* plan = NULL;
-            memo_status status = memo_degrees_solve(problem, limits_s[k], &plan, &error);
+            memo_degrees_plan plan;
+            memo_status status = memo_degrees_solve(problem, limits_s[k], planned, &plan, &error);
             CHECK_CASE(status == (best < INFINITY ? MEMO_STATUS_OK : MEMO_STATUS_INFEASIBLE),
                        "case %d: %d", n, (int)status);
             if (status) continue;
-            check_plan(problem, plan, best, n);
-            if (k == 0) CHECK_IS(plan->proof, ==, MEMO_PROOF_OPTIMAL);
-            n_open += plan->proof == MEMO_PROOF_FEASIBLE;
-            memo_degrees_plan_destroy(plan);
+            check_plan(problem, &plan, best, n);
+            if (k == 0) CHECK_IS(plan.proof, ==, MEMO_PROOF_OPTIMAL);
+            n_open += plan.proof == MEMO_PROOF_FEASIBLE;
         }
-        memo_degrees_problem_destroy(problem);
+        MEMO_FREE(problem);
     }
     printf("# %d problems that a plan fits, %d runs cut by time\n", n_feasible, n_open);
     CHECK_IS(n_feasible, >, n / 2);
@@ -340,29 +341,27 @@ static void solve_sizes(int32_t n_layers, int32_t n_degrees, double share, doubl
     int has_gradients, k;
     for (has_gradients = 0; has_gradients < 2; has_gradients++) {
         memo_degrees_problem* problem;
-        memo_degrees_plan* plan;
+        memo_degrees_plan plan;
         int64_t least, most = 0;
         model.data_bandwidth_bytes_per_s = has_gradients ? 3e9 : 0;
         CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
         perturb(problem, share);
         problem->memory_bytes = 1;
-        CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INFEASIBLE);
+        CHECK_IS(memo_degrees_solve(problem, 0, planned, &plan, &error), ==,
+                 MEMO_STATUS_INFEASIBLE);
         least = atoll(strstr(error.message, "needs ") + 6);
         for (k = 0; k < 6; k++) {
             double begin_s = cpu_s();
             problem->memory_bytes = k ? least + (most - least) * (5 - k) / 5 : 0;
-            plan = NULL;
-            CHECK_OK(memo_degrees_solve(problem, 600, &plan, &error));
-            if (!plan) continue;
+            CHECK_OK(memo_degrees_solve(problem, 600, planned, &plan, &error));
             slowest_s = larger(slowest_s, cpu_s() - begin_s);
-            if (k == 0) most = plan->memory_bytes;
-            CHECK_CASE(plan->step_s <= plan->lower_bound_s * (1 + gap), "%.12g, bound %.12g",
-                       plan->step_s, plan->lower_bound_s);
-            CHECK(gap > 0 || plan->proof == MEMO_PROOF_OPTIMAL);
-            CHECK(!problem->memory_bytes || plan->memory_bytes <= problem->memory_bytes);
-            memo_degrees_plan_destroy(plan);
+            if (k == 0) most = plan.memory_bytes;
+            CHECK_CASE(plan.step_s <= plan.lower_bound_s * (1 + gap), "%.12g, bound %.12g",
+                       plan.step_s, plan.lower_bound_s);
+            CHECK(gap > 0 || plan.proof == MEMO_PROOF_OPTIMAL);
+            CHECK(!problem->memory_bytes || plan.memory_bytes <= problem->memory_bytes);
         }
-        memo_degrees_problem_destroy(problem);
+        MEMO_FREE(problem);
     }
     printf("# %d blocks x %d degrees, %g %% apart: processor %.3f s at most\n", (int)(2 * n_layers),
            (int)n_degrees, 100 * share, slowest_s);
@@ -398,10 +397,10 @@ TEST(blocks_of_few_kinds) {
     int n_kinds;
     for (n_kinds = 1; n_kinds <= 3; n_kinds++) {
         memo_degrees_problem* problem;
-        memo_degrees_plan* plan = NULL;
+        memo_degrees_plan plan;
         int32_t n = 4096, d = 5, i, p, q;
         int64_t least = 0, most = 0;
-        CHECK_OK(memo_degrees_problem_create(n, powers, d, &problem, &error));
+        problem = degrees_problem_create(n, powers, d);
         for (p = 0; p < d; p++) {
             for (q = p + 1; q < d; q++) problem->gather_s[p][q] = memo_test_real();
             for (i = 0; i < n; i++) {
@@ -423,12 +422,11 @@ TEST(blocks_of_few_kinds) {
             most += problem->costs[i * d].state_bytes;
         }
         problem->memory_bytes = (least + most) / 2;
-        CHECK_OK(memo_degrees_solve(problem, 1, &plan, &error));
-        CHECK_CASE(plan->step_s <= plan->lower_bound_s * 1.0005, "%d kinds: %.12g, bound %.12g",
-                   n_kinds, plan->step_s, plan->lower_bound_s);
-        CHECK_IS(plan->memory_bytes, <=, problem->memory_bytes);
-        memo_degrees_plan_destroy(plan);
-        memo_degrees_problem_destroy(problem);
+        CHECK_OK(memo_degrees_solve(problem, 1, planned, &plan, &error));
+        CHECK_CASE(plan.step_s <= plan.lower_bound_s * 1.0005, "%d kinds: %.12g, bound %.12g",
+                   n_kinds, plan.step_s, plan.lower_bound_s);
+        CHECK_IS(plan.memory_bytes, <=, problem->memory_bytes);
+        MEMO_FREE(problem);
     }
 }
 
@@ -436,22 +434,21 @@ TEST(blocks_of_few_kinds) {
 TEST(bytes_are_compared_exactly) {
     const int64_t most = (int64_t)1 << 60;
     memo_degrees_problem* problem;
-    memo_degrees_plan* plan = NULL;
-    CHECK_OK(memo_degrees_problem_create(1, powers, 3, &problem, &error));
+    memo_degrees_plan plan;
+    problem = degrees_problem_create(1, powers, 3);
     problem->costs[0].runtime_bytes = most + 5;
     problem->costs[1].state_bytes = most + 1;
     problem->costs[2].state_bytes = most;
     problem->memory_bytes = most;
-    CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
-    CHECK(plan->degrees[0] == powers[2] && plan->memory_bytes == most);
-    memo_degrees_plan_destroy(plan);
-    memo_degrees_problem_destroy(problem);
+    CHECK_OK(memo_degrees_solve(problem, 0, planned, &plan, &error));
+    CHECK(planned[0] == powers[2] && plan.memory_bytes == most);
+    MEMO_FREE(problem);
 }
 
 TEST(boundary_is_pinned) {
     degrees_model model = model_of(6, 2048, 3);
     memo_degrees_problem* problem;
-    memo_degrees_plan* plan;
+    memo_degrees_plan plan;
     double step_s;
     int64_t bytes;
     int32_t uniform[12], i;
@@ -459,16 +456,16 @@ TEST(boundary_is_pinned) {
     for (i = 0; i < 12; i++) uniform[i] = 4;
     CHECK_OK(memo_degrees_evaluate(problem, uniform, &step_s, &bytes, &error));
     problem->memory_bytes = bytes;
-    CHECK_OK(memo_degrees_solve(problem, 0, &plan, &error));
-    CHECK_IS(plan->step_s, <=, step_s * (1 + 1e-12));
-    memo_degrees_plan_destroy(plan);
+    CHECK_OK(memo_degrees_solve(problem, 0, planned, &plan, &error));
+    CHECK_IS(plan.step_s, <=, step_s * (1 + 1e-12));
     problem->boundary_degree = 3;
-    CHECK_IS(memo_degrees_solve(problem, 0, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
+    CHECK_IS(memo_degrees_solve(problem, 0, planned, &plan, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
     problem->boundary_degree = 4;
     problem->memory_bytes = 1000;
-    CHECK_ERROR(memo_degrees_solve(problem, 0, &plan, &error), INFEASIBLE,
+    CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INFEASIBLE,
                 "the smallest plan needs");
-    memo_degrees_problem_destroy(problem);
+    MEMO_FREE(problem);
 }
 
 /* ---- the planner's cost against the simulated schedule ----
@@ -556,7 +553,7 @@ TEST(ranks_like_the_simulation) {
         printf("# %d blocks, hidden %d: Spearman %.3f over %d plans\n", (int)n, (int)model.hidden,
                spearman, (int)N_PLANS);
         if (spearman < least) least = spearman;
-        memo_degrees_problem_destroy(problem);
+        MEMO_FREE(problem);
     }
     CHECK_CASE(least >= 0.85, "Spearman %.3f", least);
 }
@@ -630,8 +627,8 @@ TEST(profile_files) {
     CHECK(!memcmp(problem->costs, again->costs, 4 * sizeof(memo_degree_cost)));
     CHECK(again->memory_bytes == 5000 && again->gather_s[0][1] == problem->gather_s[0][1]);
     CHECK(again->boundary_degree == 4 && again->has_gradients == 1);
-    memo_degrees_problem_destroy(again);
-    memo_degrees_problem_destroy(problem);
+    MEMO_FREE(again);
+    MEMO_FREE(problem);
     for (i = 0; i < sizeof damage / sizeof *damage; i++) {
         char text[1024];
         const char* at = strstr(profile, damage[i].from);
@@ -644,7 +641,7 @@ TEST(profile_files) {
         CHECK_CASE(status == MEMO_STATUS_FORMAT && strstr(error.message, damage[i].message) &&
                        !problem,
                    "%s -> %s: %s", damage[i].from, damage[i].to, error.message);
-        memo_degrees_problem_destroy(problem);
+        MEMO_FREE(problem);
     }
     CHECK_IS(parse("", &problem), ==, MEMO_STATUS_FORMAT);
     CHECK_IS(parse("memo degrees-profile 2\n", &problem), ==, MEMO_STATUS_VERSION);
@@ -670,7 +667,7 @@ TEST(damaged_profiles) {
             CHECK(error.status == MEMO_STATUS_FORMAT || error.status == MEMO_STATUS_VERSION);
         } else {
             n_read++;
-            memo_degrees_problem_destroy(problem);
+            MEMO_FREE(problem);
         }
     }
     CHECK(n_read > 0 && mallocs_live == 0);
@@ -684,19 +681,18 @@ TEST(without_memory) {
         uint64_t state = memo_test.state;
         for (k = 0, done = 0; !done && k < 1000; k++) {
             memo_degrees_problem* problem;
-            memo_degrees_plan* plan = NULL;
+            memo_degrees_plan plan;
             memo_status status;
             memo_test.state = state;
             if (n > 0) problem = random_problem();
             mallocs_left = k;
             status = n > 0 ? MEMO_STATUS_OK : parse(profile, &problem);
-            if (!status) status = memo_degrees_solve(problem, 600, &plan, &error);
+            if (!status) status = memo_degrees_solve(problem, 600, planned, &plan, &error);
             done = mallocs_left >= 0;
             mallocs_left = -1;
             CHECK(done ? !status || status == MEMO_STATUS_INFEASIBLE
                        : status == MEMO_STATUS_OUT_OF_HOST_MEMORY);
-            memo_degrees_plan_destroy(plan);
-            memo_degrees_problem_destroy(problem);
+            MEMO_FREE(problem);
             CHECK_IS(mallocs_live, ==, 0);
         }
         CHECK(done);
@@ -744,10 +740,7 @@ TEST(degree_files) {
 TEST(refusals) {
     degrees_model model = model_of(2, 64, 3);
     memo_degrees_problem* problem;
-    memo_degrees_plan* plan;
-    static const int32_t falling[] = {4, 2};
-    CHECK_FAILS(memo_degrees_problem_create(0, powers, 3, &problem, &error), INVALID_ARGUMENT);
-    CHECK_FAILS(memo_degrees_problem_create(4, falling, 2, &problem, &error), INVALID_ARGUMENT);
+    memo_degrees_plan plan;
     model.degrees[2] = 64; /* more than there are devices */
     CHECK_FAILS(degrees_problem_from_model(&model, &problem, &error), INVALID_ARGUMENT);
     model = model_of(2, 64, 3);
@@ -757,13 +750,16 @@ TEST(refusals) {
     model = model_of(2, 64, 3);
     CHECK_OK(degrees_problem_from_model(&model, &problem, &error));
     problem->costs[4].forward_s = -1;
-    CHECK_ERROR(memo_degrees_solve(problem, 0, &plan, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INVALID_ARGUMENT,
                 "block 1 at degree 4");
     problem->costs[4].forward_s = 0;
-    CHECK_IS(memo_degrees_solve(problem, -1, &plan, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    problem->n_blocks = 0; /* by hand */
-    CHECK_ERROR(memo_degrees_solve(problem, 0, &plan, &error), INVALID_ARGUMENT, "n_blocks");
-    memo_degrees_problem_destroy(problem);
-    memo_degrees_problem_destroy(NULL);
-    memo_degrees_plan_destroy(NULL);
+    CHECK_IS(memo_degrees_solve(problem, -1, planned, &plan, &error), ==,
+             MEMO_STATUS_INVALID_ARGUMENT);
+    problem->degrees[1] = problem->degrees[0];
+    CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INVALID_ARGUMENT,
+                "not above the previous degree");
+    problem->n_blocks = 0;
+    CHECK_ERROR(memo_degrees_solve(problem, 0, planned, &plan, &error), INVALID_ARGUMENT,
+                "n_blocks");
+    MEMO_FREE(problem);
 }

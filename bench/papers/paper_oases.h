@@ -292,16 +292,16 @@ static inline double oases_plan_cost(const oases_plan_problem* problem, const in
 
 static inline oases_plan oases_plan_solve(const oases_plan_problem* problem) {
     memo_degrees_problem degrees = oases_degrees_problem(problem);
-    memo_degrees_plan* plan = NULL;
+    memo_degrees_plan plan;
+    int32_t block_degrees[OASES_MAX_BLOCKS];
     oases_plan best;
     int i;
     memset(&best, 0, sizeof best);
-    if (memo_degrees_solve(&degrees, 0, &plan, NULL)) return best;
+    if (memo_degrees_solve(&degrees, 0, block_degrees, &plan, NULL)) return best;
     best.is_feasible = 1;
-    best.cost_s = plan->step_s;
-    best.memory_bytes = (double)plan->memory_bytes;
-    for (i = 0; i < plan->n_blocks; i++) best.degree[i] = oases_degree_index(plan->degrees[i]);
-    memo_degrees_plan_destroy(plan);
+    best.cost_s = plan.step_s;
+    best.memory_bytes = (double)plan.memory_bytes;
+    for (i = 0; i < degrees.n_blocks; i++) best.degree[i] = oases_degree_index(block_degrees[i]);
     return best;
 }
 

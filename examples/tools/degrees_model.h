@@ -5,6 +5,8 @@
 #ifndef DEGREES_MODEL_H
 #define DEGREES_MODEL_H
 
+#include "degrees_problem.h"
+
 /* A GPT of identical layers from constants, bf16; blocks 0, 2, ... are attention.  With t_d = batch
  * * d * sequence / (2 n_gpus) tokens of a sub-batch in a group of d:
  *   F            attention 8 t h^2 + 2 t s h, MLP 16 t h^2 floating-point operations,
@@ -61,10 +63,9 @@ static memo_status degrees_problem_from_model(const degrees_model* model,
     int32_t i, p, q;
     memo_status status = degrees_model_check(model, error);
     *problem = NULL;
-    if (!status)
-        status = memo_degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees,
-                                             problem, error);
     if (status) return status;
+    *problem = degrees_problem_create(2 * model->n_layers, model->degrees, model->n_degrees);
+    if (!*problem) return memob_no_memory(error, "a problem of degrees");
 
     /* Two blocks per layer, attention and MLP.  The time of a ring all-reduce or gather is latency
      * plus bytes by bandwidth. */
@@ -107,7 +108,7 @@ static memo_status degrees_problem_from_model(const degrees_model* model,
     (*problem)->has_gradients = model->data_bandwidth_bytes_per_s > 0;
     status = memo_degrees_problem_check(*problem, error);
     if (status) {
-        memo_degrees_problem_destroy(*problem);
+        MEMO_FREE(*problem);
         *problem = NULL;
     }
     return status;

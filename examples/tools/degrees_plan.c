@@ -343,34 +343,32 @@ static memo_status write_timeline(const options* o, memo_error* error) {
 }
 
 /* Prints "2*16+4*32": runs of blocks with one degree. */
-static void print_degrees(const memo_degrees_plan* plan) {
+static void print_degrees(const int32_t* degrees, int32_t n_blocks) {
     int32_t begin, end;
     printf("degrees:");
-    for (begin = 0; begin < plan->n_blocks; begin = end) {
-        for (end = begin; end < plan->n_blocks && plan->degrees[end] == plan->degrees[begin];)
-            end++;
-        printf("%s%d*%d", begin ? "+" : " ", (int)plan->degrees[begin], (int)(end - begin));
+    for (begin = 0; begin < n_blocks; begin = end) {
+        for (end = begin; end < n_blocks && degrees[end] == degrees[begin];) end++;
+        printf("%s%d*%d", begin ? "+" : " ", (int)degrees[begin], (int)(end - begin));
     }
     printf("\n");
-    for (begin = 0; begin < plan->n_blocks; begin++)
-        printf("block_%d: %d\n", (int)begin, (int)plan->degrees[begin]);
+    for (begin = 0; begin < n_blocks; begin++)
+        printf("block_%d: %d\n", (int)begin, (int)degrees[begin]);
 }
 
 static memo_status plan_degrees(const memo_degrees_problem* problem, const options* o,
                                 memo_error* error) {
-    memo_degrees_plan* plan = NULL;
-    memo_status status = memo_degrees_solve(problem, 0, &plan, error);
-    if (!status) {
-        print_degrees(plan);
-        print_number("step_s", plan->step_s);
-        print_number("lower_bound_s", plan->lower_bound_s);
-        printf("memory_bytes: %lld\n", (long long)plan->memory_bytes);
-        printf("optimal: %d\n", plan->proof == MEMO_PROOF_OPTIMAL);
-        printf("solve_s: %.6f\n", plan->solve_s);
-        if (o->output) status = memo_degrees_write(plan->degrees, plan->n_blocks, o->output, error);
-    }
-    memo_degrees_plan_destroy(plan);
-    return status;
+    static int32_t degrees[MEMO_DEGREES_BLOCKS_MAX];
+    memo_degrees_plan plan;
+    memo_status status = memo_degrees_solve(problem, 0, degrees, &plan, error);
+    if (status) return status;
+    print_degrees(degrees, problem->n_blocks);
+    print_number("step_s", plan.step_s);
+    print_number("lower_bound_s", plan.lower_bound_s);
+    printf("memory_bytes: %lld\n", (long long)plan.memory_bytes);
+    printf("optimal: %d\n", plan.proof == MEMO_PROOF_OPTIMAL);
+    printf("solve_s: %.6f\n", plan.solve_s);
+    return o->output ? memo_degrees_write(degrees, problem->n_blocks, o->output, error)
+                     : MEMO_STATUS_OK;
 }
 
 static void print_help(void) {
@@ -410,14 +408,14 @@ int main(int argc, char** argv) {
         status = profile_read(o.profile, &problem, &error);
         is_reading = status != MEMO_STATUS_OK;
         if (!status) status = plan_degrees(problem, &o, &error);
-        memo_degrees_problem_destroy(problem);
+        MEMO_FREE(problem);
     }
 
     if (!status && o.estimate) {
         status = degrees_problem_from_model(&o.model, &problem, &error);
         if (!status && o.profile_output) status = profile_write(problem, o.profile_output, &error);
         if (!status) status = plan_degrees(problem, &o, &error);
-        memo_degrees_problem_destroy(problem);
+        MEMO_FREE(problem);
     }
 
     if (status) fprintf(stderr, "degrees_plan: %s\n", error.message);

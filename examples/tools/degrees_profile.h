@@ -15,6 +15,8 @@
 #ifndef DEGREES_PROFILE_H
 #define DEGREES_PROFILE_H
 
+#include "degrees_problem.h"
+
 #define PROFILE_NS 1000000000000000000 /* 1e9 s */
 
 /* The values of all lines.  A cost is on the line of its block and degree. */
@@ -130,8 +132,9 @@ static void profile_begin(profile_file* f, memo_degrees_problem** problem) {
             profile_pass(f, kind, 0, 0);
         if (kind != PROFILE_DEGREES || f->status) continue;
         while (n_degrees < MEMO_DEGREES_MAX && line->degrees[n_degrees]) n_degrees++;
-        f->status =
-            memo_degrees_problem_create(line->n_blocks, line->degrees, n_degrees, problem, &reason);
+        *problem = degrees_problem_create(line->n_blocks, line->degrees, n_degrees);
+        f->status = *problem ? memo_degrees_problem_check(*problem, &reason)
+                             : memob_no_memory(&reason, "a problem of degrees");
         f->status = memob_reader_result(f->lines.reader, f->status, &reason, f->lines.error);
     }
     if (f->status) return;
@@ -166,7 +169,7 @@ static memo_status profile_read(const char* path, memo_degrees_problem** problem
         f.status =
             memob_reader_result(&reader, memo_degrees_problem_check(made, &reason), &reason, error);
     memob_reader_close(&reader);
-    if (f.status) memo_degrees_problem_destroy(made);
+    if (f.status) MEMO_FREE(made);
     *problem = f.status ? NULL : made;
     return f.status;
 }
